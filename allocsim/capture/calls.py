@@ -124,6 +124,7 @@ class Calls:
 
         @functools.wraps(call)
         def watched(*args: Any, **named: Any) -> Any:
+            # Counted before the call and kept only if it does not raise.
             marks = self.note(describe, *args, **named)
             result = call(*args, **named)
             self.marks += marks

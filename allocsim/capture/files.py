@@ -141,6 +141,7 @@ class Files:
             self.written.remove(others.pop(0))
         free = shutil.disk_usage(folder).free
         room = self.most - sum(old.size for old in others)
+        # A file without entries is small and may use all free space.
         return min(room, free if is_least else free // 2)
 
     def _write(self, part: Path, snapshot: Any, most: int) -> int:
@@ -168,6 +169,7 @@ class _Bounded:
 
 def _room_for_text(path: Path) -> int:
     with path.open("rb") as file:
+        # The reserved text is the last value of the pickle, near the end of the file.
         start = max(file.seek(0, os.SEEK_END) - 4 * TEXT_ROOM, 0)
         file.seek(start)
         at = file.read().rfind(b" " * TEXT_ROOM)

@@ -134,6 +134,7 @@ class Recorder:
             return None
         calls = self.calls
         with collector_paused():
+            # Two counts detect entries that other threads add while the snapshot is taken.
             before = calls.counts()
             snapshot = dict(self.gpu.memory._snapshot())
             after = calls.counts()

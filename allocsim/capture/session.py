@@ -175,7 +175,7 @@ class Capture:
 
         label: text added to the file name after rank and step.
         """
-        written = self._save("as asked", label) if self.is_active else None
+        written = self._save("on request", label) if self.is_active else None
         return None if written is None else str(written.path)
 
     @quiet

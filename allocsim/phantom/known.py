@@ -102,6 +102,7 @@ class Known:
         contents.is_routed = is_routed or (contents.is_routed and not is_whole)
         contents.version = _version(tensor)
         contents.is_settled = contents.version is None
+        # Expanded values need no bytes: one element describes the whole storage.
         if is_whole and values.numel() > 1 and not any(values.stride()):
             contents.constant = values.as_strided((), ()).to(tensor.dtype, copy=True)
             contents.data = contents.known = None
@@ -136,7 +137,7 @@ class Known:
         storage = tensor.untyped_storage()
         contents = self._by_storage.get(storage._cdata)
         if contents is None or contents.pointer != storage.data_ptr():
-            return None
+            return None  # the storage was resized or its memory was replaced
         version = _version(tensor)
         if version != contents.version:
             if contents.is_settled or version is None or contents.version is None:

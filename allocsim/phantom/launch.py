@@ -121,7 +121,7 @@ def phantom_environment(
         "ALLOCSIM_PHANTOM_CAPABILITY": ".".join(map(str, gpu.capability)),
         "ALLOCSIM_PHANTOM_MULTIPROCESSORS": str(gpu.multiprocessors),
         "ALLOCSIM_PHANTOM_LIMITS": " ".join(map(str, astuple(gpu.limits))),
-        "CUDA_VISIBLE_DEVICES": "0",
+        "CUDA_VISIBLE_DEVICES": "0",  # the user's value may hide all devices
         # Triton links its launchers to the driver and would otherwise search the system for it.
         "TRITON_LIBCUDA_PATH": str(stubs.folder),
     }

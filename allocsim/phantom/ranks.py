@@ -49,6 +49,7 @@ def _verifying(torch: Any, verify: Any) -> Any:
     @functools.wraps(verify)
     def verified(group: Any, tensors: Any, *more: Any) -> None:
         device = ctypes.CDLL(None)
+        # This read is DDP's own and must not be reported as one of the program.
         device.device_watch_reads(0)
         try:
             verify(group, tensors, *more)

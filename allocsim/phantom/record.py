@@ -159,6 +159,7 @@ def _environment(program: Program, torch: TorchInstall | None, folder: Path) -> 
 
 def _interpreter(command: Sequence[str]) -> str:
     """Return the Python that the command runs: itself, its script's, or the one on the PATH."""
+    # The shebang names the interpreter of an installed script, such as torchrun.
     path = shutil.which(command[0])
     if path is None:
         raise UnavailableError(f"{command[0]!r} is no command; expected a program to run")
@@ -192,6 +193,7 @@ def _run(program: Program, environment: dict[str, str]) -> int:
         finally:
             if process.poll() is None:
                 process.terminate()
+    # As a shell reports a process that a signal ended.
     return 128 - code if code < 0 else code
 
 

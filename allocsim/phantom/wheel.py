@@ -242,6 +242,7 @@ def _downloaded(
 
 
 def _inside(name: str) -> str:
+    # A hostile wheel could otherwise write outside the cache.
     if ".." in Path(name).parts or Path(name).is_absolute():
         raise UnavailableError(f"a wheel contains {name!r}; expected a path inside the wheel")
     return name

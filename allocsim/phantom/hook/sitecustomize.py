@@ -113,6 +113,7 @@ class Recorder:
                     self.stopped_by = reached
                     main = ctypes.c_ulong(threading.main_thread().ident)
                     stop = ctypes.py_object(SystemExit)
+                    # Raises SystemExit in the main thread, so that `finally` blocks run.
                     ctypes.pythonapi.PyThreadState_SetAsyncExc(main, stop)
         time.sleep(GRACE_S)
         with self.lock:

@@ -112,12 +112,14 @@ void arena_release(uintptr_t start, size_t size) {
   if (!has_room(&holes) || !has_room(&gaps)) return; /* the addresses are lost, as under `bump` */
   const size_t i = index_of(&chunks, start + 1) - 1;
   const struct span chunk = chunks.items[i];
+  /* Within the chunk only, because a hole never spans two chunks. */
   const struct span hole =
       join(&holes, (struct span){start, start + size}, chunk.start, chunk.end);
   if (hole.start != chunk.start || hole.end != chunk.end) return;
   remove_at(&holes, index_of(&holes, hole.start));
   remove_at(&chunks, i);
   const struct span gap = join(&gaps, chunk, 0, UINTPTR_MAX);
+  /* Below the lowest chunk there is no gap: the next chunk is placed there in any case. */
   if (gap.start != lowest) return;
   lowest = gap.end;
   remove_at(&gaps, index_of(&gaps, gap.start));

@@ -357,6 +357,7 @@ int device_is_done(const struct device_event *event) {
 
 void device_wait(const struct device_event *event) {
   LOCKED;
+  /* Work submitted after the event stays unfinished. */
   if (!device_is_done(event)) event->stream->finished = event->position;
 }
 

@@ -5,8 +5,8 @@
  * of one.  dnn_backend.c stores the attributes and connects the descriptors.  A workspace law reads
  * the operation graph with the functions below and returns the size of the plan's workspace.
  *
- * Descriptor kinds, attribute names and data types have the numbers of NVIDIA's cudnn_graph.h; those
- * that the store and the laws use are listed here.
+ * Descriptor kinds, attribute names and data types have the numbers of NVIDIA's cudnn_graph.h.
+ * This header lists those that the store and the laws use.
  *
  * To add a law for another kind of graph: write a function of type dnn_law in a file of its own,
  * declare it at the end of this header, and add it to `laws` in dnn_backend.c.

@@ -1,8 +1,8 @@
 /* The workspace of a convolution: forward, backward for the data, backward for the weight.
  *
  * The installed cuDNN plans for the phantom's card (dnn_installed.h).  It cannot plan two kinds of
- * kernels without a device; this file computes their workspace by laws that were measured on an H200
- * with cuDNN 9.19 (204 shapes, traces/h200/kernels.json):
+ * kernels without a device.  This file computes their workspace by laws measured on an H200 with
+ * cuDNN 9.19 (204 shapes, traces/h200/kernels.json):
  *
  *   - Hopper's kernels with clusters of blocks, whose scheduler depends on how many clusters the
  *     card runs at once.  Tiles that do not fill a last wave are split along the summed dimension;

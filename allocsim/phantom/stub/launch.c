@@ -58,6 +58,7 @@ static struct kernel {
 } *kernels;
 static size_t n_kernels, room;
 
+/* Open addressing with Fibonacci hashing; the table is at most half full. */
 static struct kernel *slot_of(const void *function) {
   size_t slot = ((uintptr_t)function >> 4) * 0x9E3779B97F4A7C15u >> 32 & (room - 1);
   while (kernels[slot].function && kernels[slot].function != function)

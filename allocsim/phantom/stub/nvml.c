@@ -59,6 +59,7 @@ static unsigned read_processes(struct process *out, unsigned room) {
     n++;
     text = *end == ',' ? end + 1 : NULL;
   }
+  /* Last, because this process holds the memory that no other process does. */
   if (self < room) out[self].used = device_capacity() - device_free_bytes() - others;
   return n;
 }

@@ -63,6 +63,7 @@ static size_t frames_of(struct device_read_frame *frames) {
   for (int is_owned = 0; frame && depth < DEPTH; is_owned = 1) {
     frames[depth++] = (struct device_read_frame){python.code(frame), python.line(frame)};
     void *next = python.back(frame);
+    /* Only the first frame is a borrowed reference. */
     if (is_owned) python.drop(frame);
     frame = next;
   }
@@ -70,6 +71,7 @@ static size_t frames_of(struct device_read_frame *frames) {
   return depth;
 }
 
+/* Equal stacks share a site.  When the table is full, further stacks are not recorded. */
 static struct device_read_site *site_of(const struct device_read_frame *frames, size_t depth) {
   const size_t size = depth * sizeof *frames;
   for (size_t i = 0; i < n_sites; i++)
@@ -85,20 +87,20 @@ static struct device_read_site *site_of(const struct device_read_frame *frames, 
 static __thread struct {
   enum device_reads kind;
   long long value;
-} told;
+} mode;
 
 void device_tell_reads(enum device_reads kind, long long value) {
-  told.kind = kind;
-  told.value = value;
+  mode.kind = kind;
+  mode.value = value;
 }
 
 enum device_reads device_told_reads(long long *value) {
-  *value = told.value;
-  return told.kind;
+  *value = mode.value;
+  return mode.kind;
 }
 
 void device_read_back(size_t size) {
-  if (told.kind != DEVICE_READS_NOTED) return;
+  if (mode.kind != DEVICE_READS_NOTED) return;
   if (!python.thread || !python.thread()) return;
   struct device_read_frame frames[DEPTH];
   memset(frames, 0, sizeof frames);

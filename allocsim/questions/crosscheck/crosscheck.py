@@ -122,6 +122,7 @@ def _batches(check: Check, source: Source, executor: Executor | None) -> Iterato
     ahead: deque[Future[_Batch]] = deque()
     try:
         while True:
+            # Batches are taken in order of their seeds, so the result does not depend on jobs.
             while len(ahead) < 2 * check.jobs:
                 ahead.append(executor.submit(_run_batch, check, source, next(seeds)))
             yield ahead.popleft().result()
