@@ -60,8 +60,8 @@ for line in sys.stdin:
             code = end.code
     path = pathlib.Path(out)
     lines = path.read_bytes().splitlines() if path.exists() else []
-    told = b"".join(line for line in lines if not line.startswith(b"//"))  # comments of scripts
-    written = hashlib.sha256(told).hexdigest() if lines else None
+    text = b"".join(line for line in lines if not line.startswith(b"//"))  # without comments
+    written = hashlib.sha256(text).hexdigest() if lines else None
     path.unlink(missing_ok=True)
     print(json.dumps([code, said.getvalue(), erred.getvalue(), written]), flush=True)
 """

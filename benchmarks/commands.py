@@ -76,20 +76,20 @@ def spent(arguments: Sequence[str], checkout: Path, bytecode: Path) -> Cost:
     kept = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     command = [sys.executable, "-m", "allocsim", *arguments]
     begin = time.perf_counter()
-    with tempfile.TemporaryFile() as told:
+    with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
             command,
             cwd=checkout,
             env={**kept, "PYTHONPATH": str(checkout), "PYTHONPYCACHEPREFIX": str(bytecode)},
             stdout=subprocess.DEVNULL,
-            stderr=told,
+            stderr=errors,
         )
         _, status, used = os.wait4(process.pid, 0)
         seconds = time.perf_counter() - begin
         process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode not in (0, 3):
-            told.seek(0)
-            raise subprocess.CalledProcessError(process.returncode, command, stderr=told.read())
+            errors.seek(0)
+            raise subprocess.CalledProcessError(process.returncode, command, stderr=errors.read())
     return Cost(seconds, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024)
 
 
@@ -154,8 +154,8 @@ def document(rows: Sequence[Row]) -> str:
             figures[f"{name}_seconds"] = [cost.seconds for cost in costs]
             figures[f"{name}_processor_seconds"] = [cost.processor_seconds for cost in costs]
             figures[f"{name}_memory_bytes"] = [float(cost.memory) for cost in costs]
-        told = {name: spread(runs) for name, runs in figures.items() if runs}
-        found.append({"command": row.command, "entries": row.entries, **told})
+        spreads = {name: spread(runs) for name, runs in figures.items() if runs}
+        found.append({"command": row.command, "entries": row.entries, **spreads})
     about = {**facts(NEWEST), "runs": len(rows[0].new)}
     return json.dumps({**about, "commands": found}, indent=2) + "\n"
 

@@ -257,8 +257,12 @@ def _peak_problem(recording: Recording, script: Script, torch: str) -> str | Non
     truth, (low, high) = stats["reserved_bytes.all.peak"], run.peak_range
     if truth == run.peak_reserved_bytes:
         return ""
-    told = f"{script.conf or 'defaults'}: {run.peak_reserved_bytes:,}, in truth {truth:,}"
-    return f"{_IN_RANGE}: {told}" if low <= truth <= high else f"{told}, not in {low:,} to {high:,}"
+    figures = f"{script.conf or 'defaults'}: {run.peak_reserved_bytes:,}, actually {truth:,}"
+    return (
+        f"{_IN_RANGE}: {figures}"
+        if low <= truth <= high
+        else f"{figures}, not in {low:,} to {high:,}"
+    )
 
 
 def write(script: Script, torch: str, path: Path) -> None:
@@ -313,7 +317,7 @@ def _problem(path: Path, torch: str, memory: int | None) -> str:
         return traceback.format_exc(limit=-1).strip().splitlines()[-1][:90]
     device = run.devices[0]
     if device.fidelity is None:
-        return "not taken for the recorded device"
+        return "not recognized as the recorded device"
     if device.fidelity.is_exact:
         return ""
     return (
@@ -325,7 +329,9 @@ def _problem(path: Path, torch: str, memory: int | None) -> str:
 def main() -> None:
     """Print, for each family, the number of correct replays and the seeds of the others."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--programs", type=int, default=50, help="number of programs of each family")
+    parser.add_argument(
+        "--programs", type=int, default=50, help="number of programs of each family"
+    )
     parser.add_argument("--seed", type=int, default=0, help="first seed")
     parser.add_argument("--torch", default=NEWEST)
     parser.add_argument("--family", choices=list(FAMILIES), action="append")

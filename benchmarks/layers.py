@@ -87,12 +87,12 @@ def row_of(case: str, numbers: Sequence[int], recordings: Recordings) -> Iterato
             continue
         yield f"{first}, {second}" + f" ({refused})" * bool(refused)
         for number in numbers:
-            yield told(scaling, number, recordings.of(case, number))
+            yield prediction_of(scaling, number, recordings.of(case, number))
         return
     yield refused
 
 
-def told(scaling: Scaling, number: int, real: Recording) -> str:
+def prediction_of(scaling: Scaling, number: int, real: Recording) -> str:
     """Return the prediction, compared with the recording."""
     made, trace = recording_at(scaling, {"layers": number}).devices[0], real.devices[0]
     peak = scaling.at({"layers": number}).peak_reserved_bytes
@@ -102,7 +102,7 @@ def told(scaling: Scaling, number: int, real: Recording) -> str:
     columns = ("action", "addr", "size", "stream")
     other = [getattr(made, each) != getattr(trace, each)[kept] for each in columns]
     misses = np.count_nonzero(np.any(other, axis=0))
-    return f"{peak:,}" if not misses else f"{peak:,}: {misses:,} entries are others"
+    return f"{peak:,}" if not misses else f"{peak:,}: {misses:,} entries differ"
 
 
 def main(argv: Sequence[str] | None = None) -> None:

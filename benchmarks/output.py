@@ -18,7 +18,9 @@ from allocsim.core import IS_COMPILED
 
 def add_output(parser: argparse.ArgumentParser) -> None:
     """Add the option -o, a file for a copy of the output."""
-    parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="also write the output here")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", type=Path, help="also write the output here"
+    )
 
 
 def show(text: str, output: Path | None) -> None:

@@ -174,8 +174,10 @@ def document(found: Found) -> str:
         "real": found.real,
         "rate_of_real": found.shares,
     }
-    told = {name: spread(runs) for name, runs in figures.items() if runs}
-    return json.dumps({**about, **{n: getattr(found, n) for n in counts}, **told}, indent=2) + "\n"
+    spreads = {name: spread(runs) for name, runs in figures.items() if runs}
+    return (
+        json.dumps({**about, **{n: getattr(found, n) for n in counts}, **spreads}, indent=2) + "\n"
+    )
 
 
 def main() -> None:

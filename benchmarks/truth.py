@@ -102,7 +102,7 @@ def run(
         return run_program(program, gpu_of(row), python=python, model=task.model, values=is_current)
 
 
-def told(
+def line_of(
     row: Mapping[str, Any], python: str | None, engine: str, *, is_current: bool = False
 ) -> tuple[str, bool]:
     """Return a row's line, and True if both peaks are equal."""
@@ -115,7 +115,7 @@ def told(
     reserved = ran.peak_reserved_bytes - row["peak_reserved"]
     ends_alike = ran.is_out_of_memory == ("oom_in_step" in row)
     is_same = allocated == reserved == 0 and ends_alike
-    end = "" if ends_alike else "  ends otherwise"
+    end = "" if ends_alike else "  ends differently"
     if has_cudnn_attention(row):
         end += "  recorded without cuDNN's attention"
     return (
@@ -153,7 +153,7 @@ def main() -> int:
     n_same = 0
     with ThreadPoolExecutor(given.jobs) as pool:
         lines = pool.map(
-            lambda row: told(row, given.python, given.engine, is_current=given.current), asked
+            lambda row: line_of(row, given.python, given.engine, is_current=given.current), asked
         )
         for line, is_same in lines:
             n_same += is_same

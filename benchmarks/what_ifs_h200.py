@@ -1,4 +1,4 @@
-"""What-ifs of recordings from a card, compared with the card under the requested setting.
+"""Comparison of what-ifs of a card's recordings with the card under the requested setting.
 
     python -m benchmarks.what_ifs_h200 [FOLDER] [--from SETTING] [--all]
 

@@ -76,9 +76,9 @@ def jobs(torch: str) -> list[Job]:
             share = f"per_process_memory_fraction:{mib / (24 << 10):.4f}"
             found.append(Job(program, "gc", f"garbage_collection_threshold:0.6,{share}"))
     for prompt in (16, 3000, 10000):
-        told = ("--prompt", str(prompt))
+        prompts = ("--prompt", str(prompt))
         hopper = ("--gpu", "H100", "--device-memory", "24GiB")
-        found.append(Job("qwen2_decoding", f"prompt-{prompt}", "", hopper, told))
+        found.append(Job("qwen2_decoding", f"prompt-{prompt}", "", hopper, prompts))
     if torch != "2.6":  # entries of 2.6 do not name their pool
         found.append(Job("cuda_graphs", "drop", arguments=("--drop",)))
     for name, conf, mib in (

@@ -31,7 +31,7 @@ def framework(monkeypatch: pytest.MonkeyPatch, name: str, base: str) -> None:
     monkeypatch.setitem(sys.modules, name, module)
 
 
-def told(path: Path) -> list[tuple[str, object]]:
+def moments_of(path: Path) -> list[tuple[str, object]]:
     return [(mark.kind.value, mark.value) for mark in load(path).devices[0].marks]
 
 
@@ -50,7 +50,7 @@ def test_the_trainer_of_transformers(
         callback.on_pre_optimizer_step(arguments, None, None, model=None)
     callback.capture.stop()
     steps = [("step", 11), ("phase", "optimizer"), ("step", 12), ("phase", "optimizer")]
-    assert told(tmp_path / "run-exit.pickle") == steps
+    assert moments_of(tmp_path / "run-exit.pickle") == steps
     assert load(tmp_path / "run-exit.pickle").devices[0].marks[0].entry == 2
 
 
@@ -67,7 +67,7 @@ def test_lightning(torch: Pretend, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     callback.on_exception(trainer, None, error)
     callback.capture.stop()
     parts = [("phase", each) for each in ("forward", "backward", "optimizer")]
-    assert told(tmp_path / "run-exit.pickle") == [("step", 5), *parts]
+    assert moments_of(tmp_path / "run-exit.pickle") == [("step", 5), *parts]
     made = load(tmp_path / "run-step5-oom.pickle").provenance
     assert made is not None and made.oom_text == "full"
 
@@ -92,7 +92,7 @@ def test_composer(torch: Pretend, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         getattr(callback, event)(state, None)
     callback.capture.stop()
     parts = [("phase", each) for each in ("forward", "backward", "optimizer")]
-    assert told(tmp_path / "run-exit.pickle") == [("step", 3), *parts]
+    assert moments_of(tmp_path / "run-exit.pickle") == [("step", 3), *parts]
 
 
 def test_without_the_variable_nothing_is_installed(torch: Pretend) -> None:

@@ -323,8 +323,8 @@ def test_older_files_make_room_for_newer_ones(
     assert left[-1] == "run-step9.pickle" and "run-step1.pickle" not in left
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 12 * KIB
     assert recording.files == [str(tmp_path / name) for name in left]
-    told = [record.getMessage() for record in caplog.records]
-    assert told == ["allocsim: captures reached their limit of 12.00 KiB; the oldest are removed"]
+    logged = [record.getMessage() for record in caplog.records]
+    assert logged == ["allocsim: captures reached their limit of 12.00 KiB; the oldest are removed"]
 
 
 def test_a_history_too_large_for_its_limit_loses_its_oldest_entries(
@@ -403,12 +403,12 @@ def test_a_failure_of_ours_is_logged_once_and_not_raised(
         torch.cuda.memory._snapshot = broken
         train(torch, recording)
     assert names(tmp_path) == []
-    told = [record for record in caplog.records if record.levelno >= logging.WARNING]
-    begins = [record.getMessage().split(" failed, ")[0] for record in told]
+    logged = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    begins = [record.getMessage().split(" failed, ")[0] for record in logged]
     assert begins == [
         f"allocsim: {each}" for each in ("step", "on_out_of_memory", "failed", "stop")
     ]
-    assert all("RuntimeError: no snapshot today" in record.getMessage() for record in told)
+    assert all("RuntimeError: no snapshot today" in record.getMessage() for record in logged)
 
 
 @pytest.mark.parametrize(

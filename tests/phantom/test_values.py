@@ -66,9 +66,9 @@ def test_random_programs_of_integers_give_what_the_host_gives(
     python: str, seed: int, tmp_path: Path
 ) -> None:
     (line,) = run(python, f"{PROGRAMS / 'random_integers.py'} {seed} 400", tmp_path)
-    told = json.loads(line)
-    assert told["operations"] == 400
-    assert told["different"] == []
+    report = json.loads(line)
+    assert report["operations"] == 400
+    assert report["different"] == []
 
 
 @pytest.mark.slow
@@ -89,11 +89,11 @@ def test_computing_values_asks_for_no_memory(python: str, tmp_path: Path) -> Non
 def test_what_is_not_known_is_said_to_be_read(python: str, tmp_path: Path) -> None:
     lines = run(python, str(PROGRAMS / "unknown_values.py"), tmp_path)
     assert lines == ["[0, 0, 0]", "[0, 0, 0]", "[0, 0, 0]", "[7, 7, 7]"]
-    told = (tmp_path / "stderr").read_text()
-    assert "unknown_values.py:10" in told
-    assert "unknown_values.py:13" in told
-    assert "unknown_values.py:18" in told
-    assert "unknown_values.py:21" not in told
+    report = (tmp_path / "stderr").read_text()
+    assert "unknown_values.py:10" in report
+    assert "unknown_values.py:13" in report
+    assert "unknown_values.py:18" in report
+    assert "unknown_values.py:21" not in report
 
 
 @pytest.mark.slow

@@ -57,5 +57,5 @@ def comparable(stats: dict[str, int]) -> dict[str, int]:
 
 def of_program(stats: dict[str, int], run: dict[str, Any]) -> dict[str, int]:
     """Return the `stats` of a replay that can be compared with the program's own."""
-    told = comparable(run["stats"])
-    return {key: value for key, value in comparable(stats).items() if key in told}
+    known = comparable(run["stats"])
+    return {key: value for key, value in comparable(stats).items() if key in known}

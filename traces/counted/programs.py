@@ -43,12 +43,12 @@ class Count:
             for block in segment["blocks"]
             if block["state"] == "active_allocated"
         }
-        told: dict[str, Any] = {"what": what, "entry": len(snapshot["device_traces"][0])}
+        counts: dict[str, Any] = {"what": what, "entry": len(snapshot["device_traces"][0])}
         for name, tensors in self._held().items():
             places = {storage_of(tensor) for tensor in tensors if tensor.is_cuda}
-            told[name] = sum(sizes[place] for place in places)
-        told["allocated"] = torch.cuda.memory_stats()["allocated_bytes.all.current"]
-        self.moments.append(told)
+            counts[name] = sum(sizes[place] for place in places)
+        counts["allocated"] = torch.cuda.memory_stats()["allocated_bytes.all.current"]
+        self.moments.append(counts)
 
     def on_gradients(self, every: int) -> None:
         """Also count during each backward pass, after every n-th gradient."""
