@@ -9,7 +9,7 @@ import pytest
 
 from allocsim import CachingAllocator
 from allocsim.engine.causes import Cause, Explanation, explanations, plain_explanation
-from allocsim.engine.gaps import Call, Gap, gaps_of, classify
+from allocsim.engine.gaps import Call, Gap, classify, gaps_of
 from allocsim.engine.likelihood import Facts
 from allocsim.engine.plan import Planned, StepKind
 from allocsim.trace import Action, Trace, pools_of

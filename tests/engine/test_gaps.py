@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from allocsim.engine import prepare
-from allocsim.engine.gaps import Gap, gaps_of, classify
+from allocsim.engine.gaps import Gap, classify, gaps_of
 from allocsim.trace import Action, Trace, pools_of
 from allocsim.units import MIB
 from allocsim.workload import KINDS

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from allocsim import CachingAllocator, Hints, replay
-from allocsim.engine import Prepared, Setting, StepKind, left_open, open_range, prepare
-from allocsim.engine.left_open import peaks_left_open, with_calls
+from allocsim.engine import Prepared, Setting, StepKind, open_plans, prepare, uncertainty
+from allocsim.engine.open_plans import with_calls
 from allocsim.engine.plan import Plan
+from allocsim.engine.uncertainty import peaks_left_open
 from allocsim.trace import Mark, MarkKind, Provenance, Recording
 from allocsim.units import GIB, MIB, format_size
 
@@ -65,7 +66,7 @@ def test_a_what_if_is_driven_once_until_somebody_asks_for_its_range(
         ranges.append(setting)
         return peaks_left_open(prepared, setting, memory)
 
-    monkeypatch.setattr(open_range, "peaks_left_open", counted)
+    monkeypatch.setattr(uncertainty, "peaks_left_open", counted)
     (run,) = replay(recorded(two_calls), UNCUT).devices
     assert run.peak_reserved_bytes and run.headline() and run.timeline is not None
     assert not ranges
@@ -155,7 +156,7 @@ def test_the_longer_a_plan_the_fewer_are_drawn(
 ) -> None:
     recording = recorded(cycles)
     for steps, n_drawn in ((10**9, 64), (3000, 13), (100, 4)):
-        monkeypatch.setattr(left_open, "STEPS", steps)
+        monkeypatch.setattr(open_plans, "STEPS", steps)
         assert len(prepare(replace(recording))[0].open_plans) == 1 + n_drawn
 
 

@@ -28,7 +28,7 @@ QUIET = import_module("allocsim.engine.quiet")
 def looked_at(prepared: Prepared) -> Quiet:
     """The moments as a drive along the recording finds them."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(QUIET, "entries_suffice", lambda _: False)
+        patch.setattr(QUIET, "entries_suffice", lambda *_: False)
         return replace(prepared).quiet
 
 
@@ -68,7 +68,7 @@ def test_entries_tell_what_a_drive_along_them_finds(recorded: Recorded) -> None:
         for first in (0, middle, middle + 1, middle + 2):
             cut = replace(recording, devices=(trimmed(trace, first, len(trace)),))
             (prepared,) = prepare(cut)
-            assert entries_suffice(prepared)
+            assert entries_suffice(prepared.trace, prepared.plan)
             assert prepared.quiet == looked_at(prepared)
             assert prepared.quiet.n_examined == len(prepared.free_plan.steps)
             n_quiet += len(prepared.quiet.after)
@@ -79,7 +79,7 @@ def test_entries_tell_what_a_drive_along_them_finds(recorded: Recorded) -> None:
 @pytest.mark.parametrize("kind", ["streams", "fragments", "training"])
 def test_they_tell_it_of_whole_programs(kind: str) -> None:
     (prepared,) = prepare(replace(KINDS[kind](), provenance=None))
-    assert entries_suffice(prepared)
+    assert entries_suffice(prepared.trace, prepared.plan)
     assert prepared.quiet == looked_at(prepared)
     assert parting_of(prepared) is None
     assert not prepared.quiet_of_proof  # no drive had to look
@@ -102,7 +102,7 @@ def test_a_proof_looks_at_other_recordings_on_its_way(
     """Where a segment is a pool's or grows, the entries alone do not say."""
     recording = recorded(program, conf=conf)
     (proved,), (prepared,) = prepare(recording), prepare(replace(recording))
-    assert not entries_suffice(prepared)
+    assert not entries_suffice(prepared.trace, prepared.plan)
     alone = prepared.quiet
     assert parting_of(proved) is None
     assert proved.quiet_of_proof == [alone]
@@ -115,7 +115,7 @@ def test_requests_alone_tell_of_no_segment(tmp_path: Path) -> None:
     path.write_text(rows)
     recording = load(path)
     (prepared,) = prepare(recording)
-    assert not entries_suffice(prepared)
+    assert not entries_suffice(prepared.trace, prepared.plan)
     assert prepared.quiet == Quiet(after=(0, 1), n_examined=5)
     assert replay(recording, "max_split_size_mb:32").devices[0].parting is None
 
@@ -131,12 +131,12 @@ def test_a_block_that_came_and_went_outside_of_every_segment(
         gpu.free(gpu.malloc(2 * MIB))
 
     (prepared,) = prepare(recorded(program))
-    assert entries_suffice(prepared)
+    assert entries_suffice(prepared.trace, prepared.plan)
     trace = prepared.trace
     addr = trace.addr.astype(np.int64)
     addr[trace.size == 2 * MIB] += moved
     outside = replace(prepared, trace=replace(trace, addr=addr.astype(np.uint64)))
-    assert not entries_suffice(outside)
+    assert not entries_suffice(outside.trace, outside.plan)
     assert outside.quiet.n_examined == 3
 
 
@@ -149,7 +149,7 @@ def test_entries_do_not_tell_it_of_memory_that_was_given_back(recorded: Recorded
         gpu.malloc(30 * MIB)
 
     (prepared,) = prepare(recorded(program))
-    assert not entries_suffice(prepared)
+    assert not entries_suffice(prepared.trace, prepared.plan)
     assert prepared.quiet == Quiet(after=(0, 3), n_examined=4)
 
 

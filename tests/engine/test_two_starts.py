@@ -202,7 +202,10 @@ def test_an_error_that_hangs_on_the_start_is_told_as_such(split: Recording) -> N
     assert run.stopped_at is not None
     assert run.peaks is not None
     assert (run.peaks.kept, run.peaks.anew) == (None, (20 + 64) * MIB)
-    assert "with the live blocks allocated again, every request succeeds, with a peak of 84.00 MiB" in run.notes
+    assert (
+        "with the live blocks allocated again, every request succeeds, with a peak of 84.00 MiB"
+        in run.notes
+    )
 
 
 @pytest.fixture
