@@ -42,6 +42,7 @@ from allocsim.engine.smallest_device import (
     smallest_fraction,
 )
 from allocsim.engine.start import Start, StartPeaks, requests_of
+from allocsim.engine.start_choice import large_segments_matter
 from allocsim.engine.trial import (
     Effect,
     Point,
@@ -53,7 +54,6 @@ from allocsim.engine.trial import (
     trial_of_run,
     with_peaks,
 )
-from allocsim.engine.two_starts import large_segments_matter
 from allocsim.engine.walk import Walk
 from allocsim.engine.which_release import can_be_of, releases_of
 

@@ -11,20 +11,11 @@ from collections.abc import Sequence
 
 from allocsim.engine.gaps import Call
 from allocsim.engine.plan import Change, StepKind
+from allocsim.engine.recorded_device import is_at_start
 from allocsim.state import PoolId
 from allocsim.trace import Mark, MarkKind
 
-__all__ = ["calls_of", "fraction_at_start"]
-
-
-def fraction_at_start(marks: Sequence[Mark]) -> float | None:
-    """Return the memory fraction in force before the first entry, or None if no call is known."""
-    found = None
-    for mark in marks:
-        if _is_at_start(mark):
-            assert isinstance(mark.value, float)
-            found = mark.value
-    return found
+__all__ = ["calls_of"]
 
 
 def calls_of(
@@ -42,7 +33,7 @@ def calls_of(
             calls.append(Call(mark.entry, StepKind.EMPTY_CACHE, 0))
         elif mark.kind is MarkKind.POOL_DELETED and mark.value in pools:
             calls.append(Call(mark.entry, StepKind.DELETE_POOL, pools.index(mark.value)))
-        elif mark.kind in _STEPS and not _is_at_start(mark):
+        elif mark.kind in _STEPS and not is_at_start(mark):
             assert isinstance(mark.value, str | float)
             calls.append(Call(mark.entry, _STEPS[mark.kind], len(changes)))
             changes.append(mark.value)
@@ -50,7 +41,3 @@ def calls_of(
 
 
 _STEPS = {MarkKind.FRACTION: StepKind.FRACTION, MarkKind.SETTINGS: StepKind.SETTINGS}
-
-
-def _is_at_start(mark: Mark) -> bool:
-    return mark.kind is MarkKind.FRACTION and mark.entry == 0

@@ -24,10 +24,9 @@ from allocsim.core import (
     fingerprint,
 )
 from allocsim.engine.addresses import DatedEvent
-from allocsim.engine.fidelity import FidelityCheck
 from allocsim.engine.fold import fold
 from allocsim.engine.observers import GiveUpError, Observer, Progress, TimelineBuilder
-from allocsim.engine.placed import PlacedSteps
+from allocsim.engine.placed import HistoryCheck, PlacedSteps
 from allocsim.engine.plan import Plan, StepKind
 from allocsim.engine.repeats import CYCLE, Period
 from allocsim.engine.result import SimulatedOom
@@ -70,7 +69,7 @@ class Drive:
     n_entries: int
     dictates: bool
     check_every: int = 0
-    fidelity: FidelityCheck | None = None
+    fidelity: HistoryCheck | None = None
     progress: Progress | None = None
     observers: tuple[Observer, ...] = ()
     folder: Folder = fold

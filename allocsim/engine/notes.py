@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from allocsim.core import RELEASES, FreeBlockOrder, Release
-from allocsim.engine.left_open import has_unseen_calls, may_hide_calls
+from allocsim.engine.open_plans import has_unseen_calls, may_hide_calls
 from allocsim.engine.prepared import Prepared
 from allocsim.engine.start import Start, StartPeaks
 from allocsim.trace import Action, MarkKind, Provenance, card_memory
@@ -236,12 +236,12 @@ def open_notes(prepared: Prepared, peaks: tuple[int, int]) -> Iterator[str]:
 
     peaks: the what-if range.
     """
-    if has_unseen_calls(prepared):
+    if has_unseen_calls(prepared, prepared.plan):
         yield (
             "calls of empty_cache that release nothing leave no entry, but may release memory "
             "under another setting"
         )
-    elif may_hide_calls(prepared):
+    elif may_hide_calls(prepared, prepared.plan, lambda: prepared.quiet):
         yield (
             "the recording shows no call of empty_cache, but at "
             f"{prepared.quiet.share:.0%} of all moments a call would have released nothing and "

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from allocsim.arrays import address_column
-from allocsim.core import Column, TraceEntry
+from allocsim.core import CachingAllocator, Column, TraceEntry
 from allocsim.engine.plan import StepKind, Steps
+from allocsim.engine.result import Fidelity
 from allocsim.trace import ACTION_CODES, Action
 
-__all__ = ["ENTRIES", "FIRST_ACTIONS", "PlacedSteps", "Row", "Rows", "rows_of"]
+__all__ = ["ENTRIES", "FIRST_ACTIONS", "HistoryCheck", "PlacedSteps", "Row", "Rows", "rows_of"]
 
 Row = tuple[str, int, int, int]
 """(action, address, size, stream)"""
@@ -77,6 +79,30 @@ class Rows:
         numbers = (int(column[at]) for column in (self.addr, self.size, self.stream))
         address, size, stream = numbers
         return Action(int(self.action[at])).text, address, size, stream
+
+
+class HistoryCheck(Protocol):
+    """Comparison of a replay with its recording, as a drive uses it."""
+
+    @property
+    def has_diverged(self) -> bool:
+        """True if an entry differed."""
+        ...
+
+    def exclude_last_alloc(self, pending: Sequence[TraceEntry]) -> None:
+        """Exclude the last `alloc` from the comparison; `history` will pass `pending`."""
+
+    def history(self, entries: Sequence[TraceEntry]) -> None:
+        """Compare the next entries of the replay."""
+
+    def steps(
+        self, steps: Steps, first: int, placed: PlacedSteps, history: Sequence[TraceEntry]
+    ) -> None:
+        """Compare the next steps, of which `first` is the number of the first in the plan."""
+
+    def result(self, allocator: CachingAllocator) -> Fidelity:
+        """Compare the final segments, and return the result."""
+        ...
 
 
 def rows_of(steps: Steps, placed: PlacedSteps, history: Sequence[TraceEntry]) -> Rows:

@@ -14,7 +14,7 @@ import numpy as np
 
 from allocsim.engine.as_recorded import drive_as_recorded, is_recorded_device
 from allocsim.engine.fidelity import FidelityCheck
-from allocsim.engine.left_open import needs_quiet_moments
+from allocsim.engine.open_plans import needs_quiet_moments
 from allocsim.engine.prepared import Prepared
 from allocsim.engine.quiet import Probe, Quiet, entries_suffice, moments_of
 from allocsim.engine.result import DeviceRun, Parting
@@ -58,7 +58,7 @@ def _prove(prepared: Prepared) -> Parting | None:
     A separate replay for the quiet moments would take a third of the time of a what-if.
     """
     quiet: list[int] = []
-    moments = moments_of(prepared) if needs_probe(prepared) else []
+    moments = moments_of(prepared.free_plan) if needs_probe(prepared) else []
     # Moments are numbered in `free_plan`, but this replay uses the plan with the driver's answers.
     steps = np.flatnonzero(prepared.plan.steps.is_of_program)
     probe = partial(Probe, moments=steps[moments].tolist(), quiet=quiet)
@@ -79,7 +79,9 @@ def needs_probe(prepared: Prepared) -> bool:
 
     They are needed for the range of a what-if, unless the entries alone show them.
     """
-    return needs_quiet_moments(prepared) and not entries_suffice(prepared)
+    return needs_quiet_moments(prepared, prepared.plan) and not entries_suffice(
+        prepared.trace, prepared.plan
+    )
 
 
 def difference_step_by_step(prepared: Prepared, device_run: DeviceRun) -> str | None:

@@ -11,7 +11,6 @@ import random
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,13 +18,11 @@ from numpy.typing import NDArray
 from allocsim.arrays import any_of
 from allocsim.engine.drive import Drive
 from allocsim.engine.fold import fold_allocated
-from allocsim.engine.plan import StepKind
+from allocsim.engine.plan import Plan, StepKind
+from allocsim.engine.recorded_device import RecordedDevice
 from allocsim.errors import ConfigError, UndefinedBehaviorError, UpstreamError
 from allocsim.state import DEFAULT_POOL, PENDING, SegmentState
 from allocsim.trace import Action, Trace, Turn
-
-if TYPE_CHECKING:
-    from allocsim.engine.prepared import Prepared
 
 __all__ = ["Probe", "Quiet", "entries_suffice", "moments_of", "quiet_moments"]
 
@@ -61,23 +58,22 @@ class Quiet:
         return len(self.after) / max(self.n_examined, 1)
 
 
-def moments_of(prepared: Prepared) -> list[int]:
-    """Return the steps of `free_plan` after which the cache is examined.
+def moments_of(plan: Plan) -> list[int]:
+    """Return the steps of `plan` after which the cache is examined.
 
     For a long recording they are a random sample of `MOMENTS` steps; evenly spaced steps could
     always fall at the same place of a training step.
     """
-    n_steps = len(prepared.free_plan.steps)
+    n_steps = len(plan.steps)
     return sorted(random.Random(0).sample(range(n_steps), min(n_steps, MOMENTS)))
 
 
-def entries_suffice(prepared: Prepared) -> bool:
+def entries_suffice(trace: Trace, plan: Plan) -> bool:
     """Return True if the entries show which segments are unused, without a replay."""
-    trace = prepared.trace
     return (
         not any_of(trace.action, (*_RELEASES, Action.SEGMENT_MAP)).any()
         and all(not s.is_expandable and s.pool_id == DEFAULT_POOL for s in trace.segments)
-        and bool(any_of(prepared.plan.steps.kind, _LEAVES_ENTRIES).all())
+        and bool(any_of(plan.steps.kind, _LEAVES_ENTRIES).all())
         and _all_in_segments(trace)
     )
 
@@ -102,21 +98,24 @@ def _first_turns(trace: Trace) -> NDArray[np.intp]:
     return np.searchsorted(trace.by_address.addr, _bases(trace))
 
 
-def quiet_moments(prepared: Prepared) -> Quiet:
-    """Return the quiet moments of a recording: from the entries, a proof or a replay."""
-    if entries_suffice(prepared):
-        return _from_entries(prepared)
-    found = prepared.quiet_of_proof
-    return found[0] if found else _from_drive(prepared)
+def quiet_moments(device: RecordedDevice, plan: Plan, device_memory: int | None) -> Quiet:
+    """Return the quiet moments of a recording, from its entries or by a replay.
+
+    plan: plan without answers of the driver.
+    device_memory: bytes of the device as recorded or inferred; None for an unlimited device.
+    """
+    if entries_suffice(device.trace, plan):
+        return _from_entries(device, plan)
+    return _from_drive(device, plan, device_memory)
 
 
-def _from_entries(prepared: Prepared) -> Quiet:
-    trace, steps = prepared.trace, prepared.free_plan.steps
-    moments = np.array(moments_of(prepared), dtype=np.intp)
+def _from_entries(device: RecordedDevice, plan: Plan) -> Quiet:
+    trace, steps = device.trace, plan.steps
+    moments = np.array(moments_of(plan), dtype=np.intp)
     # A FREE step covers two entries; the second completes it.
     last = steps.entry[moments] + (steps.kind[moments] == int(StepKind.FREE))
-    is_quiet = _n_idle(trace, prepared.start)[last] == 0
-    is_quiet &= ~_has_pending_free(trace, prepared.start, last)
+    is_quiet = _n_idle(trace, device.start)[last] == 0
+    is_quiet &= ~_has_pending_free(trace, device.start, last)
     return Quiet(tuple(moments[is_quiet].tolist()), len(moments))
 
 
@@ -163,24 +162,23 @@ def _has_pending_free(
     return waits
 
 
-def _from_drive(prepared: Prepared) -> Quiet:
+def _from_drive(device: RecordedDevice, plan: Plan, device_memory: int | None) -> Quiet:
     """Find the quiet moments by a replay.  One that fails examines only the steps before."""
-    plan, device_memory = prepared.free_plan, prepared.capacity or prepared.inferred
-    moments = moments_of(prepared)
+    moments = moments_of(plan)
     quiet: list[int] = []
     try:
-        allocator = prepared.allocator(
-            prepared.recorded,
+        allocator = device.allocator(
+            device.recorded,
             device_memory,
-            limit=prepared.limit_for(prepared.recorded, device_memory, plan),
+            limit=device.limit_for(device.recorded, device_memory, plan),
         )
         Probe(
             allocator,
             plan,
-            len(prepared.trace),
+            len(device.trace),
             dictates=False,
             folder=fold_allocated,
-            address_events=prepared.addresses.events,
+            address_events=device.addresses.events,
             moments=moments,
             quiet=quiet,
         ).look()

@@ -32,13 +32,8 @@ from allocsim.engine.drive import PAUSE_EVERY, Drive
 from allocsim.engine.fidelity import FidelityCheck
 from allocsim.engine.gaps import Gap, classify, gaps_of
 from allocsim.engine.likelihood import Facts
-from allocsim.engine.plan import (
-    PlainSteps,
-    Plan,
-    Planned,
-    StepKind,
-    capacity_from_oom,
-)
+from allocsim.engine.plain_steps import PlainSteps, capacity_from_oom
+from allocsim.engine.plan import Plan, Planned, StepKind
 from allocsim.engine.threshold import Threshold
 from allocsim.errors import AllocsimError
 from allocsim.trace import Action, Mark, Trace, pools_of

@@ -17,13 +17,12 @@ from allocsim.engine.drive import Drive
 from allocsim.engine.hints import Hints
 from allocsim.engine.notes import peak_notes, workspace_note
 from allocsim.engine.observers import Observer, PeakWatch, Progress, SpillWatch
-from allocsim.engine.open_range import LeftOpenFinder
 from allocsim.engine.prepare import prepare
 from allocsim.engine.prepared import Prepared
 from allocsim.engine.proof import PartingFinder
 from allocsim.engine.result import DeviceRun, Parting, Run, driver_calls_of
 from allocsim.engine.setting import Setting
-from allocsim.engine.two_starts import peaks_of
+from allocsim.engine.uncertainty import LeftOpenFinder, peaks_of
 from allocsim.errors import ConfigError
 from allocsim.trace import Recording
 from allocsim.units import parse_size

@@ -18,7 +18,7 @@ from allocsim.engine.prepared import Prepared
 from allocsim.engine.result import DeviceRun, DriverCalls, SimulatedOom, Timeline, driver_calls_of
 from allocsim.engine.setting import Setting
 from allocsim.engine.start import StartPeaks
-from allocsim.engine.two_starts import peaks_of
+from allocsim.engine.uncertainty import peaks_of
 from allocsim.errors import ConfigError, UndefinedBehaviorError, UpstreamError
 
 __all__ = [

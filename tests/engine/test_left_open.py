@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from allocsim import CachingAllocator, Hints, replay
-from allocsim.engine import Prepared, Setting, StepKind, left_open, open_range, prepare
-from allocsim.engine.left_open import peaks_left_open, with_calls
+from allocsim.engine import Prepared, Setting, StepKind, open_plans, prepare, uncertainty
+from allocsim.engine.open_plans import with_calls
 from allocsim.engine.plan import Plan
+from allocsim.engine.uncertainty import peaks_left_open
 from allocsim.trace import Mark, MarkKind, Provenance, Recording
 from allocsim.units import GIB, MIB, format_size
 
@@ -66,7 +67,7 @@ def test_range_is_computed_on_first_use(
         ranges.append(setting)
         return peaks_left_open(prepared, setting, memory)
 
-    monkeypatch.setattr(open_range, "peaks_left_open", counted)
+    monkeypatch.setattr(uncertainty, "peaks_left_open", counted)
     (run,) = replay(recorded(two_calls), UNCUT).devices
     assert run.peak_reserved_bytes and run.headline() and run.timeline is not None
     assert not ranges
@@ -156,7 +157,7 @@ def test_longer_plans_get_fewer_random_plans(
 ) -> None:
     recording = recorded(cycles)
     for steps, n_drawn in ((10**9, 64), (3000, 13), (100, 4)):
-        monkeypatch.setattr(left_open, "STEPS", steps)
+        monkeypatch.setattr(open_plans, "STEPS", steps)
         assert len(prepare(replace(recording))[0].open_plans) == 1 + n_drawn
 
 

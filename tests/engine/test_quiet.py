@@ -28,7 +28,7 @@ QUIET = import_module("allocsim.engine.quiet")
 def by_drive(prepared: Prepared) -> Quiet:
     """Return the moments as a drive finds them."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(QUIET, "entries_suffice", lambda _: False)
+        patch.setattr(QUIET, "entries_suffice", lambda *_: False)
         return replace(prepared).quiet
 
 
@@ -68,7 +68,7 @@ def test_entries_and_drive_find_the_same_moments(recorded: Recorded) -> None:
         for first in (0, middle, middle + 1, middle + 2):
             cut = replace(recording, devices=(trimmed(trace, first, len(trace)),))
             (prepared,) = prepare(cut)
-            assert entries_suffice(prepared)
+            assert entries_suffice(prepared.trace, prepared.plan)
             assert prepared.quiet == by_drive(prepared)
             assert prepared.quiet.n_examined == len(prepared.free_plan.steps)
             n_quiet += len(prepared.quiet.after)
@@ -79,7 +79,7 @@ def test_entries_and_drive_find_the_same_moments(recorded: Recorded) -> None:
 @pytest.mark.parametrize("kind", ["streams", "fragments", "training"])
 def test_entries_suffice_for_whole_programs(kind: str) -> None:
     (prepared,) = prepare(replace(KINDS[kind](), provenance=None))
-    assert entries_suffice(prepared)
+    assert entries_suffice(prepared.trace, prepared.plan)
     assert prepared.quiet == by_drive(prepared)
     assert parting_of(prepared) is None
     assert not prepared.quiet_of_proof  # no drive was needed
@@ -102,7 +102,7 @@ def test_proof_finds_the_moments_if_entries_do_not_suffice(
     """With private pools or expandable segments the entries do not suffice."""
     recording = recorded(program, conf=conf)
     (proved,), (prepared,) = prepare(recording), prepare(replace(recording))
-    assert not entries_suffice(prepared)
+    assert not entries_suffice(prepared.trace, prepared.plan)
     alone = prepared.quiet
     assert parting_of(proved) is None
     assert proved.quiet_of_proof == [alone]
@@ -115,7 +115,7 @@ def test_entries_do_not_suffice_for_requests_only(tmp_path: Path) -> None:
     path.write_text(rows)
     recording = load(path)
     (prepared,) = prepare(recording)
-    assert not entries_suffice(prepared)
+    assert not entries_suffice(prepared.trace, prepared.plan)
     assert prepared.quiet == Quiet(after=(0, 1), n_examined=5)
     assert replay(recording, "max_split_size_mb:32").devices[0].parting is None
 
@@ -131,12 +131,12 @@ def test_entries_do_not_suffice_for_a_block_outside_all_segments(
         gpu.free(gpu.malloc(2 * MIB))
 
     (prepared,) = prepare(recorded(program))
-    assert entries_suffice(prepared)
+    assert entries_suffice(prepared.trace, prepared.plan)
     trace = prepared.trace
     addr = trace.addr.astype(np.int64)
     addr[trace.size == 2 * MIB] += moved
     outside = replace(prepared, trace=replace(trace, addr=addr.astype(np.uint64)))
-    assert not entries_suffice(outside)
+    assert not entries_suffice(outside.trace, outside.plan)
     assert outside.quiet.n_examined == 3
 
 
@@ -149,7 +149,7 @@ def test_entries_do_not_suffice_after_a_release(recorded: Recorded) -> None:
         gpu.malloc(30 * MIB)
 
     (prepared,) = prepare(recorded(program))
-    assert not entries_suffice(prepared)
+    assert not entries_suffice(prepared.trace, prepared.plan)
     assert prepared.quiet == Quiet(after=(0, 3), n_examined=4)
 
 
