@@ -107,7 +107,7 @@ def test_nothing_helps_is_said_with_its_reason(cli: Cli, traces: Path) -> None:
     file = traces / "gpt2-expandable-oom-torch2.15.pickle.gz"
     done = cli("tune", file, "--try", "max_split_size_mb:64")
     assert done.code == 0
-    assert "nothing helps: 4.66 GiB live at once, and no setting tried answers" in (
+    assert "nothing helps: 4.66 GiB live at once, and no setting tried serves" in (
         " ".join(done.out.split())
     )
     assert "export PYTORCH" not in done.out
@@ -130,7 +130,7 @@ def test_costs_of_one_s_own_are_used(cli: Cli, traces: Path, tmp_path: Path) -> 
         (["--jobs", "0"], "'0' is no number of processes"),
         (["--jobs", "100000"], "'100000' is no number of processes"),
         (["--torch", "0.3"], "0.3"),
-        (["--results", "/"], "/: cannot be used for results"),
+        (["--results", "/"], "/: cannot be used as results file"),
     ],
 )
 def test_what_is_wrong_gets_one_sentence(

@@ -71,7 +71,7 @@ def test_a_file_replaces_what_it_names(tmp_path: Path) -> None:
     [
         ("{", "cannot be read as JSON"),
         ("[1]", "expected an object with some of cuda_malloc"),
-        ('{"cudaMalloc": 1}', "'cudaMalloc' is no cost"),
+        ('{"cudaMalloc": 1}', "'cudaMalloc' is not a cost"),
         ('{"cuda_malloc": -1}', "cuda_malloc is -1; expected microseconds"),
         ('{"cuda_malloc": true}', "cuda_malloc is True"),
         ('{"cuda_malloc": NaN}', "cuda_malloc is nan"),

@@ -85,7 +85,7 @@ def test_a_deadly_job_takes_no_other_with_it(write: Write, monkeypatch: pytest.M
     jobs = jobs_on(write(ragged(0)), *CONFS[:2], POISON, *CONFS[2:])
     found = outcomes_of(jobs, Crew(2))
     assert len(found) == len(jobs)
-    assert found[f"0|0|{POISON}"].error == "the worker died with it, twice"
+    assert found[f"0|0|{POISON}"].error == "its worker process died twice"
     others = [job for job in jobs if job.setting.conf != POISON]
     assert {job.key: found[job.key] for job in others} == outcomes_of(others, Crew())
 
@@ -248,16 +248,16 @@ def test_what_was_given_up_then_is_run_if_nothing_gives_it_up_now(
 def test_results_of_another_question_are_refused(write: Write, tmp_path: Path) -> None:
     results = tmp_path / "results.jsonl"
     tune(write(ragged(1)), "2GiB", results=results, confs=[])
-    with pytest.raises(ConfigError, match="results of another device_memory"):
+    with pytest.raises(ConfigError, match="results for device_memory"):
         tune(write(ragged(1)), "3GiB", results=results, confs=[])
-    with pytest.raises(ConfigError, match="results of another recordings"):
+    with pytest.raises(ConfigError, match="results for recordings"):
         tune(write(ragged(2), name="other.pickle"), "2GiB", results=results, confs=[])
 
 
 def test_a_file_of_something_else_is_left_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "thesis.txt"
     path.write_text("years of work\nwithout a last newline")
-    with pytest.raises(ConfigError, match="is no file of results"):
+    with pytest.raises(ConfigError, match="is not a results file"):
         Results(path, {})
     assert path.read_text() == "years of work\nwithout a last newline"
 
@@ -269,5 +269,5 @@ def test_a_line_that_is_no_outcome_is_named(tmp_path: Path) -> None:
     with Results(path, {}) as results:
         assert results.known == {"a": Trial(conf="a", peak_reserved_bytes=5, at_min=(1, 2, 3))}
     path.write_text(path.read_text() + '{"key": "b", "peak": 1}\n')
-    with pytest.raises(ConfigError, match="line 3 is no outcome"):
+    with pytest.raises(ConfigError, match="line 3 is not a trial"):
         Results(path, {})

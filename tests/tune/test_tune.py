@@ -83,7 +83,7 @@ def test_what_fails_on_another_device_and_survives_is_said_to_help(write: Write)
     tuning = tune(write(stranding), "1400MiB")
     assert tuning.baseline.num_ooms == 1
     assert tuning.best is not None
-    assert tuning.reason.startswith("under the recorded settings the run does not go through")
+    assert tuning.reason.startswith("under the recorded settings the run fails")
 
 
 def test_expandable_segments_can_be_left_out(write: Write) -> None:
