@@ -107,7 +107,7 @@ def test_nothing_helps_is_said_with_its_reason(cli: Cli, traces: Path) -> None:
     file = traces / "gpt2-expandable-oom-torch2.15.pickle.gz"
     done = cli("tune", file, "--try", "max_split_size_mb:64")
     assert done.code == 0
-    assert "nothing helps: 4.66 GiB live at once, and no setting tried serves" in (
+    assert "nothing helps: 4.66 GiB live at once, and no setting tried answers" in (
         " ".join(done.out.split())
     )
     assert "export PYTORCH" not in done.out

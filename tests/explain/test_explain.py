@@ -39,5 +39,5 @@ def test_a_text_and_the_recording_of_the_same_error(text_and_recording: tuple[st
 
 
 def test_what_is_neither_is_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match="not bytes"):
+    with pytest.raises(ConfigError, match="got bytes"):
         explain(b"CUDA out of memory")  # type: ignore[call-overload]

@@ -156,7 +156,7 @@ def test_189504_is_pending_free_from_a_recording(recorded: Recorded) -> None:
     (shortage,) = device.shortages
     assert shortage.cause == "pending_free"
     assert shortage.oom.is_recorded
-    assert "Ask again" in device.advice[0][0]
+    assert "Repeat the request" in device.advice[0][0]
 
 
 def test_a_private_pool_keeps_what_would_have_served(failed: Failed, recorded: Recorded) -> None:

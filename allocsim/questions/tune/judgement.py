@@ -54,7 +54,7 @@ def _share(before: int, after: int) -> str:
 def _nothing_survives(asked: Asked, bounds: Bounds) -> str:
     live, memory = bounds.peak_live_bytes, asked.device_memory
     context = max(part.prepared.context_memory for part in asked.parts)
-    why = "no setting tried serves every request"
+    why = "no setting tried answers every request"
     if memory is not None and live > memory - context:
         why = f"the device has {format_size(memory - context)}"
     return f"{format_size(live)} live at once, and {why}"
