@@ -204,7 +204,7 @@ def test_a_state_without_history_is_compared_as_it_was() -> None:
     adds_up(found)
     assert found.allocated_change == 40 * MIB
     assert found.a.retries is None
-    assert "holds a state only" in found.a.notes[0]
+    assert "holds only a state" in found.a.notes[0]
     with pytest.raises(RecordingError, match="there is no 'peak', only the end"):
         compare(state([4]), state([4]), at="peak")
     with pytest.raises(RecordingError, match="cannot be replayed under other settings"):

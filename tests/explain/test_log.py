@@ -134,7 +134,9 @@ def test_explain_shows_them(text: str, tmp_path: Path, capsys: pytest.CaptureFix
 def test_load_says_what_a_log_is(text: str, tmp_path: Path) -> None:
     path = tmp_path / "server.log"
     path.write_text(text)
-    with pytest.raises(RecordingError, match=r"start-up log of .* explain tells the figures"):
+    with pytest.raises(
+        RecordingError, match=r"start-up log of .* explain FILE to read its figures"
+    ):
         load(path)
 
 

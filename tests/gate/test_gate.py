@@ -258,7 +258,7 @@ def test_a_part_without_requests_is_refused(tmp_path: Path) -> None:
     ptr = gpu.ask(30 * MIB)
     gpu.step(2)
     gpu.free(ptr)
-    with pytest.raises(RecordingError, match="no request comes after step 2"):
+    with pytest.raises(RecordingError, match="has no requests after step 2"):
         measured(gpu.save(tmp_path / "run.pickle"), at=("step", "2"))
 
 
@@ -324,14 +324,14 @@ def document_of(tmp_path: Path) -> dict[str, Any]:
 )
 def test_what_is_no_baseline_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
     (tmp_path / "b.json").write_text(json.dumps(document_of(tmp_path) | change))
-    with pytest.raises(ConfigError, match=r"b\.json is no baseline; --update writes one"):
+    with pytest.raises(ConfigError, match=r"b\.json is not a baseline; --update writes one"):
         read_baseline(tmp_path / "b.json")
 
 
 @pytest.mark.parametrize("text", ["", "[]", "null", "[" * 100_000, "\udcff"])
 def test_what_is_no_json_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "b.json").write_bytes(text.encode("utf-8", "surrogateescape"))
-    with pytest.raises(ConfigError, match="is no baseline"):
+    with pytest.raises(ConfigError, match="is not a baseline"):
         read_baseline(tmp_path / "b.json")
 
 
@@ -339,15 +339,15 @@ def test_a_baseline_of_something_else_is_refused(tmp_path: Path) -> None:
     document_of(tmp_path)
     baseline = read_baseline(tmp_path / "b.json")
     for other, sentence in (
-        ({"at": None}, "is of the run from step 2, not from the beginning on"),
-        ({"counts_held": False}, "counts what was held before"),
-        ({"conf": "expandable_segments:True"}, "is of the settings ''"),
+        ({"at": None}, "measures the run from step 2 on; expected from the beginning"),
+        ({"counts_held": False}, "counts memory held before"),
+        ({"conf": "expandable_segments:True"}, "has the settings ''"),
     ):
         recording = load(TRACES / "sized" / "batch2.npz.gz")
         asked: dict[str, Any] = {"at": ("step", "2")} | other
         with pytest.raises(ConfigError, match=sentence):
             gate(measured(recording, **asked), baseline=baseline)
-    with pytest.raises(ConfigError, match="no limit and no baseline"):
+    with pytest.raises(ConfigError, match="neither a limit nor a baseline"):
         gate(training("batch2", "2"))
     with pytest.raises(ConfigError, match=r"tolerance -0\.1 is negative"):
         gate(training("batch2", "2"), baseline=baseline, tolerance=-0.1)

@@ -210,8 +210,8 @@ def test_sums_that_do_not_add_up_are_told_with_what_the_blocks_hold() -> None:
     finding = only(found, "sums")
     assert finding.value == str(3 * MIB + 512)
     assert finding.text == (
-        f"2 sums of segments do not add up, first allocated_size of the one at 0x7f0000000000: "
-        f"{3 * MIB + 512} recorded, {3 * MIB} by its blocks"
+        f"2 sums of segments are wrong, first allocated_size of the segment at 0x7f0000000000: "
+        f"{3 * MIB + 512} recorded, {3 * MIB} in its blocks"
     )
 
 
@@ -272,7 +272,7 @@ def test_clocks_that_were_set_are_notes_since_a_replay_takes_no_times() -> None:
     assert checks(found) == ["clock", "clock"]
     texts = " ".join(finding.text for finding in found.findings)
     assert "time_us goes back 1 times, first at entry 6" in texts
-    assert "time_us leaps ahead once, first at entry 4 by 3.0 days" in texts
+    assert "time_us jumps ahead once, first at entry 4 by 3.0 days" in texts
 
 
 def test_a_pause_of_an_hour_is_nothing() -> None:
@@ -288,8 +288,8 @@ def test_errors_that_tell_of_two_sizes_of_the_device_show_another_holder() -> No
     history.oom(64 * MIB, 4 * MIB)
     finding = only(linted(snapshot(history)), "device_memory")
     assert finding.text == (
-        "the error at entry 8 left 26.00 MiB to PyTorch, free and reserved, the one before it "
-        "32.00 MiB"
+        "free plus reserved memory is 26.00 MiB at the error at entry 8, and 32.00 MiB at the "
+        "previous error"
     )
     same = run()
     same.oom(64 * MIB, 10 * MIB)

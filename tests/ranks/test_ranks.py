@@ -97,7 +97,7 @@ def test_where_nothing_tells_ranks_it_is_said(tmp_path: Path) -> None:
         write(tmp_path / name, 2)
     found = ranks([str(tmp_path)])
     assert [run.rank for run in found.runs] == [0, 1]
-    assert "numbered in the order of their names" in found.notes[0]
+    assert "numbered by name" in found.notes[0]
 
 
 def test_bad_files_are_named_and_the_rest_done(tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_a_process_that_is_killed_takes_no_other_file_with_it(
 def test_two_files_of_one_rank_are_refused(tmp_path: Path) -> None:
     for folder in "ab":
         write(tmp_path / folder / "rank0.pickle", 2)
-    with pytest.raises(RecordingError, match="is of rank 0, and so is"):
+    with pytest.raises(RecordingError, match="has rank 0, as has"):
         ranks([str(tmp_path)])
 
 
@@ -230,7 +230,7 @@ def test_states_stand_beside_recordings(tmp_path: Path) -> None:
     found = ranks([str(tmp_path)])
     assert found.runs[0].is_state
     assert found.runs[0].retries is None
-    assert "hold a state only" in found.notes[0]
+    assert "hold only a state" in found.notes[0]
 
 
 def test_a_folder_without_recordings_is_refused(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ STILL_KINDS = {
     "pending": "freed, but waiting for work on another stream",
     "private_pool": "idle, but kept for a private pool (a CUDA graph, a MemPool)",
     "interleaved": "idle between live blocks of a segment",
-    "whole_segments": "idle in whole segments, which the allocator can give back",
+    "whole_segments": "idle in whole segments, which the allocator can release",
 }
 """Kinds of reserved memory with their descriptions, in order of precedence."""
 
