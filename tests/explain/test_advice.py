@@ -1,4 +1,4 @@
-"""What is advised: by the cause, by the figures, and never against the settings in force."""
+"""Advice by cause and figures, which never contradicts the settings in force."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TAIL = (
 def modern(
     tried: str, free: str, allocated: str, idle: str, *, total: str = "8.00 GiB", more: str = ""
 ) -> str:
-    """The wording of 2.2 and later.  more: sentences between free and allocated memory."""
+    """Return the wording of 2.2 and later; `more` goes between free and allocated memory."""
     return (
         f"CUDA out of memory. Tried to allocate {tried}. GPU 0 has a total capacity of {total} of "
         f"which {free} is free. {more}Of the allocated memory {allocated} is allocated by PyTorch, "
@@ -136,7 +136,7 @@ def test_settings_without_effect_are_named() -> None:
     assert "max_split_size_mb:128, which is set, cannot help" in advice(
         FULL, "max_split_size_mb:128"
     )
-    # What only one backend reads does nothing on another.
+    # An option that only one backend reads has no effect on another.
     mps = "MPS backend out of memory (MPS allocated: 9.57 GiB, other allocations: 17.35 GiB, "
     mps += "max allowed: 27.20 GiB). Tried to allocate 292.50 MiB on private pool."
     assert "has no effect on this backend" in advice(mps, "expandable_segments:True")
@@ -216,7 +216,7 @@ def test_the_arithmetic_in_one_line(text: str, line: str) -> None:
 
 
 def test_rounding_that_leaves_it_open_is_said() -> None:
-    """64 MiB asked for; "3.41 GiB" less "3.35 GiB" idle may be 51 to 72 MiB."""
+    """64 MiB are requested; "3.41 GiB" minus "3.35 GiB" idle may be 51 to 72 MiB."""
     text = (
         "CUDA out of memory. Tried to allocate 64.00 MiB (GPU 0; 4.00 GiB total capacity; 3.35 GiB "
         "already allocated; 0 bytes free; 3.41 GiB reserved in total by PyTorch)"

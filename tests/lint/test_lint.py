@@ -1,4 +1,4 @@
-"""What lint finds in recordings that something happened to, and that it leaves sound ones alone."""
+"""Findings of lint in damaged recordings, and none in valid ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Plain = dict[str, Any]
 
 
 def run() -> History:
-    """Two blocks live to the end, one freed; the release of a block is what entries can lose."""
+    """Return a history with two blocks that live to the end and a freed one."""
     history = History()
     history.alloc(3 * MIB)
     history.free(history.alloc(1000))
@@ -36,7 +36,7 @@ def run() -> History:
 
 
 def snapshot(history: History) -> Plain:
-    """As the newest release writes it, without options and with a stack for each block."""
+    """Return the snapshot of the newest release, without options and with stacks."""
     made = history.snapshot()
     made["allocator_settings"] = CachingAllocator().snapshot()["allocator_settings"]
     return made
@@ -123,7 +123,7 @@ OF_OTHERS = {
     "one-event-torch2.1": ["ring", "mid_run"],
     "vllm-private-pools-state": ["contents"],
 }
-"""Recordings of other people, each with what is true of it (the README beside them)."""
+"""Recordings of other people with their expected findings (see the README beside them)."""
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="needs other people's recordings")
@@ -146,7 +146,7 @@ def test_another_build_is_a_note_and_one_that_is_not_modelled_an_error() -> None
     assert only(linted(made), "backend").severity == "error"
 
 
-# -- what a recording lost -----------------------------------------------------------------
+# -- lost entries -------------------------------------------------------------------------
 
 
 def test_a_full_ring_is_told_by_blocks_that_have_a_stack_and_no_entry() -> None:
@@ -185,7 +185,7 @@ def test_a_free_that_was_requested_before_the_first_entry_makes_a_ring_suspected
     assert ring.value.startswith("free_completed of 5000 bytes")
 
 
-# -- what contradicts itself ---------------------------------------------------------------
+# -- contradictions ------------------------------------------------------------------------
 
 
 def test_a_free_without_allocation_is_told_with_its_entry() -> None:
@@ -308,7 +308,7 @@ def test_without_stacks_lines_of_code_cannot_be_named() -> None:
     assert linted(made).findings == ()
 
 
-# -- release and making --------------------------------------------------------------------
+# -- release and provenance ------------------------------------------------------------------
 
 
 def recording(made: Plain, **changes: Any) -> Recording:

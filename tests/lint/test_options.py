@@ -1,4 +1,4 @@
-"""What each release makes of option strings: refused, ignored, unsafe, without effect."""
+"""Option strings by release: refused, ignored, unsafe and inert options."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def only(findings: tuple[Finding, ...]) -> Finding:
 
 
 def about(recording: Recording, conf: str | None = None, **options: str) -> tuple[Finding, ...]:
-    """What is found besides the stacks, which the model does not keep."""
+    """Return the findings except those about stacks, which the model does not record."""
     findings = lint(recording, conf, **options).findings
     return tuple(finding for finding in findings if finding.check != "stacks")
 
@@ -215,7 +215,7 @@ def test_settings_that_their_string_does_not_make_were_set_by_a_call(recorded: R
     finding = only(about(other))
     assert finding.check == "settings"
     assert finding.value == "garbage_collection_threshold: 0.5"
-    # Where the calls are noted, a replay makes them too.
+    # A replay repeats recorded calls.
     marks = (Mark(1, MarkKind.SETTINGS, "max_split_size_mb:64"),)
     noted = replace(other, devices=(replace(other.devices[0], marks=marks),))
     assert about(noted) == ()

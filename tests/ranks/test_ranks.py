@@ -1,4 +1,4 @@
-"""The ranks of a job: found by their names, replayed side by side, the bad ones named."""
+"""Ranks of a job: found by name, replayed in parallel, invalid files reported."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TRACES = Path(__file__).parents[2] / "traces"
 
 
 def write(path: Path, *sizes: int, rank: str = "", memory: str = "8GiB") -> None:
-    """A rank that asks for so many MiB, one after the other, and gives back every other."""
+    """Write a rank that requests these MiB in order and frees every other block."""
     gpu = CachingAllocator(memory, record_history=True)
     blocks = [gpu.malloc(size * MIB) for size in sizes]
     for block in blocks[::2]:
@@ -114,7 +114,7 @@ def test_bad_files_are_named_and_the_rest_done(tmp_path: Path) -> None:
 
 
 def killed(path: str, *asked: str | None, smallest: bool) -> RankRun:
-    """Stands in for a process that the system kills for its memory, at one file."""
+    """Kill the process at one file, as the system does for lack of memory."""
     if "rank1" in path:
         os.kill(os.getpid(), signal.SIGKILL)
     return run_of(path, *asked, smallest=smallest)
@@ -137,7 +137,7 @@ def test_any_executor_gives_the_same_and_names_what_a_worker_lost(
 
 
 def lost(path: str, *asked: str | None, smallest: bool) -> RankRun:
-    """Stands in for what a cluster raises of a worker that went away."""
+    """Raise the error of a cluster whose worker disappeared."""
     if "rank1" in path:
         raise RuntimeError("left the cluster")
     return run_of(path, *asked, smallest=smallest)

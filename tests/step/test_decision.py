@@ -1,4 +1,4 @@
-"""Decisions: what docs/allocator.md says must be what `step` tells, and recordings agree."""
+"""Decisions of `step` agree with docs/allocator.md and with recordings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RAGGED = ROOT / "traces" / "gpt2-ragged-torch2.15.pickle.gz"
 
 
 class Session:
-    """An allocator asked step by step."""
+    """Allocator with a decision for each request."""
 
     def __init__(self, memory: str = "16GiB", conf: str = "") -> None:
         self.gpu = CachingAllocator(memory, conf, record_history=True)

@@ -1,4 +1,4 @@
-"""Every job ends in one outcome, whatever becomes of its worker; no outcome is found twice."""
+"""Every job gives one trial, even if its worker dies, and no trial is computed twice."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def outcomes_of(jobs: list[Job], crew: Crew) -> dict[str, Trial]:
 
 
 def deadly(job: Job) -> Trial:
-    """`run_job`, but one setting kills the process that tries it."""
+    """Run a job, but kill the process for one setting."""
     if job.setting.conf == POISON:
         os.kill(os.getpid(), signal.SIGKILL)
     return run_job(job)
@@ -80,7 +80,7 @@ def test_a_job_that_cannot_be_done_is_an_outcome_with_its_error() -> None:
 
 
 def test_a_deadly_job_takes_no_other_with_it(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The pool breaks with every job in it; all but the deadly one have their outcome."""
+    """The pool breaks with all its jobs; all but the deadly one still give a trial."""
     monkeypatch.setattr(sweep_module, "run_job", deadly)
     jobs = jobs_on(write(ragged(0)), *CONFS[:2], POISON, *CONFS[2:])
     found = outcomes_of(jobs, Crew(2))
@@ -91,7 +91,7 @@ def test_a_deadly_job_takes_no_other_with_it(write: Write, monkeypatch: pytest.M
 
 
 class Refusing(Executor):
-    """An executor that has broken."""
+    """Broken executor."""
 
     def submit(self, *_: Any, **__: Any) -> Future[Any]:
         raise BrokenExecutor("all workers are gone")
@@ -112,12 +112,12 @@ def test_an_unforeseen_error_is_an_outcome_too(monkeypatch: pytest.MonkeyPatch) 
 
 
 def where(_: Job) -> int:
-    """The process that carries it out."""
+    """Return the number of the process that runs the job."""
     return os.getpid()
 
 
 def only_here(job: Job, here: int = os.getpid()) -> int:
-    """`where`, but another process dies of it, one from before as well as one forked from this."""
+    """Like `where`, but kill any process other than this one."""
     if os.getpid() != here:
         os.kill(os.getpid(), signal.SIGKILL)
     return where(job)
@@ -133,7 +133,7 @@ def test_what_runs_beside_the_jobs_runs_elsewhere_if_it_can() -> None:
 
 
 class AtOnce(Executor):
-    """Does what it is handed before anything else; `acts`: what that was."""
+    """Executor that runs each submitted function at once; `acts` lists them."""
 
     def __init__(self) -> None:
         self.acts: list[str] = []
@@ -146,7 +146,7 @@ class AtOnce(Executor):
 
 
 def test_what_runs_beside_a_sweep_is_handed_over_behind_its_jobs(write: Write) -> None:
-    """Somebody waits for those; and one a sweep, so that the next finds room, too."""
+    """Users wait for a sweep's jobs; one background job per sweep leaves room for the next."""
     executor = AtOnce()
     crew = Crew(executor=executor)
     first, second = jobs_on(write(ragged(0)), *CONFS[:2])
@@ -164,11 +164,11 @@ def test_what_dies_elsewhere_is_found_here(write: Write) -> None:
     with Crew(2) as crew:
         found = crew.beside(only_here, jobs[0])
         assert found() == os.getpid()
-        # The pool broke; the search goes on with a new one.
+        # The pool broke, and the search continues with a new one.
         assert crew.beside(where, jobs[0])() != os.getpid()
 
 
-# -- what jobs read -----------------------------------------------------------------------
+# -- input of jobs ------------------------------------------------------------------------
 
 
 def columns_written(monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -186,7 +186,7 @@ def columns_written(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_columns_are_written_for_processes_that_begin_with_nothing(
     method: str, write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A forked process has what this one has read; others read it anew, quickly."""
+    """A forked process inherits the recordings; other processes read columns, which is fast."""
     context = multiprocessing.get_context(method)
     monkeypatch.setattr(sweep_module, "get_context", lambda: context)
     recording = load(write(ragged(0)))
