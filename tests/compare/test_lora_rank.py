@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.slow, NEEDS_TORCH]
 
 LAYERS, WIDTH = 12, 768
 BESIDES = (3, 1, 4, 4)
-"""Other side of gpt2's projections, in widths: queries, keys, values; output; the two of the MLP."""
+"""Other side of gpt2's projections, in widths: query, key and value; output; the two of the MLP."""
 
 
 def recorded(path: Path, rank: int) -> Recording:
