@@ -40,13 +40,13 @@ NO_HEAD = (
         (
             {"model_type": "phi9", "auto_map": {"AutoModelForCausalLM": "phi9.Phi9"}},
             UNKNOWN.format("phi9"),
-            "phi9 names code of its own (auto_map), which is not fetched; expected a model_type "
+            "phi9 needs custom code (auto_map), which is not fetched; expected a model_type "
             "that the installed transformers knows",
         ),
         (
             {"model_type": "phi9", "auto_map": {"AutoConfig": "phi9.Config"}},
             OWN_CODE,
-            "phi9 names code of its own (auto_map), which is not fetched; expected a model_type "
+            "phi9 needs custom code (auto_map), which is not fetched; expected a model_type "
             "that the installed transformers knows",
         ),
         (

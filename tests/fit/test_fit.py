@@ -267,7 +267,7 @@ def test_what_no_phantom_knows_is_told_of_what_has_it(pretend: Pretend) -> None:
     checkpointed = Task(model=model_of("gpt2"), checkpointing=True)
     assert not fit(checkpointed, CARD).notes
     (mask,) = fit(checkpointed, CARD, values=False).notes
-    assert mask.startswith("attention: with checkpointing transformers reads positions")
+    assert mask.startswith("attention: with checkpointing transformers reads the positions")
     (close,) = fit(task(30), CARD).notes
     assert close.startswith("close: it fits beside a context of 512.00 MiB")
 

@@ -144,7 +144,7 @@ def test_a_file_that_is_no_configuration_is_refused(tmp_path: Path, text: str) -
 
 
 def test_a_name_that_is_near_one_is_answered_with_it() -> None:
-    with pytest.raises(ConfigError, match=r"no model that is known.*did you mean Qwen2\.5-7B"):
+    with pytest.raises(ConfigError, match=r"not a known model.*did you mean Qwen2\.5-7B"):
         model_of("Qwen2.5-7BB")
     with pytest.raises(ConfigError, match="cannot be read"):
         model_of("nowhere/config.json")
