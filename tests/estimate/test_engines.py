@@ -87,7 +87,7 @@ def test_a_token_takes_two_rows_a_layer() -> None:
     assert bytes_a_token(llama, "fp8") == 65_536
     assert bytes_a_token(llama, "q8_0") == 131_072 * 34 // 64
     assert kv_range(llama, 100, "bf16", block=16) == (112 * 131_072, 112 * 131_072)
-    with pytest.raises(ConfigError, match="no type of a cache"):
+    with pytest.raises(ConfigError, match="not a type of a cache"):
         bytes_a_token(llama, "int3")
 
 
@@ -188,7 +188,7 @@ def test_ollama_has_a_context_of_4096_and_nothing_at_rest() -> None:
     needs = ollama(work("Qwen2.5-7B", "Q4_K_M", prompt=16, decode=16))
     assert parts(needs)["keys and values"][0] == 4096 * 57_344
     assert "OLLAMA_CONTEXT_LENGTH=4096" in needs.paste
-    assert "at rest it takes nothing" in needs.notes[0]
+    assert "an idle server takes none" in needs.notes[0]
 
 
 def test_a_cache_of_fewer_bits_is_smaller() -> None:

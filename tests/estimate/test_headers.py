@@ -50,10 +50,10 @@ def test_a_folder_of_shards_is_read_by_its_index(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("index", "said"),
     [
-        ({"weight_map": {"a": "../secret"}}, "no file beside the index"),
-        ({"weight_map": {"a": 3}}, "names no files"),
+        ({"weight_map": {"a": "../secret"}}, "not a file beside the index"),
+        ({"weight_map": {"a": 3}}, "weight_map is not possible"),
         ({"weight_map": []}, "no weight_map"),
-        ([], "no JSON object"),
+        ([], "not a JSON object"),
     ],
 )
 def test_an_index_that_names_no_files_beside_it_is_refused(
@@ -74,8 +74,8 @@ ROW = {"dtype": "F16", "shape": [4], "data_offsets": [0, 8]}
         (struct.pack("<Q", 1 << 62) + b"{}", "expected 2 to 2"),
         (struct.pack("<Q", 2) + b"{\xff", "not JSON"),
         (struct.pack("<Q", 200_000) + b"[" * 200_000, "not JSON"),
-        (struct.pack("<Q", 2) + b"[]", "no JSON object"),
-        (struct.pack("<Q", 17) + b'{"a": 1, "a": 2} ', "a name twice"),
+        (struct.pack("<Q", 2) + b"[]", "not a JSON object"),
+        (struct.pack("<Q", 17) + b'{"a": 1, "a": 2} ', "a name occurs twice"),
         (safetensors_bytes({"a": {**ROW, "dtype": "Q4"}}, 8), "dtype 'Q4'; expected one of"),
         (safetensors_bytes({"a": {**ROW, "dtype": []}}, 8), "dtype"),
         (safetensors_bytes({"a": {**ROW, "shape": [-4]}}, 8), "shape"),
@@ -84,7 +84,7 @@ ROW = {"dtype": "F16", "shape": [4], "data_offsets": [0, 8]}
         (safetensors_bytes({"a": {**ROW, "data_offsets": [8, 16]}}, 16), "begins at byte 8"),
         (safetensors_bytes({"a": ROW, "b": ROW}, 16), "begins at byte 0; expected 8"),
         (safetensors_bytes({"a": ROW}, 9), "9 bytes of data"),
-        (safetensors_bytes({"a": 3}, 0), "is no object"),
+        (safetensors_bytes({"a": 3}, 0), "is not an object"),
     ],
 )
 def test_a_hostile_safetensors_header_is_refused(tmp_path: Path, data: bytes, said: str) -> None:
@@ -142,7 +142,7 @@ MODEL = {"general.architecture": "llama"}
             + bytes(90),
             "arrays in arrays",
         ),
-        (gguf_bytes(MODEL, [("a", 4, (32,), 32)]), "has type 4, which ggml has not"),
+        (gguf_bytes(MODEL, [("a", 4, (32,), 32)]), "has type 4, which ggml does not define"),
         (gguf_bytes(MODEL, [("a", 12, (100,), 32)]), "has no rows of Q4_K"),
         (gguf_bytes(MODEL, [("a", 0, (1 << 40, 1 << 40), 32)]), "has no rows of F32"),
         (gguf_bytes(MODEL, [("a", 0, (32,), 128), ("a", 0, (32,), 128)]), "twice"),

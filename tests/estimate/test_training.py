@@ -242,7 +242,7 @@ def test_what_cannot_be_divided_is_refused(layout: Layout, sentence: str) -> Non
         ({"tensor": 0}, "tensor 0 is not possible"),
         ({"zero": 4}, "ZeRO has stages 0 to 3, not 4"),
         ({"recompute": "some"}, "recompute is one of none, selective, ops, full"),
-        ({"chunks": 2}, "there is one stage only"),
+        ({"chunks": 2}, "chunks need a pipeline with more than one stage"),
     ],
 )
 def test_a_layout_that_is_none_is_refused(wrong: dict[str, Any], sentence: str) -> None:

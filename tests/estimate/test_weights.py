@@ -95,7 +95,7 @@ def test_a_row_that_no_block_divides_takes_another_type() -> None:
     assert 8 * by_role["attn_q"].size / by_role["attn_q"].shape.elements == BLOCKS["Q5_0"].bits
     assert BLOCKS["Q5_K"].bits == 5.5
     assert BLOCKS["Q4_K"].bits == 4.5
-    with pytest.raises(ConfigError, match="no whole blocks"):
+    with pytest.raises(ConfigError, match="not a multiple of"):
         bytes_in("Q4_K", 896)
 
 
@@ -108,9 +108,9 @@ def test_mixtral_gives_its_attention_more_bits() -> None:
 
 
 def test_a_format_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(ConfigError, match="no known format"):
+    with pytest.raises(ConfigError, match="not a known format"):
         weights("gpt2", "int3")
-    with pytest.raises(ConfigError, match="no known format"):
+    with pytest.raises(ConfigError, match="not a known format"):
         weights("gpt2", "gptq-int4-g0")
 
 
@@ -141,5 +141,5 @@ def test_a_configuration_says_how_its_weights_are_quantised(
 
 def test_a_configuration_without_a_word_or_with_another_method() -> None:
     assert format_in({}) is None
-    with pytest.raises(ConfigError, match="say --weights"):
+    with pytest.raises(ConfigError, match="use --weights"):
         format_in({"quantization_config": {"quant_method": "hqq", "bits": 3}})
