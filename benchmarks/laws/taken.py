@@ -132,11 +132,11 @@ def mended(laws: Laws, variant: Variant, python: str, wrong: Collection[str], se
 
 
 def _renumbered(laws: Laws, interner: FrameInterner) -> dict[str, Law]:
-    """Laws by regime, whose kins are numbered anew."""
+    """Laws by regime, whose groups are numbered anew."""
     stacks = (laws.stacks.stack(number) for number in range(len(laws.stacks)))
     numbers = [interner.stack([interner.frame(frame) for frame in stack]) for stack in stacks]
     place = np.array([*numbers, -1], dtype=np.int64)
-    return {regime: replace(law, kin=place[law.kin]) for regime, law in laws.by_regime.items()}
+    return {regime: replace(law, group=place[law.group]) for regime, law in laws.by_regime.items()}
 
 
 def _take(
@@ -375,10 +375,10 @@ def law_of(
         row = int(requests[np.argmax(grows)])
         raise NoLawError(f"a request grows with the layers: {program.told(row)}")
     stack = _stacks(program, interner)
-    kin = np.full(len(kind), -1, dtype=np.int64)
-    kin[requests] = stack
+    group = np.full(len(kind), -1, dtype=np.int64)
+    group[requests] = stack
     frees = np.flatnonzero(kind == FREE)
-    kin[frees] = stack[program.block[frees]]
+    group[frees] = stack[program.block[frees]]
     start, stop, _ = rows.indices(len(kind))
     number = growth.value[start:stop].copy()
     number[kind[start:stop] == REQUEST] = of_request
@@ -386,7 +386,7 @@ def law_of(
     reset = next(each.entry for each in trace.marks if each.kind is MarkKind.PEAK_RESET)
     return Law(
         kind=kind[start:stop],
-        kin=kin[start:stop],
+        group=group[start:stop],
         number=number,
         by_copy=growth.by_copy[start:stop],
         by_copies=growth.by_copies[start:stop],

@@ -344,7 +344,7 @@ def test_a_program_has_its_own_transformers(cli: Cli) -> None:
     assert "transformers 5.24 applies to laws (--engine laws)" in done.err
     done = cli("fit", "gpt2", "--gpu", "A100", "--engine", "laws", "--transformers", "new")
     assert done.code == 2
-    assert "'new' is no version of transformers; expected one as 5.24" in done.err
+    assert "'new' is not a version of transformers; expected a version such as 5.24" in done.err
 
 
 def test_the_command_answers_without_pytorch(cli: Cli, tmp_path: Path) -> None:

@@ -20,18 +20,18 @@ def model(**columns: list[int]) -> Repeated:
     rows = {
         #           layer, layer (the part), loss, free loss, free layer (the part), free layer
         "asks": [1, 1, 1, 0, 0, 0],
-        "kin": [LAYER, LAYER, LOSS, LOSS, LAYER, LAYER],
+        "group": [LAYER, LAYER, LOSS, LOSS, LAYER, LAYER],
         "value": [100, 100, 4, 0, 0, 0],
         "by_copy": [0] * 6,
         "by_copies": [0] * 6,
         **columns,
     }
     asks = np.array(rows["asks"], dtype=bool)
-    kin, value, by_copy, by_copies = (
-        np.array(rows[name]) for name in ("kin", "value", "by_copy", "by_copies")
+    group, value, by_copy, by_copies = (
+        np.array(rows[name]) for name in ("group", "value", "by_copy", "by_copies")
     )
     parts = [(1, 2), (4, 5)]
-    return Repeated(asks, ~asks, ~asks, kin, value, by_copy, by_copies, parts)
+    return Repeated(asks, ~asks, ~asks, group, value, by_copy, by_copies, parts)
 
 
 def frees(made: Unrolled) -> list[int]:

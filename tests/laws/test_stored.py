@@ -31,7 +31,7 @@ def test_every_law_is_whole(name: str, transformers: str) -> None:
         assert law.proofs >= 2
         is_request = law.kind == REQUEST
         assert (law.number[is_request] < len(law.formulas)).all()
-        assert (law.kin[is_request] < len(laws.stacks)).all()
+        assert (law.group[is_request] < len(laws.stacks)).all()
         for formula in law.formulas:
             assert formula.at(dict.fromkeys(VARIABLES, 128)) > 0
 
@@ -59,7 +59,7 @@ def test_what_is_written_is_read(
         other = again.by_regime[regime]
         assert (law.formulas, law.parts, law.reset) == (other.formulas, other.parts, other.reset)
         assert (law.layers, law.period) == (other.layers, other.period)
-        for column in ("kind", "kin", "number", "by_copy", "by_copies"):
+        for column in ("kind", "group", "number", "by_copy", "by_copies"):
             assert np.array_equal(getattr(law, column), getattr(other, column))
 
 

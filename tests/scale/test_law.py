@@ -86,9 +86,9 @@ def test_a_size_of_its_own_for_each_run_stays_what_it_was(tmp_path: Path) -> Non
     assert law.at({"batch": 7}).at == {"batch": 7, "layers": 4}
     with pytest.raises(ConfigError, match="every recording is of layers=4"):
         law.at({"batch": 7, "layers": 5})
-    with pytest.raises(ConfigError, match="told apart by batch, layers"):
+    with pytest.raises(ConfigError, match="unknown size; the recordings have batch, layers"):
         law.at({"width": 7})
-    with pytest.raises(ConfigError, match=r"which batch\? expected batch=N"):
+    with pytest.raises(ConfigError, match=r"no value of batch; expected batch=N"):
         law.at({})
 
 
@@ -126,7 +126,7 @@ def test_the_first_step_that_differs_is_named(tmp_path: Path) -> None:
         if at["batch"] > 2:
             gpu.malloc(7 * MIB)
 
-    with pytest.raises(RecordingError, match="nothing: it ends there"):
+    with pytest.raises(RecordingError, match="nothing: the program ends"):
         scaling(longer, tmp_path, {"batch": 2}, {"batch": 3})
 
 
@@ -139,7 +139,7 @@ def test_a_run_that_failed_tells_of_no_other(tmp_path: Path) -> None:
                 return
 
     runs = [(run(program, tmp_path, {"batch": b}, "1GiB"), {"batch": b}) for b in (1, 2)]
-    with pytest.raises(RecordingError, match="ran out of memory there"):
+    with pytest.raises(RecordingError, match="ran out of memory; expected"):
         scaling_of(runs)
 
 

@@ -1,7 +1,7 @@
-"""The recording that the program would have left at other sizes.
+"""Recording that the program would have left at other sizes.
 
-Rule: its entries are the model's history of the requests that the law gives, with the stacks of the
-first sample; it replays, tunes and plots as any other.
+Rule: its entries are the model's history of the law's requests, with the stacks of the first
+sample. It can be replayed, tuned and plotted as any other recording.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ def recording_at(
     conf: str | None = None,
     device_memory: int | str | None = None,
 ) -> Recording:
-    """The program at `sizes` as a recording.  Arguments and errors are those of `Scaling.at`."""
+    """Return the program at `sizes` as a recording.
+
+    Arguments and errors are those of `Scaling.at`.
+    """
     whole, memory = scaling.law.complete(sizes), bytes_of(device_memory)
     law = scaling.law.settled(whole)
     prepared = law.program.prepared
@@ -66,10 +69,11 @@ def recording_at(
 
 
 class _Kept(Observer):
-    """The history, each entry with the stack of the step that it belongs to.
+    """History of a run, with the stack of the step that caused each entry.
 
-    The k-th alloc is the k-th request's, the k-th free_requested the k-th free's.  What the driver
-    did belongs to the request that follows; a free that completes with its request to that.
+    The k-th alloc belongs to the k-th request, the k-th free_requested to the k-th free. Entries of
+    the driver belong to the request that follows, and a free_completed to the free that it
+    completes.
     """
 
     keeps_history = True
@@ -82,7 +86,6 @@ class _Kept(Observer):
         self._freed = iter(frames[steps.entry[any_of(steps.kind, freed)]].tolist())
 
     def history(self, entries: Sequence[TraceEntry]) -> None:
-        """See `Observer`."""
         found = []
         driver = 0
         for entry in entries:
