@@ -1,4 +1,4 @@
-"""Engines by their documented arithmetic, held against what real ones logged."""
+"""Serving engines by their documented arithmetic, compared with the logs of real ones."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def parts(needs: Needs) -> dict[str, tuple[int, int]]:
 
 
 def differences(row: dict[str, Any]) -> tuple[int, int]:
-    """Of allocated and reserved, by how many bytes the replay is off a real run."""
+    """Return the errors of the replay in allocated and reserved bytes against a real run."""
     sizes = sizes_of(CONFIGS[row["model"]])
     weights = weights_of(shapes_of(sizes), row["dtype"], sizes)
     asked = {key: row[key] for key in ("batch", "prompt", "decode")}

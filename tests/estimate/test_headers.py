@@ -1,4 +1,4 @@
-"""Headers of model files: what they say is read, and what cannot be is refused in a sentence."""
+"""Headers of model files: valid ones are read, and invalid ones are refused in a sentence."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_a_folder_without_models_and_a_file_that_is_not_there_are_refused(tmp_pa
 
 
 def mutated(data: bytes, chance: random.Random) -> bytes:
-    """A file with a few bytes, lengths or stretches of its header changed."""
+    """Return a file with a few bytes, lengths or parts of its header changed."""
     out = bytearray(data)
     reach = min(len(out), 700)
     for _ in range(chance.choice((1, 1, 2, 5))):
@@ -202,7 +202,7 @@ def mutated(data: bytes, chance: random.Random) -> bytes:
 
 
 def survive(folder: Path, read: Read, data: bytes, count: int) -> int:
-    """Read `count` changed files; how many were refused.  Any other error ends the test."""
+    """Read `count` changed files and return the number refused. Any other error ends the test."""
     chance, path, refused = random.Random(7), folder / "m", 0
     tracemalloc.start()
     try:
@@ -285,5 +285,5 @@ def test_the_gguf_package_has_the_same_blocks() -> None:
     theirs = {kind.name: package.GGML_QUANT_SIZES[kind] for kind in package.GGMLQuantizationType}
     for number, name in NUMBERS.items():
         assert package.GGMLQuantizationType(number).name == name
-        if name != "Q8_1":  # theirs has 32 bits for scale and sum, as it was once
+        if name != "Q8_1":  # ggml's has 32 bits for scale and sum, as in an older version
             assert theirs[name] == (BLOCKS[name].weights, BLOCKS[name].size)

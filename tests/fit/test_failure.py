@@ -1,4 +1,4 @@
-"""What is said of a program that ended early: the texts are what Python and transformers print."""
+"""Reports of programs that ended early; the texts are those of Python and transformers."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_function_that_makes_no_model_is_told_what_is_expected() -> None:
     assert why_it_failed(log, 1, EARLY, model_of("mine:make")) == (
         "mine:make returned int; expected a model, or a model and a batch"
     )
-    assert why_it_failed(log, 1, EARLY).endswith(f"with {log}")  # of a program of the user's own
+    assert why_it_failed(log, 1, EARLY).endswith(f"with {log}")  # a user's own program
 
 
 def test_a_slip_in_the_users_code_is_found_by_file_and_line() -> None:

@@ -1,4 +1,4 @@
-"""Which keys of a configuration are sizes, and what is refused by name."""
+"""Configuration keys that are sizes, and values that are refused by name."""
 
 from __future__ import annotations
 

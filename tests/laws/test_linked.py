@@ -1,4 +1,4 @@
-"""Blocks of a stretch, looked up once, against the program written out."""
+"""Blocks of a repeated part, resolved once, compared with the program written out."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from allocsim.laws.linked import Alive, links_of
 from allocsim.laws.repeated import blocks_of
 
 Row = tuple[bool, int, int]
-"""Whether it requests, its group, and of a free how many younger ones there are."""
+"""True for a request, group, and for a free the number of younger blocks."""
 
 
 @st.composite
 def stretches(draw: st.DrawFn) -> list[list[Row]]:
-    """Stretches that come several times: three rows ask and two free, so that blocks are there."""
+    """Draw parts that repeat; three rows request and two free, so that live blocks exist."""
     groups = st.integers(0, 2)
     requests = [(True, draw(groups), 0) for _ in range(40)]
     bodies: list[list[Row]] = []
     for _ in range(draw(st.integers(1, 3))):
-        asks = draw(st.lists(groups, min_size=4, max_size=12))
-        rows: list[Row] = [(True, group, 0) for group in asks]
-        for group in draw(st.lists(st.sampled_from(asks), max_size=3)):
+        requests = draw(st.lists(groups, min_size=4, max_size=12))
+        rows: list[Row] = [(True, group, 0) for group in requests]
+        for group in draw(st.lists(st.sampled_from(requests), max_size=3)):
             place = draw(st.integers(0, len(rows)))
             rows.insert(place, (False, group, draw(st.integers(0, 2))))
         bodies.append(rows)
@@ -33,16 +33,16 @@ def stretches(draw: st.DrawFn) -> list[list[Row]]:
 
 
 def columns(rows: list[Row]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    asks, group, younger = (np.array(column) for column in zip(*rows, strict=True))
-    return asks.astype(bool), ~asks.astype(bool), group, younger
+    requests, group, younger = (np.array(column) for column in zip(*rows, strict=True))
+    return requests.astype(bool), ~requests.astype(bool), group, younger
 
 
 @given(stretches())
 def test_each_stretch_means_the_blocks_that_the_whole_program_means(
     parts: list[list[Row]],
 ) -> None:
-    asks, frees, group, younger = columns([row for part in parts for row in part])
-    whole = blocks_of(asks, frees, frees, group, younger)
+    requests, frees, group, younger = columns([row for part in parts for row in part])
+    whole = blocks_of(requests, frees, frees, group, younger)
     alive = Alive()
     known = {tuple(part): links_of(*columns(part)) for part in parts}
     found = [alive.blocks(known[tuple(part)]) for part in parts]

@@ -1,4 +1,4 @@
-"""Laws are read as they were written, and what the package holds is whole."""
+"""Files of laws: they are read as they were written, and those of the package are complete."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_every_law_is_whole(name: str, transformers: str) -> None:
 
 
 def test_they_take_less_than_five_megabytes() -> None:
-    """A program some 15 kilobytes: the columns of its regimes lie together."""
+    """A program takes about 15 kilobytes: the columns of its regimes are stored together."""
     sizes = [path.stat().st_size for path in stored.DATA.glob("*/*.npz")]
     assert sum(sizes) < 5e6
     assert sum(sizes) / len(sizes) < 25_000
@@ -65,7 +65,7 @@ def test_what_is_written_is_read(
 
 @pytest.fixture
 def laws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Laws:
-    """Laws of one program, beside a folder that holds none."""
+    """Return the laws of one program, beside an empty folder."""
     found = find_laws("gpt2_tied_bf16_adamw")
     assert found is not None
     monkeypatch.setattr(stored, "DATA", tmp_path)

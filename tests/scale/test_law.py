@@ -1,4 +1,4 @@
-"""Laws of programs made up for it, whose sizes are known because the test chose them."""
+"""Laws of constructed programs, whose sizes the test determines."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Sized = Callable[[CachingAllocator, Mapping[str, int]], object]
 
 
 def run(program: Sized, folder: Path, at: Mapping[str, int], memory: str = "64GiB") -> Recording:
-    """The recording of `program` at some sizes."""
+    """Return the recording of `program` at some sizes."""
     gpu = CachingAllocator(memory, record_history=True)
     program(gpu, at)
     path = folder / f"{at}.pickle"
@@ -35,14 +35,14 @@ def scaling(program: Sized, folder: Path, *sizes: dict[str, int]) -> Scaling:
 
 
 def peak(program: Sized, at: Mapping[str, int]) -> int:
-    """What the program reserves when it is run at that size."""
+    """Return the memory that the program reserves at that size."""
     gpu = CachingAllocator("64GiB")
     program(gpu, at)
     return gpu.statistics().all.reserved_bytes.peak
 
 
 Step = tuple[int, int, bool]
-"""Bytes of a request whatever the batch, bytes by each of it, and whether it is freed at once."""
+"""Fixed bytes of a request, bytes per unit of batch, and whether it is freed at once."""
 
 steps = st.lists(
     st.tuples(st.integers(0, 8 * MIB), st.integers(1, 3 * MIB), st.booleans()), min_size=1
@@ -159,7 +159,7 @@ def test_not_even_one_may_fit(tmp_path: Path) -> None:
 
 
 def from_the_middle(recording: Recording) -> Recording:
-    """What remains of a recording that began when the first block was there."""
+    """Return the rest of a recording that begins when the first block is allocated."""
     trace = recording.devices[0]
     first = int(np.flatnonzero(trace.action == Action.ALLOC)[0]) + 1
     return dataclasses.replace(recording, devices=(trimmed(trace, first, len(trace)),))
