@@ -59,6 +59,7 @@ def transformers(work: Work) -> Needs:
     rest = grown.reserved - grown.loaded - grown.cache
     margin = round(grown.reserved * _SEEN)
     low, high = max(rest - margin, 0), rest + margin
+    # Replays of mixtures of experts were up to 9 % too low.
     if work.sizes.experts:
         high += grown.reserved // 10
     dequantised = 2 * biggest_matrix(work.weights)
@@ -95,6 +96,8 @@ def vllm(work: Work) -> Needs:
         *_communication(work),
     )
     needs = Needs(engine="vllm", parts=parts, source="vLLM, gpu_worker.py and Conserving Memory")
+    # vLLM's cache takes what the fraction of the card leaves. Graphs are in the fraction only in
+    # newer releases, so only the low end subtracts them.
     budget = math.floor(work.memory * (work.logged.fraction or FRACTIONS["vllm"]))
     fixed = [known_or(parts[0], work.logged.beside_torch), *parts[1:2], *parts[3:]]
     most = budget - sum(part.low for part in fixed if part.name != "CUDA graphs")
@@ -152,17 +155,17 @@ def sglang(work: Work) -> Needs:
     taken = _beside(work)
     free = [work.memory - each for each in reversed(taken)]
     pool = [math.floor(each * fraction) - weights.high for each in free]
-    asked = math.ceil((weights.high + cache) / max(free[0], 1) * 100) / 100
+    needed_fraction = math.ceil((weights.high + cache) / max(free[0], 1) * 100) / 100
     return Needs(
         engine="sglang",
         parts=parts,
         source="SGLang, server_args.py and Hyperparameter Tuning",
         taken=(work.memory - left, work.memory),
         room=_room(work, (pool[0], pool[1]), 1),
-        paste=f"{_parallel(work, '--tp-size')}--mem-fraction-static {asked:.2f} "
+        paste=f"{_parallel(work, '--tp-size')}--mem-fraction-static {needed_fraction:.2f} "
         f"--context-length {work.tokens} "
         f"--max-running-requests {work.batch}"
-        if asked < 1
+        if needed_fraction < 1
         else "",
         notes=()
         if work.logged.fraction

@@ -142,6 +142,7 @@ class _Reader:
         version = self.number("I")
         if version not in _VERSIONS:
             raise self.refused(f"version {version:,}; expected 2 or 3, little-endian")
+        # The shortest possible row of a tensor has 24 bytes, that of a key 12.
         n_tensors = self.count("tensors", min(_MOST_TENSORS, self.left // 24))
         n_keys = self.count("keys of metadata", min(_MOST_KEYS, self.left // 12))
         metadata: dict[str, Value] = {}

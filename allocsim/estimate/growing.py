@@ -102,6 +102,7 @@ class _Run:
     def kept(self, layer: int, rows: int, batch: int, seen: int) -> None:
         """Replace a layer's keys and values by longer copies."""
         size = (seen * batch + rows) * self.sizes.kv_width * self.each
+        # torch.cat allocates the longer tensor before the old one is freed.
         keys, values = self.cache[layer] if layer < len(self.cache) else (0, 0)
         new_keys = self.take(size)
         self.free(*[keys] * bool(keys))
@@ -229,12 +230,12 @@ def grow(
         ) from None
 
 
-def _play(run: _Run, weights: Weights, asked: tuple[int, int, int], requests: int) -> Grown:
+def _play(run: _Run, weights: Weights, work: tuple[int, int, int], requests: int) -> Grown:
     """Play loading and requests.
 
-    asked: batch, prompt and decode.
+    work: batch, prompt and decode.
     """
-    batch, prompt, decode = asked
+    batch, prompt, decode = work
     for each in weights.tensors:
         run.take(each.size)
         if each.scales:

@@ -43,24 +43,25 @@ def compute_buffer(work: Work) -> tuple[int, int]:
 def llama_cpp(work: Work) -> Needs:
     """Estimate llama-server or llama-cli with a context of prompt and decode for each sequence."""
     layers = work.sizes.layers
-    asked = layers + 1 if work.gpu_layers is None else min(work.gpu_layers, layers + 1)
+    gpu_layers = layers + 1 if work.gpu_layers is None else min(work.gpu_layers, layers + 1)
     spared = _weights_on_card(
-        work, max(asked - 1, 0), with_output=asked > 0
+        work, max(gpu_layers - 1, 0), with_output=gpu_layers > 0
     )  # Newer releases put the output on the card first, older ones last.
-    plain = _weights_on_card(work, min(asked, layers), with_output=asked > layers)
+    plain = _weights_on_card(work, min(gpu_layers, layers), with_output=gpu_layers > layers)
     weights = sorted((spared, plain))
     total = work.weights.size
-    fewest, most = max(asked - 1, 0), min(asked, layers)
+    fewest, most = max(gpu_layers - 1, 0), min(gpu_layers, layers)
     cache = [_cache(work, count) for count in (fewest, most)]
-    if asked > layers:
+    # With all layers on the card, both orders place the whole cache there.
+    if gpu_layers > layers:
         cache[0] = cache[1]
-    why = f"{asked} of {layers + 1} layers; "
+    why = f"{gpu_layers} of {layers + 1} layers; "
     why += "releases from 2026 on put the output there first, others last"
     parts = (
-        _context(work, asked),
+        _context(work, gpu_layers),
         Part("weights", weights[0], weights[1], f"{work.weights.name}, {why}"),
         Part("keys and values", cache[0], cache[1], f"allocated at once, {_kind(work)}"),
-        _buffer(work, asked),
+        _buffer(work, gpu_layers),
     )
     whole = _cache(work, layers)
     host = (
@@ -76,7 +77,7 @@ def llama_cpp(work: Work) -> Needs:
         parts=parts,
         host=host,
         source=_SOURCE,
-        paste=f"-ngl {asked} -c {round_up(work.tokens, _CELLS) * work.batch} -np {work.batch}",
+        paste=f"-ngl {gpu_layers} -c {round_up(work.tokens, _CELLS) * work.batch} -np {work.batch}",
         notes=tuple(notes),
     )
 
@@ -124,16 +125,16 @@ def _counted(work: Work, on_card: int) -> int:
     return on_card - work.weights.of_role("token_embd") if is_copied else on_card
 
 
-def _context(work: Work, asked: int) -> Part:
+def _context(work: Work, gpu_layers: int) -> Part:
     low, high = work.context
-    if asked:
+    if gpu_layers:
         return Part("CUDA context", low, high, "what driver, kernels and libraries took")
     return Part("CUDA context", 0, high, "none before a long prompt's products go to the card")
 
 
-def _buffer(work: Work, asked: int) -> Part:
+def _buffer(work: Work, gpu_layers: int) -> Part:
     low, high = compute_buffer(work)
-    if asked:
+    if gpu_layers:
         why = f"{_BATCH} tokens at a time, with and without flash attention"
         part = Part("compute buffer", low, high, why)
         logged = work.logged

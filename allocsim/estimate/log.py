@@ -190,6 +190,7 @@ def figures_in(text: str) -> LogFigures | None:
 def _figures(kind: str, text: str) -> Iterator[LogFigure]:
     last: dict[tuple[str, str], LogFigure] = {}
     for number, line in enumerate(text.splitlines(), start=1):
+        # A later line of the same figure and device replaces an earlier one.
         for pattern in _PATTERNS[kind]:
             found = pattern.words.search(line[:_LONGEST_LINE])
             if found is not None:

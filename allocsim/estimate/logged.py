@@ -88,8 +88,8 @@ def logged_in(figures: LogFigures | None, engine: str) -> Logged:
     if kind is None:
         raise ConfigError(f"{engine} has no known log format; omit the log")
     if figures is None or figures.kind != kind:
-        found = "no start-up log" if figures is None else figures.what
-        raise ConfigError(f"the text is {found}; expected what {kind} prints when it starts")
+        found = "not a start-up log" if figures is None else figures.what
+        raise ConfigError(f"the text is {found}; expected the start-up log of {kind}")
     on_card = [each for each in figures.figures if not _HOST.fullmatch(each.device)]
     cards = sorted({each.device for each in on_card} - {""})
     if len(cards) > 1:

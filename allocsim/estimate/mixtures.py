@@ -96,6 +96,7 @@ def kind_of(recipe: str, shape: Shape, sizes: Sizes, *, has_imatrix: bool = Fals
     if recipe in _PLAIN:
         return base
     kind = _chosen(_Tensor(recipe, base, shape, sizes, has_imatrix))
+    # Rows must consist of whole blocks; the fallback types have blocks of 32.
     if shape.dims[-1] % BLOCKS[kind].weights:
         kind = _FALLBACK.get(kind, "IQ4_NL")
     return "F16" if shape.dims[-1] % BLOCKS[kind].weights else kind

@@ -131,6 +131,7 @@ def _tensors(path: Path, header: Mapping[str, Any], room: int) -> list[StoredTen
     for name, row in header.items():
         tensor, begin = _tensor(path, name, row)
         found.append((begin, tensor))
+    # The format has no gaps, so each tensor must begin where the one before ends.
     end = 0
     for begin, tensor in sorted(found, key=lambda each: (each[0], each[1].size)):
         if begin != end:

@@ -62,6 +62,7 @@ def weights_of_rank(weights: Weights, sizes: Sizes, ranks: int) -> Weights:
     for each in weights.tensors:
         role = each.shape.role
         share = _share(owner if role == "bias" else role, sizes, part, ranks)
+        # A column division adds up partial outputs, and the bias is added once to the sum.
         if role == "bias" and owner in _BY_COLUMNS:
             share = None
         tensors.append(each if share is None else _divided(each, share, weights.name))

@@ -144,6 +144,7 @@ class Law:
             self.by_copies,
             self.parts,
         )
+        # Blocks are resolved once for the whole program, in `requests_of`.
         row, value = repeated.rows_with(copies)
         return Rows(row, self.kind[row], self.group[row], value)
 

@@ -63,6 +63,7 @@ def links_of(
             own[of].append(count)
             count += 1
         elif frees and 0 <= younger < len(own[of]):
+            # The block was requested within the part, so the link holds at every occurrence.
             block[i], is_own[i] = own[of].pop(-1 - younger), True
         elif frees:
             depth = younger - len(own[of]) if younger >= 0 else _NONE

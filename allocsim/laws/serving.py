@@ -62,6 +62,7 @@ class Serving:
 
         Raises ConfigError for too many steps.
         """
+        # Listing the parts of an enormous request would itself take too long.
         refuse_too_long(self.requests * self.decode * _FEWEST_ROWS)
         prompt = self.sizes["length"]
         attention = {"is_fused": self.is_fused, "is_eager": self.is_eager}
@@ -71,6 +72,7 @@ class Serving:
             sizes = {**self.sizes, "length": cached}
             regime = step_regime(sizes, self.card, **attention)
             steps += [(f"{STEP}.{regime}", cached), (f"{AFTER}.{regime}", cached)]
+        # After the last token no further token frees its temporaries.
         del steps[-1]
         found = [(f"{MAKE}.{self.positions}", prompt), (f"{START}.{before}", prompt), *steps]
         for _ in range(1, self.requests):

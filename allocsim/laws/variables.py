@@ -345,9 +345,11 @@ def attention_splits(sizes: Sizes, multiprocessors: int, *, is_step: bool = Fals
         jobs = sizes["batch"] * (sizes["heads"] // sharing) * -(-sharing // 64)
     else:
         jobs = sizes["batch"] * sizes["heads"] * -(-length // 64)
+    # FlashAttention's own thresholds: 0.8 here, 0.85 below.
     if jobs >= 0.8 * places:
         return 1
     filled = {}
+    # Numbers of splits with equal blocks per split are the same split; only the first counts.
     for splits in range(1, min(128, places, key_blocks) + 1):
         if splits == 1 or -(-key_blocks // splits) != -(-key_blocks // (splits - 1)):
             waves = jobs * splits / places

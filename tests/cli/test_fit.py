@@ -135,7 +135,7 @@ def test_the_largest_batch_for_several_lengths(cli: Cli, pretend: Pretend, tmp_p
     assert cli("plot", "fit", file, "-o", figure).code == 0
     assert figure.read_bytes().startswith(b"\x89PNG")
     file.write_text(printed.replace("92", "-1"))
-    assert "holds no answer" in cli("plot", "fit", file, "-o", figure).err
+    assert "has no answer" in cli("plot", "fit", file, "-o", figure).err
 
 
 def test_a_cache_that_had_to_be_emptied_is_told(cli: Cli, pretend: Pretend) -> None:
@@ -183,7 +183,7 @@ def test_a_file_without_an_answer_is_not_drawn(cli: Cli, tmp_path: Path, text: s
     file.write_text(text)
     done = cli("plot", "fit", file, "-o", tmp_path / "x.png")
     assert (done.code, len(done.err.splitlines())) == (2, 1)
-    assert "holds no answer; expected what `allocsim fit --json` prints" in done.err
+    assert "has no answer; expected the output of `allocsim fit --json`" in done.err
 
 
 def test_a_program_of_ones_own_comes_after_two_dashes(cli: Cli, pretend: Pretend) -> None:
@@ -313,7 +313,9 @@ def test_a_law_is_of_the_release_of_transformers_that_is_meant(cli: Cli) -> None
     assert "PyTorch 2.15.0, transformers 5.24" in told
     assert "transformers 5.31.2 is newer than 5.24, the version of the laws" in told
     older = cli(*command, "--engine", "laws", "--transformers", "4.57").out
-    assert "transformers 4.57 is older than 5.23, the version of the laws" in " ".join(older.split())
+    assert "transformers 4.57 is older than 5.23, the version of the laws" in " ".join(
+        older.split()
+    )
 
 
 @pytest.mark.parametrize(

@@ -115,13 +115,13 @@ def test_a_log_of_sglang_says_its_fraction() -> None:
         (
             ("Llama-3-8B", "--server", "sglang"),
             OLDER,
-            "the text is a start-up log of vLLM; expected what sglang",
+            "the text is a start-up log of vLLM; expected the start-up log of sglang",
         ),
-        (("Llama-3-8B", "--server", "vllm"), "nothing at all", "the text is no start-up log"),
+        (("Llama-3-8B", "--server", "vllm"), "nothing at all", "the text is not a start-up log"),
         (
             ("Llama-3-8B", "--server", "tensorrt-llm"),
             OLDER,
-            "tensorrt-llm logs no figures that are known",
+            "tensorrt-llm has no known log format",
         ),
         (
             ("gpt2", "--server", "vllm"),

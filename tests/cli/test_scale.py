@@ -134,7 +134,7 @@ def test_what_is_asked_wrongly_is_told_in_a_sentence(
         ([*pair, "--to", "batch=4", "--with", "batch=3"], "with --to name them there"),
         ([*pair, "--find", "batch"], "--find needs the device"),
         ([*pair, "--find", "batch", "--find", "layers", "--gpu", "L4"], "expected one of them"),
-        ([*pair, "--find", "layers", "--gpu", "L4"], "what varies is batch"),
+        ([*pair, "--find", "layers", "--gpu", "L4"], "the sizes that vary are batch"),
         ([*pair, "--find", "batch,batch", "--gpu", "L4"], "are the same size; expected two"),
         ([*pair, "--find", "a,b,c", "--gpu", "L4"], "expected one size, or two"),
         ([*pair, "--find", "batch,n", "--gpu", "L4", "--with", "n=x"], "expected values, as n="),

@@ -226,7 +226,7 @@ def test_an_answer_outlives_a_second_run_that_fails(pretend: Pretend) -> None:
     assert found.keeping_up is None
     assert found.needed_bytes == 800 * MIB
     (note,) = [note for note in found.notes if "keeps up" in note]
-    assert note.startswith("what a card holds that keeps up with the program is not known: ")
+    assert note.startswith("the peak on a card that keeps up with the program is unknown: ")
     assert "FileExistsError" in note
 
 

@@ -21,9 +21,9 @@ def stretches(draw: st.DrawFn) -> list[list[Row]]:
     requests = [(True, draw(groups), 0) for _ in range(40)]
     bodies: list[list[Row]] = []
     for _ in range(draw(st.integers(1, 3))):
-        requests = draw(st.lists(groups, min_size=4, max_size=12))
-        rows: list[Row] = [(True, group, 0) for group in requests]
-        for group in draw(st.lists(st.sampled_from(requests), max_size=3)):
+        body = draw(st.lists(groups, min_size=4, max_size=12))
+        rows: list[Row] = [(True, group, 0) for group in body]
+        for group in draw(st.lists(st.sampled_from(body), max_size=3)):
             place = draw(st.integers(0, len(rows)))
             rows.insert(place, (False, group, draw(st.integers(0, 2))))
         bodies.append(rows)

@@ -326,6 +326,7 @@ class _Account:
         if not self.practice.weight_gradients:
             return
         shape, t, item = self.shape, self.layout.tensor, self.precision.compute
+        # Transformer Engine keeps one placeholder per shape, which all layers share.
         count = shape.attention // t + max(map(shape.whole, self.kinds))
         for layer in self.kinds:
             inside = shape.shared + shape.expert if shape.has_experts(layer) else shape.mlp

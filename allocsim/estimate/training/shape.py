@@ -160,6 +160,7 @@ def shape_for(parameters: int) -> Shape:
         raise ConfigError(
             f"{parameters:,} parameters have no usual shape; expected 1 B to 10,000 B, or a model"
         )
+    # A layer has about 12 x width^2 parameters, and the width is _ASPECT times the layers.
     deep = (parameters / (12 * _ASPECT**2)) ** (1 / 3)
     step = 16 if deep >= 40 else 4
     layers = max(round(deep / step), 1) * step

@@ -76,7 +76,7 @@ def _read(path: str, parse: Callable[[Any], _T]) -> _T:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise ConfigError(
-            f"{path}: holds no answer; expected what `allocsim fit --json` prints"
+            f"{path}: has no answer; expected the output of `allocsim fit --json`"
         ) from None
 
 
@@ -95,6 +95,7 @@ def _frontier(document: Mapping[str, Any]) -> ReadFront:
 def _answered(document: Mapping[str, Any]) -> Answered:
     breakdown = dict(document.get("breakdown", {}))
     sizes = [document["device_memory"], document["context_memory"], *breakdown.values()]
+    # needed_bytes is null if the memory that would suffice is unknown.
     needed = document["needed_bytes"] or document["peak_reserved_bytes"]
     if not all(type(size) is int and size >= 0 for size in (*sizes, needed)):
         raise ValueError

@@ -33,6 +33,7 @@ def why_it_failed(log: str, exit_code: int, when: str, model: Model | None = Non
     model: model that it was to run; None for a user's own program.
     """
     lines = log.splitlines()
+    # The last exception ended the program; earlier ones may have been handled.
     for number, line in reversed(list(enumerate(lines))):
         found = _ERROR.match(line.strip())
         if found:

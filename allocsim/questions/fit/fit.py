@@ -52,7 +52,7 @@ class Fit(Shown):
         memory too.
     lent: replay with host memory lent by the driver, if the task does not fit; None if none is
         lent.
-    least_room: bytes beside the context on the smallest card that fits, if the task does not fit;
+    least_room: bytes without the context on the smallest card that fits, if the task does not fit;
         None if unknown.
     recommendation: setting under which the task fits, if it does not fit as given.
     keeping_up: run on a card that finishes work at once, if freed blocks wait for other streams.
@@ -89,7 +89,7 @@ class Fit(Shown):
 
     @property
     def needed_bytes(self) -> int | None:
-        """Bytes beside the context that suffice; None if unknown.
+        """Bytes that suffice, without the CUDA context; None if unknown.
 
         The reserved peak if the task fits, else the size of the smallest card that fits it.
         """
@@ -284,6 +284,8 @@ def _answer(task: Task | None, text: str, setup: _Setup) -> Fit:
 
 def _runs(setup: _Setup) -> tuple[Ran, Ran | None]:
     """Return the run on the card and, if it does not fit, the unlimited run if that completes."""
+    # An unlimited run first: if it completes, its replay on the card replaces a second run. A
+    # recording that is kept must be that of the card itself.
     unlimited = None
     if setup.is_blind and setup.keep is None:
         unlimited = setup.run(setup.endless)
@@ -308,7 +310,7 @@ def _keeping_up(setup: _Setup, ran: Ran) -> tuple[Ran | None, list[str]]:
     try:
         return setup.run(setup.gpu, work="at-once"), []
     except (ConfigError, UnavailableError) as error:
-        return None, [f"what a card holds that keeps up with the program is not known: {error}"]
+        return None, [f"the peak on a card that keeps up with the program is unknown: {error}"]
 
 
 def _waits(ran: Ran) -> bool:
@@ -326,14 +328,13 @@ def _speed_range(ran: Ran, keeping_up: Ran | None) -> Iterator[str]:
     if ran.is_out_of_memory or keeping_up.is_out_of_memory:
         other = "does not fit either" if keeping_up.is_out_of_memory else "fits"
         yield (
-            "freed blocks wait for other streams, here as long as they can: on a card that keeps "
-            f"up with the program it {other}"
+            "freed blocks wait for other streams as long as possible here; on a card that keeps up "
+            f"with the program it {other}"
         )
         return
     yield (
-        "freed blocks wait for other streams: this is reserved where the program runs as far "
-        "ahead of the card as it can; where the card keeps up, "
-        f"{format_size(keeping_up.peak_reserved_bytes)}"
+        "freed blocks wait for other streams as long as possible here; on a card that keeps up "
+        f"with the program {format_size(keeping_up.peak_reserved_bytes)} are reserved"
     )
 
 
@@ -348,7 +349,7 @@ def _skewed(setup: _Setup, ran: Ran) -> tuple[Ran | None, list[str]]:
     try:
         return setup.run(setup.gpu, routing="skewed"), []
     except (ConfigError, UnavailableError) as error:
-        return None, [f"what is reserved if all tokens choose the same experts is unknown: {error}"]
+        return None, [f"the peak if all tokens choose the same experts is unknown: {error}"]
 
 
 def _routing_range(ran: Ran, skewed: Ran | None) -> Iterator[str]:
@@ -369,8 +370,8 @@ def _routing_range(ran: Ran, skewed: Ran | None) -> Iterator[str]:
         else f"{format_size(low)} to {format_size(high)}"
     )
     yield (
-        "experts: tokens are spread evenly over the experts; from there to all tokens choosing the "
-        f"same ones, {how} are reserved"
+        f"experts: {how} are reserved, from tokens spread evenly over the experts to all tokens "
+        "choosing the same ones"
     )
 
 
@@ -380,7 +381,7 @@ def _close(ran: Ran, gpu: Gpu) -> Iterator[str]:
     peak = ran.peak_reserved_bytes
     if not ran.is_out_of_memory and peak + high > gpu.memory:
         yield (
-            f"close: it fits beside a context of {format_size(gpu.context_memory)}; one of "
+            f"close: it fits beside a context of {format_size(gpu.context_memory)}; a context of "
             f"{format_size(high)} would leave less than the peak"
         )
 

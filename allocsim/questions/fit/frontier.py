@@ -113,6 +113,7 @@ def _predicted(
         power, other_power = _POWERS[name], 1
     else:
         return max(rows[-1][1].value, 1)
+    # Runs of all earlier rows are points on one line: peak over the product of both sizes.
     peaks = {
         each.value**power * at**other_power: each.peak_reserved_bytes
         for at, found in rows

@@ -215,6 +215,7 @@ def full_at(runs: Mapping[int, Ran], room: int) -> int | None:
     part is the optimizer; at a large one it is usually another. Returns None if no part grows, or
     if the lengths of the runs differ so much that their parts do not correspond.
     """
+    # Each part is a line through two points; the first line to reach the limit decides.
     (n_near, near), (n_far, far) = runs.items()
     lengths = [len(ran.device_run.timeline.entry) for ran in runs.values()]
     if min(lengths) < _ALIKE * max(lengths):
@@ -280,6 +281,7 @@ class _Search:
             if high - low <= 1:
                 break
             pair = self._next(low, high)
+        # At the model's own bound nothing larger exists; at the search limit memory never grew.
         if high not in self.runs and self.bound == _MOST // self.step:
             raise ConfigError(
                 f"{self.name} makes no difference to the memory: {low * self.step:,} fits as well"
@@ -330,10 +332,12 @@ class _Search:
         """
         inner, guess = high - low - 1, self._predicted()
         is_first, self.is_first = self.is_first, False
+        # Nothing has failed yet: go up, in growing steps once the first guess has been too low.
         if high not in self.runs:
             value = max(guess, low + 1 if is_first else _GROWTH * low)
             value = min(value, high - 1)
             return [value, min(value + 1, high - 1)]
+        # Nothing fits and no peak is known, so there is no line to follow.
         if is_first and low not in self.runs and not self.peaks:
             return [max(high - 2, 1), high - 1]
         if inner <= _AT_ONCE:

@@ -119,16 +119,16 @@ def notes_of_law(ran: Ran, transformers: str | None = None) -> Iterator[str]:
         )
 
 
-def release_note(asked: str | None, installed: str) -> Iterator[str]:
+def release_note(requested: str | None, installed: str) -> Iterator[str]:
     """Yield the difference between the requested and the installed release of PyTorch.
 
     Raises ConfigError for a release that is not modelled.
     """
-    if asked is None:
+    if requested is None:
         return
-    wanted, ran = find_release(asked), ".".join(installed.split(".")[:2])
+    wanted, ran = find_release(requested), ".".join(installed.split(".")[:2])
     if wanted.version == ran:
         return
-    yield f"PyTorch {asked} is not installed: this is {installed}"
+    yield f"PyTorch {requested} is not installed: this is {installed}"
     if (differs := workspace_note(ran, wanted)) is not None:
         yield differs

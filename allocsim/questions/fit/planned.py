@@ -109,6 +109,7 @@ def plan(
         layouts = list(search.layouts(round_up(round(front[0].cards * factor), _IN_A_MACHINE)))
         tried += len(layouts)
         best = search.fitting(layouts)[:1]
+        # More cards must save visibly more work to be on the front.
         front += [each for each in best if each.extra < front[-1].extra - _VISIBLE]
     return Plan(choices[0].cards, tuple(choices), tuple(front), tried)
 
@@ -124,6 +125,8 @@ class _Search:
 
         They are 1, 2, 4 and multiples of one machine's cards.
         """
+        # With ZeRO 3 the states are spread over all cards, so fewer cards than this cannot hold
+        # them.
         precision = self.training.precision
         each = precision.weights + precision.gradients + precision.optimizer
         least = ceil(self.training.shape.parameters * each / max(self.gpu.room, 1))
@@ -194,5 +197,6 @@ class _Search:
         count = min(layout.micro_batches, _PER_STAGE * p)
         bubble = (p - 1) / (count * layout.chunks)
         layers = self.training.shape.layers
+        # All stages wait for the one with the most layers.
         pace = ceil(layers / p) * p / layers
         return (1 + recompute) * (1 + bubble) * pace - 1

@@ -182,6 +182,7 @@ def run_program(
         if not recorded.processes:
             when = "without using the GPU"
             raise ConfigError(why_it_failed(text, recorded.exit_code, when, model))
+        # Helper processes may use the GPU too; the program is the one with most entries.
         process = max(recorded.processes, key=lambda each: each.entries)
         if recorded.exit_code and not process.oom_text:
             raise ConfigError(why_it_failed(text, recorded.exit_code, "before its end", model))
@@ -215,6 +216,7 @@ def ran_of(
 
     made: play of the requests on the allocator model, which replaces a replay.
     """
+    # A recording may have several devices; the program used the one with most entries.
     device = max(recording.devices, key=len).device
     if made is None:
         (prepared,) = prepare(recording, device)

@@ -76,7 +76,7 @@ class Sharded(Shown):
 
     @property
     def room_bytes(self) -> int:
-        """Bytes that the card has for the allocator beside the CUDA context and NCCL."""
+        """Bytes that the CUDA context and NCCL leave for the allocator."""
         return max(self.gpu.room - NCCL_SEEN[0] * self.communicators, 0)
 
     @property

@@ -41,7 +41,7 @@ def failure_of(ran: Ran) -> Failure | None:
 
 
 def needed_room(unlimited: Ran, gpu: Gpu, trials: Trials) -> int | None:
-    """Return the least bytes beside the context with which all requests succeed.
+    """Return the least bytes, without the context, with which all requests succeed.
 
     unlimited: run on a card without a memory limit.
     gpu: card on which the program fails.

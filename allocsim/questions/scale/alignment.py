@@ -118,6 +118,7 @@ class _Search:
         found += is_other & (long.older[window] != short.older[row])
         is_other = long.exact[window] != short.exact[row]
         found += is_other * (self._short_price[row] + self._long_price[window])
+        # Row `row` of the short program meets row `row + d` of the long one after d insertions.
         found[long.form[window] != short.form[row]] = _IMPOSSIBLE
         return np.minimum(found, _IMPOSSIBLE)
 
@@ -132,6 +133,7 @@ class _Search:
                 rows = self._between(max(each for each in kept if each <= row), row, kept)
             costs = rows[row]
             least = _with_insertion(costs)[inserted]
+            # An insertion before this row was cheaper than none: take it and go on before it.
             if costs[inserted] != least:
                 fewer = int(np.flatnonzero(costs[:inserted] == least - _INSERTION)[-1])
                 found.append(Insertion(row, row + fewer, row + inserted))

@@ -140,6 +140,7 @@ class Law:
         """
         rows = [_terms(each.at, self.degrees) for each in self.samples]
         weights = _weights(rows, _terms(at, self.degrees))
+        # Python integers with a common denominator: exact, without overflow or rounding.
         whole = lcm(*(weight.denominator for weight in weights))
         total = np.zeros(len(self.program.size), dtype=object)
         for weight, sample in zip(weights, self.samples, strict=True):

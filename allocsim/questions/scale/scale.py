@@ -186,7 +186,9 @@ class Scaling(Shown):
         """
         if name not in self.law.varied:
             known = ", ".join(self.law.varied)
-            raise ConfigError(f"{name} is the same in every recording; what varies is {known}")
+            raise ConfigError(
+                f"{name} is the same in every recording; the sizes that vary are {known}"
+            )
 
         least, stride = self.law.domain(name)
 
@@ -207,9 +209,10 @@ class Scaling(Shown):
                 low, fitting = count, found
             else:
                 high, failing = count, found
+            # Bisect once both sides are known; until then double the step away from the guess.
             if failing is not None and fitting is not None:
                 count = (low + high) // 2
-            else:  # further and further from the guess
+            else:
                 count = low + step if failing is None else max(high - step, 1)
                 step *= 2
             if count > _MOST:

@@ -82,7 +82,8 @@ class _Kept(Observer):
         self.history_kept = KeptHistory()
         steps = plan.steps
         freed = (StepKind.FREE, StepKind.FREE_REQUEST)
-        self._asked = iter(frames[steps.entry[steps.kind == StepKind.ALLOC]].tolist())
+        # The model's history has no stacks; they are those of the k-th request or free.
+        self._requested = iter(frames[steps.entry[steps.kind == StepKind.ALLOC]].tolist())
         self._freed = iter(frames[steps.entry[any_of(steps.kind, freed)]].tolist())
 
     def history(self, entries: Sequence[TraceEntry]) -> None:
@@ -91,7 +92,7 @@ class _Kept(Observer):
         for entry in entries:
             number = -1
             if entry.action == Action.ALLOC.text:
-                number = next(self._asked)
+                number = next(self._requested)
                 found += [number] * driver
                 driver = 0
             elif entry.action == Action.FREE_REQUESTED.text:
