@@ -128,7 +128,7 @@ def _counted(work: Work, on_card: int) -> int:
 def _context(work: Work, gpu_layers: int) -> Part:
     low, high = work.context
     if gpu_layers:
-        return Part("CUDA context", low, high, "what driver, kernels and libraries took")
+        return Part("CUDA context", low, high, "range of driver, kernels and libraries")
     return Part("CUDA context", 0, high, "none before a long prompt's products go to the card")
 
 

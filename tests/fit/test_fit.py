@@ -176,7 +176,7 @@ def test_a_card_that_keeps_up_holds_less_where_freed_blocks_wait(pretend: Preten
     assert found.ran.peak_reserved_bytes == 800 * MIB
     assert found.keeping_up is not None
     assert found.keeping_up.peak_reserved_bytes == 100 * MIB
-    assert any("where the card keeps up, 100.00 MiB" in note for note in found.notes)
+    assert any("keeps up with the program 100.00 MiB are reserved" in note for note in found.notes)
     assert found.needed_bytes == 800 * MIB
 
 
