@@ -163,9 +163,9 @@ def test_a_state_converts_where_a_state_can_be_held(cli: Any, state: Path, tmp_p
 
 
 WRONG = [
-    ("a.json", "a.json does not tell its format by its ending; expected one of .pickle, "),
+    ("a.json", "a.json has no ending of a known format; expected one of .pickle, "),
     ("no/a.csv", "cannot be written: there is no such folder"),
-    (".csv/a", "a does not tell its format"),
+    (".csv/a", "a has no ending of a known format"),
     ("folder.csv", "folder.csv is a directory; expected the name of a file"),
 ]
 
@@ -187,7 +187,7 @@ def test_the_input_is_never_overwritten(cli: Any, small: Path, tmp_path: Path) -
     for name in (small, tmp_path / "link.pickle", small.parent / "." / small.name):
         refused = cli("convert", small, name)
         assert refused.code == 2
-        assert "is what is read; expected the name of another file" in refused.err
+        assert "is also the input; expected another name" in refused.err
     assert small.read_bytes() == before
 
 

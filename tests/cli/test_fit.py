@@ -234,29 +234,35 @@ def test_a_search_says_that_another_release_ran(cli: Cli, pretend: Pretend) -> N
     ("arguments", "sentence"),
     [
         ("fit", "fit needs a model, or a program after --"),
-        ("fit gpt2", 'fit needs the card: --gpu "RTX 4090", or --device-memory'),
+        ("fit gpt2", 'fit needs a card: --gpu "RTX 4090", or --device-memory'),
         ("fit gpt2 --gpu XTX", "GPU 'XTX' is not known: expected one of"),
         ("fit gpt22 --gpu L4", "'gpt22' is no model that is known"),
         ("fit gpt2 --gpu L4 --batch 0", "batch 0 is not possible"),
         ("fit gpt2 --gpu L4 --seq 5000", "gpt2 has 1,024 positions; 5,000 tokens are too many"),
-        ("fit gpt2 --gpu L4 --serve --optimizer sgd", "--optimizer is for training"),
-        ("fit gpt2 --gpu L4 --prompt 5", "--prompt is for --serve"),
+        ("fit gpt2 --gpu L4 --serve --optimizer sgd", "--optimizer applies to training"),
+        ("fit gpt2 --gpu L4 --prompt 5", "--prompt applies to --serve"),
         ("fit gpt2 --gpu L4 --lora-targets q_proj", "--lora-targets needs --lora RANK"),
         ("fit gpt2 --gpu L4 --lengths nowhere", "expected a file of whole numbers"),
         ("fit --gpu L4 --batch 2 -- python x.py", "--batch is for a MODEL"),
         ("fit --gpu L4 --find batch -- python x.py", "--find is for a MODEL"),
-        ("fit gpt2 --gpu L4 --find width", "'width' is no size; expected one of batch, seq"),
-        ("fit gpt2 --gpu L4 --find batch,batch", "'batch,batch' is no size"),
-        ("fit gpt2 --gpu L4 --find batch,gpus", "the fewest gpus are looked for alone"),
-        ("fit gpt2 --gpu L4 --find batch --with seq=9", "--with is for --find of two sizes"),
-        ("fit gpt2 --gpu L4 --with seq=9", "--with is for --find of two sizes"),
-        ("fit gpt2 --gpu L4 --find batch,seq --with 9", "expected values of seq, as seq=512,1024"),
+        ("fit gpt2 --gpu L4 --find width", "'width' is not a size; expected one of batch, seq"),
+        ("fit gpt2 --gpu L4 --find batch,batch", "'batch,batch' is not a size"),
+        ("fit gpt2 --gpu L4 --find batch,gpus", "gpus cannot be combined with another size"),
+        ("fit gpt2 --gpu L4 --find batch --with seq=9", "--with needs --find with two sizes"),
+        ("fit gpt2 --gpu L4 --with seq=9", "--with needs --find with two sizes"),
+        (
+            "fit gpt2 --gpu L4 --find batch,seq --with 9",
+            "expected values of seq, e.g. seq=512,1024",
+        ),
         ("fit gpt2 --gpu L4 --find batch,seq --with seq=2000", "gpt2 has 1,024 positions"),
-        ("fit gpt2 --gpu L4 --find batch,seq -o x.pickle", "-o keeps one recording; --find one"),
-        ("fit gpt2 --gpu L4 --find batch -o x.txt", "x.txt is no name for a recording"),
-        ("fit gpt2 --gpu L4 -o x.txt", "x.txt is no name for a recording"),
-        ("fit gpt2 --gpu L4 --gpu T4 -o x.pickle", "-o keeps one recording; name one card"),
-        ("fit gpt2 --gpu L4 --device-memory 1GiB", "both name the device; expected one"),
+        (
+            "fit gpt2 --gpu L4 --find batch,seq -o x.pickle",
+            "-o writes one recording; expected --find with one",
+        ),
+        ("fit gpt2 --gpu L4 --find batch -o x.txt", "x.txt cannot be a recording"),
+        ("fit gpt2 --gpu L4 -o x.txt", "x.txt cannot be a recording"),
+        ("fit gpt2 --gpu L4 --gpu T4 -o x.pickle", "-o writes one recording; expected one card"),
+        ("fit gpt2 --gpu L4 --device-memory 1GiB", "both select the device; expected one"),
         ("fit gpt2 --gpu L4 --python /usr/bin/perl", "has no PyTorch; expected a CUDA build"),
         ("fit resnet50 --gpu L4 --serve", "ResNet-50 answers no prompts"),
     ],
@@ -334,7 +340,7 @@ def test_what_a_program_settles_itself_is_refused_beside_it(
 
 def test_the_help_names_the_releases_that_have_laws(cli: Cli) -> None:
     told = " ".join(cli("fit", "--help").out.split())
-    assert f"meant, {' or '.join(TRANSFORMERS)} (default: the one installed" in told
+    assert f"{' or '.join(TRANSFORMERS)} (default: the installed one" in told
     assert f"else {TRANSFORMERS[0]})" in told
 
 

@@ -148,4 +148,4 @@ def test_a_recording_is_no_log(cli: Cli) -> None:
     path = Path(__file__).parents[2] / "traces" / "gpt2-ragged-oom-torch2.15.pickle.gz"
     done = cli("fit", "gpt2", "--server", "vllm", "--gpu", "T4", "--log", str(path))
     assert done.code == 2
-    assert "is a recording; --log takes what a server printed" in done.err
+    assert "is a recording; --log expects the text that a server printed" in done.err

@@ -209,12 +209,15 @@ def test_an_option_that_is_taken_changes_the_answer(
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ((*SERVE, "vllm", "--rank", "0"), "--rank is not for --server"),
-        ((*SERVE, "vllm", "--zero", "0"), "--zero is not for --server"),
-        ((*SERVE, "vllm", "--requests", "2"), "--requests is for transformers"),
-        ((*SERVE, "ollama", "--tensor-parallel", "2"), "--tensor-parallel is for vllm, sglang"),
+        ((*SERVE, "vllm", "--rank", "0"), "--rank has no effect with --server"),
+        ((*SERVE, "vllm", "--zero", "0"), "--zero has no effect with --server"),
+        ((*SERVE, "vllm", "--requests", "2"), "--requests has an effect with transformers"),
+        (
+            (*SERVE, "ollama", "--tensor-parallel", "2"),
+            "--tensor-parallel has an effect with vllm, sglang",
+        ),
         ((*SERVE, "vllm", "--tensor-parallel", "5"), "5 cards do not divide 12 attention heads"),
-        (("--engine", "laws", "--python", "python3"), "--python is for a program that runs"),
+        (("--engine", "laws", "--python", "python3"), "--python applies to a program that runs"),
     ],
 )
 def test_the_sentence_says_what_the_option_is_for(

@@ -41,7 +41,7 @@ def test_commands_are_listed_in_the_order_of_need_one_line_each(cli: Cli) -> Non
         ),
         (
             "report x --ouptut y",
-            "the following arguments are required: -o/--output; --ouptut is no option; "
+            "the following arguments are required: -o/--output; --ouptut is not an option; "
             "did you mean --output? (see allocsim report --help)",
         ),
         ("--verison", "unrecognized arguments: --verison; did you mean --version?"),

@@ -73,9 +73,9 @@ def test_explain_and_report_take_the_same_words(cli: Cli, path: Path, tmp_path: 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("--memory-fraction", "2"), "'2' is no fraction; expected 0 to 1"),
-        (("--memory-fraction", "half"), "'half' is no fraction; expected 0 to 1"),
-        (("--memory-fraction", "nan"), "'nan' is no fraction; expected 0 to 1"),
+        (("--memory-fraction", "2"), "'2' is not a fraction; expected 0 to 1"),
+        (("--memory-fraction", "half"), "'half' is not a fraction; expected 0 to 1"),
+        (("--memory-fraction", "nan"), "'nan' is not a fraction; expected 0 to 1"),
         (("--empty-cache", "often"), "invalid choice: 'often'"),
         (("--set", "max"), "'max' is not ENTRY:CONF"),
         (("--set", "x:max_split_size_mb:64"), "'x' is not a whole number, 0 or more"),
@@ -97,4 +97,4 @@ def test_a_text_has_no_program_to_be_told_of(cli: Cli) -> None:
         "explain", "CUDA out of memory. Tried to allocate 2.00 GiB", "--empty-cache", "never"
     )
     assert (done.code, done.out) == (2, "")
-    assert "are about a recorded program; give its recording" in done.err
+    assert "apply to a recording; an error's text has none" in done.err

@@ -85,7 +85,7 @@ def test_an_option_string_is_looked_at_without_a_file(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("lint",), "nothing to look at; expected FILE, or --conf CONF"),
+        (("lint",), "nothing to check; expected FILE, or --conf CONF"),
         (("lint", "gone.pickle"), "gone.pickle: does not exist"),
         (("lint", "--conf", "", "--torch", "2.99"), "torch_version '2.99' is not modelled"),
         (("stats", "gone.pickle"), "gone.pickle: does not exist"),

@@ -59,7 +59,7 @@ def test_what_is_read_is_not_written_over(
     link.symlink_to(recording)
     for output in (recording, link):
         done = cli(*command(name, *files(recording, tmp_path / "none")), "-o", output)
-        refused(done, f"{output} is what is read; expected the name of another file")
+        refused(done, f"output file {output} is also the input; expected another name")
     assert recording.read_text() == "not looked at"
 
 
@@ -75,10 +75,10 @@ def test_a_directory_is_refused_before_a_file_is_read(cli: Cli, tmp_path: Path, 
     ("name", "sentence"),
     [
         ("plot", "x.pdf: a figure's name must end in .png or .svg"),
-        ("compare", "x.pdf ends in none of .html, .png, .svg"),
+        ("compare", "x.pdf does not end in .html, .png or .svg"),
         ("ranks", "x.pdf does not end in .html"),
-        ("scale", "x.pdf ends in none of .pickle, .pkl, .pickle.gz, .pkl.gz, .npz"),
-        ("synth", "x.pdf ends in none of .pickle, .pkl, .pickle.gz, .pkl.gz, .npz"),
+        ("scale", "x.pdf does not end in .pickle, .pkl, .pickle.gz, .pkl.gz or .npz"),
+        ("synth", "x.pdf does not end in .pickle, .pkl, .pickle.gz, .pkl.gz or .npz"),
     ],
 )
 def test_a_wrong_ending_is_refused_before_a_file_is_read(

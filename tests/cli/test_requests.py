@@ -73,7 +73,7 @@ def test_every_command_answers_on_the_traces_of_any_release(
 
 def test_the_first_screen_says_that_nothing_is_compared(cli: Cli) -> None:
     done = cli("replay", TRACE)
-    assert "none: the file holds requests alone" in done.out
+    assert "none: the file holds requests only" in done.out
     assert "Proved" not in done.out
 
 
@@ -92,7 +92,7 @@ def test_json_has_no_fidelity(cli: Cli) -> None:
 def test_strict_has_nothing_to_hold_it_against(cli: Cli) -> None:
     done = cli("replay", TRACE, "--strict")
     assert done.code == 2
-    assert "holds requests alone" in done.err
+    assert "holds requests only" in done.err
     assert done.out == ""
 
 

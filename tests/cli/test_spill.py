@@ -47,7 +47,7 @@ def test_where_the_card_has_room_it_says_that_none_was_needed(cli: Cli, traces: 
 def test_a_cure_is_for_a_device_that_refuses(cli: Cli, traces: Path) -> None:
     done = cli("replay", traces / "gpt2-ragged-torch2.15.pickle.gz", *LENT, "--cure")
     assert done.code == 2
-    assert "--cure looks for settings on a device that refuses" in done.err
+    assert "--cure searches settings for a device without host memory" in done.err
 
 
 def grown(place: Path) -> Path:
@@ -77,6 +77,6 @@ def test_tune_says_what_spills_under_each_setting(cli: Cli, tmp_path: Path) -> N
 def test_tune_asks_for_the_card_and_for_no_smallest_one(cli: Cli, traces: Path) -> None:
     file = traces / "gpt2-ragged-torch2.15.pickle.gz"
     done = cli("tune", file, "--host-spill", "8GiB")
-    assert (done.code, "say how large" in done.err) == (2, True)
+    assert (done.code, "needs the memory of the card" in done.err) == (2, True)
     done = cli("tune", file, *LENT, "--find-device")
-    assert (done.code, "--find-device is of a card that refuses" in done.err) == (2, True)
+    assert (done.code, "--find-device needs a card without host memory" in done.err) == (2, True)

@@ -102,8 +102,11 @@ def test_a_request_as_json(cli: Cli, state: Path) -> None:
 @pytest.mark.parametrize(
     ("subject", "sentence"),
     [
-        ("gpt2-ragged-oom-torch2.15.pickle.gz", "holds a history, which --request is not for"),
-        ("CUDA out of memory.", "--request asks a snapshot; an error's text has none"),
+        (
+            "gpt2-ragged-oom-torch2.15.pickle.gz",
+            "holds a history, and --request needs a snapshot without one",
+        ),
+        ("CUDA out of memory.", "--request needs a snapshot; an error's text has none"),
     ],
 )
 def test_a_request_is_put_to_a_state_only(

@@ -81,7 +81,7 @@ def test_one_is_chosen_by_its_number(cli: Cli, both: Path, tmp_path: Path) -> No
 def test_a_text_has_no_device(cli: Cli) -> None:
     done = cli("explain", "CUDA out of memory. Tried to allocate 2.00 GiB", "--device", 0)
     assert done.code == 2
-    assert "--device chooses a device of a recording" in done.err
+    assert "--device selects a device of a recording" in done.err
 
 
 def test_a_figure_says_which_it_shows(cli: Cli, both: Path, tmp_path: Path) -> None:
