@@ -65,7 +65,7 @@ def test_a_divergence(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     assert done.code == 1
     last = done.out.splitlines()[-1]
     assert last.startswith("DIVERGENCE in torch 2.15 after ")
-    assert last.endswith("differs; the test above fails until the model is mended")
+    assert last.endswith("differs; the test above fails until the model is fixed")
     found = document["divergence"]
     assert found["test"].strip() in done.out
     assert (found["torch_version"], document["verdict"]) == ("2.15", last)

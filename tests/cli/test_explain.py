@@ -121,7 +121,7 @@ def test_errors_that_repeat_are_shown_once(cli: Cli) -> None:
     assert shown.count("Verdict") == 2
     many = "\n".join(TEXT.replace("694", str(650 + i)) for i in range(30))
     assert "20 more errors" in cli("explain", many, "-v").out
-    assert "(26 errors before these)" in cli("explain", many).out
+    assert "(26 earlier errors)" in cli("explain", many).out
 
 
 def test_settings_are_taken_into_account(cli: Cli) -> None:

@@ -73,7 +73,7 @@ def test_the_text_names_cause_memory_blockers_and_cures(cli: Cli, stranded: Path
     text = " ".join(done.out.split())
     assert "Verdict fragmentation_likely" in text
     assert "260.00 MiB idle between live blocks of a segment" in text
-    assert "270.00 MiB would have been answered at that moment" in text
+    assert "a request of 270.00 MiB would have succeeded at that moment" in text
     assert "1 live block, 270.00 MiB in all" in text
     assert (
         "device 1.04 GiB with PyTorch's defaults (0 retries; 2 MiB less fails at entry 5)" in text

@@ -1,4 +1,4 @@
-"""By default an answer is a screen of 24 lines of 80 columns: verdict, cause, remedy, owners."""
+"""First screens: at most 22 lines of 80 columns with verdict, cause, remedy and owners."""
 
 from __future__ import annotations
 
@@ -134,15 +134,15 @@ def test_where_it_is_simply_too_much_the_owners_are_the_answer(cli: Cli) -> None
 
 
 def test_what_has_no_room_is_left_out_whole_the_least_needed_first() -> None:
-    parts = [part(["a"] * 10), part(["b"] * 8, rank=1), part(["c"] * 8, rank=2), part(["d"] * 4)]
+    parts = [part(["a"] * 10), part(["b"] * 6, rank=1), part(["c"] * 8, rank=2), part(["d"] * 4)]
     lines = [line for line in str(answer_of(parts, "more")).splitlines() if line]
-    assert lines == ["a"] * 10 + ["b"] * 8 + ["d"] * 4 + ["more"]
+    assert lines == ["a"] * 10 + ["b"] * 6 + ["d"] * 4 + ["more"]
 
 
 def test_empty_lines_are_only_where_there_is_room_for_all() -> None:
-    parts = [part(["a"] * 10), part(["b"] * 10, starts=True)]
+    parts = [part(["a"] * 9), part(["b"] * 9, starts=True)]
     assert str(answer_of(parts, "more")).splitlines().count("") == 2
-    parts[0] = part(["a"] * 12)
+    parts[0] = part(["a"] * 11)
     assert str(answer_of(parts, "more")).splitlines().count("") == 0
 
 

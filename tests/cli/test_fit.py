@@ -157,7 +157,7 @@ def test_the_fewest_gpus(cli: Cli, pretend: Pretend) -> None:
     )
     done = cli("fit", "gpt2", "--gpu", "RTX 4090", "--fsdp", "--find", "gpus")
     assert done.code == 0
-    assert "4 of NVIDIA GeForce RTX 4090 are the fewest, of powers of two" in done.out
+    assert "4 x NVIDIA GeForce RTX 4090 are the fewest that fit, among" in done.out
     document = json.loads(
         cli("fit", "gpt2", "--gpu", "L4", "--fsdp", "--find", "gpus", "--json").out
     )
@@ -381,5 +381,5 @@ def test_what_fits_without_a_limit_is_told_of_the_card_s_memory(cli: Cli) -> Non
     """All that the model has positions for: found by the first runs, on a card without end."""
     done = cli("fit", "gpt2", "--gpu", "L4", "--batch", "2", "--find", "seq", "--engine", "laws",
                "--seq", "1023")  # fmt: skip
-    assert "seq=1,024 fits NVIDIA L4, and is all that the model has room for" in done.out
+    assert "seq=1,024 fits NVIDIA L4, and is the maximum of the model" in done.out
     assert "3.11 GiB of 21.53 GiB" in done.out

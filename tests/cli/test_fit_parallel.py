@@ -45,8 +45,8 @@ def test_the_plan_names_the_fewest_cards(cli: Cli) -> None:
     done = cli(*HUNDRED, "--plan")
     assert done.code == 0
     text = " ".join(done.out.split())
-    assert "24 of NVIDIA A100-SXM4-80GB are the fewest" in text
-    assert "Front more cards that save work" in text
+    assert "24 x NVIDIA A100-SXM4-80GB are the fewest" in text
+    assert "Front more cards with less extra work" in text
     assert max(map(len, done.out.splitlines())) <= 80
 
 
@@ -56,7 +56,7 @@ def test_a_plan_without_an_answer_exits_with_3(cli: Cli) -> None:
     assert "no layout fits NVIDIA A100-SXM4-80GB" in done.out
     done = cli(*HUNDRED, "--plan", "--gpus", "32", "--seq", "131072")
     assert done.code == 3
-    assert "that were computed fits" in " ".join(done.out.split())
+    assert "layouts fits" in " ".join(done.out.split())
 
 
 def test_the_json_names_its_engine_and_its_arithmetic(cli: Cli, tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_a_pipelines_worst_stage_is_named(cli: Cli) -> None:
     sizes = [float(size) for size in stages[1].split(", ")]
     assert len(sizes) == 4
     assert sizes[0] == max(sizes)
-    assert "2 + 4 + 12 bytes a parameter" in text
+    assert "2 + 4 + 12 bytes per parameter" in text
 
 
 @pytest.mark.parametrize(

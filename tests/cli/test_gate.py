@@ -33,7 +33,7 @@ def test_a_change_that_needs_more_fails_and_names_its_lines(
     done = cli("gate", after, "--baseline", base)
     assert (done.code, done.err) == (1, "")
     lines = done.out.splitlines()
-    assert lines[0].startswith("Verdict         failed: reserved grew by 1")
+    assert lines[0].startswith("Verdict         failed: reserved memory grew by 1")
     assert len(lines) <= 24 and max(map(len, lines)) <= 80
     assert any(line.endswith("modeling_llama.py:164 forward") for line in lines)
     document = json.loads(cli("gate", after, "--baseline", base, "--json").out)
@@ -50,7 +50,7 @@ def test_limits_need_no_baseline(cli: Cli, traces: Path) -> None:
     assert cli("gate", file, "--max-reserved", "3GiB").code == 0
     done = cli("gate", file, "--max-reserved", "2GiB", "--max-fragmentation", "90%")
     assert done.code == 1
-    assert "FAILS  reserved 2.70 GiB, at most 2.00 GiB" in done.out
+    assert "FAILS  reserved 2.70 GiB, limit 2.00 GiB" in done.out
     assert "holds  fragmentation" in done.out
     assert "at the peak  line" in done.out
     own = json.loads(

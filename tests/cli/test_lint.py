@@ -123,7 +123,7 @@ def test_the_figures_of_a_file_for_programs(cli: Cli, late: Path) -> None:
 def test_a_state_and_a_broken_history_have_figures_too(
     cli: Cli, state: Path, tmp_path: Path
 ) -> None:
-    assert "a state, no history" in cli("stats", state).out
+    assert "a state without a history" in cli("stats", state).out
     snapshot = training_step().snapshot()
     snapshot["device_traces"][0][4]["addr"] += 512
     path = tmp_path / "broken.pickle"

@@ -158,7 +158,7 @@ def test_a_page_says_it(cli: Cli, parted: Parted, tmp_path: Path) -> None:
     assert f"{PARTED} {entry} on" in done.err
     text = page.read_text(encoding="utf-8")
     assert text.index(f"{PARTED} {entry} on") < text.index("Verdict:</strong> unproved: ")
-    assert "Unproved, since the replay is not the recorded run" in text
+    assert "Unproved, because the replay differs from the recorded run" in text
 
 
 def test_final_segments_alone_are_enough(cli: Cli, tmp_path: Path) -> None:

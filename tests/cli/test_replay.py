@@ -97,9 +97,7 @@ def test_what_cannot_be_cured_is_said_to_be_so(cli: Cli, traces: Path) -> None:
 
 def test_a_run_that_fits_is_told_what_would_reserve_less(cli: Cli, traces: Path) -> None:
     done = cli("replay", traces / FITS)
-    assert "no request failed; how much memory the device has is not known" in (
-        " ".join(done.out.split())
-    )
+    assert "no request failed; the memory of the device is unknown" in (" ".join(done.out.split()))
     assert "reserves at most 5.71 GiB instead of 8.62 GiB" in " ".join(done.out.split())
 
 

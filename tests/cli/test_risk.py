@@ -49,8 +49,8 @@ def test_the_text_fits_the_terminal(cli: Cli, loads: Path) -> None:
     done = cli("risk", loads, "--device-memory", "1200MiB", "--try", "max_split_size_mb:20", "-v")
     text = " ".join(done.out.split())
     assert max(map(len, done.out.splitlines())) <= 80
-    assert "Closest call entry 6: 140.00 MiB more could have been had" in text
-    assert "at worst 260.00 MiB of 1.04 GiB reserved (25%) were idle and no use to it" in text
+    assert "Closest call entry 6: 140.00 MiB more were available" in text
+    assert "at worst 260.00 MiB of 1.04 GiB reserved (25%) were idle but unusable for it" in text
     assert "max_split_size_mb:20 800.00 MiB 0 800.00 MiB" in text
     assert "Avoidable 260.00 MiB" in text
 

@@ -148,7 +148,7 @@ def test_idle_memory_reads_as_all_of_it_only_where_it_is(
         gpu.malloc(512)
 
     out = " ".join(cli("replay", write(one), "--no-cure").out.split())
-    assert "all but 512 bytes of 2.00 MiB reserved were idle" in out
+    assert "all but 512 bytes of 2.00 MiB reserved were unused" in out
 
 
 def test_one_entry_is_not_entries(cli: Cli, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def test_a_session_through_a_pipe(session: Any) -> None:
     assert "20,971,520 - 3,145,728 = 17,825,792 bytes are cut off" in done.out
     assert "before (not there yet)" in done.out
     assert "  after  [@@@@@@@@@@@......" in done.out
-    assert "after  (back with the driver)" in done.out
+    assert "after  (released to the driver)" in done.out
     assert "nothing is reserved" in done.out
     assert all(len(line) <= 80 for line in done.out.splitlines())
 

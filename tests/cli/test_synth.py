@@ -29,7 +29,7 @@ def test_options_reach_the_program(cli: Any, tmp_path: Path) -> None:
 def test_the_help_says_what_is_shown(cli: Any) -> None:
     assert "out of memory despite free memory, in ten calls" in cli("synth", "--help").out
     shown = cli("synth", "training", "--help").out
-    assert "a sequence length of its own" in shown
+    assert "use another sequence length in each step" in shown
     assert all(len(line) <= 80 for line in shown.splitlines())
 
 
@@ -40,6 +40,6 @@ def test_what_is_wrong_is_one_sentence(cli: Any, tmp_path: Path) -> None:
         wrong.err
         == "allocsim: oom.csv does not end in .pickle, .pkl, .pickle.gz, .pkl.gz or .npz\n"
     )
-    assert "no such folder" in cli("synth", "oom", "-o", tmp_path / "no" / "oom.npz").err
+    assert "its folder does not exist" in cli("synth", "oom", "-o", tmp_path / "no" / "oom.npz").err
     assert cli("synth", "riot", "-o", "x.npz").code == 2
     assert cli("synth", "oom", "-o", tmp_path / "x.npz", "--conf", "nonsense:1").code == 2

@@ -74,8 +74,8 @@ def test_one_is_chosen_by_its_number(cli: Cli, both: Path, tmp_path: Path) -> No
     assert json.loads(cli("step", both, "--device", 1, "--json").out)[0]["device"] == 1
     page = tmp_path / "page.html"
     done = cli("report", both, "-o", page, "--device", 1, "--no-what-if")
-    assert "device 1 is shown; the recording has device 0 too" in done.err
-    assert "device 1 is shown; the recording has device 0 too" in page.read_text(encoding="utf-8")
+    assert "device 1 is shown; the recording also has device 0" in done.err
+    assert "device 1 is shown; the recording also has device 0" in page.read_text(encoding="utf-8")
 
 
 def test_a_text_has_no_device(cli: Cli) -> None:
@@ -87,10 +87,10 @@ def test_a_text_has_no_device(cli: Cli) -> None:
 def test_a_figure_says_which_it_shows(cli: Cli, both: Path, tmp_path: Path) -> None:
     figure = tmp_path / "memory.svg"
     done = cli("plot", "memory", both, "-o", figure)
-    assert "device 0 is shown; the recording has device 1 too (--device)" in done.err
+    assert "device 0 is shown; the recording also has device 1 (--device)" in done.err
     text = figure.read_text(encoding="utf-8")
     assert ", device 0" in text
-    assert "device 0 is shown; the recording has device 1 too" in flat(text)
+    assert "device 0 is shown; the recording also has device 1" in flat(text)
 
 
 def test_tune_names_each_part(cli: Cli, both: Path) -> None:

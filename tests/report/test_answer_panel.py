@@ -56,7 +56,10 @@ def test_a_line_that_is_proved_can_be_copied_for_every_shell(
     explained: tuple[DevicePage, DeviceExplanation],
 ) -> None:
     panel = to_paste([explained[1]])
-    assert "Proved: a replay under it answers every request, the failed one too" in panel
+    assert (
+        "Proved: a replay under this setting serves every request, including the failed one"
+        in panel
+    )
     copied = [html.unescape(each) for each in re.findall(r'data-copy="([^"]*)"', panel)]
     assert copied == [
         LINE,
@@ -87,7 +90,7 @@ def test_a_line_that_is_not_proved_is_not_called_so(
     )  # fmt: skip
     assert not found.is_sure
     panel = to_paste([replace(explanation, recommendation=found)])
-    assert "Likely, not proved: a replay under it" in panel
+    assert "Likely, not proved: a replay under this setting" in panel
     assert "Proved:" not in panel
     assert LINE in panel
 

@@ -286,14 +286,14 @@ def test_the_script_serves_as_python_does(serving: str) -> None:
     [
         (
             ["--find", "batch"],
-            "--find applies to a single answer; it has no effect on the page of --html",
+            "--find applies to a single answer and has no effect on the page of --html",
         ),
         (["--json"], "--json applies to a single answer"),
         (["--fsdp"], "--fsdp applies to a single answer"),
         (["--tensor-parallel", "2"], "--tensor-parallel applies to a single answer"),
         (["--server", "vllm"], "--server applies to a single answer"),
-        (["--engine", "program"], "--engine program: the page of --html answers by laws"),
-        (["--gpu", "L4", "--gpu", "A10"], "the page has every card; name the one"),
+        (["--engine", "program"], "--engine program has no effect on the page of --html"),
+        (["--gpu", "L4", "--gpu", "A10"], "the page has every card; expected at most one"),
         (["gpt2", "--accumulate", "4"], "there is no law for accumulate 4"),
         (["ResNet-50"], "there is no law for ResNet-50: its architecture has none"),
         (["gpt2", "--attention", "flash"], "there is no law for attention 'flash'"),
@@ -313,4 +313,4 @@ def test_what_the_page_has_not_is_refused(
 
 def test_a_folder_is_no_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fit", "--html", str(tmp_path)]) == 2
-    assert "is no name for a page" in capsys.readouterr().err
+    assert "cannot be a page" in capsys.readouterr().err

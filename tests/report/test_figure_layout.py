@@ -343,7 +343,7 @@ def test_names_of_a_long_front_fit_beside_it(tmp_path: Path) -> None:
     conf += "roundup_power2_divisions:[256:1,512:2,1024:4,2048:8,>:{0}],pinned_use_$x_{{$:{0}"
     figure = front_of(tmp_path, *((conf.format(i), 90 + i, 50 - i, 0) for i in range(1, 12)))
     assert_tidy(figure)
-    assert "Named are the first 9" in figure.get_supxlabel()
+    assert "The first 9 on the front are named" in figure.get_supxlabel()
 
 
 def test_a_short_front_has_its_settings_whole(tmp_path: Path) -> None:
@@ -358,8 +358,8 @@ def test_a_short_front_has_its_settings_whole(tmp_path: Path) -> None:
 def test_settings_alike_are_counted_and_not_hidden(tmp_path: Path) -> None:
     figure = front_of(tmp_path, ("a:1", 90, 5, 0), ("b:1", 90, 5, 0), ("c:1", 95, 6, 0))
     assert labels_of(figure.axes[0]) == [
-        "every request answered (1)",
-        "on the front: none is better in all",
+        "no request failed (1)",
+        "Pareto front",
         "a:1\n90.00 MiB, 5 calls, 0 retries; 1 more alike",
     ]
     assert all("." not in label for label in ticks(figure.axes[0].yaxis)), "calls are whole"

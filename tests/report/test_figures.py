@@ -94,7 +94,7 @@ def test_a_long_run_is_drawn_by_extremes_and_says_so(gpt2: Picture) -> None:
 
 def test_driver_calls_are_counted(gpt2: Picture) -> None:
     labels = [text.get_text() for text in memory_figure(gpt2, LIGHT).axes[1].get_legend().texts]  # type: ignore[union-attr]
-    assert labels == ["cudaMalloc, 124 in all", "cudaFree, 40 in all"]
+    assert labels == ["cudaMalloc, 124 in total", "cudaFree, 40 in total"]
 
 
 def test_the_address_map_says_how_dense_it_is(gpt2: Picture) -> None:

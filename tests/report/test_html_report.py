@@ -94,7 +94,7 @@ def test_the_page_asks_for_nothing(gpt2: tuple[Picture, str, Page]) -> None:
 def test_the_words_tell_the_verdict(gpt2: tuple[Picture, str, Page]) -> None:
     _, _, page = gpt2
     words = " ".join(page.words.split())
-    assert "Verdict: fragmentation likely. 694.00 MiB were asked for" in words
+    assert "Verdict: fragmentation likely. 694.00 MiB were requested" in words
     assert "26,064 of 26,064 entries and 9,105 of 9,105 addresses as recorded" in words
     assert "Ideal peak4.66 GiB (5,002,893,824 bytes)" in words.replace(
         "Ideal peak 4", "Ideal peak4"
@@ -110,7 +110,7 @@ def test_the_tables_hold_the_numbers(gpt2: tuple[Picture, str, Page]) -> None:
     assert blockers[1][1:] == ["73.62 MiB", "145", "25,914", "gpt.py:19 forward"]
     assert blockers[1][0].startswith("0x700142e6c000")
     assert len(blockers) == 13, "a head and twelve blocks"
-    assert by_head["memory"][-1] == ["in all", "5.47 GiB"]
+    assert by_head["memory"][-1] == ["total", "5.47 GiB"]
     memory = by_head["entries"]
     assert len(memory) == 41
     assert memory[0] == ["entries", "reserved", "requested", "allocated", "ideal"]
@@ -126,7 +126,7 @@ def test_other_settings_stand_side_by_side(gpt2: tuple[Picture, str, Page]) -> N
     table = next(table for table in page.tables if table[0][0] == "setting")
     assert [row[:4] for row in table[1:]] == [
         ["PyTorch's defaults (this page)", "out of memory at entry 26,059", "-", "-"],
-        ["expandable_segments:True", "every request answered", "5.36 GiB", "1"],
+        ["expandable_segments:True", "no request failed", "5.36 GiB", "1"],
         ["max_split_size_mb:128", "out of memory at entry 26,059", "-", "-"],
     ]
     assert text.count('<svg class="spark"') == 3

@@ -97,4 +97,4 @@ def test_a_state_without_a_hole_says_so() -> None:
     (trace,) = recording.devices
     idle = tuple(each for each in trace.segments if each.is_idle)
     _, page = page_of(replace(recording, devices=(replace(trace, segments=idle),)))
-    assert "No free block lies in a segment that is in use." in page.words
+    assert "No free block is in a segment that is in use." in page.words

@@ -53,7 +53,7 @@ def flame_panel(top: Top, name: str = "flame") -> str:
 
 def _note(flame: FlameGraph) -> str:
     folded = [box for box in flame.boxes if box.folded]
-    words = "Widths are bytes. A colour stands where nine tenths of a frame are of one category."
+    words = "Widths are bytes. A frame has a colour if nine tenths of it are of one category."
     if not folded:
         return words
     held = format_size(sum(box.bytes for box in folded))
@@ -92,14 +92,14 @@ def _box(box: FlameBox, flame: FlameGraph) -> str:
     name = f"other ({plural(box.folded, 'stack')})" if box.folded else box.name
     size = f"{format_size(box.bytes)}, {box.bytes / total:.1%}"
     of = f", {box.category}" if box.category else ""
-    told = f"{name}: {size}, {number(box.blocks)} {'block' if box.blocks == 1 else 'blocks'}{of}"
+    label = f"{name}: {size}, {number(box.blocks)} {'block' if box.blocks == 1 else 'blocks'}{of}"
     file = f" ({box.file})" if "/" in box.file or "\\" in box.file else ""
     return (
         f'<svg class="{_kind(box.category, flame)}" x="{box.start / total:.5%}" '
         f'y="{box.depth * _ROW}" width="{box.bytes / total:.5%}" height="{_ROW - 1}" '
         f'data-depth="{box.depth}" data-start="{box.start}" data-bytes="{box.bytes}" '
         f'data-name="{text(name + file)}">'
-        f"<title>{text(told + file)}</title>"
+        f"<title>{text(label + file)}</title>"
         f'<rect width="100%" height="100%"/><text x="4" y="14">{text(name)} '
         f"{format_size(box.bytes)}</text></svg>"
     )
