@@ -1,12 +1,12 @@
-"""Which function of allocsim does what which of upstream's does, read from the docstrings.
+"""Table of the functions that correspond to upstream's, read from docstrings.
 
-    python -m tests.mirrors            print the table
-    python -m tests.mirrors docs       write it into allocator.md of that folder
+    python -m tests.mirrors             print the table
+    python -m tests.mirrors docs        write it into allocator.md of that folder
 
-Rule: whoever does what a function or type of upstream's native allocator does says so in a line
-of its docstring, `Mirrors: get_free_block`, several with commas; names without a class are those
-of `DeviceCachingAllocator` or of its file.  The page says nothing between its marks but what
-these lines say.
+Rule: a counterpart of a function or type of upstream's native allocator has a docstring line
+`Mirrors: get_free_block`, several names with commas. Names without a class are those of
+`DeviceCachingAllocator` or of its file. The page has only the text of these lines between its
+marks.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ PAGE = "allocator.md"
 LINE = re.compile(r"^ *Mirrors: (\w[\w:~]*(?:, \w[\w:]*)*)$", re.MULTILINE)
 
 Mirror = tuple[str, str, str]
-"""(upstream's name, ours with its class, the file below allocsim/)"""
+"""(name in upstream, name here with its class, file below allocsim/)"""
 
 _Named = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def lines(docstring: str) -> list[str]:
-    """Upstream's names in a docstring."""
+    """Return upstream's names in a docstring."""
     return [name for match in LINE.finditer(docstring) for name in match[1].split(", ")]
 
 
 @cache
 def mirrors() -> tuple[Mirror, ...]:
-    """Every counterpart in the package, by upstream's name."""
+    """Return every counterpart in the package, by upstream's name."""
     found = [
         (upstream, name, file.relative_to(PACKAGE).as_posix())
         for file in sorted(PACKAGE.rglob("*.py"))
@@ -50,7 +50,7 @@ def mirrors() -> tuple[Mirror, ...]:
 
 
 def docstrings(tree: ast.AST, inside: str = "") -> Iterator[tuple[str, str]]:
-    """(name with its class, docstring) of each class and function."""
+    """Yield (name with its class, docstring) of each class and function."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, _Named):
             name = f"{inside}{node.name}"
@@ -59,7 +59,7 @@ def docstrings(tree: ast.AST, inside: str = "") -> Iterator[tuple[str, str]]:
 
 
 def table() -> str:
-    """The counterparts as Markdown, a row for each of upstream's names."""
+    """Return the counterparts as Markdown, with a row for each of upstream's names."""
     rows: dict[str, list[str]] = {}
     for upstream, name, file in mirrors():
         rows.setdefault(upstream, []).append(f"`{name}` in `{file}`")
@@ -68,12 +68,12 @@ def table() -> str:
 
 
 def rewritten(text: str) -> str:
-    """A page with the table between its marks.  Raises ValueError for a page without them."""
+    """Return a page with the table between its marks; raise ValueError for a page without marks."""
     return between_marks(text, "mirrors", "python -m tests.mirrors docs", table())
 
 
 def main(arguments: list[str]) -> None:
-    """The command line."""
+    """Print or write the table."""
     if not arguments:
         print(table())
         return

@@ -1,4 +1,4 @@
-"""Upstream's names lead to their counterparts: docstrings say them, the page lists them."""
+"""Docstrings name upstream's counterparts, and the page lists them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ VERBS = {
     *("setMemoryFraction", "setUseOnOOM", "setNoSplit", "emptyCache", "getStats", "snapshot"),
     *("round_size", "get_allocation_size", "roundup_power2_next_division"),
 }
-"""What upstream's allocator is made of, as far as the model has it."""
+"""Parts of upstream's allocator that the model has."""
 
 
 def test_every_verb_of_upstream_has_its_counterpart() -> None:
@@ -31,7 +31,7 @@ def test_every_verb_of_upstream_has_its_counterpart() -> None:
 
 
 def test_a_docstring_names_them_in_one_form() -> None:
-    """A line of its own, so that a search for the name finds it."""
+    """A separate line, so that a search for the name finds it."""
     wrong = [
         f"{file.relative_to(ROOT)}: {name}"
         for file in sorted((ROOT / "allocsim").rglob("*.py"))

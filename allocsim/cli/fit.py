@@ -1,7 +1,7 @@
 """`allocsim fit`: report if a model fits a card.
 
 Rule: the whole answer is computed before its first character is printed; the exit code gives it
-too.
+too. Long because it declares every option of the command.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`allocsim compare`: two recordings, or one under two settings, and what it refuses."""
+"""Tests of `allocsim compare`: two recordings, one under two settings, and refused arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`allocsim convert` from the command line."""
+"""Tests of `allocsim convert`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TEXTS = ("perfetto", "speedscope", "minimalloc", "csv", "jsonl")
 
 @pytest.fixture
 def small(tmp_path: Path) -> Path:
-    """A recording of sixteen entries that ends out of memory."""
+    """Write a recording of sixteen entries that ends out of memory."""
     path = tmp_path / "small.pickle"
     write_recording(oom(), path)
     return path
@@ -234,7 +234,7 @@ def test_a_device_that_is_no_file_is_not_replaced(cli: Any, small: Path) -> None
 
 @pytest.mark.parametrize("name", ["run.pickle", "run.perfetto.json"])
 def test_requests_alone_become_a_run(name: str, cli: Any, tmp_path: Path) -> None:
-    """A profiler's trace has no addresses and segments that a viewer could show."""
+    """A profiler trace has no addresses and segments for a viewer."""
     done = cli("convert", str(PROFILED), str(tmp_path / name))
     assert done.code == 0, done.err
     assert "42.00 MiB reserved at the peak" in done.out

@@ -1,4 +1,4 @@
-"""`allocsim explain` with a text, a log, standard input; and what it refuses."""
+"""Tests of `allocsim explain` with a text, a log and standard input, and of refused arguments."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FIGURES = {
 
 
 def causes(outcome: Any) -> list[str]:
-    """Every cause of a JSON answer."""
+    """Return every cause of a JSON answer."""
     assert (outcome.code, outcome.err) == (0, "")
     document = json.loads(outcome.out)
     return [found["cause"] for found in document.get("ooms", [document])]

@@ -1,4 +1,4 @@
-"""`allocsim explain` of a recording: text, JSON, and what needs no search."""
+"""Tests of `allocsim explain` for recordings: text, JSON, and answers without a search."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Cli = Callable[..., Any]
 
 @pytest.fixture
 def stranded(tmp_path: Path) -> Path:
-    """A recording that ends out of memory: 530 MiB wanted, 260 idle, 270 free."""
+    """Write a recording that ends out of memory: 530 MiB requested, 260 idle, 270 free."""
     gpu = CachingAllocator("800MiB", record_history=True)
     gpu.free(gpu.malloc(530 * MIB))
     gpu.malloc(270 * MIB)

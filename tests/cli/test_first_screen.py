@@ -31,7 +31,7 @@ FAILED = [
     for path in phantom_recordings()
     if "oom" in path.name or path.name.removesuffix(".npz.gz") in FULL
 ]
-"""The recordings that end out of memory."""
+"""Recordings that end out of memory."""
 COMMANDS = ("explain", "replay", "tune", "risk")
 MESSAGES = [
     json.loads(line)["text"]
@@ -42,7 +42,7 @@ MESSAGES = [
 
 
 def fits(screen: str) -> bool:
-    """Whether it is a screen; a line to paste is never wrapped."""
+    """Return True if the text fits one screen; a line to paste is never wrapped."""
     lines = screen.splitlines()
     wide = [line for line in lines if len(line) > WIDTH and "PYTORCH_CUDA_ALLOC_CONF=" not in line]
     return len(lines) <= HEIGHT and not wide
@@ -94,7 +94,7 @@ def test_every_message_on_one_screen(cli: Cli, number: int) -> None:
 
 @pytest.fixture
 def many(tmp_path: Path) -> Path:
-    """Eight devices; the last but one ends out of memory."""
+    """Write a recording of eight devices; the last but one ends out of memory."""
     snapshots = []
     for number in range(8):
         gpu = CachingAllocator("1GiB", record_history=True, device=number)
@@ -130,7 +130,7 @@ def test_where_it_is_simply_too_much_the_owners_are_the_answer(cli: Cli) -> None
     assert "optimizer state" in done.out
 
 
-# -- what is left out, and how it looks ---------------------------------------------------
+# -- omitted parts and styles -------------------------------------------------------------
 
 
 def test_what_has_no_room_is_left_out_whole_the_least_needed_first() -> None:
@@ -155,7 +155,7 @@ def test_paths_are_cut_at_a_separator() -> None:
 
 
 class Terminal(io.StringIO):
-    """Standard output that says it is a terminal."""
+    """Standard output that claims to be a terminal."""
 
     encoding = "utf-8"
 

@@ -1,4 +1,4 @@
-"""`allocsim fit` as people type it; the PyTorch that runs is pretended (tests/fit/conftest.py)."""
+"""Tests of `allocsim fit` with a simulated PyTorch (tests/fit/conftest.py)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Pretend = Callable[..., Pretended]
 
 
 def batches(allocator: CachingAllocator, program: str) -> int:
-    """1 GiB for each of a batch; a program of one's own has a batch of 1."""
+    """Allocate 1 GiB per sequence of the batch; a user's program has a batch of 1."""
     found = re.search(r"\((\d+), \d+\), device", program)
     for _ in range(int(found[1]) if found else 1):
         allocator.malloc(1024 * MIB)
@@ -106,7 +106,7 @@ def test_the_largest_batch(cli: Cli, pretend: Pretend) -> None:
 
 
 def tokens(allocator: CachingAllocator, program: str) -> int:
-    """1 MiB for each token of a batch."""
+    """Allocate 1 MiB per token of the batch."""
     found = re.search(r"\((\d+), (\d+)\), device", program)
     assert found is not None
     allocator.malloc(int(found[1]) * int(found[2]) * MIB)
@@ -285,7 +285,7 @@ def test_a_program_that_fails_is_told_with_its_own_error(cli: Cli, pretend: Pret
 
 
 def test_the_options_know_what_the_package_knows() -> None:
-    """The command's own tables, which spare it an import, are those of the tasks."""
+    """The command's tables, which save an import, equal those of the tasks."""
     assert tuple(DTYPES) == of_command._DTYPES
     assert tuple(OPTIMIZERS) == of_command._OPTIMIZERS
     assert tuple(ATTENTION) == of_command._ATTENTION
@@ -311,7 +311,7 @@ def test_a_law_is_of_the_release_of_transformers_that_is_meant(cli: Cli) -> None
             cli(*command, "--engine", "laws", "--transformers", meant, "--json").out
         )
         assert answer["transformers"] == meant[:4]
-        assert len(answer["notes"]) == 2  # that it is by law, and attention's
+        assert len(answer["notes"]) == 2  # one about laws, one about attention
         peaks[meant] = answer["needed_bytes"]
     assert peaks["5.24.0"] < peaks["5.23"]  # values of the cache stay in 16 bits
     newer = cli(*command, "--engine", "laws", "--transformers", "5.31.2")
@@ -354,7 +354,7 @@ def test_a_program_has_its_own_transformers(cli: Cli) -> None:
 
 
 def test_the_command_answers_without_pytorch(cli: Cli, tmp_path: Path) -> None:
-    """And its recording replays as any other."""
+    """The recording replays like any other."""
     out = tmp_path / "law.pickle"
     command = ("fit", "gpt2", "--gpu", "RTX 4090", "--batch", "2", "--engine", "laws")
     done = cli(*command, "--json", "-o", str(out))
@@ -378,7 +378,7 @@ def test_the_largest_batch_is_found_by_laws_too(cli: Cli) -> None:
 
 
 def test_what_fits_without_a_limit_is_told_of_the_card_s_memory(cli: Cli) -> None:
-    """All that the model has positions for: found by the first runs, on a card without end."""
+    """The limit is the model's positions, found by the first runs on an unlimited card."""
     done = cli("fit", "gpt2", "--gpu", "L4", "--batch", "2", "--find", "seq", "--engine", "laws",
                "--seq", "1023")  # fmt: skip
     assert "seq=1,024 fits NVIDIA L4, and is the maximum of the model" in done.out

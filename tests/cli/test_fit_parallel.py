@@ -1,4 +1,4 @@
-"""`allocsim fit` of many cards as people type it; formulas need neither PyTorch nor a GPU."""
+"""Tests of `allocsim fit` for many cards, by formula, without PyTorch or a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`allocsim fit --server ENGINE` as people type it: by formula, without PyTorch."""
+"""Tests of `allocsim fit --server ENGINE`, by formula, without PyTorch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`allocsim fit --host-spill`: a card whose driver lends the host's memory."""
+"""Tests of `allocsim fit --host-spill`: the driver extends the card by host memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every option of `fit` against every way of answering: it has an effect, or it is refused."""
+"""Every option of `fit` has an effect on each way of answering, or is refused."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BASES: dict[Way, tuple[str, ...]] = {
     Way.FRONTIER: (*GPT2, *ON, "--find", "batch,seq"),
     Way.FEWEST: (*GPT2, *ON, "--fsdp", "--find", "gpus"),
 }
-"""A command line that is answered in each way."""
+"""A command line for each way of answering."""
 
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "host_spill": ("--host-spill", "2GiB"),
@@ -92,12 +92,12 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "plan": ("--plan",),
     "cards": ("--gpus", "8"),
 }
-"""Each option as it is typed, where there is a choice with the value that is usual."""
+"""Each option with a value, the default one where there is a choice."""
 ALWAYS = ("words", "gpus", "device_memory", "engine")
 
 
 def with_option(way: Way, words: tuple[str, ...]) -> tuple[str, ...]:
-    """The command line of a way, with another option."""
+    """Return the command line of a way with another option."""
     at = 3 if way is Way.COMMAND else len(BASES[way])
     return (*BASES[way][:at], *words, *BASES[way][at:])
 

@@ -1,4 +1,4 @@
-"""`allocsim gate`: exit codes for scripts, a baseline that is written when asked, and refusals."""
+"""Tests of `allocsim gate`: exit codes, writing the baseline, and refused arguments."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BASELINE = Path(__file__).parents[1] / "gate" / "gpt2.json"
 
 
 def test_our_own_program_is_within_its_baseline(cli: Cli, traces: Path) -> None:
-    """What a project's CI runs: here over the recording of a program of traces/counted."""
+    """As in a project's CI, for the recording of a program in traces/counted."""
     file = traces / "counted" / "gpt2-torch2.15.npz.gz"
     done = cli("gate", file, "--baseline", BASELINE, "--tolerance", "0%")
     assert (done.code, done.err) == (0, "")

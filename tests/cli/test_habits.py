@@ -1,4 +1,4 @@
-"""What people expect of any command line: the order of need, a hint at a slip, completion."""
+"""Conventions of command lines: order of commands, suggestions after a typo, completion."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_where_nothing_is_near_nothing_is_suggested(cli: Cli, arguments: str) ->
 
 
 def completed(script: str, *words: str) -> set[str]:
-    """What bash offers for the last of the words of a command line."""
+    """Return the completions that bash offers for the last word."""
     line = " ".join(f"'{word}'" for word in words)
     asked = f"COMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; _shtab_allocsim"
     told = 'printf "%s\\n" "${COMPREPLY[@]}"'

@@ -1,4 +1,4 @@
-"""`allocsim lint` and `allocsim stats`: what they print, and the exit codes of a linter."""
+"""Tests of `allocsim lint` and `allocsim stats`: output and exit codes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WHOLE = "gpt2-ragged-oom-torch2.15.pickle.gz"
 
 @pytest.fixture
 def late(tmp_path: Path) -> Path:
-    """A recording that lost its first four entries."""
+    """Write a recording that lost its first four entries."""
     snapshot = training_step().snapshot()
     snapshot["allocator_settings"] = CachingAllocator().snapshot()["allocator_settings"]
     del snapshot["device_traces"][0][:4]
@@ -63,7 +63,7 @@ def test_the_document_has_every_finding(cli: Cli, late: Path) -> None:
 def test_the_page_shows_what_is_printed(
     cli: Cli, traces: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Commands that end with exit code 1 are left out by the tests of the pages."""
+    """The tests of the pages omit commands that end with exit code 1."""
     monkeypatch.chdir(traces.parent)
     page = (traces.parent / "docs" / "lint.md").read_text()
     failing = re.findall(r"code 1 -->\n```sh\n(.*)\n```\n\n```text\n((?:.*\n)*?)```", page)

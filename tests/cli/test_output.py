@@ -1,4 +1,4 @@
-"""What `-o` must not write to: every command says so before it reads anything."""
+"""Every command refuses a wrong `-o` before it reads anything."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ ENDINGS = {
     "scale": ".npz",
     "synth": ".npz",
 }
-"""In which the name of something that the command writes may end."""
+"""Ending of the output file of each command."""
 OF_TWO = [name for name, words in COMMANDS.items() if "{b}" in words]
 
 
 def command(name: str, *files: Path) -> list[str]:
-    """The command line, which reads `files`."""
+    """Return the command line for `files`."""
     a, *more = files
     return [each.format(a=a, b=more[0] if more else a) for each in COMMANDS[name]]
 
 
 def refused(done: Any, sentence: str) -> None:
-    """Assert that it is this sentence alone."""
+    """Assert that the error is exactly this sentence."""
     assert (done.code, done.out, done.err) == (2, "", f"allocsim: {sentence}\n")
 
 
@@ -52,7 +52,7 @@ def refused(done: Any, sentence: str) -> None:
 def test_what_is_read_is_not_written_over(
     cli: Cli, tmp_path: Path, name: str, files: Callable[[Path, Path], tuple[Path, ...]]
 ) -> None:
-    """By whatever name, whichever of the files it is: a recording cannot be made again."""
+    """Under any name: a recording cannot be made again."""
     recording = tmp_path / f"run{ENDINGS[name]}"
     link = tmp_path / f"link{ENDINGS[name]}"
     recording.write_text("not looked at")

@@ -1,4 +1,4 @@
-"""`allocsim plot` from the outside."""
+"""Tests of `allocsim plot`."""
 
 from __future__ import annotations
 

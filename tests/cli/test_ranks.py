@@ -1,4 +1,4 @@
-"""`allocsim ranks`: a screen of the ranks of a job, and JSON."""
+"""Tests of `allocsim ranks`: one screen for a job, and JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Cli = Callable[..., Any]
 
 @pytest.fixture
 def job(tmp_path: Path) -> Path:
-    """Sixteen ranks of a long name, each asking for 2 MiB more, and one that is no recording."""
+    """Write sixteen ranks with a long name, each 2 MiB larger, and a file of another kind."""
     folder = tmp_path / "a_folder_with_quite_a_long_name" / "and_another_one_below_it"
     folder.mkdir(parents=True)
     for rank in range(16):

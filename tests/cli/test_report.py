@@ -1,4 +1,4 @@
-"""`allocsim report` from the outside."""
+"""Tests of `allocsim report`."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_what_cannot_be_written_is_one_sentence(
 
 
 def test_every_device_with_entries_is_in_the_page(cli: Callable[..., Any], tmp_path: Path) -> None:
-    """And one line to paste for all of them."""
+    """The page has one line to paste for all devices."""
     recording, file = tmp_path / "two.npz", tmp_path / "two.html"
     write_npz(of_two_devices(oom()), recording)
     outcome = cli("report", recording, "-o", file)

@@ -1,4 +1,4 @@
-"""`allocsim scale` as people type it: recordings with their sizes, and a size to predict."""
+"""Tests of `allocsim scale`: recordings with their sizes, and a size to predict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a command says of odd input is true, in plain English, and never Python's own text."""
+"""Messages about odd input are true, in plain English, and never Python's own text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PYTHON_S_OWN = ("invalid literal", "could not convert", "index out of range", "E
 
 
 def said(done: Any) -> str:
-    """The sentence of a refusal."""
+    """Return the sentence of a refusal."""
     assert (done.code, done.out) == (2, "")
     assert done.err.count("\n") == 1
     for words in PYTHON_S_OWN:
@@ -170,7 +170,7 @@ def test_one_entry_is_not_entries(cli: Cli, tmp_path: Path) -> None:
 def test_a_formula_says_what_it_assumes_and_a_law_does_not(
     cli: Cli, options: str, differs: tuple[str, ...]
 ) -> None:
-    """Both answer the same question by default, with other defaults."""
+    """Both answer the same question with different defaults."""
     words = ["fit", "Llama-3.2-1B", "--gpu", "RTX 4090", "--engine", "formula", *options.split()]
     notes = json.loads(cli(*words, "--json").out)["notes"]
     assert len(notes) == bool(differs)

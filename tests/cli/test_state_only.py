@@ -1,4 +1,4 @@
-"""A snapshot without a history: what it can show is shown, the rest is refused in a sentence."""
+"""A snapshot without a history: supported commands answer, others refuse in one sentence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`allocsim step`: on a recording, a kind, a script, and in a session through a pipe."""
+"""Tests of `allocsim step` on a recording, a kind, a script, and a piped session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`allocsim synth` from the command line."""
+"""Tests of `allocsim synth`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`allocsim top`: the contract of its JSON, its options, and what it refuses."""
+"""Tests of `allocsim top`: its JSON, its options, and refused arguments."""
 
 from __future__ import annotations
 

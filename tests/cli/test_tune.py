@@ -1,4 +1,4 @@
-"""`allocsim tune` as a user types it; the figures are those of real PyTorch's own runs."""
+"""Tests of `allocsim tune` against figures of real PyTorch runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CONFS = [
 
 
 def what_happened(traces: Path) -> dict[str, dict[str, Any]]:
-    """The runs of real PyTorch on a device of 24,000 MiB, by option string."""
+    """Return the runs of real PyTorch on a device of 24,000 MiB, by option string."""
     runs = json.loads((traces / "gpt2-ragged-what-if.json").read_text())["runs"]
     return {run["conf"]: run for run in runs if run["device_memory"] == 24_000 << 20}
 
@@ -74,7 +74,7 @@ def test_the_document_has_what_the_contract_names(tuned: dict[str, Any]) -> None
     assert tuned["best"]["conf"] == "expandable_segments:True"
     assert tuned["best"]["env"] == "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
     assert tuned["best"]["saved_bytes"] == 9_256_828_928 - 6_134_169_600
-    # The peak of live bytes under expandable segments, which waste no block's end.
+    # The peak of live bytes under expandable segments, which waste no end of a block.
     assert tuned["bounds"]["peak_live_bytes"] == 5_670_153_216
 
 

@@ -1,4 +1,4 @@
-"""Several devices in one recording: each figure and note names its device, or one is chosen."""
+"""Several devices in one recording: figures and notes name the device, or one is chosen."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Cli = Callable[..., Done]
 
 @pytest.fixture
 def both(tmp_path: Path) -> Path:
-    """Device 0 ran out of memory at 1 GiB; device 1 did not, and nothing tells its size."""
+    """Write a recording: device 0 ran out of memory at 1 GiB; device 1 has an unknown size."""
     first = CachingAllocator("1GiB", record_history=True)
     for _ in range(3):
         first.free(first.malloc(310 * MIB))

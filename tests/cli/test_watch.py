@@ -1,4 +1,4 @@
-"""`allocsim watch`: a line for each recording, the verdict on those that failed, and its ends."""
+"""Tests of `allocsim watch`: a line per recording, verdicts of failed ones, and the exit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two runs side by side, as it is read: a screen of text, and JSON that adds up."""
+"""Text and JSON of a comparison."""
 
 from __future__ import annotations
 

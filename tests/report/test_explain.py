@@ -1,4 +1,4 @@
-"""The words of an explained recording."""
+"""Texts of an explained recording."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Explained = tuple[Run, DeviceExplanation]
 
 @pytest.fixture(scope="module")
 def explained(tmp_path_factory: pytest.TempPathFactory) -> Explained:
-    """A device of 100 MiB, full but for 4, with 30 blocks of 3 MiB in the way of 90."""
+    """Return a device of 100 MiB, full but for 4, with 30 blocks of 3 MiB that prevent 90 MiB."""
     gpu = CachingAllocator("100MiB", record_history=True)
     gpu.free(gpu.malloc(96 * MIB))
     for _ in range(30):

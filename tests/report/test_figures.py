@@ -1,4 +1,4 @@
-"""Figures: units on every axis, the numbers behind the lines, and captions that admit it all."""
+"""Figures: units on every axis, the numbers of the lines, and complete captions."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def classic() -> Picture:
 
 
 def words_of(figure: Figure) -> str:
-    """Title and caption, unwrapped."""
+    """Return title and caption, unwrapped."""
     return " ".join(f"{figure.get_suptitle()} {figure.get_supxlabel()}".split())
 
 
@@ -214,7 +214,7 @@ def _lightness(colour: str) -> float:
 
 
 def rows(*settings: tuple[str, int, int, int, int]) -> str:
-    """What `allocsim tune --json` prints: (conf, MiB, allocs, retries, errors)."""
+    """Return `allocsim tune --json` of settings (conf, MiB, allocs, retries, errors)."""
     return json.dumps(
         {
             "rows": [

@@ -1,4 +1,4 @@
-"""The report's page: whole, quiet, exact, and readable without a script."""
+"""The report page: complete, without requests, exact, and readable without scripts."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def page_of(recording: Recording) -> tuple[Picture, Page]:
 
 @pytest.fixture(scope="module")
 def gpt2() -> tuple[Picture, str, Page]:
-    """A real recording that ends out of memory, explained and under two other settings."""
+    """Return a real recording that ends out of memory, explained and under two other settings."""
     recording = load(OOM)
     picture, shortages, case = looked_at(recording)
     found = recommend([case], Setting(picture.run.conf))
@@ -146,7 +146,7 @@ def test_the_columns_are_the_picture(classic: tuple[Picture, Page]) -> None:
 @pytest.mark.skipif(NODE is None, reason="node is not installed")
 @pytest.mark.parametrize("first", [0x7F00 << 32, 0xFF00 << 48])
 def test_the_page_names_addresses_to_the_byte(first: int) -> None:
-    """Of 64 bits too, as an Intel GPU has them, which no number of JavaScript is."""
+    """Also 64-bit addresses, as on Intel GPUs, which exceed JavaScript's exact integers."""
     recorder = Recorder("1GiB", base_address=first)
     sizes = (3 * MIB, 512, 30 * MIB, 700_000, 3 * MIB)
     addresses = [recorder.malloc(size, -1) for size in sizes]
@@ -174,7 +174,7 @@ def test_steps_and_phases_travel_as_columns(gpt2: tuple[Picture, str, Page]) -> 
 def test_times_are_told_where_a_clock_was_read(
     gpt2: tuple[Picture, str, Page], classic: tuple[Picture, Page]
 ) -> None:
-    """A model that counts its entries instead has read none."""
+    """A model that counts entries has no clock."""
     picture, _, page = gpt2
     time = page.columns()["time"]
     assert picture.trace.time_us is not None
@@ -220,7 +220,7 @@ def test_a_recording_cannot_write_into_the_page() -> None:
 
 
 def test_a_short_run_has_a_row_for_each_entry(classic: tuple[Picture, Page]) -> None:
-    """And no row that goes from an entry to itself."""
+    """No row goes from an entry to itself."""
     _, page = classic
     memory = next(table for table in page.tables if table[0][0] == "entries")
     assert [row[0] for row in memory[1:]] == [str(entry) for entry in range(16)]
@@ -229,7 +229,7 @@ def test_a_short_run_has_a_row_for_each_entry(classic: tuple[Picture, Page]) -> 
 
 
 def test_every_block_has_its_own_line() -> None:
-    """Only the colours of the map are shared by all but the first six."""
+    """Only the colours of the map are shared beyond the first six."""
     _, page = page_of(load(OOM))
     about = page.about()
     owners = [about["owners"][int(i)] for i in page.columns()["block.owner"]]

@@ -1,4 +1,4 @@
-"""What `allocsim record` says at the end: what was written, how it ended, and what to do next."""
+"""The final text of `allocsim record`: the file, the outcome, and the next command."""
 
 from __future__ import annotations
 

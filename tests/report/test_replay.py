@@ -1,4 +1,4 @@
-"""The words of a replay's report, for runs that no recording in the tree shows."""
+"""Texts of a replay for runs that are in no recording of the repository."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ OOM = Path(__file__).parents[2] / "traces" / "gpt2-ragged-oom-torch2.15.pickle.g
 
 @pytest.fixture(scope="module")
 def run() -> Run:
-    """A replay that ended out of memory."""
+    """Return a replay that ended out of memory."""
     return replay(load(OOM))
 
 
 @pytest.fixture(scope="module")
 def shortage(run: Run) -> Shortage:
-    """Its one error."""
+    """Return its only error."""
     return shortages_of(run.devices[0])[0]
 
 
 def lines_of(run: Run, *shortages: Shortage) -> list[str]:
-    """The report without a cure."""
+    """Return the report without a cure."""
     return replay_text(run, {0: shortages}).splitlines()
 
 
 def with_fidelity(run: Run, fidelity: Fidelity | None) -> Run:
-    """The same run with another verdict on its first device."""
+    """Return the run with another fidelity of its first device."""
     device = dataclasses.replace(run.devices[0], fidelity=fidelity)
     return dataclasses.replace(run, devices=(device,))
 
@@ -100,7 +100,7 @@ def test_the_document_counts_what_the_text_counts(run: Run, shortage: Shortage) 
 
 
 def test_idle_is_told_where_most_was_in_use_and_at_its_most(run: Run, shortage: Shortage) -> None:
-    """Reserved memory is flat: its first peak says nothing of what was idle when it was needed."""
+    """Reserved memory is constant, so its first peak does not show the unused memory."""
     flat = Timeline(np.array([1, 2, 3]), np.array([1, 9, 4]) * GIB, np.array([10, 10, 10]) * GIB)
     device = dataclasses.replace(run.devices[0], timeline=flat)
     told = lines_of(dataclasses.replace(run, devices=(device,)), shortage)

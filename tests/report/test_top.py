@@ -1,4 +1,4 @@
-"""Who held memory, as it is read: a screen of text, JSON, and stacks for flame graph viewers."""
+"""Owners of memory as text, JSON, and stacks for flame graph viewers."""
 
 from __future__ import annotations
 

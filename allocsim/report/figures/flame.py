@@ -41,7 +41,7 @@ _MARGIN = 3
 _FEWEST_LETTERS = 4
 _NARROW = 1 / 300
 """Share of the axis below which a box has no outline, since the outline would hide it."""
-_MIXED = "of several"
+_MIXED = "several categories"
 
 
 def flame_figure(top: Top, theme: Theme = LIGHT, *, is_one_of: bool = False) -> Figure:
