@@ -10,7 +10,7 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from allocsim.cli.usage import Parser, change, count, fraction, memory_size
+from allocsim.cli.usage import Parser, change, count, device_size, fraction, memory_size
 
 if TYPE_CHECKING:
     from allocsim.engine import Hints
@@ -26,7 +26,7 @@ _SHARED: dict[str, dict[str, Any]] = {
     "--conf": {"metavar": "CONF", "help": "PYTORCH_CUDA_ALLOC_CONF of the replay; '' for none"},
     "--device-memory": {
         "metavar": "SIZE",
-        "type": memory_size,
+        "type": device_size,
         "help": "memory of the device, e.g. 24GiB (default: as recorded)",
     },
     "--host-spill": {

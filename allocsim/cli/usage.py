@@ -16,6 +16,7 @@ __all__ = [
     "UsageError",
     "change",
     "count",
+    "device_size",
     "fraction",
     "is_there",
     "memory_size",
@@ -30,6 +31,7 @@ __all__ = [
 
 _LARGEST_DEVICE = 1 << 60
 _MOST_DIGITS = 9
+_LEAST_DEVICE = 1024
 _MOMENTS = ("peak", "oom", "end")
 _LONGEST_SENTENCE = 1000
 _MOST_PROCESSES = 1024
@@ -102,6 +104,14 @@ def memory_size(text: str) -> int:
         raise argparse.ArgumentTypeError(
             f"size {text[:80]!r} is out of range; expected 1 to 2**60 bytes"
         )
+    return size
+
+
+def device_size(text: str) -> int:
+    """Parse the memory of a device; refuse a small number that lacks its unit."""
+    size = memory_size(text)
+    if text.strip().isdigit() and size < _LEAST_DEVICE:
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is {size} bytes; did you mean {size}GiB?")
     return size
 
 

@@ -89,6 +89,7 @@ def test_recordings_with_nothing_to_replay(cli: Cli, name: str, words: str) -> N
         (["--conf", "x" * 10_000], "xxx"),
         (["--device-memory", "banana"], "banana"),
         (["--device-memory", "0"], "'0'"),
+        (["--device-memory", "24"], "did you mean 24GiB?"),
         (["--device-memory", "9" * 30 + "TiB"], "9999"),
         (["--torch", "1.0"], "1.0"),
         (["--torch", "banana"], "banana"),
