@@ -281,4 +281,4 @@ def test_a_release_that_changes_nothing_takes_the_rows_of_the_guide(tmp_path: Pa
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert f"PyTorch's release, {FIRST} to {NEXT}" in done.stdout
+    assert f"release of PyTorch, {FIRST} to {NEXT}" in done.stdout
