@@ -1,7 +1,7 @@
 """What the core keeps numbers and named blocks in: lists and a dictionary, C arrays where compiled.
 
 Rule: the same calls do the same with either; only how long they take differs.  The C arrays are in
-_columns.pyx, beside which hatch_build.py says what of the core is compiled, and how.
+_columns.pyx; setup.py selects the modules that are compiled.
 """
 
 from __future__ import annotations

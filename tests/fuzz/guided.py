@@ -2,7 +2,7 @@
 
     python -m tests.fuzz.guided --inputs 20000 --target recording --keep FOLDER
 
-Needs `pip install allocsim[fuzz]`.  A fault is left in the working directory as crash-*, oom-* or
+Needs `pip install --group fuzz`.  A fault is left in the working directory as crash-*, oom-* or
 timeout-* (beyond `limits.py`), and the exit code is not 0 then.  What atheris itself
 keeps grows by some 20 KiB an input and counts: go on every 20,000 in a new process (--keep).
 """
