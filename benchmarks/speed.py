@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allocsim.core import NEWEST, CachingAllocator
-from allocsim.core.stats import Folder, fold_records
+from allocsim.core.journal import Folder, fold_records
 from allocsim.engine.drive import Drive
 from allocsim.engine.fold import fold
 from allocsim.engine.plan import Steps

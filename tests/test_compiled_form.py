@@ -30,7 +30,7 @@ def test_only_operations_on_c_arrays_differ() -> None:
     ("old", "new"),
     [
         ("rounded < oversize or", "rounded <= oversize or"),
-        ("idle -= 4", "idle -= 3"),
+        ("split_change -= OWN_STEP", "split_change -= OWN_PLUS"),
         ("kind == BRIEF and", "kind <= BRIEF and"),
         ("named.pop(name, None)", "named.pop(name)"),
     ],

@@ -16,16 +16,16 @@ from allocsim.core._columns cimport (
 from allocsim.core.block cimport Block
 from allocsim.core.pool cimport BlockPool, FreeBlocks
 
-from allocsim.core import fast_path
-from allocsim.core.constants import MIN_BLOCK_SIZE as _MIN_BLOCK_SIZE, SMALL_SIZE as _SMALL_SIZE
+from allocsim.core import constants, fast_path, journal
 from allocsim.core.fast_path import MAX_SPARE, plain_pools
 from allocsim.core.history import TraceEntry
-from allocsim.core.pool import FreeBlocks as new_free_blocks, KeyLayout, least_room
-from allocsim.core.stats import FOLD_AT
+from allocsim.core.journal import FOLD_AT
+from allocsim.core.pool import FreeBlocks as new_free_blocks, least_expandable_size
+from allocsim.core.sort_key import KeyLayout
 
 __all__ = ["play"]
 
-# Values of fast_path.py and constants.py that the C compiler must know; checked below.
+# Constants of fast_path.py, constants.py and journal.py as numbers of C; checked below.
 cdef enum:
     BRIEF = 0
     MALLOC = 1
@@ -34,14 +34,28 @@ cdef enum:
     FREE_COMPLETED = 4
     MIN_BLOCK_SIZE = 512
     SMALL_SIZE = 1048576
+    BYTES = 16
+    OWN = 2
+    OWN_MINUS = -2
+    OWN_PLUS = 6
+    OWN_STEP = 4
+    SPLIT = 2
 
-if (MIN_BLOCK_SIZE, SMALL_SIZE) != (_MIN_BLOCK_SIZE, _SMALL_SIZE) or [
-    BRIEF, MALLOC, FREE, FREE_REQUESTED, FREE_COMPLETED
-] != [
-    fast_path.BRIEF, fast_path.MALLOC, fast_path.FREE, fast_path.FREE_REQUESTED,
-    fast_path.FREE_COMPLETED
-]:
-    raise ImportError("allocsim.core._fast_path was built from other constants; build it again")
+_OF_C = {
+    fast_path: {
+        "BRIEF": BRIEF, "MALLOC": MALLOC, "FREE": FREE, "FREE_REQUESTED": FREE_REQUESTED,
+        "FREE_COMPLETED": FREE_COMPLETED,
+    },
+    constants: {"MIN_BLOCK_SIZE": MIN_BLOCK_SIZE, "SMALL_SIZE": SMALL_SIZE},
+    journal: {
+        "BYTES": BYTES, "OWN": OWN, "OWN_MINUS": OWN_MINUS, "OWN_PLUS": OWN_PLUS,
+        "OWN_STEP": OWN_STEP, "SPLIT": SPLIT,
+    },
+}
+for _module, _numbers in _OF_C.items():
+    for _name, _number in _numbers.items():
+        if getattr(_module, _name) != _number:
+            raise ImportError(f"_fast_path.pyx has {_name} = {_number}; {_module.__name__} differs")
 
 cdef extern from *:
     """
@@ -52,7 +66,7 @@ cdef extern from *:
     """
     const int64_t UNLIMITED, LARGEST_REQUEST
 
-_NOTHING = new_free_blocks(KeyLayout())
+_NO_FREE_BLOCKS = new_free_blocks(KeyLayout())
 
 
 def play(heap, private, pending, steps, dict waiting, moved_list, places_list=None):
@@ -65,11 +79,12 @@ def play(heap, private, pending, steps, dict waiting, moved_list, places_list=No
     cdef FreeBlocks free, small_free, large_free
     cdef Keys keys
     cdef Names named
-    cdef Blocks found
+    cdef Blocks blocks
     cdef list spare
-    cdef Block tail, block, other, following, prev, before, after, asked, freed, held
-    cdef int64_t rounded, size, whole, rest, given, merged, idle, back, n_before, at
-    cdef int64_t oversize, most_waste, large_rest, least_rest
+    cdef Block tail, block, other, following, prev, before, after, suspended, freed, held
+    cdef int64_t rounded, size, found_size, rest, block_size, merged, n_before, at
+    cdef int64_t split_change, split_undone, splits
+    cdef int64_t oversize, max_rounding, large_rest, least_rest
     cdef uint64_t name, stream, keys_stream, key, ptr
     cdef int kind, is_small, size_shift, place_shift
     cdef bint has_oversize, counts_searches, is_plain, is_split, numbers_objects, cuts_oversize
@@ -84,7 +99,7 @@ def play(heap, private, pending, steps, dict waiting, moved_list, places_list=No
     place_shift = 63 if numbers_objects else heap.layout.place_shift
     config, rounded_sizes = heap.config, heap.rounded_sizes
     is_plain = not config.rounds_to_power2
-    oversize, most_waste = min(config.max_split_size, UNLIMITED), config.max_non_split_rounding
+    oversize, max_rounding = min(config.max_split_size, UNLIMITED), config.max_non_split_rounding
     has_oversize = oversize != UNLIMITED
     cuts_oversize = config.expandable_segments
     large_rest = MIN_BLOCK_SIZE if config.expandable_segments else large.least_rest
@@ -94,9 +109,9 @@ def play(heap, private, pending, steps, dict waiting, moved_list, places_list=No
     oversize_allocations = stats.oversize_allocations
     sizes, requests, inactive = stats.journal[:3]
     n_before = sizes.n
-    left = None
+    declined = None
     keys_stream = -1
-    small_free = large_free = _NOTHING
+    small_free = large_free = _NO_FREE_BLOCKS
     while advance(rows):
         fetch_ahead(rows, named)
         kind, name, size, stream = rows.kind, rows.name, rows.size, rows.stream
@@ -106,7 +121,7 @@ def play(heap, private, pending, steps, dict waiting, moved_list, places_list=No
                 small_free, large_free = small.of(stream), large.of(stream)
             # Checked before rounding, so that the rounded size fits its C type.
             if size <= 0 or size > LARGEST_REQUEST:
-                left = rows.current()
+                declined = rows.current()
                 break
             rounded = (size + 511) & -512 if is_plain else rounded_sizes[size]
             if rounded <= SMALL_SIZE:
@@ -115,27 +130,27 @@ def play(heap, private, pending, steps, dict waiting, moved_list, places_list=No
             else:
                 pool, free = large, large_free
                 least_rest, is_small = large_rest, 0
-            # Rule 1.5: best fit.
-            keys, found = free.keys, free.blocks
+            # Rule 1.5: best fit
+            keys, blocks = free.keys, free.blocks
             at = first_not_below(keys, <uint64_t> rounded << size_shift, 0, keys.n)
             if at == keys.n:
-                left = rows.current()
+                declined = rows.current()
                 break
-            tail = block_at(found, at)
+            tail = block_at(blocks, at)
             expandable = tail.expandable
             if expandable is not None:
-                # Rule 4.4: the hole with the least room.
+                # Rule 4.4: the least expandable size
                 following = tail.next
                 if following is not None and not following.mapped:
-                    at = least_room(found, at)
-                    tail = block_at(found, at)
+                    at = least_expandable_size(blocks, at)
+                    tail = block_at(blocks, at)
                     expandable = tail.expandable
-            whole = tail.size
-            rest = whole - rounded
-            if has_oversize and whole >= oversize:
-                # Rule 1.6: oversize blocks.
-                if rounded < oversize or rest >= most_waste:
-                    left = rows.current()
+            found_size = tail.size
+            rest = found_size - rounded
+            if has_oversize and found_size >= oversize:
+                # Rule 1.6: oversize blocks
+                if rounded < oversize or rest >= max_rounding:
+                    declined = rows.current()
                     break
                 if not cuts_oversize:
                     rest = 0
@@ -143,21 +158,20 @@ def play(heap, private, pending, steps, dict waiting, moved_list, places_list=No
             if counts_searches:
                 pool.search_calls += 1
             if kind == BRIEF and not numbers_objects and not has_name(named, name):
-                # Rules 1.7 and 2.2: a free right after its malloc undoes the split.
                 advance(rows)
                 ptr = tail.ptr
                 is_split = tail.prev is not None or tail.next is not None
                 if rest >= least_rest:
-                    given = rounded
-                    idle = 2 if is_split else 16 * rest + 2
-                    back = 2 if is_split else -16 * rest - 2
+                    block_size = rounded
+                    split_change = OWN if is_split else BYTES * rest + SPLIT
+                    split_undone = OWN if is_split else -BYTES * rest - SPLIT
                 else:
-                    given = whole
-                    idle = -2 if is_split else 0
-                    back = 6 if is_split else 0
+                    block_size = found_size
+                    split_change = OWN_MINUS if is_split else 0
+                    split_undone = OWN_PLUS if is_split else 0
                 if expandable is not None:
-                    idle = back = 0
-                if has_oversize and given >= oversize:
+                    split_change = split_undone = 0
+                if has_oversize and block_size >= oversize:
                     oversize_allocations.decrease(1)
                 tail.requested_size = size
                 tail.gc_base = pool.search_calls
@@ -168,15 +182,15 @@ def play(heap, private, pending, steps, dict waiting, moved_list, places_list=No
                 elif places is not None:
                     places.push(ptr)
                     places.push(ptr)
-                sizes.push(given)
-                sizes.push(-given)
+                sizes.push(block_size)
+                sizes.push(-block_size)
                 requests.push(size)
                 requests.push(size)
-                inactive.push(idle + is_small)
-                inactive.push(back + is_small)
+                inactive.push(split_change + is_small)
+                inactive.push(split_undone + is_small)
                 continue
             if rest >= least_rest:
-                # Rule 1.7: split; the old object becomes the tail.
+                # Rule 1.7: a new object for the front; the old one is the tail
                 ptr, prev = tail.ptr, tail.prev
                 if spare:
                     block = spare.pop()
@@ -197,145 +211,144 @@ def play(heap, private, pending, steps, dict waiting, moved_list, places_list=No
                 ptr += rounded
                 tail.ptr = ptr
                 tail.size = rest
-                # The tail can only move to the front.
                 key = tail.key = tail.key - (
                     (<uint64_t> rounded << size_shift) - (rounded >> place_shift)
                 )
                 if at and keys.data[at - 1] > key:
-                    move_lower(keys, found, at, key)
+                    move_lower(keys, blocks, at, key)
                 else:
                     keys.data[at] = key
-                idle = 2
+                split_change = OWN
                 if prev is not None:
                     prev.next = block
                 elif tail.next is None:
-                    idle = 16 * rest + 2
+                    split_change = BYTES * rest + SPLIT
             else:
-                take_free(keys, found, at)
+                take_free(keys, blocks, at)
                 block = tail
                 block.key = 0
-                rounded = whole
+                rounded = found_size
                 is_split = block.prev is not None or block.next is not None
-                idle = -2 if is_split else 0
+                split_change = OWN_MINUS if is_split else 0
             block.allocated = True
             block.requested_size = size
             put_named(named, name, block)
             if history is not None:
-                # Rule 6.2: the history entry of a request.
+                # Rule 6.2: the history entry of a request
                 history.append(TraceEntry("alloc", block.ptr, size, stream, pool.id))
             elif places is not None:
                 places.push(block.ptr)
             sizes.push(rounded)
             requests.push(size)
-            inactive.push(idle + is_small if expandable is None else is_small)
+            inactive.push(split_change + is_small if expandable is None else is_small)
         elif kind == FREE:
             freed = take_named(named, name)
             if freed is None:
-                left = rows.current()
+                declined = rows.current()
                 break
-            block, given = freed, freed.size
+            block, block_size = freed, freed.size
             if block.stream_uses is not None or (
                 places is not None and (block.requested_size != size or block.stream != stream)
             ):
                 put_named(named, name, block)
-                left = rows.current()
+                declined = rows.current()
                 break
-            if has_oversize and given >= oversize:
+            if has_oversize and block_size >= oversize:
                 oversize_allocations.decrease(1)
             pool, ptr = block.pool, block.ptr
             free = block.free
-            keys, found = free.keys, free.blocks
+            keys, blocks = free.keys, free.blocks
             block.allocated = False
             if history is not None:
-                # Rule 6.2: the history entries of a free.
+                # Rule 6.2: the history entries of a free
                 requested = block.requested_size
                 history.append(TraceEntry("free_requested", ptr, requested, block.stream, pool.id))
                 history.append(TraceEntry("free_completed", ptr, requested, block.stream, pool.id))
             elif places is not None:
                 places.push(ptr)
-            # Rule 2.2: merge with both neighbours.
-            merged, idle, at = given, 6, -1
+            # Rule 2.2: merge with both neighbours
+            merged, split_change, at = block_size, OWN_PLUS, -1
             other = block.next
             if other is not None and other.key:
                 key = other.key
                 at = first_not_below(keys, key, 0, keys.n)
                 other.key = 0
                 merged += other.size
-                idle = 2
+                split_change = OWN
                 after = block.next = other.next
                 if after is not None:
                     after.prev = block
-                if other.is_ours:
+                if other.is_reusable:
                     spare.append(other)
             other = block.prev
             if other is not None and other.key:
                 if at >= 0:
-                    take_free(keys, found, at)
+                    take_free(keys, blocks, at)
                 key = other.key
                 at = first_not_below(keys, key, 0, keys.n)
                 other.key = 0
                 key += (<uint64_t> merged << size_shift)
                 merged += other.size
-                idle -= 4
+                split_change -= OWN_STEP
                 block.ptr = other.ptr
                 before = block.prev = other.prev
                 if before is not None:
                     before.next = block
-                if other.is_ours:
+                if other.is_reusable:
                     spare.append(other)
             elif at >= 0:
-                key += ((<uint64_t> given << size_shift) - (given >> place_shift))
+                key += ((<uint64_t> block_size << size_shift) - (block_size >> place_shift))
             else:
-                key = (<uint64_t> given << size_shift) + (block.rank + ptr >> place_shift)
+                key = (<uint64_t> block_size << size_shift) + (block.rank + ptr >> place_shift)
             if numbers_objects:
                 key = (<uint64_t> merged << size_shift) + block.rank
             block.size = merged
             block.key = key
             if at >= 0 and (at + 1 == keys.n or keys.data[at + 1] > key):
-                # The merged block can only move to the back.
                 keys.data[at] = key
-                replace_block(found, at, block)
+                replace_block(blocks, at, block)
             elif at >= 0:
-                replace_block(found, at, block)
-                move_higher(keys, found, at, key)
+                replace_block(blocks, at, block)
+                move_higher(keys, blocks, at, key)
             else:
-                put_free(keys, found, key, block)
+                put_free(keys, blocks, key, block)
             block.gc_base = pool.search_calls
             if block.expandable is not None:
-                idle = 0
+                split_change = 0
             elif block.prev is None and block.next is None:
-                idle = 16 * (given - merged) + (idle - 6) // 2
-            sizes.push(-given)
+                splits = (split_change - OWN_PLUS) // OWN_STEP
+                split_change = BYTES * (block_size - merged) + SPLIT * splits
+            sizes.push(-block_size)
             requests.push(block.requested_size)
-            inactive.push(idle + 1 if pool.is_small else idle)
+            inactive.push(split_change + 1 if pool.is_small else split_change)
         elif kind == FREE_REQUESTED:
-            asked = take_named(named, name)
-            if asked is None:
-                left = rows.current()
+            suspended = take_named(named, name)
+            if suspended is None:
+                declined = rows.current()
                 break
             if places is not None:
-                if asked.requested_size != size or asked.stream != stream:
-                    put_named(named, name, asked)
-                    left = rows.current()
+                if suspended.requested_size != size or suspended.stream != stream:
+                    put_named(named, name, suspended)
+                    declined = rows.current()
                     break
-                places.push(asked.ptr)
-            if has_oversize and asked.size >= oversize:
+                places.push(suspended.ptr)
+            if has_oversize and suspended.size >= oversize:
                 oversize_allocations.decrease(1)
-            asked.allocated = False
-            waiting[name] = pending.add_requested(asked)
+            suspended.allocated = False
+            waiting[name] = pending.add_requested(suspended)
             moved.add(sizes, n_before)
-            moved.push(-asked.size)
+            moved.push(-suspended.size)
             n_before = sizes.n
         elif kind == FREE_COMPLETED:
             waited = waiting.pop(name, None)
             if waited is None:
-                left = rows.current()
+                declined = rows.current()
                 break
             if places is not None:
                 held = waited.block
                 if held is None or held.requested_size != size or held.stream != stream:
                     waiting[name] = waited
-                    left = rows.current()
+                    declined = rows.current()
                     break
                 places.push(held.ptr)
             moved.add(sizes, n_before)
@@ -343,7 +356,7 @@ def play(heap, private, pending, steps, dict waiting, moved_list, places_list=No
             moved.push(0)
             n_before = sizes.n
         else:
-            left = rows.current()
+            declined = rows.current()
             break
     moved.add(sizes, n_before)
     del spare[MAX_SPARE:]
@@ -353,4 +366,4 @@ def play(heap, private, pending, steps, dict waiting, moved_list, places_list=No
         moved_list += moved
     if places is not places_list:
         places_list += places
-    return left
+    return declined

@@ -12,7 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allocsim.arrays import int_column
-from allocsim.core import IS_COMPILED, SHORT, GroupMoves, Journal, Moves, fold_records
+from allocsim.core import (
+    IS_COMPILED,
+    SHORT,
+    GroupMoves,
+    Journal,
+    Moves,
+    decode_long,
+    decode_short,
+    decode_wait,
+    fold_records,
+)
 
 __all__ = ["fold", "fold_allocated", "fold_columns"]
 
@@ -34,9 +44,9 @@ def fold_columns(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
     sign = np.sign(sizes)
     is_small = inactive & 1
     is_short = np.abs(inactive) < SHORT
-    inactive = inactive >> 1
-    splits = np.where(is_short, inactive >> 1, ((inactive + 4) & 7) - 4)
-    split_bytes = np.where(is_short, sizes * -(inactive & 1), (inactive - splits) >> 3)
+    short, long = decode_short(inactive, sizes), decode_long(inactive)
+    splits = np.where(is_short, short[0], long[0])
+    split_bytes = np.where(is_short, short[1], long[1])
     # One row a statistic, in the order of GroupMoves.  Memory is used again as soon as it can
     # be: arrays above 128 KiB go back to the system each time, which doubles the time.
     rows = np.stack((sign, sizes, sign * requested, splits, split_bytes))
@@ -79,7 +89,7 @@ def _waiting(at: _Ints, waits: _Ints, n_records: int) -> _Ints:
     """Blocks and bytes that waited when each record was made, and at the end."""
     waiting = np.zeros((2, n_records + 1), dtype=np.int64)
     np.add.at(waiting[0], at, np.sign(waits))
-    np.add.at(waiting[1], at, waits >> 1)
+    np.add.at(waiting[1], at, decode_wait(waits))
     return np.cumsum(waiting, axis=1, out=waiting)
 
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from allocsim.core.stats import SHORT, Journal, Moves, fold_records
+from allocsim.core.journal import SHORT, Journal, Moves, fold_records
 from allocsim.engine.fold import FEW, fold, fold_allocated, fold_columns
 
 
