@@ -7,7 +7,7 @@
     python -m benchmarks.speed --json              the same as JSON: medians, lowest and highest
 
 An op is one allocation or one free.  Every run computes every statistic.  "model" calls
-CachingAllocator in a loop; "engine" replays the same ops as a recording, with its timeline; "real"
+ReplayAllocator in a loop; "engine" replays the same ops as a recording, with its timeline; "real"
 is PyTorch's allocator from the published wheel, with a driver that only keeps books (install it
 with `python -m allocsim.phantom fetch`).  A run is the median of three passes in a new process.
 Runs alternate, and the ratio is the median of the ratios of neighbouring runs, so that changes in
@@ -33,7 +33,7 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim.core import NEWEST, CachingAllocator
+from allocsim.core import NEWEST, ReplayAllocator
 from allocsim.core.journal import Folder, fold_records
 from allocsim.engine.drive import Drive
 from allocsim.engine.fold import fold
@@ -71,7 +71,7 @@ class Row:
 
 def time_model(ops: Sequence[Op], release: str) -> float:
     """Return the seconds of one pass of direct calls."""
-    allocator = CachingAllocator(DEVICE_MEMORY, torch_version=release)
+    allocator = ReplayAllocator(DEVICE_MEMORY, torch_version=release)
     malloc, free = allocator.malloc, allocator.free
     held: dict[int, int | None] = {}
     begin = time.perf_counter()
@@ -102,10 +102,8 @@ def time_engine(
 ) -> float:
     """Return the seconds of one pass of the replay engine, including the plan."""
     begin = time.perf_counter()
-    allocator = CachingAllocator(DEVICE_MEMORY, torch_version=release, fast_path=fast_path)
-    plan = read_plan(
-        trace, 0, lambda *_: CachingAllocator(DEVICE_MEMORY, record_history=True), None
-    )
+    allocator = ReplayAllocator(DEVICE_MEMORY, torch_version=release, fast_path=fast_path)
+    plan = read_plan(trace, 0, lambda *_: ReplayAllocator(DEVICE_MEMORY, record_history=True), None)
     if not marks_brief:
         steps = plan.steps
         columns = (steps.kind, steps.entry, steps.addr, steps.size, steps.stream)

@@ -69,6 +69,7 @@ from allocsim.core.option_string import parse as parse_conf
 from allocsim.core.options import OPTIONS, Option, Role
 from allocsim.core.pending import RequestedFree
 from allocsim.core.releases import NEWEST, RELEASES, FreeBlockOrder, Release, find_release
+from allocsim.core.replay_port import ReplayAllocator
 from allocsim.core.stats import Marked
 
 __all__ = [
@@ -81,6 +82,7 @@ __all__ = [
     "BRIEF",
     "Block",
     "CachingAllocator",
+    "ReplayAllocator",
     "Calls",
     "Column",
     "DRIVER_RANGES",

@@ -4,31 +4,28 @@
 free block (`Heap.get_free_block`) and otherwise makes the attempts of attempts.py.  If they all
 fail, what they released or mapped stays so, as upstream.  Source: semantics 1.8.
 
-Long because it is the interface of the core: one short method for each call of
-torch.cuda, for each kind of replay step and for each value that other packages read.
+Long because it is the interface of the core: one short method for each call of torch.cuda, and for
+each value that other packages read.  The calls of a replay are in replay_port.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from allocsim.core import option_string
 from allocsim.core.attempts import AllocParams, Attempts
 from allocsim.core.block import Block
 from allocsim.core.check import check
-from allocsim.core.columns import BlockColumns, Names, block_columns
 from allocsim.core.config import AllocatorConfig, RoundedSizes
-from allocsim.core.constants import IS_COMPILED, MAX_REQUEST, SMALL_SIZE
+from allocsim.core.constants import MAX_REQUEST, SMALL_SIZE
 from allocsim.core.device import Device
-from allocsim.core.fast_path import PlainStep
 from allocsim.core.hash_order import HashOrder, stream_hash
 from allocsim.core.heap import Heap
 from allocsim.core.history import TraceEntry, Witnessed, Work
-from allocsim.core.journal import Folder, Journal
 from allocsim.core.oom import TOO_LARGE
-from allocsim.core.pending import PendingFrees, RequestedFree
+from allocsim.core.pending import PendingFrees
 from allocsim.core.pool import BlockPool
 from allocsim.core.private_pools import PrivatePools
 from allocsim.core.reclaim import (
@@ -38,18 +35,12 @@ from allocsim.core.reclaim import (
     release_freeable_pools,
 )
 from allocsim.core.releases import NEWEST, EmptyCacheInScope, Overflow, find_release
-from allocsim.core.seed import plant
 from allocsim.core.snapshot import memory_snapshot, segments, snapshot
-from allocsim.core.stats import DeviceStats, Marked
+from allocsim.core.stats import DeviceStats
 from allocsim.core.summary import memory_summary
 from allocsim.errors import OutOfMemoryError, UpstreamAssertionError
 from allocsim.state import DEFAULT_POOL, PoolId, SegmentState
 from allocsim.units import parse_size
-
-if TYPE_CHECKING or not IS_COMPILED:
-    from allocsim.core.fast_path import play
-else:
-    from allocsim.core._fast_path import play
 
 __all__ = ["CachingAllocator"]
 
@@ -82,7 +73,7 @@ class CachingAllocator:
     context_memory: memory of the CUDA context and of other processes.
     host_spill: host memory that the driver lends once the card is full; 0 if it refuses.
     record_history: keep the trace that `snapshot` shows.
-    fast_path: False makes `play` decline every step; a replay takes longer, with the same result.
+    fast_path: False makes a replay take each step on its own: slower, with the same result.
     rounded_sizes: cache of rounded sizes to continue, from an allocator with the same rounding.
 
     Raises ConfigError for a value that the release or the model refuses.
@@ -195,61 +186,6 @@ class CachingAllocator:
             return
         self._pending.add(block, in_capture=self.private_pools.in_capture)
 
-    def play(
-        self,
-        steps: Iterable[PlainStep],
-        waiting: dict[int, RequestedFree],
-        moved: list[int],
-        places: list[int] | None = None,
-    ) -> PlainStep | None:
-        """Replay plain steps in one loop; return the first step that is not plain, or None.
-
-        waiting: frees that a step requested and another step completes, by name.
-        moved: receives the change of allocated bytes of each step.
-        places: receives the address of each step's block, and the history gets no entries; kind and
-        columns of the step and its place give them.
-        """
-        heap = self.heap
-        if not self._has_fast_path:
-            return next(iter(steps), None)
-        if places is None:
-            return play(heap, self.private_pools, self._pending, steps, waiting, moved)
-        # The caller makes the history entries from `places`.
-        trace, heap.trace = heap.trace, None
-        try:
-            return play(heap, self.private_pools, self._pending, steps, waiting, moved, places)
-        finally:
-            heap.trace = trace
-
-    def give_name(self, ptr: int, name: int) -> Block:
-        """Let steps refer to the block at `ptr` by `name`, and no longer by its address."""
-        block = self.heap.named[name] = self.heap.live.pop(ptr)
-        return block
-
-    def name_by_address(self) -> int:
-        """Use the address of each allocated block as its name; return their total bytes."""
-        return sum(self.give_name(ptr, ptr).size for ptr in list(self.heap.live))
-
-    def rename(self, new_name: Callable[[int], int]) -> None:
-        """Replace the name of every named block by `new_name(name)`."""
-        renamed: dict[int, Block] = Names()
-        for old, block in self.heap.named.items():
-            renamed[new_name(old)] = block
-        self.heap.named = renamed
-
-    @property
-    def named_blocks(self) -> dict[int, Block]:
-        """Named blocks by name; read-only."""
-        return self.heap.named
-
-    def take_name(self, name: int) -> int | None:
-        """Remove a name and return the address of its block, or None if there is none."""
-        block = self.heap.named.pop(name, None)
-        if block is None:
-            return None
-        self.heap.live[block.ptr] = block
-        return block.ptr
-
     def _pop_live(self, ptr: int) -> Block:
         block = self.heap.live.pop(ptr, None)
         if block is None:
@@ -258,29 +194,6 @@ class CachingAllocator:
         if block.size >= self.heap.config.max_split_size:
             self.heap.stats.oversize_allocations.decrease(1)
         return block
-
-    def request_free(self, ptr: int) -> RequestedFree:
-        """Begin to free the block at `ptr`; `complete_free` completes it.
-
-        For replays: a recording shows when a free completed, but not the events that it waited for.
-        """
-        return self._pending.add_requested(self._pop_live(ptr))
-
-    @property
-    def requested_frees(self) -> tuple[RequestedFree, ...]:
-        """Frees that wait for `complete_free`, including those from `seed`."""
-        return self._pending.requested
-
-    def wait_last_for(self, free: RequestedFree) -> None:
-        """Move a requested free behind the others that a wait for all frees completes.
-
-        For replays: a recording shows the order of the waits for streams.
-        """
-        self._pending.put_last(free)
-
-    def complete_free(self, free: RequestedFree) -> bool:
-        """Complete a free from `request_free`; return False if it is already complete."""
-        return self._pending.complete(free)
 
     def record_stream(self, ptr: int, stream: int) -> None:
         """Make the free of the block at `ptr` wait for `stream`."""
@@ -425,13 +338,6 @@ class CachingAllocator:
         else:
             self.heap.limit = int(share)
 
-    def limit_to(self, limit: int) -> None:
-        """Limit reserved memory to `limit` bytes.
-
-        For replays: a recording shows the limit in bytes, not the fraction.
-        """
-        self.heap.limit = limit
-
     # -- reading -------------------------------------------------------------------------
 
     def is_allocated(self, ptr: int) -> bool:
@@ -486,32 +392,6 @@ class CachingAllocator:
             return limit
         share = int(config.per_process_memory_fraction * self.device.total)
         return share if limit is None else min(limit, share)
-
-    @property
-    def collects_garbage_above(self) -> int | None:
-        """Reserved bytes above which a request collects garbage (1.9), or None if it never does."""
-        if not self.heap.collects_garbage or self.heap.limit is None:
-            return None
-        return int(self.config.garbage_collection_threshold * self.heap.limit)
-
-    def count_with(self, folder: Folder) -> None:
-        """Compute the statistics with `folder`."""
-        self.heap.stats.folder = folder
-
-    def recount(self, journal: Journal) -> None:
-        """Replace the statistics of blocks by those of `journal`.
-
-        For callers that skip repeated steps and supply the records of the whole run.
-        """
-        self.heap.stats.recount(journal)
-
-    def mark(self) -> None:
-        """Remember the bytes allocated, active and inactive split now; replaces an earlier mark."""
-        self.heap.stats.mark()
-
-    def marked(self) -> Marked:
-        """Return the bytes allocated, active and inactive split at the last mark."""
-        return self.statistics().marked
 
     def statistics(self) -> DeviceStats:
         """Return all statistics up to now.
@@ -571,12 +451,6 @@ class CachingAllocator:
         """Return the segments and their blocks by address, without an entry in the history."""
         return segments(self.heap)
 
-    def block_columns(self) -> tuple[BlockColumns, int]:
-        """Return all blocks as columns, active blocks first, and the number of active blocks."""
-        active = self.heap.active
-        free = [block for pool in self.heap.pools for block in pool]
-        return block_columns([*active, *free]), len(active)
-
     def memory_snapshot(self) -> list[dict[str, Any]]:
         """Return the list of torch.cuda.memory_snapshot()."""
         return memory_snapshot(self.heap, self.device_index)
@@ -613,10 +487,6 @@ class CachingAllocator:
     def check(self) -> None:
         """Check every invariant; raise InvariantError with the number of a broken one."""
         check(self.heap, self.private_pools)
-
-    def seed(self, segments: Iterable[SegmentState]) -> None:
-        """Start from segments that existed before the recording."""
-        self._pending.adopt(plant(self.heap, self.private_pools, segments))
 
 
 def _pool_id(pool: int | PoolId) -> PoolId:

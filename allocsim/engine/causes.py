@@ -23,7 +23,7 @@ from enum import Enum
 from allocsim.core import (
     PAGE,
     UNLIMITED,
-    CachingAllocator,
+    ReplayAllocator,
     finds_free_block,
     free_blocks,
     returnable_bytes,
@@ -95,7 +95,7 @@ def known_explanation(gap: Gap) -> Explanation | None:
     return _by_known_calls(gap) if gap.calls and gap.released and _may_release(gap) else None
 
 
-def explanations(gap: Gap, allocator: CachingAllocator, facts: Facts) -> list[Explanation]:
+def explanations(gap: Gap, allocator: ReplayAllocator, facts: Facts) -> list[Explanation]:
     """Return the possible explanations of `gap`, most likely first.
 
     allocator: in its state before the gap.
@@ -110,7 +110,7 @@ def explanations(gap: Gap, allocator: CachingAllocator, facts: Facts) -> list[Ex
     return ways or [plain_explanation(gap)]
 
 
-def _inferred(gap: Gap, allocator: CachingAllocator, facts: Facts) -> list[Explanation]:
+def _inferred(gap: Gap, allocator: ReplayAllocator, facts: Facts) -> list[Explanation]:
     """Return the explanations that do not use known calls, most likely first."""
     step = gap.step
     # The request failed although the device had room, so something else was the limit.
@@ -154,7 +154,7 @@ def _known_calls(gap: Gap) -> Iterator[Planned]:
         yield (call.kind, gap.last, 0, call.number, 0)
 
 
-def _by_calls(gap: Gap, allocator: CachingAllocator) -> list[Explanation]:
+def _by_calls(gap: Gap, allocator: ReplayAllocator) -> list[Explanation]:
     """Return the explanations by empty_cache and, for private pools, by a deleted MemPool.
 
     A deleted MemPool releases only its own memory; the rest stays cached (semantics 5.7).
@@ -193,7 +193,7 @@ def _released_by(calls: Sequence[Planned], gap: Gap, cause: Cause) -> Explanatio
     return Explanation(cause, steps)
 
 
-def _requests(gap: Gap, allocator: CachingAllocator, facts: Facts) -> Iterator[Explanation]:
+def _requests(gap: Gap, allocator: ReplayAllocator, facts: Facts) -> Iterator[Explanation]:
     """Yield explanations by the request itself.
 
     They differ in the memory that the driver could provide and in the frees that were waited for.
@@ -225,7 +225,7 @@ def _requests(gap: Gap, allocator: CachingAllocator, facts: Facts) -> Iterator[E
                 )
 
 
-def _may_grow_in_place(gap: Gap, allocator: CachingAllocator) -> bool:
+def _may_grow_in_place(gap: Gap, allocator: ReplayAllocator) -> bool:
     """Return True if a refused request may be served without new memory.
 
     An expandable segment can serve it from mapped pages (4.2) that the search excluded as a block
@@ -236,7 +236,7 @@ def _may_grow_in_place(gap: Gap, allocator: CachingAllocator) -> bool:
     return is_so or has_just_set(gap)
 
 
-def _wait_options(gap: Gap, allocator: CachingAllocator) -> tuple[bool, ...]:
+def _wait_options(gap: Gap, allocator: ReplayAllocator) -> tuple[bool, ...]:
     """Return the possible answers to "was the free before it waited for?", most likely first."""
     block, step = freed_block(gap, allocator), gap.step
     if gap.free is None or step is None:
@@ -246,7 +246,7 @@ def _wait_options(gap: Gap, allocator: CachingAllocator) -> tuple[bool, ...]:
 
 
 def _completed_counts(
-    gap: Gap, allocator: CachingAllocator, *, is_waited_for: bool
+    gap: Gap, allocator: ReplayAllocator, *, is_waited_for: bool
 ) -> Sequence[int]:
     """Return possible numbers of frees that completed before the request searched for a block."""
     n_all = len(gap.completed)
@@ -259,7 +259,7 @@ def _completed_counts(
     return tuple(dict.fromkeys((0, n_all) if is_waited_for or waits else (n_all, 0)))
 
 
-def _are_oversize(gap: Gap, allocator: CachingAllocator) -> bool:
+def _are_oversize(gap: Gap, allocator: ReplayAllocator) -> bool:
     """Return True if only blocks of max_split_size or more on the request's stream were released.
 
     A request that waits releases all other cached memory too.  If there is none, a completed free
@@ -272,7 +272,7 @@ def _are_oversize(gap: Gap, allocator: CachingAllocator) -> bool:
 
 
 def _room_options(
-    gap: Gap, allocator: CachingAllocator, facts: Facts, *, is_oom: bool
+    gap: Gap, allocator: ReplayAllocator, facts: Facts, *, is_oom: bool
 ) -> Iterator[int | None]:
     """Yield the bytes that the driver may have been able to provide; None for the whole device."""
     used = allocator.device.used + sum(round_up(entry.size, PAGE) for entry in gap.before)

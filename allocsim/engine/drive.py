@@ -18,8 +18,8 @@ from allocsim.core import (
     IS_COMPILED,
     MAX_REQUEST,
     Block,
-    CachingAllocator,
     Folder,
+    ReplayAllocator,
     RequestedFree,
     fingerprint,
 )
@@ -64,7 +64,7 @@ class Drive:
     refused_below: `Device.refused_below` at the first out-of-memory error.
     """
 
-    allocator: CachingAllocator
+    allocator: ReplayAllocator
     plan: Plan
     n_entries: int
     dictates: bool

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allocsim.arrays import any_of
-from allocsim.core import CachingAllocator, TraceEntry
+from allocsim.core import ReplayAllocator, TraceEntry
 from allocsim.engine.expected import Compared, Expected
 from allocsim.engine.placed import PlacedSteps, Row, rows_of
 from allocsim.engine.plan import Steps
@@ -138,7 +138,7 @@ class FidelityCheck:
         n = min(len(recorded), len(placed))
         return int(np.count_nonzero(recorded[:n] == placed[:n]))
 
-    def result(self, allocator: CachingAllocator) -> Fidelity:
+    def result(self, allocator: ReplayAllocator) -> Fidelity:
         """Compare the final segments, and return the result.  allocator: its state at the end."""
         if self._mismatch is None and self._matched < len(self._compared):
             self._note_mismatch(self._compared.row(self._matched), None)
@@ -181,7 +181,7 @@ class Uncompared(FidelityCheck):
     ) -> None:
         del steps, first, placed, history
 
-    def result(self, allocator: CachingAllocator) -> Fidelity:  # noqa: ARG002
+    def result(self, allocator: ReplayAllocator) -> Fidelity:  # noqa: ARG002
         """Return a result without entries."""
         return Fidelity(0, 0, 0, 0, 0, 0, None)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from allocsim.core import PAGE, CachingAllocator, largest_request
+from allocsim.core import PAGE, ReplayAllocator, largest_request
 from allocsim.engine.which_release import releases_of
 from allocsim.errors import ConfigError, RecordingError
 from allocsim.state import SegmentState
@@ -36,9 +36,9 @@ class StateSource:
     is_taken_full: bool
     segments: tuple[SegmentState, ...]
 
-    def allocator(self) -> CachingAllocator:
+    def allocator(self) -> ReplayAllocator:
         """Return a new allocator with the segments and blocks of the snapshot."""
-        made = CachingAllocator(
+        made = ReplayAllocator(
             self.device_memory, self.conf, self.torch_version, device=self.device
         )
         made.seed(self.segments)

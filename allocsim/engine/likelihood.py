@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from allocsim.core import (
     Block,
-    CachingAllocator,
+    ReplayAllocator,
     allocated_block,
     finds_free_block,
     mapped_for,
@@ -41,7 +41,7 @@ class Facts:
     empties: bool = True
 
 
-def was_called(gap: Gap, allocator: CachingAllocator, facts: Facts) -> bool:
+def was_called(gap: Gap, allocator: ReplayAllocator, facts: Facts) -> bool:
     """Return True if a call of empty_cache is more likely than a refused request."""
     if gap.released[0].number in facts.calls:
         return True
@@ -55,7 +55,7 @@ def was_called(gap: Gap, allocator: CachingAllocator, facts: Facts) -> bool:
     return allocator.reserved_bytes + wanted <= facts.max_reserved
 
 
-def is_limited(gap: Gap, allocator: CachingAllocator) -> bool:
+def is_limited(gap: Gap, allocator: ReplayAllocator) -> bool:
     """Return True if a garbage collection, a limit or a new setting is a likely cause."""
     if has_just_set(gap):
         return True
@@ -74,7 +74,7 @@ def has_just_set(gap: Gap) -> bool:
     return any(call.kind in (StepKind.FRACTION, StepKind.SETTINGS) for call in gap.calls)
 
 
-def _wanted(gap: Gap, allocator: CachingAllocator) -> int:
+def _wanted(gap: Gap, allocator: ReplayAllocator) -> int:
     """Return the bytes that the request first wanted from the driver.
 
     They are the bytes that it got.  An expandable segment may have used another range after memory
@@ -86,7 +86,7 @@ def _wanted(gap: Gap, allocator: CachingAllocator) -> int:
     return mapped_for(allocator, step.size, step.stream) or got
 
 
-def freed_block(gap: Gap, allocator: CachingAllocator) -> Block | None:
+def freed_block(gap: Gap, allocator: ReplayAllocator) -> Block | None:
     """Return the block that the free before a gap frees, or None without such a free."""
     if gap.free is None:
         return None
@@ -94,7 +94,7 @@ def freed_block(gap: Gap, allocator: CachingAllocator) -> Block | None:
     return allocator.named_blocks.get(address) or allocated_block(allocator, address)
 
 
-def _finds_free_block(gap: Gap, step: Recorded, allocator: CachingAllocator) -> bool:
+def _finds_free_block(gap: Gap, step: Recorded, allocator: ReplayAllocator) -> bool:
     """Return True if a free block would serve the request once the free before it completes."""
     freed = freed_block(gap, allocator)
     if freed is None:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allocsim.arrays import int_column
-from allocsim.core import Block, CachingAllocator, Column, Marked, TraceEntry
+from allocsim.core import Block, Column, Marked, ReplayAllocator, TraceEntry
 from allocsim.engine.result import PeakState, SimulatedOom, Spill, Timeline
 
 __all__ = ["GiveUpError", "Observer", "PeakWatch", "Progress", "SpillWatch", "TimelineBuilder"]
@@ -33,21 +33,21 @@ class Observer:
 
     keeps_history = False
 
-    def began(self, allocator: CachingAllocator) -> None:
+    def began(self, allocator: ReplayAllocator) -> None:
         """Handle the start of a replay.  allocator: its state before the first step."""
 
     def history(self, entries: Sequence[TraceEntry]) -> None:
         """Handle the new entries since the last call; only with `keeps_history`."""
 
     def out_of_memory(
-        self, allocator: CachingAllocator, oom: SimulatedOom, blocks: Mapping[int, Block]
+        self, allocator: ReplayAllocator, oom: SimulatedOom, blocks: Mapping[int, Block]
     ) -> None:
         """Handle a failed request.
 
         blocks: allocated and pending blocks, by recorded address.
         """
 
-    def grew(self, allocator: CachingAllocator, entry: int) -> None:
+    def grew(self, allocator: ReplayAllocator, entry: int) -> None:
         """Handle a request at `entry` that succeeded and changed reserved memory."""
 
 
@@ -103,14 +103,14 @@ class PeakWatch(Observer):
     def __init__(self) -> None:
         # Plain numbers: only the last peak is read, so no object is created for each.
         self._reserved = self._entry = -1
-        self._allocator: CachingAllocator | None = None
+        self._allocator: ReplayAllocator | None = None
         self.device_bytes = 0
 
-    def began(self, allocator: CachingAllocator) -> None:
+    def began(self, allocator: ReplayAllocator) -> None:
         self._allocator = allocator
         self.grew(allocator, -1)
 
-    def grew(self, allocator: CachingAllocator, entry: int) -> None:
+    def grew(self, allocator: ReplayAllocator, entry: int) -> None:
         self.device_bytes = max(self.device_bytes, allocator.device.held)
         reserved = allocator.reserved_bytes
         if reserved > self._reserved:  # not >=: the first of equal peaks counts
@@ -138,10 +138,10 @@ class SpillWatch(Observer):
         self._worst = -1
         self._most = 0
 
-    def began(self, allocator: CachingAllocator) -> None:
+    def began(self, allocator: ReplayAllocator) -> None:
         self.grew(allocator, -1)
 
-    def grew(self, allocator: CachingAllocator, entry: int) -> None:
+    def grew(self, allocator: ReplayAllocator, entry: int) -> None:
         spilled = allocator.device.spilled
         if spilled and self._began is None:
             self._began = entry

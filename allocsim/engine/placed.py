@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allocsim.arrays import address_column
-from allocsim.core import CachingAllocator, Column, TraceEntry
+from allocsim.core import Column, ReplayAllocator, TraceEntry
 from allocsim.engine.plan import StepKind, Steps
 from allocsim.engine.result import Fidelity
 from allocsim.trace import ACTION_CODES, Action
@@ -100,7 +100,7 @@ class HistoryCheck(Protocol):
     ) -> None:
         """Compare the next steps, of which `first` is the number of the first in the plan."""
 
-    def result(self, allocator: CachingAllocator) -> Fidelity:
+    def result(self, allocator: ReplayAllocator) -> Fidelity:
         """Compare the final segments, and return the result."""
         ...
 

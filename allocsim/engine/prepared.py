@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from allocsim.core import CachingAllocator, Folder, FreeBlockOrder
+from allocsim.core import Folder, FreeBlockOrder, ReplayAllocator
 from allocsim.engine.addresses import Addresses
 from allocsim.engine.drive import Drive
 from allocsim.engine.expected import Compared, Expected
@@ -131,7 +131,7 @@ class Prepared(RecordedDevice):
 
         device_memory: bytes; None for an unlimited device.
         skips: omit repeated periods that change nothing; the timeline then lacks them.
-        fast_path: see `CachingAllocator`.
+        fast_path: see `ReplayAllocator`.
         folder: function that computes the statistics.
         start: None for `start_under`.
         plan: None for `free_plan`.
@@ -203,7 +203,7 @@ class Prepared(RecordedDevice):
         """Repeating stretch of `free_plan`; None if there is none."""
         return find_period(self.free_plan.steps)
 
-    def _period_for(self, allocator: CachingAllocator) -> Period | None:
+    def _period_for(self, allocator: ReplayAllocator) -> Period | None:
         """Return the period that may be skipped, or None.
 
         Skipping needs a state that the blocks describe completely: no creation order among free

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from allocsim.arrays import any_of
-from allocsim.core import PAGE, CachingAllocator
+from allocsim.core import PAGE, ReplayAllocator
 from allocsim.engine.calls import calls_of
 from allocsim.engine.causes import (
     Cause,
@@ -49,7 +49,7 @@ STEPS = 400_000
 _EMPTY_CACHE = "empty_cache"
 
 
-Make = Callable[[int | None, int | None], CachingAllocator]
+Make = Callable[[int | None, int | None], ReplayAllocator]
 """Function of device memory and limit, in bytes or None for unlimited, that returns an allocator in
 the state before the first entry, with a history."""
 
@@ -140,7 +140,7 @@ def _entries_naming_empty_cache(trace: Trace) -> frozenset[int]:
     return frozenset(rows[np.isin(stacks, naming)].tolist())
 
 
-Watch = Callable[[CachingAllocator], None]
+Watch = Callable[[ReplayAllocator], None]
 
 
 class _Along(Drive):
@@ -304,7 +304,7 @@ class _Search:
     def _watched(self, gap: int, threshold: Threshold) -> Watch:
         return lambda allocator: threshold.learn(self.gaps[gap], allocator)
 
-    def _explanation(self, gap: int, allocator: CachingAllocator) -> Explanation:
+    def _explanation(self, gap: int, allocator: ReplayAllocator) -> Explanation:
         if gap == len(self.path):
             ways = explanations(self.gaps[gap], allocator, self.facts)
             if len(ways) > 1:

@@ -13,8 +13,8 @@ from functools import cached_property
 from allocsim.core import (
     UNLIMITED_DEVICE,
     AllocatorConfig,
-    CachingAllocator,
     Release,
+    ReplayAllocator,
     RoundedSizes,
     parse_conf,
 )
@@ -183,7 +183,7 @@ class RecordedDevice:
         limit: int | None = None,
         start: Start = Start.KEPT,
         host_spill: int = 0,
-    ) -> CachingAllocator:
+    ) -> ReplayAllocator:
         """Return an allocator in the state before the first entry.
 
         device_memory: bytes; None for an unlimited device.
@@ -208,7 +208,7 @@ class RecordedDevice:
                 f"{self.trace.device} had reserved before the first entry; expected "
                 f"{format_size(self.held)} or more"
             )
-        allocator = CachingAllocator(
+        allocator = ReplayAllocator(
             device_memory or UNLIMITED_DEVICE,
             setting.conf,
             self.release.version,

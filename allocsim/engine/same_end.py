@@ -11,13 +11,13 @@ from operator import attrgetter
 import numpy as np
 
 from allocsim.arrays import address_column, int_column
-from allocsim.core import Block, CachingAllocator
+from allocsim.core import Block, ReplayAllocator
 from allocsim.trace import Trace
 
 __all__ = ["ends_alike"]
 
 
-def ends_alike(trace: Trace, allocator: CachingAllocator) -> bool:
+def ends_alike(trace: Trace, allocator: ReplayAllocator) -> bool:
     """Return True if `allocator` certainly has exactly the final segments of `trace`."""
     tiles, (columns, n_active) = trace.tiles, allocator.block_columns()
     *numbers, heads = columns

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import groupby
 
-from allocsim.core import CachingAllocator, RequestedFree
+from allocsim.core import ReplayAllocator, RequestedFree
 from allocsim.errors import ConfigError, OutOfMemoryError
 from allocsim.state import DEFAULT_POOL, INACTIVE, PENDING, BlockState, SegmentState
 from allocsim.units import format_size
@@ -85,7 +85,7 @@ def _request_of(block: BlockState) -> int:
 
 
 def allocate_live_blocks(
-    allocator: CachingAllocator, segments: Sequence[SegmentState]
+    allocator: ReplayAllocator, segments: Sequence[SegmentState]
 ) -> dict[int, RequestedFree]:
     """Request the blocks in use again from an empty allocator.
 
@@ -130,7 +130,7 @@ def _rows(segments: Sequence[SegmentState]) -> Iterator[_Row]:
         yield _Row(pool_id, stream, tuple(row))
 
 
-def _request(allocator: CachingAllocator, block: BlockState, stream: int) -> None:
+def _request(allocator: ReplayAllocator, block: BlockState, stream: int) -> None:
     try:
         ptr = allocator.malloc(_request_of(block), stream)
     except OutOfMemoryError:

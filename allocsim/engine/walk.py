@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from allocsim.core import CachingAllocator
+from allocsim.core import ReplayAllocator
 from allocsim.engine.as_recorded import drive_as_recorded
 from allocsim.engine.drive import PAUSE_EVERY
 from allocsim.engine.plan import Step, StepKind
@@ -46,7 +46,7 @@ class Walk:
         self.at = 0
 
     @property
-    def allocator(self) -> CachingAllocator:
+    def allocator(self) -> ReplayAllocator:
         """Allocator in its current state, with its history."""
         return self._drive.allocator
 

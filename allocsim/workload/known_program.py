@@ -21,11 +21,11 @@ from allocsim.core import (
     FREE,
     MALLOC,
     SMALL_SIZE,
-    CachingAllocator,
     FreeBlockOrder,
     GroupMoves,
     Journal,
     PlainStep,
+    ReplayAllocator,
     small_places,
 )
 from allocsim.engine import PeakState, PeakWatch, fold
@@ -76,7 +76,7 @@ class Played:
     row: row that caused each entry of the history.
     """
 
-    allocator: CachingAllocator
+    allocator: ReplayAllocator
     moved: _Ints
     peak: PeakState
     peak_device_bytes: int
@@ -104,7 +104,7 @@ class Played:
         return replace(made, devices=(replace(trace, marks=tuple(marks)),))
 
 
-def play_known(program: KnownProgram, allocator: CachingAllocator) -> Played:
+def play_known(program: KnownProgram, allocator: ReplayAllocator) -> Played:
     """Play `program` on `allocator`, which must record its history and be empty.
 
     The cycle collector is paused, as in a replay; it took a third of the time.
@@ -121,7 +121,7 @@ def play_known(program: KnownProgram, allocator: CachingAllocator) -> Played:
 class _Player:
     """State of a program while it is played."""
 
-    def __init__(self, program: KnownProgram, allocator: CachingAllocator) -> None:
+    def __init__(self, program: KnownProgram, allocator: ReplayAllocator) -> None:
         self._program, self._allocator = program, allocator
         self._watch = PeakWatch()
         self._oom_text = ""
@@ -317,7 +317,7 @@ class _Repeats:
     requested: bytes of each block.
     """
 
-    def __init__(self, program: KnownProgram, allocator: CachingAllocator) -> None:
+    def __init__(self, program: KnownProgram, allocator: ReplayAllocator) -> None:
         self._program = program
         asks = program.kind == MALLOC
         self.requested = program.size[asks]

@@ -12,7 +12,7 @@ from itertools import count
 
 import numpy as np
 
-from allocsim.core import NEWEST, CachingAllocator, TraceEntry
+from allocsim.core import NEWEST, ReplayAllocator, TraceEntry
 from allocsim.engine import fold
 from allocsim.errors import OutOfMemoryError
 from allocsim.trace import Frame, FrameInterner, Provenance, Recording
@@ -32,7 +32,7 @@ class Recorder:
     device_memory: bytes, or text such as "16GiB".
     conf: value of PYTORCH_CUDA_ALLOC_CONF.
     oom_text: out-of-memory error that ended the program; "" for none.
-    Other arguments are those of `CachingAllocator`.  Raises ConfigError for an invalid setting.
+    Other arguments are those of `ReplayAllocator`.  Raises ConfigError for an invalid setting.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Recorder:
         context_memory: int = 0,
         base_address: int = BASE_ADDRESS,
     ) -> None:
-        self.allocator = CachingAllocator(
+        self.allocator = ReplayAllocator(
             device_memory,
             conf,
             release,

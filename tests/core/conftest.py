@@ -7,22 +7,22 @@ from typing import Any
 
 import pytest
 
-from allocsim.core import CachingAllocator
+from allocsim.core import ReplayAllocator
 
-Make = Callable[..., CachingAllocator]
+Make = Callable[..., ReplayAllocator]
 
 
 @pytest.fixture
 def make() -> Make:
     """Return a factory of allocators on 1 GiB that keep their history."""
 
-    def allocator(device_memory: int | str = "1GiB", **arguments: Any) -> CachingAllocator:
-        return CachingAllocator(device_memory, **({"record_history": True} | arguments))
+    def allocator(device_memory: int | str = "1GiB", **arguments: Any) -> ReplayAllocator:
+        return ReplayAllocator(device_memory, **({"record_history": True} | arguments))
 
     return allocator
 
 
-def held(a: CachingAllocator, size: int, stream: int = 0) -> int:
+def held(a: ReplayAllocator, size: int, stream: int = 0) -> int:
     """Allocate a block and return its address, which must not be None."""
     ptr = a.malloc(size, stream)
     assert ptr is not None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from allocsim.core import NEWEST, RELEASES, CachingAllocator
+from allocsim.core import NEWEST, RELEASES, ReplayAllocator
 from allocsim.core.fast_path import LONG
 from allocsim.errors import UpstreamAssertionError
 from allocsim.phantom import UnavailableError
@@ -49,7 +49,7 @@ def test_rows_of_forty_thousand_live_blocks_stand_where_the_real_allocator_puts_
         pytest.skip(str(error))
     ops: list[Op] = [list(op[: 4 if op[0] == "a" else 2]) for op in many_live(200_000)]
     script = Script(ops, 256 * GIB, conf)
-    a = CachingAllocator(script.device_memory, conf, address_policy=script.address_policy)
+    a = ReplayAllocator(script.device_memory, conf, address_policy=script.address_policy)
     places: dict[int, int] = {}
     n_single = 0
     for start in range(0, len(ops), 4096):

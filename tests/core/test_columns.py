@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from allocsim.core import IS_COMPILED, MALLOC, CachingAllocator, step_rows
+from allocsim.core import IS_COMPILED, MALLOC, ReplayAllocator, step_rows
 from allocsim.core.block import Block
 from allocsim.core.columns import Blocks, Column, Keys, Names, column_of, find
 from allocsim.core.pool import BlockPool
@@ -190,7 +190,7 @@ def test_rows_of_columns_are_rows_of_numbers() -> None:
     for column in columns:
         column.flags.writeable = False  # like arrays of a mapped file
     assert list(step_rows(columns)) == [(MALLOC, 1, 512, 0), (MALLOC, 1 << 63, 700, 0)]
-    a = CachingAllocator("1GiB")
+    a = ReplayAllocator("1GiB")
     a.free(a.malloc(512))
     rows = step_rows(columns)
     assert a.play(rows, {}, []) is None
@@ -200,7 +200,7 @@ def test_rows_of_columns_are_rows_of_numbers() -> None:
 
 @pytest.mark.parametrize("conf", ["", "expandable_segments:True"])
 def test_blocks_as_columns_are_those_of_the_segments(conf: str) -> None:
-    gpu = CachingAllocator("1GiB", conf, base_address=1 << 46)
+    gpu = ReplayAllocator("1GiB", conf, base_address=1 << 46)
     held = [gpu.malloc(size, stream) for stream in (0, 1) for size in (700, 3 << 20, 30 << 20)]
     for each in held[::2]:
         gpu.free(each)

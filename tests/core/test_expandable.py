@@ -12,7 +12,7 @@ from allocsim import DriverRefusalError, OutOfMemoryError
 from allocsim.core import (
     RELEASES,
     UNLIMITED_DEVICE,
-    CachingAllocator,
+    ReplayAllocator,
     finds_free_block,
     largest_request,
     mapped_for,
@@ -29,7 +29,7 @@ ON = "expandable_segments:True"
 ORDER = list(RELEASES)
 
 
-def maps(a: CachingAllocator) -> list[tuple[str, int, int]]:
+def maps(a: ReplayAllocator) -> list[tuple[str, int, int]]:
     """Return (map or unmap, address, size) in MiB since the last call."""
     return [
         (entry.action.removeprefix("segment_"), entry.address // MIB, entry.size // MIB)
@@ -81,7 +81,7 @@ def test_a_device_that_ends_reserves_nine_eighths_of_it(total: int) -> None:
 
 
 def test_a_segment_of_a_device_without_end_that_is_full_has_another_behind_it() -> None:
-    a = CachingAllocator(UNLIMITED_DEVICE, ON, torch_version="2.15")
+    a = ReplayAllocator(UNLIMITED_DEVICE, ON, torch_version="2.15")
     reserve = round_up(longest_reserve(UNLIMITED_DEVICE), 20 * MIB)
     half = reserve // 2 // GIB * GIB
     assert [a.malloc(half, 0) for _ in range(3)] == [0, half, reserve]
@@ -381,7 +381,7 @@ def test_a_recorded_range_has_its_handles_from_its_own_start(make: Make) -> None
 def test_what_would_be_mapped_is_told_before(seed: int, more: str) -> None:
     """Requests that no free block serves and that the device has room for."""
     rng = random.Random(seed)
-    a = CachingAllocator("4GiB", f"expandable_segments:True{more}")
+    a = ReplayAllocator("4GiB", f"expandable_segments:True{more}")
     live = []
     sizes = (512, MIB, 3 * MIB, 10 * MIB + 1, 20 * MIB - 1, 41 * MIB)
     for _ in range(60):
@@ -404,9 +404,9 @@ def test_the_largest_request_is_told_where_segments_have_handles_of_several_size
 ) -> None:
     """A segment keeps the handle size of the settings that it was made under."""
 
-    def after_an_error() -> CachingAllocator:
+    def after_an_error() -> ReplayAllocator:
         rng = random.Random(seed)
-        a = CachingAllocator(rng.randrange(200, 900) * MIB, ON, "2.15")
+        a = ReplayAllocator(rng.randrange(200, 900) * MIB, ON, "2.15")
         live: list[int] = []
         for _ in range(30):
             what = rng.random()
@@ -427,7 +427,7 @@ def test_the_largest_request_is_told_where_segments_have_handles_of_several_size
     assert answered(after_an_error(), most + 1) is None
 
 
-def answered(a: CachingAllocator, size: int) -> int | None:
+def answered(a: ReplayAllocator, size: int) -> int | None:
     try:
         return a.malloc(size)
     except (OutOfMemoryError, DriverRefusalError):

@@ -20,8 +20,8 @@ from allocsim.core import (
     MALLOC,
     RELEASES,
     UNLIMITED_DEVICE,
-    CachingAllocator,
     PlainStep,
+    ReplayAllocator,
     RequestedFree,
 )
 from allocsim.core.config import MAX_KEPT, AllocatorConfig, RoundedSizes
@@ -35,7 +35,7 @@ from allocsim.units import GIB, KIB, MIB
 CORE = Path(__file__).parents[2] / "allocsim" / "core"
 
 
-def takes_rows(a: CachingAllocator) -> bool:
+def takes_rows(a: ReplayAllocator) -> bool:
     return a._has_fast_path and plain_pools(a.heap, a.private_pools, a._pending) is not None
 
 
@@ -59,7 +59,7 @@ class Played:
     taken: number of steps that `play` took.
     """
 
-    def __init__(self, allocator: CachingAllocator) -> None:
+    def __init__(self, allocator: ReplayAllocator) -> None:
         self.allocator = allocator
         self.outcomes: list[object] = []
         self.taken = 0
@@ -151,7 +151,7 @@ def with_brief(steps: list[PlainStep]) -> list[PlainStep]:
     ]
 
 
-def scope(a: CachingAllocator, what: str, pool: int, marks: tuple[bool, ...]) -> None:
+def scope(a: ReplayAllocator, what: str, pool: int, marks: tuple[bool, ...]) -> None:
     if what == "b":
         no_split, use_on_oom = marks or (False, False)
         a.begin_allocate_to_pool(pool, no_split=bool(no_split), use_on_oom=bool(use_on_oom))
@@ -165,7 +165,7 @@ def both(script: Script, release: str, *, history: bool = False) -> Iterator[Pla
     """Run the script with and without the fast path and return both; neither may refuse it."""
     for fast in (True, False):
         try:
-            allocator = CachingAllocator(
+            allocator = ReplayAllocator(
                 script.device_memory,
                 script.conf,
                 release,
@@ -249,7 +249,7 @@ def test_many_free_blocks_end_the_same_both_ways(conf: str) -> None:
     assert len(fast.allocator.heap.small) > LONG
 
 
-def row(a: CachingAllocator, *steps: PlainStep) -> tuple[int, list[int]]:
+def row(a: ReplayAllocator, *steps: PlainStep) -> tuple[int, list[int]]:
     """Return the steps taken and the bytes moved by a row on a new allocator."""
     moved: list[int] = []
     a.play(steps, {}, moved)
@@ -258,7 +258,7 @@ def row(a: CachingAllocator, *steps: PlainStep) -> tuple[int, list[int]]:
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_a_hit_and_its_free_are_taken(release: str) -> None:
-    a = CachingAllocator("1GiB", torch_version=release)
+    a = ReplayAllocator("1GiB", torch_version=release)
     request = (MALLOC, 7, 1000, 0)
     blocks = a.heap.named
     assert a.play([request], {}, []) == request  # nothing is cached yet
@@ -275,7 +275,7 @@ def test_a_hit_and_its_free_are_taken(release: str) -> None:
 
 def test_a_row_stops_at_what_is_not_plain_and_goes_on_after_it() -> None:
     """An unknown name, and a kind that only the caller knows."""
-    a = CachingAllocator("1GiB")
+    a = ReplayAllocator("1GiB")
     a.malloc(512)
     unknown, own = (FREE, 99, 0, 0), (5, 1, 2, 3)
     steps = iter([(MALLOC, 1, 512, 0), unknown, (MALLOC, 2, 512, 0), own, (FREE, 1, 0, 0)])
@@ -298,7 +298,7 @@ def test_a_brief_request_leaves_what_a_request_and_its_free_would(
     """At the front of a segment and in its rest, for a split and for a whole block."""
     ways: list[object] = []
     for kind in (BRIEF, MALLOC):
-        a = CachingAllocator("1GiB", conf, record_history=True)
+        a = ReplayAllocator("1GiB", conf, record_history=True)
         a.set_per_process_memory_fraction(0.9)
         for each in [a.malloc(2048), a.malloc(2 * MIB), a.malloc(30 * MIB)]:
             a.free(each)
@@ -322,7 +322,7 @@ def test_a_brief_request_under_a_name_that_another_block_has_takes_it() -> None:
     """As for any request: the free applies to the last block, and the first is lost."""
     ways: list[object] = []
     for kind in (BRIEF, MALLOC):
-        a = CachingAllocator("1GiB", record_history=True)
+        a = ReplayAllocator("1GiB", record_history=True)
         a.free(a.malloc(2048))
         steps = [(MALLOC, 1, 512, 0), (kind, 1, 700, 0), (FREE, 1, 700, 0)]
         places: list[int] = []
@@ -334,7 +334,7 @@ def test_a_brief_request_under_a_name_that_another_block_has_takes_it() -> None:
 
 @pytest.mark.parametrize("kind", [FREE_REQUESTED, FREE_COMPLETED])
 def test_a_free_of_what_nobody_handed_out_is_left(kind: int) -> None:
-    a = CachingAllocator("1GiB")
+    a = ReplayAllocator("1GiB")
     step = (kind, 99, 0, 0)
     assert a.play([step], {}, []) == step
 
@@ -350,7 +350,7 @@ def test_places_stand_for_the_entries_of_plain_steps() -> None:
         (BRIEF, 3, 600, 0),
         (FREE, 3, 600, 0),
     ]
-    told, kept = (CachingAllocator("1GiB", record_history=True) for _ in range(2))
+    told, kept = (ReplayAllocator("1GiB", record_history=True) for _ in range(2))
     for a in (told, kept):
         a.free(a.malloc(2048))
         a.take_history()
@@ -371,7 +371,7 @@ def test_a_free_of_another_size_or_stream_is_left_where_places_are_noted(
     kind: int, size: int, stream: int
 ) -> None:
     """The step and its place would give other entries than its block."""
-    a = CachingAllocator("1GiB", record_history=True)
+    a = ReplayAllocator("1GiB", record_history=True)
     a.free(a.malloc(2048))
     a.take_history()
     waiting: dict[int, RequestedFree] = {}
@@ -388,7 +388,7 @@ def test_a_free_of_another_size_or_stream_is_left_where_places_are_noted(
 
 def test_a_free_that_is_told_waits_for_no_stream() -> None:
     """The recording shows when it was complete, whichever streams used the block."""
-    fast, slow = CachingAllocator("1GiB"), CachingAllocator("1GiB")
+    fast, slow = ReplayAllocator("1GiB"), ReplayAllocator("1GiB")
     waiting: dict[int, RequestedFree] = {}
     for a in (fast, slow):
         used = a.malloc(512)
@@ -409,7 +409,7 @@ def test_a_free_that_is_told_waits_for_no_stream() -> None:
 
 
 def test_a_block_that_another_stream_uses_is_left() -> None:
-    a = CachingAllocator("1GiB")
+    a = ReplayAllocator("1GiB")
     used = a.malloc(512)
     assert used is not None
     a.record_stream(used, 7)
@@ -422,14 +422,14 @@ def test_a_block_that_another_stream_uses_is_left() -> None:
 
 @pytest.mark.parametrize("size", [0, -1, 1 << 60, 1 << 63])
 def test_sizes_that_never_reach_the_allocator_are_left(size: int) -> None:
-    a = CachingAllocator("1GiB")
+    a = ReplayAllocator("1GiB")
     a.free(a.malloc(512))
     request = (MALLOC, 1, size, 0)
     assert a.play([request], {}, []) == request
 
 
 def test_an_object_is_used_again() -> None:
-    a = CachingAllocator("1GiB")
+    a = ReplayAllocator("1GiB")
     a.malloc(512)
     blocks = a.heap.named
     a.play([(MALLOC, 1, 512, 0), (MALLOC, 2, 512, 0)], {}, [])
@@ -444,7 +444,7 @@ def test_an_object_is_used_again() -> None:
 @pytest.mark.parametrize("told_first", [True, False])
 def test_an_object_that_someone_may_still_hold_is_not(told_first: bool) -> None:
     """An object that waited for streams is never used again for another block."""
-    a = CachingAllocator("1GiB")
+    a = ReplayAllocator("1GiB")
     a.malloc(512)
     pair = [a.malloc(512), a.malloc(512)]
     told, other = pair if told_first else reversed(pair)
@@ -497,7 +497,7 @@ def test_garbage_collection_counts_the_searches_of_rows() -> None:
     ids=["a scope that splits no block", "a free that waits"],
 )
 def test_what_needs_more_than_the_plain_rules_is_left(spoil: Any) -> None:
-    a = CachingAllocator("1GiB")
+    a = ReplayAllocator("1GiB")
     ptr = a.malloc(512)
     assert ptr is not None
     a.give_name(ptr, 1)
@@ -533,14 +533,14 @@ def test_a_scope_s_requests_are_served_from_its_pool(release: str, conf: str) ->
 
 @pytest.mark.parametrize("release", ["2.1", "2.2"])
 def test_a_scope_of_one_stream_is_left(release: str) -> None:
-    a = CachingAllocator("1GiB", torch_version=release)
+    a = ReplayAllocator("1GiB", torch_version=release)
     a.begin_allocate_to_pool(1, stream=0)
     assert not takes_rows(a)
 
 
 def test_a_pool_that_was_forgotten_inside_its_scope_is_left() -> None:
     """The next request ends as it would without rows."""
-    a = CachingAllocator("1GiB")
+    a = ReplayAllocator("1GiB")
     a.begin_allocate_to_pool(1)
     a.free(a.malloc(512))
     assert takes_rows(a)
@@ -569,7 +569,7 @@ def test_frees_that_are_told_to_be_complete_end_the_same_both_ways(conf: str, se
         while len(pending) > rng.choice((0, 15)):
             steps.append((FREE_COMPLETED, pending.pop(rng.randrange(len(pending))), 0, 0))
     steps.append((FREE_REQUESTED, live.pop(), 0, 0))
-    fast, slow = (CachingAllocator("64GiB", conf, fast_path=way) for way in (True, False))
+    fast, slow = (ReplayAllocator("64GiB", conf, fast_path=way) for way in (True, False))
     slow.heap.stats.folder = fold_one_by_one
     stats = []
     for allocator in (fast, slow):
@@ -586,7 +586,7 @@ def test_frees_that_are_told_to_be_complete_end_the_same_both_ways(conf: str, se
 
 
 def taken_the_long_way(
-    allocator: CachingAllocator, step: PlainStep, waiting: dict[int, RequestedFree]
+    allocator: ReplayAllocator, step: PlainStep, waiting: dict[int, RequestedFree]
 ) -> int:
     """Run a step by single calls and return the change of allocated bytes."""
     kind, name, size, stream = step
@@ -627,7 +627,7 @@ def fold_one_by_one(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMove
 
 def test_blocks_from_max_split_size_on_are_counted_and_kept_whole() -> None:
     """They are not split, and not used for a much smaller request (1.6)."""
-    a = CachingAllocator("1GiB", "max_split_size_mb:24,max_non_split_rounding_mb:30")
+    a = ReplayAllocator("1GiB", "max_split_size_mb:24,max_non_split_rounding_mb:30")
     a.free(a.malloc(60 * MIB))
     assert row(a, (MALLOC, 1, 23 * MIB, 0)) == (0, [])
     assert row(a, (MALLOC, 1, 30 * MIB, 0)) == (0, [])
@@ -643,7 +643,7 @@ def test_blocks_from_max_split_size_on_are_counted_and_kept_whole() -> None:
 
 def test_blocks_above_a_limit_are_split_with_expandable_segments() -> None:
     """Down to 512 bytes, like all blocks there (1.7); a block that is too long is still refused."""
-    a = CachingAllocator("1GiB", "max_split_size_mb:24,expandable_segments:True")
+    a = ReplayAllocator("1GiB", "max_split_size_mb:24,expandable_segments:True")
     first = a.malloc(60 * MIB)
     assert first is not None
     a.free(first)
@@ -675,7 +675,7 @@ def test_the_number_of_an_object_is_the_same_both_ways() -> None:
 
 def test_expandable_segments_are_taken_until_they_are_switched_off() -> None:
     """Then a search must skip their blocks (4.4)."""
-    a = CachingAllocator("1GiB", "expandable_segments:True")
+    a = ReplayAllocator("1GiB", "expandable_segments:True")
     first = a.malloc(3 * MIB)
     a.free(first)
     moved: list[int] = []
@@ -689,7 +689,7 @@ def test_expandable_segments_are_taken_until_they_are_switched_off() -> None:
 def test_the_hole_with_the_least_room_is_taken() -> None:
     """Two holes serve a request; the smaller one is followed by unmapped space (4.4)."""
     a, b = (
-        CachingAllocator("8GiB", "expandable_segments:True", fast_path=fast)
+        ReplayAllocator("8GiB", "expandable_segments:True", fast_path=fast)
         for fast in (True, False)
     )
     for one in (a, b):
@@ -703,7 +703,7 @@ def test_the_hole_with_the_least_room_is_taken() -> None:
 
 
 def test_a_segment_mapped_to_the_end_of_its_reserve_has_no_room_to_ask_for() -> None:
-    a = CachingAllocator("400MiB", "expandable_segments:True,expandable_segments_reserve:0.1")
+    a = ReplayAllocator("400MiB", "expandable_segments:True,expandable_segments_reserve:0.1")
     whole = a.malloc(40 * MIB)
     assert whole is not None
     assert a.heap.live[whole].next is None
@@ -712,7 +712,7 @@ def test_a_segment_mapped_to_the_end_of_its_reserve_has_no_room_to_ask_for() -> 
 
 
 def test_it_comes_back_when_the_reason_is_gone() -> None:
-    a = CachingAllocator("1GiB")
+    a = ReplayAllocator("1GiB")
     a.malloc(512)
     a.begin_allocate_to_pool(1)
     a.end_allocate_to_pool(1)
@@ -734,11 +734,11 @@ def test_it_comes_back_when_the_reason_is_gone() -> None:
 def test_a_witness_and_the_switch_keep_it_off() -> None:
     """Single calls note the work of the allocator, the loop does not."""
     seen: list[bool] = []
-    a = CachingAllocator("1GiB", record_history=True)
+    a = ReplayAllocator("1GiB", record_history=True)
     assert takes_rows(a)
     a.witness(lambda: seen.append(takes_rows(a)))
     assert seen == [False]
-    assert not takes_rows(CachingAllocator("1GiB", fast_path=False))
+    assert not takes_rows(ReplayAllocator("1GiB", fast_path=False))
 
 
 @pytest.mark.parametrize("torch", RELEASES)
@@ -748,7 +748,7 @@ def test_expandable_segments_of_a_device_without_end_are_taken(torch: str) -> No
     What-if replays of recordings without a device took the compiled form 18 times longer while each
     segment reserved 9/8 of an exbibyte, because its loop has no wide keys.
     """
-    a = CachingAllocator(
+    a = ReplayAllocator(
         UNLIMITED_DEVICE, "expandable_segments:True", torch_version=torch, base_address=7 << 44
     )
     for stream in range(5):
@@ -771,7 +771,7 @@ def test_spare_objects_are_bounded() -> None:
 @pytest.mark.parametrize("conf", ["", "roundup_power2_divisions:4"])
 def test_a_row_leaves_what_is_no_request_or_finds_no_block(conf: str, size: int) -> None:
     """Such a step is returned to the caller without any effect."""
-    a = CachingAllocator("1GiB", conf)
+    a = ReplayAllocator("1GiB", conf)
     a.malloc(600)
     moved: list[int] = []
     left = a.play([(MALLOC, 1, 512, 0), (MALLOC, 2, size, 0)], {}, moved)
@@ -792,7 +792,7 @@ def test_rounded_sizes_are_those_of_the_rule_and_bounded(divisions: int) -> None
 
 def test_a_block_that_has_a_name_is_told_like_any_other() -> None:
     """Its address does not identify it until the name is taken back."""
-    a = CachingAllocator("1GiB")
+    a = ReplayAllocator("1GiB")
     ptr = a.malloc(1000)
     assert ptr is not None
     before = a.memory_snapshot(), a.memory_stats()
@@ -813,7 +813,7 @@ def test_a_block_that_has_a_name_is_told_like_any_other() -> None:
 
 def test_a_block_that_grows_moves_back_among_the_free_ones() -> None:
     """Past the blocks that are smaller than it is now, if there are any."""
-    a, b = (CachingAllocator("1GiB", fast_path=fast) for fast in (True, False))
+    a, b = (ReplayAllocator("1GiB", fast_path=fast) for fast in (True, False))
     for one in (a, b):
         held = [one.malloc(MIB * size // 4) for size in (1, 1, 1, 3, 1)]
         for number, ptr in enumerate(held):

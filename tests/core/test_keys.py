@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from allocsim.core import RELEASES, CachingAllocator, heap
+from allocsim.core import RELEASES, ReplayAllocator, heap
 from allocsim.core.block import Block
 from allocsim.core.constants import IS_COMPILED
 from allocsim.core.pool import BlockPool
@@ -113,7 +113,7 @@ def test_where_a_process_has_its_memory_changes_nothing(torch: str, conf: str) -
     """Places are counted from near the first segment, at any address."""
     bases = (0, 1 << 47, 0xFF00 << 48)
     low, *others = (
-        CachingAllocator("1GiB", conf, torch_version=torch, base_address=base) for base in bases
+        ReplayAllocator("1GiB", conf, torch_version=torch, base_address=base) for base in bases
     )
     for a, base in zip((low, *others), bases, strict=True):
         ptrs = [held(a, size * MIB) for size in (12, 14, 12, 3, 3, 1)]
@@ -133,7 +133,7 @@ def test_an_expandable_segment_where_a_recording_has_it_serves_no_larger_request
     torch: str, first: int
 ) -> None:
     """It is created before its address is known (a random program, seed 5032342)."""
-    a = CachingAllocator("1GiB", "expandable_segments:True", torch_version=torch)
+    a = ReplayAllocator("1GiB", "expandable_segments:True", torch_version=torch)
     for stream, base in ((0, first), (1, first + 2 * GIB), (2, first + 8 * TIB)):
         a.device.dictate_address(base)
         size = 20 * MIB + 1  # of 40 MiB, 512 bytes less are left
@@ -150,7 +150,7 @@ def test_the_lowest_address_comes_first_however_far_it_is_from_the_others(
     torch: str, there: int
 ) -> None:
     """Before the first segment and after it; in other releases the older block comes first."""
-    a = CachingAllocator("1GiB", torch_version=torch, base_address=1 << 47)
+    a = ReplayAllocator("1GiB", torch_version=torch, base_address=1 << 47)
     near = held(a, 12 * MIB)
     a.device.dictate_address(there)
     far = held(a, 12 * MIB)
@@ -166,7 +166,7 @@ def test_the_lowest_address_comes_first_however_far_it_is_from_the_others(
 @pytest.mark.parametrize("conf", ["", "expandable_segments:True"])
 def test_all_that_is_there_goes_along_when_keys_become_wide(torch: str, conf: str) -> None:
     """Blocks in any state: allocated, waiting, free, in a private pool, unmapped."""
-    a = CachingAllocator("4GiB", conf, torch_version=torch, base_address=1 << 47)
+    a = ReplayAllocator("4GiB", conf, torch_version=torch, base_address=1 << 47)
     used, waits, free = (held(a, size * MIB) for size in (12, 14, 16))
     a.begin_allocate_to_pool(1)
     private = held(a, 18 * MIB)
@@ -188,7 +188,7 @@ def test_all_that_is_there_goes_along_when_keys_become_wide(torch: str, conf: st
 @pytest.mark.parametrize("torch", RELEASES)
 def test_a_segment_that_was_made_before_it_was_told_where_it_lies(torch: str) -> None:
     """The device had no memory for it then; its later address needs wide keys."""
-    a = CachingAllocator(
+    a = ReplayAllocator(
         "80MiB", "expandable_segments:True", torch_version=torch, base_address=1 << 47
     )
     first = held(a, 60 * MIB)
@@ -222,7 +222,7 @@ def test_addresses_too_far_from_the_first_need_wide_keys(
 
     From 2.13 on, places of segments begin at 0 at any address.
     """
-    a = CachingAllocator(64 * TIB, torch_version=torch, base_address=1 << 47)
+    a = ReplayAllocator(64 * TIB, torch_version=torch, base_address=1 << 47)
     first = held(a, 12 * MIB)
     a.device.dictate_address((1 << 47) + 3 * NARROW_PLACES // 4 - below)
     far = held(a, 3 * MIB)  # a segment of 20 MiB
@@ -237,7 +237,7 @@ def test_addresses_too_far_from_the_first_need_wide_keys(
 @pytest.mark.parametrize("torch", ["2.11", "2.13", "2.15"])
 def test_segments_that_went_back_leave_their_places_to_others(torch: str) -> None:
     """From 2.13 on; up to 2.11 the driver reuses no address, and keys become wide."""
-    a = CachingAllocator(64 * TIB, torch_version=torch)
+    a = ReplayAllocator(64 * TIB, torch_version=torch)
     for _ in range(_ROUNDS):
         old = held(a, _LARGE)
         a.free(old)
@@ -252,7 +252,7 @@ def test_segments_that_went_back_leave_their_places_to_others(torch: str) -> Non
 
 
 def test_places_given_again_go_by_those_before_and_not_by_who_was_handed_out_first() -> None:
-    a = CachingAllocator(64 * TIB)
+    a = ReplayAllocator(64 * TIB)
     first, second, third = (held(a, 12 * MIB) for _ in range(3))
     a.free(first)
     assert held(a, 12 * MIB) == first  # now the last of the allocated blocks
@@ -267,7 +267,7 @@ def test_places_given_again_go_by_those_before_and_not_by_who_was_handed_out_fir
 
 
 def test_places_given_again_go_by_those_before_and_not_by_addresses() -> None:
-    a = CachingAllocator(64 * TIB, base_address=1 << 47)
+    a = ReplayAllocator(64 * TIB, base_address=1 << 47)
     old = held(a, 12 * MIB)
     a.device.dictate_address(1 << 46)
     young = held(a, 12 * MIB)
@@ -282,7 +282,7 @@ def test_places_given_again_go_by_those_before_and_not_by_addresses() -> None:
 
 
 def test_more_segments_at_a_time_than_there_are_places_need_wide_keys() -> None:
-    a = CachingAllocator(64 * TIB)
+    a = ReplayAllocator(64 * TIB)
     for _ in range(_ROUNDS):
         held(a, _LARGE)
     assert a.heap.layout.is_wide
@@ -295,7 +295,7 @@ def drawn_addresses(conf: str, seed: int, *, changes: bool) -> list[int | None]:
     changes: True to switch expandable segments on and off meanwhile.
     """
     draw = Random(seed)
-    a = CachingAllocator("1GiB", conf)
+    a = ReplayAllocator("1GiB", conf)
     live: list[int] = []
     found: list[int | None] = []
     for _ in range(400):
@@ -332,7 +332,7 @@ def test_places_given_again_keep_the_order_of_segments(seed: int) -> None:
     """Compared with an allocator whose keys are wide from the start, which reuses no place."""
     draw = Random(seed)
     total = 200 * GIB
-    a, b = CachingAllocator(total), CachingAllocator(total)
+    a, b = ReplayAllocator(total), ReplayAllocator(total)
     b.heap.widen_keys()
     live: list[int] = []
     taken = 0
@@ -358,7 +358,7 @@ def test_places_given_again_keep_the_order_of_segments(seed: int) -> None:
 
 @pytest.mark.parametrize("torch", ["2.11", "2.13", "2.15"])
 def test_a_block_of_a_tebibyte_needs_wide_keys(torch: str) -> None:
-    a = CachingAllocator(64 * TIB, torch_version=torch)
+    a = ReplayAllocator(64 * TIB, torch_version=torch)
     large = held(a, TIB)
     assert a.heap.layout.is_wide
     a.free(large)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from allocsim import OutOfMemoryError, UndefinedBehaviorError, UpstreamAssertionError
-from allocsim.core import RELEASES, CachingAllocator
+from allocsim.core import RELEASES, ReplayAllocator
 from allocsim.units import MIB
 
 from .conftest import Make, held
@@ -19,12 +19,12 @@ FIRST_OVERFLOW = ORDER[ORDER.index("2.11") :]
 MEMPOOL = ORDER[ORDER.index("2.6") :]
 
 
-def pools(a: CachingAllocator) -> list[int]:
+def pools(a: ReplayAllocator) -> list[int]:
     """Return the pool of each segment, in address order."""
     return [segment["segment_pool_id"][1] for segment in a.memory_snapshot()]
 
 
-def actions(a: CachingAllocator) -> list[str]:
+def actions(a: ReplayAllocator) -> list[str]:
     return [entry.action for entry in a.take_history()]
 
 
@@ -66,7 +66,7 @@ def test_of_nested_scopes_the_oldest_wins_up_to_2_9(make: Make, torch: str) -> N
     assert sorted(pools(a)) == [1, 2]
 
 
-def one_use(a: CachingAllocator, pool: int, size: int) -> int:
+def one_use(a: ReplayAllocator, pool: int, size: int) -> int:
     """Return a block of a pool with one use, as by its MemPool."""
     a.begin_allocate_to_pool(pool)
     ptr = held(a, size)

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from allocsim import CachingAllocator, OutOfMemoryError
-from allocsim.core import RELEASES, Marked, RequestedFree
+from allocsim import OutOfMemoryError
+from allocsim.core import RELEASES, Marked, ReplayAllocator, RequestedFree
 from allocsim.core.journal import FOLD_AT
 from allocsim.core.stats import DeviceStats, Stat
 from allocsim.units import MIB
@@ -203,7 +203,7 @@ def test_resets_of_what_only_oversize_blocks_and_pools_have(make: Make) -> None:
     assert not any(stats[key] for key in stats if key.startswith(names))
 
 
-def malloc_in_both(one: CachingAllocator, other: CachingAllocator, size: int) -> int:
+def malloc_in_both(one: ReplayAllocator, other: ReplayAllocator, size: int) -> int:
     """Allocate in both and return the common address."""
     address = one.malloc(size)
     assert address is not None
@@ -276,7 +276,7 @@ def test_a_fresh_device_has_no_private_pools() -> None:
 
 
 def test_memory_queries_equal_the_statistics_of_torch_cuda() -> None:
-    gpu = CachingAllocator("1GiB", context_memory=100 * MIB)
+    gpu = ReplayAllocator("1GiB", context_memory=100 * MIB)
     kept = gpu.malloc(30 * MIB)
     gpu.free(gpu.malloc(50 * MIB))
     gpu.empty_cache()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from allocsim.core import RELEASES, CachingAllocator
+from allocsim.core import RELEASES, ReplayAllocator
 from allocsim.errors import OutOfMemoryError
 from allocsim.units import MIB
 
@@ -13,7 +13,7 @@ from .conftest import Make, held
 OTHER, THIRD = 4096, 8192
 
 
-def actions(a: CachingAllocator) -> list[str]:
+def actions(a: ReplayAllocator) -> list[str]:
     return [entry.action for entry in a.take_history()]
 
 

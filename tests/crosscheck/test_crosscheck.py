@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from allocsim.core import RELEASES, CachingAllocator
+from allocsim.core import RELEASES, ReplayAllocator
 from allocsim.phantom import RefusedError, UnavailableError
 from allocsim.questions.crosscheck import RealAnswer, Script
 from allocsim.questions.crosscheck.crosscheck import Check, WheelSource, crosscheck
@@ -110,12 +110,12 @@ def test_a_statistic_alone() -> None:
 
 
 def test_a_model_that_is_wrong_only_in_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    class CarelessInRows(CachingAllocator):
+    class CarelessInRows(ReplayAllocator):
         def memory_stats(self) -> dict[str, int]:
             careless = self._has_fast_path
             return super().memory_stats() | ({"num_ooms": 3} if careless else {})
 
-    monkeypatch.setattr("allocsim.questions.crosscheck.player.CachingAllocator", CarelessInRows)
+    monkeypatch.setattr("allocsim.questions.crosscheck.player.ReplayAllocator", CarelessInRows)
     found = judge(RightModel("2.15"), Script([["S"]], GIB)).divergence
     assert found is not None
     assert str(found.difference) == "stats[num_ooms]: 3 where 0 was expected"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from allocsim import CachingAllocator
+from allocsim.core import ReplayAllocator
 from allocsim.engine.causes import Cause, Explanation, explanations, plain_explanation
 from allocsim.engine.gaps import Call, Gap, classify, gaps_of
 from allocsim.engine.likelihood import Facts
@@ -48,9 +48,9 @@ def kinds(steps: Iterable[Planned]) -> list[str]:
 
 
 @pytest.fixture
-def cached() -> CachingAllocator:
+def cached() -> ReplayAllocator:
     """Return an allocator with 30 MiB cached at address 0, on a device of 1 GiB."""
-    allocator = CachingAllocator("1GiB")
+    allocator = ReplayAllocator("1GiB")
     allocator.free(allocator.malloc(30 * MIB))
     return allocator
 
@@ -61,7 +61,7 @@ def missed(entries: Entries) -> Gap:
     return only_gap(entries((SF, 0, 30 * MIB), (SA, NEW, 40 * MIB), (A, NEW, 40 * MIB)))
 
 
-def test_gap_without_effects_has_no_cause(entries: Entries, cached: CachingAllocator) -> None:
+def test_gap_without_effects_has_no_cause(entries: Entries, cached: ReplayAllocator) -> None:
     gap = only_gap(entries((SA, NEW, 40 * MIB), (FC, 0, 1), (A, NEW, 40 * MIB)))
     (plain,) = explanations(gap, cached, facts())
     assert plain == plain_explanation(gap)
@@ -69,25 +69,25 @@ def test_gap_without_effects_has_no_cause(entries: Entries, cached: CachingAlloc
 
 
 def test_request_that_found_a_block_was_not_refused(
-    entries: Entries, cached: CachingAllocator
+    entries: Entries, cached: ReplayAllocator
 ) -> None:
     gap = only_gap(entries((SF, 0, 30 * MIB), (A, 8 * MIB, 1)))
     (call,) = explanations(gap, cached, facts(memory=30 * MIB))
     assert kinds(call.steps) == ["EMPTY_CACHE", "ALLOC"]
 
 
-def test_release_at_the_end_is_a_call(entries: Entries, cached: CachingAllocator) -> None:
+def test_release_at_the_end_is_a_call(entries: Entries, cached: ReplayAllocator) -> None:
     gap = only_gap(entries((SF, 0, 30 * MIB)))
     assert causes(explanations(gap, cached, facts())) == [CALL]
 
 
-def test_device_with_room_makes_a_call_more_likely(cached: CachingAllocator, missed: Gap) -> None:
+def test_device_with_room_makes_a_call_more_likely(cached: ReplayAllocator, missed: Gap) -> None:
     found = explanations(missed, cached, facts(memory=1 << 30))
     assert causes(found) == [CALL, REQUEST]
 
 
 def test_device_without_room_makes_a_refusal_more_likely(missed: Gap) -> None:
-    small = CachingAllocator("60MiB")
+    small = ReplayAllocator("60MiB")
     small.free(small.malloc(30 * MIB))
     found = explanations(missed, small, facts(memory=60 * MIB))
     assert causes(found) == [REQUEST, CALL]
@@ -95,19 +95,19 @@ def test_device_without_room_makes_a_refusal_more_likely(missed: Gap) -> None:
     assert found[0].refused == 70 * MIB
 
 
-def test_device_that_held_as_much_had_room(cached: CachingAllocator, missed: Gap) -> None:
+def test_device_that_held_as_much_had_room(cached: ReplayAllocator, missed: Gap) -> None:
     """30 MiB are reserved and 40 MiB wanted, and 70 MiB may have been reserved before."""
     assert causes(explanations(missed, cached, facts(most=70 * MIB))) == [CALL, REQUEST]
     assert causes(explanations(missed, cached, facts(most=69 * MIB))) == [REQUEST, CALL]
 
 
-def test_python_stack_that_names_empty_cache_decides(cached: CachingAllocator, missed: Gap) -> None:
+def test_python_stack_that_names_empty_cache_decides(cached: ReplayAllocator, missed: Gap) -> None:
     found = explanations(missed, cached, facts(most=40 * MIB, calls=[0]))
     assert causes(found) == [CALL, REQUEST]
 
 
 def test_unknown_device_is_assumed_too_small_for_the_request(
-    cached: CachingAllocator, missed: Gap
+    cached: ReplayAllocator, missed: Gap
 ) -> None:
     """Several sizes are tried; the largest is 68 MiB, one page less than the 70 MiB wanted."""
     found = explanations(missed, cached, facts(most=50 * MIB))
@@ -125,7 +125,7 @@ def test_garbage_collection_comes_before_a_refusal(missed: Gap) -> None:
     A call is more likely than another device size.
     """
     conf = "garbage_collection_threshold:0.5,per_process_memory_fraction:0.5"
-    collecting = CachingAllocator("100MiB", conf)
+    collecting = ReplayAllocator("100MiB", conf)
     collecting.free(collecting.malloc(30 * MIB))
     found = explanations(missed, collecting, facts(memory=100 * MIB, most=70 * MIB))
     assert [each.cause for each in found[:2]] == [REQUEST, CALL]
@@ -137,7 +137,7 @@ def test_request_above_the_memory_limit_is_refused_although_the_device_has_room(
     missed: Gap,
 ) -> None:
     """The limit is 60 of 200 MiB; 30 MiB are reserved and 40 MiB wanted."""
-    limited = CachingAllocator("200MiB", "per_process_memory_fraction:0.3")
+    limited = ReplayAllocator("200MiB", "per_process_memory_fraction:0.3")
     limited.free(limited.malloc(30 * MIB))
     found = explanations(missed, limited, facts(memory=200 * MIB, most=70 * MIB))
     assert [each.cause for each in found[:2]] == [REQUEST, CALL]
@@ -146,7 +146,7 @@ def test_request_above_the_memory_limit_is_refused_although_the_device_has_room(
 
 @pytest.mark.parametrize("kind", [StepKind.FRACTION, StepKind.SETTINGS])
 def test_settings_changed_in_the_gap_may_cause_a_release(
-    kind: StepKind, entries: Entries, cached: CachingAllocator
+    kind: StepKind, entries: Entries, cached: ReplayAllocator
 ) -> None:
     """The device had room, and before the call the program had no limit."""
     trace = entries((SF, 0, 30 * MIB), (SA, NEW, 40 * MIB), (A, NEW, 40 * MIB))
@@ -155,7 +155,7 @@ def test_settings_changed_in_the_gap_may_cause_a_release(
 
 
 def test_free_block_before_a_change_of_rounding_excludes_nothing(
-    entries: Entries, cached: CachingAllocator
+    entries: Entries, cached: ReplayAllocator
 ) -> None:
     """A request of 28 MiB fits the cached 30 MiB, but not after rounding to 32 MiB."""
     trace = entries((SF, 0, 30 * MIB), (SA, NEW, 32 * MIB), (A, NEW, 28 * MIB))
@@ -177,16 +177,16 @@ def test_segment_may_serve_a_request_that_no_free_block_may_serve(
     conf: str, expected: list[Cause], entries: Entries
 ) -> None:
     """The free block of 40 MiB is oversize for 2 MiB, but its segment has room."""
-    limited = CachingAllocator("100MiB", f"{conf},per_process_memory_fraction:0.75")
+    limited = ReplayAllocator("100MiB", f"{conf},per_process_memory_fraction:0.75")
     for size in (40, 30):
         limited.free(limited.malloc(size * MIB, 4096 * (size == 30)))
     gap = only_gap(entries((Action.SEGMENT_UNMAP, NEW, 30 * MIB), (A, 0, 2 * MIB)))
     assert causes(explanations(gap, limited, facts(memory=100 * MIB))) == expected
 
 
-def waiting() -> tuple[CachingAllocator, int, int]:
+def waiting() -> tuple[ReplayAllocator, int, int]:
     """Return an allocator with pending frees of 30 and 40 MiB, and their addresses."""
-    full = CachingAllocator("100MiB")
+    full = ReplayAllocator("100MiB")
     first, second = full.malloc(30 * MIB), full.malloc(40 * MIB)
     assert first is not None
     assert second is not None
@@ -236,7 +236,7 @@ def test_oversize_block_is_released_without_a_wait(
     least: int, stream: int, likeliest: list[str], entries: Entries
 ) -> None:
     """Blocks of max_split_size or more are released before a wait (1.8)."""
-    full = CachingAllocator("50MiB", f"max_split_size_mb:{least}")
+    full = ReplayAllocator("50MiB", f"max_split_size_mb:{least}")
     address = full.malloc(30 * MIB, stream)
     assert address is not None
     full.request_free(address)
@@ -252,7 +252,7 @@ def test_oversize_block_is_released_without_a_wait(
 
 def test_free_before_the_request_was_waited_for_if_its_block_fits(entries: Entries) -> None:
     """A completed free would have served the request."""
-    full = CachingAllocator("30MiB")
+    full = ReplayAllocator("30MiB")
     address = full.malloc(20 * MIB)
     assert address == 0
     gap = only_gap(
@@ -275,7 +275,7 @@ def test_free_before_the_request_was_complete_if_its_block_does_not_fit(
     freed: int, stream: int, entries: Entries
 ) -> None:
     """The block is on another stream or too small, so nothing suggests a wait."""
-    full = CachingAllocator("30MiB")
+    full = ReplayAllocator("30MiB")
     full.malloc(freed)
     gap = only_gap(
         entries(
@@ -304,7 +304,7 @@ def test_free_before_the_request_was_complete_if_its_block_does_not_fit(
 def test_free_of_an_oversize_block_was_complete(
     freed: int, wanted: int, conf: str, entries: Entries
 ) -> None:
-    full = CachingAllocator("70MiB", conf)
+    full = ReplayAllocator("70MiB", conf)
     full.malloc(freed)
     obtained = 2 * MIB if wanted < MIB else wanted
     gap = only_gap(
@@ -324,7 +324,7 @@ def test_free_before_a_change_of_settings_was_complete(
     entries: Entries,
 ) -> None:
     """Under the new settings its block may be oversize (random program, seed 5006674)."""
-    full = CachingAllocator("70MiB")
+    full = ReplayAllocator("70MiB")
     full.malloc(60 * MIB)
     trace = entries(
         (FR, 0, 60 * MIB),
@@ -340,7 +340,7 @@ def test_free_before_a_change_of_settings_was_complete(
 
 
 def test_request_with_a_free_block_may_be_refused_after_a_change_of_settings(
-    entries: Entries, cached: CachingAllocator
+    entries: Entries, cached: ReplayAllocator
 ) -> None:
     """Before the change, a request that found a block was not refused (seed 6000027)."""
     trace = entries((SF, 0, 30 * MIB), (A, 8 * MIB, 1))
@@ -359,7 +359,7 @@ def test_request_may_be_refused_before_an_expandable_segment_serves_it(
     conf = "expandable_segments:True,max_split_size_mb:22"
     gap = only_gap(entries((Action.SEGMENT_UNMAP, 20 * MIB, 60 * MIB), (A, 0, 10 * MIB)))
     for memory, expected in ((110 * MIB, [REQUEST, CALL]), (130 * MIB, [CALL, REQUEST])):
-        allocator = CachingAllocator(memory, conf)
+        allocator = ReplayAllocator(memory, conf)
         too_good = allocator.malloc(80 * MIB)
         allocator.malloc(10 * MIB + 1)  # 20 MiB lack 512 bytes
         allocator.free(too_good)
@@ -385,7 +385,7 @@ def test_free_that_completed_alone_was_not_waited_for(entries: Entries) -> None:
 
 
 def test_memory_obtained_before_the_release_counts(
-    cached: CachingAllocator, entries: Entries
+    cached: ReplayAllocator, entries: Entries
 ) -> None:
     """An expandable segment grew by 20 MiB before the driver refused 40 MiB more."""
     gap = only_gap(
@@ -403,7 +403,7 @@ def test_memory_obtained_before_the_release_counts(
     assert {each.refused for each in requests} == {90 * MIB}
 
 
-def test_known_call_is_in_every_explanation(cached: CachingAllocator, entries: Entries) -> None:
+def test_known_call_is_in_every_explanation(cached: ReplayAllocator, entries: Entries) -> None:
     """It most likely released the memory; otherwise it was still made before the request."""
     trace = entries((SF, 0, 30 * MIB), (SA, NEW, 40 * MIB), (A, NEW, 40 * MIB))
     gap = only_gap(trace, Call(0, StepKind.EMPTY_CACHE, 0))
@@ -415,7 +415,7 @@ def test_known_call_is_in_every_explanation(cached: CachingAllocator, entries: E
 
 
 def test_known_call_comes_after_the_free_before_it(entries: Entries) -> None:
-    full = CachingAllocator("30MiB")
+    full = ReplayAllocator("30MiB")
     full.malloc(20 * MIB)
     trace = entries(
         (FR, 0, 20 * MIB),
@@ -437,7 +437,7 @@ def test_release_of_private_pools_only_is_a_deleted_mempool(
     is_more_cached: bool, likeliest: Cause, entries: Entries
 ) -> None:
     """If more memory was cached, empty_cache would have released it too."""
-    allocator = CachingAllocator("1GiB")
+    allocator = ReplayAllocator("1GiB")
     if is_more_cached:
         allocator.free(allocator.malloc(40 * MIB))
     allocator.begin_allocate_to_pool(1)
@@ -462,7 +462,7 @@ def test_release_of_private_pools_only_is_a_deleted_mempool(
 
 
 def test_error_although_the_device_had_room_is_a_limit_or_another_process(
-    entries: Entries, cached: CachingAllocator
+    entries: Entries, cached: ReplayAllocator
 ) -> None:
     gap = only_gap(entries((OOM, 500 * MIB, 200 * MIB)))
     found = explanations(gap, cached, facts(memory=1 << 30))
@@ -470,8 +470,6 @@ def test_error_although_the_device_had_room_is_a_limit_or_another_process(
     assert "ROOM" in kinds(found[1].steps)
 
 
-def test_assumed_device_size_excludes_other_processes(
-    cached: CachingAllocator, missed: Gap
-) -> None:
+def test_assumed_device_size_excludes_other_processes(cached: ReplayAllocator, missed: Gap) -> None:
     found = explanations(missed, cached, facts(memory=1 << 30, is_assumed=True))
     assert not any("ROOM" in kinds(each.steps) for each in found)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from allocsim import CachingAllocator
+from allocsim.core import ReplayAllocator
 from allocsim.engine.fidelity import FidelityCheck
 from allocsim.engine.same_end import ends_alike
 from allocsim.state import ALLOCATED, INACTIVE, PENDING, BlockState, SegmentState
@@ -16,9 +16,9 @@ from allocsim.units import MIB
 from allocsim.workload import KINDS
 
 
-def ended(conf: str) -> CachingAllocator:
+def ended(conf: str) -> ReplayAllocator:
     """Return an allocator with allocated, pending and free blocks of two pools and two streams."""
-    gpu = CachingAllocator("16GiB", conf, record_history=True)
+    gpu = ReplayAllocator("16GiB", conf, record_history=True)
     held = [gpu.malloc(size, stream) for size in (512, 3 * MIB, 30 * MIB) for stream in (0, 1)]
     gpu.begin_allocate_to_pool(1)
     held.append(gpu.malloc(5 * MIB))

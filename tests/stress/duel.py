@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from allocsim import CachingAllocator
+from allocsim.core import ReplayAllocator
 from allocsim.errors import AllocsimError, InvariantError, OutOfMemoryError, UndefinedBehaviorError
 from allocsim.questions.crosscheck import Script, minimiser
 from allocsim.questions.crosscheck.player import free_in_row, malloc_in_row
@@ -30,7 +30,7 @@ class Played:
     """The core, with requests and frees passed to `play` one at a time."""
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
-        self._allocator = CachingAllocator(*arguments, **keywords)
+        self._allocator = ReplayAllocator(*arguments, **keywords)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._allocator, name)
@@ -44,7 +44,7 @@ class Played:
 
 def duel(script: Script, release: str, *, in_rows: bool = False) -> str | None:
     """Return the first difference as a sentence, or None."""
-    core = _made(Played if in_rows else CachingAllocator, script, release)
+    core = _made(Played if in_rows else ReplayAllocator, script, release)
     naive = _made(NaiveAllocator, script, release)
     if isinstance(core, str) or isinstance(naive, str):
         return None if isinstance(core, str) and isinstance(naive, str) else f"{core} / {naive}"
@@ -137,7 +137,7 @@ def _do(  # noqa: PLR0912  (one branch an op)
     return None
 
 
-def _state(core: CachingAllocator, naive: Allocator) -> str | None:
+def _state(core: ReplayAllocator, naive: Allocator) -> str | None:
     """Return the difference in statistics, segments or history, or a broken invariant."""
     try:
         core.check()

@@ -8,7 +8,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from allocsim.core import FREE, IS_COMPILED, MALLOC, CachingAllocator
+from allocsim.core import FREE, IS_COMPILED, MALLOC, ReplayAllocator
 from allocsim.engine import DeviceRun, prepare, prepare_made, replay_prepared, run_as_made
 from allocsim.trace import FrameTable, MarkKind, Provenance, Recording
 from allocsim.units import GIB, KIB, MIB
@@ -74,7 +74,7 @@ def that_serves(
 def played(
     program: KnownProgram, conf: str, memory: int = GIB
 ) -> tuple[Played, Recording, DeviceRun | None]:
-    allocator = CachingAllocator(memory, conf, base_address=1 << 44, record_history=True)
+    allocator = ReplayAllocator(memory, conf, base_address=1 << 44, record_history=True)
     found = play_known(program, allocator)
     made = Provenance(
         torch_version="2.15.0",
@@ -134,14 +134,14 @@ def test_most_of_what_repeats_itself_never_reaches_the_core(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     taken = []
-    play = CachingAllocator.play
+    play = ReplayAllocator.play
 
-    def counted(self: CachingAllocator, steps: object, waiting: object, moved: list[int]) -> object:
+    def counted(self: ReplayAllocator, steps: object, waiting: object, moved: list[int]) -> object:
         found = play(self, steps, waiting, moved)  # type: ignore[arg-type]
         taken.append(len(moved))
         return found
 
-    monkeypatch.setattr(CachingAllocator, "play", counted)
+    monkeypatch.setattr(ReplayAllocator, "play", counted)
     program = that_serves(3, tokens=100)
     played(program, "")
     assert sum(taken) < len(program.kind) // 2

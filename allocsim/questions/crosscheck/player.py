@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from allocsim.core import FREE, MALLOC, CachingAllocator
+from allocsim.core import FREE, MALLOC, ReplayAllocator
 from allocsim.errors import (
     AllocsimError,
     DriverRefusalError,
@@ -60,7 +60,7 @@ def play(
     driver_trace: trace of a real device, which supplies the driver's decisions.
     Raises ConfigError if the script's option string is refused.
     """
-    allocator = CachingAllocator(
+    allocator = ReplayAllocator(
         script.device_memory,
         script.conf,
         torch_version,
@@ -101,7 +101,7 @@ class _Player:
     """Model that runs a script; `live` maps ids to addresses."""
 
     def __init__(
-        self, allocator: CachingAllocator, handles: Mapping[int, int], driver: DriverTrace
+        self, allocator: ReplayAllocator, handles: Mapping[int, int], driver: DriverTrace
     ) -> None:
         self.outcome = ModelAnswer()
         self._driver = driver
@@ -181,14 +181,14 @@ class _Player:
         self._driver.correct(outcome.trace, outcome.messages)
 
 
-def malloc_in_row(allocator: CachingAllocator, size: int, stream: int) -> int | None:
+def malloc_in_row(allocator: ReplayAllocator, size: int, stream: int) -> int | None:
     """Allocate by a row of one step if the fast path takes it, else by `allocator.malloc`."""
     if allocator.play(((MALLOC, _ONE, size, stream),), {}, []) is None:
         return allocator.take_name(_ONE)
     return allocator.malloc(size, stream)
 
 
-def free_in_row(allocator: CachingAllocator, address: int | None) -> None:
+def free_in_row(allocator: ReplayAllocator, address: int | None) -> None:
     """Free by a row of one step if the fast path takes it, else by `allocator.free`."""
     if address is not None and allocator.is_allocated(address):
         allocator.give_name(address, _ONE)

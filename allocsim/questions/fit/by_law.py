@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from allocsim.core import FREE, MALLOC, CachingAllocator
+from allocsim.core import FREE, MALLOC, ReplayAllocator
 from allocsim.errors import ConfigError
 from allocsim.laws import (
     CLASSIFIERS,
@@ -279,7 +279,7 @@ def _play(requests: Requests, gpu: Gpu, laws: Laws, conf: str) -> Played:
         stack=requests.stack,
         stretches=requests.stretches,
     )
-    allocator = CachingAllocator(
+    allocator = ReplayAllocator(
         gpu.memory,
         conf,
         ".".join(laws.torch_version.split(".")[:2]),

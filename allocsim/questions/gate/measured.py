@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from allocsim.core import CachingAllocator
+from allocsim.core import ReplayAllocator
 from allocsim.engine import Drive, Prepared, Progress, Setting, prepare
 from allocsim.errors import RecordingError
 from allocsim.owners import held_at, scene_of_run
@@ -110,7 +110,7 @@ def measured(
 
 
 def _driven(prepared: Prepared, body: Body, setting: Setting, progress: Progress | None) -> Drive:
-    allocator = CachingAllocator(
+    allocator = ReplayAllocator(
         _NO_END,
         setting.conf,
         prepared.release.version,

@@ -1,0 +1,5 @@
+from allocsim.core.allocator cimport CachingAllocator
+
+
+cdef class ReplayAllocator(CachingAllocator):
+    pass
