@@ -13,7 +13,7 @@ COMPILED_TESTS := $(addprefix tests/,core stress engine measures workload explai
 comma := ,
 INFERS := $(patsubst %,"allocsim/engine/%.py"$(comma),causes likelihood reading left_open plan start two_starts)
 
-.PHONY: help laws demo test test-slow notebooks lint types golden stress fuzz mutants mutants-core mutants-engine crosscheck bench wheel-compiled compiled bench-compiled check check-all
+.PHONY: help docs laws demo test test-slow notebooks lint types golden stress fuzz mutants mutants-core mutants-engine crosscheck bench wheel-compiled compiled bench-compiled check check-all
 .DEFAULT_GOAL := help
 
 help:
@@ -35,6 +35,18 @@ test-slow: .venv/.installed ## the tests that take minutes
 
 notebooks: .venv/.installed ## run the notebooks and put what they show into them
 	$(BIN)/python -m tests.notebooks --write
+
+.venv/.docs-installed: .venv/.installed
+	$(BIN)/python -m pip install -q 'pip>=25.1'
+	$(BIN)/pip install -q --group docs
+	@touch $@
+
+docs: .venv/.docs-installed ## the documentation site, in build/docs/html
+	rm -rf build/docs/source
+	mkdir -p build/docs
+	cp -r docs build/docs/source
+	cp -r notebooks CONTRIBUTING.md CHANGELOG.md build/docs/source
+	$(BIN)/sphinx-build -q -W --keep-going -b html build/docs/source build/docs/html
 
 lint: .venv/.installed ## ruff: rules and format
 	$(BIN)/ruff check .
