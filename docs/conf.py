@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import re
 
-import allocsim
 from sphinx.application import Sphinx
+
+import allocsim
 
 REPOSITORY = "https://github.com/allocsim/allocsim"
 """A placeholder until the project has a public home."""
 
 project = "allocsim"
 author = "the allocsim authors"
-copyright = "2026, the allocsim authors"  # noqa: A001
+copyright = "2026, the allocsim authors"
 release = version = getattr(allocsim, "__version__", "")
 
 extensions = ["myst_nb"]
@@ -59,7 +60,7 @@ OUTSIDE = re.compile(r"\]\((?:\.\./)+(?!notebooks/|CONTRIBUTING|CHANGELOG)([\w./
 BESIDE = re.compile(r"\]\((?:\.\./)*(?=notebooks/[\w-]+\.ipynb|CONTRIBUTING\.md|CHANGELOG\.md)")
 
 
-def link_to_repository(app: Sphinx, name: str, source: list[str]) -> None:
+def link_to_repository(_app: Sphinx, name: str, source: list[str]) -> None:
     """Point links that leave docs/ at the copied files, or else at the repository."""
     depth = name.count("/")
 
