@@ -21,7 +21,7 @@ copyright = "2026, the allocsim authors"
 release = version = getattr(allocsim, "__version__", "")
 
 extensions = ["myst_nb"]
-exclude_patterns = ["STYLE.md", "notebooks/README.md"]
+exclude_patterns = ["notebooks/README.md"]
 nb_execution_mode = "off"
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 4
