@@ -1,1 +1,1 @@
-"""Benchmarks of the model, beside the real allocator where its library is at hand."""
+"""Benchmarks of the model, and of the real allocator if its library is in the cache."""

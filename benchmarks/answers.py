@@ -1,13 +1,14 @@
-"""Whether two checkouts give the same answers: every command on every recording, byte for byte.
+"""Comparison of the answers of two checkouts, for every command on every recording.
 
     python -m benchmarks.answers OLD [NEW] [--jobs N] [--keep DIR] [--text] [--more] [--file FILE]
 
-OLD and NEW are checkouts (NEW: this one).  Each command runs from each checkout, in that checkout's
-own code, on the recordings of this one's `traces/`, or on each FILE.  What it prints, its exit code
-and what it writes are compared; how long a search took is not.  --text adds the text forms to the
-JSON ones; --keep holds the answers of OLD for the next time, by its commit.  --more lets NEW say
-more: keys, notes and settings tried that OLD has not, and files as it likes.  At the end stands how
-many answers part at which place.
+OLD and NEW are checkouts (default of NEW: this one).  Each command runs with the code of each
+checkout, on the recordings in `traces/` of this one, or on each FILE.  Output, exit code and files
+are compared byte by byte, except for the time that a search took.
+
+--text compares the text output as well as JSON.  --keep stores the answers of OLD by its commit.
+--more ignores keys, notes and tried settings that OLD lacks, and files.  The last lines count the
+differences by place.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ JSON_ONLY = (
     "plot memory FILE -o OUT.svg",
     "plot segments FILE -o OUT.svg",
 )
-"""Of these what is written counts, whatever is printed."""
+"""Commands whose written files are compared."""
 
 CLOCK = re.compile(r'"seconds": [0-9.e-]+|entries\s+replayed\s+in\s+[0-9.,]+\s+s,\s+[0-9,]+/s')
 
@@ -61,18 +62,18 @@ for line in sys.stdin:
             code = end.code
     path = pathlib.Path(out)
     lines = path.read_bytes().splitlines() if path.exists() else []
-    told = b"".join(line for line in lines if not line.startswith(b"//"))  # comments of scripts
-    written = hashlib.sha256(told).hexdigest() if lines else None
+    code_lines = b"".join(line for line in lines if not line.startswith(b"//"))
+    written = hashlib.sha256(code_lines).hexdigest() if lines else None
     path.unlink(missing_ok=True)
     print(json.dumps([code, said.getvalue(), erred.getvalue(), written]), flush=True)
 """
-"""Runs in a checkout: one command a line."""
+"""Program that runs commands in a checkout, one per line."""
 
 Answer = tuple[int, str, str, str | None]
 
 
 def calls(*, text: bool) -> Iterator[str]:
-    """Every command line that is compared."""
+    """Yield every command line to compare."""
     for command in COMMANDS:
         yield f"{command} --json"
         if text:
@@ -81,9 +82,9 @@ def calls(*, text: bool) -> Iterator[str]:
 
 
 def answers(tree: Path, file: Path, lines: Sequence[str]) -> dict[str, Answer]:
-    """What the code of `tree` says of `file`, by command line."""
+    """Run the commands of `tree` on `file`, and return the answers by command line."""
     with TemporaryDirectory() as scratch:
-        asked = []
+        requests = []
         for line in lines:
             suffix = Path(line.split("OUT", 1)[-1]).suffix if "OUT" in line else ".none"
             out = str(Path(scratch) / f"out{suffix}")
@@ -91,7 +92,7 @@ def answers(tree: Path, file: Path, lines: Sequence[str]) -> dict[str, Answer]:
                 str(file) if word == "FILE" else out if word.startswith("OUT") else word
                 for word in line.split()
             ]
-            asked.append(json.dumps([words, out]))
+            requests.append(json.dumps([words, out]))
         environment = {
             **os.environ,
             "PYTHONPATH": str(tree),
@@ -101,7 +102,7 @@ def answers(tree: Path, file: Path, lines: Sequence[str]) -> dict[str, Answer]:
         }
         done = subprocess.run(
             [sys.executable, "-c", PLAYER],
-            input="\n".join(asked),
+            input="\n".join(requests),
             cwd=scratch,
             env=environment,
             capture_output=True,
@@ -122,8 +123,10 @@ def _timeless(text: str, scratch: str) -> str:
     return CLOCK.sub("TIME", text.replace(scratch, "SCRATCH"))
 
 
-def kept(tree: Path, file: Path, lines: Sequence[str], folder: Path | None) -> dict[str, Answer]:
-    """`answers`, from `folder` if they are there."""
+def cached_answers(
+    tree: Path, file: Path, lines: Sequence[str], folder: Path | None
+) -> dict[str, Answer]:
+    """Return `answers`, from `folder` if they are stored there."""
     if folder is None:
         return answers(tree, file, lines)
     commit = subprocess.check_output(["git", "-C", str(tree), "rev-parse", "HEAD"], text=True)
@@ -136,7 +139,7 @@ def kept(tree: Path, file: Path, lines: Sequence[str], folder: Path | None) -> d
 
 
 def without_more(old: Answer, new: Answer) -> tuple[Answer, Answer]:
-    """Both, `new` as far as `old` says anything of it."""
+    """Return both answers, without the parts of `new` that `old` lacks."""
     try:
         before, after = (
             json.loads(answer[1].replace("TIME", '"seconds": 0')) for answer in (old, new)
@@ -148,7 +151,7 @@ def without_more(old: Answer, new: Answer) -> tuple[Answer, Answer]:
 
 
 def _common(old: Any, new: Any, key: str = "") -> Any:
-    """`new` without what `old` lacks: keys, settings that were tried, notes."""
+    """Remove from `new` what `old` lacks: keys, tried settings, notes."""
     if isinstance(old, dict) and isinstance(new, dict):
         return {name: _common(old[name], new[name], name) for name in old if name in new}
     if not isinstance(old, list) or not isinstance(new, list):
@@ -164,7 +167,7 @@ def _common(old: Any, new: Any, key: str = "") -> Any:
 
 
 def _by_setting(rows: list[Any]) -> dict[str, Any]:
-    """Rows of a search by the setting that each is of; none where they are something else."""
+    """Return the rows of a search by setting, or nothing for other rows."""
     if not all(isinstance(row, dict) and "conf" in row for row in rows):
         return {}
     named = ("conf", "memory_fraction", "kind")
@@ -173,7 +176,7 @@ def _by_setting(rows: list[Any]) -> dict[str, Any]:
 
 
 def differences(old: Answer, new: Answer) -> dict[str, str]:
-    """By place in the answer, how the two part there."""
+    """Return the differences of two answers, by place."""
     found = {}
     for name, mine, other in zip(("exit code", "output", "errors", "file"), old, new, strict=True):
         if mine == other:
@@ -183,28 +186,28 @@ def differences(old: Answer, new: Answer) -> dict[str, str]:
         except json.JSONDecodeError:
             found[name] = _shown(mine, other)
         else:
-            found.update(_parted(before, after, "" if name == "output" else name))
+            found.update(_differing(before, after, "" if name == "output" else name))
     return found
 
 
-def _parted(old: Any, new: Any, place: str) -> Iterator[tuple[str, str]]:
-    """Every place at which two documents part, entries of a list under one name."""
+def _differing(old: Any, new: Any, place: str) -> Iterator[tuple[str, str]]:
+    """Yield every place at which two documents differ; list items share a place."""
     if isinstance(old, dict) and isinstance(new, dict):
         for name in [*old, *(name for name in new if name not in old)]:
             there = f"{place}.{name}".lstrip(".")
             if name in old and name in new:
-                yield from _parted(old[name], new[name], there)
+                yield from _differing(old[name], new[name], there)
             else:
                 yield there, "is gone" if name in old else "is new"
     elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         for before, after in zip(old, new, strict=True):
-            yield from _parted(before, after, f"{place}[]")
+            yield from _differing(before, after, f"{place}[]")
     elif old != new:
         yield place, _shown(old, new)
 
 
 def _shown(old: object, new: object) -> str:
-    """What became of what, around the first letter that is another."""
+    """Show both texts around the first difference."""
     mine, other = str(old), str(new)
     pairs = zip(mine, other, strict=False)
     at = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(mine), len(other)))
@@ -224,16 +227,16 @@ def main() -> int:
     given = parser.parse_args()
     files = given.file or sorted((HOME / "traces").rglob("*.gz"))
     lines = list(calls(text=given.text))
-    asked = [line for line in lines if not (given.more and line in JSON_ONLY)]
+    compared = [line for line in lines if not (given.more and line in JSON_ONLY)]
 
     def compare(file: Path) -> list[tuple[str, dict[str, str]]]:
-        old = kept(given.old.resolve(), file.resolve(), lines, given.keep)
-        new = answers(given.new.resolve(), file.resolve(), asked)
+        old = cached_answers(given.old.resolve(), file.resolve(), lines, given.keep)
+        new = answers(given.new.resolve(), file.resolve(), compared)
         if given.more:
-            for line in asked:
+            for line in compared:
                 old[line], new[line] = without_more(old[line], new[line])
         return [
-            (line, differences(old[line], new[line])) for line in asked if old[line] != new[line]
+            (line, differences(old[line], new[line])) for line in compared if old[line] != new[line]
         ]
 
     n_wrong, places = 0, Counter[str]()
@@ -244,7 +247,7 @@ def main() -> int:
                 places.update(f"{line.split()[0]}: {place}" for place in parts)
                 for place, how in parts.items():
                     print(f"{file.name}: allocsim {line}: {place}: {how}", flush=True)
-    print(f"{len(files)} recordings, {len(asked)} commands each, {n_wrong} answers differ")
+    print(f"{len(files)} recordings, {len(compared)} commands each, {n_wrong} answers differ")
     for place, count in places.most_common():
         print(f"{count:6} {place}")
     return int(n_wrong > 0)

@@ -1,13 +1,13 @@
-"""What a capture costs a program: of a step, of an allocation, and when it writes.
+"""Cost of a capture for a program: per step, per allocation, and when it writes.
 
     python -m benchmarks.capture --python PYTHON [-o FILE]
 
-PYTHON has a CUDA build of PyTorch, which runs over a phantom GPU: no kernel takes time, so that a
-step is all Python and the share of it that recording takes is the most that it can be; on a GPU
-the host mostly waits.  The ways of recording take turns in one process, and of each the fastest
-turn counts, in seconds of the processor, because the machine has other work.  A step is forward,
-backward and AdamW of a transformer of eight layers; an allocation is made and freed in a bare loop,
-eight calls deep.  Two minutes.
+PYTHON has a CUDA build of PyTorch, which runs on a phantom GPU.  Kernels take no time, so a step is
+only Python and the measured share of recording is an upper bound; on a GPU the host mostly waits.
+The ways of recording alternate in one process, and the fastest turn of each counts, in seconds of
+processor time, because the machine has other work.  A step is forward, backward and AdamW of a
+transformer of eight layers.  An allocation is made and freed in a bare loop, eight calls deep.  Two
+minutes.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ print(json.dumps(answer))
 
 
 def measured(python: str, *arguments: str) -> dict[str, Any]:
-    """One process's figures."""
+    """Return the figures of one process."""
     gpu = Gpu("a phantom", 16 * GIB)
     environment = dict(os.environ) | phantom_environment(find_torch(python), gpu)
     environment["PYTHONPATH"] = str(ROOT)
@@ -123,7 +123,7 @@ def measured(python: str, *arguments: str) -> dict[str, Any]:
 
 
 def ways(python: str) -> list[str]:
-    """The table of an allocation and of a step."""
+    """Return the table of the costs per allocation and per step."""
     found = measured(python, "turns", str(MAX_ENTRIES), *WAYS)
     rows = ["| recording | entries a second | an entry | a step | share |", "|---|---|---|---|---|"]
     plain_step, plain_loop = found[WAYS[0]]
@@ -137,7 +137,7 @@ def ways(python: str) -> list[str]:
 
 
 def writing(python: str) -> list[str]:
-    """The table of what the ring and a file take, by the size of the ring."""
+    """Return the table of the costs of ring and file, by ring size."""
     rows = [
         "| entries | host memory of the ring | to write it | host memory meanwhile | the file |",
         "|---|---|---|---|---|",
@@ -154,7 +154,7 @@ def writing(python: str) -> list[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.capture")
     parser.add_argument("--python", required=True, help="a Python with a CUDA build of PyTorch")
     add_output(parser)

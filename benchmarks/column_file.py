@@ -1,13 +1,14 @@
-"""Seconds and memory to load a recording by its pickle, and by the columns kept of it.
+"""Time and memory to load a recording from its pickle, and from its cached columns.
 
     python -m benchmarks.column_file [FILE ...] [--entries 1000000] [--runs 3] [-o FILE]
 
-Without a FILE it makes one: a ragged training loop of so many entries, as `allocsim synth` does.
+Without a FILE, it generates one: a ragged training loop of that number of entries, as
+`allocsim synth` does.
 
-Rule: every load is a process of its own, and what is timed is the call of `load`, by the clock and
-of the processor; the first one keeps the columns, and pays for it.  Memory is the most that the
-process had beyond what it had before the call.  The source is in the system's cache every time:
-disks are not what is measured.  Linux only.
+Rule: every load is a separate process, and only the call of `load` is timed, in wall time and
+processor time.  The first load also writes the columns.  Memory is the process's peak minus its
+memory before the call.  The source is always in the system's page cache, because disks are not
+measured.  Linux only.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ _Loaded = tuple[float, float, float, int]
 
 
 def loaded(path: Path, folder: Path | None) -> _Loaded:
-    """Seconds, those of the processor, MiB and entries of one load.
+    """Return wall seconds, processor seconds, MiB and entries of one load.
 
-    folder: where columns are kept, None for nowhere.
+    folder: where to cache columns; None to cache none.
     """
     environment = dict(os.environ)
     environment.pop("ALLOCSIM_NO_CACHE", None)
@@ -60,7 +61,7 @@ def loaded(path: Path, folder: Path | None) -> _Loaded:
 
 
 def lines(paths: list[Path], runs: int) -> Iterator[str]:
-    """The table, line by line."""
+    """Yield the lines of the table."""
     yield (f"{where_and_when()}; {runs} runs, median")
     yield ""
     yield (
@@ -98,13 +99,13 @@ def _medians(rows: list[_Loaded]) -> tuple[float, float, float]:
 
 
 def main() -> None:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.column_file", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("files", metavar="FILE", nargs="*", type=Path)
     parser.add_argument("--entries", type=int, default=1_000_000)
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("-o", "--output", type=Path, help="write the table here, too")
+    parser.add_argument("-o", "--output", type=Path, help="also write the table here")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         paths: list[Path] = arguments.files

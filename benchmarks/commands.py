@@ -1,15 +1,14 @@
-"""Seconds and memory of whole commands, as a user runs them, on recordings of growing length.
+"""Time and memory of whole commands on recordings of growing length.
 
     python -m benchmarks.commands [--entries 10000 100000 1000000] [--runs 3] [--json]
-    python -m benchmarks.commands --against OLD     this checkout in turn with another
+    python -m benchmarks.commands --against OLD     alternate with another checkout
 
-Each command is a process of its own, from its start to its end, with the bytecode and the column
-file of a first run at hand, as a second run of a user has them.  Memory is the largest that one of
-its processes had resident.  Recordings are synthetic training loops of ragged lengths, pickles
-written by `allocsim synth`.  With OLD, another checkout of this package, each run is followed by
-the same run there, and the ratio is of such neighbours: a step back is one beyond their spread.
-Ten million entries (`--entries 10000000`) take ten minutes for the four commands of
-benchmarks/results/commands.md.
+Each command is a new process that finds the bytecode and the column file of an earlier run, as a
+user's second run does.  Memory is the largest resident size of one of its processes.  Recordings
+are synthetic training loops of ragged lengths, written by `allocsim synth`.  With OLD, another
+checkout of this package, each run is followed by the same run there, and the ratio is that of the
+two: a regression is a ratio outside their spread.  Ten million entries (`--entries 10000000`) take
+ten minutes for the four commands of benchmarks/results/commands.md.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ COMMANDS = {
 
 @dataclass(frozen=True)
 class Cost:
-    """What a command took: seconds by the clock and of the processor, and bytes."""
+    """Wall time and processor time in seconds, and peak memory in bytes."""
 
     seconds: float
     processor_seconds: float
@@ -54,7 +53,7 @@ class Cost:
 
 @dataclass
 class Row:
-    """One command on one recording; old: of the other checkout, run by run, where there is one."""
+    """One command on one recording.  old: runs of the other checkout, if there is one."""
 
     command: str
     entries: int
@@ -63,41 +62,41 @@ class Row:
 
     @property
     def ratios(self) -> list[float]:
-        """The seconds of each run as a part of the other checkout's next to it."""
+        """Seconds of each run divided by those of the other checkout."""
         pairs = zip(self.new, self.old, strict=bool(self.old))
         return [mine.seconds / other.seconds for mine, other in pairs]
 
 
 def spent(arguments: Sequence[str], checkout: Path, bytecode: Path) -> Cost:
-    """Run a command of the package in `checkout` to its end.
+    """Run a command of the package in `checkout`, and return its cost.
 
-    bytecode: the folder that keeps it.  Raises CalledProcessError unless the command gives an
-    answer (0, or 3 where something does not fit).
+    bytecode: folder for compiled modules. Raises CalledProcessError for exit codes other than 0 and
+    3.
     """
     kept = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     command = [sys.executable, "-m", "allocsim", *arguments]
     begin = time.perf_counter()
-    with tempfile.TemporaryFile() as told:
+    with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
             command,
             cwd=checkout,
             env={**kept, "PYTHONPATH": str(checkout), "PYTHONPYCACHEPREFIX": str(bytecode)},
             stdout=subprocess.DEVNULL,
-            stderr=told,
+            stderr=errors,
         )
         _, status, used = os.wait4(process.pid, 0)
         seconds = time.perf_counter() - begin
         process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode not in (0, 3):
-            told.seek(0)
-            raise subprocess.CalledProcessError(process.returncode, command, stderr=told.read())
+            errors.seek(0)
+            raise subprocess.CalledProcessError(process.returncode, command, stderr=errors.read())
     return Cost(seconds, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024)
 
 
 def measure(
     commands: Sequence[str], entries: Sequence[int], runs: int, old: Path | None
 ) -> list[Row]:
-    """Every command on a recording of each length; a first run of each is not counted."""
+    """Run every command on a recording of each length; the first run is not counted."""
     rows = []
     with tempfile.TemporaryDirectory(prefix="allocsim-") as place:
         bytecode = Path(place) / "bytecode"
@@ -120,7 +119,7 @@ def measure(
 
 
 def table(rows: Sequence[Row]) -> str:
-    """The rows as Markdown."""
+    """Return the rows as Markdown."""
     is_pair = any(row.old for row in rows)
     heads = ["command", "entries", "s", "of the processor, s", "memory, MiB"]
     heads += ["old, s", "new of old (lowest to highest)"] if is_pair else []
@@ -147,7 +146,7 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def document(rows: Sequence[Row]) -> str:
-    """The rows as JSON."""
+    """Return the rows as JSON."""
     found = []
     for row in rows:
         figures: dict[str, list[float]] = {"ratio": row.ratios}
@@ -155,8 +154,8 @@ def document(rows: Sequence[Row]) -> str:
             figures[f"{name}_seconds"] = [cost.seconds for cost in costs]
             figures[f"{name}_processor_seconds"] = [cost.processor_seconds for cost in costs]
             figures[f"{name}_memory_bytes"] = [float(cost.memory) for cost in costs]
-        told = {name: spread(runs) for name, runs in figures.items() if runs}
-        found.append({"command": row.command, "entries": row.entries, **told})
+        spreads = {name: spread(runs) for name, runs in figures.items() if runs}
+        found.append({"command": row.command, "entries": row.entries, **spreads})
     about = {**facts(NEWEST), "runs": len(rows[0].new)}
     return json.dumps({**about, "commands": found}, indent=2) + "\n"
 
@@ -172,7 +171,7 @@ def main() -> None:
     options = parser.parse_args()
     old = None if options.against is None else options.against.resolve()
     if old is not None and not (old / "allocsim" / "__init__.py").is_file():
-        parser.error(f"--against {options.against} holds no package allocsim")
+        parser.error(f"--against {options.against} does not contain the package allocsim")
     rows = measure(options.commands, options.entries, options.runs, old)
     show((document if options.json else table)(rows), options.output)
 

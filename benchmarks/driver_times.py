@@ -3,16 +3,16 @@
     python -m benchmarks.driver_times [FOLDER]      recordings in `traces/h200` if none is given
 
 PyTorch stamps `segment_alloc`, `segment_map` and `segment_unmap` after the driver call and
-`segment_free` before it: over a phantom whose calls sleep, the sleep is before the first three
-and after the last.  The recorded time of a call is therefore
+`segment_free` before it, as a phantom with sleeping driver calls shows.  The recorded time of a
+call is therefore
 
-- `segment_alloc`, `segment_map`: the gap to the entry before, less the median of that gap at
-  `alloc` entries with the same stack that needed no driver call; three of those are required;
-- `segment_free`: the gap to the entry after, if that is a `segment_free` too, since then the
-  allocator does nothing else in between;
-- `segment_unmap`: the gap to the entry before, if that is a `segment_unmap` too.
+- `segment_alloc`, `segment_map`: the gap to the previous entry, less the median of this gap at
+  `alloc` entries with the same stack and without a driver call; at least three are required;
+- `segment_free`: the gap to the next entry, if that is a `segment_free` too, because the
+  allocator does nothing else between them;
+- `segment_unmap`: the gap to the previous entry, if that is a `segment_unmap` too.
 
-The first use of a kernel or a library is in such gaps too and makes totals larger than medians.
+These gaps also contain first uses of kernels and libraries, which makes totals exceed medians.
 """
 
 from __future__ import annotations

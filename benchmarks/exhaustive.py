@@ -1,9 +1,9 @@
-"""How long a search takes, and how long an exhaustive one over the same grid.
+"""Time of a search, and of an exhaustive search over the same grid.
 
     python -m benchmarks.exhaustive [FILE ...]     every recording of the phantom if none is given
 
-Exhaustive: every setting replayed to its end by the long way, and the device on which nothing is
-refused looked for by replays (`allocsim tune --exhaustive`).  One process, one after the other.
+The exhaustive search replays every setting to its end without optimizations, and searches for the
+device that refuses nothing by replays (`allocsim tune --exhaustive`).  Both use one process.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TRACES = Path(__file__).parents[1] / "traces"
 
 
 def seconds(path: Path, tricks: Tricks) -> float:
-    """What one search takes, the reading of the file included."""
+    """Return the seconds of one search, including reading the file."""
     begin = time.perf_counter()
     tune(path, tricks=tricks)
     return time.perf_counter() - begin

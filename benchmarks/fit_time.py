@@ -1,10 +1,10 @@
-"""How much processor time an answer of `allocsim fit` takes, with the programs that it starts.
+"""Processor time of `allocsim fit`, including the programs that it starts.
 
     python -m benchmarks.fit_time --python PATH [-o FILE]
 
-PATH is an interpreter with PyTorch 2.15, transformers and peft.  Processor time is that of all
-processes together, which hangs less than the clock on what else the machine does.  What a program
-imports is most of a short answer, and is measured by itself.  Two minutes of one core.
+PATH is an interpreter with PyTorch 2.15, transformers and peft.  Processor time is the sum over all
+processes, which depends less than wall time on other work of the machine.  A short answer is mostly
+the program's imports, which are also measured alone.  Two minutes of one core.
 """
 
 from __future__ import annotations
@@ -34,31 +34,31 @@ IMPORTS = (
 
 
 def spent(command: Sequence[str]) -> float:
-    """Seconds of processor time of a command, to its end, and of the processes that it starts.
+    """Return the seconds of processor time of a command and of the processes that it starts.
 
     Raises CalledProcessError unless it ends with 0 or 3.
     """
     before = _of_children()
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode not in (0, 3):  # 3: it does not fit, which is an answer
+    if done.returncode not in (0, 3):  # 3: an answer that says it does not fit
         raise subprocess.CalledProcessError(done.returncode, command, done.stdout, done.stderr)
     return _of_children() - before
 
 
 def _of_children() -> float:
-    """Seconds of processor time of the processes that have ended so far."""
+    """Return the seconds of processor time of all ended child processes."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.fit_time")
     parser.add_argument("--python", required=True, metavar="PATH")
     add_output(parser)
     options = parser.parse_args(arguments)
     imports = [options.python, "-c", IMPORTS]
-    spent(imports)  # the first is slower: files that are not in memory yet
+    spent(imports)  # the first run is slower, because files are not cached yet
     rows = [("(imports alone)", spent(imports))]
     for question in QUESTIONS:
         command = [sys.executable, "-m", "allocsim", "fit", *shlex.split(question)]

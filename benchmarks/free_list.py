@@ -1,10 +1,10 @@
-"""Which container keeps the free blocks of one stream: a sorted list, or a SortedList?
+"""Comparison of containers for the free blocks of one stream: sorted list and SortedList.
 
     python -m benchmarks.free_list
 
-Prints the time of one insertion and one removal at several sizes.  The keys are what the pool
-keeps: one integer made of size and place; a plain list has another of what they stand for beside
-it, of a SortedList a dictionary tells.
+Prints the time of one insertion and one removal at several sizes.  The keys are those of the pool:
+one integer made of size and address.  The plain list has a parallel list of the blocks, the
+SortedList a dictionary.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ RUNS = 5
 
 
 def keys(count: int, seed: int) -> list[int]:
-    """Keys like those of free blocks of 512 bytes to 64 MiB."""
+    """Return keys like those of free blocks of 512 bytes to 64 MiB."""
     rng = random.Random(seed)
     return [(rng.randrange(1, 1 << 17) << 38) + rng.randrange(1 << 38) for _ in range(count)]
 
 
 def time_list(start: list[int], moves: list[int]) -> float:
-    """Microseconds a move with a plain sorted list."""
+    """Return the microseconds per move with a plain sorted list."""
     held = sorted(start)
     beside = held.copy()
     begin = time.perf_counter()
@@ -43,7 +43,7 @@ def time_list(start: list[int], moves: list[int]) -> float:
 
 
 def time_sorted_list(start: list[int], moves: list[int]) -> float:
-    """Microseconds a move with a SortedList."""
+    """Return the microseconds per move with a SortedList."""
     held = SortedList(start)
     beside = {key: key for key in start}
     begin = time.perf_counter()

@@ -1,16 +1,15 @@
-"""How many recordings of random programs a replay takes for what they are.
+"""Replays of recordings of random programs, compared with the programs.
 
     python -m benchmarks.guesses [--programs N] [--seed S] [--torch R] [--family NAME]
                                  [--real] [--what-if]
 
-A recording lacks what the program did besides asking and freeing: calls of empty_cache, streams,
-memory fractions, pools let go.  Here programs do all that at random, in families, and their
-recordings are replayed as a user's would be, with the device's size known and unknown.  --real
-first runs each program, with --what-if under every setting, through the allocator of the published
-release, which must answer as the model does, so that the recording is the one the real allocator
-would have written and each truth is its own.  --what-if replays it under other settings too, and
-compares the peak of reserved memory with what the program reserves under them: equal, or within the
-range that the replay gives.
+A recording contains only requests and frees; calls of empty_cache, streams, memory fractions and
+deleted pools leave no entries.  The programs make such calls at random, in families.  Their
+recordings are replayed with the device's size known and unknown.
+
+--real first runs each program through the allocator of the published release, which must agree with
+the model.  --what-if also replays each recording under other settings, and compares the peak of
+reserved memory with that of the program: equal, or within the range that the replay gives.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ Make = Callable[[random.Random], Script]
 
 
 class _Program:
-    """One random program in the making."""
+    """Builder of one random program."""
 
     def __init__(self, rng: random.Random, streams: int = 1) -> None:
         self.rng = rng
@@ -66,7 +65,7 @@ class _Program:
         return rng.randint(MIB, 64 * MIB)
 
     def allocate(self) -> None:
-        """Ask for memory, mostly of a size asked for before."""
+        """Request memory, mostly of a size that was requested before."""
         size = self.rng.choice(self.favourites) if self.rng.random() < 0.7 else self._size()
         self.count += 1
         self.live.append(self.count)
@@ -74,7 +73,7 @@ class _Program:
         self.ops.append(["a", self.count, size, stream])
 
     def free(self) -> None:
-        """Free something: the newest, the oldest or any."""
+        """Free the newest, the oldest or a random block."""
         if self.live:
             at = self.rng.choice((0, -1, self.rng.randrange(len(self.live))))
             self.ops.append(["f", self.live.pop(at)])
@@ -85,16 +84,16 @@ class _Program:
             self.ops.append(["r", self.rng.choice(self.live), self.rng.randrange(self.streams)])
 
     def finish(self) -> None:
-        """Let the device finish a stream's work, or all."""
+        """Let the device finish the work of one stream, or of all."""
         one = self.rng.random() < 0.7
         self.ops.append(["s", self.rng.randrange(self.streams)] if one else ["S"])
 
     def empty(self) -> None:
-        """torch.cuda.empty_cache()."""
+        """Call torch.cuda.empty_cache()."""
         self.ops.append(["e"])
 
     def pool(self) -> None:
-        """A MemPool: allocate into it for a while, and delete it once what it held is free."""
+        """Allocate into a MemPool for a while."""
         number, held = self.pools + 1, []
         self.pools = number
         self.ops.append(["P", "b", number])
@@ -108,14 +107,14 @@ class _Program:
         self.ended.append((number, held))
 
     def let_go(self) -> None:
-        """Free what a pool still holds, and delete it."""
+        """Free the remaining blocks of a pool, and delete it."""
         if self.ended:
             number, held = self.ended.pop(self.rng.randrange(len(self.ended)))
             self.ops += [["f", name] for name in held]
             self.ops.append(["P", "l", number])
 
     def run(self, steps: int, **weights: float) -> list[Op]:
-        """`steps` steps, each chosen by weight."""
+        """Run N steps, each chosen by weight, and return the ops."""
         chosen = self.rng.choices(list(weights), list(weights.values()), k=steps)
         for name in chosen:
             getattr(self, name)()
@@ -194,10 +193,10 @@ FAMILIES: dict[str, Make] = {
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one program's recording.
+    """Result for the recording of one program.
 
-    known: whether the device's size was; None for a what-if, on the device that it was.
-    problem: "" where every address and segment, or the peak, came out; else what did not.
+    known: True if the device's size was given; None for a what-if.
+    problem: difference from the program; "" if there is none.
     """
 
     family: str
@@ -207,9 +206,9 @@ class Outcome:
 
 
 def programs(family: str, seed: int, torch: str, *, is_real: bool) -> list[Outcome]:
-    """One program of `family`, recorded and replayed, with the device's size unknown and known."""
+    """Record and replay one program of `family`, with the device's size unknown and known."""
     script = FAMILIES[family](random.Random(f"{family} {seed}"))
-    if is_real and (found := _differs(script, torch)) is not None:
+    if is_real and (found := _difference(script, torch)) is not None:
         return [Outcome(family, seed, False, found)]
     with TemporaryDirectory() as place:
         path = Path(place) / "program.pickle"
@@ -222,14 +221,14 @@ def programs(family: str, seed: int, torch: str, *, is_real: bool) -> list[Outco
         ]
 
 
-def _differs(script: Script, torch: str) -> str | None:
-    """In what the allocator of the published release answers otherwise than the model does."""
+def _difference(script: Script, torch: str) -> str | None:
+    """Describe how the real allocator differs from the model, or return None."""
     found = first_difference(play(script, torch), RealAllocator(torch).run(script))
     return None if found is None else f"{script.conf or 'defaults'}: the model differs: {found}"
 
 
 def what_ifs(family: str, seed: int, torch: str, *, is_real: bool) -> list[Outcome]:
-    """The peaks of one program's recording under other settings, against the program's own."""
+    """Compare the peaks of what-ifs of one program with the program's own peaks."""
     script = FAMILIES[family](random.Random(f"{family} {seed}"))
     with TemporaryDirectory() as place:
         path = Path(place) / "program.pickle"
@@ -238,14 +237,14 @@ def what_ifs(family: str, seed: int, torch: str, *, is_real: bool) -> list[Outco
         others = [replace(script, conf=conf) for conf in WHAT_IF if conf != script.conf]
         found = [(_peak_problem(recording, other, torch), other) for other in others]
         return [
-            Outcome(family, seed, True, (_differs(other, torch) if is_real else None) or problem)
+            Outcome(family, seed, True, (_difference(other, torch) if is_real else None) or problem)
             for problem, other in found
             if problem is not None
         ]
 
 
 def _peak_problem(recording: Recording, script: Script, torch: str) -> str | None:
-    """ "" for the same peak, or one in the range; None where the program or its replay fails."""
+    """Return "" for the same peak or a range that includes it; None if the program fails."""
     try:
         stats = ran(script, torch).memory_stats()
     except UndefinedBehaviorError:
@@ -258,17 +257,21 @@ def _peak_problem(recording: Recording, script: Script, torch: str) -> str | Non
     truth, (low, high) = stats["reserved_bytes.all.peak"], run.peak_range
     if truth == run.peak_reserved_bytes:
         return ""
-    told = f"{script.conf or 'defaults'}: {run.peak_reserved_bytes:,}, in truth {truth:,}"
-    return f"{_IN_RANGE}: {told}" if low <= truth <= high else f"{told}, not in {low:,} to {high:,}"
+    figures = f"{script.conf or 'defaults'}: {run.peak_reserved_bytes:,}, in truth {truth:,}"
+    return (
+        f"{_IN_RANGE}: {figures}"
+        if low <= truth <= high
+        else f"{figures}, not in {low:,} to {high:,}"
+    )
 
 
 def write(script: Script, torch: str, path: Path) -> None:
-    """The snapshot of `script`, as the allocator of release `torch` leaves it."""
+    """Write the snapshot of `script` under release `torch`."""
     path.write_bytes(pickle.dumps(ran(script, torch).snapshot(), protocol=4))
 
 
 def ran(script: Script, torch: str) -> CachingAllocator:
-    """The allocator after `script`."""
+    """Return the allocator after `script`."""
     allocator = CachingAllocator(
         script.device_memory, script.conf, torch, base_address=1 << 44, record_history=True
     )
@@ -314,7 +317,7 @@ def _problem(path: Path, torch: str, memory: int | None) -> str:
         return traceback.format_exc(limit=-1).strip().splitlines()[-1][:90]
     device = run.devices[0]
     if device.fidelity is None:
-        return "not taken for the recorded device"
+        return "the device does not count as the recorded one"
     if device.fidelity.is_exact:
         return ""
     return (
@@ -324,10 +327,10 @@ def _problem(path: Path, torch: str, memory: int | None) -> str:
 
 
 def main() -> None:
-    """Print, for each family, how many came out whole, and the seeds of those that did not."""
+    """Print the number of exact replays of each family, and the seeds of the others."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--programs", type=int, default=50, help="of each family")
-    parser.add_argument("--seed", type=int, default=0, help="the first")
+    parser.add_argument("--programs", type=int, default=50, help="programs of each family")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the first program")
     parser.add_argument("--torch", default=NEWEST)
     parser.add_argument("--family", choices=list(FAMILIES), action="append")
     parser.add_argument("--real", action="store_true")
@@ -352,13 +355,13 @@ def main() -> None:
 def _lines(family: str, found: list[Outcome]) -> Iterator[str]:
     for known, name in ((False, "unknown"), (True, "known"), (None, "what-if")):
         here = [each for each in found if each.known is known]
-        parted = [each for each in here if each.problem]
+        failed = [each for each in here if each.problem]
         if here:
-            yield f"{family:<12} {name:<8} {len(here) - len(parted)} of {len(here)}"
+            yield f"{family:<12} {name:<8} {len(here) - len(failed)} of {len(here)}"
             in_range = sum(each.problem.startswith(_IN_RANGE) for each in here)
             if in_range:
                 yield f"    {in_range} of the others in the range that the replay gives"
-        yield from (f"    seed {each.seed}: {each.problem}" for each in parted)
+        yield from (f"    seed {each.seed}: {each.problem}" for each in failed)
 
 
 if __name__ == "__main__":

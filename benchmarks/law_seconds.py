@@ -1,10 +1,10 @@
-"""Processor time of `allocsim fit --engine laws`: whole commands, from the interpreter's start on.
+"""Processor time of `allocsim fit --engine laws`: complete commands with interpreter start.
 
     python -m benchmarks.law_seconds [--runs N]
 
-Each runs in a process of its own, N times after one that is not counted, with bytecode kept as of
-any installed package; the median is printed.  Processor time hangs far less than what a clock shows
-on what else the machine does.
+Each command runs in a separate process, N times after an uncounted first run, with cached bytecode
+as in an installed package; the median is printed.  Processor time depends far less than wall time
+on other work of the machine.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ QUESTIONS = (
     "Qwen2.5-0.5B --gpu L4 --serve",
     "Llama-3-70B --gpu B200 --serve",
 )
-"""Where nothing else is said: bf16, adamw, one sequence; two prompts of 1,024 tokens and 64 out."""
+"""Defaults: bf16, adamw, one sequence; for serving two prompts of 1,024 tokens, 64 tokens out."""
 
 
 def seconds(question: str, bytecode: str) -> float:
-    """Processor time of one command; raises CalledProcessError where it has no answer.
+    """Return the processor time of one command; raise CalledProcessError if it has no answer.
 
-    bytecode: the folder that keeps it.
+    bytecode: folder for bytecode.
     """
     command = ["fit", *shlex.split(question), "--engine", "laws"]
     return spent(command, HERE, Path(bytecode)).processor_seconds

@@ -1,13 +1,13 @@
-"""What `allocsim scale` says of programs with more layers, against what real PyTorch does.
+"""Predictions of `allocsim scale` for programs with more layers, compared with real PyTorch.
 
     python -m benchmarks.layers --torch-python ~/torch/bin/python [--keep FOLDER] [--only llama]
 
-Records `traces/sized/growing.py` over the GPU that is not there with 2, 3 and 4 layers (steps,
-tokens) and with more, predicts the latter from the former, and prints a table for docs/scale.md.
---keep holds the recordings; those that are there are not made again.
+Records `traces/sized/growing.py` on the phantom GPU with 2, 3 and 4 layers (steps, tokens) and with
+more, predicts the latter from the former, and prints a table for docs/scale.md.  --keep stores the
+recordings; stored ones are not recorded again.
 
-Rule: a prediction is exact if the recording that `scale` writes has every entry that was recorded:
-the same action of the same bytes at the same address.
+Rule: a prediction is exact if the recording that `scale` writes has every recorded entry: the same
+action with the same bytes at the same address.
 """
 
 from __future__ import annotations
@@ -39,25 +39,25 @@ OTHER_SIZES = {
     "decode_tokens": ("decode", "decode"),
     "generate_tokens": ("generate", "decode"),
 }
-"""What grows with something else than its layers: the program, and the option."""
+"""Programs that do not grow by layers: the program and its option."""
 
 CASES = (*PROGRAMS, *OTHER_SIZES)
 
 RECORDED = ((2, 3), (3, 4))
-"""Numbers of layers to tell a law by, each pair with the next as its check."""
+"""Numbers of layers to fit laws to; each pair is checked against the next number."""
 
 PREDICTED = (5, 12, 24, 80)
-"""Unless --to says others."""
+"""Default for --to."""
 
 
 class Recordings:
-    """A folder with a recording of each program at each number of layers."""
+    """Folder with a recording of each program for each number of layers."""
 
     def __init__(self, folder: Path, python: Path) -> None:
         self._folder, self._python = folder, python
 
     def of(self, case: str, number: int) -> Recording:
-        """The recording, made now unless it is there."""
+        """Return a recording; make it unless it is stored."""
         path = self._folder / f"{case}-{number}.pickle"
         if not path.exists():
             program, size = OTHER_SIZES.get(case, (case, "layers"))
@@ -73,7 +73,7 @@ class Recordings:
 
 
 def row_of(case: str, numbers: Sequence[int], recordings: Recordings) -> Iterator[str]:
-    """The cells of a case: what it was told by, and each prediction."""
+    """Yield the cells of a case: the numbers it was fitted to, and each prediction."""
     yield f"`{case}`"
     refused = ""
     for first, second in RECORDED:
@@ -87,13 +87,13 @@ def row_of(case: str, numbers: Sequence[int], recordings: Recordings) -> Iterato
             continue
         yield f"{first}, {second}" + f" ({refused})" * bool(refused)
         for number in numbers:
-            yield told(scaling, number, recordings.of(case, number))
+            yield prediction_of(scaling, number, recordings.of(case, number))
         return
     yield refused
 
 
-def told(scaling: Scaling, number: int, real: Recording) -> str:
-    """The prediction, against the recording."""
+def prediction_of(scaling: Scaling, number: int, real: Recording) -> str:
+    """Return the prediction, compared with the recording."""
     made, trace = recording_at(scaling, {"layers": number}).devices[0], real.devices[0]
     peak = scaling.at({"layers": number}).peak_reserved_bytes
     kept = trace.action != Action.SNAPSHOT
@@ -102,13 +102,13 @@ def told(scaling: Scaling, number: int, real: Recording) -> str:
     columns = ("action", "addr", "size", "stream")
     other = [getattr(made, each) != getattr(trace, each)[kept] for each in columns]
     misses = np.count_nonzero(np.any(other, axis=0))
-    return f"{peak:,}" if not misses else f"{peak:,}: {misses:,} entries are others"
+    return f"{peak:,}" if not misses else f"{peak:,}: {misses:,} entries differ"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("--torch-python", type=Path, required=True, help="a Python with torch")
-    parser.add_argument("--keep", type=Path, help="a folder for the recordings")
+    parser.add_argument("--keep", type=Path, help="folder for the recordings")
     parser.add_argument("--only", choices=CASES, action="append", help="this case only")
     parser.add_argument("--to", type=int, nargs="+", default=PREDICTED, help="numbers to predict")
     options = parser.parse_args(argv)

@@ -1,15 +1,15 @@
-"""How long a large snapshot takes to load, and how much memory.
+"""Time and memory to load a large snapshot.
 
     python -m benchmarks.loading [--entries 1000000] [--runs 3] [--keep FOLDER]
 
-Makes two snapshots as PyTorch 2.15 writes them, with `pickle`, protocol 4: one whose entries share
-their stacks, and one with a list of its own at 0.65 of its entries, thirty frames deep, of 240
-different values, as recordings of real programs are.  Each is loaded in a process of its own, by
-`allocsim.load` and by `pickle.load`, in turns.
+Makes two snapshots in the form of PyTorch 2.15 (`pickle`, protocol 4).  In one the entries share
+their stacks.  In the other 65 % of the entries have a separate list, thirty frames deep, with 240
+different values, as in recordings of real programs.  Each is loaded in separate processes by
+`allocsim.load` and by `pickle.load`, alternately.
 
-Rule: time is that of the call, on the clock and of the processor; memory is the most that the
-process ever had beyond what it had before the call, without pages of the file itself
-(`RssAnon`, looked at every 5 ms); the columns are those of the recording, frames included.
+Rule: time is that of the call, in wall time and processor time.  Memory is the process's peak minus
+its memory before the call, without pages of the file (`RssAnon`, sampled every 5 ms).  Columns are
+those of the recording, including frames.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from typing import Any
 from benchmarks.output import where_and_when
 
 BARS = {"shared": 2.0, "own": 4.0}
-"""Seconds that each is to take at a million entries, on a machine that has nothing else to do."""
+"""Target in seconds for a million entries, on an idle machine."""
 
 _STACKS, _DEPTH, _FRAMES, _OWN = 240, 30, 1500, 0.65
 _BASE = 0x7F0000000000
@@ -61,7 +61,7 @@ sys.stdin.readline()
 
 
 def snapshot(entries: int, kind: str) -> dict[str, Any]:
-    """A snapshot whose device 0 has so many entries; kind: "shared" or "own"."""
+    """Return a snapshot with `entries` entries on device 0; kind: "shared" or "own"."""
     source = random.Random(entries)
     frames = [
         {"filename": f"/opt/site-packages/torch/nn/{i % 97}.py", "name": f"forward_{i}", "line": i}
@@ -94,7 +94,7 @@ def snapshot(entries: int, kind: str) -> dict[str, Any]:
                 "time_us": 1_795_208_763_463_012 + index,
                 "compile_context": "N/A",
                 "user_metadata": "",
-                "pool_id": tuple([0, 0]),  # noqa: C409  (PyTorch makes each anew; (0, 0) is one)
+                "pool_id": tuple([0, 0]),  # noqa: C409  (PyTorch makes a new one each time; (0, 0) is shared)
                 "frames": stack,
             }
         )
@@ -104,7 +104,7 @@ def snapshot(entries: int, kind: str) -> dict[str, Any]:
 
 
 def _segment(stacks: list[list[Any]]) -> dict[str, Any]:
-    """A segment with a block for each stack: as in real files, frames stand before the entries."""
+    """Return a segment with a block per stack: in real files, frames precede the entries."""
     size = 2 << 20
     blocks = [
         {
@@ -130,7 +130,7 @@ def _segment(stacks: list[list[Any]]) -> dict[str, Any]:
 
 
 def measured(path: Path, reader: str) -> dict[str, float]:
-    """Seconds and bytes of one call in a fresh process, which keeps no columns."""
+    """Return seconds and bytes of one call in a new process without cached columns."""
     command = [sys.executable, "-c", _PROGRAM.format(setup=_CALLS[reader]), str(path)]
     environment = os.environ | {"ALLOCSIM_NO_CACHE": "1"}
     with subprocess.Popen(
@@ -142,7 +142,7 @@ def measured(path: Path, reader: str) -> dict[str, float]:
         before = most = _anonymous(process.pid)
         process.stdin.write("\n")
         process.stdin.flush()
-        # Whoever looks must not wait for the answer: two children of one pipe would be needed.
+        # Poll without blocking on the answer, so that memory is sampled during the call.
         while not _is_waiting(process.stdout):
             most = max(most, _anonymous(process.pid))
             time.sleep(0.005)
@@ -162,7 +162,7 @@ def _anonymous(pid: int) -> int:
 
 
 def lines(folder: Path, entries: int, runs: int) -> Iterator[str]:
-    """The table, line by line."""
+    """Yield the lines of the table."""
     yield (f"{where_and_when()}; {entries:,} entries, {runs} runs, median")
     yield ""
     yield (
@@ -190,12 +190,12 @@ def lines(folder: Path, entries: int, runs: int) -> Iterator[str]:
 
 
 def main() -> None:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.loading", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--entries", type=int, default=1_000_000)
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--keep", type=Path, help="hold the snapshots here")
+    parser.add_argument("--keep", type=Path, help="folder for the snapshots")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = arguments.keep or Path(temporary)

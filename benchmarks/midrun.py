@@ -1,14 +1,14 @@
-"""How far what-ifs of recordings that start mid-run are off, by how they begin.
+"""Errors of what-ifs of recordings that start mid-run, by start state.
 
     python -m benchmarks.midrun [-o FILE] [--held-out]
 
-Whole recordings are cut at 10, 25, 50 and 75 % of their entries: what is left has the entries from
-there on and the final segments, as a recording has that lost its first ones.  Each is replayed
-under every usual setting, once with the segments of the start kept and once with what lives in them
-laid out anew, and its peak of reserved memory is held against the truth: the most that the whole
-recording reserves under the same setting from that entry on.  Some minutes.
+Complete recordings are cut at 10, 25, 50 and 75 % of their entries.  The rest has the later entries
+and the final segments, like a recording that lost its first entries.  Each is replayed under every
+usual setting, once with the initial segments kept and once with the live blocks allocated again.
+The peak of reserved memory is compared with the truth: the most that the complete recording
+reserves under the same setting from that entry on.  Takes some minutes.
 
-Which start is shown was chosen by the recordings that are taken; --held-out takes others.
+The default start was chosen on these recordings; --held-out uses others.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from allocsim.workload import fragments, graphs, server, streams, training
 
 TRACES = Path(__file__).parents[1] / "traces"
 SHARES = (10, 25, 50, 75)
-"""Percent of the entries that are cut off."""
+"""Share of the entries that is cut off, in per cent."""
 
 NAMES = (
     "cuda_graphs",
@@ -48,7 +48,7 @@ NAMES = (
     "two_streams",
     "unet_diffusion_step",
 )
-"""The programs of `traces/programs`."""
+"""Recordings in `traces/programs`."""
 RUNS = tuple(
     f"{setting}-torch{release}"
     for setting, release in (
@@ -106,10 +106,10 @@ REFUSALS = (ConfigError, UndefinedBehaviorError, UpstreamError)
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One cut under one setting: bytes, None where the start leads to no end.
+    """One cut recording under one setting; peaks in bytes, None if the replay does not complete.
 
-    is_made: whether the recording is synthetic.  other_memory: whether the setting asks the driver
-    for other segments than the recorded one.
+    is_made: the recording is synthetic.
+    other_memory: the setting uses other segments of the driver than the recorded one.
     """
 
     name: str
@@ -123,20 +123,20 @@ class Case:
     anew: int | None
 
     def error(self, start: Start | None) -> float:
-        """Percent of the truth; None: of the start that is shown."""
+        """Return the error in per cent of the truth; `start` is None for the default start."""
         by_start = {Start.KEPT: self.kept, Start.ANEW: self.anew}
         found = by_start[start or self.shown]
         return float("inf") if found is None else 100 * (found - self.truth) / self.truth
 
     @property
     def is_between(self) -> bool:
-        """Whether the truth lies in the range that is shown."""
+        """True if the truth is in the range of both starts."""
         known = [peak for peak in (self.kept, self.anew) if peak is not None]
         return bool(known) and min(known) <= self.truth <= max(known)
 
 
 def cases_of(name: str) -> list[Case]:
-    """Every cut of one recording under every usual setting."""
+    """Return every cut of one recording under every usual setting."""
     recording = _recording(name)
     (prepared,) = prepare(recording)
     truths = {setting: _truth(prepared, setting) for setting in usual_settings(prepared.config)}
@@ -159,7 +159,7 @@ def _recording(name: str) -> Recording:
 
 
 def _truth(prepared: Prepared, setting: Setting) -> Timeline | None:
-    """The whole run; None where the program would have ended early, or PyTorch refused."""
+    """Return the whole run, or None if the program would have ended early or PyTorch refused."""
     try:
         drive = prepared.drive(setting, prepared.capacity)
     except REFUSALS:
@@ -169,7 +169,7 @@ def _truth(prepared: Prepared, setting: Setting) -> Timeline | None:
 
 
 def _most(timeline: Timeline, entry: int) -> int:
-    """Bytes reserved at most from `entry` on."""
+    """Return the most bytes reserved from `entry` on."""
     first = int(np.searchsorted(np.maximum.accumulate(timeline.entry), entry))
     return int(timeline.reserved[max(first - 1, 0) :].max())
 
@@ -182,7 +182,7 @@ def _case(name: str, share: int, setting: Setting, part: Prepared, truth: int) -
         is_made=name in SYNTHETIC,
         share=share,
         conf=setting.conf,
-        other_memory=_takes_otherwise(config, part.config),
+        other_memory=_needs_other_memory(config, part.config),
         shown=part.start_under(setting, part.capacity),
         truth=truth,
         kept=peaks[Start.KEPT],
@@ -190,7 +190,7 @@ def _case(name: str, share: int, setting: Setting, part: Prepared, truth: int) -
     )
 
 
-def _takes_otherwise(config: AllocatorConfig, recorded: AllocatorConfig) -> bool:
+def _needs_other_memory(config: AllocatorConfig, recorded: AllocatorConfig) -> bool:
     is_switched = config.expandable_segments != recorded.expandable_segments
     return is_switched or config.large_segment_size != recorded.large_segment_size
 
@@ -220,13 +220,13 @@ def _groups(cases: Sequence[Case]) -> Iterator[tuple[str, list[Case]]]:
 
 
 def _option(case: Case) -> str:
-    """What is tried, without its value."""
+    """Return the tried option without its value."""
     tried = case.conf.split(",", maxsplit=1)[0]
     return f"`{tried.split(':', maxsplit=1)[0]}`" if tried else "the defaults"
 
 
 def table(cases: Sequence[Case]) -> Iterator[str]:
-    """The errors as Markdown."""
+    """Yield the errors as a Markdown table."""
     yield "| what-ifs | number | kept | laid out anew | shown | the range holds the truth |"
     yield "|---|---|---|---|---|---|"
     for name, mine in _groups(cases):
@@ -236,7 +236,7 @@ def table(cases: Sequence[Case]) -> Iterator[str]:
 
 
 def _errors(cases: Sequence[Case], start: Start | None) -> str:
-    """Median and worst of those that come to an end, and how many do not."""
+    """Return median and worst error of the completed replays, and the number of failed ones."""
     errors = [abs(case.error(start)) for case in cases]
     whole = [error for error in errors if error != float("inf")]
     text = f"{median(whole):.1f} %, {max(whole):.0f} %" if whole else "none"
@@ -246,8 +246,8 @@ def _errors(cases: Sequence[Case], start: Start | None) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("-o", "--output", type=Path, help="a file for the table, and every case")
-    parser.add_argument("--held-out", action="store_true", help="take the other recordings")
+    parser.add_argument("-o", "--output", type=Path, help="file for the table and all cases")
+    parser.add_argument("--held-out", action="store_true", help="use the other recordings")
     arguments = parser.parse_args()
     recorded = HELD_OUT if arguments.held_out else RECORDED
     made = OTHERS if arguments.held_out else MADE

@@ -1,6 +1,6 @@
-"""What a measurement prints: where and when it was made, and the same again in a file.
+"""Output of a measurement, with machine and date, optionally also to a file.
 
-Rule: figures of a shared machine say so.
+Rule: the output says if the machine was shared.
 """
 
 from __future__ import annotations
@@ -17,25 +17,27 @@ from allocsim.core import IS_COMPILED
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
-    """The option -o, a file for what is printed."""
-    parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="to write it to as well")
+    """Add the option -o, a file for a copy of the output."""
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", type=Path, help="also write the output here"
+    )
 
 
 def show(text: str, output: Path | None) -> None:
-    """Print `text`, and write it to `output` if that is given."""
+    """Print `text`, and write it to `output` if given."""
     print(text, end="")
     if output is not None:
         output.write_text(text, encoding="utf-8")
 
 
 def machine_and_month() -> str:
-    """The processor's kind, how many cores it has, and now."""
+    """Return the machine's architecture, its number of cores and the month."""
     cores = f"{os.cpu_count()} cores shared with other work"
     return f"{platform.machine()}, {cores}, {datetime.now(UTC):%B %Y}"
 
 
 def where_and_when() -> str:
-    """The processors of this machine, the interpreter and the day."""
+    """Return the processors, the interpreter and the date."""
     return (
         f"{platform.machine()}, {processor()}, CPython {platform.python_version()}, "
         f"{datetime.now(UTC):%Y-%m-%d}"
@@ -43,7 +45,7 @@ def where_and_when() -> str:
 
 
 def facts(release: str) -> dict[str, object]:
-    """What a figure depends on: the machine, the interpreter, the form of the core, the day."""
+    """Return the conditions of a figure: machine, interpreter, form of the core, date."""
     return {
         "machine": platform.machine(),
         "processors": processor(),
@@ -55,12 +57,12 @@ def facts(release: str) -> dict[str, object]:
 
 
 def form() -> str:
-    """Whether the core that was measured is the plain one or the compiled one."""
+    """Return the form of the measured core: plain or compiled."""
     return "compiled by Cython" if IS_COMPILED else "in plain Python"
 
 
 def processor() -> str:
-    """The processors of this machine, in words."""
+    """Return the processors of this machine as text."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -70,5 +72,5 @@ def processor() -> str:
 
 
 def spread(figures: Sequence[float]) -> dict[str, float]:
-    """Of several runs the median, the lowest and the highest."""
+    """Return the median, the lowest and the highest of several runs."""
     return {"median": median(figures), "lowest": min(figures), "highest": max(figures)}

@@ -1,14 +1,13 @@
-"""Training on many cards by formula, beside what was measured on real ones.
+"""Training on many cards by formula, compared with measurements on real ones.
 
     python -m benchmarks.parallel [--markdown]
     python -m benchmarks.parallel --truth [--markdown]
 
-Rule: every row is printed, with its signed error.  The first form takes the rows of
-measured/rows.csv that are of Megatron (S) and torchtitan (N, R6, A11 to A21); a measured figure of
-reserved memory is compared with the likely one, 1.07 times the formula's sum.  With --truth the
-rows are the trainings of traces/fit/truth.jsonl, one card each, whose peaks real PyTorch's
-allocator told: what lies between the sum and reserved memory is named by its parts.  Nothing is
-run.
+Rule: every row is printed with its signed error.  The first form uses the rows of Megatron (S) and
+torchtitan (N, R6, A11 to A21) in measured/rows.csv; measured reserved memory is compared with the
+likely figure, 1.07 times the formula's sum.  With --truth the rows are the trainings on one card of
+traces/fit/truth.jsonl, with the peaks that real PyTorch's allocator reported; the difference
+between the sum and reserved memory is split into named parts.  Nothing is run.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ TRUTH = HERE.parent / "traces" / "fit"
 _MEGATRON = Precision(weights=2, gradients=4, optimizer=12)
 """16-bit weights, gradients summed in 32 bits, Adam."""
 _FSDP = Precision(weights=4, gradients=4, optimizer=8, compute=2)
-"""32-bit shards, 16 bits once they are gathered."""
+"""32-bit shards, gathered in 16 bits."""
 
 _LLAMA_70B = Shape(
     layers=80, width=8192, heads=64, kv_heads=8, head=128, inner=28672, vocabulary=128256
@@ -81,7 +80,7 @@ _OF_MEGATRON = {
     "deepseekv2": _DEEPSEEK_V2,
     "deepseekv3": _DEEPSEEK_V3,
 }
-"""DeepSeek-V3 with one layer before its experts, as it was run."""
+"""DeepSeek-V3 with one layer before its experts, as in the measured run."""
 
 _ONE = Layout(zero=3, seq=8192, micro_batches=1)
 _FSDP_8 = replace(_ONE, data=8, recompute="ops")
@@ -101,13 +100,16 @@ _OF_TORCHTITAN: dict[str, tuple[Shape, Layout]] = {
     "N14": (_LLAMA_405B, replace(_FOUR_D, chunks=2)),
     **dict.fromkeys([f"A{n}" for n in range(11, 22)], (_LLAMA_8B, _FSDP_8)),
 }
-"""A pipeline's batch of 32 sequences is cut into as many micro-batches as it has stages."""
+"""A pipeline's batch of 32 sequences is split into one micro-batch per stage."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One row.  figure: "allocated" or "reserved", which was measured.  replayed: bytes that a
-    phantom came to with the same program, None if none was run."""
+    """One row.
+
+    figure: measured quantity, "allocated" or "reserved".
+    replayed: bytes of the same program on a phantom; None if it was not run.
+    """
 
     row: str
     what: str
@@ -118,7 +120,7 @@ class Compared:
 
     @property
     def predicted(self) -> int:
-        """What is compared with the measured figure."""
+        """Prediction to compare with the measured figure."""
         return (
             self.allocated
             if self.figure == "allocated"
@@ -127,12 +129,12 @@ class Compared:
 
     @property
     def error(self) -> float:
-        """Signed, as a share of what was measured."""
+        """Signed error as a share of the measured figure."""
         return self.predicted / self.measured - 1
 
 
 def training_of(row: Mapping[str, str]) -> Training | None:
-    """The training of a row of rows.csv; None where formulas have no say."""
+    """Return the training of a row of rows.csv; None if no formula covers it."""
     name, setting = row["row"], row["setting"]
     if name in _OF_TORCHTITAN:
         shape, layout = _OF_TORCHTITAN[name]
@@ -160,7 +162,7 @@ def training_of(row: Mapping[str, str]) -> Training | None:
 
 
 def measured() -> Iterator[Compared]:
-    """Every row that formulas have a say on."""
+    """Yield every row that formulas cover."""
     with RESULTS.open() as file:
         replayed = {
             (each["row"], each["figure"]): int(each["predicted"])
@@ -185,8 +187,11 @@ def measured() -> Iterator[Compared]:
 
 @dataclass(frozen=True, slots=True)
 class Real:
-    """One training on one card.  `allocated`, `requested`, `reserved`: peaks that the allocator
-    told.  formula: the sum; the worst moment's name."""
+    """One training on one card.
+
+    allocated, requested, reserved: peaks that the allocator reported.
+    formula: sum of the formula, and the name of its largest moment.
+    """
 
     row: str
     what: str
@@ -198,12 +203,12 @@ class Real:
 
     @property
     def error(self) -> float:
-        """Of the sum, against allocated memory."""
+        """Error of the sum, compared with allocated memory."""
         return self.formula / self.allocated - 1
 
 
 def truth() -> Iterator[Real | str]:
-    """Every training of truth.jsonl, or the sentence why formulas have no say on it."""
+    """Yield every training of truth.jsonl, or the sentence why no formula covers it."""
     configs = json.loads((TRUTH / "configs.json").read_text())
     for line in (TRUTH / "truth.jsonl").read_text().splitlines():
         row = json.loads(line)
@@ -253,7 +258,7 @@ def _real(row: Mapping[str, Any], configs: Mapping[str, Any]) -> Real:
 
 
 def summary(errors: Sequence[float]) -> str:
-    """ "57 rows: median -0.3 %, of sizes 0.4 %, worst -19.9 %"."""
+    """Return a summary such as "57 rows: median -0.3 %, of sizes 0.4 %, worst -19.9 %"."""
     sizes = sorted(map(abs, errors))
     worst = max(errors, key=abs)
     return (
@@ -282,7 +287,7 @@ def _gib(size: int | None) -> str:
 
 
 def measured_lines(*, markdown: bool) -> Iterator[str]:
-    """The first form."""
+    """Yield the lines of the first form."""
     found = list(measured())
     head = ("row", "what", "figure", "formula", "predicted", "replayed", "measured", "error")
     rows = [
@@ -302,7 +307,7 @@ def measured_lines(*, markdown: bool) -> Iterator[str]:
 
 
 def truth_lines(*, markdown: bool) -> Iterator[str]:
-    """The second form."""
+    """Yield the lines of the second form."""
     found = list(truth())
     real = [each for each in found if isinstance(each, Real)]
     head = (
@@ -330,10 +335,10 @@ def truth_lines(*, markdown: bool) -> Iterator[str]:
 
 
 def main() -> None:
-    """The command."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
-    parser.add_argument("--truth", action="store_true", help="the trainings on one card")
-    parser.add_argument("--markdown", action="store_true", help="as tables of Markdown")
+    parser.add_argument("--truth", action="store_true", help="compare trainings on one card")
+    parser.add_argument("--markdown", action="store_true", help="print Markdown tables")
     arguments = parser.parse_args()
     lines = truth_lines if arguments.truth else measured_lines
     print("\n".join(lines(markdown=arguments.markdown)))

@@ -1,11 +1,11 @@
-"""How long `allocsim ranks` takes for a job of very many ranks, the whole command.
+"""Time of `allocsim ranks` for a job with very many ranks, as a complete command.
 
     python -m benchmarks.ranks [--ranks N] [--entries N] [--jobs N] [-o FILE]
 
-The files are training loops of so many entries, a different one for each of fifty seeds and the
-same again for the ranks beyond; the answer knows nothing of that.  Time of the whole command, by
-the clock and of all its processes, and the most memory that one of them held.  Some three minutes
-for a thousand ranks on two cores.
+The files are training loops with the given number of entries, one for each of fifty seeds, repeated
+for further ranks; the command does not know of the repetition.  Printed are wall time, processor
+time of all processes and the largest memory of one process.  Some three minutes for a thousand
+ranks on two cores.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def make(folder: Path, ranks: int, entries: int) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.ranks")
     parser.add_argument("--ranks", type=int, default=1000)
     parser.add_argument("--entries", type=int, default=10_000)

@@ -1,15 +1,14 @@
-"""What a call of replay() costs, all included, beside the real allocator's own run.
+"""Time of a call of replay(), compared with a run of the real allocator.
 
     python -m benchmarks.replays                   three scripts of 300,000 ops, five runs each
     python -m benchmarks.replays -o FILE           the table as Markdown, with machine and date
 
-The recording is loaded; what is timed is the call.  A first one has it looked through, its start
-and its plan found out; later calls of the same recording find that done.  "As recorded" compares
-every entry and the final segments; "what-if" is another setting, and leaves out what nobody asks
-it, whether the replay as recorded holds (`DeviceRun.parting`).  "proof/drive" is a drive with
-fidelity over one without, by rows and by entries (`keeps_rows` of `Drive`).  A run is the median of
-three passes in a process of its own, and the ratio the median of those of neighbouring runs, as in
-`benchmarks.speed`.
+The recording is loaded before the timed call.  The first call checks it and computes its start
+state and plan, which later calls reuse.  "As recorded" compares every entry and the final segments.
+"What-if" uses another setting, without the proof (`DeviceRun.parting`).  "proof/drive" is the time
+of a drive with a comparison divided by that of one without, by rows and by entries (`keeps_rows` of
+`Drive`).  A run is the median of three passes in a new process, and the ratio is the median of the
+ratios of neighbouring runs, as in `benchmarks.speed`.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ Times = dict[str, float]
 
 
 def recording_of(ops: Sequence[Op]) -> Recording:
-    """What the newest release would have recorded of the ops; the history is the model's."""
+    """Record the ops with the model, as the newest release would."""
     allocator = CachingAllocator(DEVICE_MEMORY, record_history=True)
     held: dict[int, int | None] = {}
     for op in ops:
@@ -68,13 +67,13 @@ def recording_of(ops: Sequence[Op]) -> Recording:
 
 
 class _Keeps(Observer):
-    """Wants the history, so that the proof is by entries."""
+    """Observer that keeps the history, so that the proof compares entries."""
 
     keeps_history = True
 
 
 def run_times(name: str, n_ops: int) -> Times:
-    """Seconds of each way, in this process."""
+    """Return the seconds of each kind of call, measured in this process."""
     recording = recording_of(SCRIPTS[name](n_ops))
     (prepared,) = prepare(recording)
     assert replay(recording).devices[0].parting is None
@@ -98,7 +97,7 @@ def run_times(name: str, n_ops: int) -> Times:
 
 
 def _as_loaded(recording: Recording) -> Recording:
-    """The same, of which nothing has been found out."""
+    """Return a copy of the recording without cached results."""
     return replace(recording, devices=tuple(replace(trace) for trace in recording.devices))
 
 
@@ -109,7 +108,7 @@ def _seconds(call: Callable[[], object]) -> float:
 
 
 def measure(name: str, n_ops: int, runs: int) -> str:
-    """A row of the table; the two alternate, `runs` times."""
+    """Return a row of the table, from `runs` alternating runs."""
     real = real_allocator(NEWEST)
     ops = [list(op[: 4 if op[0] == "a" else 2]) for op in SCRIPTS[name](n_ops)]
     script = Script(ops, device_memory=DEVICE_MEMORY)
@@ -140,7 +139,6 @@ def _range(ratios: Sequence[float]) -> str:
 
 
 def main() -> None:
-    """The command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.replays", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--ops", type=int, default=300_000)

@@ -1,11 +1,11 @@
-"""Rules of thumb that people are told, held against real figures.
+"""Common rules of thumb, compared with real figures.
 
     python -m benchmarks.rules              print docs/rules-of-thumb.md
     python -m benchmarks.rules docs         write it
 
-Every error is computed here: from traces/fit/truth.jsonl (real PyTorch over a phantom GPU), from
-benchmarks/measured/rows.csv (measured by others on real GPUs), and from one user's RTX 4090.  An
-error is signed: what the rule or the formula says, less what was measured, in per cent of that.
+Every error is computed here, from traces/fit/truth.jsonl (real PyTorch on a phantom GPU),
+benchmarks/measured/rows.csv (measured by others on real GPUs) and one user's RTX 4090.  An error is
+signed: the rule's or formula's figure minus the measured one, in percent of the latter.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ PAGE = "rules-of-thumb.md"
 _COMMAND = "python -m benchmarks.rules docs"
 CARD = 24_564 * MIB
 BERT = 109_514_298
-"""Parameters of BERT-base with its masked head."""
+"""Parameters of BERT-base with its masked-language head."""
 _SHORT, _LONG = 750, 10_000
-"""Tokens of a long text at four characters each, of one with many symbols at one."""
+"""Tokens of a long text with four characters per token, and with one, for many symbols."""
 
 Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What is said, what is right, by how much it is off, and what tells better."""
+    """A rule, the correct statement, its error and a better answer."""
 
     says: str
     right: str
@@ -69,8 +69,12 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One of the RTX 4090 user's figures.  measured, low, high: in `unit`.  method: how ours came
-    about.  why: of a range."""
+    """One figure of the RTX 4090 user.
+
+    measured, low, high: in `unit`.
+    method: derivation of our figure.
+    why: reason for a range.
+    """
 
     what: str
     measured: float | None
@@ -82,19 +86,19 @@ class Figure:
 
     @property
     def errors(self) -> tuple[float, float]:
-        """Of low and high, signed, in per cent; of nothing measured what it is in the unit."""
+        """Signed errors of low and high in percent; the difference in `unit` if 0 was measured."""
         if not self.measured:
             return self.low, self.high
         return self.low / self.measured * 100 - 100, self.high / self.measured * 100 - 100
 
     @property
     def is_inside(self) -> bool:
-        """Whether what was measured lies within the range."""
+        """True if the measured figure is in the range."""
         return self.measured is None or self.low <= self.measured <= self.high
 
 
 def truth() -> list[Row]:
-    """Runs that came to their end with weights loaded in place, of language models."""
+    """Return the completed runs of language models whose weights were loaded in place."""
     data = ROOT / "traces" / "fit"
     known = json.loads((data / "configs.json").read_text())
     rows = [json.loads(line) for line in (data / "truth.jsonl").read_text().splitlines()]
@@ -107,14 +111,14 @@ def truth() -> list[Row]:
 
 @cache
 def _measured() -> dict[tuple[str, str], int]:
-    """Bytes by row and figure, as others measured them."""
+    """Return the bytes that others measured, by row and figure."""
     with (ROOT / "benchmarks" / "measured" / "rows.csv").open() as file:
         rows = [row for row in csv.DictReader(file) if row["bytes"].isdigit()]
     return {(row["row"], row["figure"]): int(row["bytes"]) for row in rows}
 
 
 def signed(errors: Iterable[float]) -> str:
-    """ "-27 % (-56 to +10; 14 rows)": the median, the least, the most."""
+    """Return median, lowest and highest, such as "-27 % (-56 to +10; 14 rows)"."""
     found = sorted(errors)
     if not found:
         return "no row"
@@ -129,30 +133,30 @@ def _percent(error: float) -> str:
 
 
 def _of_number(row: Row) -> int:
-    """Bytes of a parameter."""
+    """Return the bytes per parameter."""
     return 2 if row["dtype"] in ("bf16", "fp16") else 4
 
 
 def _is_full(row: Row) -> bool:
-    """Whether all parameters are trained with an Adam of full precision."""
+    """Return True if all parameters are trained with a full-precision Adam."""
     is_adam = str(row.get("optimizer", "")).startswith("adamw")
     return row["kind"] == "train" and is_adam and not row.get("lora")
 
 
 def off(rows: Iterable[Row], said: Callable[[Row], float]) -> str:
-    """How far `said` is off the peak reserved of rows."""
+    """Return the error of `said` against the peak reserved memory of rows."""
     return signed(100 * said(row) / row["peak_reserved"] - 100 for row in rows)
 
 
 def _states(row: Row) -> int:
-    """Weights, gradients and two moments, each in the parameters' type."""
+    """Return the bytes of weights, gradients and two moments, each in the parameters' type."""
     copies = {"sgd": 2, "momentum": 3}.get(row["optimizer"], 4)
     frozen = row["parameters"] - row["trainable"]
     return _of_number(row) * int(row["trainable"] * copies + frozen)
 
 
 def model(preset: str, name: str) -> tuple[Sizes, Weights]:
-    """A preset's sizes and weights."""
+    """Return the sizes and weights of a preset."""
     sizes = sizes_of(CONFIGURATIONS[preset])
     return sizes, weights_of(shapes_of(sizes), name, sizes)
 
@@ -169,32 +173,32 @@ def _rules_of_weights(rows: Sequence[Row]) -> list[Rule]:
     large = 4 * model("Llama-2-13B", "fp32")[1].parameters
     return [
         Rule(
-            "fp16 needs 2 bytes a parameter",
-            "the weights, yes, to the byte; serving adds the cache, activations, rounding and the "
-            "context, training much more",
+            "fp16 needs 2 bytes per parameter",
+            "exact for the weights; serving adds the cache, activations, rounding and the context, "
+            "training adds much more",
             off(half, lambda row: 2 * row["parameters"]) + " of serving in 16 bits",
-            f"{_percent(100 * 14526 / 15963 - 100)} of the 4090 user's Qwen2.5-7B at rest",
+            f"{_percent(100 * 14526 / 15963 - 100)} of the 4090 user's idle Qwen2.5-7B",
             fit.format("Qwen2.5-7B"),
         ),
         Rule(
-            "fp32 needs 4 bytes a parameter; 1 billion is 3.725 GiB",
-            f"the weights, yes: {4e9 / GIB:.3f} GiB",
+            "fp32 needs 4 bytes per parameter; 1 billion is 3.725 GiB",
+            f"exact for the weights: {4e9 / GIB:.3f} GiB",
             off(whole, lambda row: 4 * row["parameters"]) + " of serving in fp32",
-            "none is served in fp32",
+            "no model is served in fp32",
             fit.format("gpt2").replace("--gpu", "--weights fp32 --gpu"),
         ),
         Rule(
-            "int8 needs 1 byte a parameter",
-            "the matrices of the layers; embeddings and head stay in 16 bits, and each row has a "
-            f"scale: {int8.bits:.2f} bits a parameter of Qwen2.5-7B",
+            "int8 needs 1 byte per parameter",
+            "correct for the matrices of the layers; embeddings and head stay in 16 bits, and each "
+            f"row has a scale: {int8.bits:.2f} bits per parameter of Qwen2.5-7B",
             "no row is in int8",
             f"{_percent(100 * int8.parameters / MIB / 9757 - 100)} of the 4090 user's 9,757 MiB",
             fit.format("Qwen2.5-7B").replace("--gpu", "--weights int8 --gpu"),
         ),
         Rule(
-            "int4 needs half a byte a parameter",
-            f"scales and what stays in 16 bits make it {awq.bits:.2f} bits (AWQ) and "
-            f"{llama.bits:.2f} (nf4) of Llama 3.1 8B, {qwen.bits:.2f} (nf4) of Qwen2.5-7B",
+            "int4 needs half a byte per parameter",
+            f"with scales and 16-bit parts, {awq.bits:.2f} bits (AWQ) and {llama.bits:.2f} bits "
+            f"(nf4) for Llama 3.1 8B, {qwen.bits:.2f} bits (nf4) for Qwen2.5-7B",
             "no row is in int4",
             f"{_percent(100 * llama.parameters / 2 / 6.440e9 - 100)} of Llama 3.1 8B in nf4 "
             f"(6.440 GB, torchao's inference benchmark); ours, weights alone, "
@@ -203,23 +207,23 @@ def _rules_of_weights(rows: Sequence[Row]) -> list[Rule]:
         ),
         Rule(
             "LLaMA-13B takes about 52 GB in fp32",
-            f"{large / 1e9:.2f} GB, which is {large / GIB:.2f} GiB: the weights, nothing else",
-            "it is none of the rows",
+            f"{large / 1e9:.2f} GB, which is {large / GIB:.2f} GiB, for the weights alone",
+            "no row has this model",
             "none",
             fit.format("Llama-2-13B").replace('--gpu "RTX 4090"', '--weights fp32 --gpu "H100"'),
         ),
         Rule(
-            "the file tells: fp16 takes twice its size, int8 0.7 times",
-            "a file in 16 bits takes its size in weights, and loaded in int8 "
-            f"{int8.size / (2 * int8.parameters):.2f} times (Qwen2.5-7B); twice is what a file in "
-            "16 bits comes to when it is loaded in fp32",
-            off(half, lambda row: 4 * row["parameters"]) + " of serving in 16 bits, by twice",
-            f"{_percent(100 * 0.7 * 14526 / 9757 - 100)} of the 4090 user's int8, by 0.7",
+            "from the file size: fp16 takes twice the size, int8 0.7 times",
+            "the weights of a 16-bit file take its size, or in int8 "
+            f"{int8.size / (2 * int8.parameters):.2f} times (Qwen2.5-7B); twice the size is right "
+            "for a 16-bit file that is loaded in fp32",
+            off(half, lambda row: 4 * row["parameters"]) + " of serving in 16 bits, with factor 2",
+            f"{_percent(100 * 0.7 * 14526 / 9757 - 100)} of the 4090 user's int8, with factor 0.7",
             '`allocsim fit FOLDER --server transformers --gpu "RTX 4090"` reads the headers',
         ),
         Rule(
             "activations of inference are about 20 % of the weights",
-            "they follow from tokens, not from weights: what is reserved besides the weights is "
+            "they depend on tokens, not on weights: memory reserved besides the weights is "
             + _shares(served),
             off(served, lambda row: 1.2 * _of_number(row) * row["parameters"]),
             "the table of the RTX 4090 below",
@@ -248,9 +252,9 @@ def _rules_of_training(rows: Sequence[Row]) -> list[Rule]:
     copies = 8 * 124_439_808
     return [
         Rule(
-            "Adam in fp32: three times 4 bytes a parameter",
-            "weights and two moments; gradients are a fourth, AdamW's foreach form computes in "
-            "one more, and activations are none of them",
+            "Adam in fp32: three times 4 bytes per parameter",
+            "this counts weights and two moments; gradients are a fourth copy, temporaries of "
+            "AdamW's foreach form a fifth, and activations are not included",
             off(fp32, lambda row: 12 * row["parameters"]),
             _percent(100 * 12 * BERT / _measured()["O2", "reserved"] - 100)
             + " of BERT-base in fp32 "
@@ -258,80 +262,80 @@ def _rules_of_training(rows: Sequence[Row]) -> list[Rule]:
             fit.format("gpt2 --dtype fp32 --batch 8"),
         ),
         Rule(
-            "8-bit Adam: 4 + 1 + 1 bytes a parameter",
-            "a scale of 32 bits for each 256 values makes each moment 1.016, small tensors stay "
-            "in 32 bits, and gradients (4 or 2) are not in the sum",
-            "no row has it",
+            "8-bit Adam: 4 + 1 + 1 bytes per parameter",
+            "a 32-bit scale for each 256 values makes each moment 1.016 bytes, small tensors stay "
+            "in 32 bits, and gradients (4 or 2 bytes) are not in the sum",
+            "no row uses it",
             "C1 to C12 of [fit-measured.md](fit-measured.md) train adapters with it",
             fit.format("gpt2 --dtype fp32 --optimizer adam8bit"),
         ),
         Rule(
-            "gradients take what the weights take",
-            "yes, while they are there: `zero_grad(set_to_none=True)` gives them back before the "
-            "next forward pass, so the peak of a long batch has none of them; with adapters they "
-            "are those of the adapters",
-            off(trained, _states) + " by weights, gradients and optimizer together",
-            "none splits them off",
+            "gradients take as much as the weights",
+            "correct while they exist: `zero_grad(set_to_none=True)` frees them before the next "
+            "forward pass, so the peak of a long batch does not include them; with adapters, only "
+            "the adapters have gradients",
+            off(trained, _states) + " for the sum of weights, gradients and optimizer",
+            "no figure separates them",
             fit.format("gpt2"),
         ),
         Rule(
             "momentum keeps one copy more, Adam two",
-            "in the optimizer's type, yes; at the peak of the step foreach temporaries come on top",
-            f"{_percent(100 * copies / (adam - sgd) - 100)} of what AdamW reserves more than SGD "
+            "correct, in the optimizer's type; the peak of the step also has foreach temporaries",
+            f"{_percent(100 * copies / (adam - sgd) - 100)} of AdamW's additional memory over SGD "
             "(GPT-2 in fp32, batch 8: "
             f"{(adam - sgd) // MIB:,} MiB against {copies // MIB:,})",
-            "none differs in the optimizer alone",
+            "no two figures differ only in the optimizer",
             fit.format("gpt2 --dtype fp32 --batch 8 --optimizer momentum"),
         ),
         Rule(
-            "16 bytes a parameter in mixed precision",
-            "the states of autocast or of a master copy; plain bf16 needs 8",
+            "16 bytes per parameter in mixed precision",
+            "correct for the states of autocast or of a master copy; plain bf16 needs 8",
             off(full, lambda row: 16 * row["parameters"]),
             "none",
             fit.format("Llama-3.2-1B --dtype autocast-bf16"),
         ),
         Rule(
-            "memory = model + batch x what a sample takes",
-            "within one regime each request is so, to the byte; batch 1, short and very long "
-            "batches have others, and the peak of reserved memory is no line",
+            "memory = model + batch x memory per sample",
+            "exact for each request within one regime; batch 1, short and very long batches have "
+            "other regimes, and the peak of reserved memory is not linear",
             _batches(),
             _line(),
             '`allocsim fit Qwen2.5-1.5B --find batch --gpu "RTX 4090"`',
         ),
         Rule(
             "recomputation halves the memory",
-            "it drops a layer's inner activations, keeps its input, and leaves weights, states and "
-            "logits as they are",
+            "it drops the inner activations of a layer and keeps its input; weights, states and "
+            "logits do not change",
             _recordings_recomputed(),
             _recomputed(),
             fit.format("Qwen2.5-1.5B --checkpointing"),
         ),
         Rule(
             "ZeRO divides by eight",
-            "over 8 ranks stage 3 divides weights, gradients and states by 8; of 16 bytes a "
+            "over 8 ranks stage 3 divides weights, gradients and states by 8; of 16 bytes per "
             f"parameter stage 1 leaves {4 + 12 / 8}, stage 2 {2 + 14 / 8}, stage 3 {16 / 8} "
-            "(Rajbhandari et al., ZeRO, figure 1); activations and buffers stay",
-            "no row is shared",
+            "(Rajbhandari et al., ZeRO, figure 1); activations and buffers are not divided",
+            "no row has several ranks",
             _percent(100 * 2 * 8.030261248e9 / _measured()["N1", "reserved"] - 100)
-            + " of torchtitan's Llama 3.1 8B over 8 cards (N1), by stage 3's 2 bytes",
+            + " of torchtitan's Llama 3.1 8B over 8 cards (N1), with stage 3's 2 bytes",
             fit.format("Llama-3.1-8B --data-parallel 8 --zero 3")
             + " by formula; `--fsdp --ranks 8` runs the program of a rank",
         ),
         Rule(
             "100 billion parameters: how many cards?",
-            f"by states alone 16 bytes each, {1.6e12 / GIB:,.0f} GiB: "
+            f"states alone, 16 bytes each, take {1.6e12 / GIB:,.0f} GiB: "
             f"{-(-1.6e12 // (79.14 * GIB)):.0f} cards of 79.14 GiB; activations, buffers and whole "
-            "groups of ranks make it more",
-            "no row is as large",
+            "groups of ranks increase the number",
+            "no row is this large",
             "none",
             '`allocsim fit --parameters 100B --plan --gpu "A100 80GB"`',
         ),
         Rule(
-            "estimates are off by 30 %: 50 GB said, 75 needed",
-            "so are sums of states, see the lines above; a run of the program is not",
-            f"{_percent(100 * 50 / 75 - 100)} is what is told; of `allocsim fit` 98 of 100 rows "
-            "are to the byte",
-            f"{same} of {predicted} as printed ([fit-measured.md](fit-measured.md))",
+            "estimates are off by 30 %: 50 GB estimated, 75 needed",
+            "correct for sums of states, see above; not for a run of the program",
+            f"the rule says {_percent(100 * 50 / 75 - 100)}; 98 of 100 rows of `allocsim fit` are "
+            "exact",
+            f"{same} of {predicted} equal as printed ([fit-measured.md](fit-measured.md))",
             fit.format("MODEL"),
         ),
     ]
@@ -339,21 +343,21 @@ def _rules_of_training(rows: Sequence[Row]) -> list[Rule]:
 
 @cache
 def _recorded(name: str) -> int:
-    """Peak of reserved memory of a recording of traces/sized."""
+    """Return the peak of reserved memory of a recording of traces/sized."""
     file = ROOT / "traces" / "sized" / f"{name}.npz.gz"
     (run,) = replay(load(str(file))).devices
     return run.peak_reserved_bytes
 
 
 def _batches() -> str:
-    """A line through batches 2 and 3 of one recorded job, at 8."""
+    """Return the error at batch 8 of a line through batches 2 and 3 of one recorded job."""
     two, three, eight = (_recorded(f"batch{n}") for n in (2, 3, 8))
     error = 100 * (two + 6 * (three - two)) / eight - 100
     return f"traces/sized, real PyTorch: a line through batch 2 and 3 is {_percent(error)} at 8"
 
 
 def _recordings_recomputed() -> str:
-    """Pairs of recordings that differ in recomputation alone."""
+    """Return the errors for pairs of recordings that differ only in recomputation."""
     errors = []
     for batch in ("batch2", "batch3"):
         errors.append(100 * _recorded(batch) / 2 / _recorded(f"{batch}-checkpointing") - 100)
@@ -361,7 +365,7 @@ def _recordings_recomputed() -> str:
 
 
 def _line() -> str:
-    """A line through 512 and 1,024 tokens of one job, at 2,048 and 4,096."""
+    """Return the errors at 2,048 and 4,096 tokens of a line through 512 and 1,024 tokens."""
     at = {512: "C9", 1024: "C4", 2048: "C7", 4096: "C8"}
     found = {tokens: _measured()[row, "reserved"] for tokens, row in at.items()}
     slope = (found[1024] - found[512]) / 512
@@ -373,7 +377,7 @@ def _line() -> str:
 
 
 def _recomputed() -> str:
-    """The pair of rows that differ in recomputation alone."""
+    """Return the error for the pair of rows that differ only in recomputation."""
     without, with_it = (_measured()[row, "reserved"] for row in ("C5", "C4"))
     return (
         f"Qwen2.5-1.5B's adapters at 1,024 tokens (C4, C5): {without / MIB:,.0f} MiB become "
@@ -386,36 +390,36 @@ def _rules_of_the_card() -> list[Rule]:
     return [
         Rule(
             "reserved + free is not the total",
-            f"right: the rest is the CUDA context, {low} to {high} MiB in what people posted, and "
-            "what other processes hold",
-            "a phantom's context is what it is told to be",
+            f"correct: the rest is the CUDA context, {low} to {high} MiB in posted texts, and the "
+            "memory of other processes",
+            "the context of a phantom is an option",
             "the 4090 user's card held 1,236 to 1,337 MiB besides PyTorch",
-            '`allocsim explain "the message"`; of `fit` the line Process',
+            '`allocsim explain "the message"`; the line Process of `fit`',
         ),
         Rule(
             "drivers for Windows lend half of the host's memory: 64 GiB and a card of 4 GiB are 4 "
-            "fast and 32 slow, 2 to 3 times slower; past twice the card a CPU may win",
-            "the amount is as said; how slow it gets depends on how often what was lent is "
-            "touched, which no allocator knows",
-            "no row's card lends",
+            "fast and 32 slow, 2 to 3 times slower; above twice the card a CPU may be faster",
+            "the amount is correct; the slowdown depends on how often the host memory is accessed, "
+            "which no allocator knows",
+            "no row uses host memory",
             "none",
-            "`allocsim fit MODEL --gpu NAME --host-spill 32GiB` says how much is lent, since when "
-            "and for what",
+            "`allocsim fit MODEL --gpu NAME --host-spill 32GiB` prints the host memory used, since "
+            "when and for what",
         ),
         Rule(
             "an inplace ReLU saves its output",
-            "right: its backward needs only the output, which stands where the input stood, so "
-            "one tensor is kept and not two",
-            "no row differs in it",
+            "correct: its backward needs only the output, which is stored in place of the input, "
+            "so one tensor is kept instead of two",
+            "no two rows differ in this",
             "none",
-            "`allocsim top run.pickle` lists what is kept for backward",
+            "`allocsim top run.pickle` lists the tensors kept for backward",
         ),
     ]
 
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
-    """A row of the user's with Transformers: at rest, and during a long text."""
+    """Row of the user's table for Transformers: idle, and during a long text."""
 
     what: str
     preset: str
@@ -446,7 +450,7 @@ def _grown(preset: str, name: str, tokens: int) -> Grown:
 
 
 def _base(row: _Loaded) -> float:
-    """MiB that the card held besides PyTorch: the median of the five other rows at rest."""
+    """Return the MiB on the card besides PyTorch: the median of the five other idle rows."""
     return median(_besides(each) for each in TRANSFORMERS if each is not row)
 
 
@@ -459,15 +463,15 @@ def _of_transformers() -> list[Figure]:
     for row in TRANSFORMERS:
         base = _base(row)
         rest = _grown(row.preset, row.name, _SHORT).loaded / MIB + base
-        method = "law: tensors of the configuration, rounded by the allocator, and the card's base"
-        found.append(Figure(f"Transformers {row.what}, at rest", row.rest, rest, rest, method))
+        method = "law: rounded tensors of the configuration, plus the card's base"
+        found.append(Figure(f"Transformers {row.what}, idle", row.rest, rest, rest, method))
         low, high = _busy(row, base)
-        method = f"replay of {_SHORT:,} tokens; of {_LONG:,} with the logits of all of them"
+        method = f"replays of {_SHORT:,} tokens, and of {_LONG:,} with the logits of all tokens"
         found.append(
             Figure(
                 f"Transformers {row.what}, long text", row.busy, low, min(high, CARD / MIB), method,
-                why="tokens and release are not said; before 4.45 logits of the whole prompt were "
-                "kept, in 16 and 32 bits; no more than the card",
+                why="tokens and release are unknown; before 4.45 logits of the whole prompt were "
+                "kept, in 16 and 32 bits; limited by the card",
             )
         )  # fmt: skip
     return found
@@ -490,13 +494,13 @@ def _asked(preset: str, name: str, tokens: int) -> Work:
 
 def _of_vllm() -> list[Figure]:
     found = []
-    why = "the fraction that it ran with is not said: from what the text needs to 0.9 of the "
-    why += "card with graphs and the card's base"
+    why = "the memory fraction is unknown: from the need of the text to 0.9 of the card with "
+    why += "graphs and the card's base"
     for row in VLLM:
         needs = vllm(_asked(row.preset, row.name, _SHORT))
         assert needs.taken is not None
         low, high = needs.low / MIB, needs.taken[1] / MIB + _base(TRANSFORMERS[0])
-        for when, measured in (("at rest", row.rest), ("long text", row.busy)):
+        for when, measured in (("idle", row.rest), ("long text", row.busy)):
             figure = Figure(f"vLLM {row.what}, {when}", measured, low, min(high, CARD / MIB),
                             "vLLM's arithmetic", why=why)  # fmt: skip
             found.append(figure)
@@ -504,7 +508,7 @@ def _of_vllm() -> list[Figure]:
 
 
 def _of_the_rest() -> list[Figure]:
-    """What ran out of memory, took nothing, or is a number of bits."""
+    """Return the figures of failures, of zero use and of bits per weight."""
     long = _grown("Qwen2.5-14B", "gptq-int8", _LONG).reserved / MIB
     _, high = _busy(TRANSFORMERS[-1], _base(TRANSFORMERS[-1]))
     needs: Needs = vllm(_asked("Qwen2.5-14B", "gptq-int8", 32_768))
@@ -513,23 +517,23 @@ def _of_the_rest() -> list[Figure]:
     return [
         Figure("Transformers 14B GPTQ int8, longest text: out of memory", None,
                long + _base(TRANSFORMERS[-1]), high, "replay, as above",
-               why=f"{out}: out of memory if the logits of all tokens are kept, else not"),
+               why=f"{out}: out of memory only if the logits of all tokens are kept"),
         Figure("vLLM 14B GPTQ int8: out of memory", None, needs.low / MIB, needs.high / MIB,
                "vLLM's arithmetic, with the 32,768 tokens of the model's configuration",
-               why="0.9 of the card are 22,107 MiB: no room for one sequence, so it does not "
+               why="0.9 of the card is 22,107 MiB: too little for one sequence, so it does not "
                "start"),
         Figure("llama.cpp, n_gpu_layers 0, at first", 0, none.low / MIB, none.low / MIB,
-               "nothing is put on the card; a long prompt may take a buffer later"),
+               "nothing is stored on the card; a long prompt may need a buffer later"),
         Figure("Q5_K", 5.5, BLOCKS["Q5_K"].bits, BLOCKS["Q5_K"].bits, "block layout",
-               "bits a weight"),
+               "bits per weight"),
         Figure("Q4_K", 4.5, BLOCKS["Q4_K"].bits, BLOCKS["Q4_K"].bits, "block layout",
-               "bits a weight"),
-        Figure("Ollama at rest", 0, 0, 0, "documented: a model is unloaded after five minutes"),
+               "bits per weight"),
+        Figure("Ollama, idle", 0, 0, 0, "documented: a model is unloaded after five minutes"),
     ]  # fmt: skip
 
 
 def figures() -> list[Figure]:
-    """All 24 of them."""
+    """Return all 24 figures."""
     return [*_of_transformers(), *_of_vllm(), *_of_the_rest()]
 
 
@@ -545,7 +549,7 @@ def _cell(figure: Figure) -> tuple[str, ...]:
     else:
         error = errors[0]
     if figure.measured is None:
-        measured, error = "more than there is", "within" if figure.high > CARD / MIB else "agrees"
+        measured, error = "more than the card", "within" if figure.high > CARD / MIB else "agrees"
     else:
         measured = number(figure.measured)
         if not figure.measured:
@@ -563,17 +567,26 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def rules_table() -> str:
-    """Every rule."""
+    """Return the table of all rules."""
     rows = truth()
     rules = [*_rules_of_weights(rows), *_rules_of_training(rows), *_rules_of_the_card()]
     cells = [(r.says, r.right, r.truth, r.measured, r.command) for r in rules]
-    return _table(("rule", "what is right", "on the rows", "measured", "a better answer"), cells)
+    return _table(
+        ("rule", "correct statement", "error on the rows", "measured", "a better answer"), cells
+    )
 
 
 def figures_table() -> str:
-    """The user's figures, and what they come to together."""
+    """Return the table of the user's figures with a summary."""
     found = figures()
-    head = ("figure", "measured, MiB", "ours, MiB", "error", "inside", "method, and why a range")
+    head = (
+        "figure",
+        "measured, MiB",
+        "ours, MiB",
+        "error",
+        "inside",
+        "method, and reason for a range",
+    )
     text = _table(head, map(_cell, found)) + "\n"
     exact = [each for each in found if each.low == each.high]
     ranges = [each for each in found if each.low != each.high and each.measured is not None]
@@ -583,21 +596,21 @@ def figures_table() -> str:
     nested = TRANSFORMERS[2]
     plain = _grown(nested.preset, "nf4", _SHORT).loaded / MIB + _base(nested)
     return text + (
-        f"\n{len(exact)} of {len(found)} are one figure, {worst:.1f} % off at most; of the "
-        f"{len(ranges)} that are ranges {sum(each.is_inside for each in ranges)} hold what was "
-        f"measured.\nBesides PyTorch the card held {min(besides):,.0f} to {max(besides):,.0f} MiB; "
-        f"without that the six at rest would be\n{_percent(min(alone))} to {_percent(max(alone))} "
-        f"off. With plain scales the 4-bit model would be "
-        f"{_percent(100 * plain / nested.rest - 100)} off at rest.\n"
+        f"\n{len(exact)} of {len(found)} are single figures with an error up to {worst:.1f} %. "
+        f"{sum(each.is_inside for each in ranges)} of the {len(ranges)} ranges contain the "
+        f"measured figure.\nBesides PyTorch the card held {min(besides):,.0f} to "
+        f"{max(besides):,.0f} MiB; without it the errors of the six idle models would be\n"
+        f"{_percent(min(alone))} to {_percent(max(alone))}. With plain scales the error of the "
+        f"idle 4-bit model would be {_percent(100 * plain / nested.rest - 100)}.\n"
     )
 
 
 TABLES = {"rules": rules_table, "figures": figures_table}
-"""What stands between the marks of the page, by name."""
+"""Functions for the tables between the marks of the page, by name."""
 
 
 def page(text: str) -> str:
-    """The page with its tables made anew.  text: as it is."""
+    """Return the page `text` with new tables."""
     for name, made in TABLES.items():
         text = between_marks(text, name, _COMMAND, made())
     return text

@@ -1,7 +1,7 @@
-"""The three op scripts that every speed figure is about, generated from a seed.
+"""Three op scripts for speed measurements, generated from a seed.
 
-An op is ("a", id, bytes, stream) or ("f", id, 0, 0): an allocation or a free.  The sizes of a
-network's layers recur, so sizes are drawn from a palette rather than afresh.
+An op is an allocation ("a", id, bytes, stream) or a free ("f", id, 0, 0).  Sizes are drawn from a
+small set, since the sizes of a network's layers recur.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ KIB, MIB = 1 << 10, 1 << 20
 
 
 def few_live(n_ops: int, seed: int = 1) -> list[Op]:
-    """About 300 live blocks, small and large mixed: the churn of a forward pass."""
+    """Return a script with about 300 live blocks of all sizes, like a forward pass."""
     return _churn(n_ops, n_live=300, seed=seed)
 
 
 def many_live(n_ops: int, seed: int = 2) -> list[Op]:
-    """About 40,000 live blocks: a server's cache, or a model of many small parameters."""
+    """Return a script with about 40,000 live blocks, like a server's cache."""
     return _churn(n_ops, n_live=40_000, seed=seed)
 
 
 def training_loop(n_ops: int, seed: int = 3) -> list[Op]:
-    """Steps of a network: activations kept forward, gradients made and freed backward."""
+    """Return training steps: activations allocated forward, gradients freed backward."""
     rng = random.Random(seed)
     layers = [rng.choice((24 * KIB, 768 * KIB, 3 * MIB, 12 * MIB, 37 * MIB)) for _ in range(96)]
     ops: list[Op] = []
     name = 0
-    for size in layers:  # parameters and two optimizer states, for ever
+    for size in layers:  # parameters and two optimizer states, never freed
         for _ in range(3):
             ops.append(("a", name, size, 0))
             name += 1

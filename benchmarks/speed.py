@@ -1,17 +1,17 @@
-"""Operations a second of the model, and of the real allocator where its library is at hand.
+"""Operations per second of the model, and of the real allocator if its library is available.
 
     python -m benchmarks.speed                     three scripts of a million ops, five runs each
-    python -m benchmarks.speed --profile           where the time of one run goes
-    python -m benchmarks.speed --tricks            the engine without each of its tricks
+    python -m benchmarks.speed --profile           profile one run
+    python -m benchmarks.speed --tricks            the engine without each optimization
     python -m benchmarks.speed -o FILE             the table as Markdown, with machine and date
     python -m benchmarks.speed --json              the same as JSON: medians, lowest and highest
 
-An op is one allocation or one free.  Every run counts every statistic.  "model" calls
-CachingAllocator in a bare loop; "engine" drives the same ops as a recording, with its timeline;
-"real" is PyTorch's own allocator from the published wheel, over a driver that keeps books
-(`python -m allocsim.phantom fetch` brings it).  A run is the median of three passes in a process
-of its own, for each of the three alike.  Runs alternate, and the ratio is the median of the
-ratios of neighbouring runs, so that a machine that slows down slows both.
+An op is one allocation or one free.  Every run computes every statistic.  "model" calls
+CachingAllocator in a loop; "engine" replays the same ops as a recording, with its timeline; "real"
+is PyTorch's allocator from the published wheel, with a driver that only keeps books (install it
+with `python -m allocsim.phantom fetch`).  A run is the median of three passes in a new process.
+Runs alternate, and the ratio is the median of the ratios of neighbouring runs, so that changes in
+the speed of the machine affect both.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allocsim.core import NEWEST, CachingAllocator
-from allocsim.core.stats import Folder, fold_records
+from allocsim.core.journal import Folder, fold_records
 from allocsim.engine.drive import Drive
 from allocsim.engine.fold import fold
 from allocsim.engine.plan import Steps
@@ -46,16 +46,16 @@ from benchmarks.output import add_output, facts, form, show, spread, where_and_w
 from benchmarks.scripts import SCRIPTS, Op
 
 DEVICE_MEMORY = 1 << 40
-"""A terabyte: no script fills it, so that what is timed is the allocator and not the driver."""
+"""1 TiB, which no script fills, so that the time is that of the allocator, not the driver."""
 
 
 PASSES = 3
-"""Of a script in one process; their median is one run."""
+"""Passes of a script in one process; their median is one run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One script's rates, in ops a second, run by run.  real: empty without the library."""
+    """Ops per second of one script, by run.  real: empty without the library."""
 
     name: str
     model: list[float]
@@ -63,14 +63,14 @@ class Row:
     real: list[float]
 
     def shares(self, rates: list[float]) -> list[float]:
-        """Of each run, its share of the rate of the real allocator's run beside it, if there is."""
+        """Return `rates` divided by those of the real allocator, or nothing without it."""
         return (
             [mine / real for mine, real in zip(rates, self.real, strict=True)] if self.real else []
         )
 
 
 def time_model(ops: Sequence[Op], release: str) -> float:
-    """Seconds for one pass of bare calls."""
+    """Return the seconds of one pass of direct calls."""
     allocator = CachingAllocator(DEVICE_MEMORY, torch_version=release)
     malloc, free = allocator.malloc, allocator.free
     held: dict[int, int | None] = {}
@@ -85,7 +85,7 @@ def time_model(ops: Sequence[Op], release: str) -> float:
 
 
 class UnmarkedSteps(Steps):
-    """Steps of which the core's loop takes each by itself."""
+    """Steps without marks of brief requests."""
 
     @cached_property
     def kind_or_brief(self) -> NDArray[np.uint8]:
@@ -100,7 +100,7 @@ def time_engine(
     folder: Folder = fold,
     marks_brief: bool = True,
 ) -> float:
-    """Seconds for one pass of the replay engine, plan included."""
+    """Return the seconds of one pass of the replay engine, including the plan."""
     begin = time.perf_counter()
     allocator = CachingAllocator(DEVICE_MEMORY, torch_version=release, fast_path=fast_path)
     plan = read_plan(
@@ -118,7 +118,7 @@ def time_engine(
 
 
 def as_trace(ops: Sequence[Op]) -> Trace:
-    """The ops as a recording; an allocation's id stands for its address."""
+    """Return the ops as a trace; ids of allocations serve as addresses."""
     rows: list[tuple[int, int, int]] = []
     sizes: dict[int, int] = {}
     for op in ops:
@@ -142,7 +142,7 @@ def as_trace(ops: Sequence[Op]) -> Trace:
 
 
 def real_allocator(release: str) -> RealAllocator | None:
-    """The real allocator, if its library is in the cache."""
+    """Return the real allocator if its library is in the cache, or None."""
     try:
         return RealAllocator(release)
     except PhantomError as error:
@@ -151,33 +151,33 @@ def real_allocator(release: str) -> RealAllocator | None:
 
 
 def run_model(name: str, n_ops: int, release: str) -> float:
-    """Ops a second of bare calls, in this process."""
+    """Return the ops per second of direct calls, in this process."""
     ops = SCRIPTS[name](n_ops)
-    _put_aside()
+    _freeze()
     return len(ops) / median(time_model(ops, release) for _ in range(PASSES))
 
 
 def run_engine(name: str, n_ops: int, release: str) -> float:
-    """Ops a second of the replay engine, in this process."""
+    """Return the ops per second of the replay engine, in this process."""
     trace = as_trace(SCRIPTS[name](n_ops))
-    _put_aside()
+    _freeze()
     return n_ops / median(time_engine(trace, release) for _ in range(PASSES))
 
 
-def _put_aside() -> None:
-    """Keep the collector from walking through the script, which is the benchmark's own."""
+def _freeze() -> None:
+    """Exclude the script of the benchmark from the cycle collector."""
     gc.collect()
     gc.freeze()
 
 
 def alone(run: Callable[[str, int, str], float], name: str, n_ops: int, release: str) -> float:
-    """What `run` yields in a fresh process."""
+    """Call `run` in a new process."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         return pool.submit(run, name, n_ops, release).result()
 
 
 def measure(name: str, n_ops: int, runs: int, release: str) -> Row:
-    """Alternate the three, `runs` times."""
+    """Measure a script `runs` times, alternating model, engine and real allocator."""
     real = real_allocator(release)
     ops = [list(op[: 4 if op[0] == "a" else 2]) for op in SCRIPTS[name](n_ops)]
     script = Script(ops, device_memory=DEVICE_MEMORY)
@@ -191,7 +191,7 @@ def measure(name: str, n_ops: int, runs: int, release: str) -> Row:
 
 
 def table(rows: Sequence[Row], n_ops: int, release: str) -> str:
-    """The rows as Markdown, with machine and date."""
+    """Return the rows as Markdown, with machine and date."""
     lines = [
         f"{where_and_when()}; PyTorch {release} modelled, the core {form()}; {n_ops:,} ops, "
         f"{len(rows[0].model)} runs, median (lowest to highest)",
@@ -209,7 +209,7 @@ def table(rows: Sequence[Row], n_ops: int, release: str) -> str:
 
 
 def document(rows: Sequence[Row], n_ops: int, release: str) -> str:
-    """The rows as JSON: ops a second of each way, and its share of the real rate."""
+    """Return the rows as JSON, with ratios to the real allocator."""
     scripts = {}
     for row in rows:
         figures = {
@@ -230,8 +230,8 @@ def _rates(rates: list[float]) -> str:
     return f"{median(rates):,.0f} ({min(rates):,.0f} to {max(rates):,.0f})"
 
 
-def tricks(n_ops: int, release: str) -> str:
-    """The engine's ops a second with every trick, and without each of them."""
+def optimizations(n_ops: int, release: str) -> str:
+    """Return the engine's ops per second, and those without each optimization."""
     lines = [
         "| script | engine | without rows of plain steps | statistics in plain Python "
         "| without brief requests |",
@@ -239,7 +239,7 @@ def tricks(n_ops: int, release: str) -> str:
     ]
     for name, make in SCRIPTS.items():
         trace = as_trace(make(n_ops))
-        _put_aside()
+        _freeze()
         ways: list[Callable[[], float]] = [
             partial(time_engine, trace, release),
             partial(time_engine, trace, release, fast_path=False),
@@ -265,12 +265,11 @@ def profile(n_ops: int, release: str) -> None:
 
 
 def main() -> None:
-    """The command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.speed", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--ops", type=int, default=1_000_000)
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--torch", default=NEWEST, help="the release modelled")
+    parser.add_argument("--torch", default=NEWEST, help="release to model")
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--tricks", action="store_true")
     parser.add_argument("--json", action="store_true")
@@ -280,7 +279,7 @@ def main() -> None:
         profile(arguments.ops, arguments.torch)
         return
     if arguments.tricks:
-        print(tricks(arguments.ops, arguments.torch))
+        print(optimizations(arguments.ops, arguments.torch))
         return
     rows = [measure(name, arguments.ops, arguments.runs, arguments.torch) for name in SCRIPTS]
     form_of = document if arguments.json else table

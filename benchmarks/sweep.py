@@ -1,16 +1,15 @@
-"""Settings times entries a second of `allocsim tune`, on a recording of a million entries.
+r"""Rate of `allocsim tune` in settings times entries per second, on a million entries.
 
-    python -m benchmarks.sweep FILE [--jobs 2]      a free search over FILE, under the clock
-    python -m benchmarks.sweep FILE --runs 5        five, in turn with the real allocator
+    python -m benchmarks.sweep FILE [--jobs 2]      time a search over FILE
+    python -m benchmarks.sweep FILE --runs 5        five runs, and the real allocator
     python -m benchmarks.sweep FILE --json          the same as JSON: medians, lowest and highest
 
-Settings count once for each different outcome (peak, retries, driver calls; of one that was given
-up the figures up to there); those that the search proves equal or finds equal count once
-together.  Where the real allocator's library is at hand (`python -m allocsim.phantom fetch`), it
-answers the requests of FILE before and after, under the default settings, and the ratio is to the
-entries a second of that.  A ragged recording of training:
+Settings with equal outcomes (peak, retries, driver calls, also of abandoned replays) count once.
+If the real allocator's library is available (`python -m allocsim.phantom fetch`), it runs the
+requests of FILE before and after each search under the default settings, and the ratio is to its
+entries per second.  To make a ragged recording of training:
 
-    allocsim record --device-memory 48GiB -o ragged.pickle -- \\
+    allocsim record --device-memory 48GiB -o ragged.pickle -- \
         python traces/programs/gpt2_training.py --steps 330
 
 and a regular one: allocsim synth training --entries 1000000 -o regular.npz
@@ -40,13 +39,13 @@ from benchmarks.speed import PASSES
 
 
 def outcome(row: Row) -> tuple[object, ...]:
-    """What tells two settings apart."""
+    """Return the figures by which two settings are distinguished."""
     calls = (row.num_alloc_retries, row.num_device_alloc, row.num_device_free)
     return (row.peak_reserved_bytes, *calls)
 
 
 def as_script(prepared: Prepared, device_memory: int) -> Script:
-    """The requests and frees of a device's recording, its streams numbered."""
+    """Return the requests and frees of a recording, with numbered streams."""
     streams: dict[int, int] = {}
     ops: list[Op] = []
     steps = prepared.free_plan.steps
@@ -61,7 +60,10 @@ def as_script(prepared: Prepared, device_memory: int) -> Script:
 
 
 class Real:
-    """The real allocator under the requests of `path`; `rates`: entries a second, as measured."""
+    """Real allocator for the requests of `path`.
+
+    rates: measured entries per second.
+    """
 
     def __init__(self, path: str, device_memory: int, entries: int) -> None:
         prepared = prepare(load(path), 0)[0]
@@ -71,7 +73,7 @@ class Real:
         self.rates: list[float] = []
 
     def measure(self) -> None:
-        """Some passes in a process of its own."""
+        """Run some passes in a new process."""
         self.rates += [
             self._entries / seconds for seconds in self._allocator.time(self._script, PASSES)
         ]
@@ -79,10 +81,11 @@ class Real:
 
 @dataclass(frozen=True)
 class Found:
-    """Searches over one recording; the figures of a search are the same in every run.
+    """Searches over one recording; all fields but the times are equal in every run.
 
-    seconds, processor_seconds: of each search, the latter of all processes together.
-    real: the real allocator's entries a second around each search; empty where it is not at hand.
+    seconds: duration of each search.
+    processor_seconds: processor time of each search, summed over processes.
+    real: the real allocator's entries per second around each search; empty without its library.
     """
 
     release: str
@@ -98,17 +101,17 @@ class Found:
 
     @property
     def rates(self) -> list[float]:
-        """Distinct settings times entries a second, of each search."""
+        """Distinct settings times entries per second, of each search."""
         return [self.distinct * self.entries / seconds for seconds in self.seconds]
 
     @property
     def shares(self) -> list[float]:
-        """The rates as parts of the real allocator's entries a second, each of its own run."""
+        """Rates divided by the real allocator's entries per second of the same run."""
         return [rate / real for rate, real in zip(self.rates, self.real, strict=False)]
 
 
 def measure(path: str, memory: str, jobs: int, runs: int) -> Found:
-    """Search `runs` times, the real allocator before and after each."""
+    """Run some passes in a new process."""
     entries = len(load(path).device(0))
     real: Real | None = None
     try:
@@ -140,13 +143,13 @@ def measure(path: str, memory: str, jobs: int, runs: int) -> Found:
 
 
 def _processor_seconds() -> float:
-    """User and system time of this process and of its children that have ended."""
+    """Return user and system time of this process and its finished children."""
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system
 
 
 def sentences(found: Found) -> str:
-    """The figures in words."""
+    """Return the figures as text."""
     lines = [
         f"{where_and_when()}; the core {form()}; {found.jobs} processes, "
         f"{len(found.seconds)} runs, medians",
@@ -164,7 +167,7 @@ def sentences(found: Found) -> str:
 
 
 def document(found: Found) -> str:
-    """The figures as JSON."""
+    """Return the figures as JSON."""
     counts = ("jobs", "entries", "settings", "distinct", "replayed", "skipped")
     about = {**facts(found.release), "runs": len(found.seconds)}
     figures = {
@@ -174,8 +177,10 @@ def document(found: Found) -> str:
         "real": found.real,
         "rate_of_real": found.shares,
     }
-    told = {name: spread(runs) for name, runs in figures.items() if runs}
-    return json.dumps({**about, **{n: getattr(found, n) for n in counts}, **told}, indent=2) + "\n"
+    spreads = {name: spread(runs) for name, runs in figures.items() if runs}
+    return (
+        json.dumps({**about, **{n: getattr(found, n) for n in counts}, **spreads}, indent=2) + "\n"
+    )
 
 
 def main() -> None:

@@ -1,13 +1,13 @@
-"""`allocsim fit` beside what real PyTorch's allocator said of the same tasks.
+"""`allocsim fit`, compared with real PyTorch's allocator on the same tasks.
 
     python -m benchmarks.truth [--engine program|laws] [--python PATH] [--current] [ID ...]
 
-Runs the 100 tasks of traces/fit/truth.jsonl, or those of the given ids, by `fit`'s own program
+Runs the 100 tasks of traces/fit/truth.jsonl, or those with the given ids, with `fit`'s own program
 and compares both peaks.  It needs a Python with PyTorch 2.15, transformers, peft and torchvision;
---engine laws needs none of these, and lists what there is no law for.
+--engine laws needs none of these, and lists the tasks without a law.
 
-The rows were recorded over an earlier phantom GPU: every value was zero, and neither cuDNN's
-attention nor the workspaces of its convolutions existed.  Programs are run under the same
+The rows were recorded on an earlier phantom GPU: every value was zero, and cuDNN's attention and
+the workspaces of its convolutions did not exist.  By default programs run under the same
 conditions.  With --current they run as `fit` runs them today, and rows with convolutions, with
 checkpointing, and in 16 bits on Hopper and Blackwell may differ.
 """
@@ -46,12 +46,12 @@ _OF_THE_TASK = (
 
 
 def rows() -> list[dict[str, Any]]:
-    """The runs that are compared with."""
+    """Return the recorded runs."""
     return [json.loads(line) for line in (DATA / "truth.jsonl").read_text().splitlines()]
 
 
 def task_of(row: Mapping[str, Any], folder: Path) -> Task:
-    """The task of a row; its model's configuration is written to `folder`."""
+    """Return the task of a row; write its model's configuration to `folder`."""
     config = json.loads((DATA / "configs.json").read_text()).get(row["model"])
     name = row["model"]
     if config is not None:
@@ -66,7 +66,7 @@ def task_of(row: Mapping[str, Any], folder: Path) -> Task:
 
 
 def gpu_of(row: Mapping[str, Any]) -> Gpu:
-    """The card of a row, with the limits that were reported then."""
+    """Return the card of a row, with the limits that were reported then."""
     gpu = find_gpu(row["card"])
     if "limits" in row:
         return replace(gpu, limits=CARDS["A100 80GB"].limits)
@@ -91,7 +91,7 @@ def without_cudnn(program: str) -> str:
 def run(
     row: Mapping[str, Any], python: str | None, engine: str = "program", *, is_current: bool = False
 ) -> Ran:
-    """Run a row's task on its card; `is_current` runs it as `fit` does today."""
+    """Run a row's task on its card; with `is_current` as `fit` does today."""
     with TemporaryDirectory() as place:
         task = task_of(row, Path(place))
         if engine == "laws":
@@ -102,10 +102,10 @@ def run(
         return run_program(program, gpu_of(row), python=python, model=task.model, values=is_current)
 
 
-def told(
+def line_of(
     row: Mapping[str, Any], python: str | None, engine: str, *, is_current: bool = False
 ) -> tuple[str, bool]:
-    """A row's line, and whether both peaks are the same."""
+    """Return a row's line, and True if both peaks are equal."""
     began = time.perf_counter()
     try:
         ran = run(row, python, engine, is_current=is_current)
@@ -115,7 +115,7 @@ def told(
     reserved = ran.peak_reserved_bytes - row["peak_reserved"]
     ends_alike = ran.is_out_of_memory == ("oom_in_step" in row)
     is_same = allocated == reserved == 0 and ends_alike
-    end = "" if ends_alike else "  ends otherwise"
+    end = "" if ends_alike else "  ends differently"
     if has_cudnn_attention(row):
         end += "  recorded without cuDNN's attention"
     return (
@@ -126,7 +126,7 @@ def told(
 
 
 def _what(row: Mapping[str, Any]) -> str:
-    """A row's task in short."""
+    """Return a short description of a row's task."""
     length = row.get("seq") or row.get("prompt") or row.get("image")
     words = [
         row["model"],
@@ -153,7 +153,7 @@ def main() -> int:
     n_same = 0
     with ThreadPoolExecutor(given.jobs) as pool:
         lines = pool.map(
-            lambda row: told(row, given.python, given.engine, is_current=given.current), asked
+            lambda row: line_of(row, given.python, given.engine, is_current=given.current), asked
         )
         for line, is_same in lines:
             n_same += is_same

@@ -1,12 +1,12 @@
-"""What-ifs of recordings from a card, beside what the card reserved under the setting asked for.
+"""Comparison of what-ifs of recordings from a card with recordings under the tried setting.
 
     python -m benchmarks.what_ifs_h200 [FOLDER] [--from SETTING] [--all]
 
 FOLDER holds recordings of programs as PROGRAM-SETTING.npz.gz, `traces/h200/programs` by default.
 Each one under SETTING (`default`; --all: every setting) is replayed under every other setting that
-its program was recorded under.  Printed are the peak reserved on the card, by the recording under
-that setting, how far off the what-if is, with addresses of segments in plain order and by the
-driver's rule, and the range where the answer gives one.  A second.
+its program was recorded under.  The output is the peak reserved on the card under that setting, the
+error of the what-if with ascending addresses and with those by the driver's rule, and the range if
+there is one.  Takes a second.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ ENDING = ".npz.gz"
 class WhatIf:
     """One recording replayed under the setting of another of the same program, sizes in bytes.
 
-    real: peak reserved on the card.  in_order, by_rule: peak reserved of the what-if, by how it
-    gives segments addresses; None where it does not come to its end.  peaks: the range of the
-    answer, which is that by rule.
+    real: peak reserved on the card.
+    in_order: peak of the what-if with ascending addresses; None if it does not complete.
+    by_rule: peak with addresses by the driver's rule; None if it does not complete.
+    peaks: range of the what-if by rule.
     """
 
     program: str
@@ -43,17 +44,17 @@ class WhatIf:
 
     @property
     def is_exact(self) -> bool:
-        """Whether the answer is what the card reserved."""
+        """True if the what-if has the peak measured on the card."""
         return self.by_rule == self.real
 
     @property
     def is_in_range(self) -> bool:
-        """Whether what the card reserved is in the range of the answer."""
+        """True if the range includes the peak measured on the card."""
         return self.peaks[0] <= self.real <= self.peaks[1]
 
 
 def what_ifs(folder: Path, settings: Sequence[str] = ("default",)) -> Iterator[WhatIf]:
-    """Every what-if between recordings of one program in `folder`, from those under `settings`."""
+    """Yield what-ifs between recordings of one program, from those under `settings`."""
     recordings: dict[str, dict[str, Recording]] = {}
     for path in sorted(folder.glob(f"*{ENDING}")):
         program, _, setting = path.name.removesuffix(ENDING).partition("-")
@@ -75,7 +76,6 @@ def _what_if(program: str, recorded: str, asked: str, by_setting: dict[str, Reco
 
 
 def _reserved(prepared: Prepared) -> int:
-    """The most that the recorded entries come to."""
     return prepared.trace.most_reserved(prepared.held)
 
 
@@ -89,7 +89,7 @@ def _peak(recording: Recording, conf: str, addresses: str) -> tuple[int | None, 
 
 def _off(found: int | None, real: int) -> str:
     if found is None:
-        return "no end"
+        return "failed"
     return "exact" if found == real else f"{(found - real) / real:+.3%}"
 
 

@@ -1,6 +1,6 @@
-"""The exercises: what was filled in, compared with what the model does.
+"""Exercises: comparison of the reader's answers with the model.
 
-Rule: nothing is told of an answer that is not filled in, unless all are asked for.
+Rule: a missing answer is not revealed unless the reader requests all of them.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ __all__ = ["check", "rules_of"]
 
 
 def check(answers: object, right: Mapping[str, object], why: Mapping[str, Sequence[str]]) -> None:
-    """Print of each answer whether it is right, and where it is not, what is right and why.
+    """Print for each answer if it is right; if not, print the right one and the reasons.
 
-    answers: by name, None where nothing is filled in; or "show", to see them all.  right: by the
-    same names.  why: the rules behind each, a line each.
+    answers: by name, None if not filled in; or "show" to see all of them.
+    right: correct values by the same names.
+    why: rules behind each answer, one line each.
     """
     if answers == "show":
         for name in right:
@@ -36,7 +37,7 @@ def check(answers: object, right: Mapping[str, object], why: Mapping[str, Sequen
 
 
 def rules_of(decision: Decision) -> list[str]:
-    """The rules of one decision, a line each, as `allocsim step` tells them."""
+    """Return the rules of one decision, one line each, as `allocsim step` prints them."""
     return [f"{rule.name:<14}{rule.text}" for rule in decision.rules]
 
 

@@ -1,4 +1,4 @@
-"""The compiled loop is the loop of fast_path.py, its operations in C's words."""
+"""The compiled loop is the loop of fast_path.py with C operations."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ def build() -> ModuleType:
 def test_every_operation_of_the_table_is_in_the_loop(build: ModuleType) -> None:
     made = build.in_c(LOOP.read_text())
     assert "while advance(rows):" in made
+    assert "split_change = 2 if is_split else 16 * rest + 2" in made  # constants of journal.py
     for python in ("del keys[at]", "keys.insert(", "len(keys)", ".append(", "find("):
         at = made.replace("first_not_below(", "").replace("history.append(", "")
         assert python not in at.replace("spare.append(", "").replace("found.insert(", "")
@@ -41,7 +42,7 @@ def test_every_operation_of_the_table_is_in_the_loop(build: ModuleType) -> None:
 def test_a_loop_that_the_table_does_not_fit_is_not_built(
     build: ModuleType, old: str, new: str
 ) -> None:
-    """Or the compiled form would go on with Python's slow objects, or with another rule."""
+    """Otherwise the compiled form would use slow Python objects, or another rule."""
     source = LOOP.read_text()
     assert old in source
     with pytest.raises(ValueError, match=r"fast_path\.py has .* times; expected"):
@@ -49,7 +50,7 @@ def test_a_loop_that_the_table_does_not_fit_is_not_built(
 
 
 def test_the_rules_of_the_loop_are_untouched(build: ModuleType) -> None:
-    """What is put in C's words is how a thing is done, never which."""
+    """Replacements change operations, not rules."""
     marks = [line.strip() for line in LOOP.read_text().splitlines() if "# Rule " in line]
     made = build.in_c(LOOP.read_text())
     assert marks

@@ -250,11 +250,11 @@ def same(*words):
 
 said("synth", "oom", "-o", made)
 assert f"PyTorch {new}: as recorded" in said("replay", made, "-v")
-assert f"PyTorch {new}: the newest of those that write this layout" in said("replay", undated, "-v")
+assert f"PyTorch {new}: the newest release that writes this layout" in said("replay", undated, "-v")
 # Nothing in it says which release wrote it, so that either may have.
 bare = made.replace("made", "bare")
 write_snapshot(dataclasses.replace(load(made), provenance=None), bare)
-assert f"PyTorch {new}: as asked" in same("replay", bare, "-v")
+assert f"PyTorch {new}: as requested" in same("replay", bare, "-v")
 same("explain", bare, "--json")
 same("risk", bare, "--json")
 same("step", bare, "--at", "3", "--count", "3", "--json")

@@ -1,11 +1,11 @@
-"""Records every program of traces/programs under every setting, over the GPU that is not there.
+"""Records every program of traces/programs under every setting on the phantom GPU.
 
     python -m traces.record_all --torch-python ~/torch2.15/bin/python [--only gpt2_training]
 
 Needs a Python with a CUDA build of torch, and transformers, peft, torchvision and diffusers.
-Recordings and figures go to traces/recordings; figures of other releases stay as they are.
-Rule: whatever is kept was said by real PyTorch: its history, and the statistics that each
-program prints in the end.  File names in frames are cut to their last part, times are dropped.
+Recordings and figures go to traces/recordings; figures of other releases stay unchanged.
+Rule: all results are real PyTorch's: its history, and the statistics that each program prints at
+its end.  File names in frames are cut to their last part, and times are dropped.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ TIGHT_MIB = {
     "two_streams": 4400,
     "cuda_graphs": 2340,
 }
-"""The programs, and memory that each just runs in: it has to give cached memory back."""
+"""Programs, and the smallest memory in MiB that each runs in by releasing cached memory."""
 
 SETTINGS = {
     "default": "",
@@ -51,7 +51,7 @@ SETTINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One program under one setting.  device: options of `allocsim record`."""
+    """One program under one setting; device: options of `allocsim record`."""
 
     program: str
     setting: str
@@ -60,26 +60,26 @@ class Job:
     arguments: tuple[str, ...] = ()
 
     def command(self) -> list[str]:
-        """What `allocsim` is asked, the file to write aside."""
+        """Return the arguments of `allocsim`, without the output file."""
         conf = ["--conf", self.conf] if self.conf else []
         program = ["python", f"traces/programs/{self.program}.py", *self.arguments]
         return ["record", *self.device, *conf, "--", *program]
 
 
 def jobs(torch: str) -> list[Job]:
-    """Every job for a release."""
+    """Return every job for a release."""
     found = []
     for program, mib in TIGHT_MIB.items():
         found += [Job(program, name, conf) for name, conf in SETTINGS.items()]
         found.append(Job(program, "tight", device=("--device-memory", f"{mib}MiB")))
-        if torch != "2.6":  # there a limit is set by a call, not by an option
+        if torch != "2.6":  # in 2.6 a limit is set by a call, not by an option
             share = f"per_process_memory_fraction:{mib / (24 << 10):.4f}"
             found.append(Job(program, "gc", f"garbage_collection_threshold:0.6,{share}"))
     for prompt in (16, 3000, 10000):
-        told = ("--prompt", str(prompt))
+        prompts = ("--prompt", str(prompt))
         hopper = ("--gpu", "H100", "--device-memory", "24GiB")
-        found.append(Job("qwen2_decoding", f"prompt-{prompt}", "", hopper, told))
-    if torch != "2.6":  # its entries do not say which pool they belong to
+        found.append(Job("qwen2_decoding", f"prompt-{prompt}", "", hopper, prompts))
+    if torch != "2.6":  # entries of 2.6 do not name their pool
         found.append(Job("cuda_graphs", "drop", arguments=("--drop",)))
     for name, conf, mib in (
         ("oom", "", 8500),
@@ -124,7 +124,7 @@ def run(job: Job, python: Path, torch: str) -> dict[str, Any]:
 
 
 def compact(recording: Recording) -> Recording:
-    """Without times, and with file names cut to their last part."""
+    """Return the recording without times and with file names cut to their last part."""
     table = recording.frame_table
     frames = tuple(replace(f, filename=f.filename.rpartition("/")[2]) for f in table.frames)
     return replace(
@@ -135,7 +135,7 @@ def compact(recording: Recording) -> Recording:
 
 
 def readme(figures: list[dict[str, Any]]) -> str:
-    """The provenance of every recording, as a page."""
+    """Return the page with the provenance of every recording."""
     lines = [_README]
     for row in figures:
         stats = row["stats"] or {}
@@ -149,16 +149,17 @@ def readme(figures: list[dict[str, Any]]) -> str:
 
 
 _README = """\
-# Programs, recorded
+# Recorded programs
 
-Written by `traces/record_all.py`, this page too.  Real PyTorch 2.15.0 and 2.6.0 ran the programs
-of `traces/programs` over a CUDA driver that only keeps books: every decision is PyTorch's own, no
-GPU was there, and no number was computed by allocsim.  They are this project's own.
+`traces/record_all.py` writes the recordings and this page.  Real PyTorch 2.15.0 and 2.6.0 ran the
+programs of `traces/programs` over a CUDA driver that only does bookkeeping: every decision is
+PyTorch's own, no GPU was involved, and allocsim computed none of the numbers.  The recordings were
+made for this project.
 
-`PROGRAM-SETTING-torchRELEASE.npz.gz` is a recording in allocsim's column form, without times,
-file names in stack frames cut to their last part.  `figures.json` has what each run said of
-itself: its `memory_stats()`, the text of its out-of-memory error.  *Device* is its memory in MiB;
-*tight* is a device that a program just runs in, or does not.
+`PROGRAM-SETTING-torchRELEASE.npz.gz` is a recording in allocsim's column form, without times and
+with file names in stack frames cut to their last part.  `figures.json` has the `memory_stats()`
+that each run printed, or the text of its out-of-memory error.  *Device* is the device's memory in
+MiB; *tight* is the smallest device that a program runs in, or one just below it.
 
 | program | release | setting | device | entries | peak reserved, bytes | command |
 |---|---|---|---|---|---|---|

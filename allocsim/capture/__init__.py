@@ -1,13 +1,13 @@
-"""Recording inside one's own program: PyTorch's memory history, written when it matters.
+"""Capture of PyTorch's memory history from inside the program.
 
     from allocsim.capture import capture
 
     with capture("run.pickle"):
         train()
 
-Rule: the program does not notice.  Importing this imports the standard library alone; torch is used
-once the program has imported it, and nothing is raised into the program.  The files are those of
-`allocsim record`: PyTorch's snapshot with one more key.
+Rule: the program is not affected.  This package imports only the standard library, uses torch only
+after the program has imported it, and raises nothing into the program.  Its files have the format
+of `allocsim record`: PyTorch's snapshot with one additional key.
 """
 
 from allocsim.capture.callbacks import for_composer, for_lightning, for_transformers

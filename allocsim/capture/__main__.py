@@ -1,4 +1,4 @@
-"""python -m allocsim.capture run.pickle -- PROGRAM ...: any program, unchanged.
+"""python -m allocsim.capture run.pickle -- PROGRAM ...: capture an unmodified program.
 
 Rule: this process becomes the program; its output, signals and exit code are the program's own.
 """
@@ -18,17 +18,17 @@ HOOK = Path(__file__).parent / "hook"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Become the program; 2 where the options or the program are wrong."""
+    """Replace this process by the program; return 2 if the options or the program are wrong."""
     parser = argparse.ArgumentParser(prog="python -m allocsim.capture", description=__doc__)
-    parser.add_argument("path", help="a file's name, or a folder, for what is captured")
-    parser.add_argument("--on", help="oom, exit, step, or several with commas between")
-    parser.add_argument("--steps", help="which steps, for programs that tell them")
-    parser.add_argument("--max-entries", help="of each device's ring")
+    parser.add_argument("path", help="file or folder for captures")
+    parser.add_argument("--on", help="oom, exit, step, or several separated by commas")
+    parser.add_argument("--steps", help="steps to write, for programs that report steps")
+    parser.add_argument("--max-entries", help="capacity of each device's ring of entries")
     parser.add_argument("--stacks", help="python, all or none")
-    parser.add_argument("--max-disk", help="that all files may take, as 4GiB")
-    parser.add_argument("program", nargs="+", help="what to run, after --")
-    told = vars(parser.parse_args(arguments))
-    program, path = told.pop("program"), told.pop("path")
+    parser.add_argument("--max-disk", help="largest total size of all files, such as 4GiB")
+    parser.add_argument("program", nargs="+", help="command to run, after --")
+    given = vars(parser.parse_args(arguments))
+    program, path = given.pop("program"), given.pop("path")
     place = shutil.which(program[0])
     if place is None:
         if sys.stderr is not None:
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
     places = filter(None, (str(HOOK), os.environ.get("PYTHONPATH")))
     environment = dict(os.environ, PYTHONPATH=os.pathsep.join(places))
     environment[PREFIX] = str(Path.cwd() / path) + ("/" if path.endswith("/") else "")
-    for name, value in told.items():
+    for name, value in given.items():
         if value is not None:
             environment[f"{PREFIX}_{name.upper()}"] = value
     if sys.stdout is not None:

@@ -1,7 +1,7 @@
-"""Metadata of a captured file, under the key "allocsim" that `allocsim record` writes too.
+"""Metadata of a captured file, under the key "allocsim" as in files of `allocsim record`.
 
-It adds to PyTorch's snapshot and reads only the free memory from CUDA. At an error it does not call
-CUDA, since a graph may be under capture.  NVML does not touch CUDA's state and is always read.
+From CUDA, only the free memory is read.  At an error CUDA is not called, because a graph may be
+under capture.  NVML does not affect CUDA's state and is always read.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from allocsim.capture.processes import processes_memory
 from allocsim.capture.recorder import RECORDER, History
 from allocsim.units import format_size
 
-__all__ = ["AT_ERROR", "About", "told"]
+__all__ = ["AT_ERROR", "About", "described"]
 
 AT_ERROR = "at an out-of-memory error"
 
@@ -48,10 +48,10 @@ class About:
         return self.occasion.startswith(AT_ERROR)
 
 
-def told(about: About, history: History, traces: list[Any], n_dropped: int) -> dict[str, Any]:
-    """The snapshot of `history` with `traces`, its newest entries, and what is known of it.
+def described(about: About, history: History, traces: list[Any], n_dropped: int) -> dict[str, Any]:
+    """Return the snapshot of `history` with the metadata and with `traces`, its newest entries.
 
-    n_dropped: entries that it has not, for want of room.
+    n_dropped: number of older entries left out for lack of disk space.
     """
     snapshot = {**history.snapshot, "device_traces": traces}
     device = about.device if about.device >= 0 else _largest(snapshot["segments"])
@@ -74,13 +74,13 @@ def told(about: About, history: History, traces: list[Any], n_dropped: int) -> d
     marks = placed_marks(history.marks, traces, _lost(history, traces))
     if marks:
         values["marks"] = marks
-    # The last value: it is overwritten in place when the error's text is known.
+    # The last value, because it is overwritten in place when the error's text is known.
     values["oom_text"] = " " * TEXT_ROOM if about.is_error else ""
     return {**snapshot, "allocsim": values}
 
 
 def _lost(history: History, traces: list[Any]) -> list[int | None]:
-    """The counted entries before each of `traces`."""
+    """Return the number of counted entries before each of `traces`; None if unknown."""
     lost: list[int | None] = []
     for device, rest in enumerate(traces):
         before, whole = history.lost[device], history.snapshot["device_traces"][device]
@@ -90,7 +90,7 @@ def _lost(history: History, traces: list[Any]) -> list[int | None]:
 
 
 def _largest(segments: list[Any]) -> int:
-    """The device that holds most."""
+    """Return the device with the most reserved memory."""
     held: dict[int, int] = {}
     for segment in segments:
         device = segment.get("device", 0)
@@ -99,9 +99,9 @@ def _largest(segments: list[Any]) -> int:
 
 
 def _memory(about: About, device: int, card: Any) -> dict[str, int]:
-    """Return what the device's memory is used for, in bytes.
+    """Return the use of the device's memory, in bytes.
 
-    context_memory is what is neither free nor PyTorch's, 0 if unknown.
+    context_memory is the memory that is neither free nor PyTorch's; 0 if unknown.
     """
     total, free = int(card.total_memory), about.free
     try:
@@ -129,7 +129,7 @@ def _text(about: About, history: History, n_dropped: int) -> str:
             "ones are lost"
         )
     if n_dropped:
-        text += f"; {n_dropped:,} older entries are left out, for want of room on the disk"
+        text += f"; {n_dropped:,} older entries are left out, because the disk had no room"
     if history.held:
         text += f"; recording began when {format_size(history.held)} were allocated"
     return text

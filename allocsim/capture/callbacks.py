@@ -1,8 +1,8 @@
-"""A capture as a callback of three frameworks, which know where steps and their parts begin.
+"""Captures as callbacks of three training frameworks, which mark the steps and their phases.
 
-Rule: a framework is imported only when its callback is made.  Recording begins then: make it before
-the model goes to the device.  After training it goes on until the program ends, so that an
-evaluation is recorded too.
+Rule: a framework is imported only when its callback is created.  Recording begins at that moment,
+so create the callback before the model moves to the device.  Recording continues after training
+until the program ends, so an evaluation is recorded too.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ __all__ = ["for_composer", "for_lightning", "for_transformers"]
 
 
 def for_transformers(path: str, **options: Any) -> Any:
-    """A `TrainerCallback` of Hugging Face's transformers.
+    """Return a `TrainerCallback` for Hugging Face's transformers.
 
-    options: those of `capture`.  The backward pass is not told apart from the forward pass: the
-    Trainer tells nobody.
+    options: as in `capture`.  Forward and backward pass are one phase, because the Trainer has no
+    event between them.
     """
     base: Any = import_module("transformers").TrainerCallback
 
@@ -42,9 +42,9 @@ def for_transformers(path: str, **options: Any) -> Any:
 
 
 def for_lightning(path: str, **options: Any) -> Any:
-    """A `Callback` of Lightning, as `lightning` or `pytorch_lightning`; options: of `capture`.
+    """Return a `Callback` for `lightning` or `pytorch_lightning`; a step is a batch.
 
-    A step is a batch.
+    options: as in `capture`.
     """
     old = "pytorch_lightning" in sys.modules and "lightning" not in sys.modules
     base: Any = import_module("pytorch_lightning" if old else "lightning.pytorch").Callback
@@ -74,7 +74,10 @@ def for_lightning(path: str, **options: Any) -> Any:
 
 
 def for_composer(path: str, **options: Any) -> Any:
-    """A `Callback` of MosaicML's Composer; options: those of `capture`.  A step is a batch."""
+    """Return a `Callback` for MosaicML's Composer; a step is a batch.
+
+    options: as in `capture`.
+    """
     base: Any = import_module("composer").Callback
 
     class CaptureCallback(base):  # type: ignore[misc]

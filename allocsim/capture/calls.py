@@ -1,12 +1,12 @@
-"""Calls that change what the allocator does and leave no entry, noted as marks.
+"""Marks for calls that change the allocator's behaviour and leave no entry in its history.
 
-Rule: the program behaves as without it: a call is passed on with its arguments, its result and its
-exception.  Nothing but the standard library is imported: the recorder of `allocsim record` loads
-this file by its path, in an interpreter that need not have allocsim.
+Rule: the program is not affected: a call is passed on with its arguments, result and exception.
+Only the standard library is imported, because the recorder of `allocsim record` loads this file by
+its path in an interpreter that may lack allocsim.
 
-A mark is (device, entries counted before it, kind, value); the numbers of entries are those that
-the allocator's own statistics tell, so that the place in the history is exact.  The kinds are those
-of `allocsim.trace.MarkKind`.
+A mark is (device, number of counted entries before it, kind, value).  The number comes from the
+allocator's statistics, so the position in the history is exact.  The kinds are those of
+`allocsim.trace.MarkKind`.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # no value: Python 3.8 reads this file, too
+if TYPE_CHECKING:  # not evaluated, because Python 3.8 also reads this file
     MarkRow = tuple[int, int, str, Any]
 
 __all__ = ["Calls", "counted_rows", "placed_marks"]
 
 COUNTED = ("alloc", "free_requested", "free_completed", "oom")
-"""Entries whose number PyTorch's statistics tell; those of segments are not among them."""
+"""Actions of the entries that PyTorch's statistics count; entries of segments are not counted."""
 STATISTICS = ("allocation.all.allocated", "allocation.all.freed", "active.all.freed", "num_ooms")
 LASTING = ("set_per_process_memory_fraction", "_set_allocator_settings", "step", "phase")
-"""Kinds of which the last one before a history still holds in it."""
+"""Kinds whose last value before the start of a history is still in force."""
 
 _EMPTIES = ("_cuda_emptyCache", "_xpu_emptyCache", "_accelerator_emptyCache")
 _SETTERS = (
@@ -42,13 +42,15 @@ _PEAK_RESETS = (
     "_xpu_resetPeakMemoryStats",
     "_accelerator_resetPeakStats",
 )
-"""Functions of torch._C; a release has those that it has."""
+"""Functions of torch._C; each release has only some of them."""
 
 
 class Calls:
-    """What is noted in one process.
+    """Recorder of marks in one process.
 
-    torch: the module.  gpu: torch.cuda or torch.xpu.  is_noted: whether marks are wanted now.
+    torch: the module.
+    gpu: torch.cuda or torch.xpu.
+    is_noted: function that returns True while marks are wanted.
     """
 
     def __init__(self, torch: Any, gpu: Any, is_noted: Callable[[], bool]) -> None:
@@ -60,7 +62,7 @@ class Calls:
         self._undo: list[Callable[[], None]] = []
 
     def count(self, device: int) -> int:
-        """How many entries of the kinds COUNTED a device's history would have from the start."""
+        """Return the number of counted entries of a device since the start of the process."""
         stats = self.gpu.memory_stats(device)
         here = sum(stats.get(key, 0) for key in STATISTICS)
         return int(self._counted_before.get(device, 0) + here)
@@ -70,7 +72,7 @@ class Calls:
         return [self.count(device) for device in range(self.gpu.device_count())]
 
     def watch(self) -> None:
-        """Watch the calls where every way to them ends, however the program imported them."""
+        """Patch the functions of torch._C that all public calls end in."""
         for name in _EMPTIES:
             self._watch(name, lambda: ("empty_cache", None))
         for name in _SETTERS:
@@ -93,14 +95,14 @@ class Calls:
             self._watch_pools(pool)
 
     def unwatch(self) -> None:
-        """Put back what `watch` took the place of, unless somebody else has since."""
+        """Restore the patched functions, except those that were patched again since."""
         while self._undo:
             self._undo.pop()()
 
     def note(self, describe: Callable[..., Any], *args: Any, **named: Any) -> list[MarkRow]:
-        """The marks of a call, one a device: how much was recorded before it, and what it is.
+        """Return the marks of a call, one per device, with the number of entries before it.
 
-        describe: of the call's arguments (kind, value[, device]), or None.
+        describe: function of the call's arguments that returns (kind, value[, device]) or None.
         """
         if not self.is_noted():
             return []
@@ -112,7 +114,7 @@ class Calls:
             devices = devices or range(self.gpu.device_count())
             return [(device, self.count(device), kind, value) for device in devices]
         except Exception:
-            return []  # the program must not notice
+            return []  # the program must not be affected
 
     def _watch(self, name: str, describe: Callable[..., Any]) -> None:
         core = getattr(self.torch, "_C", None)
@@ -122,6 +124,7 @@ class Calls:
 
         @functools.wraps(call)
         def watched(*args: Any, **named: Any) -> Any:
+            # Counted before the call and kept only if it does not raise.
             marks = self.note(describe, *args, **named)
             result = call(*args, **named)
             self.marks += marks
@@ -130,7 +133,7 @@ class Calls:
         self._replace(core, name, watched)
 
     def _watch_pools(self, pool: Any) -> None:
-        """Note when a MemPool is made and, while it still holds its memory, deleted."""
+        """Mark the creation of each MemPool and, while it holds memory, its deletion."""
         make, delete = pool.__init__, getattr(pool, "__del__", None)
 
         @functools.wraps(make)
@@ -139,7 +142,7 @@ class Calls:
             self.marks += self.note(lambda: ("MemPool created", list(this.id)))
 
         def deleted(this: Any) -> None:
-            # What C++ does at the end of a pool comes after this.
+            # C++ releases the pool after this.
             self.marks += self.note(lambda: ("MemPool deleted", list(this.id)))
             if delete is not None:
                 delete(this)
@@ -163,22 +166,22 @@ class Calls:
         self._undo.append(undo)
 
     def _on_count_reset(self, device: int) -> None:
-        """PyTorch is about to count a device's entries from 0 again."""
+        """Add up a device's entries before PyTorch resets its counters to 0."""
         self._counted_before[device] = self.count(device)
 
 
 def counted_rows(entries: Sequence[Any]) -> list[int]:
-    """The rows of a device's history that the statistics count."""
+    """Return the rows of a device's history that the statistics count."""
     return [row for row, entry in enumerate(entries) if entry["action"] in COUNTED]
 
 
 def placed_marks(
     marks: Iterable[MarkRow], traces: Sequence[Sequence[Any]], lost: Sequence[int | None]
 ) -> list[dict[str, Any]]:
-    """The marks as a snapshot holds them, with the number of entries before each.
+    """Return the marks in the form of a snapshot, with the number of entries before each.
 
-    lost: of each device, how many counted entries came before its history's first; None where
-    that is unknown, and then its marks are left out.  Of the marks before it, those that last stay.
+    lost: counted entries before the first of each device's history.  If it is None (unknown), the
+        device's marks are left out.  Marks from before the history are kept if still in force.
     """
     placed: list[dict[str, Any]] = []
     for device, entries in enumerate(traces):

@@ -1,9 +1,9 @@
-"""Where a snapshot is written, and how much of the disk it may take.
+"""Files of captures, and the limits of their size.
 
-Rule: a file appears whole or not at all, and writing raises nothing.  All files of one capture
-together stay within its limit and each takes at most half of what is free: an older one makes room
-for a newer one, and what is still too large loses its oldest entries.  A folder that cannot be
-written to is replaced by the system's folder for temporary files.
+Rule: a file is complete or absent.  All files of one capture stay within its limit, and each takes
+at most half of the free disk space.  Older files are removed for newer ones, and a file that is
+still too large loses its oldest entries.  If a folder is not writable, the system's folder for
+temporary files is used.
 """
 
 from __future__ import annotations
@@ -22,25 +22,26 @@ from typing import Any, BinaryIO
 __all__ = ["Files", "Written", "rank_of"]
 
 PROTOCOL = 4
-"""The newest that PyTorch's own viewer reads."""
+"""Newest pickle protocol that PyTorch's viewer reads."""
 TEXT_ROOM = 4096
-"""Bytes left in a file for the text of the error, which is known only after it is written."""
+"""Bytes reserved in a file for the error's text, which is known only after the write."""
 SHARES = (1, 4, 16, 64, 0)
-"""What is tried: all entries, the newest of them one in so many, none."""
+"""Divisors of the number of entries to try: all, a quarter and so on; 0 for no entries."""
 
 _TOO_FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC), errno.EFBIG)
 _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "LOCAL_RANK")
 
 
 class _NoRoomError(Exception):
-    """A file would grow beyond what it may take."""
+    """A file would exceed its size limit."""
 
 
 @dataclass
 class Written:
-    """One file.  text_at: where the room for the error's text begins, -1 for none.
+    """One written file.
 
-    n_dropped: entries that the file has not and the history had, for want of room.
+    text_at: offset of the space for the error's text; -1 for none.
+    n_dropped: number of older entries left out for lack of space.
     """
 
     path: Path
@@ -50,7 +51,7 @@ class Written:
     text_at: int
 
     def put_text(self, text: str) -> None:
-        """Write the text of the error that the snapshot was made at into the room left for it."""
+        """Write the text of the error into the reserved space."""
         if self.text_at < 0:
             return
         data = text.encode("utf-8", "replace")[:TEXT_ROOM]
@@ -61,10 +62,10 @@ class Written:
 
 
 class Files:
-    """The files of one capture in one process.
+    """Files of one capture in one process.
 
-    path: as the user gave it: a file's name, to which rank and occasion are added, or a folder.
-    most: bytes of all of them together.
+    path: file name, to which rank and occasion are added, or a folder.
+    most: limit of their total size, in bytes.
     """
 
     def __init__(self, path: str | os.PathLike[str], most: int) -> None:
@@ -79,27 +80,28 @@ class Files:
         self.n_removed = 0
 
     def name(self, *parts: str) -> str:
-        """A file's name with what tells it from the others."""
+        """Return a file name with the parts that distinguish it from others."""
         return "-".join((self.stem, *filter(None, parts))) + self.suffix
 
-    def save(self, name: str, snapshot: Any, tell: Callable[[list[Any], int], Any]) -> Written:
-        """Write as much of `snapshot` as there is room for.
+    def save(self, name: str, snapshot: Any, describe: Callable[[list[Any], int], Any]) -> Written:
+        """Write `snapshot` with as many of its newest entries as fit.
 
-        tell: the snapshot with its newest entries, given those and how many others there were.
-        Raises OSError where not even the segments could be written anywhere.
+        describe: function that takes the kept entries and the number of dropped entries and
+            returns the object to write.
+        Raises OSError if not even the segments can be written.
         """
         failure: OSError | None = None
         for folder in (self.folder, Path(tempfile.gettempdir())):
             try:
                 folder.mkdir(parents=True, exist_ok=True)
-                return self._save_in(folder, name, snapshot, tell)
+                return self._save_in(folder, name, snapshot, describe)
             except OSError as error:
                 failure = failure or error
         assert failure is not None
         raise failure
 
     def _save_in(
-        self, folder: Path, name: str, snapshot: Any, tell: Callable[[list[Any], int], Any]
+        self, folder: Path, name: str, snapshot: Any, describe: Callable[[list[Any], int], Any]
     ) -> Written:
         whole = snapshot["device_traces"]
         place, part = folder / name, folder / (name + ".part")
@@ -112,7 +114,7 @@ class Files:
                 continue
             try:
                 room = self._room(folder, place, share == 0)
-                size = self._write(part, tell(traces, n_dropped), room)
+                size = self._write(part, describe(traces, n_dropped), room)
             except _NoRoomError:
                 continue
             except OSError as error:
@@ -129,7 +131,7 @@ class Files:
         raise refusal
 
     def _room(self, folder: Path, place: Path, is_least: bool) -> int:
-        """Bytes that a file may take; older files are removed where a large one would not fit."""
+        """Return the size limit of a new file; remove older files if a large one would not fit."""
         others = [old for old in self.written if old.path != place]
         expected = max((old.size for old in self.written), default=0)
         while others and self.most - sum(old.size for old in others) < expected:
@@ -139,6 +141,7 @@ class Files:
             self.written.remove(others.pop(0))
         free = shutil.disk_usage(folder).free
         room = self.most - sum(old.size for old in others)
+        # A file without entries is small and may use all free space.
         return min(room, free if is_least else free // 2)
 
     def _write(self, part: Path, snapshot: Any, most: int) -> int:
@@ -150,7 +153,7 @@ class Files:
 
 
 class _Bounded:
-    """A file that refuses to grow beyond `most` bytes."""
+    """File that refuses to grow beyond `most` bytes."""
 
     def __init__(self, file: BinaryIO, most: int) -> None:
         self.file = file
@@ -166,6 +169,7 @@ class _Bounded:
 
 def _room_for_text(path: Path) -> int:
     with path.open("rb") as file:
+        # The reserved text is the last value of the pickle, near the end of the file.
         start = max(file.seek(0, os.SEEK_END) - 4 * TEXT_ROOM, 0)
         file.seek(start)
         at = file.read().rfind(b" " * TEXT_ROOM)
@@ -173,9 +177,9 @@ def _room_for_text(path: Path) -> int:
 
 
 def rank_of(torch: Any) -> str:
-    """This process's rank in its job, "" for none."""
+    """Return this process's rank in its job; "" for none."""
     with contextlib.suppress(Exception):
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             return str(int(torch.distributed.get_rank()))
-    told = (os.environ.get(name, "") for name in _RANKS)
-    return next((rank for rank in told if rank.isdigit()), "")
+    ranks = (os.environ.get(name, "") for name in _RANKS)
+    return next((rank for rank in ranks if rank.isdigit()), "")

@@ -1,8 +1,7 @@
-"""An import hook that calls back as soon as a module has been loaded.
+"""Import hook that calls a function once a module is loaded.
 
-Rule: the module is found and loaded as without it.  Nothing but the standard library is imported:
-the recorder of `allocsim record` loads this file by its path, in an interpreter that need not have
-allocsim.
+Rule: the module is found and loaded as usual.  Only the standard library is imported, because the
+recorder of `allocsim record` loads this file by its path in an interpreter that may lack allocsim.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ __all__ = ["Finder"]
 
 
 class Finder:
-    """Finds a module as usual, and hands it on once it is loaded.
+    """Meta path finder that calls `then` with a module once it is loaded.
 
-    It may be looked for, to know whether it is there, long before it is loaded.
+    The module may be searched for, to check if it exists, long before it is loaded.
     """
 
     def __init__(self, name: str, then: Callable[[Any], Any]) -> None:
@@ -29,7 +28,7 @@ class Finder:
     def find_spec(self, name: str, _path: Any = None, _target: Any = None) -> Any:
         if name != self.name:
             return None
-        sys.meta_path.remove(self)  # or it would find itself
+        sys.meta_path.remove(self)  # so that the search does not find this finder
         try:
             spec = importlib.util.find_spec(name)
         finally:

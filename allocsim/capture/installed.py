@@ -1,13 +1,13 @@
-"""Capturing by environment variables, for programs that one may not edit.
+"""Captures that are configured by environment variables, for programs that cannot be edited.
 
-Rule: without ALLOCSIM_CAPTURE nothing happens; what is wrong in a variable is logged, and the
-program runs without a capture.
+Rule: without ALLOCSIM_CAPTURE nothing happens.  An invalid variable is logged, and the program runs
+without a capture.
 
-| variable | of `capture` |
+| variable | option of `capture` |
 |---|---|
 | ALLOCSIM_CAPTURE | path |
-| ALLOCSIM_CAPTURE_ON | on, commas between |
-| ALLOCSIM_CAPTURE_STEPS | steps: one number for one of so many, or several with commas between |
+| ALLOCSIM_CAPTURE_ON | on, separated by commas |
+| ALLOCSIM_CAPTURE_STEPS | steps: one number for every nth step, or several separated by commas |
 | ALLOCSIM_CAPTURE_MAX_ENTRIES | max_entries |
 | ALLOCSIM_CAPTURE_STACKS | stacks, "none" for None |
 | ALLOCSIM_CAPTURE_MAX_DISK | max_disk |
@@ -29,9 +29,9 @@ _INSTALLED: list[Capture] = []
 
 @quiet
 def install() -> Capture | None:
-    """Capture this program to its end, as the environment says; once, however often it is called.
+    """Capture this program to its end as the environment says; later calls change nothing.
 
-    Returns the capture, None where ALLOCSIM_CAPTURE is not set or a variable is wrong.
+    Returns the capture; None if ALLOCSIM_CAPTURE is not set or a variable is invalid.
     """
     path = os.environ.get(PREFIX)
     if not path or _INSTALLED:
@@ -43,19 +43,19 @@ def install() -> Capture | None:
 
 
 def _options() -> dict[str, Any]:
-    told = {
+    given = {
         name: os.environ[f"{PREFIX}_{name.upper()}"]
         for name in ("on", "steps", "max_entries", "stacks", "max_disk")
         if os.environ.get(f"{PREFIX}_{name.upper()}")
     }
-    options: dict[str, Any] = dict(told)
-    if "on" in told:
-        options["on"] = told["on"].split(",")
-    if "steps" in told:
-        numbers = [int(text) for text in told["steps"].split(",")]
+    options: dict[str, Any] = dict(given)
+    if "on" in given:
+        options["on"] = given["on"].split(",")
+    if "steps" in given:
+        numbers = [int(text) for text in given["steps"].split(",")]
         options["steps"] = numbers if len(numbers) > 1 else numbers[0]
-    if "max_entries" in told:
-        options["max_entries"] = int(told["max_entries"])
-    if told.get("stacks") == "none":
+    if "max_entries" in given:
+        options["max_entries"] = int(given["max_entries"])
+    if given.get("stacks") == "none":
         options["stacks"] = None
     return options

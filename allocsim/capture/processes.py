@@ -20,7 +20,7 @@ _UNKNOWN = (1 << 64) - 1
 
 
 class _Process(ctypes.Structure):
-    """A process on a device, as NVML's calls of version 2 and 3 lay it out."""
+    """Process on a device, in the layout of versions 2 and 3 of NVML's call."""
 
     _fields_ = (
         ("pid", ctypes.c_uint),
@@ -33,11 +33,12 @@ class _Process(ctypes.Structure):
 def processes_memory(
     card: Any, used: int, load: Callable[[str], Any] = ctypes.CDLL
 ) -> dict[str, int]:
-    """Return the bytes of this process and of others, and how many others there are.
+    """Return the bytes of this process and of others, and the number of others.
 
-    card: the device's properties, as PyTorch gives them.  used: bytes of it that are not free.
-    load: opens a library.
-    Returns keys only for what is known: "process_memory", "other_memory", "other_processes".
+    card: the device's properties, as PyTorch returns them.
+    used: bytes of the device that are not free.
+    load: function that opens a library.
+    Returns only the known ones of the keys "process_memory", "other_memory", "other_processes".
     """
     with contextlib.suppress(Exception):
         held = _processes(load(_LIBRARY), card)

@@ -1,7 +1,7 @@
-"""Nothing of a capture reaches the program: an error is logged, each kind once.
+"""Isolation of the program from errors of a capture, which are logged, each kind once.
 
-Rule: what is wrapped here returns None instead of raising.  An interrupt from the keyboard is the
-program's and passes.
+Rule: a wrapped function returns None instead of raising.  A KeyboardInterrupt belongs to the
+program and passes.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ _said: set[str] = set()
 
 
 def say_once(what: str, *values: object) -> None:
-    """Log a warning, once in this process."""
+    """Log a warning, at most once per process."""
     if what not in _said:
         _said.add(what)
-        with contextlib.suppress(Exception):  # a handler of the program's may fail
+        with contextlib.suppress(Exception):  # a handler of the program may fail
             LOG.warning(what, *values)
 
 
 def quiet(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function`, whose errors are logged and not raised."""
+    """Wrap `function` so that its errors are logged and not raised."""
 
     @functools.wraps(function)
     def wrapped(*args: Any, **named: Any) -> Any:

@@ -1,11 +1,11 @@
-"""The one recorder of a process, which all its captures share.
+"""Recorder of a process, which all its captures share.
 
-Rule: PyTorch keeps one history and calls its observers for good, so that there is one recorder; it
-is on while a capture is.  What the program recorded before is neither begun anew nor ended.  In a
-forked process it does nothing, until that process begins to use a device itself.
+Rule: there is one recorder, because PyTorch has one history and cannot remove observers; it is on
+while at least one capture is.  A history that the program itself records is neither restarted nor
+stopped.  In a forked process the recorder does nothing until that process uses a device itself.
 
-The memory history is asked for when the device is initialised, before the first allocation, and at
-once where it is already.
+The history is started when the device is initialised, before the first allocation, or immediately
+if the device is already initialised.
 """
 
 from __future__ import annotations
@@ -26,25 +26,29 @@ from allocsim.collector import collector_paused
 __all__ = ["RECORDER", "History", "Listener", "Recorder", "Ring", "when_loaded"]
 
 _MOST_MARKS = 50_000
-"""More are thinned: what was before the ring is no longer of use."""
+"""Limit above which marks are thinned: marks from before the ring are no longer needed."""
 
 
 class Listener(Protocol):
-    """A capture, as the recorder knows it."""
+    """Interface of a capture for the recorder."""
 
     def on_out_of_memory(self, device: int, free: int) -> None:
-        """PyTorch is about to raise; free: bytes that the driver has."""
+        """Handle an out-of-memory error that PyTorch is about to raise; free: free bytes."""
 
     def on_device(self) -> None:
-        """The device is in use from now on, in this process: it may have been forked since."""
+        """Handle the first use of the device in this process, which may be a fork."""
 
     def moment(self) -> list[tuple[str, object]]:
-        """The marks of the step and the phase that the program is in."""
+        """Return the marks of the program's current step and phase."""
 
 
 @dataclass(frozen=True)
 class Ring:
-    """What history is asked for.  max_entries: of each device.  stacks: None, "python", "all"."""
+    """Options of a history.
+
+    max_entries: capacity for each device.
+    stacks: None, "python" or "all".
+    """
 
     max_entries: int
     stacks: str | None
@@ -52,11 +56,11 @@ class Ring:
 
 @dataclass
 class History:
-    """A snapshot and what is known of it.
+    """Snapshot and its conditions.
 
-    lost: of each device, the counted entries before its first; None where unknown.
-    missed: of those the ones that the ring has overwritten, of all devices.
-    held: bytes that were allocated when recording began.
+    lost: counted entries before the first of each device; None if unknown.
+    missed: number of those entries, on all devices, that the ring has overwritten.
+    held: bytes allocated when recording began.
     """
 
     snapshot: Any
@@ -69,10 +73,11 @@ class History:
 
 @dataclass
 class Recorder:
-    """The state of recording in this process.
+    """State of the recording in this process.
 
-    torch: None until it is imported.  ring: what the first capture asked for.
-    is_ours: whether the history was begun here and so is ended here.
+    torch: None until the program imports it.
+    ring: options of the first capture.
+    is_ours: True if the history was started, and therefore will be stopped, by this recorder.
     """
 
     torch: Any = None
@@ -90,20 +95,20 @@ class Recorder:
 
     @property
     def is_here(self) -> bool:
-        """Whether this process records: not so in a child that was forked from one that does."""
+        """True if this process records; False in a child forked from a process that does."""
         return self.is_on and self.pid == os.getpid()
 
     def attach(self, listener: Listener, ring: Ring) -> None:
-        """Record, from now on or from when the device is initialised."""
+        """Start recording, now or when the device is initialised."""
         self.listeners.append(listener)
         if self.ring is None:
             self.ring = ring
         elif self.ring != ring:
-            say_once("allocsim: a capture is on already; its ring and stacks hold for all")
+            say_once("allocsim: another capture is active; its ring and stacks apply to all")
         when_loaded("torch", quiet(self._on_torch))
 
     def detach(self, listener: Listener) -> None:
-        """Record no longer, if no other capture wants it."""
+        """Stop recording unless another capture is active."""
         if listener in self.listeners:
             self.listeners.remove(listener)
         if self.listeners:
@@ -116,7 +121,7 @@ class Recorder:
         self.is_on = False
 
     def note(self, kind: str, value: object) -> None:
-        """A mark at this moment, of every device."""
+        """Add a mark at this moment to every device."""
         if self.is_here and self.calls is not None:
             marks = self.calls.marks
             marks += self.calls.note(lambda: (kind, value))
@@ -124,11 +129,12 @@ class Recorder:
                 self._thin(marks)
 
     def history(self) -> History | None:
-        """What the allocator has recorded; None where it is not recording or nothing was used."""
+        """Return the recorded history; None if not recording or if nothing was allocated."""
         if not self.is_here or self.calls is None or self.ring is None:
             return None
         calls = self.calls
         with collector_paused():
+            # Two counts detect entries that other threads add while the snapshot is taken.
             before = calls.counts()
             snapshot = dict(self.gpu.memory._snapshot())
             after = calls.counts()
@@ -147,10 +153,10 @@ class Recorder:
     def _lost(
         self, device: int, trace: list[Any], before: list[int], after: list[int]
     ) -> int | None:
-        """The counted entries before the history's first.
+        """Return the number of counted entries before the first of the history.
 
-        The last entry is the last that was counted, whatever the ring has overwritten or the
-        program begun anew; unless another thread has added some meanwhile.
+        The newest entry is the last counted one, even if the ring was overwritten or the program
+        restarted the history.  If another thread adds entries meanwhile, the result may be None.
         """
         if device >= len(self.base) or device >= len(after):
             return None
@@ -168,14 +174,14 @@ class Recorder:
                 gpu._lazy_call(quiet(lambda gpu=gpu, backend=backend: self._on_gpu(gpu, backend)))
 
     def _on_gpu(self, gpu: Any, backend: Backend) -> None:
-        """The device is initialised; if just now, then nothing is allocated yet."""
+        """Start the history; if the device was just initialised, nothing is allocated yet."""
         if self.is_here or self.ring is None or not self.listeners:
             return
         self.gpu, self.pid = gpu, os.getpid()
         self.calls = Calls(self.torch, gpu, lambda: self.is_here)
         self.is_ours = not backend.is_recording(self.torch)
-        with contextlib.suppress(Exception):  # it is only to know more
-            # Before the history, which would have an entry for it.
+        with contextlib.suppress(Exception):  # optional information
+            # Before the history starts, because it would have an entry for this snapshot.
             self.conf_at_start = _conf_of(gpu.memory._snapshot())
         if self.is_ours:
             gpu.memory._record_memory_history(
@@ -213,7 +219,7 @@ class Recorder:
 
 
 def when_loaded(name: str, then: Callable[[Any], Any]) -> None:
-    """Call `then` with a module, now if it is imported and else once it is."""
+    """Call `then` with a module once it is loaded; immediately if it already is."""
     module = sys.modules.get(name)
     if module is not None and not getattr(module.__spec__, "_initializing", False):
         then(module)
@@ -222,7 +228,7 @@ def when_loaded(name: str, then: Callable[[Any], Any]) -> None:
 
 
 def _conf_of(snapshot: Any) -> str | None:
-    """The option string in a snapshot; None before 2.3."""
+    """Return the option string in a snapshot; None before 2.3."""
     conf = snapshot.get("allocator_settings", {}).get("PYTORCH_CUDA_ALLOC_CONF")
     return conf if isinstance(conf, str) else None
 

@@ -1,7 +1,7 @@
-"""A capture: when a program's memory history is written, under which name, and what stands in it.
+"""Capture object: the occasions on which a history is written, and the file names.
 
-Rule: wrong arguments are refused as they are given; from then on nothing is raised, and the
-program's exceptions pass through as they are.
+Rule: invalid arguments raise at the call; after that nothing is raised, and exceptions of the
+program pass through unchanged.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
 
-from allocsim.capture.about import AT_ERROR, About, told
+from allocsim.capture.about import AT_ERROR, About, described
 from allocsim.capture.files import Files, Written, rank_of
 from allocsim.capture.quiet import LOG, quiet, say_once
 from allocsim.capture.recorder import RECORDER, Ring
@@ -27,7 +27,7 @@ from allocsim.units import format_size, parse_size
 __all__ = ["MAX_ENTRIES", "Capture", "capture"]
 
 MAX_ENTRIES = 200_000
-"""Entries of each device's ring, unless told: what it costs is in docs/capture.md."""
+"""Default capacity of each device's ring; docs/capture.md has its cost."""
 MAX_DISK = "4GiB"
 OCCASIONS = ("oom", "exit", "step")
 PHASES = ("setup", "forward", "backward", "optimizer")
@@ -37,7 +37,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 _LOCK = threading.RLock()
 _ACTIVE: list[Capture] = []
 _CHAINED: list[Any] = []
-"""The hook for exceptions that ours took the place of; empty where none of ours is there."""
+"""This module's exception hook and the replaced one; empty if the hook is not installed."""
 
 
 def capture(
@@ -49,31 +49,32 @@ def capture(
     *,
     max_disk: int | str = MAX_DISK,
 ) -> Capture:
-    """A context manager and decorator that records PyTorch's memory history and writes it.
+    """Return a context manager and decorator that records PyTorch's memory history and writes it.
 
         with capture("run.pickle", on=("step", "exit"), steps=100) as recording:
             for batch in batches:
                 recording.step()
                 ...
 
-    path: a file's name, to which rank and occasion are added ("run-rank0-step3-oom.pickle"), or
-        a folder.
-    on: when it is written, one or several of "oom", "exit" and "step".  An out-of-memory error is
-        written whatever it says, before the exception is raised.
-    steps: of on="step", which: the numbers of them, or one of so many.  A step is written when the
-        next begins.
-    max_entries: of the history of each device; later ones overwrite the oldest.
-    stacks: "python", "all" (with those of C++, which take far longer) or None.
-    max_disk: bytes that all files together may take, a number or as "4GiB"; older ones make room.
+    path: file name, to which rank and occasion are added ("run-rank0-step3-oom.pickle"), or a
+        folder.
+    on: one or several of the occasions "oom", "exit" and "step" on which to write.  At any
+        out-of-memory error, the file is written before the exception is raised.
+    steps: for on="step", the step numbers to write, or one number n for every nth step.  A step is
+        written when the next one begins.
+    max_entries: capacity of each device's history; when it is full, the oldest are overwritten.
+    stacks: "python", "all" (including C++ stacks, which take far longer) or None.
+    max_disk: largest total size of all files, in bytes or as text such as "4GiB"; older files are
+        removed for newer ones.
 
-    Raises ValueError for an argument that is not one of these, and nothing once it is made.
+    Raises ValueError for an invalid argument, and nothing after that.
     """
     ring = Ring(max_entries, stacks)
     return Capture(path, on=on, steps=steps, ring=ring, max_disk=max_disk)
 
 
 class Capture:
-    """A capture; see `capture`.  It may be started and stopped without `with`, once at a time."""
+    """Capture returned by `capture`.  It can be started and stopped repeatedly without `with`."""
 
     def __init__(
         self,
@@ -90,10 +91,12 @@ class Capture:
         if ring.stacks not in STACKS:
             raise ValueError(f"stacks is {ring.stacks!r}, expected 'python', 'all' or None")
         if type(ring.max_entries) is not int or ring.max_entries < 1:
-            raise ValueError(f"max_entries is {ring.max_entries!r}, expected a number from 1 on")
+            raise ValueError(f"max_entries is {ring.max_entries!r}, expected 1 or more")
         self.steps = steps if steps is None or isinstance(steps, int) else frozenset(steps)
         if ("step" in self.on) != (steps is not None) or (isinstance(steps, int) and steps < 1):
-            raise ValueError(f"steps is {steps!r}, expected for on='step', and there alone, which")
+            raise ValueError(
+                f"steps is {steps!r}, expected step numbers with on='step', and None without it"
+            )
         self.path = path
         self.ring = ring
         self._first_pid = 0
@@ -112,17 +115,17 @@ class Capture:
 
     @property
     def files(self) -> list[str]:
-        """The files written so far that are still there, oldest first."""
+        """Paths of the written files that still exist, oldest first."""
         return [str(written.path) for written in self._files.written]
 
     @property
     def is_active(self) -> bool:
-        """Whether it has been started in this process and not stopped."""
+        """True if the capture was started in this process and not stopped."""
         return self._pid == os.getpid()
 
     @quiet
     def start(self) -> None:
-        """Record from now on, or from the first allocation on where there was none yet."""
+        """Start recording, now or from the first allocation if there was none yet."""
         if self.is_active:
             return
         self._clear()
@@ -135,7 +138,7 @@ class Capture:
 
     @quiet
     def stop(self) -> None:
-        """Write what is to be written at the end, and record no longer."""
+        """Write the final file if one is due, and stop recording."""
         if not self.is_active:
             return
         try:
@@ -152,7 +155,7 @@ class Capture:
 
     @quiet
     def step(self, number: int | None = None) -> None:
-        """A step begins; number: which, the one after the last unless told, from 1."""
+        """Mark the start of a step; number: from 1, by default one more than the last."""
         if self.is_active:
             self._end_step()
             self._step = (self._step or 0) + 1 if number is None else int(number)
@@ -161,45 +164,45 @@ class Capture:
 
     @quiet
     def phase(self, name: str) -> None:
-        """A part of a step begins: "setup", "forward", "backward" or "optimizer"."""
+        """Mark the start of a phase: "setup", "forward", "backward" or "optimizer"."""
         if self.is_active and name in PHASES:
             self._phase = name
             RECORDER.note("phase", name)
 
     @quiet
     def save(self, label: str = "") -> str | None:
-        """Write the history as it is now; its file, or None where there is nothing to write.
+        """Write the current history; return the file's path, or None if there is no history.
 
-        label: of the file's name, behind rank and step.
+        label: text added to the file name after rank and step.
         """
-        written = self._save("as asked", label) if self.is_active else None
+        written = self._save("on request", label) if self.is_active else None
         return None if written is None else str(written.path)
 
     @quiet
     def failed(self, error: BaseException | None) -> None:
-        """An exception ends what is captured: an out-of-memory error's text is kept."""
+        """Keep the text of the out-of-memory error, if any, that ends the captured code."""
         text = _text_of(error)
         if text is None or not self.is_active:
             return
-        if self._at_error is None:  # a device that tells nobody before it raises
+        if self._at_error is None:  # this device has no observer
             self._on_error(-1, None)
         if self._at_error is not None:
             self._at_error.put_text(text)
 
     @quiet
     def on_out_of_memory(self, device: int, free: int) -> None:
-        """PyTorch is about to raise; free: bytes that the driver has."""
+        """Write the history before PyTorch raises an error; free: free bytes of the driver."""
         if self.is_active:
             self._on_error(device, free)
 
     def on_device(self) -> None:
-        """The device is in use from now on, in this process: it may have been forked since."""
+        """Start afresh in a forked process that begins to use the device."""
         if not self.is_active:
             self._clear()
             self._pid = os.getpid()
 
     def moment(self) -> list[tuple[str, object]]:
-        """The marks of the step and the phase that the program is in."""
+        """Return the marks of the program's current step and phase."""
         step = [] if self._step is None else [("step", self._step)]
         return [*step, *([("phase", self._phase)] if self._phase else [])]
 
@@ -217,7 +220,7 @@ class Capture:
         self.stop()
 
     def __call__(self, function: _F) -> _F:
-        """`function`, each call of which is captured as `with` would capture it."""
+        """Return `function` with each call captured separately."""
 
         def again() -> Capture:
             on, steps = self.on, self.steps
@@ -277,7 +280,7 @@ class Capture:
                 exit_code=self.exit_code,
             )
             name = self._files.name(self._process(), step, label)
-            written = self._files.save(name, history.snapshot, partial(told, about, history))
+            written = self._files.save(name, history.snapshot, partial(described, about, history))
             self._say(written, time.monotonic() - began)
             return written
 
@@ -303,7 +306,7 @@ class Capture:
             )
 
     def _process(self) -> str:
-        """What tells this process's files from those of the others of its job."""
+        """Return the part of a file name that distinguishes the processes of a job."""
         if self._rank:
             return f"rank{self._rank}"
         processes = sys.modules.get("multiprocessing.process")
@@ -313,7 +316,7 @@ class Capture:
 
 
 def _text_of(error: BaseException | None) -> str | None:
-    """The text of the out-of-memory error that `error` is or came of; None for none."""
+    """Return the text of the out-of-memory error that is or caused `error`; None for none."""
     seen: set[int] = set()
     text = None
     while error is not None and id(error) not in seen:
@@ -325,13 +328,13 @@ def _text_of(error: BaseException | None) -> str | None:
 
 
 def _watch_exceptions() -> None:
-    """Have captures told of the exception that ends the program; it is shown as before."""
+    """Install an exception hook that informs the captures and then calls the previous hook."""
     before = sys.excepthook
 
     def excepthook(kind: Any, error: Any, trace: Any) -> None:
         for active in tuple(_ACTIVE):
             active.failed(error)
-            if not isinstance(error, KeyboardInterrupt):  # which ends a program by its signal
+            if not isinstance(error, KeyboardInterrupt):  # ends the program by a signal
                 active.exit_code = 1
         before(kind, error, trace)
 

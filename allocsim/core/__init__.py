@@ -1,8 +1,8 @@
-"""The exact model: one device's caching allocator, in the standard library and sortedcontainers.
+"""The exact model: the caching allocator of one device, with standard library and sortedcontainers.
 
-Read in this order: constants, releases (what changed when), options, config, block, pool, heap
-(split, merge, segments), allocator (the order of attempts), reclaim, private_pools.  Nothing here
-reads a clock, a file, the environment or a random source, and nothing prints.
+Read in this order: constants, releases (differences between releases), options, config, block,
+sort_key, pool, heap (split, merge, segments), allocator, attempts, reclaim, private_pools.  No
+module reads a clock, a file, the environment or a random source, and none prints.
 """
 
 from allocsim.core.allocator import CachingAllocator, Calls
@@ -54,19 +54,22 @@ from allocsim.core.inspection import (
     small_places,
     would_serve,
 )
-from allocsim.core.option_string import parse as parse_conf
-from allocsim.core.options import OPTIONS, Option, Role
-from allocsim.core.pending import RequestedFree
-from allocsim.core.releases import NEWEST, RELEASES, FreeBlockOrder, Release, find_release
-from allocsim.core.stats import (
+from allocsim.core.journal import (
     SHORT,
     Folder,
     GroupMoves,
     Journal,
-    Marked,
     Moves,
+    decode_long,
+    decode_short,
+    decode_wait,
     fold_records,
 )
+from allocsim.core.option_string import parse as parse_conf
+from allocsim.core.options import OPTIONS, Option, Role
+from allocsim.core.pending import RequestedFree
+from allocsim.core.releases import NEWEST, RELEASES, FreeBlockOrder, Release, find_release
+from allocsim.core.stats import Marked
 
 __all__ = [
     "ADDRESS_CHUNK",
@@ -120,6 +123,9 @@ __all__ = [
     "Witnessed",
     "Work",
     "allocated_block",
+    "decode_long",
+    "decode_short",
+    "decode_wait",
     "fingerprint",
     "find_release",
     "fold_records",

@@ -27,8 +27,8 @@ cdef class Column:
 
 
 cdef class Words:
-    cdef uint64_t* data  # the first of them
-    cdef uint64_t* begin  # of the memory that they stand in
+    cdef uint64_t* data  # the first word
+    cdef uint64_t* begin  # start of the memory
     cdef Py_ssize_t n, n_before, room
     cdef int spread(self) except -1
     cdef Py_ssize_t checked(self, Py_ssize_t at) except -1
@@ -39,7 +39,7 @@ cdef class Keys(Words):
 
 
 cdef class Blocks(Words):
-    cdef object none  # makes Cython tell the collector of the type
+    cdef object none  # makes Cython register the type with the garbage collector
     cpdef insert(self, Py_ssize_t at, Block block)
     cpdef Block pop(self, Py_ssize_t at)
 
@@ -60,7 +60,7 @@ cdef inline void shift(uint64_t* words, Py_ssize_t to, Py_ssize_t at, Py_ssize_t
 
 
 cdef inline int put(Words words, Py_ssize_t at, uint64_t word) except -1:
-    """Add a word; what stands on its shorter side makes room."""
+    """Insert a word by moving the shorter side."""
     cdef bint is_front = at < words.n >> 1
     if (words.n_before == 0) if is_front else (words.n_before + words.n == words.room):
         words.spread()
@@ -76,7 +76,7 @@ cdef inline int put(Words words, Py_ssize_t at, uint64_t word) except -1:
 
 
 cdef inline void take(Words words, Py_ssize_t at) noexcept:
-    """Take a word out; what stands on its shorter side closes the gap."""
+    """Remove a word by moving the shorter side."""
     words.n -= 1
     if at < words.n >> 1:
         shift(words.data, 1, 0, at)
@@ -87,7 +87,7 @@ cdef inline void take(Words words, Py_ssize_t at) noexcept:
 
 
 cdef inline void move(Words words, Py_ssize_t at, Py_ssize_t to, uint64_t word) noexcept:
-    """Take out what is at `at` and put `word` at `to`; only what stands between moves."""
+    """Remove the word at `at` and insert `word` at `to`; only the words between move."""
     if to < at:
         shift(words.data, to + 1, to, at)
     else:
@@ -100,7 +100,6 @@ cdef inline Block block_at(Blocks blocks, Py_ssize_t at):
 
 
 cdef inline void replace_block(Blocks blocks, Py_ssize_t at, Block block) noexcept:
-    """Let `block` stand at `at`."""
     cdef PyObject* old = <PyObject*> blocks.data[at]
     Py_INCREF(block)
     blocks.data[at] = <uint64_t> <PyObject*> block
@@ -108,14 +107,13 @@ cdef inline void replace_block(Blocks blocks, Py_ssize_t at, Block block) noexce
 
 
 cdef inline int put_block(Blocks blocks, Py_ssize_t at, Block block) except -1:
-    """Add a block."""
     put(blocks, at, <uint64_t> <PyObject*> block)
     Py_INCREF(block)
     return 0
 
 
 cdef inline Block take_block(Blocks blocks, Py_ssize_t at):
-    """The block at `at`, taken out."""
+    """Remove and return the block at `at`."""
     cdef Block block = block_at(blocks, at)
     take(blocks, at)
     Py_DECREF(block)
@@ -123,13 +121,13 @@ cdef inline Block take_block(Blocks blocks, Py_ssize_t at):
 
 
 cdef inline Block take_free(Keys keys, Blocks blocks, Py_ssize_t at):
-    """The free block at `at`, taken out."""
+    """Remove and return the free block at `at`, with its key."""
     take(keys, at)
     return take_block(blocks, at)
 
 
 cdef inline int put_free(Keys keys, Blocks blocks, uint64_t key, Block block) except -1:
-    """Add a free block."""
+    """Insert a free block in key order."""
     cdef Py_ssize_t at = first_not_below(keys, key, 0, keys.n)
     put(keys, at, key)
     put_block(blocks, at, block)
@@ -137,14 +135,14 @@ cdef inline int put_free(Keys keys, Blocks blocks, uint64_t key, Block block) ex
 
 
 cdef inline void move_lower(Keys keys, Blocks blocks, Py_ssize_t at, uint64_t key) noexcept:
-    """Give the block at `at` a lower key."""
+    """Give the block at `at` a lower key and move it."""
     cdef Py_ssize_t to = first_not_below(keys, key, 0, at)
     move(keys, at, to, key)
     move(blocks, at, to, blocks.data[at])
 
 
 cdef inline void move_higher(Keys keys, Blocks blocks, Py_ssize_t at, uint64_t key) noexcept:
-    """Give the block at `at` a higher key."""
+    """Give the block at `at` a higher key and move it."""
     cdef Py_ssize_t to = first_not_below(keys, key, at + 1, keys.n) - 1
     move(keys, at, to, key)
     move(blocks, at, to, blocks.data[at])
@@ -167,7 +165,7 @@ cdef inline Py_ssize_t home_of(Names table, uint64_t name) noexcept:
 
 
 cdef inline Py_ssize_t slot_of(Names table, uint64_t name) noexcept:
-    """Where `name` is, or would be."""
+    """Return the slot of `name`, or the empty slot for it."""
     cdef Py_ssize_t slot = home_of(table, name)
     while table.slots[slot].block and table.slots[slot].name != name:
         slot = (slot + 1) & (table.n_slots - 1)
@@ -193,7 +191,7 @@ cdef inline int put_named(Names table, uint64_t name, Block block) except -1:
 
 
 cdef inline Block take_named(Names table, uint64_t name):
-    """The block of a name, taken out; None if there is none."""
+    """Remove a name and return its block, None if there is none."""
     cdef Named* slots = table.slots
     cdef Py_ssize_t slot = slot_of(table, name), mask = table.n_slots - 1, at, home
     if not slots[slot].block:
@@ -230,18 +228,18 @@ cdef class StepRows:
 
 
 cdef enum:
-    AHEAD = 4  # steps: what is asked for comes from memory in the time of some four steps
-    MANY = 4096  # blocks: fewer stay in the processor's cache by themselves
+    AHEAD = 4  # steps: memory arrives after about four steps
+    MANY = 4096  # blocks: fewer stay in the cache anyway
 
 
 cdef inline PyObject* named_at(Names table, uint64_t name) noexcept:
-    """The block of a name where it stands in its first place; else NULL."""
+    """Return the block of a name if it is in its home slot, else NULL."""
     cdef Named* slot = table.slots + home_of(table, name)
     return slot.block if slot.name == name else NULL
 
 
 cdef inline void fetch_ahead(StepRows steps, Names table) noexcept:
-    """Let the memory that coming steps need be on its way: of names, of blocks, of neighbours."""
+    """Prefetch the names, blocks and neighbours that the next steps need."""
     cdef Py_ssize_t at = steps.at
     cdef PyObject* block
     if table.n < MANY or at + 3 * AHEAD >= steps.n:

@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""What the compiled core keeps in C arrays where plain Python has lists and a dictionary.
+"""C arrays that replace the lists and the dictionary of the plain core.
 
-Rule: each does what the built-in type it stands for would do with the same numbers, and no more.
+Each behaves like the built-in type that it replaces.
 """
 
 from bisect import bisect_left
@@ -15,11 +15,11 @@ from libc.string cimport memcpy
 from allocsim.core.block cimport Block
 
 cdef enum:
-    WORD = 8  # bytes of what columns and keys hold
+    WORD = 8  # bytes of an item
 
 
 cdef void* with_room(void* words, Py_ssize_t room) except NULL:
-    """The same words, where there is room for `room`."""
+    """Reallocate words to `room` items."""
     words = realloc(words, room * WORD)
     if not words:
         raise MemoryError
@@ -27,7 +27,7 @@ cdef void* with_room(void* words, Py_ssize_t room) except NULL:
 
 
 cdef class Column:
-    """Numbers of 64 bits with their sign, in place of a list."""
+    """Signed 64-bit numbers; replaces a list."""
 
     def __cinit__(self):
         self.grow(64)
@@ -37,7 +37,7 @@ cdef class Column:
 
     cdef int grow(self, Py_ssize_t least) except -1:
         if self.n_shown:
-            raise BufferError("a column that is looked at does not grow")
+            raise BufferError("a column with an exported buffer cannot grow")
         cdef Py_ssize_t room = max(least, 2 * self.room)
         self.data, self.room = <int64_t*> with_room(self.data, room), room
         return 0
@@ -90,10 +90,10 @@ cdef class Column:
 
 
 cdef class Words:
-    """Words of 64 bits in memory with room before and behind them, so that either side can move.
+    """64-bit words with room on both sides, so that an insertion moves the shorter side.
 
-    A free block costs what is moved for it: among 2,000, with 40,000 live ones, 230 words on the
-    shorter side on average, 810 on the one behind.
+    With 2,000 free and 40,000 allocated blocks that is 230 words on average; moving the words behind
+    would be 810.
     """
 
     def __cinit__(self):
@@ -103,7 +103,7 @@ cdef class Words:
         free(self.begin)
 
     cdef int spread(self) except -1:
-        """Have at least a quarter of the memory free before the words, and as much behind."""
+        """Center the words, with at least a quarter of the memory free on either side."""
         cdef Py_ssize_t n_before
         if 2 * self.n >= self.room:
             self.room = max(32, 2 * self.room)
@@ -115,7 +115,7 @@ cdef class Words:
         return 0
 
     cdef Py_ssize_t checked(self, Py_ssize_t at) except -1:
-        """An index that is one of a word, counted from the end if it is negative."""
+        """Return the index of a word, counted from the end if negative, or raise IndexError."""
         if at < 0:
             at += self.n
         if not 0 <= at < self.n:
@@ -127,7 +127,7 @@ cdef class Words:
 
 
 cdef class Keys(Words):
-    """Ascending numbers without a sign, in place of a list."""
+    """Ascending unsigned numbers; replaces a list."""
 
     def insert(self, Py_ssize_t at, uint64_t key):
         put(self, min(at, self.n), key)
@@ -157,7 +157,7 @@ cdef class Keys(Words):
 
 
 cdef class Blocks(Words):
-    """Blocks in an order, in place of a list."""
+    """Sequence of blocks; replaces a list."""
 
     def __dealloc__(self):
         drop_all(self)
@@ -178,7 +178,7 @@ cdef class Blocks(Words):
         return iter([block_at(self, at) for at in range(self.n)])
 
 
-# Blocks know what they stand in, so that the collector has to see through it, as through a list.
+# Blocks refer to their list (Block.free), so the garbage collector must be able to traverse it.
 cdef int visit_all(PyObject* blocks, visitproc visit, void* arg) except -1:
     cdef Words words = <Words> blocks
     cdef int stop
@@ -202,7 +202,7 @@ cdef int drop_all(object blocks) except -1:
 
 
 cdef class Names:
-    """Blocks by a number of 64 bits, in place of a dictionary; in no order that can be relied on."""
+    """Blocks by a 64-bit number, in no defined order; replaces a dictionary."""
 
     def __cinit__(self):
         self.grow()
@@ -231,7 +231,7 @@ cdef class Names:
         cdef Block block = take_named(self, name)
         return default if block is None else block
 
-    # An index declared as a number would have to fit a Py_ssize_t.
+    # Untyped, because Cython would convert a typed index to Py_ssize_t.
     def __setitem__(self, name, Block block not None):
         put_named(self, name, block)
 
@@ -280,7 +280,7 @@ cdef class Names:
 
 
 def find(keys, key, Py_ssize_t low=0, Py_ssize_t high=-1):
-    """The first index in [low, high) whose key is not below `key`; high: -1 for the end."""
+    """Return the first index in [low, high) whose key is not below `key`; high: -1 for the end."""
     if isinstance(keys, Keys):
         if key > <uint64_t> -1:
             return (<Keys> keys).n if high < 0 else high
@@ -289,7 +289,7 @@ def find(keys, key, Py_ssize_t low=0, Py_ssize_t high=-1):
 
 
 def column_of(values):
-    """`values` as a column."""
+    """Return `values` as a column."""
     cdef Column column
     if isinstance(values, Column):
         return values
@@ -300,7 +300,7 @@ def column_of(values):
 
 
 def block_columns(list blocks):
-    """Some blocks as columns, see columns.py."""
+    """Return blocks as columns; see columns.py."""
     cdef Column ptr = Column(), size = Column(), requested = Column(), allocated = Column()
     cdef list heads = []
     cdef Block block
@@ -318,7 +318,7 @@ cdef int64_t NO_SIZE = <int64_t> 1 << 62
 
 
 cdef class StepRows:
-    """Steps one after another, as columns or from any iterable of rows."""
+    """Iterator over steps, from columns or from any iterable of rows."""
 
     def __init__(
         self, rows=None, const unsigned char[::1] kinds=None, const uint64_t[::1] names=None,
@@ -336,12 +336,12 @@ cdef class StepRows:
             return False
         self.row = row
         self.kind, self.name, size, self.stream = row
-        # A size beyond 64 bits is left to who asks, like any other that is no size.
+        # The loop declines this size, as any that is not a request it can serve.
         self.size = size if size < NO_SIZE else NO_SIZE
         return True
 
     cdef tuple current(self):
-        """The row that was come to last."""
+        """Return the current row."""
         if self.rows is not None:
             return self.row
         return self.kind, self.name, self.size, self.stream

@@ -1,13 +1,11 @@
-"""One device's caching allocator: what a program can ask of it, and what can be read.
+"""The caching allocator of one device: the calls of a program, and access to its state.
 
-A malloc completes the frees whose streams have got there (`PendingFrees.poll`), looks for a free
-block of the request's pool and stream (`Heap.take_free`), and makes the attempts of attempts.py
-if there is none.  Source: semantics 1.8.
+`malloc` completes the frees whose events have passed (`PendingFrees.process_events`), looks for a
+free block (`Heap.get_free_block`) and otherwise makes the attempts of attempts.py.  If they all
+fail, what they released or mapped stays so, as upstream.  Source: semantics 1.8.
 
-Long because it is the core's surface: a short method for each call of torch.cuda, for each kind of
-step of a replay, and for what others may read.
-
-A refused operation changes nothing but what the attempts above changed on the way, as upstream.
+Long because it is the interface of the core: one short method for each call of
+torch.cuda, for each kind of replay step and for each value that other packages read.
 """
 
 from __future__ import annotations
@@ -28,20 +26,21 @@ from allocsim.core.fast_path import PlainStep, play
 from allocsim.core.hash_order import HashOrder, stream_hash
 from allocsim.core.heap import Heap
 from allocsim.core.history import TraceEntry, Witnessed, Work
+from allocsim.core.journal import Folder, Journal
 from allocsim.core.oom import TOO_LARGE
 from allocsim.core.pending import PendingFrees, RequestedFree
 from allocsim.core.pool import BlockPool
 from allocsim.core.private_pools import PrivatePools
 from allocsim.core.reclaim import (
     holds_releasable,
-    release_cached,
-    release_freeable,
-    release_one,
+    release_cached_blocks,
+    release_cached_blocks_of_pool,
+    release_freeable_pools,
 )
 from allocsim.core.releases import NEWEST, EmptyCacheInScope, Overflow, find_release
 from allocsim.core.seed import plant
 from allocsim.core.snapshot import memory_snapshot, segments, snapshot
-from allocsim.core.stats import DeviceStats, Folder, Journal, Marked
+from allocsim.core.stats import DeviceStats, Marked
 from allocsim.core.summary import memory_summary
 from allocsim.errors import OutOfMemoryError, UpstreamAssertionError
 from allocsim.state import DEFAULT_POOL, PoolId, SegmentState
@@ -51,7 +50,12 @@ __all__ = ["CachingAllocator"]
 
 
 class Calls(NamedTuple):
-    """What the driver was asked, and how often after giving cached memory back."""
+    """Number of driver calls and retries.
+
+    allocs: calls that obtained memory.
+    frees: calls that released memory.
+    retries: requests repeated after all cached memory was released.
+    """
 
     allocs: int
     frees: int
@@ -59,21 +63,24 @@ class Calls(NamedTuple):
 
     @property
     def of_driver(self) -> int:
-        """Calls that got memory and calls that gave it back."""
+        """Number of all driver calls."""
         return self.allocs + self.frees
 
 
 class CachingAllocator:
     """PyTorch's native CUDA caching allocator of one device.
 
-    device_memory: bytes of the card, or text such as "16GiB".
-    conf: what PYTORCH_CUDA_ALLOC_CONF says.  torch_version: a release of `RELEASES`.
-    address_policy: "bump", "firstfit" or "driver", see `Device`.  context_memory: what the CUDA
-    context and other processes hold.  host_spill: what the driver lends of the host's memory once
-    the card is full; 0: it refuses.  record_history: keep the trace that `snapshot` shows.
-    fast_path: False lets `play` decline every step, which changes nothing but the time a replay
-    takes.  rounded_sizes: sizes that were rounded before, under the same rounding, to go on with.
-    Raises ConfigError for anything that the release or the model refuses.
+    device_memory: memory of the card, in bytes or as text such as "16GiB".
+    conf: value of PYTORCH_CUDA_ALLOC_CONF.
+    torch_version: a release in `RELEASES`.
+    address_policy: "bump", "firstfit" or "driver"; see `Device`.
+    context_memory: memory of the CUDA context and of other processes.
+    host_spill: host memory that the driver lends once the card is full; 0 if it refuses.
+    record_history: keep the trace that `snapshot` shows.
+    fast_path: False makes `play` decline every step; a replay takes longer, with the same result.
+    rounded_sizes: cache of rounded sizes to continue, from an allocator with the same rounding.
+
+    Raises ConfigError for a value that the release or the model refuses.
 
     Mirrors: DeviceCachingAllocator
     """
@@ -117,40 +124,39 @@ class CachingAllocator:
     # -- requests ------------------------------------------------------------------------
 
     def malloc(self, size: int, stream: int = 0) -> int | None:
-        """The address of a block of at least `size` bytes; None for a request of 0 bytes.
+        """Allocate at least `size` bytes and return the address; None for 0 bytes.
 
         Raises OutOfMemoryError with the text of the release.
-
-        Mirrors: malloc
         """
         if size <= 0 or size >= MAX_REQUEST:
-            self._refuse(size)
+            self._reject_size(size)
             return None
         heap, private = self.heap, self.private_pools
+        # Upstream queries no events during a capture.
         if self._pending.is_waiting and not private.in_capture:
-            self._pending.poll()
+            self._pending.process_events()
         rounded = heap.rounded_sizes[size]
         if private.scopes:
             return self._malloc_in_scope(stream, rounded, size)
         pool = heap.small if rounded <= SMALL_SIZE else heap.large
         expandable = heap.config.expandable_segments
-        block = heap.take_free(pool, stream, rounded, expandable)
+        block = heap.get_free_block(pool, stream, rounded, expandable)
         if block is not None:
-            return heap.hand_out(block, rounded, size, expandable).ptr
-        return self._attempts.answer(None, self._params(pool, stream, rounded), size).ptr
+            return heap.alloc_found_block(block, rounded, size, expandable).ptr
+        return self._attempts.alloc(None, self._params(pool, stream, rounded), size).ptr
 
     def _malloc_in_scope(self, stream: int, rounded: int, size: int) -> int:
-        """A request while a scope is open: it goes to the pool of the scope (5.2)."""
+        """Allocate from the pool of an open scope (5.2)."""
         heap = self.heap
-        owner = self.private_pools.target(stream)
-        halves = heap if owner is None else owner
-        pool = halves.small if rounded <= SMALL_SIZE else halves.large
+        owner = self.private_pools.get_pool(stream)
+        pools = heap if owner is None else owner
+        pool = pools.small if rounded <= SMALL_SIZE else pools.large
         params = self._params(pool, stream, rounded)
-        block = heap.take_free(pool, stream, rounded, params.expandable)
-        return self._attempts.answer(block, params, size).ptr
+        block = heap.get_free_block(pool, stream, rounded, params.expandable)
+        return self._attempts.alloc(block, params, size).ptr
 
-    def _refuse(self, size: int) -> None:
-        """Sizes that never reach the allocator: negative ones and those of an exbibyte and up."""
+    def _reject_size(self, size: int) -> None:
+        """Raise for sizes that upstream rejects before it looks for a block."""
         if size >= MAX_REQUEST:
             raise OutOfMemoryError(
                 TOO_LARGE, requested_bytes=size, rounded_bytes=size, tried_bytes=0
@@ -172,13 +178,13 @@ class CachingAllocator:
     # -- frees and streams ---------------------------------------------------------------
 
     def free(self, ptr: int | None) -> None:
-        """Free the block at `ptr`; None does nothing.  Raises ValueError for anything else.
+        """Free the block at `ptr`; None does nothing.
 
-        Mirrors: free
+        Raises ValueError if no allocated block begins there.
         """
         if ptr is None:
             return
-        block = self._take_live(ptr)
+        block = self._pop_live(ptr)
         if block.stream_uses is None:
             self.heap.free_now(block)
             return
@@ -191,17 +197,19 @@ class CachingAllocator:
         moved: list[int],
         places: list[int] | None = None,
     ) -> PlainStep | None:
-        """Many steps at once, up to one that needs more than the plain rules (fast_path.py).
+        """Replay plain steps in one loop; return the first step that is not plain, or None.
 
-        waiting: by name, the frees that steps ask for and that others complete.
-        places: gets the address of each step's block in place of the entries that the history
-        would have; every step taken leaves those that its kind and its columns say.
+        waiting: frees that a step requested and another step completes, by name.
+        moved: receives the change of allocated bytes of each step.
+        places: receives the address of each step's block, and the history gets no entries; kind and
+        columns of the step and its place give them.
         """
         heap = self.heap
         if not self._has_fast_path:
             return next(iter(steps), None)
         if places is None:
             return play(heap, self.private_pools, self._pending, steps, waiting, moved)
+        # The caller makes the history entries from `places`.
         trace, heap.trace = heap.trace, None
         try:
             return play(heap, self.private_pools, self._pending, steps, waiting, moved, places)
@@ -209,16 +217,16 @@ class CachingAllocator:
             heap.trace = trace
 
     def give_name(self, ptr: int, name: int) -> Block:
-        """Let steps call the block at `ptr` by `name`; its address means nothing from here on."""
+        """Let steps refer to the block at `ptr` by `name`, and no longer by its address."""
         block = self.heap.named[name] = self.heap.live.pop(ptr)
         return block
 
     def name_by_address(self) -> int:
-        """Let steps call every allocated block by its address; the bytes that they hold."""
+        """Use the address of each allocated block as its name; return their total bytes."""
         return sum(self.give_name(ptr, ptr).size for ptr in list(self.heap.live))
 
     def rename(self, new_name: Callable[[int], int]) -> None:
-        """Give every named block the name that `new_name` makes of its own."""
+        """Replace the name of every named block by `new_name(name)`."""
         renamed: dict[int, Block] = Names()
         for old, block in self.heap.named.items():
             renamed[new_name(old)] = block
@@ -226,18 +234,18 @@ class CachingAllocator:
 
     @property
     def named_blocks(self) -> dict[int, Block]:
-        """The blocks that steps have named, by name; not to be changed."""
+        """Named blocks by name; read-only."""
         return self.heap.named
 
     def take_name(self, name: int) -> int | None:
-        """The address of the block that steps called `name`, which is its name from here on."""
+        """Remove a name and return the address of its block, or None if there is none."""
         block = self.heap.named.pop(name, None)
         if block is None:
             return None
         self.heap.live[block.ptr] = block
         return block.ptr
 
-    def _take_live(self, ptr: int) -> Block:
+    def _pop_live(self, ptr: int) -> Block:
         block = self.heap.live.pop(ptr, None)
         if block is None:
             raise ValueError(f"invalid device pointer: {ptr:#x} is not allocated")
@@ -247,33 +255,30 @@ class CachingAllocator:
         return block
 
     def request_free(self, ptr: int) -> RequestedFree:
-        """Free the block at `ptr`, to be completed when `complete_free` says so.
+        """Begin to free the block at `ptr`; `complete_free` completes it.
 
-        For replays: a recording shows when a free completed, not which events it waited for.
+        For replays: a recording shows when a free completed, but not the events that it waited for.
         """
-        return self._pending.add_requested(self._take_live(ptr))
+        return self._pending.add_requested(self._pop_live(ptr))
 
     @property
     def requested_frees(self) -> tuple[RequestedFree, ...]:
-        """The frees that wait for `complete_free`, those of `seed` among them."""
+        """Frees that wait for `complete_free`, including those from `seed`."""
         return self._pending.requested
 
     def wait_last_for(self, free: RequestedFree) -> None:
-        """Let a wait for every free complete this one after the others.
+        """Move a requested free behind the others that a wait for all frees completes.
 
-        For replays: a recording shows in which order streams were waited for.
+        For replays: a recording shows the order of the waits for streams.
         """
         self._pending.put_last(free)
 
     def complete_free(self, free: RequestedFree) -> bool:
-        """Complete a `request_free`; False if that has happened already."""
+        """Complete a free from `request_free`; return False if it is already complete."""
         return self._pending.complete(free)
 
     def record_stream(self, ptr: int, stream: int) -> None:
-        """Let the free of the block at `ptr` wait for `stream`.
-
-        Mirrors: recordStream
-        """
+        """Make the free of the block at `ptr` wait for `stream`."""
         block = self.heap.live.get(ptr)
         if block is None:
             raise ValueError(f"record_stream of {ptr:#x}, which is not allocated")
@@ -288,42 +293,42 @@ class CachingAllocator:
             block.capture_uses.add(stream)
 
     def synchronize(self, stream: int | None = None) -> None:
-        """Let one stream, or all, finish its work; blocks come free at the next malloc."""
+        """Finish the work of one stream, or of all; the next malloc completes their frees."""
         self.device.synchronize(stream)
 
-    # -- giving memory back --------------------------------------------------------------
+    # -- releasing memory ----------------------------------------------------------------
 
     def empty_cache(self, pool: int | PoolId | None = None) -> None:
-        """torch.cuda.empty_cache() on this device.
+        """Release cached memory like torch.cuda.empty_cache().
 
-        pool: of this private pool alone, which is what PyTorch 2.8 and later do when the pool's
-        MemPool is deleted; without effect while anything uses the pool.  Raises ValueError
-        where the release takes no pool.
+        pool: release this private pool only, as 2.8 and later do when its MemPool is deleted; no
+        effect while the pool is in use.
 
-        Mirrors: emptyCache
+        Raises ValueError if the release accepts no pool.
         """
         pool_id = DEFAULT_POOL if pool is None else _pool_id(pool)
         if pool_id != DEFAULT_POOL:
             if not self.release.empty_cache_of_pool:
                 raise ValueError(f"empty_cache takes no pool in release {self.release.version}")
-            release_one(self.heap, self.private_pools, self._pending, pool_id)
+            release_cached_blocks_of_pool(self.heap, self.private_pools, self._pending, pool_id)
             return
         if self.private_pools.scopes:
             if self.release.empty_cache_in_scope is EmptyCacheInScope.ASSERTS:
+                # Upstream counts the wait before it asserts.
                 self.heap.stats.num_sync_all_streams += 1
                 raise UpstreamAssertionError(
                     f"empty_cache inside a pool scope asserts in release {self.release.version}"
                 )
             if self.release.empty_cache_in_scope is EmptyCacheInScope.FREEABLE_ONLY:
-                release_freeable(self.heap, self.private_pools)
+                release_freeable_pools(self.heap, self.private_pools)
                 return
-        release_cached(self.heap, self.private_pools, self._pending)
+        release_cached_blocks(self.heap, self.private_pools, self._pending)
 
     # -- pools ---------------------------------------------------------------------------
 
     @property
     def in_capture(self) -> bool:
-        """Whether an open scope has the effects of a graph capture (5.4)."""
+        """True if an open scope has the effects of a graph capture (5.4)."""
         return self.private_pools.in_capture
 
     def begin_allocate_to_pool(
@@ -336,7 +341,8 @@ class CachingAllocator:
     ) -> None:
         """Send requests to a private pool until `end_allocate_to_pool`.
 
-        A number n means the pool id (0, n).  stream: the one stream concerned, up to 2.2.
+        pool: a pool id; a number n stands for (0, n).
+        stream: the only stream whose requests go there, up to 2.2.
 
         Mirrors: setNoSplit, setUseOnOOM
         """
@@ -345,7 +351,7 @@ class CachingAllocator:
             raise ValueError(f"no_split does not exist in release {self.release.version}")
         if use_on_oom and self.release.overflow is Overflow.NEVER:
             raise ValueError(f"use_on_oom does not exist in release {self.release.version}")
-        self.private_pools.begin(pool_id, stream)
+        self.private_pools.begin_allocate_to_pool(pool_id, stream)
         if no_split:
             self.private_pools.no_split.add(pool_id)
         if use_on_oom:
@@ -353,23 +359,22 @@ class CachingAllocator:
 
     def end_allocate_to_pool(self, pool: int | PoolId) -> None:
         """Close the scope of a private pool."""
-        self.private_pools.end(_pool_id(pool))
+        self.private_pools.end_allocate_to_pool(_pool_id(pool))
 
     def release_pool(self, pool: int | PoolId) -> None:
-        """Give up one use of a private pool; the last makes its memory releasable."""
-        self.private_pools.release(_pool_id(pool))
+        """End one use of a private pool; after the last one its memory is releasable."""
+        self.private_pools.release_pool(_pool_id(pool))
 
     @property
     def has_cached_memory(self) -> bool:
-        """Whether `empty_cache` outside every scope would give memory back, no free pending."""
+        """True if `empty_cache` outside all scopes would release memory now."""
         return holds_releasable(self.heap, self.private_pools)
 
     def delete_mempool(self, pool: int | PoolId) -> None:
-        """Delete the torch.cuda.MemPool of a private pool, of which it is one use (5.7).
+        """Delete the torch.cuda.MemPool that uses a private pool (5.7).
 
-        The mark use_on_oom goes (2.11), the use ends, and if it was the last one the pool's own
-        cached memory goes back to the driver.  Raises ValueError up to 2.5, where a MemPool
-        holds no pool.
+        Ends one use of the pool, clears its use_on_oom mark (2.11), and releases its cached memory
+        if that was the last use.  Raises ValueError up to 2.5, where a MemPool uses no pool.
 
         Mirrors: MemPool::~MemPool
         """
@@ -380,17 +385,15 @@ class CachingAllocator:
             raise UpstreamAssertionError(f"the MemPool of {pool_id} is not its only user")
         if release.mempool_takes_mark_back and pool_id in self.private_pools.use_on_oom:
             del self.private_pools.use_on_oom[pool_id]
-        self.private_pools.release(pool_id)
-        release_one(self.heap, self.private_pools, self._pending, pool_id)
+        self.private_pools.release_pool(pool_id)
+        release_cached_blocks_of_pool(self.heap, self.private_pools, self._pending, pool_id)
 
     # -- settings ------------------------------------------------------------------------
 
     def set_allocator_settings(self, conf: str) -> None:
-        """Change options at run time under the release's rules.
+        """Change options at run time, by the rules of the release.
 
-        Raises ConfigError; the options before the bad one are in force then.
-
-        Mirrors: setAllocatorSettings
+        Raises ConfigError; the options before the refused one are applied nevertheless.
         """
         try:
             self.heap.use(option_string.parse(conf, self.release, self.heap.config))
@@ -400,17 +403,19 @@ class CachingAllocator:
             raise
 
     def set_per_process_memory_fraction(self, fraction: float) -> None:
-        """Limit reserved memory to a share of the device, in [0, 1] (1.11).
+        """Limit reserved memory to a fraction of the device, 0 to 1 (1.11).
 
         Mirrors: setMemoryFraction
         """
         if not 0.0 <= fraction <= 1.0:
             raise ValueError(f"memory fraction {fraction} is out of range; expected 0 to 1")
+        # From 2.10 on, a fraction of 1 removes the limit.
         if fraction == 1.0 and not self.release.full_fraction_is_limit:
             self.heap.limit = None
             return
         share = fraction * self.device.total
         if self.release.fraction_rounds:
+            # Exact, as llround is: adding 0.5 to a double would round a second time.
             self.heap.limit = int(Fraction(share) + Fraction(1, 2))
         else:
             self.heap.limit = int(share)
@@ -418,26 +423,26 @@ class CachingAllocator:
     def limit_to(self, limit: int) -> None:
         """Limit reserved memory to `limit` bytes.
 
-        For replays: what a program did shows the bytes, not the share that it asked for.
+        For replays: a recording shows the limit in bytes, not the fraction.
         """
         self.heap.limit = limit
 
     # -- reading -------------------------------------------------------------------------
 
     def is_allocated(self, ptr: int) -> bool:
-        """Whether an allocated block begins at `ptr`."""
+        """Return True if an allocated block begins at `ptr`."""
         return ptr in self.heap.live
 
     def size_of(self, ptr: int) -> int:
-        """Bytes of the allocated block at `ptr`, slack included; KeyError if there is none."""
+        """Return the bytes of the allocated block at `ptr`; KeyError if there is none."""
         return self.heap.live[ptr].size
 
     def round_size(self, size: int) -> int:
-        """The block size that a request of `size` bytes is rounded to (1.2)."""
+        """Return the block size for a request of `size` bytes (1.2)."""
         return self.heap.rounded_sizes[size]
 
     def pool_use_count(self, pool: int | PoolId) -> int:
-        """How many scopes and handles hold a private pool; 0 where there is none.
+        """Return the number of scopes and handles that use a private pool, 0 if it does not exist.
 
         Mirrors: getPoolUseCount
         """
@@ -446,30 +451,30 @@ class CachingAllocator:
 
     @property
     def config(self) -> AllocatorConfig:
-        """The settings in force."""
+        """Current settings."""
         return self.heap.config
 
     @property
     def reserved_bytes(self) -> int:
-        """torch.cuda.memory_reserved(): bytes held from the driver."""
+        """Bytes obtained from the driver, as torch.cuda.memory_reserved()."""
         return self.heap.reserved
 
     @property
     def allocated_bytes(self) -> int:
-        """torch.cuda.memory_allocated(): bytes of the blocks handed out."""
+        """Bytes of allocated blocks, as torch.cuda.memory_allocated()."""
         return self.heap.stats.allocated_bytes()
 
     @property
     def calls(self) -> Calls:
-        """Driver calls and retries up to now, without counting anything else."""
+        """Driver calls and retries so far; does not fold the other statistics."""
         stats = self.heap.stats
         return Calls(stats.num_device_alloc, stats.num_device_free, stats.num_alloc_retries)
 
     @property
     def memory_limit(self) -> int | None:
-        """Bytes that a memory fraction allows to reserve; None without one.
+        """Bytes that may be reserved under a memory fraction, or None without one.
 
-        throw_on_cudamalloc_oom sets one too, the share of per_process_memory_fraction (1.12).
+        throw_on_cudamalloc_oom also sets a limit, from per_process_memory_fraction (1.12).
         """
         limit, config = self.heap.limit, self.heap.config
         if not config.throw_on_cudamalloc_oom:
@@ -479,32 +484,32 @@ class CachingAllocator:
 
     @property
     def collects_garbage_above(self) -> int | None:
-        """Reserved bytes above which a request collects garbage (1.9); None: it never does."""
+        """Reserved bytes above which a request collects garbage (1.9), or None if it never does."""
         if not self.heap.collects_garbage or self.heap.limit is None:
             return None
         return int(self.config.garbage_collection_threshold * self.heap.limit)
 
     def count_with(self, folder: Folder) -> None:
-        """Let `folder` add the statistics up; see `Folder`."""
+        """Compute the statistics with `folder`."""
         self.heap.stats.folder = folder
 
     def recount(self, journal: Journal) -> None:
-        """Let the statistics of blocks be those of `journal`: of all that was ever done.
+        """Replace the statistics of blocks by those of `journal`.
 
-        For who passes steps over that would have come out as others did.
+        For callers that skip repeated steps and supply the records of the whole run.
         """
         self.heap.stats.recount(journal)
 
     def mark(self) -> None:
-        """Remember what is allocated, active and inactive split now; the last mark counts."""
+        """Remember the bytes allocated, active and inactive split now; replaces an earlier mark."""
         self.heap.stats.mark()
 
     def marked(self) -> Marked:
-        """What was allocated, active and inactive split at the last mark."""
+        """Return the bytes allocated, active and inactive split at the last mark."""
         return self.statistics().marked
 
     def statistics(self) -> DeviceStats:
-        """Every statistic, counted up to now.
+        """Return all statistics up to now.
 
         Mirrors: getStats
         """
@@ -512,7 +517,7 @@ class CachingAllocator:
         return self.heap.stats
 
     def memory_stats(self) -> dict[str, int]:
-        """The flat dict of torch.cuda.memory_stats()."""
+        """Return the flat dict of torch.cuda.memory_stats()."""
         return self.heap.stats.as_dict()
 
     def reset_peak_memory_stats(self) -> None:
@@ -523,43 +528,43 @@ class CachingAllocator:
         self.heap.stats.reset_peak()
 
     def reset_accumulated_memory_stats(self) -> None:
-        """Set every allocated and freed total, and the plain counters, to zero.
+        """Set the allocated and freed totals and the plain counters to zero.
 
         Mirrors: resetAccumulatedStats
         """
         self.heap.stats.reset_accumulated()
 
     def memory_summary(self) -> str:
-        """The table of torch.cuda.memory_summary()."""
+        """Return the table of torch.cuda.memory_summary()."""
         return memory_summary(self.memory_stats(), self.device_index)
 
     def snapshot(self) -> dict[str, Any]:
-        """The dict of torch.cuda.memory._snapshot()."""
+        """Return the dict of torch.cuda.memory._snapshot()."""
         return snapshot(self.heap, self.device_index)
 
     def segments(self) -> tuple[SegmentState, ...]:
-        """The segments and blocks in address order; leaves no entry in the history."""
+        """Return the segments and their blocks by address, without an entry in the history."""
         return segments(self.heap)
 
     def block_columns(self) -> tuple[BlockColumns, int]:
-        """The blocks of every segment as columns, the active ones first; and how many those are."""
+        """Return all blocks as columns, active blocks first, and the number of active blocks."""
         active = self.heap.active
         free = [block for pool in self.heap.pools for block in pool]
         return block_columns([*active, *free]), len(active)
 
     def memory_snapshot(self) -> list[dict[str, Any]]:
-        """The list of torch.cuda.memory_snapshot(): the segments as dictionaries."""
+        """Return the list of torch.cuda.memory_snapshot()."""
         return memory_snapshot(self.heap, self.device_index)
 
     @property
     def history(self) -> list[TraceEntry]:
-        """The entries since they were last taken, as they grow; none unless kept."""
+        """Entries since the last `take_history`, as a live list; empty without a history."""
         return [] if self.heap.trace is None else self.heap.trace
 
     def witness(self, act: Callable[[], None]) -> tuple[Witnessed, ...]:
-        """The entries that `act` leaves in the history, each with what was being done.
+        """Run `act` and return the history entries it made, each with what the allocator was doing.
 
-        Raises ValueError for an allocator that keeps no history.
+        Raises ValueError if the allocator keeps no history.
         """
         heap = self.heap
         if heap.trace is None:
@@ -573,7 +578,7 @@ class CachingAllocator:
         return tuple(found)
 
     def take_history(self) -> list[TraceEntry]:
-        """The entries recorded since the last call, which are forgotten; none unless kept."""
+        """Return the entries since the last call and forget them."""
         if self.heap.trace is None:
             return []
         taken = self.heap.trace.copy()
@@ -581,11 +586,11 @@ class CachingAllocator:
         return taken
 
     def check(self) -> None:
-        """Walk every invariant; raises InvariantError with its number."""
+        """Check every invariant; raise InvariantError with the number of a broken one."""
         check(self.heap, self.private_pools)
 
     def seed(self, segments: Iterable[SegmentState]) -> None:
-        """Start from segments that existed before the simulation, as a recording shows them."""
+        """Start from segments that existed before the recording."""
         self._pending.adopt(plant(self.heap, self.private_pools, segments))
 
 

@@ -22,14 +22,14 @@ __all__ = ["AddressEvent", "AddressEventKind", "Arena"]
 
 
 class AddressEventKind(Enum):
-    """Kind of change in the address space that is not a request of the allocator."""
+    """Kind of change in the address space that no request of the allocator makes."""
 
     GAP = auto()
     """[start, end) of the process's address space becomes free for new chunks."""
     HOLE = auto()
-    """[start, end) of a chunk that others use as well becomes free for requests."""
+    """[start, end) of a chunk that others also use becomes free for requests."""
     TAKEN = auto()
-    """Others, the driver and libraries, request `end - start` bytes and keep them."""
+    """The driver or a library requests `end - start` bytes and keeps them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class Arena:
             self._release(start, covered, chunk)
             start = covered
 
-    # -- what others do -----------------------------------------------------------------
+    # -- changes by others --------------------------------------------------------------
 
     def happen(self, event: AddressEvent) -> None:
         """Apply an event."""
@@ -196,7 +196,7 @@ class Arena:
         return wide
 
     def close_gaps(self, size: int, above: int) -> None:
-        """Remove the gaps above an address in which a chunk for `size` bytes would fit."""
+        """Remove the gaps above an address that have room for a chunk of `size` bytes."""
         wide = round_up(size, ADDRESS_CHUNK)
         for start, end in list(self._gaps.items()):
             if end - start >= wide and start >= above:

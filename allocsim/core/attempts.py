@@ -1,15 +1,16 @@
-"""What a request that found no free block tries, in this order, up to the first success.
+"""Attempts to serve a request that found no free block, up to the first success.
 
-Rules (semantics 1.8), each attempt with the function that makes it:
+The attempts in their order (semantics 1.8), each with the function that makes it:
 
-    3  garbage collection, then a new segment             `collect_garbage`, `_new_memory`
-    4  pools marked use_on_oom (2.11+)                    `_from_overflow`
-    5  release oversize blocks of the stream, again       `release_available`
-    6  release everything cached, again: a retry          `release_cached`
-    7  pools marked use_on_oom (2.8 to 2.10)              `_from_overflow`
-    8  out of memory                                      `_out_of_memory`
+    3  collect garbage, then allocate a segment            `garbage_collect_cached_blocks`
+    4  take a block of a pool marked use_on_oom (2.11+)    `_try_mempool_fallback`
+    5  release oversize blocks, then allocate a segment    `release_available_cached_blocks`
+    6  release all cached blocks, then allocate a segment  `release_cached_blocks`
+    7  take a block of a pool marked use_on_oom (2.8+)     `_try_mempool_fallback`
+    8  raise OutOfMemoryError                              `_out_of_memory`
 
-Attempts 1 and 2, polling and the free blocks, are `CachingAllocator.malloc`'s.
+`_alloc_block` allocates the segment.  Attempt 7 became attempt 4 in 2.11.
+`CachingAllocator.malloc` makes attempts 1 and 2: it processes events and takes a free block.
 """
 
 from __future__ import annotations
@@ -19,12 +20,16 @@ from dataclasses import dataclass
 from allocsim.core.block import Block
 from allocsim.core.heap import Heap
 from allocsim.core.history import Work
-from allocsim.core.mapping import allocate_expandable
+from allocsim.core.mapping import try_allocate_expandable_block
 from allocsim.core.oom import OomFigures, oom_text, rejection_text
 from allocsim.core.pending import PendingFrees
 from allocsim.core.pool import BlockPool
 from allocsim.core.private_pools import PrivatePools
-from allocsim.core.reclaim import collect_garbage, release_available, release_cached
+from allocsim.core.reclaim import (
+    garbage_collect_cached_blocks,
+    release_available_cached_blocks,
+    release_cached_blocks,
+)
 from allocsim.core.releases import Overflow
 from allocsim.errors import OutOfMemoryError, UndefinedBehaviorError
 
@@ -33,15 +38,14 @@ __all__ = ["AllocParams", "Attempts"]
 
 @dataclass(slots=True)
 class AllocParams:
-    """One request on its way through the attempts.
+    """One request on its way through the attempts, in bytes.
 
-    size: rounded.
-    segment_size: what is asked from the driver for it.
-    expandable: expandable segments are active for it.
-    may_split: the pool's blocks are split.
-    is_rejected: the throw policy refused it (1.12).
-
-    Mirrors: AllocParams
+    pool: the small or large pool that serves it.
+    size: rounded size.
+    segment_size: size of the segment to request from the driver.
+    expandable: expandable segments may serve it.
+    may_split: blocks of the pool may be split.
+    is_rejected: throw_on_cudamalloc_oom refused it (1.12).
     """
 
     pool: BlockPool
@@ -54,7 +58,10 @@ class AllocParams:
 
 
 class Attempts:
-    """The attempts of one device's allocator.  device_index: what the error's text calls it."""
+    """Attempts of one device's allocator.
+
+    device_index: device number in the error text.
+    """
 
     __slots__ = ("_heap", "_private", "_pending", "_device_index")
 
@@ -66,45 +73,49 @@ class Attempts:
         self._pending = pending
         self._device_index = device_index
 
-    def answer(self, block: Block | None, params: AllocParams, requested: int) -> Block:
-        """The block handed out, after all attempts if `block` is None.
+    def alloc(self, block: Block | None, params: AllocParams, requested: int) -> Block:
+        """Allocate from `block`, or from the first successful attempt if it is None.
 
-        Raises OutOfMemoryError, and DriverRefusalError where the driver refuses a call.
+        Raises OutOfMemoryError, or DriverRefusalError if the driver refuses the call itself.
         """
         heap = self._heap
         if block is None:
             try:
-                block = self._miss(params)
+                block = self._alloc_after_miss(params)
             finally:
                 heap.work = Work.REQUEST
         if block is None:
             raise self._out_of_memory(params, requested)
-        return heap.hand_out(block, params.size, requested, params.expandable, params.may_split)
+        return heap.alloc_found_block(
+            block, params.size, requested, params.expandable, params.may_split
+        )
 
-    def _miss(self, params: AllocParams) -> Block | None:
+    def _alloc_after_miss(self, params: AllocParams) -> Block | None:
         heap = self._heap
         release = heap.release
         heap.work = Work.GARBAGE_COLLECTION
-        collect_garbage(heap)
-        block = self._new_memory(params)
+        garbage_collect_cached_blocks(heap)
+        block = self._alloc_block(params)
+        # A rejection ends the request only here, at its first attempt (1.12).
         if block is not None or params.is_rejected:
             return block
-        if release.overflow is Overflow.FIRST and (block := self._from_overflow(params)):
+        if release.overflow is Overflow.FIRST and (block := self._try_mempool_fallback(params)):
             return block
         heap.work = Work.RELEASE_OVERSIZE
-        if release_available(heap, params.pool, params.stream, params.size):
-            block = self._new_memory(params)
+        if release_available_cached_blocks(heap, params.pool, params.stream, params.size):
+            block = self._alloc_block(params)
         if block is None and not self._private.in_capture:
-            release_cached(heap, self._private, self._pending)
-            self._refuse_forgotten(params.pool)
+            # A capture must not synchronize, which releasing all cached blocks does.
+            release_cached_blocks(heap, self._private, self._pending)
+            self._check_pool_exists(params.pool)
             heap.stats.num_alloc_retries += 1
-            block = self._new_memory(params)
+            block = self._alloc_block(params)
         if block is None and release.overflow is Overflow.LAST:
-            block = self._from_overflow(params)
+            block = self._try_mempool_fallback(params)
         return block
 
-    def _refuse_forgotten(self, pool: BlockPool) -> None:
-        """A pool whose last use ended inside its scope may be forgotten under its own request."""
+    def _check_pool_exists(self, pool: BlockPool) -> None:
+        """Raise if releasing the caches destroyed the pool of the request."""
         owner = pool.owner
         if owner is not None and self._private.pools.get(owner.id) is not owner:
             raise UndefinedBehaviorError(
@@ -112,16 +123,15 @@ class Attempts:
                 "PyTorch goes on with freed memory"
             )
 
-    def _new_memory(self, params: AllocParams) -> Block | None:
-        """Memory from the driver, within the limit (1.8).
+    def _alloc_block(self, params: AllocParams) -> Block | None:
+        """Obtain memory from the driver within the limit (1.8); None if that fails.
 
-        Each refusal of throw_on_cudamalloc_oom counts (observed); only one of the first attempt
-        ends the chain (1.12).
-
-        Mirrors: alloc_block
+        throw_on_cudamalloc_oom counts each refusal, but only one at the first attempt ends the
+        request (1.12, observed).
         """
         heap = self._heap
         heap.work = Work.DRIVER
+        # The limit counts the whole segment, although an expandable segment maps less.
         after = heap.reserved + params.segment_size
         if heap.limit is not None and after > heap.limit:
             return None
@@ -134,22 +144,20 @@ class Attempts:
         is_default = params.pool.owner is None
         expandable = heap.config.expandable_segments
         if expandable and (is_default or heap.release.expandable_private_pools):
-            return allocate_expandable(heap, params.pool, params.stream, params.size)
-        return heap.allocate_segment(params.pool, params.stream, params.segment_size)
+            return try_allocate_expandable_block(heap, params.pool, params.stream, params.size)
+        return heap.alloc_segment(params.pool, params.stream, params.segment_size)
 
-    def _from_overflow(self, params: AllocParams) -> Block | None:
-        """A free block of a pool marked use_on_oom, for a request of the default pool (5.6).
+    def _try_mempool_fallback(self, params: AllocParams) -> Block | None:
+        """Take a block from a pool marked use_on_oom, for a request of the default pool (5.6).
 
         From 2.10 on, expandable segments count as inactive for such a request (observed).
-
-        Mirrors: try_mempool_fallback
         """
         if params.pool.owner is not None:
             return None
         expandable = params.expandable and self._heap.release.overflow_may_be_expandable
-        for pool in self._private.overflow():
+        for pool in self._private.overflow_pools():
             half = pool.small if params.pool.is_small else pool.large
-            block = self._heap.take_free(half, params.stream, params.size, expandable)
+            block = self._heap.get_free_block(half, params.stream, params.size, expandable)
             if block is not None:
                 params.may_split = pool.id not in self._private.no_split
                 params.expandable = expandable
@@ -163,6 +171,7 @@ class Attempts:
         if params.is_rejected:
             text = rejection_text(requested)
         else:
+            # This action records the free bytes of the device in place of an address.
             heap.record("oom", device.free, params.size, params.stream, params.pool)
             heap.stats.num_ooms += 1
             figures = OomFigures(

@@ -7,6 +7,6 @@ cdef class Block:
     cdef public BlockPool pool
     cdef public FreeBlocks free
     cdef public object expandable, stream_uses, capture_uses
-    cdef public bint allocated, mapped, is_ours
+    cdef public bint allocated, mapped, is_reusable
     cdef public Block prev, next
     cdef public long long event_count, gc_base

@@ -1,7 +1,7 @@
-"""A block: a range of a segment, handed out or cached.
+"""A block: a range of a segment, allocated or free.
 
-Invariant: `prev` and `next` are the neighbours in the same segment, so that
-`block.ptr + block.size == block.next.ptr`; a block without neighbours is a whole segment.
+Invariant: `prev` and `next` are the neighbours in the same segment, so that `block.ptr + block.size
+== block.next.ptr`.  A block without neighbours is a whole segment.
 """
 
 from __future__ import annotations
@@ -17,16 +17,18 @@ __all__ = ["Block"]
 
 
 class Block:
-    """A range of a segment.
+    """Contiguous range of a segment.
 
-    ptr, size: where, in bytes.  requested_size: the raw request of the last tenant of this
-    object, stale while free, as upstream leaves it.  rank: added to the address, its place among
-    free blocks of its size (`Heap.new_segment_rank`).  free: the free blocks of its pool and
-    stream, whether or not it is one.  key: where it is among them, 0 if it is not.
-    gc_base: the pool's search counter when it became free.  is_ours: nobody outside the heap
-    holds this object once it is free, so that it may be used again.
-
-    Mirrors: Block
+    ptr, size: address and bytes.
+    requested_size: bytes of the last request that this object served; stale while free, as
+    upstream.
+    rank: added to the address, the position among free blocks of equal size
+    (`Heap.new_segment_rank`).
+    free: list of free blocks of its pool and stream, which contains the block only while it is
+    free.
+    key: sort key in that list; 0 if the block is not free.
+    gc_base: the pool's search counter when the block became free.
+    is_reusable: nothing outside the heap refers to this object once it is free.
     """
 
     __slots__ = (
@@ -47,7 +49,7 @@ class Block:
         "expandable",
         "rank",
         "key",
-        "is_ours",
+        "is_reusable",
     )
 
     def __init__(self, ptr: int, size: int, stream: int, pool: BlockPool, rank: int) -> None:
@@ -68,20 +70,21 @@ class Block:
         self.event_count = 0
         self.gc_base = 0
         self.expandable: ExpandableSegment | None = None
-        self.is_ours = True
+        self.is_reusable = True
 
     @property
     def is_split(self) -> bool:
-        """Whether it shares its segment with others."""
+        """True if the block shares its segment with other blocks."""
         return self.prev is not None or self.next is not None
 
     @property
     def is_active(self) -> bool:
-        """Allocated, or freed by its user and waiting for other streams."""
+        """True if allocated, or freed by the user and waiting for other streams."""
+        # A free that a scope deferred has no events yet, but still its streams.
         return self.allocated or self.event_count > 0 or self.stream_uses is not None
 
     def insert_before(self, front: Block) -> None:
-        """Put `front` between this block's predecessor and this block."""
+        """Link `front` between the predecessor and this block."""
         front.prev = self.prev
         front.next = self
         if self.prev is not None:
@@ -89,7 +92,7 @@ class Block:
         self.prev = front
 
     def insert_after(self, tail: Block) -> None:
-        """Put `tail` between this block and its successor."""
+        """Link `tail` between this block and the successor."""
         tail.next = self.next
         tail.prev = self
         if self.next is not None:
@@ -97,7 +100,7 @@ class Block:
         self.next = tail
 
     def absorb_prev(self, prev: Block) -> None:
-        """Grow over the predecessor, which disappears; this object survives."""
+        """Extend this block over its predecessor `prev`, whose object is dropped."""
         self.ptr = prev.ptr
         self.size += prev.size
         self.prev = prev.prev
@@ -105,7 +108,7 @@ class Block:
             prev.prev.next = self
 
     def absorb_next(self, following: Block) -> None:
-        """Grow over the successor, which disappears; this object survives."""
+        """Extend this block over its successor `following`, whose object is dropped."""
         self.size += following.size
         self.next = following.next
         if following.next is not None:

@@ -1,19 +1,19 @@
-"""A walk over everything that must hold between two calls; it trusts no counter.
+"""Invariants that hold between two calls, checked from the blocks alone.
 
 1. The blocks of a segment tile it: `block.ptr + block.size == block.next.ptr`.
 2. `block.next.prev is block`, and a chain shares pool, stream and rank unless objects are numbered.
-3. Two free blocks, or two unmapped ones, never stand side by side: they would have merged.
-4. A pool lists exactly its free mapped blocks, in ascending key order, each under its own key.
-5. A block in `live` or `named` is allocated, one in `pending` is active but not allocated.
+3. No two free blocks and no two unmapped blocks are adjacent: they would have merged.
+4. A pool lists exactly its free mapped blocks, in ascending key order, each under its key.
+5. A block in `live` or `named` is allocated; a block in `pending` is active but not allocated.
 6. Segments do not overlap.
-7. `allocated`, `active`, `requested` and `inactive_split` currents are the sums over blocks.
-8. `reserved` is the sum of mapped bytes, and what the driver has handed out covers it.
-9. In each statistic the peak is not below the current value, and `all` is small plus large.
-10. Handed-out blocks are at least as long as their request.
+7. The current `allocated`, `active`, `requested` and `inactive_split` are sums over the blocks.
+8. `reserved` is the sum of mapped bytes, and the memory obtained from the driver covers it.
+9. No peak is below its current value, and `all` is the sum of small and large.
+10. An allocated block is at least as long as its request.
 
-Exceptions that upstream has and so the model: sizes are multiples of 512 only where rounding
-makes them so; allocated minus freed equals current only until a reset; a refused request may
-have released or mapped memory on its way.
+Not invariants, in upstream as in the model: sizes need not be multiples of 512 where rounding keeps
+them; allocated minus freed differs from current after a reset; a refused request may have released
+or mapped memory.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = ["check"]
 
 
 def check(heap: Heap, private: PrivatePools) -> None:
-    """Walk every invariant.  Raises InvariantError with the number of the one that is broken."""
+    """Check every invariant; raise InvariantError with the number of a broken one."""
     halves = [half for owner in private.pools.values() for half in (owner.small, owner.large)]
     _require(4, heap.pools == [heap.small, heap.large, *halves], "a pool is not among the pools")
     blocks = list(heap.active)
@@ -56,10 +56,12 @@ def _require(number: int, holds: bool, what: str) -> None:
 def _check_pool(pool: BlockPool) -> None:
     for free in pool.free.values():
         _require(4, free.keys == sorted(set(free.keys)), "the keys of a pool are not ascending")
-        _require(4, len(free.keys) == len(free.blocks), "a key of a pool stands beside no block")
+        _require(
+            4, len(free.keys) == len(free.blocks), "the keys of a pool do not match its blocks"
+        )
         for at, (block, key) in enumerate(zip(free.blocks, free.keys, strict=True)):
             is_its_own = key == pool.layout.key_of(block) and pool.of(block.stream) is free
-            is_its_own &= pool.place_of(free, block) == at
+            is_its_own &= pool.index_of(free, block) == at
             _require(4, is_its_own and block.mapped, f"{block} is listed under a wrong key")
             _require(4, not block.is_active, f"{block} is listed as free")
             _require(4, block.pool is pool, f"{block} is listed in another pool")
@@ -83,6 +85,7 @@ def _check_states(heap: Heap) -> None:
 
 def _check_chains(heap: Heap, blocks: list[Block]) -> None:
     known = {id(block) for block in blocks}
+    # In 2.12 the rank is the number of the object, so it differs within a segment.
     ranks_are_shared = heap.release.free_block_order is not FreeBlockOrder.CREATION
     n_seen = 0
     ranges = []

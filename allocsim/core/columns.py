@@ -1,7 +1,7 @@
-"""What the core keeps numbers and named blocks in: lists and a dictionary, C arrays where compiled.
+"""Containers of the core: lists and a dictionary, or C arrays in the compiled form.
 
-Rule: the same calls do the same with either; only how long they take differs.  The C arrays are in
-_columns.pyx, beside which hatch_build.py says what of the core is compiled, and how.
+Both have the same interface and the same results.  The C arrays are in _columns.pyx; hatch_build.py
+describes the compiled form.
 """
 
 from __future__ import annotations
@@ -29,16 +29,18 @@ __all__ = [
 
 
 class Buffer(Protocol):
-    """A column of numbers that is not the core's own, an array of NumPy."""
+    """Column of numbers from outside the core: a NumPy array."""
 
     def tolist(self) -> list[int]:
-        """The numbers as Python's own."""
+        """Return the numbers as Python integers."""
 
 
 BlockColumns = tuple["Column", "Column", "Column", "Column", "list[Block]"]
-"""Of blocks their addresses, sizes, requested bytes and whether they are allocated, 1 or 0; and
-those of them before which no other is mapped in the same segment.  A compiled column has addresses
-as numbers with a sign."""
+"""Columns of blocks: address, size, requested bytes, 1 if allocated else 0; and the heads.
+
+A head is a block without a mapped predecessor in its segment.  A compiled column holds addresses as
+signed numbers.
+"""
 
 if TYPE_CHECKING or not IS_COMPILED:
     Column = list[int]
@@ -48,11 +50,11 @@ if TYPE_CHECKING or not IS_COMPILED:
     find = bisect_left
 
     def column_of(values: Column) -> Column:
-        """`values` as a column."""
+        """Return `values` as a column."""
         return values
 
     def block_columns(blocks: list[Block]) -> BlockColumns:
-        """Some blocks as columns, for who compares all of a device."""
+        """Return blocks as columns, to compare all blocks of a device at once."""
         return (
             [block.ptr for block in blocks],
             [block.size for block in blocks],
@@ -62,7 +64,7 @@ if TYPE_CHECKING or not IS_COMPILED:
         )
 
     def step_rows(columns: Sequence[Buffer]) -> Iterator[tuple[int, int, int, int]]:
-        """Rows of the columns kind, name, size and stream, for `CachingAllocator.play`."""
+        """Return rows of the columns kind, name, size and stream, for `CachingAllocator.play`."""
         return zip(*(column.tolist() for column in columns), strict=True)
 
 else:
@@ -78,5 +80,5 @@ else:
     )
 
     def step_rows(columns: Sequence[Buffer]) -> StepRows:
-        """Rows of the columns kind, name, size and stream, for `CachingAllocator.play`."""
+        """Return rows of the columns kind, name, size and stream, for `CachingAllocator.play`."""
         return StepRows(None, *columns)

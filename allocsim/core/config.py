@@ -1,8 +1,8 @@
-"""The settings of one allocator: what PYTORCH_CUDA_ALLOC_CONF says, as values.
+"""Settings of one allocator: the values of PYTORCH_CUDA_ALLOC_CONF.
 
-Rule: a parse resets max_split_size, roundup_power2_divisions and garbage_collection_threshold
-(2.11+: also max_non_split_rounding) and leaves every other option as it was.
-Source: semantics 1.2, 8; the parser itself is in option_string.py.
+A parse resets max_split_size, roundup_power2_divisions and garbage_collection_threshold (2.11+:
+also max_non_split_rounding) and keeps all other options.  The parser is in option_string.py.
+Source: semantics 1.2, 8.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ __all__ = ["AllocatorConfig", "NO_DIVISIONS", "RoundedSizes", "longest_reserve"]
 NO_DIVISIONS = (0,) * N_ROUNDUP_INTERVALS
 
 MAX_KEPT: Final = 1 << 16
-"""Sizes that `RoundedSizes` keeps: programs have hundreds."""
+"""Maximum number of sizes in `RoundedSizes`; programs use hundreds."""
 
 
 @dataclass(frozen=True, slots=True)
 class AllocatorConfig:
-    """Every option that the native allocator reads, in bytes where it is a size.
+    """Options that the native allocator reads, sizes in bytes.
 
-    `text` is the string last parsed, kept because snapshots show it.
+    text: string of the last parse, which snapshots show.
 
     Mirrors: CUDAAllocatorConfig
     """
@@ -58,32 +58,30 @@ class AllocatorConfig:
     throw_on_cudamalloc_oom: bool = False
     graph_capture_record_stream_reuse: bool = False
     expandable_segments_reserve: tuple[float, str] | None = None
-    """(number, "" for a fraction of the device or "G" for GiB)."""
+    """(number, unit): unit "" for a fraction of the device, "G" for GiB."""
     host: dict[str, int | bool] = field(default_factory=dict)
-    """Options of the pinned-host allocator and of locking: accepted, kept, without effect here."""
+    """Options of the pinned-host allocator and of locking, which have no effect on the model."""
 
-    # -- what the allocator asks ---------------------------------------------------------
+    # -- used by the allocator -----------------------------------------------------------
 
     def round_size(self, size: int) -> int:
-        """The block size that a request of `size` >= 1 bytes is rounded to (1.2).
-
-        Mirrors: round_size
-        """
+        """Return the block size for a request of `size` bytes, 1 or more (1.2)."""
         return round_up(size, self.rounding_step(size))
 
     def rounding_step(self, size: int) -> int:
-        """What a request of `size` >= 1 bytes is rounded up to a multiple of (1.2).
+        """Return the step whose multiples a request of `size` bytes is rounded up to (1.2).
 
-        From one power of two to the next it changes once at most.
+        The step changes at most once from one power of two to the next.
         """
         divisions = self.divisions_of(size)
+        # Up to 2.3 one division leaves a size unrounded; later it has no effect.
         is_effective = divisions > (0 if self.release.one_division_keeps_size else 1)
         if is_effective and size > MIN_BLOCK_SIZE * divisions:
             return _power2_step(size, divisions)
         return MIN_BLOCK_SIZE
 
     def largest_raw(self, rounded: int) -> int:
-        """The largest request that is rounded to `rounded` bytes at most."""
+        """Return the largest request that is rounded to at most `rounded` bytes."""
         low, high = 0, rounded
         while low < high:
             middle = (low + high + 1) // 2
@@ -94,7 +92,7 @@ class AllocatorConfig:
         return low
 
     def divisions_of(self, size: int) -> int:
-        """How many steps a power of two is divided into for a request of `size` bytes.
+        """Return the number of divisions of a power of two for a request of `size` bytes.
 
         Mirrors: CUDAAllocatorConfig::roundup_power2_divisions
         """
@@ -103,16 +101,16 @@ class AllocatorConfig:
 
     @property
     def rounds_to_quantum(self) -> bool:
-        """Whether every rounded size is a multiple of 512; one division may keep a size (1.2)."""
+        """True if every rounded size is a multiple of 512; one division may keep a size (1.2)."""
         return not (self.release.one_division_keeps_size and 1 in self.roundup_power2_divisions)
 
     @property
     def rounds_to_power2(self) -> bool:
-        """Whether any request is rounded by roundup_power2_divisions."""
+        """True if roundup_power2_divisions applies to any request."""
         return any(self.roundup_power2_divisions)
 
     def segment_size(self, size: int) -> int:
-        """The segment asked from the driver for a rounded `size` (1.4).
+        """Return the bytes of the segment to request for a rounded `size` (1.4).
 
         Mirrors: get_allocation_size
         """
@@ -123,15 +121,20 @@ class AllocatorConfig:
         return round_up(size, ROUND_LARGE)
 
     def accepts(self, size: int, block: int) -> bool:
-        """Whether a request of rounded `size` takes a free block of `block` bytes (1.5, 1.6)."""
+        """Return True if a request of rounded `size` may use a free block (1.5, 1.6).
+
+        block: bytes of the block.
+        """
         limit = self.max_split_size
         if size < limit:
             return size <= block and (limit == UNLIMITED or block < limit)
         return size <= block < size + self.max_non_split_rounding
 
     def expandable_reserve(self, total: int) -> int:
-        """Bytes of address space that a segment is to reserve, unrounded: the longest, or what the
-        option says, which is clamped to that (4.8)."""
+        """Return the bytes of address space to reserve for a segment, not yet rounded (4.8).
+
+        The option can only make it shorter than `longest_reserve`.
+        """
         if self.expandable_segments_reserve is None:
             return longest_reserve(total)
         number, unit = self.expandable_segments_reserve
@@ -139,19 +142,20 @@ class AllocatorConfig:
         return int(min(wanted, longest_reserve(total)))
 
     def with_default_cuts(self) -> AllocatorConfig:
-        """This with every option at its default that decides how memory is cut."""
+        """Return a copy whose options with `Role.CUTS` have their defaults."""
         fresh = AllocatorConfig(self.release)
         cuts = [option.field for option in OPTIONS.values() if option.role is Role.CUTS]
         changes: dict[str, Any] = {name: getattr(fresh, name) for name in cuts}
         return replace(self, **changes)
 
-    # -- what people read ----------------------------------------------------------------
+    # -- shown to people -----------------------------------------------------------------
 
     def __str__(self) -> str:
-        """The canonical option string: every option that is not at its default."""
+        """Return the canonical option string: every option that differs from its default."""
         parts = []
         if self.max_split_size != UNLIMITED:
             parts.append(f"max_split_size_mb:{self.max_split_size // MIB}")
+        # Its default follows large_segment_size.
         if self.max_non_split_rounding != self.large_segment_size:
             parts.append(f"max_non_split_rounding_mb:{self.max_non_split_rounding // MIB}")
         if self.large_segment_size != LARGE_BUFFER:
@@ -176,15 +180,15 @@ class AllocatorConfig:
         return ",".join(parts)
 
     def inert_options(self, *, has_limit: bool) -> tuple[str, ...]:
-        """Sentences on options that have no effect as they are set.
+        """Return one sentence for each option that has no effect with these settings.
 
-        has_limit: whether a memory fraction is in force.
+        has_limit: True if a memory fraction limits reserved memory.
         """
         found = (look(self, has_limit) for look in _INERT.values() if look is not None)
         return tuple(text for text in found if text)
 
     def unsafe_options(self) -> tuple[str, ...]:
-        """Sentences on options that harm together, in every release that has them."""
+        """Return one sentence for each harmful combination of options."""
         if not self.expandable_segments or self.max_split_size == UNLIMITED:
             return ()
         return (
@@ -205,7 +209,7 @@ class AllocatorConfig:
         )
 
     def settings(self) -> dict[str, object]:
-        """The `allocator_settings` dict of a snapshot (6.5)."""
+        """Return the `allocator_settings` dict of a snapshot (6.5)."""
         intervals = {str(1 << i): d for i, d in enumerate(self.roundup_power2_divisions)}
         values: dict[str, object] = {
             "PYTORCH_CUDA_ALLOC_CONF": self.text,
@@ -223,17 +227,17 @@ class AllocatorConfig:
         return {key: values[key] for key in self.release.settings_keys}
 
     def max_split_size_stat(self) -> int:
-        """max_split_size as statistics show it, a signed word: -1 for unlimited."""
+        """Return max_split_size as statistics show it, a signed word: -1 if unlimited."""
         return _signed(self.max_split_size)
 
     def _host_size(self, key: str) -> int:
-        """A size of the pinned-host allocator in bytes as snapshots show it; -1 for unlimited."""
+        """Return a size of the pinned-host allocator in bytes, -1 if unlimited."""
         if key not in self.host:
             return -1
         return _signed(min(self.host[key], UNLIMITED // MIB) * MIB)
 
     def _divisions_text(self) -> str:
-        """The scalar, or a list of the intervals that are not 0, which a parser leaves at 0."""
+        """Return the scalar, or a list of the intervals whose divisions are not 0."""
         divisions = self.roundup_power2_divisions
         if len(set(divisions)) == 1:
             return str(divisions[0])
@@ -245,10 +249,10 @@ class AllocatorConfig:
 
 
 class RoundedSizes(dict[int, int]):
-    """By request, the block size that `config` rounds it to, worked out once.
+    """Cache from requested bytes to the block size of `config`.
 
-    A look is quicker than the calls that work it out.  What is no request (0 bytes and less) fits
-    in no block.
+    A lookup is faster than the calls that compute the size.  A size of 0 or less is not a request
+    and maps to `UNLIMITED`, which fits in no block.
     """
 
     def __init__(self, config: AllocatorConfig) -> None:
@@ -259,7 +263,7 @@ class RoundedSizes(dict[int, int]):
     def __missing__(self, size: int) -> int:
         if size <= 0:
             rounded = UNLIMITED
-        elif self._is_plain:  # the last case of rule 1.2, without asking for the others
+        elif self._is_plain:  # the last case of rule 1.2; no other can apply
             rounded = round_up(size, MIN_BLOCK_SIZE)
         else:
             rounded = self._config.round_size(size)
@@ -318,22 +322,22 @@ _INERT: dict[str, Callable[[AllocatorConfig, bool], str] | None] = {
     "per_process_memory_fraction": None,
     "graph_capture_record_stream_reuse": None,
 }
-"""For each option with an effect, what tells whether it has none as it is set: a sentence, or "".
+"""For each option with an effect: a function that returns why it has none now, or "".
 
-It is given whether a memory fraction is in force.  None: whatever its value, it has its effect.
+Its second argument is True if a memory fraction limits reserved memory.  None: always effective.
 """
 
 
 def _signed(word: int) -> int:
-    """An unsigned 64-bit word read as a signed one."""
+    """Return an unsigned 64-bit word read as a signed one."""
     return word - (1 << 64) if word >> 63 else word
 
 
 def _power2_step(size: int, divisions: int) -> int:
-    """The part of a power of two that `size` is rounded up to a multiple of; it stays itself.
+    """Return a power of two divided by `divisions`, the step for `size` (1.2).
 
-    One division leaves every size as it is, which releases that call this for 1 show (1.2).
-    `size` is above 512 * `divisions`, so that a step has at least 512 bytes.
+    One division leaves every size as it is in the releases that call this for 1.  The step is at
+    least 512 bytes, because `size` is above 512 * `divisions`.
 
     Mirrors: roundup_power2_next_division
     """
@@ -343,11 +347,10 @@ def _power2_step(size: int, divisions: int) -> int:
 
 
 def longest_reserve(total: int) -> int:
-    """Bytes of address space that an expandable segment takes at most, unrounded: 9/8 of the
-    device's `total` (4.1).
+    """Return the longest address space of an expandable segment, 9/8 of the device (4.1).
 
-    Of a device without end as of the largest card: what is full has another segment behind it, and
-    however many there are, addresses and keys remain machine words.
+    For an unlimited device, that of the largest card: a full segment is followed by another one,
+    and addresses and sort keys stay within machine words.
     """
     card = total if total < UNLIMITED_DEVICE else LARGEST_CARD
     return card + card // 8

@@ -1,9 +1,8 @@
-"""Sizes fixed in the source of the allocator, each under a name close to upstream's.
+"""Sizes fixed in upstream's source, each under a name close to upstream's.
 
-The two that became options keep their defaults here: `large_segment_size_mb` (2.11) replaces
-LARGE_BUFFER, `max_non_split_rounding_mb` (2.6) replaces the rounding allowance of the same size.
-Final, so that the compiled form of the core takes them as numbers; `IS_COMPILED` tells which form
-is running.  Source: semantics 1.1.
+Two of them became options and keep their defaults here: `large_segment_size_mb` (2.11) replaces
+LARGE_BUFFER, and `max_non_split_rounding_mb` (2.6) the allowance of the same size.  They are Final,
+so that the compiled form of the core uses them as numbers.  Source: semantics 1.1.
 """
 
 from __future__ import annotations
@@ -14,34 +13,35 @@ from typing import Final
 from allocsim.units import GIB, KIB, MIB
 
 MIN_BLOCK_SIZE: Final = 512
-"""kMinBlockSize: the quantum and the minimum of every rounded size."""
+"""kMinBlockSize: the quantum and the minimum of rounded sizes."""
 
 SMALL_SIZE: Final = 1 * MIB
-"""kSmallSize: the largest rounded size that the small pool serves, inclusive."""
+"""kSmallSize: the largest rounded size in the small pool."""
 
 SMALL_BUFFER: Final = 2 * MIB
-"""kSmallBuffer: a segment of the small pool; the handle size of its expandable segments."""
+"""kSmallBuffer: size of small segments, and of the handles of small expandable segments."""
 
 LARGE_BUFFER: Final = 20 * MIB
-"""kLargeBuffer: the segment of rounded sizes in (SMALL_SIZE, MIN_LARGE_ALLOC)."""
+"""kLargeBuffer: segment size for rounded sizes above SMALL_SIZE and below MIN_LARGE_ALLOC."""
 
 MIN_LARGE_ALLOC: Final = 10 * MIB
-"""kMinLargeAlloc: from this rounded size on, inclusive, a request gets a segment of its own."""
+"""kMinLargeAlloc: the smallest rounded size that gets a separate segment."""
 
 ROUND_LARGE: Final = 2 * MIB
-"""kRoundLarge: the unit of segments of one's own."""
+"""kRoundLarge: multiple to which separate segments are rounded."""
 
 MAX_REQUEST: Final = 1 << 60
-"""One exbibyte: requests of this size and above are refused before anything is looked at."""
+"""One exbibyte: requests from this size on are refused at once."""
 
 UNLIMITED: Final = (1 << 64) - 1
-"""SIZE_MAX, which upstream uses for "no max_split_size"."""
+"""SIZE_MAX: upstream's value for no max_split_size."""
 
 UNLIMITED_DEVICE: Final = 1 << 60
-"""Bytes of a device that stands for one without end."""
+"""Memory of a device without a limit."""
 
 LARGEST_CARD: Final = 448 * GIB
-"""Memory that no card has yet; what depends on a card's memory is this one's without an end."""
+"""Memory above that of any card, used where a size depends on the card and the device has no limit.
+"""
 
 N_ROUNDUP_INTERVALS: Final = 16
 """kRoundUpPowerOfTwoIntervals: below 2 MiB, [2, 4) MiB, ... up to 32 GiB and above."""
@@ -50,16 +50,16 @@ ROUNDUP_FIRST_BIT: Final = 20
 """log2 of the lower end of the first interval, 1 MiB."""
 
 PAGE: Final = 2048 * KIB
-"""What the driver hands out memory and addresses in."""
+"""Unit of memory and addresses of the driver."""
 
 ADDRESS_CHUNK: Final = 32 * MIB
-"""Multiple in which the CUDA driver reserves addresses for cudaMalloc."""
+"""Multiple that the CUDA driver reserves addresses in, for cudaMalloc."""
 
 DRIVER_TOP: Final = 0x7F00_0000_0000
-"""Default end of the addresses that the "driver" policy uses."""
+"""Default end of the addresses of the "driver" policy."""
 
 DRIVER_RANGES: Final = 0x3_0200_0000
 """First address of cuMemAddressReserve on Linux, as in all recordings of the H200."""
 
 IS_COMPILED: Final = find_spec("allocsim.core._columns") is not None
-"""Whether Cython has compiled this core: what is quicker in one form is slower in the other."""
+"""True if Cython compiled this core; some code is faster in one form and slower in the other."""

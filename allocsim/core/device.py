@@ -1,10 +1,9 @@
-"""The driver and the device: memory in 2 MiB pages, addresses, and how far each stream is.
+"""The driver and the device: memory in pages of 2 MiB, addresses, and progress of the streams.
 
-Invariant: `used` is the sum of what was handed out, each reservation in whole pages, and
-`used + context_memory <= total + host_memory`; what fits exactly succeeds.  Addresses come in whole
-pages and never overlap: from `base_address` up, under the policy "driver" from there down
-(`arena.py`).  Source: the conditions under which the golden data was recorded; semantics 2.3 for
-streams.
+Invariant: `used` is the sum of all allocations in whole pages, and `used + context_memory <= total
++ host_memory`; an exact fit succeeds.  Addresses are multiples of a page and never overlap.  They
+grow from `base_address`, or shrink from it under the policy "driver" (arena.py).  Source: the
+conditions of the golden data; semantics 2.3 for streams.
 """
 
 from __future__ import annotations
@@ -22,16 +21,17 @@ ADDRESS_POLICIES = ("bump", "firstfit", "driver")
 
 
 class Device:
-    """One simulated GPU as the allocator sees it through the driver.
+    """Simulated GPU as the allocator sees it through the driver.
 
-    total: bytes of the card.  context_memory: what the CUDA context and other processes hold.
+    total: bytes of the card.
+    context_memory: bytes of the CUDA context and of other processes.
     policy: "bump" never reuses an address, "firstfit" takes the lowest hole, "driver" chooses as
     the CUDA driver does (`Arena`).
-    host_memory: bytes of the host's memory that the driver lends once the card is full, as drivers
-    of Windows do; 0 for one that refuses.
-    room: bytes that may be handed out, where a recording shows that a request was refused.
-    refused_below: bytes of the smallest device that would have answered one of the calls that were
-    refused; None as long as none was.
+    host_memory: bytes of host memory that the driver lends once the card is full, as on Windows; 0
+    if it refuses.
+    room: bytes that may be allocated, where a recording shows that a request was refused.
+    refused_below: bytes of the smallest device that would have served one of the refused calls;
+    None if no call was refused for lack of memory.
     calls: number of successful driver calls by name and bytes: "malloc", "free", "create" (one
     handle), "map" (one range of handles) and "unmap" (one handle, with its release).
     """
@@ -95,7 +95,7 @@ class Device:
         self._holes: SortedDict[int, int] = SortedDict()  # start -> end; coalesced, below _next
         self._sizes: dict[int, int] = {}
         self._dictated: list[int] = []
-        self._highest = 0  # the end of what was dictated; 0 if nothing was
+        self._highest = 0  # end of the dictated ranges; 0 if there is none
         self._issued: dict[int, int] = {}
         self._done: dict[int, int] = {}
 
@@ -103,32 +103,33 @@ class Device:
 
     @property
     def free(self) -> int:
-        """What cudaMemGetInfo calls free, in bytes: the card's own."""
+        """Free bytes of the card, as cudaMemGetInfo reports them."""
         return self.left if not self.host_memory else max(self.left - self.host_memory, 0)
 
     @property
     def left(self) -> int:
-        """Bytes that the driver has, of the card and of what the host lends."""
+        """Bytes that the driver can still provide, including host memory."""
         return self.total + self.host_memory - self.context_memory - self.used
 
     @property
     def spilled(self) -> int:
-        """Bytes that lie in the host's memory; which they are is the driver's to choose."""
+        """Bytes in host memory; the driver chooses which."""
         return max(self.context_memory + self.used - self.total, 0)
 
     @property
     def held(self) -> int:
-        """Bytes that are not free: the context's and what was handed out, in whole pages."""
+        """Bytes in use: the context and all allocations, in whole pages."""
         return self.context_memory + self.used
 
     def cuda_malloc(self, size: int) -> int | None:
-        """The address of `size` fresh bytes, or None: out of memory."""
+        """Allocate `size` bytes and return their address, or None if out of memory."""
         pages = round_up(size, PAGE)
         if pages > min(self.left, self.room - self.used):
-            self._refuse(pages)
+            self._note_refusal(pages)
             return None
         self.used += pages
         self.count_call("malloc", pages)
+        # A dictated address takes precedence over the choice of the driver.
         if self._arena is None or self._dictated:
             return self.reserve_address(size)
         address = self._arena.place(pages)
@@ -137,53 +138,52 @@ class Device:
         return address
 
     def cuda_free(self, address: int) -> None:
-        """Give back what `cuda_malloc` returned; no stream is waited for."""
+        """Release an allocation of `cuda_malloc` without waiting for a stream."""
         size = self._sizes[address]
         self.used -= size
         self.count_call("free", size)
         self.release_address(address)
 
     def create_handle(self, size: int) -> bool:
-        """Take physical memory for one handle of an expandable segment; False: none left."""
+        """Take memory for one handle of an expandable segment; return False if out of memory."""
         if size > min(self.left, self.room - self.used):
-            self._refuse(size)
+            self._note_refusal(size)
             return False
         self.used += size
         self.count_call("create", size)
         return True
 
-    def _refuse(self, size: int) -> None:
-        """Note the device that would have had `size` bytes, where it is the device that has not."""
+    def _note_refusal(self, size: int) -> None:
+        """Update `refused_below`, unless `room` and not the device is too small."""
         if size > self.left:
             needed = self.total + size - self.left
             self.refused_below = min(needed, self.refused_below or needed)
 
     def release_handle(self, size: int) -> None:
-        """Give one handle's memory back."""
         self.used -= size
         self.count_call("unmap", size)
 
     def count_call(self, call: str, size: int) -> None:
-        """Count one driver call for `size` bytes.  See `calls`."""
+        """Count one driver call for `size` bytes in `calls`."""
         self.calls[call, size] = self.calls.get((call, size), 0) + 1
 
     # -- addresses ----------------------------------------------------------------------
 
     def dictate_address(self, address: int) -> None:
-        """Let what is obtained next lie at `address`, as a recording says.
+        """Place the next allocation at `address`, as a recording shows it.
 
-        Used up by the next cudaMalloc or the first mapping of an expandable segment, or replaced
-        by the next dictate.  Keeping dictated ranges apart is up to the recording.
+        Applies to the next cudaMalloc or to the first mapping of an expandable segment; a second
+        call replaces the first.  The recording must keep such ranges apart.
         """
         self._dictated = [address]
 
     @property
     def dictated(self) -> int | None:
-        """Where what is obtained next will lie, if that is dictated."""
+        """Dictated address of the next allocation, or None."""
         return self._dictated[-1] if self._dictated else None
 
     def adopt(self, address: int, size: int) -> None:
-        """Take over memory that was there before the simulation began, and its addresses."""
+        """Add memory that existed before the simulation, with its addresses."""
         self.used += round_up(size, PAGE)
         if self._arena is None:
             self.adopt_address(address, size)
@@ -193,17 +193,17 @@ class Device:
             self._arena.adopt(address, address + self._sizes[address])
 
     def adopt_address(self, address: int, size: int) -> None:
-        """Take over a reservation of addresses; what comes next comes after it."""
+        """Add an address reservation that existed before; new addresses come after it."""
         self._sizes[address] = round_up(size, PAGE)
         self._next = max(self._next, round_up(address + size, PAGE))
 
     def happen(self, event: AddressEvent) -> None:
-        """Let others change the address space; without effect but under "driver"."""
+        """Apply a change of the address space by others; only the policy "driver" uses it."""
         if self._arena is not None:
             self._arena.happen(event)
 
     def reserve_address(self, size: int) -> int:
-        """The start of a free address range of `size` bytes, rounded up to whole pages."""
+        """Reserve `size` bytes of address space in whole pages and return the start."""
         size = round_up(size, PAGE if self._arena is None else ADDRESS_CHUNK)
         if self._dictated:
             address = self._dictated.pop()
@@ -214,8 +214,11 @@ class Device:
         return address
 
     def reserve_range(self, size: int) -> int:
-        """As `reserve_address`, for an expandable segment, of which a recording says where it lies
-        once memory is mapped: until then its addresses are no real ones, after all before it."""
+        """Reserve address space for an expandable segment.
+
+        A recording shows its address only once memory is mapped.  Until then it has a placeholder
+        above all other addresses, which is odd so that it cannot be taken for a real one.
+        """
         if not self._dictated and not self._highest:
             return self.reserve_address(size)
         address = self._highest + 1
@@ -224,7 +227,7 @@ class Device:
         return address
 
     def move_range(self, address: int) -> int | None:
-        """Where the range at `address` lies as dictated; None if nothing is."""
+        """Move the range at `address` to the dictated address and return that, or None."""
         if not self._dictated:
             return None
         there = self._dictated.pop()
@@ -245,7 +248,7 @@ class Device:
         return address
 
     def release_address(self, address: int) -> None:
-        """Give an address range back; under "bump" it is used up."""
+        """Release an address range; only "firstfit" and "driver" reuse it."""
         size = self._sizes.pop(address)
         if self._arena is not None and address in self._in_arena:
             self._in_arena.remove(address)
@@ -261,6 +264,7 @@ class Device:
             if previous_end == address:
                 address = start
                 del self._holes[start]
+        # The last range: shorten the used addresses instead of keeping a hole at their end.
         if end == self._next:
             self._next = address
         else:
@@ -269,20 +273,20 @@ class Device:
     # -- streams ------------------------------------------------------------------------
 
     def record_event(self, stream: int) -> int:
-        """Put an event at the end of `stream`'s work; its number there."""
+        """Append an event to the work of `stream` and return its number."""
         number = self._issued[stream] = self._issued.get(stream, 0) + 1
         return number
 
     def is_done(self, stream: int, number: int) -> bool:
-        """Whether `stream` has passed its event `number`."""
+        """Return True if `stream` has passed its event `number`."""
         return self._done.get(stream, 0) >= number
 
     def wait_for(self, stream: int, number: int) -> None:
-        """Let `stream` pass its event `number`, and with it everything submitted before."""
+        """Let `stream` pass its event `number` and all earlier work."""
         self._done[stream] = max(self._done.get(stream, 0), number)
 
     def synchronize(self, stream: int | None = None) -> None:
-        """Let one stream, or all, finish what has been submitted."""
+        """Let one stream, or all, finish the submitted work."""
         streams = list(self._issued) if stream is None else [stream]
         for each in streams:
             self._done[each] = self._issued.get(each, 0)

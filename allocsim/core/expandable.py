@@ -1,8 +1,8 @@
-"""An expandable segment: reserved address space into which memory is mapped handle by handle.
+"""An expandable segment: reserved address space where memory is mapped in handles.
 
-Invariant: handles have one size, fixed at creation, and lie at multiples of it from `base`;
-mapped and unmapped blocks of the segment begin and end where their handles do, except where a
-mapped range was split.  Source: semantics 4.1, 4.3, 4.6, 12.9.
+Invariant: all handles of a segment have one size and begin at multiples of it from `base`.  Mapped
+and unmapped blocks begin and end at handles, except where a mapped range was split.  Source:
+semantics 4.1, 4.3, 4.6, 12.9.
 """
 
 from __future__ import annotations
@@ -18,10 +18,8 @@ __all__ = ["ExpandableSegment"]
 class ExpandableSegment:
     """Address space of `size` bytes for one pool and stream.
 
-    size: `AllocatorConfig.expandable_reserve`, in whole handles.  base: of one from before the
-    simulation, whose addresses are taken over.
-
-    Mirrors: ExpandableSegment
+    size: `AllocatorConfig.expandable_reserve`, rounded up to whole handles.
+    base: first address; given for a segment that existed before the simulation.
     """
 
     __slots__ = ("base", "size", "handle_size", "stream", "_device")
@@ -46,11 +44,11 @@ class ExpandableSegment:
 
     @property
     def end(self) -> int:
-        """The first address past the reserved range."""
+        """First address after the reserved range."""
         return self.base + self.size
 
     def dictated_move(self) -> int:
-        """How far the range, nothing of which is mapped, moves to where a recording has it."""
+        """Move the range, still without memory, to its dictated address; return the distance."""
         there = self._device.move_range(self.base)
         if there is None:
             return 0
@@ -58,22 +56,20 @@ class ExpandableSegment:
         return distance
 
     def end_before(self, address: int, least: int) -> None:
-        """Leave the addresses from `address` on to others; `least` bytes are mapped already."""
+        """Shorten the range to end at or before `address`, but keep `least` mapped bytes."""
         room = (min(self.end, address) - self.base) // self.handle_size * self.handle_size
         self.size = max(room, least)
         self._device.adopt_address(self.base, self.size)
 
     def adopt(self, size: int) -> None:
-        """Take over handles of `size` bytes that were mapped before the simulation began."""
+        """Add `size` bytes of handles that were mapped before the simulation."""
         self._device.used += size
 
     def map(self, size: int) -> int | None:
-        """Bytes mapped for a request of `size`, in whole handles; None: out of memory.
+        """Map `size` bytes, rounded up to whole handles; return the mapped bytes or None.
 
-        All or nothing: handles created before the one that fails are returned.  Raises
-        DriverRefusalError for handles that are not a multiple of the driver's granularity.
-
-        Mirrors: ExpandableSegment::map
+        If a handle cannot be created, the handles before it are released again.  Raises
+        DriverRefusalError if the handle size is not a multiple of the driver's granularity.
         """
         if self.handle_size % PAGE:
             raise DriverRefusalError(
@@ -81,6 +77,7 @@ class ExpandableSegment:
                 f"{PAGE // MIB} MiB, the granularity of the driver"
             )
         mapped = round_up(size, self.handle_size)
+        # Handles are created one by one, as the driver may have memory for some of them only.
         for created in range(0, mapped, self.handle_size):
             if not self._device.create_handle(self.handle_size):
                 for _ in range(0, created, self.handle_size):
@@ -90,20 +87,16 @@ class ExpandableSegment:
         return mapped
 
     def whole_handles(self, ptr: int, size: int) -> tuple[int, int]:
-        """(start, length) of the whole handles inside a range; length 0 if there are none."""
+        """Return (start, bytes) of the whole handles inside a range; 0 bytes if there are none."""
         start = round_up(ptr - self.base, self.handle_size)
         end = (ptr - self.base + size) // self.handle_size * self.handle_size
         return self.base + start, max(end - start, 0)
 
     def unmap(self, size: int) -> None:
-        """Return the handles of `size` bytes; waits for the segment's stream.
-
-        Mirrors: ExpandableSegment::unmap
-        """
+        """Release `size` bytes of handles, after waiting for the segment's stream."""
         self._device.synchronize(self.stream)
         for _ in range(0, size, self.handle_size):
             self._device.release_handle(self.handle_size)
 
     def destroy(self) -> None:
-        """Give the address space back."""
         self._device.release_address(self.base)

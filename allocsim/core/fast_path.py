@@ -1,13 +1,12 @@
-"""Runs plain steps of a replay, which nearly all steps are, in one loop.
+"""Loop that replays plain steps, which are nearly all steps of a recording.
 
-Rule: nothing here is a rule of its own.  A step is what `CachingAllocator` would make of it
-through pool, heap and statistics where only the plain rules can apply (`plain_pools`); at the
-first one that needs more the loop ends, and has changed nothing for it.  The rules that stand here
-and in heap.py are marked "twice" in both places, and a test holds the marks together.
+Each step has the same effect as the calls of `CachingAllocator`.  At the first step that needs more
+than the plain rules (`plain_pools`) the loop stops without having changed anything for it.  The
+rules that this file repeats from heap.py are marked in both files, and a test compares the marks.
 
-One long function, because calls, attributes and names that are not local were half of the time
-of a replay (benchmarks/results/speed.md, tricks).  `fast_path=False` switches it off, and the
-tests take every script both ways.
+Long because it is one function: calls, attributes and global names took half of the time of a
+replay (benchmarks/results/speed.md, tricks).  `CachingAllocator(fast_path=False)` switches the loop
+off, and the tests run every script both ways.
 """
 
 from __future__ import annotations
@@ -20,10 +19,11 @@ from allocsim.core.columns import find
 from allocsim.core.constants import IS_COMPILED, MIN_BLOCK_SIZE, SMALL_SIZE, UNLIMITED
 from allocsim.core.heap import Heap
 from allocsim.core.history import TraceEntry
+from allocsim.core.journal import BYTES, FOLD_AT, OWN, OWN_MINUS, OWN_PLUS, OWN_STEP, SPLIT
 from allocsim.core.pending import PendingFrees, RequestedFree
-from allocsim.core.pool import BlockPool, FreeBlocks, KeyLayout, least_room
+from allocsim.core.pool import BlockPool, FreeBlocks, least_expandable_size
 from allocsim.core.private_pools import PrivatePools
-from allocsim.core.stats import FOLD_AT
+from allocsim.core.sort_key import KeyLayout
 
 __all__ = [
     "BRIEF",
@@ -37,15 +37,17 @@ __all__ = [
 ]
 
 PlainStep = tuple[int, int, int, int]
-"""(what to do, or what only the caller knows, name, size, stream).
+"""(kind, name, size, stream); any other kind makes the loop stop.
 
-MALLOC gives a block a name, in `Heap.named`; FREE and FREE_REQUESTED take it back.  BRIEF is a
-MALLOC of which the caller knows that the next step is its FREE, of the same size and stream.
+MALLOC enters the block in `Heap.named` under the name; FREE and FREE_REQUESTED remove the name.
+BRIEF is a MALLOC whose next step is the FREE of the same name, size and stream.
 """
 
-_Objects = tuple[int, Any, Any, int]
-"""A step whose name and size are passed on as they are: of a number, the compiled form would make a
-new object each time."""
+_Step = tuple[int, Any, Any, int]
+"""`PlainStep` whose name and size are typed Any.
+
+The compiled form passes them on as they are; for an int it would make a new object each time.
+"""
 
 BRIEF: Final = 0
 MALLOC: Final = 1
@@ -54,45 +56,45 @@ FREE_REQUESTED: Final = 3
 FREE_COMPLETED: Final = 4
 
 MAX_SPARE: Final = 4096
+"""Block objects kept for reuse between two calls of `play`."""
 
 LONG: Final = 400
-"""Free blocks of which a slice moves those behind in less time than `list.insert`, which goes one
-by one: 220 ns and 390 among 2,000, 86 ns and 62 among 130."""
+"""Length of a list from which inserting by a slice is faster than `list.insert`: 220 ns against 390
+among 2,000 items, but 86 ns against 62 among 130."""
 
-_NOTHING: Final = FreeBlocks(KeyLayout())
+_NO_FREE_BLOCKS: Final = FreeBlocks(KeyLayout())
 
 
 def play(  # noqa: PLR0912, PLR0915, PLR0917  (one loop, by design)
     heap: Heap,
     private: PrivatePools,
     pending: PendingFrees,
-    steps: Iterable[_Objects],
+    steps: Iterable[_Step],
     waiting: dict[int, RequestedFree],
     moved: list[int],
     places: list[int] | None = None,
 ) -> PlainStep | None:
-    """Take `steps` while they are plain; the first that is not, None if all were.
+    """Replay plain steps; return the first step that is not plain, or None at the end.
 
-    waiting: the frees of FREE_REQUESTED, by name, that FREE_COMPLETED tells to be complete.
-    moved: gets the change of allocated bytes of each step taken.
-    places: gets the address of each step's block, where the caller writes the history of plain
-    steps itself; it says so only of frees that name the size and stream of the request, so that a
-    step and its place tell its entries, and of any other the step is left to the caller.
+    waiting: the frees that FREE_REQUESTED began, by name; FREE_COMPLETED completes them.
+    moved: receives the change of allocated bytes of each step.
+    places: receives the address of each step's block; the caller makes the history entries from it.
+    A free whose size or stream differs from the request's is not plain then.
     """
-    coming = iter(steps)
+    remaining = iter(steps)
     pools = plain_pools(heap, private, pending)
     if pools is None:
-        return next(coming, None)
+        return next(remaining, None)
     small, large = pools
     named, spare = heap.named, heap.spare
-    # By how much a key grows with a byte more behind its block, and with one more before it, which
-    # moves its place too unless that is its number.
+    # A key grows by `unit` for each byte that its block grows at the end, and by `step` for each
+    # byte at the front, which also lowers the address.
     numbers_objects = heap.numbers_objects
     unit = 1 << heap.layout.size_shift
     step = unit if numbers_objects else unit - 1
     config, rounded_sizes = heap.config, heap.rounded_sizes
     is_plain = not config.rounds_to_power2
-    oversize, most_waste = config.max_split_size, config.max_non_split_rounding
+    oversize, max_rounding = config.max_split_size, config.max_non_split_rounding
     has_oversize = oversize != UNLIMITED
     cuts_oversize = config.expandable_segments
     large_rest = MIN_BLOCK_SIZE if config.expandable_segments else large.least_rest
@@ -100,52 +102,53 @@ def play(  # noqa: PLR0912, PLR0915, PLR0917  (one loop, by design)
     history = heap.trace
     stats = heap.stats
     oversize_allocations = stats.oversize_allocations
-    # `idle` and `back` below are what `Journal` says of the third column, but for the pool.
+    # `split_change` and `split_undone` below are values of the journal's third column without the
+    # bit for the pool.
     sizes, requests, inactive, _, _ = stats.journal
     n_before = len(sizes)
     is_long = len(small) > LONG
-    left = None
+    declined = None
     keys_stream = -1
-    small_free = large_free = _NOTHING
-    for kind, name, size, stream in coming:
+    small_free = large_free = _NO_FREE_BLOCKS
+    for kind, name, size, stream in remaining:
         if kind <= MALLOC:
             if stream != keys_stream:
                 keys_stream = stream
                 small_free, large_free = small.of(stream), large.of(stream)
-            # A look takes longer than plain rounding (1.2), most of all where sizes hardly repeat.
+            # A dictionary lookup takes longer than plain rounding (1.2).
             rounded = (size + 511) & -512 if is_plain else rounded_sizes[size]
             if rounded <= SMALL_SIZE:
-                if size <= 0:  # no request
-                    left = kind, name, size, stream
+                if size <= 0:  # not a request
+                    declined = kind, name, size, stream
                     break
                 pool, free = small, small_free
                 least_rest, is_small = MIN_BLOCK_SIZE, 1
             else:
                 pool, free = large, large_free
                 least_rest, is_small = large_rest, 0
-            # Rule 1.5, twice: best fit.
-            keys, found = free.keys, free.blocks
+            # Rule 1.5 (also in heap.py): best fit.
+            keys, blocks = free.keys, free.blocks
             at = find(keys, rounded * unit)
             try:
-                tail = found[at]
-            except IndexError:  # seldom, and looking for it first took 2 % of the time
-                left = kind, name, size, stream
+                tail = blocks[at]
+            except IndexError:  # rare; testing the index first took 2 % of the time
+                declined = kind, name, size, stream
                 break
             expandable = tail.expandable
             if expandable is not None:
-                # Rule 4.4, twice: the hole with the least room; the others are such a hole already.
+                # Rule 4.4 (also in heap.py): the least expandable size.
                 following = tail.next
                 if following is not None and not following.mapped:
-                    at = least_room(found, at)
-                    tail = found[at]
+                    at = least_expandable_size(blocks, at)
+                    tail = blocks[at]
                     expandable = tail.expandable
-            whole = tail.size
-            rest = whole - rounded
-            if has_oversize and whole >= oversize:
-                # Rule 1.6, twice: too good for the request, or too long; else taken whole, unless
-                # it may be expandable.
-                if rounded < oversize or rest >= most_waste:
-                    left = kind, name, size, stream
+            found_size = tail.size
+            rest = found_size - rounded
+            if has_oversize and found_size >= oversize:
+                # Rule 1.6 (also in heap.py): an oversize block serves no normal request, and no
+                # request that leaves too much of it.  It is split only if segments may expand.
+                if rounded < oversize or rest >= max_rounding:
+                    declined = kind, name, size, stream
                     break
                 if not cuts_oversize:
                     rest = 0
@@ -153,23 +156,23 @@ def play(  # noqa: PLR0912, PLR0915, PLR0917  (one loop, by design)
             if counts_searches:
                 pool.search_calls += 1
             if kind == BRIEF and not numbers_objects and name not in named:
-                # Rules 1.7 and 2.2 undo each other: what is freed at once becomes again the block
-                # that was found, for that had no free neighbour.  One step in five of a training
-                # program is of such a pair.
-                next(coming)
+                # A free right after its malloc undoes the split (1.7, 2.2): the block found is free
+                # again, because it had no free neighbour.  Only the records remain.  One step in
+                # five of a training run belongs to such a pair.
+                next(remaining)
                 ptr = tail.ptr
                 is_split = tail.prev is not None or tail.next is not None
                 if rest >= least_rest:
-                    given = rounded
-                    idle = 2 if is_split else 16 * rest + 2
-                    back = 2 if is_split else -16 * rest - 2
+                    block_size = rounded
+                    split_change = OWN if is_split else BYTES * rest + SPLIT
+                    split_undone = OWN if is_split else -BYTES * rest - SPLIT
                 else:
-                    given = whole
-                    idle = -2 if is_split else 0
-                    back = 6 if is_split else 0
+                    block_size = found_size
+                    split_change = OWN_MINUS if is_split else 0
+                    split_undone = OWN_PLUS if is_split else 0
                 if expandable is not None:
-                    idle = back = 0
-                if has_oversize and given >= oversize:
+                    split_change = split_undone = 0
+                if has_oversize and block_size >= oversize:
                     oversize_allocations.decrease(1)
                 tail.requested_size = size
                 tail.gc_base = pool.search_calls
@@ -180,15 +183,15 @@ def play(  # noqa: PLR0912, PLR0915, PLR0917  (one loop, by design)
                 elif places is not None:
                     places.append(ptr)
                     places.append(ptr)
-                sizes.append(given)
-                sizes.append(-given)
+                sizes.append(block_size)
+                sizes.append(-block_size)
                 requests.append(size)
                 requests.append(size)
-                inactive.append(idle + is_small)
-                inactive.append(back + is_small)
+                inactive.append(split_change + is_small)
+                inactive.append(split_undone + is_small)
                 continue
             if rest >= least_rest:
-                # Rule 1.7, twice: a new object for the front; the old one becomes the tail.
+                # Rule 1.7 (also in heap.py): a new object for the front; the old one is the tail.
                 ptr, prev = tail.ptr, tail.prev
                 if spare:
                     block = spare.pop()
@@ -209,183 +212,186 @@ def play(  # noqa: PLR0912, PLR0915, PLR0917  (one loop, by design)
                 ptr += rounded
                 tail.ptr = ptr
                 tail.size = rest
-                # The tail is smaller than what was found, so it goes no further back.  Its age is
-                # never asked: garbage collection looks at whole segments.
+                # The tail is smaller than the block found, so it can only move to the front.  Its
+                # gc_base may be stale: garbage collection ignores blocks of split segments.
                 key = tail.key = tail.key - rounded * step
                 if at and keys[at - 1] > key:
                     del keys[at]
-                    del found[at]
+                    del blocks[at]
                     at = find(keys, key, 0, at)
                     if is_long:
                         keys[at:at] = (key,)
-                        found[at:at] = (tail,)
+                        blocks[at:at] = (tail,)
                     else:
                         keys.insert(at, key)
-                        found.insert(at, tail)
+                        blocks.insert(at, tail)
                 else:
                     keys[at] = key
-                idle = 2
+                split_change = OWN
                 if prev is not None:
                     prev.next = block
                 elif tail.next is None:
-                    idle = 16 * rest + 2
+                    split_change = BYTES * rest + SPLIT
             else:
                 del keys[at]
-                del found[at]
+                del blocks[at]
                 block = tail
                 block.key = 0
-                rounded = whole
+                rounded = found_size
                 is_split = block.prev is not None or block.next is not None
-                idle = -2 if is_split else 0
+                split_change = OWN_MINUS if is_split else 0
             block.allocated = True
             block.requested_size = size
             named[name] = block
             if history is not None:
-                # Rule 6.2, twice: what a request leaves in the history.
+                # Rule 6.2 (also in heap.py): the history entry of a request.
                 history.append(TraceEntry("alloc", block.ptr, size, stream, pool.id))
             elif places is not None:
                 places.append(block.ptr)
             sizes.append(rounded)
             requests.append(size)
-            inactive.append(idle + is_small if expandable is None else is_small)
+            inactive.append(split_change + is_small if expandable is None else is_small)
         elif kind == FREE:
             freed = named.pop(name, None)
             if freed is None:
-                left = kind, name, size, stream
+                declined = kind, name, size, stream
                 break
-            block, given = freed, freed.size
+            block, block_size = freed, freed.size
             if block.stream_uses is not None or (
                 places is not None and (block.requested_size != size or block.stream != stream)
             ):
                 named[name] = block
-                left = kind, name, size, stream
+                declined = kind, name, size, stream
                 break
-            if has_oversize and given >= oversize:
+            if has_oversize and block_size >= oversize:
                 oversize_allocations.decrease(1)
             pool, ptr = block.pool, block.ptr
             free = block.free
-            keys, found = free.keys, free.blocks
+            keys, blocks = free.keys, free.blocks
             block.allocated = False
             if history is not None:
-                # Rule 6.2, twice: what a free leaves that waits for nothing.
+                # Rule 6.2 (also in heap.py): the history entries of a free.
                 requested = block.requested_size
                 history.append(TraceEntry("free_requested", ptr, requested, block.stream, pool.id))
                 history.append(TraceEntry("free_completed", ptr, requested, block.stream, pool.id))
             elif places is not None:
                 places.append(ptr)
-            # Rule 2.2, twice: merge with both neighbours; `at` is where the last of them was found.
-            merged, idle, at = given, 6, -1
+            # Rule 2.2 (also in heap.py): merge with both neighbours.  `at` is the index of the
+            # neighbour whose entry the merged block will replace, -1 without one.
+            merged, split_change, at = block_size, OWN_PLUS, -1
             other = block.next
             if other is not None and other.key:
                 key = other.key
                 at = find(keys, key)
                 other.key = 0
                 merged += other.size
-                idle = 2
+                split_change = OWN
                 after = block.next = other.next
                 if after is not None:
                     after.prev = block
-                if other.is_ours:
+                if other.is_reusable:
                     spare.append(other)
             other = block.prev
             if other is not None and other.key:
                 if at >= 0:
                     del keys[at]
-                    del found[at]
+                    del blocks[at]
                 key = other.key
                 at = find(keys, key)
                 other.key = 0
                 key += merged * unit
                 merged += other.size
-                idle -= 4
+                split_change -= OWN_STEP
                 block.ptr = other.ptr
                 before = block.prev = other.prev
                 if before is not None:
                     before.next = block
-                if other.is_ours:
+                if other.is_reusable:
                     spare.append(other)
             elif at >= 0:
-                key += given * step
+                key += block_size * step
             else:
-                key = given * unit + (block.rank + ptr)
+                key = block_size * unit + (block.rank + ptr)
             if numbers_objects:
                 key = merged * unit + block.rank
             block.size = merged
             block.key = key
             if at >= 0 and (at + 1 == len(keys) or keys[at + 1] > key):
-                # Larger than the neighbour whose place it takes, so that it goes no further front.
+                # The merged block is larger than that neighbour, so it can only move to the back.
                 keys[at] = key
-                found[at] = block
+                blocks[at] = block
             else:
                 if at >= 0:
                     del keys[at]
-                    del found[at]
+                    del blocks[at]
                 at = find(keys, key)
                 if is_long:
                     keys[at:at] = (key,)
-                    found[at:at] = (block,)
+                    blocks[at:at] = (block,)
                 else:
                     keys.insert(at, key)
-                    found.insert(at, block)
+                    blocks.insert(at, block)
             block.gc_base = pool.search_calls
             if block.expandable is not None:
-                idle = 0
+                split_change = 0
             elif block.prev is None and block.next is None:
-                idle = 16 * (given - merged) + (idle - 6) // 2
-            sizes.append(-given)
+                # A whole segment is not split: the neighbours' bytes leave inactive split.
+                splits = (split_change - OWN_PLUS) // OWN_STEP
+                split_change = BYTES * (block_size - merged) + SPLIT * splits
+            sizes.append(-block_size)
             requests.append(block.requested_size)
-            inactive.append(idle + 1 if pool.is_small else idle)
+            inactive.append(split_change + 1 if pool.is_small else split_change)
         elif kind == FREE_REQUESTED:
-            asked = named.pop(name, None)
-            if asked is None:
-                left = kind, name, size, stream
+            suspended = named.pop(name, None)
+            if suspended is None:
+                declined = kind, name, size, stream
                 break
             if places is not None:
-                if asked.requested_size != size or asked.stream != stream:
-                    named[name] = asked
-                    left = kind, name, size, stream
+                if suspended.requested_size != size or suspended.stream != stream:
+                    named[name] = suspended
+                    declined = kind, name, size, stream
                     break
-                places.append(asked.ptr)
-            if has_oversize and asked.size >= oversize:
+                places.append(suspended.ptr)
+            if has_oversize and suspended.size >= oversize:
                 oversize_allocations.decrease(1)
-            asked.allocated = False
-            waiting[name] = pending.add_requested(asked)
+            suspended.allocated = False
+            waiting[name] = pending.add_requested(suspended)
             moved += sizes[n_before:]
-            moved.append(-asked.size)
+            moved.append(-suspended.size)
             n_before = len(sizes)
         elif kind == FREE_COMPLETED:
             waited = waiting.pop(name, None)
             if waited is None:
-                left = kind, name, size, stream
+                declined = kind, name, size, stream
                 break
             if places is not None:
                 held = waited.block
                 if held is None or held.requested_size != size or held.stream != stream:
                     waiting[name] = waited
-                    left = kind, name, size, stream
+                    declined = kind, name, size, stream
                     break
                 places.append(held.ptr)
             moved += sizes[n_before:]
-            pending.complete(waited)  # which may fold the journal
+            pending.complete(waited)  # may fold the journal, which empties `sizes`
             moved.append(0)
             n_before = len(sizes)
         else:
-            left = kind, name, size, stream
+            declined = kind, name, size, stream
             break
     moved += sizes[n_before:]
     del spare[MAX_SPARE:]
     if len(sizes) > FOLD_AT:
         stats.fold()
-    return left
+    return declined
 
 
 def plain_pools(
     heap: Heap, private: PrivatePools, pending: PendingFrees
 ) -> tuple[BlockPool, BlockPool] | None:
-    """The small and the large pool that requests go to; None where more than plain rules may apply.
+    """Return the small and the large pool that serve requests now, or None if none are plain.
 
-    Plain: a request below max_split_size comes down to the best fit, or the hole with the least
-    room, and a split, and a free without streams to wait for to a merge.
+    The plain rules are best fit, the least expandable size, split and merge.  Not plain are polled
+    events, scopes of one stream, pools without splitting, and expandable blocks among others.
     """
     if IS_COMPILED and heap.layout.is_wide:
         return None
@@ -394,5 +400,5 @@ def plain_pools(
         return None
     if not private.scopes:
         return heap.small, heap.large
-    owner = private.plain_target()
+    owner = private.plain_pool()
     return None if owner is None else (owner.small, owner.large)

@@ -1,8 +1,8 @@
-"""The order in which upstream walks its hash maps.
+"""Iteration order of upstream's hash maps.
 
-Rule: Fibonacci hashing of the key into B slots (a power of two, at least 4, at most half
-full), robin-hood displacement, no wrap-around; walked from slot 0 up.  Erasing shifts the
-following displaced entries back.  Source: semantics 2.3, 12.1, 12.2.
+Fibonacci hashing of the key into slots (a power of two, at least 4, at most half full) with
+robin-hood displacement and without wrap-around; iteration starts at slot 0.  Erasing a key shifts
+the displaced keys behind it back by one slot.  Source: semantics 2.3, 12.1, 12.2.
 """
 
 from __future__ import annotations
@@ -12,29 +12,28 @@ from typing import Generic, TypeVar
 
 __all__ = ["HashOrder", "pool_hash", "stream_hash"]
 
-_GOLDEN = 11400714819323198485
+_GOLDEN = 11400714819323198485  # 2**64 divided by the golden ratio, as in upstream
 _WORD = (1 << 64) - 1
 _STREAM_ID = (1 << 48) - 1
 _MIN_SLOTS = 4
-_CUDA = 1
+_CUDA = 1  # c10::DeviceType::CUDA
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
 def stream_hash(device: int) -> Callable[[int], int]:
-    """The hash of a stream of `device` by its raw handle; 0 is the default stream."""
+    """Return the hash function for raw stream handles of `device`; 0 is the default stream."""
     high = _CUDA << 56 | device << 48
     return lambda stream: high | stream & _STREAM_ID
 
 
 def pool_hash(pool_id: tuple[int, int]) -> int:
-    """The hash of a private pool's id."""
     return pool_id[0] or pool_id[1]
 
 
 class HashOrder(Generic[K, V]):
-    """A map walked in the order of upstream's hash table.
+    """Map that iterates in the order of upstream's hash table.
 
     Mirrors: ska::flat_hash_map
     """
@@ -57,7 +56,7 @@ class HashOrder(Generic[K, V]):
         return self._values[key]
 
     def __iter__(self) -> Iterator[K]:
-        """The keys in table order, as it stands when the walk begins."""
+        """Iterate over the keys in table order, unaffected by changes on the way."""
         return iter([slot[1] for slot in self._slots if slot is not None])
 
     def get(self, key: K) -> V | None:
@@ -88,7 +87,7 @@ class HashOrder(Generic[K, V]):
 
         When a displaced key reaches the longest distance, it takes the slot of the first key that
         was displaced, and `key` leaves the table again.  The other displaced keys stay where they
-        moved, so the order in which growth reinserts the keys has changed.
+        moved, so that growth reinserts the keys in another order.
         """
         n_buckets = 1 << self._bits
         if 2 * (len(self._values) + 1) > n_buckets:

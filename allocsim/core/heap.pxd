@@ -1,5 +1,6 @@
 from allocsim.core.block cimport Block
-from allocsim.core.pool cimport BlockPool, KeyLayout
+from allocsim.core.pool cimport BlockPool
+from allocsim.core.sort_key cimport KeyLayout
 from allocsim.core.stats cimport DeviceStats
 
 
@@ -14,9 +15,9 @@ cdef class Heap:
     cdef public KeyLayout layout
     cdef public long long reserved
     cdef public object _counter, _next_place
-    cpdef Block take_free(self, BlockPool pool, unsigned long long stream, size, bint expandable)
-    cpdef Block hand_out(
+    cpdef Block get_free_block(self, BlockPool pool, unsigned long long stream, size, bint expandable)
+    cpdef Block alloc_found_block(
         self, Block block, long long size, long long requested, bint expandable, bint may_split=*
     )
     cpdef free_now(self, Block block)
-    cpdef tuple merge_and_pool(self, Block block)
+    cpdef tuple free_block(self, Block block)

@@ -1,13 +1,14 @@
-"""Segments, their blocks and the pools of free ones: what a request or a free does to them.
+"""Segments, blocks and pools, and the effect of a request or a free on them.
 
 Rules, each with its section of the semantics:
-1. Best fit per stream; a candidate that is refused ends the search (1.5, 1.6).
-2. A split makes a new object of the front; the old object becomes the tail (1.7).
-3. A freed block absorbs its free neighbours and survives; between two mapped or two unmapped
-   neighbours only (2.2).
-4. Memory comes from and goes back to the driver in whole segments (1.8, 2.5); expandable ones
-   are in mapping.py.
-5. Every action leaves its entry in the trace, in upstream's order (6.2).
+1. Best fit per stream; if the candidate is refused, the search ends (1.5, 1.6).
+2. A split makes a new object for the front; the old object becomes the tail (1.7).
+3. A freed block absorbs its free neighbours; mapped and unmapped blocks do not merge (2.2).
+4. Memory comes from and returns to the driver in whole segments (1.8, 2.5); expandable segments are
+   in mapping.py.
+5. Every action records its entry in the trace, in upstream's order (6.2).
+
+Long because these rules share one state.
 """
 
 from __future__ import annotations
@@ -22,15 +23,13 @@ from allocsim.core.constants import MIN_BLOCK_SIZE, UNLIMITED
 from allocsim.core.device import Device
 from allocsim.core.history import TraceEntry, Witnessed, Work
 from allocsim.core.pool import (
-    NARROW_PLACES,
-    RANKS,
     BlockPool,
-    KeyLayout,
     PrivatePool,
-    least_room,
+    least_expandable_size,
     next_not_expandable,
 )
 from allocsim.core.releases import FreeBlockOrder, Release
+from allocsim.core.sort_key import NARROW_PLACES, RANK_MASK, KeyLayout
 from allocsim.core.stats import DeviceStats
 from allocsim.errors import UndefinedBehaviorError, UpstreamAssertionError
 from allocsim.state import PoolId
@@ -40,17 +39,21 @@ __all__ = ["Heap"]
 
 
 class Heap:
-    """The memory of one device and the rules by which it is cut up and put together.
+    """Memory of one device, with the rules that split and merge it.
 
-    reserved: bytes from the driver.  limit: what a memory fraction allows, None without one.
-    live, named, pending: each active block is in one of them: allocated ones by address, or by
-    the name that the caller has for them, and those that wait for the end of their free.
-    trace: the history, None if none is kept.  work: what is being done; witnessed: entries with
-    it, None while nobody asks.  pools: all of them, private ones too.
-    rounded_sizes: what requests are rounded to.
-    made_expandable: whether an expandable segment was ever made.
-    numbers_objects: the release orders free blocks by the age of their objects.
-    spare: block objects that nobody can hold any more, to be used again by fast_path.py.
+    reserved: bytes obtained from the driver.
+    limit: bytes that a memory fraction allows, None without one.
+    live: allocated blocks by address, except named ones.
+    named: allocated blocks by the name that replay steps use.
+    pending: blocks that wait for the completion of their free, by address.
+    pools: small and large pools, including private ones.
+    trace: the history, None if none is kept.
+    work: what the allocator is doing.
+    witnessed: history entries with `work`, None while no caller wants them.
+    rounded_sizes: cache of rounded request sizes.
+    made_expandable: True if an expandable segment was ever made.
+    numbers_objects: True if the release orders free blocks by the age of their objects.
+    spare: unused block objects that fast_path.py may reuse.
     """
 
     __slots__ = (
@@ -84,7 +87,7 @@ class Heap:
         self.use(config)
 
     def use(self, config: AllocatorConfig) -> None:
-        """Put settings in force."""
+        """Apply settings."""
         self.config = config
         self.rounded_sizes = RoundedSizes(config)
         if not config.rounds_to_quantum:
@@ -93,18 +96,18 @@ class Heap:
     # -- pools and the order of their blocks -----------------------------------------------
 
     def new_private_pool(self, pool_id: PoolId) -> PrivatePool:
-        """The pools of a CUDA graph or a MemPool."""
+        """Create the pools of a CUDA graph or a MemPool."""
         pool = PrivatePool(pool_id, self.layout)
         self.pools += pool.small, pool.large
         return pool
 
     def forget_private_pool(self, pool: PrivatePool) -> None:
-        """Nothing is left in it."""
+        """Remove the pools of an empty private pool."""
         self.pools.remove(pool.small)
         self.pools.remove(pool.large)
 
     def widen_keys(self) -> None:
-        """Let keys hold any size and any place; addresses are their own places from then on."""
+        """Let keys hold any size and place; from then on addresses are places."""
         if self.layout.is_wide:
             return
         self.layout.widen()
@@ -112,11 +115,13 @@ class Heap:
             for block in self._blocks():
                 block.rank = 0
         for pool in self.pools:
-            pool.key_again()
+            pool.rebuild_keys()
 
     def _close_gaps(self) -> None:
-        """Give the segments that there are the first places, in the order that theirs have: those
-        of segments that went back to the driver are given again."""
+        """Renumber the places of all segments from 0, in the same order.
+
+        This frees the places of released segments.
+        """
         place = self.layout.place
         firsts = [block for block in self._blocks() if block.prev is None]
         firsts.sort(key=lambda block: place(block.rank, block.ptr))
@@ -125,100 +130,109 @@ class Heap:
             change = end - place(first.rank, first.ptr)
             block: Block | None = first
             while block is not None:
-                block.rank = (block.rank + change) & RANKS
+                block.rank = (block.rank + change) & RANK_MASK
                 end += block.size
                 block = block.next
         self._next_place = end
         for pool in self.pools:
-            pool.key_again()
+            pool.rebuild_keys()
 
     def _blocks(self) -> Iterator[Block]:
-        """Every block of every segment."""
         return chain(self.active, *self.pools, *(pool.unmapped for pool in self.pools))
 
     # -- blocks and their identity -------------------------------------------------------
 
     def new_block(self, ptr: int, size: int, pool: BlockPool, stream: int, rank: int) -> Block:
-        """A fresh object.  `rank` is that of its segment; 2.12 numbers every object instead."""
+        """Create a block; `rank` is that of its segment, but 2.12 numbers every object."""
         if self.numbers_objects:
             rank = self.next_rank()
         return Block(ptr, size, stream, pool, rank)
 
     def next_rank(self) -> int:
-        """The number of a new object."""
+        """Return the number of a new object."""
         self._counter += 1
         return self._counter
 
     def new_segment_rank(self, base: int, size: int) -> int:
-        """What every piece of a new segment adds to its address for its place among equals."""
+        """Return the rank of the blocks of a new segment.
+
+        Rank plus address is a block's place among free blocks of equal size.
+        """
         if self.release.free_block_order is FreeBlockOrder.SEGMENT:
             if self._next_place + size > NARROW_PLACES and not self.layout.is_wide:
                 self._close_gaps()
-            rank = self._next_place - base  # behind the places of all segments before
+            rank = self._next_place - base  # after the places of all earlier segments
             self._next_place += size
-            self.hold_place(rank + base, size)
-            return rank & RANKS
-        # An address: that to come, where one is about to be dictated.
+            self.ensure_keys_fit(rank + base, size)
+            return rank & RANK_MASK
+        # Places are addresses.  If one is dictated, the segment will have that address.
         base = base if (there := self.device.dictated) is None else there
-        self.hold_place(base - self.layout.origin(base), size)
-        return -self.layout.origin(base) & RANKS
+        self.ensure_keys_fit(base - self.layout.origin(base), size)
+        return -self.layout.origin(base) & RANK_MASK
 
-    def hold_place(self, place: int, size: int) -> None:
-        """Let keys hold the free blocks of a segment that begins at this place."""
+    def ensure_keys_fit(self, place: int, size: int) -> None:
+        """Widen the keys if they cannot hold the blocks of a segment at this place."""
         largest = min(size, self.device.total + self.device.host_memory)
         if not self.layout.takes(place, size, largest):
             self.widen_keys()
 
     @property
     def active(self) -> tuple[Block, ...]:
-        """Every block that is allocated or waits for the end of its free."""
+        """Blocks that are allocated or wait for the completion of their free."""
         return *self.live.values(), *self.named.values(), *self.pending.values()
 
     def allocated_at(self, ptr: int) -> Block | None:
-        """The allocated block that begins at `ptr`, whatever the caller calls it."""
+        """Return the allocated block that begins at `ptr`, named or not, or None."""
         named = (block for block in self.named.values() if block.ptr == ptr)
         return self.live.get(ptr) or next(named, None)
 
     def record(self, action: str, address: int, size: int, stream: int, pool: BlockPool) -> None:
-        """Append to the trace, if one is kept."""
+        """Append an entry to the trace, if one is kept."""
         if self.trace is not None:
             entry = TraceEntry(action, address, size, stream, pool.id)
             self.trace.append(entry)
             if self.witnessed is not None:
                 self.witnessed.append(Witnessed(entry, self.work, self.reserved, self.device.free))
 
-    # -- finding and handing out ---------------------------------------------------------
+    # -- allocating ----------------------------------------------------------------------
 
     @property
     def collects_garbage(self) -> bool:
-        """Whether searches are counted: a limit and a threshold are set (1.9)."""
+        """True if a limit and a threshold are set, so that searches are counted (1.9)."""
         return self.limit is not None and self.config.garbage_collection_threshold > 0
 
-    def take_free(self, pool: BlockPool, stream: int, size: int, expandable: bool) -> Block | None:
-        """The free block for a rounded `size`, taken out of its pool; None: a miss.
+    def get_free_block(
+        self, pool: BlockPool, stream: int, size: int, expandable: bool
+    ) -> Block | None:
+        """Remove the best fit for a rounded `size` from its pool and return it, or None.
 
         expandable: expandable segments are active for this request, so their blocks may serve it.
-
-        Mirrors: get_free_block
         """
         config = self.config
         if self.collects_garbage:
+            # Every search ages the free blocks of the pool, even if it finds none (1.9).
             pool.search_calls += 1
-        # Rule 1.5, twice: best fit.
+        # Rule 1.5 (also in fast_path.py): best fit.
         free = pool.of(stream)
+        # A key without a place is below all keys of its size, so this is the first block of the
+        # smallest size that fits.
         at = find(free.keys, size << pool.layout.size_shift)
         if at == len(free.keys):
             return None
         block = free.blocks[at]
         if block.expandable is not None:
-            # Rule 4.4, twice: the hole with the least room.
+            # Rule 4.4 (also in fast_path.py): the least expandable size.
             blocks = free.blocks
-            at = least_room(blocks, at) if expandable else next_not_expandable(blocks, at)
+            at = (
+                least_expandable_size(blocks, at) if expandable else next_not_expandable(blocks, at)
+            )
             if at < 0:
                 return None
             block = blocks[at]
-        # Rule 1.6, twice: too good for the request, or too long for it.
+        # Rule 1.6 (also in fast_path.py): an oversize block serves no normal request, and no
+        # request that leaves too much of it.
         oversize = config.max_split_size
+        # A refused candidate ends the search: upstream does not look at the next block.
         if oversize != UNLIMITED:
             if size < oversize <= block.size:
                 return None
@@ -227,26 +241,30 @@ class Heap:
         free.take(at)
         return block
 
-    def hand_out(
+    def alloc_found_block(
         self, block: Block, size: int, requested: int, expandable: bool, may_split: bool = True
     ) -> Block:
-        """Allocate the first `size` bytes of a block in no pool; split off the rest if it may be.
+        """Allocate the first `size` bytes of a block that is in no pool.
 
-        expandable: expandable segments are active, so large blocks split down to 512 bytes too.
-        Returns the block handed out, which is longer than `size` where it was not split.
+        The rest is split off if it is large enough and `may_split` is True.
+        expandable: expandable segments are active, so large blocks are split down to 512 bytes as
+        well.
+        Returns the allocated block, which is longer than `size` if it was not split.
 
-        Mirrors: alloc_found_block, should_split
+        Mirrors: should_split
         """
         pool = block.pool
-        splits = split_bytes = 0
+        splits = split_bytes = 0  # changes of the statistic inactive_split
         rest = block.size - size
+        # Upstream's should_split: other large blocks must leave more than 1 MiB, and oversize
+        # requests get the whole block.
         if pool.is_small or expandable:
             split = may_split and rest >= MIN_BLOCK_SIZE
         else:
             split = may_split and rest >= pool.least_rest and size < self.config.max_split_size
         was_split = block.prev is not None or block.next is not None
         if split:
-            # Rule 1.7, twice: a new object for the front; the old one becomes the tail.
+            # Rule 1.7 (also in fast_path.py): a new object for the front; the old one is the tail.
             tail = block
             rank = self.next_rank() if self.numbers_objects else tail.rank
             block = Block(tail.ptr, size, tail.stream, pool, rank)
@@ -255,16 +273,19 @@ class Heap:
             tail.ptr += size
             tail.size = rest
             pool.insert(tail)
+            # A block that already shared its segment was inactive split as a whole; only its front
+            # leaves.  Otherwise the tail becomes inactive split.
             splits, split_bytes = (0, -size) if was_split else (1, rest)
         elif was_split:
             splits, split_bytes = -1, -block.size
         if block.expandable is not None:
+            # Upstream leaves expandable blocks out of inactive_split.
             splits = split_bytes = 0
         block.allocated = True
         block.requested_size = requested
         self.live[block.ptr] = block
         if self.trace is not None:
-            # Rule 6.2, twice: what a request leaves in the history.
+            # Rule 6.2 (also in fast_path.py): the history entry of a request.
             self.record("alloc", block.ptr, requested, block.stream, pool)
         self.stats.note(pool.is_small, block.size, requested, splits, split_bytes)
         if block.size >= self.config.max_split_size:
@@ -274,44 +295,48 @@ class Heap:
     # -- freeing -------------------------------------------------------------------------
 
     def free_now(self, block: Block) -> None:
-        """Make an allocated block free, no stream being waited for."""
+        """Free an allocated block without waiting for a stream."""
         requested, size = block.requested_size, block.size
         if self.trace is not None:
-            # Rule 6.2, twice: what a free leaves that waits for nothing.
+            # Rule 6.2 (also in fast_path.py): the history entries of a free.
             self.record("free_requested", block.ptr, requested, block.stream, block.pool)
             self.record("free_completed", block.ptr, requested, block.stream, block.pool)
-        splits, split_bytes = self.merge_and_pool(block)
+        splits, split_bytes = self.free_block(block)
         self.stats.note(block.pool.is_small, -size, requested, splits, split_bytes)
 
     def free_later(self, block: Block) -> None:
-        """Mark an allocated block as freed by its user; it stays active."""
+        """Mark an allocated block as freed by the user; it stays active."""
         self.record("free_requested", block.ptr, block.requested_size, block.stream, block.pool)
         self.stats.free_requested(block.pool.is_small, block.size)
         self.pending[block.ptr] = block
-        block.is_ours = False
+        # An event queue or a RequestedFree refers to the object from now on.
+        block.is_reusable = False
 
     def complete_free(self, block: Block) -> None:
-        """Make a pending block free.
+        """Complete the free of a pending block.
 
         Mirrors: free_block
         """
         del self.pending[block.ptr]
         requested, size = block.requested_size, block.size
         self.record("free_completed", block.ptr, requested, block.stream, block.pool)
-        splits, split_bytes = self.merge_and_pool(block)
+        splits, split_bytes = self.free_block(block)
         self.stats.free_completed(block.pool.is_small, size, requested, splits, split_bytes)
 
-    def merge_and_pool(self, block: Block) -> tuple[int, int]:
-        """Merge with the neighbours, enter the free blocks; the net change of inactive_split.
+    def free_block(self, block: Block) -> tuple[int, int]:
+        """Merge a block with its free neighbours and insert it into its pool.
 
-        Mirrors: free_block, try_merge_blocks
+        Returns the changes of the inactive split blocks and bytes.
+
+        Mirrors: try_merge_blocks
         """
-        # Rule 2.2, twice: merge with both neighbours.
+        # Rule 2.2 (also in fast_path.py): merge with both neighbours.
+        # The object of the freed block survives; in 2.12 the age of objects decides ties (1.5).
         splits = 0
         split_bytes = 0
         pool = block.pool
         prev = block.prev
-        if prev is not None and prev.key:
+        if prev is not None and prev.key:  # only free blocks have a key
             splits -= 1
             split_bytes -= prev.size
             pool.remove(prev)
@@ -332,23 +357,20 @@ class Heap:
 
     # -- segments from cudaMalloc --------------------------------------------------------
 
-    def allocate_segment(self, pool: BlockPool, stream: int, size: int) -> Block | None:
-        """A segment of `size` bytes as one block in no pool; None: the driver refused."""
+    def alloc_segment(self, pool: BlockPool, stream: int, size: int) -> Block | None:
+        """Obtain a segment of `size` bytes as one block in no pool; None if the driver refuses."""
         address = self.device.cuda_malloc(size)
         if address is None:
             return None
-        self.count_driver(pool, size, +1)
+        self.count_reserved(pool, size, +1)
         self.stats.num_device_alloc += 1
         if pool.owner is not None:
             pool.owner.segment_count += 1
         self.record("segment_alloc", address, size, stream, pool)
         return self.new_block(address, size, pool, stream, self.new_segment_rank(address, size))
 
-    def release_segment(self, block: Block) -> None:
-        """cudaFree the segment that a free, unsplit block is.
-
-        Mirrors: release_block
-        """
+    def release_block(self, block: Block) -> None:
+        """Release the segment of a free, unsplit block with cudaFree."""
         if block.is_split:
             raise UndefinedBehaviorError(
                 f"max_split_size_mb was lowered below a split block of {format_size(block.size)}; "
@@ -356,39 +378,41 @@ class Heap:
             )
         pool = block.pool
         self.record("segment_free", block.ptr, block.size, block.stream, pool)
-        self.refuse_uncounted(pool)
+        # Upstream records the entry before it asserts.
+        self.check_segment_count(pool)
         pool.remove(block)
         self.device.cuda_free(block.ptr)
-        self.count_driver(pool, -block.size, -1)
+        self.count_reserved(pool, -block.size, -1)
         self.stats.num_device_free += 1
         if pool.owner is not None:
             pool.owner.segment_count -= 1
 
-    def refuse_uncounted(self, pool: BlockPool) -> None:
-        """Segments that mapping and unmapping have miscounted end in an assertion (12.6)."""
+    def check_segment_count(self, pool: BlockPool) -> None:
+        """Raise if mapping and unmapping made the segment count too low (12.6)."""
         if pool.owner is not None and pool.owner.segment_count <= 0:
             raise UpstreamAssertionError("the segment count of a private pool fell below zero")
 
-    def count_driver(self, pool: BlockPool, size: int, segments: int = 0) -> None:
-        """Count bytes from the driver (negative: given back), and whole segments by cudaMalloc."""
+    def count_reserved(self, pool: BlockPool, size: int, segments: int = 0) -> None:
+        """Count bytes and cudaMalloc segments obtained from the driver (negative: released)."""
         self.reserved += size
-        self.stats.reserved(pool.is_small, size, pool.id)
+        self.stats.count_reserved(pool.is_small, size, pool.id)
         if segments:
-            self.stats.segments(pool.is_small, segments)
+            self.stats.count_segments(pool.is_small, segments)
+            # The threshold in force now, not the one when the segment was made.
             if abs(size) >= self.config.max_split_size:
                 self.stats.oversize_segments.move(segments)
 
-    # -- what existed before -------------------------------------------------------------
+    # -- blocks from before the simulation -----------------------------------------------
 
     def count_segment(self, pool: BlockPool, size: int) -> None:
-        """Count a segment that a recording found in place."""
-        self.count_driver(pool, size, +1)
+        """Count a segment that existed before the simulation."""
+        self.count_reserved(pool, size, +1)
         if pool.owner is not None:
             pool.owner.segment_count += 1
 
     def count_planted(self, block: Block) -> None:
-        """Count a block that a recording found in place."""
-        self.stats.planted(
+        """Count a block that existed before the simulation."""
+        self.stats.count_planted(
             block.pool.is_small,
             block.size,
             requested=block.requested_size,

@@ -1,8 +1,8 @@
-"""The entries that an allocator records, and what it was doing when it recorded each.
+"""Entries of the recorded history, and the allocator's work behind each.
 
-Rule: every action leaves its entry, in upstream's order (6.2).  What the allocator was doing is
-noted by the model itself while somebody asks, so that a release by garbage collection and one by a
-retry are told apart for certain.  Source: semantics 6.1, 6.2.
+Every action records an entry, in upstream's order.  The model notes its own work while a caller
+wants it, so that a release by garbage collection and a release by a retry are distinguishable.
+Source: semantics 6.1, 6.2.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ __all__ = ["TraceEntry", "Witnessed", "Work"]
 
 
 class TraceEntry(NamedTuple):
-    """One row of the recorded history.  `address` is the device's free bytes for `oom`.
+    """Row of the recorded history.
 
-    Mirrors: TraceEntry
+    address: free bytes of the device if the action is `oom`.
     """
 
     action: str
@@ -29,7 +29,7 @@ class TraceEntry(NamedTuple):
 
 
 class Work(Enum):
-    """What an allocator is doing."""
+    """Kind of work that an allocator is doing."""
 
     REQUEST = "request"
     POLL = "poll"
@@ -41,7 +41,7 @@ class Work(Enum):
 
 
 class Witnessed(NamedTuple):
-    """An entry, and the circumstances in which it was recorded; bytes."""
+    """History entry with the state of the allocator when it was recorded, in bytes."""
 
     entry: TraceEntry
     work: Work

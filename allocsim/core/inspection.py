@@ -1,7 +1,7 @@
-"""What an allocator holds and what a request would find, read off its blocks; nothing is changed.
+"""Read-only queries: the state of an allocator, and what a request would find there.
 
-Rule: whoever explains, measures or draws an allocator looks through these functions and reaches no
-deeper; they tell what is true now and decide nothing.
+Code outside the core that explains, measures or draws an allocator uses these functions and does
+not access its fields.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from allocsim.core.constants import (
 from allocsim.core.device import Device
 from allocsim.core.mapping import find_run
 from allocsim.core.pending import RequestedFree
-from allocsim.core.pool import BlockPool, PrivatePool, least_room, next_not_expandable
+from allocsim.core.pool import BlockPool, PrivatePool, least_expandable_size, next_not_expandable
 from allocsim.core.reclaim import garbage_passes
 from allocsim.core.releases import Overflow
 from allocsim.state import DEFAULT_POOL, PoolId
@@ -46,23 +46,23 @@ __all__ = [
 
 
 def allocated_block(allocator: CachingAllocator, address: int) -> Block | None:
-    """The allocated block that begins at `address`, whatever the caller calls it."""
+    """Return the allocated block that begins at `address`, named or not, or None."""
     return allocator.heap.allocated_at(address)
 
 
 def garbage(allocator: CachingAllocator) -> Iterator[list[Block]]:
-    """The blocks that each pass of a garbage collection would release now, in order (1.9)."""
+    """Yield the blocks that each pass of a garbage collection would release now (1.9)."""
     return garbage_passes(allocator.heap.large)
 
 
 def free_blocks(allocator: CachingAllocator) -> Iterator[Block]:
-    """Every free mapped block, pool by pool in key order."""
+    """Yield every free mapped block, pool by pool in key order."""
     for pool in allocator.heap.pools:
         yield from pool
 
 
 def handle_sizes(allocator: CachingAllocator) -> dict[int, int]:
-    """By the address of a mapped range of an expandable segment, the size of its handles."""
+    """Return the handle size of each mapped range of an expandable segment, by address."""
     sizes = {}
     for block in (*allocator.heap.active, *free_blocks(allocator)):
         is_head = block.prev is None or not block.prev.mapped
@@ -72,12 +72,12 @@ def handle_sizes(allocator: CachingAllocator) -> dict[int, int]:
 
 
 def returnable_pools(allocator: CachingAllocator) -> frozenset[PoolId]:
-    """The pools whose wholly free memory goes back to the driver when a request fails (2.5)."""
+    """Return the pools whose cached memory is released when a request fails (2.5)."""
     return frozenset((DEFAULT_POOL, *allocator.private_pools.freeable))
 
 
 def returnable_bytes(allocator: CachingAllocator, block: Block) -> int:
-    """Bytes of a free block that the driver could have back without any block in use moving."""
+    """Return the bytes of a free block that the driver could get back as blocks are placed now."""
     owner = block.pool.owner
     if owner is not None and owner.id not in allocator.private_pools.freeable:
         return 0
@@ -87,13 +87,13 @@ def returnable_bytes(allocator: CachingAllocator, block: Block) -> int:
 
 
 def pool_of_requests(allocator: CachingAllocator, stream: int) -> PoolId:
-    """The pool that requests of `stream` go to now (5.2)."""
-    owner = allocator.private_pools.target(stream)
+    """Return the pool that serves requests of `stream` now (5.2)."""
+    owner = allocator.private_pools.get_pool(stream)
     return DEFAULT_POOL if owner is None else owner.id
 
 
 def helping_pools(allocator: CachingAllocator, stream: int) -> tuple[PoolId, ...]:
-    """The pools marked use_on_oom that serve requests of `stream` on a full device (5.6)."""
+    """Return the pools marked use_on_oom that serve `stream` on a full device (5.6)."""
     is_default = pool_of_requests(allocator, stream) == DEFAULT_POOL
     helps = is_default and allocator.release.overflow is not Overflow.NEVER
     return tuple(allocator.private_pools.use_on_oom) if helps else ()
@@ -103,18 +103,19 @@ def helping_pools(allocator: CachingAllocator, stream: int) -> tuple[PoolId, ...
 
 
 def finds_free_block(allocator: CachingAllocator, size: int, stream: int) -> bool:
-    """Whether a request of `size` bytes would be served without the driver (1.5, 1.6).
+    """Return True if a request of `size` bytes would be served by a free block (1.5, 1.6).
 
-    Frees that are under way stay so.  The block is taken and put back, which leaves no trace.
+    Pending frees stay pending.  The block is taken and returned, which leaves no trace.
     """
     heap = allocator.heap
     rounded = heap.config.round_size(size)
     pool = _pool_for(allocator, rounded, stream)
     searches = pool.search_calls
-    block = heap.take_free(pool, stream, rounded, heap.config.expandable_segments)
+    block = heap.get_free_block(pool, stream, rounded, heap.config.expandable_segments)
     pool.search_calls = searches
     if block is None:
         return False
+    # Inserting the block would make it look newly freed.
     base = block.gc_base
     pool.insert(block)
     block.gc_base = base
@@ -122,9 +123,9 @@ def finds_free_block(allocator: CachingAllocator, size: int, stream: int) -> boo
 
 
 def mapped_for(allocator: CachingAllocator, size: int, stream: int) -> int:
-    """Bytes that an expandable segment would map for a request that no free block serves (4.2).
+    """Return the bytes to map for a request that no free block serves (4.2).
 
-    0 where no expandable segment would be asked.
+    0 if no expandable segment would serve it.
     """
     config, rounded = allocator.config, allocator.config.round_size(size)
     pool = _pool_for(allocator, rounded, stream)
@@ -137,7 +138,7 @@ def mapped_for(allocator: CachingAllocator, size: int, stream: int) -> int:
     while block is not None and held < rounded:
         piece = block.size
         if block.expandable is not None and not block.mapped:
-            handle = block.expandable.handle_size  # of the settings that it was made under
+            handle = block.expandable.handle_size  # the settings may have changed since
             piece = min(piece, round_up(min(piece, rounded - held), handle))
             mapped += piece
         held += piece
@@ -146,23 +147,22 @@ def mapped_for(allocator: CachingAllocator, size: int, stream: int) -> int:
 
 
 def _pool_for(allocator: CachingAllocator, rounded: int, stream: int) -> BlockPool:
-    """The pool that serves a request of this rounded size (1.4, 5.2)."""
-    owner = allocator.private_pools.target(stream)
-    halves = allocator.heap if owner is None else owner
-    return halves.small if rounded <= SMALL_SIZE else halves.large
+    owner = allocator.private_pools.get_pool(stream)
+    pools = allocator.heap if owner is None else owner
+    return pools.small if rounded <= SMALL_SIZE else pools.large
 
 
 def _maps(allocator: CachingAllocator, pool: BlockPool) -> bool:
-    """Whether what a pool lacks comes from expandable segments (4.2)."""
+    """Return True if expandable segments supply the memory of a pool (4.2)."""
     is_allowed = pool.owner is None or allocator.release.expandable_private_pools
     return allocator.config.expandable_segments and is_allowed
 
 
 def would_serve(allocator: CachingAllocator, block: Block, size: int, stream: int) -> bool:
-    """Whether a request of `size` bytes would be served by an allocated block, were it free.
+    """Return True if an allocated block would serve a request of `size` bytes, were it free.
 
-    Merged with its neighbours (2.2), it would have to be what is found among the others (1.5, 4.4)
-    and not be too good or too long for the request (1.6).
+    Merged with its free neighbours (2.2), it must be the block found among the others (1.5, 4.4),
+    and neither oversize for the request nor too long (1.6).
     """
     rounded = allocator.config.round_size(size)
     whole = _were_it_free(block)
@@ -171,8 +171,11 @@ def would_serve(allocator: CachingAllocator, block: Block, size: int, stream: in
 
 
 def served_once_free(allocator: CachingAllocator, block: Block, size: int, stream: int) -> bool:
-    """`finds_free_block`, were an allocated block free: what it merges with may then be too good
-    for the request (1.6)."""
+    """Return True if a free block would serve a request, were `block` free.
+
+    The answer may be False although another block fits: the merged block can come first and be
+    refused as oversize (1.6).
+    """
     rounded = allocator.config.round_size(size)
     if not _is_searched(allocator, block, rounded, stream):
         return finds_free_block(allocator, size, stream)
@@ -180,7 +183,7 @@ def served_once_free(allocator: CachingAllocator, block: Block, size: int, strea
 
 
 def _is_searched(allocator: CachingAllocator, block: Block, rounded: int, stream: int) -> bool:
-    """Whether a request would look for a block where this one would be, were it free."""
+    """Return True if a request searches the free blocks of the pool and stream of `block`."""
     is_of_stream = block.stream == stream and block.pool is _pool_for(allocator, rounded, stream)
     return is_of_stream and (block.expandable is None or allocator.config.expandable_segments)
 
@@ -188,20 +191,26 @@ def _is_searched(allocator: CachingAllocator, block: Block, rounded: int, stream
 def _found_beside(
     allocator: CachingAllocator, block: Block, whole: Block, rounded: int
 ) -> Block | None:
-    """What serves a request among the free blocks of `block`'s pool and stream and `whole`, which
-    it would be, were it free; None: nothing does."""
+    """Return the free block that serves a request, or None.
+
+    whole: `block` merged with its free neighbours, searched in place of the neighbours.
+    """
     config, merged = allocator.config, (block.prev, block.next)
     others = (each for each in block.pool.of(block.stream).blocks if each not in merged)
     fitting = (each for each in (whole, *others) if each.size >= rounded)
     found = sorted(fitting, key=block.pool.layout.key_of)
     at = 0 if found else -1
     if found and found[0].expandable is not None:
-        at = least_room(found, 0) if config.expandable_segments else next_not_expandable(found, 0)
+        at = (
+            least_expandable_size(found, 0)
+            if config.expandable_segments
+            else next_not_expandable(found, 0)
+        )
     return found[at] if at >= 0 and config.accepts(rounded, found[at].size) else None
 
 
 def _were_it_free(block: Block) -> Block:
-    """What an allocated block would be once it is free (2.2); in no list and no segment."""
+    """Return the block that an allocated block would become when freed (2.2), not linked."""
     first = last = block
     if block.prev is not None and block.prev.key:
         first = block.prev
@@ -214,25 +223,25 @@ def _were_it_free(block: Block) -> Block:
 
 
 def largest_request(allocator: CachingAllocator, stream: int) -> int:
-    """Bytes of the largest request of `stream` that would succeed now; 0 if none would.
+    """Return the bytes of the largest request of `stream` that would succeed now, or 0.
 
-    Meant for the state that an out-of-memory error leaves; before one, cached segments that the
-    allocator would give back first are not counted.  No search: free blocks, driver and pools that
-    help out say it (1.5, 1.8, 4.4, 5.6).
+    Meant for the state after an out-of-memory error: cached segments that the allocator would
+    release first are not counted.  Computed from free blocks, driver and pools marked use_on_oom,
+    without trying sizes (1.5, 1.8, 4.4, 5.6).
     """
-    owner = allocator.private_pools.target(stream)
-    halves = allocator.heap if owner is None else owner
+    owner = allocator.private_pools.get_pool(stream)
+    pools = allocator.heap if owner is None else owner
     config = allocator.config
     large = max(
-        _in_block(halves.large, stream, config.expandable_segments),
-        _from_driver(allocator, halves.large, stream),
+        _in_block(pools.large, stream, config.expandable_segments),
+        _from_driver(allocator, pools.large, stream),
         *(_in_block(pool.large, stream, expands) for pool, expands in _helping(allocator, owner)),
     )
     if large > SMALL_SIZE:
         return config.largest_raw(large)
     small = max(
-        _in_block(halves.small, stream, config.expandable_segments),
-        _from_driver(allocator, halves.small, stream),
+        _in_block(pools.small, stream, config.expandable_segments),
+        _from_driver(allocator, pools.small, stream),
         *(_in_block(pool.small, stream, expands) for pool, expands in _helping(allocator, owner)),
     )
     return config.largest_raw(min(small, SMALL_SIZE))
@@ -241,7 +250,7 @@ def largest_request(allocator: CachingAllocator, stream: int) -> int:
 def _helping(
     allocator: CachingAllocator, owner: PrivatePool | None
 ) -> list[tuple[PrivatePool, bool]]:
-    """The pools marked use_on_oom, and whether their expandable blocks serve (5.6)."""
+    """Return the pools marked use_on_oom; True if their expandable blocks may serve (5.6)."""
     release, private = allocator.release, allocator.private_pools
     if owner is not None or release.overflow is Overflow.NEVER:
         return []
@@ -250,7 +259,7 @@ def _helping(
 
 
 def _in_block(pool: BlockPool, stream: int, expands: bool) -> int:
-    """The largest free block that serves a request of its own size."""
+    """Return the size of the largest free block that may serve a request."""
     sizes = (
         block.size for block in pool if block.stream == stream and (expands or not block.expandable)
     )
@@ -258,7 +267,7 @@ def _in_block(pool: BlockPool, stream: int, expands: bool) -> int:
 
 
 def _from_driver(allocator: CachingAllocator, pool: BlockPool, stream: int) -> int:
-    """The largest rounded size for which the driver and the limit have memory."""
+    """Return the largest rounded size for which driver and limit have memory."""
     if _maps(allocator, pool):
         return _by_mapping(allocator, pool, stream)
     allowed = allocator.device.left
@@ -276,20 +285,25 @@ def _by_segment(is_small: bool, room: int, large_segment: int) -> int:
 
 
 def _by_mapping(allocator: CachingAllocator, pool: BlockPool, stream: int) -> int:
-    """As the allocator looks: the lowest run of free and unmapped blocks that holds a request."""
+    """Return the largest rounded size that mapping could serve.
+
+    The allocator takes the lowest run of free and unmapped blocks that holds the request, even if a
+    later run needs less new memory.
+    """
     config, device = allocator.config, allocator.device
     within = _within_limit(allocator, pool.is_small)
     best = longest = 0
+    # A run serves only requests that no lower run holds, so its reach counts above `longest`.
     for unmapped in pool.unmapped_of(stream):
         assert unmapped.expandable is not None
-        handle = unmapped.expandable.handle_size  # of the settings that it was made under
+        handle = unmapped.expandable.handle_size  # the settings may have changed since
         left = _mappable(device, handle)
         prev = unmapped.prev
         block: Block | None = prev if prev is not None and not prev.is_active else unmapped
         run = reach = 0
         while block is not None and not block.is_active:
             run += block.size
-            if reach == run - block.size:  # all before is there
+            if reach == run - block.size:  # everything before it can be mapped
                 taken = block.size if block.mapped else min(block.size, left)
                 reach += taken
                 left -= 0 if block.mapped else taken
@@ -305,18 +319,18 @@ def _by_mapping(allocator: CachingAllocator, pool: BlockPool, stream: int) -> in
 
 
 def _mappable(device: Device, handle: int) -> int:
-    """Bytes that the device has left in handles of `handle` bytes; 0 if the driver refuses them."""
+    """Return the bytes that the device can still provide in handles of `handle` bytes."""
     return 0 if handle % PAGE else device.left // handle * handle
 
 
 def _within_limit(allocator: CachingAllocator, is_small: bool) -> int:
-    """The largest rounded size whose ordinary segment the limit would allow."""
+    """Return the largest rounded size whose ordinary segment the limit would allow."""
     limit = allocator.memory_limit
     room = allocator.device.total * 2 if limit is None else limit - allocator.reserved_bytes
     return _by_segment(is_small, room, allocator.config.large_segment_size)
 
 
-# -- where the allocator is --------------------------------------------------------------
+# -- comparing states --------------------------------------------------------------------
 
 
 def fingerprint(
@@ -325,11 +339,14 @@ def fingerprint(
     asked: Mapping[int, int],
     step: int,
 ) -> Hashable:
-    """Where the allocator is before `step`, so that equal values go on alike.
+    """Return a value that is equal for two states from which equal steps have equal effects.
 
-    waiting: frees by name.  asked: for the names of a stretch of steps, the step that asked.
-    Blocks from before the stretch are told by their number alone: no block comes to them, and
-    where one went, what is free or what the stretch holds is no longer the same.
+    waiting: frees by name.
+    asked: for the names of a range of steps, the number of the step that requested the block.
+    step: number of the next step; ages are relative to it.
+
+    Only the number of blocks from before the range counts: none are added, and a block that was
+    freed changes the free blocks or those of the range.
     """
     heap = allocator.heap
     named = heap.named
@@ -356,15 +373,15 @@ def fingerprint(
 
 
 def small_places(allocator: CachingAllocator) -> Hashable:
-    """What is free of the small pool, so that equal values answer the same requests alike.
+    """Return a value that is equal if the small pool answers the same requests alike.
 
-    What is not free lies where the rest leaves room; whose it is decides nothing.
+    Only free and unmapped blocks decide; which blocks occupy the rest has no effect.
     """
     pool = allocator.heap.small
     return _free_keys(pool), tuple((b.stream, b.ptr, b.size) for b in pool.unmapped)
 
 
 def _free_keys(pool: BlockPool) -> tuple[tuple[int, ...], ...]:
-    """The streams that have free blocks, each with the keys of its blocks: size, rank, address."""
+    """Return (stream, keys of its free blocks) of each stream that has free blocks."""
     of_streams = sorted(pool.free.items())
     return tuple((stream, *free.keys) for stream, free in of_streams if free.keys)

@@ -1,9 +1,11 @@
-"""Mapping and unmapping memory of expandable segments, on the heap's blocks.
+"""Mapping and unmapping of expandable segments, on the blocks of the heap.
 
-Rules: a request takes the lowest run of free and unmapped blocks that holds it, maps what is
-missing piece by piece, and keeps the pieces mapped before a failure; the newly mapped block
-survives and absorbs free neighbours; unmapping takes the whole handles inside a free block and
-leaves the pieces around them free.  Source: semantics 4.2, 4.3, 4.6, 12.7 to 12.9.
+- A request takes the lowest run of free and unmapped blocks that holds it and maps the missing
+  parts one by one.  Parts mapped before a failure stay mapped.
+- A newly mapped block absorbs its free neighbours.
+- Unmapping takes the whole handles inside a free block; the parts around them stay free.
+
+Source: semantics 4.2, 4.3, 4.6, 12.7 to 12.9.
 """
 
 from __future__ import annotations
@@ -12,24 +14,25 @@ from allocsim.core.block import Block
 from allocsim.core.constants import SMALL_BUFFER
 from allocsim.core.expandable import ExpandableSegment
 from allocsim.core.heap import Heap
-from allocsim.core.pool import RANKS, BlockPool
+from allocsim.core.pool import BlockPool
 from allocsim.core.releases import FreeBlockOrder
+from allocsim.core.sort_key import RANK_MASK
 from allocsim.errors import UpstreamAssertionError
 from allocsim.units import format_size
 
-__all__ = ["allocate_expandable", "find_run", "new_expandable", "unmap_block"]
+__all__ = ["try_allocate_expandable_block", "find_run", "new_expandable", "unmap_block"]
 
 
-def allocate_expandable(heap: Heap, pool: BlockPool, stream: int, size: int) -> Block | None:
-    """A block of at least `size` bytes in no pool; None: out of memory.
-
-    Mirrors: try_allocate_expandable_block
-    """
-    block = find_run(pool, stream, size) or _new_segment(heap, pool, stream, size)
+def try_allocate_expandable_block(
+    heap: Heap, pool: BlockPool, stream: int, size: int
+) -> Block | None:
+    """Return a mapped block of at least `size` bytes in no pool, or None if out of memory."""
+    block = find_expandable_block(heap, pool, stream, size)
     if block is None:
         return None
     if not block.mapped and not _map_block(heap, block, min(block.size, size)):
         return None
+    # `_map_block` frees `following`, which absorbs `block`: the survivor is `following`.
     while block.size < size:
         following = block.next
         if following is None:
@@ -39,6 +42,8 @@ def allocate_expandable(heap: Heap, pool: BlockPool, stream: int, size: int) -> 
         if not _map_block(heap, following, min(following.size, size - block.size)):
             return None
         block = following
+    # Upstream counts one segment for each such request, and subtracts one for each unmapped range
+    # (5.1).
     pool.remove(block)
     if pool.owner is not None:
         pool.owner.segment_count += 1
@@ -46,26 +51,29 @@ def allocate_expandable(heap: Heap, pool: BlockPool, stream: int, size: int) -> 
 
 
 def _dictated_move(heap: Heap, block: Block) -> int:
-    """How far a segment that is one block, about to be mapped, moves to where the recording has it.
+    """Move a segment of one unmapped block to its dictated address; return the distance.
 
-    Where places are segments' its place among blocks of equal size stays what it was.
+    Where segments are ordered by age, the rank changes so that the place stays the same.
     """
     assert block.expandable is not None
     distance = block.expandable.dictated_move()
     if heap.release.free_block_order is FreeBlockOrder.SEGMENT:
-        block.rank = (block.rank - distance) & RANKS
+        block.rank = (block.rank - distance) & RANK_MASK
     else:
-        heap.hold_place(heap.layout.place(block.rank, block.ptr + distance), block.size)
+        heap.ensure_keys_fit(heap.layout.place(block.rank, block.ptr + distance), block.size)
     return distance
 
 
-def find_run(pool: BlockPool, stream: int, size: int) -> Block | None:
-    """The start of the lowest run of free and unmapped blocks that holds `size`.
+def find_expandable_block(heap: Heap, pool: BlockPool, stream: int, size: int) -> Block | None:
+    """Return the first block of a run that holds `size` bytes, in a new segment if necessary."""
+    return find_run(pool, stream, size) or _new_segment(heap, pool, stream, size)
 
-    Mirrors: find_expandable_block
-    """
+
+def find_run(pool: BlockPool, stream: int, size: int) -> Block | None:
+    """Return the first block of the lowest run of free and unmapped blocks that holds `size`."""
     for unmapped in pool.unmapped_of(stream):
         prev = unmapped.prev
+        # A free mapped block before the unmapped one belongs to the run.
         start = prev if prev is not None and not prev.is_active else unmapped
         run = 0
         block: Block | None = start
@@ -80,7 +88,7 @@ def find_run(pool: BlockPool, stream: int, size: int) -> Block | None:
 def new_expandable(
     heap: Heap, pool: BlockPool, stream: int, base: int | None = None
 ) -> ExpandableSegment:
-    """Address space for a pool and stream under the settings in force, at `base` if given."""
+    """Reserve address space under the current settings, at `base` if given."""
     heap.made_expandable = True
     handle = SMALL_BUFFER if pool.is_small else heap.config.large_segment_size
     reserve = heap.config.expandable_reserve(heap.device.total)
@@ -88,7 +96,6 @@ def new_expandable(
 
 
 def _new_segment(heap: Heap, pool: BlockPool, stream: int, size: int) -> Block | None:
-    """Mirrors: find_expandable_block"""
     segment = new_expandable(heap, pool, stream)
     if segment.size < size and heap.release.short_segment_is_destroyed:
         segment.destroy()
@@ -102,15 +109,13 @@ def _new_segment(heap: Heap, pool: BlockPool, stream: int, size: int) -> Block |
 
 
 def _map_block(heap: Heap, block: Block, size: int) -> bool:
-    """Map the front of an unmapped block and make it free; False: out of memory.
-
-    Mirrors: map_block
-    """
+    """Map the front of an unmapped block and free it; return False if out of memory."""
     assert block.expandable is not None
     pool = block.pool
     mapped = block.expandable.map(size)
     if mapped is None:
         return False
+    # As long as nothing is mapped, the segment may move to its recorded address.
     distance = 0 if block.is_split else _dictated_move(heap, block)
     pool.unmapped.remove(block)
     block.ptr += distance
@@ -122,15 +127,15 @@ def _map_block(heap: Heap, block: Block, size: int) -> bool:
         block.insert_after(rest)
         block.size = mapped
         pool.unmapped.add(rest)
-    heap.merge_and_pool(block)
-    heap.count_driver(pool, mapped)
+    heap.free_block(block)
+    heap.count_reserved(pool, mapped)
     heap.stats.num_device_alloc += 1
+    # The entry has the range that was mapped, not the merged block.
     heap.record("segment_map", start, mapped, block.stream, pool)
     return True
 
 
 def _piece(heap: Heap, whole: Block, ptr: int, size: int) -> Block:
-    """A fresh object for a part of `whole`, in the same expandable segment."""
     piece = heap.new_block(ptr, size, whole.pool, whole.stream, whole.rank)
     piece.expandable = whole.expandable
     return piece
@@ -139,9 +144,9 @@ def _piece(heap: Heap, whole: Block, ptr: int, size: int) -> Block:
 def unmap_block(heap: Heap, block: Block) -> None:
     """Unmap the whole handles inside a free expandable block, if there are any.
 
-    A segment that is one unmapped block then is given up, its address range with it.
+    If that leaves one unmapped block, the segment and its addresses are released.
 
-    Mirrors: unmap_block, release_expandable_segment
+    Mirrors: release_expandable_segment
     """
     segment = block.expandable
     assert segment is not None
@@ -149,24 +154,25 @@ def unmap_block(heap: Heap, block: Block) -> None:
     if size == 0:
         return
     pool = block.pool
-    heap.refuse_uncounted(pool)
+    heap.check_segment_count(pool)
     pool.remove(block)
     segment.unmap(size)
     _cut(heap, block, start, size)
     block.mapped = False
     _merge_unmapped(block)
-    heap.count_driver(pool, -size)
+    heap.count_reserved(pool, -size)
     heap.stats.num_device_free += 1
     if pool.owner is not None:
         pool.owner.segment_count -= 1
     heap.record("segment_unmap", start, size, block.stream, pool)
+    # Nothing of the segment is mapped any more.
     if not block.is_split:
         pool.unmapped.remove(block)
         segment.destroy()
 
 
 def _cut(heap: Heap, block: Block, start: int, size: int) -> None:
-    """Shrink a free block to [start, start + size); the pieces cut off stay free."""
+    """Shrink a free block to [start, start + size); the parts around it stay free."""
     before = start - block.ptr
     after = block.size - before - size
     if before:

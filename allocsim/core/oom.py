@@ -1,8 +1,8 @@
-"""The text of an out-of-memory error, letter by letter as its release prints it.
+"""Text of an out-of-memory error, exactly as its release prints it.
 
-Rule: "Tried to allocate" is the segment that was tried, not the request; free memory is read
-after the caches were released; pending blocks appear under "reserved but unallocated".
-Source: semantics 7.2, 7.3, 12.4, 12.5.  Wordings that changed with a release are in releases.py.
+"Tried to allocate" is the size of the segment, not of the request.  Free memory is read after the
+caches were released.  Pending blocks count as "reserved but unallocated".  Wordings that changed
+with a release are in releases.py.  Source: semantics 7.2, 7.3, 12.4, 12.5.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ TOO_LARGE = "CUDA out of memory. Tried to allocate more than 1EB memory."
 
 @dataclass(frozen=True, slots=True)
 class OomFigures:
-    """What the text is made of, in bytes.
+    """Numbers in the text, in bytes except `device`.
 
-    private: free blocks of private pools.  limit: None without a memory fraction.
+    device: device index.
+    private: free blocks of private pools.
+    limit: bytes that a memory fraction allows, None without one.
     """
 
     device: int
@@ -35,8 +37,9 @@ class OomFigures:
 
 
 def oom_text(figures: OomFigures, config: AllocatorConfig) -> str:
-    """The whole message of the release that `config` belongs to."""
+    """Return the message of the release that `config` belongs to."""
     release = config.release
+    # From 2.4 on, the text counts free blocks of private pools as allocated.
     private = figures.private if release.oom_counts_private_pools else 0
     text = release.oom_text.format(
         tried=format_size(figures.tried),
@@ -53,7 +56,7 @@ def oom_text(figures: OomFigures, config: AllocatorConfig) -> str:
         unallocated=format_size(figures.reserved - figures.allocated - private),
         advice=_advice(figures, config),
     )
-    return text.split("\0", maxsplit=1)[0]  # where C's string would end
+    return text.split("\0", maxsplit=1)[0]  # a C string ends at the first NUL
 
 
 def _advice(figures: OomFigures, config: AllocatorConfig) -> str:
@@ -73,7 +76,7 @@ def _advice(figures: OomFigures, config: AllocatorConfig) -> str:
 
 
 def rejection_text(requested: int) -> str:
-    """The text of throw_on_cudamalloc_oom."""
+    """Return the message of throw_on_cudamalloc_oom."""
     return (
         "CUDA out of memory. Allocation was preemptively rejected because it would exceed "
         f"per_process_memory_fraction limit. Requested size: {format_size(requested)}"

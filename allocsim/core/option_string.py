@@ -1,10 +1,12 @@
-"""The option string, tokenised and parsed with the rules and errors of its release.
+"""Parser of the option string, with the rules and errors of its release.
 
-Rules: `, : [ ]` are tokens, blanks are dropped anywhere (up to 2.9 spaces only), everything else
-is a word.  Up to 2.9 separators are verified.  From 2.10 any token separates, and the string is
-read twice: first for the keys that all accelerators share, then for CUDA's own, each pass
-stepping over the other's.  A refused string is not undone in any release: what was read before
-the bad option is in force, the resets included.  Numbers are read by prefix: "30.7" is 30.
+- `, : [ ]` are tokens, everything else is a word.  Blanks are dropped everywhere (up to 2.9 only
+  spaces).
+- Up to 2.9 separators are verified.  From 2.10 any token separates, and the string is read twice:
+  first the options that all accelerators share, then those of CUDA; each pass skips the other's.
+- A refused string is not undone in any release: resets and options before the bad one stay applied.
+- Numbers are read by prefix: "30.7" is 30.
+
 Source: semantics 8.2, 8.3, 1.2 (lists), 4.8 and 12.5 (reserves); the rest was observed on the
 compiled allocators of 2.1.2 to 2.15.0 (tests/core/test_option_string.py has the strings).
 """
@@ -26,7 +28,7 @@ from allocsim.units import MIB
 __all__ = ["BadOptionError", "parse"]
 
 MAX_LENGTH = 64 * 1024
-"""Longer strings are refused before they are looked at; no environment holds one."""
+"""Longer strings are refused unread; no environment variable is longer."""
 
 _WORD = re.compile(r"[,:\[\]]|[^,:\[\]]+")
 _SPACES = str.maketrans("", "", " ")
@@ -39,16 +41,19 @@ _FLOAT = re.compile(
 )
 _RESERVE = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)([Gg]?)", re.ASCII)
 _WIDEST = 20
-"""Digits of 2**64 - 1."""
+"""Number of digits of 2**64 - 1."""
 _INT_MAX = (1 << 31) - 1
 _WORD_MAX = (1 << 64) - 1
 _SIZE_MAX = _WORD_MAX // MIB
-"""Mebibytes that a size is cut to, so that its bytes fit a word."""
+"""Maximum of a size in MiB, so that its bytes fit a 64-bit word."""
 _SMALLEST_NORMAL = 2.2250738585072014e-308
 
 
 class BadOptionError(ConfigError):
-    """A refused option string.  `applied`: the settings in force after the refusal."""
+    """A refused option string.
+
+    applied: settings after the refusal.
+    """
 
     def __init__(self, text: str, applied: AllocatorConfig | None = None) -> None:
         super().__init__(text)
@@ -56,9 +61,9 @@ class BadOptionError(ConfigError):
 
 
 def parse(text: str, release: Release, previous: AllocatorConfig | None = None) -> AllocatorConfig:
-    """The settings that `text` makes of `previous` (default: a fresh process) in `release`.
+    """Return the settings that `text` makes of `previous` (default: a new process) in `release`.
 
-    Raises BadOptionError for a string that the release refuses.
+    Raises BadOptionError if the release refuses the string.
 
     Mirrors: CUDAAllocatorConfig::parseArgs, AcceleratorAllocatorConfig::parseArgs
     """
@@ -79,7 +84,11 @@ def parse(text: str, release: Release, previous: AllocatorConfig | None = None) 
 
 @dataclass(slots=True)
 class _Parser:
-    """The passes over the tokens; `config` is what has been applied so far."""
+    """State of the passes over the tokens.
+
+    config: settings applied so far.
+    at: index of the next token.
+    """
 
     words: list[str]
     release: Release
@@ -91,11 +100,13 @@ class _Parser:
         if self.release.separators_checked:
             self._pass(self.release.options)
             return
+        # Options of the second pass overwrite nothing of the first, but an error of the first pass
+        # comes before all errors of the second.
         self._pass(_SHARED)
         self._pass(self.release.options - _SHARED)
 
     def _pass(self, mine: frozenset[str]) -> None:
-        """Read the options in `mine` and step over the others."""
+        """Read the options in `mine` and skip the others."""
         self.at = 0
         while self.at < len(self.words):
             key = self.words[self.at]
@@ -122,7 +133,7 @@ class _Parser:
             self.set(max_non_split_rounding=self.config.large_segment_size)
 
     def _read_large_segment_size(self) -> None:
-        """large_segment_size_mb is read before the others, wherever it stands."""
+        """Read large_segment_size_mb, which applies before all others, wherever it occurs."""
         for i, key in enumerate(self.words[:-2]):
             if key == "large_segment_size_mb":
                 word = self.words[i + 2]
@@ -153,26 +164,26 @@ class _Parser:
             f"{self.release.version}"
         )
 
-    # -- for the readers -----------------------------------------------------------------
+    # -- used by the functions in _READERS -------------------------------------------------
 
     def separator(self, wanted: str, after: str) -> None:
-        """The next token, which should be `wanted`."""
+        """Take the next token, which must be `wanted` if the release checks separators."""
         found = self._take(f"{wanted!r} after {after}")
         if self.release.separators_checked and found != wanted:
             raise BadOptionError(f"expected {wanted!r} after {after}, got {found[:80]!r}")
 
     def value(self, key: str) -> str:
-        """The next token, as a value of `key`."""
+        """Take the next token as a value of `key`."""
         return self._take(f"a value of {key}")
 
     def set(self, **changes: Any) -> None:
-        """Put settings in force."""
+        """Change settings."""
         self.config = replace(self.config, **changes)
 
     def integer(self, word: str, key: str, *, is_word: bool = False) -> int:
-        """The number that `word` begins with, as the unsigned 64-bit word it becomes.
+        """Return the number at the beginning of `word`, as an unsigned 64-bit word.
 
-        Up to 2.9 it must fit a C int, unless `is_word`; a negative one wraps around.
+        Up to 2.9 it must fit a C int, unless `is_word`.  A negative number wraps around.
         """
         match = _INTEGER.match(word)
         most = _INT_MAX if self.release.separators_checked and not is_word else _WORD_MAX
@@ -182,7 +193,7 @@ class _Parser:
 
 
 def _float(word: str, key: str) -> float:
-    """The number that `word` begins with; like strtod, refuses what is out of range."""
+    """Return the number at the beginning of `word`; like strtod, refuse what is out of range."""
     match = _FLOAT.match(word)
     if match is None:
         raise BadOptionError(f"option {key} expects a number, got {word[:80]!r}")
@@ -190,6 +201,7 @@ def _float(word: str, key: str) -> float:
     is_hex = "x" in digits.lower()
     number = float.fromhex(digits) if is_hex else float(digits)
     mantissa = re.split("[pP]" if is_hex else "[eE]", digits)[0].lower().replace("0x", "")
+    # strtod reports ERANGE for a subnormal result, also if it rounds to 0.
     if abs(number) < _SMALLEST_NORMAL and mantissa.strip("+-0."):
         raise BadOptionError(f"option {key} expects a number of usual size, got {word[:80]!r}")
     return number
@@ -212,7 +224,7 @@ def _is_power_of_two(value: int) -> bool:
 
 
 def _read_threshold_size(parser: _Parser, key: str) -> None:
-    """max_split_size_mb and max_non_split_rounding_mb: at least the large segment size."""
+    """Read max_split_size_mb or max_non_split_rounding_mb, at least the large segment size."""
     word = parser.value(key)
     size = min(parser.integer(word, key), _SIZE_MAX)
     least = parser.config.large_segment_size // MIB
@@ -279,13 +291,14 @@ def _bad_divisions(release: Release, word: str) -> str:
 
 
 def _read_division_list(parser: _Parser, key: str) -> None:
-    """`[k1:v1,...,>:vn]`: the first pair fills downwards, `>` fills upwards (1.2).
+    """Read `[k1:v1,...,>:vn]`: the first pair fills downwards, `>` fills upwards (1.2).
 
-    Each pair is in force once it is read, on top of what an earlier list set.  Up to 2.9 a
-    list may end with the string, after its bracket or a comma.
+    Each pair applies as soon as it is read, on top of an earlier list.  Up to 2.9 the string may
+    end inside a list, after its bracket or a comma.
     """
     last = 0
     is_first = True
+    # From 2.10 on the list must be closed; `value` raises at the end of the string.
     while parser.at < len(parser.words) or not parser.release.separators_checked:
         name = parser.value(key)
         if name == "]":
@@ -326,14 +339,14 @@ def _division_value(parser: _Parser, key: str) -> int:
 
 
 def _read_reserve(parser: _Parser, key: str) -> None:
-    """A fraction of the device or a number of GiB; malformed values are ignored (12.5)."""
+    """Read a fraction of the device or a number of GiB; malformed values are ignored (12.5)."""
     match = _RESERVE.fullmatch(parser.value(key))
     if match is not None and float(match[1]) > 0:
         parser.set(expandable_segments_reserve=(float(match[1]), match[2].upper()))
 
 
 def _read_reserve_by_class(parser: _Parser, key: str) -> None:
-    """`[name:x,...]`; no stream has a class here, so the values have no effect (4.8)."""
+    """Read `[name:x,...]`, which has no effect: no stream has a class here (4.8)."""
     parser.value(key)
     while parser.value(key) != "]":
         parser.separator(":", key)
@@ -343,7 +356,7 @@ def _read_reserve_by_class(parser: _Parser, key: str) -> None:
 
 
 def _read_host(parser: _Parser, key: str) -> None:
-    """Options of the pinned-host allocator: checked like the others, without effect here."""
+    """Read an option of the pinned-host allocator, which has no effect here."""
     if key in _HOST_NUMBERS:
         word = parser.value(key)
         value: int | bool = parser.integer(word, key)
@@ -364,7 +377,7 @@ _HOST_NUMBERS: dict[str, Callable[[int], bool]] = {
 }
 
 _SHARED = frozenset(option.name for option in OPTIONS.values() if option.is_shared)
-"""Read in the first pass from 2.10 on; the rest is CUDA's own."""
+"""Options read in the first pass from 2.10 on; all others are CUDA's."""
 
 _READERS: dict[str, Callable[[_Parser, str], None]] = {
     **{option.name: _read_host for option in OPTIONS.values() if option.field == "host"},

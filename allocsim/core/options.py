@@ -1,9 +1,8 @@
-"""The options of the option string, one row each: what holds its value, and what it decides.
+"""Options of the option string, one row each: the field of its value, and its effect.
 
-Rule: which release reads an option is said in `releases.py`, how its value is read in
-`option_string.py`, and what sort of option it is here.  Every option of a release has a row.  An
-option with an effect is named wherever one must be known (CONTRIBUTING.md, "Adding an option");
-one without is read, kept and printed, and nothing else asks for it.
+`releases.py` says which release reads an option, and `option_string.py` how its value is read.
+Every option of a release has a row.  CONTRIBUTING.md, "Adding an option", lists the places that
+must know an option with an effect; an option without one is read, kept and printed only.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ __all__ = ["OPTIONS", "Role", "Option"]
 
 
 class Role(Enum):
-    """What an option decides about device memory."""
+    """Effect of an option on device memory."""
 
     CUTS = "how memory is cut into segments and blocks, and what of it is given back"
     LIMITS = "how much memory the process may take"
@@ -27,8 +26,8 @@ class Role(Enum):
 class Option:
     """One key of the option string.
 
-    field: of `AllocatorConfig`, "host" for those kept there by name, "" for what nothing keeps.
-    is_shared: read in the first of two passes, with what all accelerators share; see
+    field: field of `AllocatorConfig`, "host" for options kept there by name, "" for those not kept.
+    is_shared: read in the first of two passes, with the options of all accelerators; see
     `Release.separators_checked`.
     """
 
@@ -67,4 +66,4 @@ _ROWS = (
 )
 
 OPTIONS: dict[str, Option] = {option.name: option for option in _ROWS}
-"""Every option of every modelled release by its name."""
+"""Every option of every modelled release by name."""

@@ -1,9 +1,8 @@
-"""Frees that wait: for events of other streams, for a scope to end, or for a replay to go on.
+"""Frees that wait: for events of other streams, for the end of a scope, or for a replay step.
 
-Rules: an event is recorded at the free, one for each stream that used the block; queues are
-polled at a malloc only, each stream in order up to its first event that has not passed; frees
-inside a capture wait for its end and then forget the streams recorded in it.
-Source: semantics 2.3, 2.4, 5.5, 12.3.
+A free records one event for each stream that used the block.  Only a malloc polls the queues, each
+in order up to its first event that has not passed.  A free inside a capture waits for its end and
+then ignores the streams recorded during the capture.  Source: semantics 2.3, 2.4, 5.5, 12.3.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ __all__ = ["EventQueues", "PendingFrees", "RequestedFree"]
 
 
 class EventQueues:
-    """The queues of one device."""
+    """Event queues of one device, one for each stream."""
 
     __slots__ = ("_queues",)
 
@@ -40,32 +39,35 @@ class EventQueues:
         queue.append((number, block))
 
     def walk(self) -> Iterator[tuple[int, deque[tuple[int, Block]]]]:
-        """(stream, queue) in table order; queues left empty by the caller are erased."""
+        """Yield (stream, queue) in table order, and erase queues that the caller emptied."""
         for stream in self._queues:
             queue = self._queues[stream]
             yield stream, queue
+            # The iteration above runs over a copy of the keys.
             if not queue:
                 del self._queues[stream]
 
 
 @dataclass(slots=True, eq=False)
 class RequestedFree:
-    """A free that a replay asked for and will complete.  block: None once it is complete.
+    """A free that a replay step began and another step will complete.
 
-    It stands for the free and not for the block: a block that is free again may be handed out
-    as another one, under the same address or as the same object.
+    block: None once complete.
+
+    It identifies the free and not the block: a freed block may be allocated again, at the same
+    address or as the same object.
     """
 
     block: Block | None
 
 
 class PendingFrees:
-    """The frees of one device that have been asked for and are not complete.
+    """Frees of one device that are not complete.
 
-    is_waiting: polling could find something; kept because every malloc asks.
+    is_waiting: True if polling could complete a free; stored, because every malloc reads it.
 
-    Those of 2.9 to 2.12 that a scope put off are completed in the order of the frees; there the
-    real allocator's order differs from run to run.
+    Frees that a scope deferred in 2.9 to 2.12 complete in the order of the frees; in the real
+    allocator that order differs from run to run.
     """
 
     __slots__ = ("_heap", "_queues", "_deferred", "_requested", "is_waiting")
@@ -78,7 +80,7 @@ class PendingFrees:
         self.is_waiting = False
 
     def add(self, block: Block, *, in_capture: bool) -> None:
-        """Suspend the free of a block that other streams used."""
+        """Delay the free of a block that other streams used."""
         self._heap.free_later(block)
         self.is_waiting = True
         if in_capture:
@@ -88,12 +90,13 @@ class PendingFrees:
 
     @property
     def requested(self) -> tuple[RequestedFree, ...]:
-        """The frees that wait for `complete`, in their order."""
+        """Frees that wait for `complete`, in order."""
         return tuple(self._requested)
 
     def add_requested(self, block: Block) -> RequestedFree:
-        """Suspend a free until `complete` is called with it, whatever streams used the block."""
+        """Delay a free until `complete` is called with it, whichever streams used the block."""
         block.stream_uses = None
+        # Keeps the block active, although no queue has an event for it.
         block.event_count = 1
         self._heap.free_later(block)
         free = RequestedFree(block)
@@ -101,17 +104,17 @@ class PendingFrees:
         return free
 
     def put_last(self, free: RequestedFree) -> None:
-        """Let a free be the last of those that a wait completes."""
+        """Move a free behind the others that a wait completes."""
         if free in self._requested:
             del self._requested[free]
             self._requested[free] = None
 
     def adopt(self, blocks: dict[int, Block]) -> None:
-        """Take over blocks that were pending before the simulation began."""
+        """Add blocks that were pending before the simulation."""
         self._requested.update(dict.fromkeys(map(RequestedFree, blocks.values())))
 
     def complete(self, free: RequestedFree) -> bool:
-        """Complete a free that waits for it; False if it is complete already."""
+        """Complete a requested free; return False if it is already complete."""
         block, free.block = free.block, None
         if block is None:
             return False
@@ -120,13 +123,10 @@ class PendingFrees:
         self._heap.complete_free(block)
         return True
 
-    def poll(self) -> None:
-        """Complete the frees whose events have passed.
-
-        Mirrors: process_events
-        """
+    def process_events(self) -> None:
+        """Complete the frees whose events have passed."""
         before, self._heap.work = self._heap.work, Work.POLL
-        self._insert_deferred_events()
+        self._insert_events_deferred_until_no_capture()
         device = self._heap.device
         for stream, queue in self._queues.walk():
             while queue and device.is_done(stream, queue[0][0]):
@@ -134,15 +134,16 @@ class PendingFrees:
         self.is_waiting = bool(self._queues)
         self._heap.work = before
 
-    def synchronize(self, of: PrivatePool | None = None) -> None:
-        """Wait for every event, or for those of one pool's blocks; their frees complete.
+    def synchronize_and_free_events(self, of: PrivatePool | None = None) -> None:
+        """Wait for all events and complete their frees.
 
-        Mirrors: synchronize_and_free_events
+        of: wait only for the blocks of this pool.
         """
         self._heap.stats.num_sync_all_streams += 1
         self._heap.work = Work.WAIT
-        self._insert_deferred_events()
+        self._insert_events_deferred_until_no_capture()
         for stream, queue in self._queues.walk():
+            # Events of other pools go back to the end of the queue, in the same order.
             for _ in range(len(queue)):
                 number, block = queue.popleft()
                 if of is not None and block.pool.owner is not of:
@@ -150,15 +151,13 @@ class PendingFrees:
                     continue
                 self._heap.device.wait_for(stream, number)
                 self._event_passed(block)
+        # The events of a replayed free are unknown, but this wait passes all of them.
         for free in self.requested:
             if of is None or (free.block is not None and free.block.pool.owner is of):
                 self.complete(free)
 
     def _insert_events(self, block: Block) -> None:
-        """One event for each stream that used the block, recorded now.
-
-        Mirrors: insert_events
-        """
+        """Record one event for each stream that used the block."""
         uses, block.stream_uses = block.stream_uses, None
         for stream in uses or ():
             block.event_count += 1
@@ -169,20 +168,16 @@ class PendingFrees:
         if block.event_count == 0:
             self._heap.complete_free(block)
 
-    def _insert_deferred_events(self) -> None:
-        """Mirrors: insert_events_deferred_until_no_capture"""
+    def _insert_events_deferred_until_no_capture(self) -> None:
         deferred, self._deferred = self._deferred, []
         for block in deferred:
-            if self._forget_captured(block):
+            if self._remove_cudagraph_stream_uses(block):
                 self._heap.complete_free(block)
             else:
                 self._insert_events(block)
 
-    def _forget_captured(self, block: Block) -> bool:
-        """Drop the streams recorded in a scope; whether that leaves none to wait for.
-
-        Mirrors: remove_cudagraph_stream_uses
-        """
+    def _remove_cudagraph_stream_uses(self, block: Block) -> bool:
+        """Remove the streams recorded in a capture; return True if no other stream is left."""
         uses, captured = block.stream_uses, block.capture_uses
         if uses is None or captured is None:
             return False

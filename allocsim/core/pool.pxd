@@ -1,10 +1,5 @@
 from allocsim.core.block cimport Block
-
-
-cdef class KeyLayout:
-    cdef public int size_shift, place_shift
-    cdef public bint is_wide
-    cdef object _origin, _order
+from allocsim.core.sort_key cimport KeyLayout
 
 
 cdef class FreeBlocks:
@@ -21,4 +16,4 @@ cdef class BlockPool:
     cpdef FreeBlocks of(self, stream)
     cpdef insert(self, Block block)
     cpdef remove(self, Block block)
-    cpdef Py_ssize_t place_of(self, FreeBlocks free, Block block) except -1
+    cpdef Py_ssize_t index_of(self, FreeBlocks free, Block block) except -1

@@ -1,9 +1,8 @@
-"""The free blocks of one pool, ordered as the release orders them.
+"""Free blocks of one pool, in the order of the release.
 
-Invariant: of each stream, `keys` is sorted and holds `block.key` of the block beside it in
-`blocks`; every one of them is free and mapped, and the key of every other block is 0.  A key is
-one integer, size before place, so that one comparison decides.  Plain lists, because they beat a
-`SortedList` up to some 1,500 free blocks of one stream (benchmarks/free_list.py).
+Invariant: for each stream, `keys` is sorted, and `keys[i]` is the sort key of `blocks[i]`.  Every
+listed block is free and mapped; all other blocks have the key 0.  Plain lists, because they are
+faster than a `SortedList` up to about 1,500 free blocks of one stream (benchmarks/free_list.py).
 Source: semantics 1.5.
 """
 
@@ -15,117 +14,34 @@ from typing import Final
 from sortedcontainers import SortedKeyList
 
 from allocsim.core.block import Block
-from allocsim.core.columns import Blocks, Keys, find
-from allocsim.core.constants import IS_COMPILED, MIN_BLOCK_SIZE, PAGE, SMALL_SIZE
-from allocsim.core.releases import FreeBlockOrder
+from allocsim.core.columns import Blocks, find
+from allocsim.core.constants import IS_COMPILED, MIN_BLOCK_SIZE, SMALL_SIZE
+from allocsim.core.sort_key import KeyLayout
 from allocsim.state import DEFAULT_POOL, PoolId
-from allocsim.units import GIB, TIB
 
 __all__ = [
     "BlockPool",
     "FreeBlocks",
-    "KeyLayout",
     "PrivatePool",
-    "RANKS",
-    "least_room",
+    "least_expandable_size",
     "next_not_expandable",
 ]
 
-ZEROS: Final = MIN_BLOCK_SIZE.bit_length() - 1
-"""Of the bits that a size ends in, and a place, while sizes are multiples of 512."""
-
-NARROW_PLACES: Final = 8 * TIB if IS_COMPILED else 256 * GIB
-"""Places below this one fit a narrow key, counted from the first segment's neighbourhood.
-
-Compiled, 8 TiB: with what `NARROW_SIZES` leaves, a key is a machine word.  Plain, 256 GiB: a byte
-of size is worth less than 2**30, a digit of Python's numbers, in a key, so that the loop of
-fast_path.py takes keys from keys in less than half the time that it makes them anew in: 29 ns and
-71, and 41 where it is worth more."""
-
-NARROW_SIZES: Final = 1 << 39
-"""Blocks below this size fit a narrow key, and what a card's expandable segment can come to."""
-
-RANKS: Final = (1 << 64) - 1 if IS_COMPILED else -1
-"""The bits of a rank that are kept: compiled, a word's, so that one below 0 is 2**64 more."""
-
-_ASK_LAYOUT: Final = 1
-"""A block's key where a machine word cannot hold the true one."""
-
-
-class KeyLayout:
-    """How the free blocks of a heap become keys.
-
-    A key is the size, shifted left by `size_shift`, and below it the place, shifted right by
-    `place_shift`.  While sizes are multiples of 512 below `NARROW_SIZES` and places below
-    `NARROW_PLACES`, nothing is lost where the highest bits of the place stand in those of the size
-    that are always 0, and, in the compiled form, nothing by leaving out those of both.  Wide keys
-    hold any size and place.  Where objects are numbered the place is that number, which is never as
-    large.
-
-    Mirrors: BlockComparatorSize
-    """
-
-    __slots__ = ("size_shift", "place_shift", "is_wide", "_origin", "_order")
-
-    def __init__(self, order: FreeBlockOrder = FreeBlockOrder.ADDRESS) -> None:
-        self._order = order
-        self._origin = -1
-        self.is_wide = False
-        left_out = ZEROS if IS_COMPILED else 0
-        self.place_shift = 0 if order is FreeBlockOrder.CREATION else left_out
-        self.size_shift = NARROW_PLACES.bit_length() - 1 - left_out - ZEROS
-
-    def key(self, size: int, place: int = 0) -> int:
-        """Of a free block of `size` bytes; without a place not above any block of that size."""
-        return (size << self.size_shift) + (place >> self.place_shift)
-
-    def key_of(self, block: Block) -> int:
-        """Of a free block."""
-        return self.key(block.size, self.place(block.rank, block.ptr))
-
-    def place(self, rank: int, ptr: int) -> int:
-        """Of a block at `ptr`, among others of its size."""
-        return rank if self._order is FreeBlockOrder.CREATION else (rank + ptr) & RANKS
-
-    def origin(self, base: int) -> int:
-        """The address that is place 0 where places are addresses.
-
-        base: of a segment.  A quarter of the narrow places lie before the first: drivers give
-        addresses upwards, and the reserve of an expandable segment is longer than the card.
-        """
-        if self._origin < 0:
-            self._origin = max(base - NARROW_PLACES // 4, 0) // PAGE * PAGE
-        return self._origin
-
-    def takes(self, place: int, size: int, largest: int) -> bool:
-        """Whether keys hold every block of a segment; largest: what one block can come to."""
-        fits = 0 <= place <= NARROW_PLACES - size or self._order is FreeBlockOrder.CREATION
-        return self.is_wide or (fits and largest < NARROW_SIZES)
-
-    def no_keys(self) -> list[int]:
-        """Where the keys of free blocks may stand."""
-        return [] if self.is_wide else Keys()
-
-    def widen(self) -> None:
-        """Leave nothing out; the keys that there are have to be made again, and the ranks of blocks
-        whose places are addresses."""
-        self.is_wide = True
-        self.place_shift = 0
-        self.size_shift = 72
-        self._origin = 0
+_KEY_IN_LAYOUT: Final = 1
+"""`Block.key` where the true key does not fit a machine word; `KeyLayout.key_of` computes it."""
 
 
 class FreeBlocks:
-    """The free blocks of one stream in key order, and their keys beside them."""
+    """Free blocks of one stream in key order, and their keys in a parallel list."""
 
     __slots__ = ("keys", "blocks")
 
     def __init__(self, layout: KeyLayout) -> None:
-        self.keys = layout.no_keys()
+        self.keys = layout.new_keys()
         self.blocks = Blocks()
 
     def take(self, at: int) -> Block:
-        """The block at an index, taken out."""
+        """Remove and return the block at an index."""
         del self.keys[at]
         block = self.blocks.pop(at)
         block.key = 0
@@ -133,16 +49,15 @@ class FreeBlocks:
 
 
 class BlockPool:
-    """Free blocks of one size class (small or large).
+    """Free blocks of one size class, small or large.
 
-    layout: of the keys, one for all pools of a heap.
-    owner: the private pool this is half of, or None for the default pools; id: its id.
-    free: by stream.
-    unmapped: address space of expandable segments without memory, by (stream, address).
-    search_calls: searches counted for garbage collection.  least_rest: the least that a block
-    without expandable neighbours leaves behind when it is split (1.7).
-
-    Mirrors: BlockPool
+    layout: layout of the keys, shared by all pools of a heap.
+    owner: private pool that it is a half of, None for the default pools.
+    id: id of the owner.
+    free: free blocks by stream.
+    unmapped: unmapped blocks of expandable segments, by (stream, address).
+    search_calls: number of searches, for garbage collection.
+    least_rest: least bytes that a split leaves, without expandable segments (1.7).
     """
 
     __slots__ = (
@@ -162,7 +77,7 @@ class BlockPool:
         self.owner = owner
         self.id = DEFAULT_POOL if owner is None else owner.id
         self.search_calls = 0
-        self.unmapped: SortedKeyList[Block, tuple[int, int]] = SortedKeyList(key=_place)
+        self.unmapped: SortedKeyList[Block, tuple[int, int]] = SortedKeyList(key=_by_address)
         self.layout = layout
         self.free: dict[int, FreeBlocks] = {}
 
@@ -170,26 +85,26 @@ class BlockPool:
         return sum(len(free.keys) for free in self.free.values())
 
     def __iter__(self) -> Iterator[Block]:
-        """Every free block in key order: streams ascending, then size, rank, address."""
+        """Iterate over the free blocks: streams ascending, then in key order."""
         for stream in sorted(self.free):
             yield from self.free[stream].blocks
 
     def of(self, stream: int) -> FreeBlocks:
-        """The free blocks of `stream`; they stay the same object."""
+        """Return the free blocks of `stream`, always the same object."""
         free = self.free.get(stream)
         if free is None:
             free = self.free[stream] = FreeBlocks(self.layout)
         return free
 
-    def key_again(self) -> None:
-        """Make every key anew, for a layout that has changed; the order stays what it was."""
+    def rebuild_keys(self) -> None:
+        """Compute every key again after a change of the layout; the order stays the same."""
         for free in self.free.values():
-            free.keys = self.layout.no_keys()
+            free.keys = self.layout.new_keys()
             for block in free.blocks:
                 free.keys.append(self._key(block))
 
     def insert(self, block: Block) -> None:
-        """Add a free mapped block; O(log n) comparisons and a move of pointers.
+        """Add a free mapped block, in O(log n) comparisons and one move of pointers.
 
         Mirrors: BlockPool::insert_into_blocks
         """
@@ -198,59 +113,62 @@ class BlockPool:
         at = find(free.keys, key)
         free.keys.insert(at, key)
         free.blocks.insert(at, block)
+        # The age for garbage collection is the number of searches since.
         block.gc_base = self.search_calls
 
     def _key(self, block: Block) -> int:
-        """Of a block that is to be among the free ones, which is told of it."""
+        """Compute a block's sort key and store it on the block."""
         key = self.layout.key_of(block)
-        block.key = _ASK_LAYOUT if IS_COMPILED and self.layout.is_wide else key
+        block.key = _KEY_IN_LAYOUT if IS_COMPILED and self.layout.is_wide else key
         return key
 
-    def place_of(self, free: FreeBlocks, block: Block) -> int:
-        """The index of a block that is known to be among `free`."""
+    def index_of(self, free: FreeBlocks, block: Block) -> int:
+        """Return the index of a block in `free`, which must contain it."""
         key = block.key
-        return find(free.keys, self.layout.key_of(block) if key == _ASK_LAYOUT else key)
+        return find(free.keys, self.layout.key_of(block) if key == _KEY_IN_LAYOUT else key)
 
     def remove(self, block: Block) -> None:
-        """Take out a block that is known to be in."""
+        """Remove a free block."""
         free = block.free
-        at = self.place_of(free, block)
+        at = self.index_of(free, block)
         del free.keys[at]
         del free.blocks[at]
         block.key = 0
 
     def best_fit(self, stream: int, size: int) -> Block | None:
-        """The smallest block of `stream` that holds `size`; ties by the release's order."""
+        """Return the smallest block of `stream` with at least `size` bytes, or None."""
         free = self.of(stream)
         at = find(free.keys, self.layout.key(size))
         return free.blocks[at] if at < len(free.keys) else None
 
     def unmapped_of(self, stream: int) -> Iterator[Block]:
-        """The unmapped blocks of `stream` in address order."""
+        """Return the unmapped blocks of `stream` in address order."""
         found: Iterator[Block] = self.unmapped.irange_key(
             (stream, 0), (stream + 1, 0), inclusive=(True, False)
         )
         return found
 
     def smaller(self, stream: int, size: int) -> list[Block]:
-        """The free blocks of `stream` below `size` bytes, largest first."""
+        """Return the free blocks of `stream` below `size` bytes, largest first."""
         free = self.of(stream)
         end = find(free.keys, self.layout.key(size))
         return free.blocks[:end][::-1]
 
 
-def _place(block: Block) -> tuple[int, int]:
-    """Mirrors: BlockComparatorAddress"""
+def _by_address(block: Block) -> tuple[int, int]:
+    """Return the sort key of unmapped blocks.
+
+    Mirrors: BlockComparatorAddress
+    """
     return block.stream, block.ptr
 
 
 class PrivatePool:
-    """The pools of a CUDA graph or a MemPool.
+    """Pools of a CUDA graph or a MemPool.
 
-    use_count: scopes and handles that hold it; segment_count: driver reservations, counted as
-    upstream counts them (5.1), which for expandable segments need not balance.
-
-    Mirrors: PrivatePool
+    use_count: scopes and handles that use it.
+    segment_count: segments, counted as upstream does, which for expandable segments need not
+    balance (5.1).
     """
 
     __slots__ = ("id", "use_count", "segment_count", "small", "large")
@@ -264,33 +182,39 @@ class PrivatePool:
 
     @property
     def halves(self) -> tuple[BlockPool, BlockPool]:
-        """The small and the large one."""
+        """The small and the large pool."""
         return self.small, self.large
 
 
 def next_not_expandable(blocks: Sequence[Block], at: int) -> int:
-    """Where the next candidate stands that was there without expandable segments, now switched
-    off (4.4); -1: nowhere."""
+    """Return the index of the next block of an ordinary segment, -1 if there is none.
+
+    Used when expandable segments were switched off after some had been made (4.4).
+    """
     places = range(at + 1, len(blocks))
     return next((place for place in places if blocks[place].expandable is None), -1)
 
 
-def least_room(blocks: Sequence[Block], at: int) -> int:
-    """From the expandable candidate at `at` on, where the hole with the least room to grow stands
-    (4.4)."""
-    room = _room(blocks[at])
+def least_expandable_size(blocks: Sequence[Block], at: int) -> int:
+    """Return the index of the block to take, from an expandable candidate at `at` on.
+
+    Like upstream, compare the size that a block could grow to, and stop at the first block that is
+    not better, or that is not expandable (4.4).
+    """
+    least = _expandable_size(blocks[at])
     for place in range(at + 1, len(blocks)):
         following = blocks[place]
-        its_room = _room(following)
-        if its_room >= room:
+        size = _expandable_size(following)
+        # Upstream stops at the first block that is not better, although a later one may be.
+        if size >= least:
             break
-        at, room = place, its_room
+        at, least = place, size
         if following.expandable is None:
             break
     return at
 
 
-def _room(block: Block) -> int:
-    """The size of a block with the unmapped space behind it (4.4)."""
+def _expandable_size(block: Block) -> int:
+    """Return the size of a block plus the unmapped space behind it (4.4)."""
     following = block.next
     return block.size + (following.size if following is not None and not following.mapped else 0)

@@ -1,8 +1,8 @@
-"""Private pools by id, the scopes that send requests to them, and when they end.
+"""Private pools by id, and the scopes that send requests to them.
 
-Rules: begin creates a pool with one use or adds one, end closes the scope and changes no count,
-release takes one use away; at zero the pool is freeable, and it is forgotten once its last
-segment has gone back.  Source: semantics 5.1, 5.2, 12.2.
+Begin creates a pool with one use, or adds a use.  End closes the scope and changes no count.
+Release removes a use; without uses the pool is freeable, and it is forgotten once its last segment
+was released.  Source: semantics 5.1, 5.2, 12.2.
 """
 
 from __future__ import annotations
@@ -21,14 +21,24 @@ __all__ = ["PrivatePools"]
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """While it is open, requests go to pool `id`; up to 2.2 only those of one stream."""
+    """Open scope: requests go to pool `id`.
+
+    stream: the only stream concerned, up to 2.2; None for all.
+    """
 
     id: PoolId
     stream: int | None
 
 
 class PrivatePools:
-    """Every private pool of one device."""
+    """Private pools of one device.
+
+    pools: all private pools by id.
+    freeable: pools without uses.
+    scopes: open scopes, oldest first.
+    no_split: ids of pools whose blocks are not split.
+    use_on_oom: ids of pools that serve the default pool when the device is full.
+    """
 
     __slots__ = ("_heap", "pools", "freeable", "scopes", "no_split", "use_on_oom")
 
@@ -40,12 +50,9 @@ class PrivatePools:
         self.no_split: set[PoolId] = set()
         self.use_on_oom: HashOrder[PoolId, None] = HashOrder(pool_hash)
 
-    def begin(self, pool_id: PoolId, stream: int | None) -> None:
-        """Create the pool or add a use, then open a scope.
-
-        Mirrors: beginAllocateToPool
-        """
-        self._use(pool_id)
+    def begin_allocate_to_pool(self, pool_id: PoolId, stream: int | None) -> None:
+        """Create the pool or add a use, then open a scope."""
+        self._create_or_incref_pool(pool_id)
         if any(scope.id == pool_id for scope in self.scopes):
             raise UpstreamAssertionError(
                 f"pool {pool_id} is begun while a scope of it is open; its use count has grown"
@@ -53,11 +60,7 @@ class PrivatePools:
         by_stream = self._heap.release.scope_by_stream
         self.scopes.append(Scope(pool_id, (stream or 0) if by_stream else None))
 
-    def _use(self, pool_id: PoolId) -> PrivatePool:
-        """Create the pool or add a use.
-
-        Mirrors: create_or_incref_pool, createOrIncrefPool
-        """
+    def _create_or_incref_pool(self, pool_id: PoolId) -> PrivatePool:
         pool = self.pools.get(pool_id)
         if pool is None:
             pool = self.pools[pool_id] = self._heap.new_private_pool(pool_id)
@@ -67,22 +70,16 @@ class PrivatePools:
             pool.use_count += 1
         return pool
 
-    def end(self, pool_id: PoolId) -> None:
-        """Close the scope.
-
-        Mirrors: endAllocateToPool
-        """
+    def end_allocate_to_pool(self, pool_id: PoolId) -> None:
+        """Close the scope; the use count stays."""
         for scope in self.scopes:
             if scope.id == pool_id:
                 self.scopes.remove(scope)
                 return
         raise UpstreamAssertionError(f"pool {pool_id} is ended, but no scope of it is open")
 
-    def release(self, pool_id: PoolId) -> None:
-        """Take one use away; at zero the pool becomes freeable.
-
-        Mirrors: releasePool
-        """
+    def release_pool(self, pool_id: PoolId) -> None:
+        """Remove one use; the last one makes the pool freeable."""
         pool = self.pools.get(pool_id)
         if pool is None or pool.use_count == 0:
             raise UpstreamAssertionError(f"pool {pool_id} is released, but nothing uses it")
@@ -94,44 +91,44 @@ class PrivatePools:
 
     @property
     def in_capture(self) -> bool:
-        """Whether an open scope has the effects of a graph capture (5.4)."""
+        """True if an open scope has the effects of a graph capture (5.4)."""
         return bool(self.scopes) and self._heap.release.scope_is_capture
 
-    def target(self, stream: int) -> PrivatePool | None:
-        """The pool that a request of `stream` goes to; None: the default pools.
-
-        Mirrors: get_pool
-        """
+    def get_pool(self, stream: int) -> PrivatePool | None:
+        """Return the private pool that serves requests of `stream`, None for the default pools."""
         accepting = [s for s in self.scopes if s.stream is None or s.stream == stream]
         if not accepting:
             return None
+        # Up to 2.9 the oldest open scope decides, later the newest.
         chosen = accepting[-1 if self._heap.release.newest_scope_wins else 0].id
         if chosen not in self.pools:
             raise UpstreamAssertionError(f"the scope of pool {chosen} outlived the pool")
         return self.pools[chosen]
 
-    def plain_target(self) -> PrivatePool | None:
-        """The pool that every request goes to and whose blocks are split; None: there is none."""
+    def plain_pool(self) -> PrivatePool | None:
+        """Return the pool that serves every request and splits its blocks, or None."""
         if self._heap.release.scope_by_stream:
             return None
         chosen = self.scopes[-1 if self._heap.release.newest_scope_wins else 0].id
         return None if chosen in self.no_split else self.pools.get(chosen)
 
-    def overflow(self) -> Iterator[PrivatePool]:
-        """The pools marked use_on_oom, in the order of their table, each in use when its turn is.
+    def overflow_pools(self) -> Iterator[PrivatePool]:
+        """Yield the pools marked use_on_oom in table order, each counted as used during its turn.
 
-        The mark outlives the last release, as upstream's does: a marked pool that is forgotten
-        is made anew here, one that is freeable asserts.
+        The mark outlives the last release, as upstream: a marked pool that was forgotten is created
+        again, and a marked freeable pool asserts.
         """
         for pool_id in self.use_on_oom:
-            pool = self._use(pool_id)
-            self.release(pool_id)
+            # Upstream takes and releases a use of the pool; taking one asserts for a freeable pool.
+            pool = self._create_or_incref_pool(pool_id)
+            self.release_pool(pool_id)
             yield pool
 
-    def forget_empty(self, pool: PrivatePool) -> None:
-        """Forget a freeable pool that has no segments left."""
+    def forget_if_empty(self, pool: PrivatePool) -> None:
+        """Forget a freeable pool without segments."""
         if pool.segment_count != 0:
             return
+        # The count may reach 0 too early, because mapping and unmapping need not balance (5.1).
         active = self._heap.active
         if any(block.pool.owner is pool for block in active) or pool.small or pool.large:
             raise UndefinedBehaviorError(
@@ -143,7 +140,7 @@ class PrivatePools:
         self._heap.forget_private_pool(pool)
 
     def free_bytes(self) -> int:
-        """Bytes of free blocks in all private pools, as the out-of-memory text counts them."""
+        """Return the bytes of free blocks in all private pools, for the out-of-memory text."""
         return sum(
             block.size
             for pool in self.pools.values()

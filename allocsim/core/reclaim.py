@@ -1,9 +1,12 @@
-"""Giving cached memory back to the driver: three attempts of a failed request, and empty_cache.
+"""Release of cached memory to the driver, for a request that failed and for empty_cache.
 
-Rules: garbage collection frees whole passes of old unsplit blocks of the default large pool;
-`release_available` frees oversize blocks of the request's stream, and what it released stays
-released when it fails; `release_cached` frees every whole cached segment of each pool in key order,
-ordinary ones before expandable ones.  Source: semantics 1.9, 1.10, 2.5.
+- `garbage_collect_cached_blocks` releases old unsplit blocks of the default large pool in passes.
+- `release_available_cached_blocks` releases oversize blocks of the request's stream; they stay
+  released if they are not enough.
+- `release_cached_blocks` releases every cached segment, pool by pool in key order, ordinary
+  segments before expandable ones.
+
+Source: semantics 1.9, 1.10, 2.5.
 """
 
 from __future__ import annotations
@@ -22,22 +25,20 @@ from allocsim.errors import UpstreamAssertionError
 from allocsim.state import PoolId
 
 __all__ = [
-    "collect_garbage",
+    "garbage_collect_cached_blocks",
     "garbage_passes",
     "holds_releasable",
-    "release_available",
-    "release_cached",
-    "release_freeable",
-    "release_one",
+    "release_available_cached_blocks",
+    "release_cached_blocks",
+    "release_freeable_pools",
+    "release_cached_blocks_of_pool",
 ]
 
 
-def collect_garbage(heap: Heap) -> None:
-    """Release old blocks until the reserved bytes are below the threshold's share of the limit.
+def garbage_collect_cached_blocks(heap: Heap) -> None:
+    """Release old blocks until reserved memory is below the threshold's share of the limit.
 
-    Does nothing unless a limit and a threshold are set.  A pass is never cut short.
-
-    Mirrors: garbage_collect_cached_blocks
+    Does nothing without a limit and a threshold.  A pass is always completed.
     """
     if not heap.collects_garbage or heap.limit is None:
         return
@@ -48,20 +49,22 @@ def collect_garbage(heap: Heap) -> None:
     reclaimed = 0
     for blocks in garbage_passes(heap.large):
         for block in blocks:
-            heap.release_segment(block)
+            heap.release_block(block)
         reclaimed += sum(block.size for block in blocks)
         if reclaimed >= target:
             break
 
 
 def garbage_passes(pool: BlockPool) -> Iterator[list[Block]]:
-    """The blocks that each pass of a collection would release, in order, from `pool` as it is."""
+    """Yield the blocks that each pass of a garbage collection would release."""
     left = [block for block in pool if not block.is_split]
+    # Expandable blocks count in the average age but are never released, as upstream.
     count, total_age = len(left), sum(_age(pool, block) for block in left)
     left = [block for block in left if block.expandable is None]
     while left:
         threshold = total_age / count
         taken = [block for block in left if _age(pool, block) >= threshold]
+        # All remaining blocks are younger than the average, which includes expandable blocks.
         if not taken:
             return
         count -= len(taken)
@@ -74,26 +77,24 @@ def _age(pool: BlockPool, block: Block) -> int:
     return pool.search_calls - block.gc_base
 
 
-def release_available(heap: Heap, pool: BlockPool, stream: int, size: int) -> bool:
-    """Release oversize blocks of the request's stream; whether that may have been enough.
-
-    Mirrors: release_available_cached_blocks
-    """
+def release_available_cached_blocks(heap: Heap, pool: BlockPool, stream: int, size: int) -> bool:
+    """Release oversize blocks of the request's stream; return True if they may suffice."""
     oversize = heap.config.max_split_size
     if oversize == UNLIMITED:
         return False
     wanted = max(size, oversize)
     candidate = pool.best_fit(stream, wanted)
     if candidate is not None and _may_release(heap, candidate):
-        heap.release_segment(candidate)
+        heap.release_block(candidate)
         return True
     released = 0
+    # No single block suffices: release from the largest down, but only oversize blocks.
     for block in pool.smaller(stream, wanted):
         if released >= wanted or block.size < oversize:
             break
         if _may_release(heap, block):
             released += block.size
-            heap.release_segment(block)
+            heap.release_block(block)
     return released >= wanted
 
 
@@ -108,42 +109,42 @@ def _may_release(heap: Heap, block: Block) -> bool:
     return False
 
 
-def release_cached(heap: Heap, private: PrivatePools, pending: PendingFrees) -> None:
-    """Wait for every pending free, then give all that is wholly free back to the driver (2.5).
-
-    Mirrors: release_cached_blocks
-    """
-    pending.synchronize()
+def release_cached_blocks(heap: Heap, private: PrivatePools, pending: PendingFrees) -> None:
+    """Complete all pending frees, then release every free segment (2.5)."""
+    pending.synchronize_and_free_events()
     heap.work = Work.RELEASE_CACHED
-    _release_pool(heap, heap.large)
-    _release_pool(heap, heap.small)
-    release_freeable(heap, private)
+    # Large before small, but private pools the other way round: the order shows in the history.
+    _release_blocks(heap, heap.large)
+    _release_blocks(heap, heap.small)
+    release_freeable_pools(heap, private)
 
 
 def holds_releasable(heap: Heap, private: PrivatePools) -> bool:
-    """Whether `release_cached` would give memory back, no free being pending."""
+    """Return True if `release_cached_blocks` would release memory, apart from pending frees."""
     freeable = (private.freeable[pool_id] for pool_id in private.freeable)
     pools = [heap.large, heap.small, *(half for pool in freeable for half in pool.halves)]
     every = (free.blocks for pool in pools for free in pool.free.values())
-    # From the largest on: most often those are whole segments.
+    # From the largest block on, because those are most often whole segments.
     return any(_is_releasable(block) for blocks in every for block in reversed(blocks))
 
 
 def _is_releasable(block: Block) -> bool:
-    """Of a free block: a whole segment, or whole handles of an expandable one."""
+    """Return True if a free block is a whole segment or contains whole handles."""
     if block.expandable is None:
         return not block.is_split
     return block.expandable.whole_handles(block.ptr, block.size)[1] > 0
 
 
-def release_freeable(heap: Heap, private: PrivatePools) -> None:
-    """Give the memory of private pools that nothing uses any more back to the driver (2.5)."""
+def release_freeable_pools(heap: Heap, private: PrivatePools) -> None:
+    """Release the memory of private pools without uses (2.5)."""
     for pool_id in private.freeable:
         _release_halves(heap, private, private.freeable[pool_id])
 
 
-def release_one(heap: Heap, private: PrivatePools, pending: PendingFrees, pool_id: PoolId) -> None:
-    """Give the memory of one pool back to the driver, if nothing uses the pool any more (2.5).
+def release_cached_blocks_of_pool(
+    heap: Heap, private: PrivatePools, pending: PendingFrees, pool_id: PoolId
+) -> None:
+    """Release the memory of one private pool, if it has no uses (2.5).
 
     Mirrors: release_cached_blocks
     """
@@ -153,26 +154,24 @@ def release_one(heap: Heap, private: PrivatePools, pending: PendingFrees, pool_i
     if private.in_capture:
         heap.stats.num_sync_all_streams += 1
         raise UpstreamAssertionError(f"the events of pool {pool_id} are waited for inside a scope")
-    pending.synchronize(pool)
+    pending.synchronize_and_free_events(pool)
     _release_halves(heap, private, pool)
 
 
 def _release_halves(heap: Heap, private: PrivatePools, pool: PrivatePool) -> None:
     heap.work = Work.RELEASE_CACHED
-    _release_pool(heap, pool.small)
-    _release_pool(heap, pool.large)
-    private.forget_empty(pool)
+    _release_blocks(heap, pool.small)
+    _release_blocks(heap, pool.large)
+    private.forget_if_empty(pool)
 
 
-def _release_pool(heap: Heap, pool: BlockPool) -> None:
-    """Release every whole cached segment of `pool`, then unmap what is free of expandable ones.
-
-    Mirrors: release_blocks
-    """
+def _release_blocks(heap: Heap, pool: BlockPool) -> None:
+    """Release every free segment of a pool, then unmap the free expandable blocks."""
+    # A copy, because releasing and unmapping change the pool.
     blocks = list(pool)
     for block in blocks:
         if block.expandable is None and not block.is_split:
-            heap.release_segment(block)
+            heap.release_block(block)
     for block in blocks:
         if block.expandable is not None:
             unmap_block(heap, block)

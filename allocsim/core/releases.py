@@ -1,11 +1,11 @@
-"""What the allocators of PyTorch's releases do differently, as data.
+"""Differences between the allocators of PyTorch's releases, as data.
 
-`Release` is one release's behaviour; `CHANGES` has a row for each release and names only what
-changed since the row above, so that a new release is a new row.  Numbers of releases stand in
-five tables of the package: this one, what recordings hold (`trace/releases.py`), the published
-wheels (`phantom/wheel.py`), and when error texts were worded how (`questions/explain/releases.py`,
-`wording.py`); those of the C++ headers stand in `phantom/stub/release.h`.
-Source: semantics 9, and the section named at each field.
+`Release` is the behaviour of one release.  `CHANGES` has one row for each release with the changes
+since the row above, so that a new release is a new row.  Release numbers also occur in four other
+tables of the package: contents of recordings (`trace/releases.py`), published wheels
+(`phantom/wheel.py`), and wordings of errors (`questions/explain/releases.py`, `wording.py`); those
+of the C++ headers are in `phantom/stub/release.h`.  Source: semantics 9, and the section named at
+each field.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["RELEASES", "NEWEST", "FreeBlockOrder", "Overflow", "Release", "find_
 
 
 class FreeBlockOrder(Enum):
-    """What decides between free blocks of the same stream and size (semantics 1.5)."""
+    """Tie-break between free blocks of equal stream and size (semantics 1.5)."""
 
     ADDRESS = "lowest address"
     CREATION = "oldest block object, then lowest address"
@@ -28,7 +28,7 @@ class FreeBlockOrder(Enum):
 
 
 class Overflow(Enum):
-    """When a pool marked use_on_oom is searched for a request of the default pool (5.6)."""
+    """Attempt at which pools marked use_on_oom serve the default pool (5.6)."""
 
     NEVER = "no such pools"
     LAST = "after the caches have been released"
@@ -36,7 +36,7 @@ class Overflow(Enum):
 
 
 class EmptyCacheInScope(Enum):
-    """What empty_cache does while a pool scope is open (2.5)."""
+    """Effect of empty_cache while a pool scope is open (2.5)."""
 
     ASSERTS = "stops on an internal assertion"
     FREEABLE_ONLY = "releases freeable private pools only"
@@ -45,7 +45,7 @@ class EmptyCacheInScope(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The behaviour of one release.  The defaults are those of 2.1."""
+    """Behaviour of one release.  The defaults are those of 2.1."""
 
     version: str = "2.1"
 
@@ -56,7 +56,7 @@ class Release:
 
     # Option string (8).
     conf_variables: tuple[str, ...] = ("PYTORCH_CUDA_ALLOC_CONF",)
-    """The environment variables that may hold the string; the first that is set counts (8.1)."""
+    """Environment variables that may hold the string; the first one set counts (8.1)."""
     options: frozenset[str] = frozenset(
         {
             "max_split_size_mb",
@@ -67,13 +67,16 @@ class Release:
         }
     )
     separators_checked: bool = True
-    """`a:b,c:d` is verified token by token; later any token separates, and the keys that all
-    accelerators share are read before CUDA's own (8.2)."""
+    """Every separator of `a:b,c:d` is verified (8.2).
+
+    Later any token separates, and options that all accelerators share are read before those of
+    CUDA.
+    """
     thresholds_inclusive: bool = False
-    """Sizes are compared with >= their minimum; before with > (8.3)."""
+    """Sizes may equal their minimum; before, they must exceed it (8.3)."""
     list_divisions_may_be_zero: bool = False
     list_tail_overwrites_last: bool = True
-    """The `>` of a roundup list starts at the last key, not after it (1.2)."""
+    """The `>` of a roundup list starts at the last key and not after it (1.2)."""
     parse_resets_non_split_rounding: bool = False
     old_error_words: bool = True
 
@@ -101,37 +104,38 @@ class Release:
     """A scope takes only the stream it was opened for (5.2)."""
     newest_scope_wins: bool = False
     forgets_captured_streams: bool = False
-    """Streams recorded inside a scope are dropped when a deferred free is done (5.5)."""
+    """Completing a deferred free ignores the streams recorded inside a scope (5.5)."""
     unordered_deferred_frees: bool = False
-    """Several frees that a scope put off are completed in the order of a hash of objects'
-    addresses, so that no model knows it (12.3a)."""
+    """Frees that a scope deferred complete in an order that depends on addresses of C++ objects.
+
+    No model can know it (12.3a).
+    """
     empty_cache_in_scope: EmptyCacheInScope = EmptyCacheInScope.ASSERTS
     overflow: Overflow = Overflow.NEVER
     overflow_may_be_expandable: bool = True
     """Expandable segments stay active while overflow pools are searched."""
     no_split: bool = False
     empty_cache_of_pool: bool = False
-    """empty_cache takes a pool (2.5)."""
+    """empty_cache accepts a pool (2.5)."""
     mempools_hold_pools: bool = False
-    """A MemPool uses its pool from its making to its deletion (5.7)."""
+    """A MemPool uses its pool from its creation to its deletion (5.7)."""
     mempool_is_last_user: bool = False
     """Deleting a MemPool asserts that nothing else uses its pool (5.7)."""
     mempool_takes_mark_back: bool = False
-    """Deleting a MemPool takes the mark use_on_oom from its pool (5.7)."""
+    """Deleting a MemPool clears its pool's mark use_on_oom (5.7)."""
     release_forgets_no_split: bool = False
-    """The mark goes with a pool's last release; before, it stays with the id (observed)."""
+    """A pool's last release clears its mark no_split; before, it stays with the id (observed)."""
 
     # Expandable segments (4).
     expandable_private_pools: bool = False
     release_skips_expandable: bool = False
-    """Releasing oversize blocks passes over expandable ones; before, it asserts (1.10)."""
+    """Releasing oversize blocks skips expandable ones; before, it asserts (1.10)."""
     short_segment_is_destroyed: bool = False
-    """A fresh expandable segment below the request is destroyed again (4.2)."""
+    """A new expandable segment shorter than the request is destroyed at once (4.2)."""
 
-    # What a program asks for.
+    # Requests of the program.
     keeps_cublas_workspaces: bool = True
-    """cuBLAS has a workspace for each handle and stream, for good; later one comes and goes with
-    each product (12.10)."""
+    """cuBLAS keeps a workspace for each handle and stream; later one for each product (12.10)."""
 
     # The out-of-memory text (7.2).
     oom_text: str = (
@@ -144,9 +148,9 @@ class Release:
         "fragmentation.  See documentation for Memory Management and PYTORCH_CUDA_ALLOC_CONF"
     )
     oom_advice_expandable: str | None = None
-    """What stands there instead while expandable segments are on; None: the same."""
+    """Replaces `oom_advice` while expandable segments are on; None: no replacement."""
     oom_device_is_raw_byte: bool = False
-    """The device index is emitted as a byte, so that GPU 0 ends the text."""
+    """The device index is printed as a byte, so that GPU 0 ends the text."""
     oom_counts_private_pools: bool = False
 
 
@@ -355,7 +359,7 @@ CHANGES: tuple[tuple[str, dict[str, Any]], ...] = (
         },
     ),
 )
-"""One row a release: what changed since the row above; `+options` adds to the known keys."""
+"""One row for each release: changes since the row above; `+options` adds option names."""
 
 
 def _accumulate() -> dict[str, Release]:
@@ -370,15 +374,15 @@ def _accumulate() -> dict[str, Release]:
 
 
 RELEASES: dict[str, Release] = _accumulate()
-"""Every modelled release by its "major.minor"."""
+"""Every modelled release by "major.minor"."""
 
 NEWEST: str = CHANGES[-1][0]
 
 
 def find_release(version: str) -> Release:
-    """The release that `version` ("2.15", "2.9.1", "2.6.0+cu124") belongs to.
+    """Return the release of a version such as "2.15", "2.9.1" or "2.6.0+cu124".
 
-    Raises ConfigError for a release that is not modelled.
+    Raises ConfigError if the release is not modelled.
     """
     key = ".".join(version.partition("+")[0].split(".")[:2])
     if key not in RELEASES:

@@ -1,8 +1,8 @@
-"""Segments that existed before a simulation began, planted as a recording shows them.
+"""Segments that existed before a recording, created from the recorded state.
 
-Rule: a planted block has the size, state and stream that the recording gives; neighbouring free
-blocks are one block, as the allocator would have merged them; what a recording does not tell,
-the order of segments among equals, is taken to be their addresses.  Source: semantics 6.6.
+A block gets the recorded size, state and stream; adjacent free blocks become one, as the allocator
+would have merged them.  A recording does not give the age of segments; the order of addresses takes
+its place.  Source: semantics 6.6.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ from allocsim.state import ALLOCATED, DEFAULT_POOL, PENDING, SegmentState
 __all__ = ["plant"]
 
 _NO_OTHER = 1 << 80
-"""Beyond every address."""
+"""Above every address."""
 
 
 def plant(heap: Heap, private: PrivatePools, segments: Iterable[SegmentState]) -> dict[int, Block]:
-    """Put `segments` into an empty heap; returns the pending blocks by address.
+    """Create `segments` in an empty heap and return the pending blocks by address.
 
-    Their bytes count in every statistic as if they had been allocated just now.
+    Statistics count their bytes as allocated now.
     """
     pending: dict[int, Block] = {}
     ranges: dict[BlockPool, list[SegmentState]] = {}
     segments = sorted(segments, key=lambda segment: segment.address)
+    # Narrow keys need sizes that are multiples of 512.
     if any(block.size % MIN_BLOCK_SIZE for segment in segments for block in segment.blocks):
         heap.widen_keys()
     for segment in segments:
@@ -57,9 +58,9 @@ def plant(heap: Heap, private: PrivatePools, segments: Iterable[SegmentState]) -
 def _neighbours(
     mine: list[SegmentState], segments: list[SegmentState]
 ) -> Iterator[tuple[int, list[SegmentState]]]:
-    """Ranges of a pool and stream between which nothing of another lies.
+    """Split the ranges of one pool and stream wherever a segment of another is between them.
 
-    With each row where the addresses of others begin.
+    Yields (address of the next other segment, ranges).
     """
     own = {part.address for part in mine}
     others = [segment.address for segment in segments if segment.address not in own]
@@ -93,7 +94,7 @@ def _link(chain: list[Block]) -> None:
 def _set_states(
     heap: Heap, segment: SegmentState, blocks: list[Block], pending: dict[int, Block]
 ) -> None:
-    """Hand out, suspend or pool each block, its neighbours being in place."""
+    """Set the state of each block, once all neighbours are linked."""
     for seed, block in zip(segment.blocks, blocks, strict=True):
         block.requested_size = seed.requested_size
         if seed.state == ALLOCATED:
@@ -114,10 +115,10 @@ def _plant_expandable(
     others_from: int,
     pending: dict[int, Block],
 ) -> None:
-    """One expandable segment that holds mapped ranges of a pool and stream.
+    """Create one expandable segment from mapped ranges of a pool and stream.
 
-    Its true base is not recorded: the lowest mapped address is taken for it.  Ranges too far
-    apart for one reservation make another segment.
+    A recording does not show the base; the lowest mapped address replaces it.  Ranges too far apart
+    for one reservation become further segments.
     """
     first = ranges[0]
     segment = new_expandable(heap, pool, first.stream, first.address)
@@ -125,6 +126,7 @@ def _plant_expandable(
     inside = inside or [first]
     rest = ranges[len(inside) :]
     mapped_to = inside[-1].end
+    # Another segment may begin inside the assumed reservation, because the true base is lower.
     segment.end_before(rest[0].address if rest else others_from, mapped_to - segment.base)
     rank = heap.new_segment_rank(segment.base, segment.size)
     chain: list[Block] = []
@@ -144,8 +146,9 @@ def _plant_expandable(
             pool.unmapped.add(block)
     for part, blocks in planted:
         segment.adopt(part.total_size)
-        heap.count_driver(pool, part.total_size)
+        heap.count_reserved(pool, part.total_size)
         if pool.owner is not None:
+            # The count of the recorded process is unknown: assume one for each mapped range.
             pool.owner.segment_count += 1
         _set_states(heap, part, blocks, pending)
     if rest:
@@ -153,7 +156,7 @@ def _plant_expandable(
 
 
 def _unmapped(heap: Heap, pool: BlockPool, rank: int, place: tuple[int, int, int]) -> list[Block]:
-    """The unmapped block at `place`, (stream, start, end); none if that is empty."""
+    """Return the unmapped block of `place` (stream, start, end), or an empty list."""
     stream, start, end = place
     if start == end:
         return []

@@ -1,8 +1,9 @@
-"""The state and history of an allocator as torch.cuda.memory._snapshot() gives them.
+"""State and history of an allocator in the form of torch.cuda.memory._snapshot().
 
-Rule: one segment a cudaMalloc, or a maximal mapped range of an expandable segment, in address
-order; blocks cover it without gaps; inactive blocks show the stale requested_size of the object.
-A snapshot's own entry is appended after its traces were copied.  Source: semantics 6.3, 6.5.
+A segment is one cudaMalloc, or a maximal mapped range of an expandable segment.  Segments are in
+address order, and blocks cover them without gaps.  Inactive blocks show the stale requested_size of
+their object.  The entry of the snapshot itself is recorded after the traces were copied.  Source:
+semantics 6.3, 6.5.
 """
 
 from __future__ import annotations
@@ -15,27 +16,24 @@ from allocsim.core.heap import Heap
 from allocsim.core.history import TraceEntry
 from allocsim.state import ALLOCATED, INACTIVE, PENDING, BlockState, SegmentState
 
-__all__ = ["all_blocks", "memory_snapshot", "segments", "snapshot"]
+__all__ = ["get_all_blocks", "memory_snapshot", "segments", "snapshot"]
 
 _ENTRY_DEFAULTS: dict[str, Any] = {"compile_context": "N/A", "user_metadata": ""}
 
 
-def all_blocks(heap: Heap) -> Iterator[Block]:
-    """Every mapped block of the device, in no particular order.
-
-    Mirrors: get_all_blocks
-    """
+def get_all_blocks(heap: Heap) -> Iterator[Block]:
+    """Yield every mapped block of the device, in no particular order."""
     yield from heap.active
     for pool in heap.pools:
         yield from pool
 
 
 def segments(heap: Heap) -> tuple[SegmentState, ...]:
-    """Every segment with its blocks, in address order.
+    """Return every segment with its blocks, in address order.
 
     Mirrors: snapshot
     """
-    heads = [block for block in all_blocks(heap) if block.prev is None or not block.prev.mapped]
+    heads = [block for block in get_all_blocks(heap) if block.prev is None or not block.prev.mapped]
     return tuple(_segment(head) for head in sorted(heads, key=lambda block: block.ptr))
 
 
@@ -65,7 +63,6 @@ def _state(block: Block) -> str:
 
 
 def _segment_fields(segment: SegmentState, device: int) -> dict[str, Any]:
-    """A segment as the `segments` list shows it."""
     return {
         "device": device,
         "address": segment.address,
@@ -93,16 +90,17 @@ def _block_fields(block: BlockState) -> dict[str, Any]:
 
 
 def memory_snapshot(heap: Heap, device: int) -> list[dict[str, Any]]:
-    """The `segments` list of a snapshot."""
+    """Return the `segments` list of a snapshot."""
     return [_segment_fields(segment, device) for segment in segments(heap)]
 
 
 def snapshot(heap: Heap, device: int) -> dict[str, Any]:
-    """The dict of this release.  Appends a `snapshot` entry to the history.
+    """Return the snapshot of this release and append a `snapshot` entry to the history.
 
-    `time_us` counts entries, since the model reads no clock.
+    `time_us` counts entries, because the model reads no clock.
     """
     listed = memory_snapshot(heap, device)
+    # One list for each device up to this one; the others have no history.
     traces: list[list[dict[str, Any]]] = [[] for _ in range(device)]
     traces.append([_entry(heap, number, entry) for number, entry in enumerate(heap.trace or ())])
     parts: dict[str, Any] = {

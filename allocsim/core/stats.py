@@ -1,85 +1,36 @@
-"""The statistics of torch.cuda.memory_stats(), kept off the path of each call.
+"""Statistics of torch.cuda.memory_stats(), computed outside the hot path.
 
-Rule: a call leaves one record; `fold` adds the records up later, in order, so that currents,
-totals and peaks are those of counting at each call.  A record is one number in each column of
-the journal (`Journal`).  A block is active until its free is complete, allocated until its user
-frees it; what waits in between stands beside the records.  Source: semantics 3.
+A call appends one record to the journal, and `fold` adds the records up later.  A block is active
+until its free is complete, and allocated until its user frees it.  Source: semantics 3.
 
-Long because the loop that adds the records up is written out (`_moves`), and every key of
-torch.cuda.memory_stats() is named here once.
+Every key of torch.cuda.memory_stats() occurs here once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from allocsim.core.columns import Column, column_of
+from allocsim.core.columns import Column
+from allocsim.core.journal import (
+    BYTES,
+    FOLD_AT,
+    SPLIT,
+    Folder,
+    GroupMoves,
+    Journal,
+    encode_wait,
+    fold_records,
+    split_journal,
+)
 from allocsim.core.releases import Release
 
-__all__ = [
-    "DeviceStats",
-    "Folder",
-    "GroupMoves",
-    "Journal",
-    "Marked",
-    "Moves",
-    "Stat",
-    "FOLD_AT",
-    "SHORT",
-    "fold_records",
-]
-
-Journal = tuple[list[int], list[int], list[int], list[int], list[int]]
-"""Records of active blocks as columns: the bytes of the block, of a free in negative numbers; the
-bytes requested, of a free, too; what became inactive split, sixteen times the bytes and twice the
-blocks, -2 to 1, and 1 more in the small pool.  Columns, because a tuple for each record took as
-long as three numbers do.  The last two are of blocks that began to wait for the end of their free,
-or in negative numbers ceased to: how many records there were before; twice the bytes, and 1 more in
-the small pool.
-
-Mostly the bytes that become inactive split are those of the block itself: then the third column
-has four times the blocks that did, and 2 more, and 1 more in the small pool.  Such a short one is
-below `SHORT`, no other is."""
-
-SHORT: Final = 16
-
-FOLD_AT: Final = 2048
-"""Records kept before they are folded: enough to pay for a fold's set-up, few enough for the
-processor's cache."""
-
-
-@dataclass(slots=True)
-class Moves:
-    """What a row of changes came to: their sum, the highest sum on the way (0 at least) and the
-    sum of the increases."""
-
-    change: int = 0
-    peak: int = 0
-    grown: int = 0
-
-    def move(self, amount: int) -> None:
-        """One more change."""
-        self.change += amount
-        self.peak = max(self.peak, self.change)
-        self.grown += max(amount, 0)
-
-
-GroupMoves = tuple[Moves, Moves, Moves, Moves, Moves, Moves, Moves]
-"""Of a fold: allocated blocks and bytes, active blocks and bytes, bytes requested, inactive splits
-and their bytes."""
-
-Folder = Callable[[Journal], tuple[GroupMoves, GroupMoves, GroupMoves]]
-"""Records to the moves of all, small_pool and large_pool."""
+__all__ = ["DeviceStats", "Marked", "Stat", "StatGroup"]
 
 
 @dataclass(slots=True)
 class Stat:
-    """One statistic.
-
-    Mirrors: Stat
-    """
+    """One statistic."""
 
     current: int = 0
     peak: int = 0
@@ -96,7 +47,7 @@ class Stat:
         self.freed += amount
 
     def move(self, amount: int) -> None:
-        """A net change: positive counts as allocated, negative as freed, zero not at all."""
+        """Count a net change: positive as allocated, negative as freed."""
         if amount > 0:
             self.increase(amount)
         else:
@@ -122,12 +73,12 @@ _BLOCK_STATS = (
 )
 
 _FOLDED: Final = 7
-"""How many of them records tell; the others are of segments."""
+"""Number of these that the journal determines; the others concern segments."""
 
 
 @dataclass(slots=True)
 class StatGroup:
-    """The nine array statistics of one column: `all`, `small_pool` or `large_pool`."""
+    """Array statistics of one column: `all`, `small_pool` or `large_pool`."""
 
     allocation: Stat = field(default_factory=Stat)
     allocated_bytes: Stat = field(default_factory=Stat)
@@ -140,7 +91,7 @@ class StatGroup:
     reserved_bytes: Stat = field(default_factory=Stat)
 
     def advance(self, moves: GroupMoves) -> None:
-        """Count a fold."""
+        """Add the result of a fold."""
         for stat, moved in zip(
             (
                 self.allocation,
@@ -160,7 +111,7 @@ class StatGroup:
             stat.freed += moved.grown - moved.change
 
     def restart(self) -> None:
-        """Forget what folds counted."""
+        """Reset the statistics that folds count."""
         for name in _BLOCK_STATS[:_FOLDED]:
             setattr(self, name, Stat())
 
@@ -170,154 +121,20 @@ class StatGroup:
 
 @dataclass(frozen=True, slots=True)
 class Marked:
-    """Bytes allocated, active and inactive split at a moment that was marked."""
+    """Bytes allocated, active and inactive split at a mark."""
 
     allocated: int = 0
     active: int = 0
     inactive_split: int = 0
 
 
-_ActiveMoves = tuple[Moves, Moves, Moves, Moves, Moves]
-
-
-def fold_records(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
-    """The moves of all, small_pool and large_pool, one record after another."""
-    sizes, requests, inactive, at, waits = map(column_of, journal)
-    every, small, large = (_moves(sizes, requests, inactive, without) for without in (-1, 0, 1))
-    if not waits:
-        return every[:2] + every, small[:2] + small, large[:2] + large
-    of_every, of_small, of_large = (
-        _allocated(sizes, inactive, at, waits, without) for without in (-1, 0, 1)
-    )
-    return of_every + every, of_small + small, of_large + large
-
-
-def _allocated(
-    sizes: list[int], inactive: list[int], at: list[int], waits: list[int], without: int
-) -> tuple[Moves, Moves]:
-    """Blocks and bytes that were active and did not wait; in local variables, as in `_moves`, which
-    says what `without` is."""
-    count = 0
-    peak_count = 0
-    mallocs = 0
-    size = 0
-    peak_size = 0
-    grown = 0
-    done = 0
-    n_sizes, n_waits = len(sizes), len(at)
-    for number in range(n_sizes + 1):
-        while done < n_waits and at[done] <= number:
-            waited = waits[done]
-            done += 1
-            if waited & 1 != without:
-                count -= 1 if waited > 0 else -1
-                size -= waited >> 1
-        if number == n_sizes:
-            break
-        if inactive[number] & 1 != without:
-            held = sizes[number]
-            size += held
-            if held > 0:
-                count += 1
-                mallocs += 1
-                grown += held
-            else:
-                count -= 1
-        if count > peak_count:
-            peak_count = count
-        if size > peak_size:
-            peak_size = size
-    return Moves(count, peak_count, mallocs), Moves(size, peak_size, grown)
-
-
-def _moves(  # noqa: PLR0912, PLR0915  (one loop, by design)
-    sizes: list[int], requests: list[int], inactive: list[int], without: int
-) -> _ActiveMoves:
-    """The sums of one column.  without: what is left out, 1 the small pool, 0 the large one.
-
-    Local variables, because this loop is most of the price of full accounting; machine words for
-    the compiled form.
-    """
-    count = 0
-    peak_count = 0
-    mallocs = 0
-    size = 0
-    peak_size = 0
-    grown = 0
-    requested = 0
-    peak_requested = 0
-    grown_requested = 0
-    split = 0
-    peak_split = 0
-    grown_split = 0
-    idle = 0
-    peak_idle = 0
-    grown_idle = 0
-    short = SHORT
-    for at in range(len(sizes)):
-        held, asked, rest = sizes[at], requests[at], inactive[at]
-        if rest & 1 == without:
-            continue
-        size += held
-        if held > 0:
-            requested += asked
-            count += 1
-            mallocs += 1
-            grown += held
-            grown_requested += asked
-            if count > peak_count:
-                peak_count = count
-            if size > peak_size:
-                peak_size = size
-            if requested > peak_requested:
-                peak_requested = requested
-        else:
-            requested -= asked
-            count -= 1
-        if not 0 <= rest <= 1:
-            if -short < rest < short:
-                splits = rest >> 2
-                split_bytes = -held
-            else:
-                rest >>= 1
-                splits = ((rest + 4) & 7) - 4
-                split_bytes = (rest - splits) >> 3
-            idle += split_bytes
-            split += splits
-            if split_bytes > 0:
-                grown_idle += split_bytes
-                if idle > peak_idle:
-                    peak_idle = idle
-            if splits > 0:
-                grown_split += splits
-                if split > peak_split:
-                    peak_split = split
-    return (
-        Moves(count, peak_count, mallocs),
-        Moves(size, peak_size, grown),
-        Moves(requested, peak_requested, grown_requested),
-        Moves(split, peak_split, grown_split),
-        Moves(idle, peak_idle, grown_idle),
-    )
-
-
-def _parted(journal: Journal, n_records: int, n_waits: int) -> tuple[Journal, Journal]:
-    """The first `n_records` records and `n_waits` waits, and those after."""
-    sizes, requests, inactive, at, waits = map(list, journal)
-    before = (sizes[:n_records], requests[:n_records], inactive[:n_records])
-    after = (sizes[n_records:], requests[n_records:], inactive[n_records:])
-    later = [number - n_records for number in at[n_waits:]]
-    return (*before, at[:n_waits], waits[:n_waits]), (*after, later, waits[n_waits:])
-
-
 class DeviceStats:
-    """All statistics of one device.
+    """Statistics of one device.
 
-    journal: the records not counted yet.  folder: counts them; any that gives what
-    `fold_records` gives.  marked: of the moment of the last mark, once it is counted; mark_at:
-    how many records and waits of the journal came before one that is not.
-
-    Mirrors: DeviceStats
+    journal: records not folded yet.
+    folder: function that folds them, with the results of `fold_records`.
+    marked: values at the last mark, once it was folded.
+    mark_at: numbers of records and waits before the mark, None without a mark in the journal.
     """
 
     __slots__ = (
@@ -364,18 +181,19 @@ class DeviceStats:
     def note(
         self, is_small: bool, size: int, requested: int, splits: int, split_bytes: int
     ) -> None:
-        """Leave the record of one malloc, or of one free with its size in negative numbers."""
+        """Append the record of a malloc, or of a free with a negative size."""
         sizes, requests, inactive, _, _ = self.journal
         sizes.append(size)
         requests.append(requested)
-        inactive.append(16 * split_bytes + 2 * splits + is_small)
+        inactive.append(BYTES * split_bytes + SPLIT * splits + is_small)
         if len(sizes) > FOLD_AT:
             self.fold()
 
     def fold(self) -> None:
-        """Count everything recorded so far."""
+        """Add all records of the journal to the statistics and clear it."""
         if self.mark_at is not None:
-            before, after = _parted(self.journal, *self.mark_at)
+            # Fold up to the mark first, so that the current values are those at the mark.
+            before, after = split_journal(self.journal, *self.mark_at)
             self.mark_at = None
             self._count(before)
             every = self.all
@@ -398,16 +216,16 @@ class DeviceStats:
             self.pools[False].advance(large)
 
     def mark(self) -> None:
-        """Have this moment's bytes in `marked` after the next fold.
+        """Set `marked` to the values of this moment at the next fold; only the last mark counts.
 
-        Of marks without a fold between them the last counts: who looks for the highest moment
-        marks each growth, and to count at each was a sixth of a replay of many blocks.
+        Deferred, because a search for the highest moment marks each growth: folding at each of them
+        took a sixth of a replay of many blocks.
         """
         self.mark_at = (len(self.journal[0]), len(self.journal[3]))
 
     def recount(self, journal: Journal) -> None:
-        """Count `journal` and nothing else."""
-        self.fold()  # for the sake of a mark
+        """Replace the statistics of blocks by those of `journal`."""
+        self.fold()  # sets `marked`
         every, small, large = self.folder(journal)
         for group, moves in zip(
             (self.all, *self.pools.values()), (every, small, large), strict=True
@@ -416,21 +234,21 @@ class DeviceStats:
             group.advance(moves)
 
     def free_requested(self, is_small: bool, size: int) -> None:
-        """A block was freed by its user and waits for other streams."""
+        """Record that the user freed a block that waits for other streams."""
         self.journal[3].append(len(self.journal[0]))
-        self.journal[4].append(2 * size + is_small)
+        self.journal[4].append(encode_wait(is_small, size))
 
     def free_completed(
         self, is_small: bool, size: int, requested: int, splits: int, split_bytes: int
     ) -> None:
-        """A block that waited became free."""
+        """Record that a waiting block became free."""
         self.journal[3].append(len(self.journal[0]))
-        self.journal[4].append(is_small - 2 * size)
+        self.journal[4].append(encode_wait(is_small, -size))
         self.note(is_small, -size, requested, splits, split_bytes)
 
-    # -- what happens seldom ---------------------------------------------------------------
+    # -- rare changes ----------------------------------------------------------------------
 
-    def planted(
+    def count_planted(
         self,
         is_small: bool,
         size: int,
@@ -440,7 +258,7 @@ class DeviceStats:
         active: bool,
         split: bool,
     ) -> None:
-        """A block was there before the simulation began; it counts as allocated just now."""
+        """Count a block from before the simulation as allocated now."""
         for group in (self.all, self.pools[is_small]):
             if allocated:
                 group.allocation.increase(1)
@@ -453,8 +271,8 @@ class DeviceStats:
                 group.inactive_split.increase(1)
                 group.inactive_split_bytes.increase(size)
 
-    def reserved(self, is_small: bool, size: int, pool_id: tuple[int, int]) -> None:
-        """`size` bytes came from the driver (negative: went back)."""
+    def count_reserved(self, is_small: bool, size: int, pool_id: tuple[int, int]) -> None:
+        """Count bytes obtained from the driver (negative: released)."""
         self.all.reserved_bytes.move(size)
         self.pools[is_small].reserved_bytes.move(size)
         if self.release.counts_private_pools and pool_id != (0, 0):
@@ -464,19 +282,19 @@ class DeviceStats:
             columns["all"].move(size)
             columns["small_pool" if is_small else "large_pool"].move(size)
 
-    def segments(self, is_small: bool, change: int) -> None:
-        """A segment was made by cudaMalloc (+1) or given back by cudaFree (-1)."""
+    def count_segments(self, is_small: bool, change: int) -> None:
+        """Count a segment of cudaMalloc (+1) or of cudaFree (-1)."""
         self.all.segment.move(change)
         self.pools[is_small].segment.move(change)
 
     # -- reading and resetting ---------------------------------------------------------------
 
     def allocated_bytes(self) -> int:
-        """Bytes of allocated blocks now."""
+        """Return the bytes of allocated blocks."""
         self.fold()
         return self.all.allocated_bytes.current
 
-    def _every_stat(self) -> list[Stat]:
+    def _all_stats(self) -> list[Stat]:
         self.fold()
         groups = (self.all, *self.pools.values())
         stats = [stat for group in groups for _, stat in group.stats()]
@@ -488,17 +306,17 @@ class DeviceStats:
         ]
 
     def reset_peak(self) -> None:
-        for stat in self._every_stat():
+        for stat in self._all_stats():
             stat.reset_peak()
 
     def reset_accumulated(self) -> None:
-        for stat in self._every_stat():
+        for stat in self._all_stats():
             stat.reset_accumulated()
         self.num_alloc_retries = self.num_ooms = self.num_sync_all_streams = 0
         self.num_device_alloc = self.num_device_free = self.num_oom_rejections = 0
 
     def as_dict(self) -> dict[str, int]:
-        """The flat dict of torch.cuda.memory_stats(), sorted by key, as this release has it."""
+        """Return the flat dict of torch.cuda.memory_stats() in this release, sorted by key."""
         self.fold()
         columns = (
             ("all", self.all),

@@ -1,8 +1,7 @@
-"""The table of torch.cuda.memory_summary(), from a flat dict of statistics.
+"""Table of torch.cuda.memory_summary(), from a flat dict of statistics.
 
-Rule: in each column the unit is chosen by the row group's `all` value: one step up while it is
-at least 768 * 1024 of the unit below (750,000 for counts), by integer division.
-Source: semantics 3.
+The `all` value of a row group chooses the unit of each column: one step up, by integer division,
+while it is at least 768 * 1024 of the unit (750,000 for counts).  Source: semantics 3.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ _OVERSIZE = (
 
 
 def memory_summary(stats: Mapping[str, int], device: int) -> str:
-    """The summary of `stats` (the keys of torch.cuda.memory_stats()) for device `device`."""
+    """Return the summary for device `device`; `stats` has the keys of memory_stats()."""
     oversize = [_row(title, stats, key, _count_cell) for title, key in _OVERSIZE]
     lines = [
         _DOUBLE,

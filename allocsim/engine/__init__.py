@@ -1,7 +1,7 @@
-"""The replay engine: it drives an allocator along a recorded trace.
+"""Replay of recordings through the model of the allocator.
 
-`prepare` makes a recording's devices ready, once; `replay` proves them or asks what if, `Trials`
-runs them under many settings, `Walk` takes them a request at a time.
+`prepare` reads the devices of a recording once; `replay` simulates them under the recorded or other
+settings, `Trials` under many settings, and `Walk` one request at a time.
 """
 
 from allocsim.engine.as_made import run_as_made
@@ -42,6 +42,7 @@ from allocsim.engine.smallest_device import (
     smallest_fraction,
 )
 from allocsim.engine.start import Start, StartPeaks, requests_of
+from allocsim.engine.start_choice import large_segments_matter
 from allocsim.engine.trial import (
     Effect,
     Point,
@@ -53,7 +54,6 @@ from allocsim.engine.trial import (
     trial_of_run,
     with_peaks,
 )
-from allocsim.engine.two_starts import large_segments_matter
 from allocsim.engine.walk import Walk
 from allocsim.engine.which_release import can_be_of, releases_of
 

@@ -108,7 +108,7 @@ def read_addresses(trace: Trace, start: Sequence[SegmentState]) -> Addresses:
     looks_like_driver = _looks_like_driver(trace, moves, start)
     if n_segments < 2:  # every policy places the first
         return driver if looks_like_driver else bump
-    known = [bump, firstfit]
+    known = [bump, firstfit]  # "driver" explains anything by events, so it needs evidence
     if n_chunks >= LEAST_CHUNKS or looks_like_driver:
         known.append(driver)
     found = max(known, key=lambda each: each.n_right)
@@ -227,7 +227,7 @@ class _DriverReading:
         if not move.is_alloc:
             self._freed.append(move)
             return
-        is_first = self._arena is None
+        is_first = self._arena is None  # nothing predicts the first segment
         arena = self._begin(move.end)
         self._entry = self._freed[0].entry if self._freed else move.entry
         self._let_happen(arena, self._entry)

@@ -1,7 +1,7 @@
-"""The result of replaying a recording that the model has just made, without replaying it.
+"""Result of a recording that the model has just made, without another replay.
 
-Rule: it is what `replay_prepared` comes to for the recording, field for field: same steps, same
-settings, same device, from an empty one on.
+It is equal to the result of `replay_prepared` for that recording, field by field: same steps, same
+settings, same device, empty at the start.
 """
 
 from __future__ import annotations
@@ -35,15 +35,16 @@ def run_as_made(
     peak: PeakState,
     peak_device_bytes: int,
 ) -> DeviceRun:
-    """The run of a recording that `allocator` made, none of whose requests failed.
+    """Return the run of a recording that `allocator` made without a failed request.
 
-    moved: by request and free, the bytes that became allocated.  peak, peak_device_bytes: fields
-    of `DeviceRun`.
+    moved: change of allocated bytes at each request and free.
+    peak, peak_device_bytes: fields of `DeviceRun`.
     """
     trace, steps = prepared.trace, prepared.plan.steps
     memory, notes = device_of(prepared)
     of_step = np.zeros(len(steps), dtype=np.int64)
     of_step[any_of(steps.kind, (StepKind.ALLOC, StepKind.FREE))] = moved
+    # Reserved bytes change only at segment entries.
     reserved = np.zeros(len(trace), dtype=np.int64)
     for action, sign in _SIGNS.items():
         reserved += np.where(trace.action == action, sign * trace.size, 0)
@@ -77,8 +78,10 @@ def run_as_made(
 
 
 def _after(steps: Steps, reserved: NDArray[np.int64]) -> NDArray[np.int64]:
-    """What is reserved after each step, given that after each entry: the place of a new segment is
-    dictated before there is one."""
+    """Convert reserved bytes after each entry to reserved bytes after each step.
+
+    A DICTATE step comes before its segment exists, so it has the value of the step before it.
+    """
     last = np.where(steps.kind == StepKind.DICTATE, -1, np.arange(len(steps)))
     last = np.maximum.accumulate(last)
     return np.where(last < 0, 0, reserved[steps.entry[last]])

@@ -1,7 +1,8 @@
-"""A drive of a recording on the device that it was made on, or on the one asked for.
+"""Setup of a replay on the recorded device or on a requested one.
 
-Rule: where setting and device are the recorded ones, driver bases are dictated and every entry is
-compared; whatever is not recorded of the device is inferred, and said in a sentence.
+If setting and device are the recorded ones, the replay uses the recorded addresses of the driver
+and is compared with every entry.  If the size of the device is not recorded, it is inferred, and a
+note says how.
 """
 
 from __future__ import annotations
@@ -36,11 +37,10 @@ def drive_as_recorded(
     is_stepwise: bool = False,
     make: Callable[..., Drive] = Drive,
 ) -> tuple[Drive, int | None, list[str]]:
-    """A replay that has not begun, its device's memory, and what had to be inferred.
+    """Set up a replay, and return it with the device's memory in bytes and notes on inferences.
 
-    Where setting and device are the recorded ones, driver bases are dictated and the recording is
-    compared with what happens.  is_stepwise: every step by itself and without a history, so that
-    nothing is compared.  make: the sort of drive.
+    is_stepwise: run each step separately and without a history, so that nothing is compared.
+    make: class of the drive.
     """
     is_same = prepared.is_recorded(setting)
     is_as_recorded = is_same and is_recorded_device(prepared, device_memory) and not host_spill
@@ -50,11 +50,12 @@ def drive_as_recorded(
     dictates = is_as_recorded and addresses == "recorded"
     if host_spill and memory is None:
         raise ConfigError(
-            "the host lends memory beside a device's own, whose size is not recorded; name it"
+            "host memory is lent on top of the device's memory, whose size is not recorded; give it"
         )
     start = Start.KEPT if host_spill else prepared.start_under(setting, memory)
     policy = None if addresses == "recorded" else addresses
     if dictates:
+        # Segments that are not dictated must not collide with recorded addresses.
         policy = "bump"
         if base_address is None:
             base_address = round_up(prepared.last_address, TIB)
@@ -92,7 +93,7 @@ def drive_as_recorded(
 
 
 def is_recorded_device(prepared: Prepared, device_memory: int | None) -> bool:
-    """Whether the recording can have been made on a device of this size."""
+    """Return True if the recording can have been made on a device of this size."""
     plan = prepared.plan
     if prepared.named_memory is not None:
         return device_memory in (None, prepared.named_memory)
@@ -103,18 +104,18 @@ def is_recorded_device(prepared: Prepared, device_memory: int | None) -> bool:
 
 
 def device_of(prepared: Prepared) -> tuple[int | None, list[str]]:
-    """Bytes of the device that a replay as recorded takes, None for one without end; and why."""
+    """Return the device memory of a replay as recorded, or None if unlimited, and its notes."""
     return _device_memory(prepared, None, is_as_recorded=True)
 
 
 def _device_memory(
-    prepared: Prepared, asked: int | None, *, is_as_recorded: bool
+    prepared: Prepared, requested: int | None, *, is_as_recorded: bool
 ) -> tuple[int | None, list[str]]:
-    """Bytes of the device, None for one without end, and what was inferred about it."""
+    """Return the bytes of the device, None if unlimited, and notes on how they were inferred."""
     plan, made = prepared.plan, prepared.provenance
     notes = cause_notes(prepared)
-    if asked is not None:
-        return asked, notes
+    if requested is not None:
+        return requested, notes
     if made is not None and prepared.named_memory is not None:
         return prepared.named_memory, [*notes, device_note(made)]
     if plan.capacity is not None:
@@ -125,7 +126,7 @@ def _device_memory(
         return plan.capacity, notes
     if plan.fits is not None and plan.fits < UNLIMITED_DEVICE and is_as_recorded:
         notes.append(
-            f"device memory is not recorded; where its segments grew fits one of "
+            f"device memory is not recorded; the growth of segments suggests "
             f"{format_size(plan.fits)}"
         )
         return plan.fits, notes

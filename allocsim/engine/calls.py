@@ -1,9 +1,8 @@
-"""The program's own calls as steps of a plan: what left no entry and yet is known.
+"""Calls of the program that a mark records, as steps of a plan.
 
-Rule: a call is made wherever the recording is replayed, under any setting, because it is the
-program's.  The memory fraction that a program begins with is no step: it is in force before the
-first one.  Calls that nothing names, as empty_cache, are inferred: `causes.py`, tried by
-`reading.py`.
+They are part of every replay, whatever the setting.  The memory fraction that a program begins with
+is not a step; it is in force before the first one.  Unmarked calls, for example of empty_cache, are
+inferred by `causes.py` and `reading.py`.
 """
 
 from __future__ import annotations
@@ -12,37 +11,29 @@ from collections.abc import Sequence
 
 from allocsim.engine.gaps import Call
 from allocsim.engine.plan import Change, StepKind
+from allocsim.engine.recorded_device import is_at_start
 from allocsim.state import PoolId
 from allocsim.trace import Mark, MarkKind
 
-__all__ = ["calls_of", "fraction_at_start"]
-
-
-def fraction_at_start(marks: Sequence[Mark]) -> float | None:
-    """The memory fraction in force before the first entry; None where no call is known."""
-    found = None
-    for mark in marks:
-        if _is_at_start(mark):
-            assert isinstance(mark.value, float)
-            found = mark.value
-    return found
+__all__ = ["calls_of"]
 
 
 def calls_of(
     marks: Sequence[Mark], pools: Sequence[PoolId]
 ) -> tuple[tuple[Call, ...], tuple[Change, ...]]:
-    """The calls that are steps, in order, and what those that change something change.
+    """Return the calls in order, and the values that they set.
 
-    pools: the private pools by number.  One that nothing was requested from is left out.
+    pools: private pools by number.  Deletions of pools without any request are omitted.
     """
     calls: list[Call] = []
     changes: list[Change] = []
     for mark in marks:
+        # A mark with entry n comes before entry n.
         if mark.kind is MarkKind.EMPTY_CACHE:
             calls.append(Call(mark.entry, StepKind.EMPTY_CACHE, 0))
         elif mark.kind is MarkKind.POOL_DELETED and mark.value in pools:
             calls.append(Call(mark.entry, StepKind.DELETE_POOL, pools.index(mark.value)))
-        elif mark.kind in _STEPS and not _is_at_start(mark):
+        elif mark.kind in _STEPS and not is_at_start(mark):
             assert isinstance(mark.value, str | float)
             calls.append(Call(mark.entry, _STEPS[mark.kind], len(changes)))
             changes.append(mark.value)
@@ -50,7 +41,3 @@ def calls_of(
 
 
 _STEPS = {MarkKind.FRACTION: StepKind.FRACTION, MarkKind.SETTINGS: StepKind.SETTINGS}
-
-
-def _is_at_start(mark: Mark) -> bool:
-    return mark.kind is MarkKind.FRACTION and mark.entry == 0

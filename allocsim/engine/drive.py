@@ -1,8 +1,8 @@
-"""One trace through one allocator: the loop, and what it writes down.
+"""Loop that replays the steps of a plan through one allocator and collects the results.
 
-Rule: recorded addresses are handles, never addresses of the simulation; a free of something
-that this simulation never handed out (its request failed) does nothing.  An out-of-memory error
-that the recording does not have ends the replay, as it would have ended the program.
+Recorded addresses are only names of blocks.  A free of a block that this simulation never allocated
+does nothing.  An out-of-memory error that the recording does not have ends the replay, as it would
+have ended the program.
 """
 
 from __future__ import annotations
@@ -24,41 +24,44 @@ from allocsim.core import (
     fingerprint,
 )
 from allocsim.engine.addresses import DatedEvent
-from allocsim.engine.fidelity import FidelityCheck
 from allocsim.engine.fold import fold
 from allocsim.engine.observers import GiveUpError, Observer, Progress, TimelineBuilder
-from allocsim.engine.placed import PlacedSteps
+from allocsim.engine.placed import HistoryCheck, PlacedSteps
 from allocsim.engine.plan import Plan, StepKind
 from allocsim.engine.repeats import CYCLE, Period
 from allocsim.engine.result import SimulatedOom
-from allocsim.engine.start import Start, lay_out
+from allocsim.engine.start import Start, allocate_live_blocks
 from allocsim.errors import InvariantError, OutOfMemoryError
 from allocsim.state import PoolId, SegmentState
 
 __all__ = ["Drive"]
 
 PAUSE_EVERY = 8192 if IS_COMPILED else 2048
-"""Steps between looks at the history, the progress and the clock of `check_every`.
+"""Steps between updates of the history, the progress and the checks.
 
-Rows of as many are Python's numbers at a time: more of them do not stay in a processor's cache,
-and of fewer the compiled loop takes less time than what is done between two pieces.
+More steps at a time do not fit in the processor's cache; with fewer, the work between two chunks
+takes longer than the compiled loop.
 """
 
-# Plain integers: to compare with a member of an enumeration takes as long as a dictionary's look.
+# Plain integers: a comparison with an enum member takes as long as a dictionary lookup.
 _DICTATE, _REQUESTS = int(StepKind.DICTATE), (int(StepKind.ALLOC), int(StepKind.BRIEF))
 
 
 @dataclass(slots=True)
 class Drive:
-    """A replay under way.
+    """Replay in progress, or finished.
 
-    dictates: driver bases come from the recording.  check_every: entries between walks of
-    every invariant, 0 for none.  folder: counts the statistics.  given_up_at: where an observer
-    had seen enough.  lays_out: segments of which what is in use is requested before the first step,
-    where the allocator holds none.  keeps_rows: whether `fidelity` is told where plain steps were
-    placed, in place of their entries, which then nobody sees.  skipped: entries of periods that
-    were passed over; _passed_over: their steps, so far.  refused_below: `Device.refused_below` at
-    the first out-of-memory error.
+    dictates: True to place segments at their recorded addresses.
+    check_every: number of steps between checks of all invariants; 0 for no checks.
+    folder: function that computes the statistics.
+    lays_out: segments whose live blocks are requested before the first step; empty if the
+        allocator already contains the start state.
+    keeps_rows: True to pass addresses of plain steps to `fidelity` instead of history entries.
+    address_events: changes of the address space, in order.
+    stopped_at: entry of the error that ended the replay.
+    given_up_at: entry at which an observer ended the replay.
+    skipped: entries of skipped periods.
+    refused_below: `Device.refused_below` at the first out-of-memory error.
     """
 
     allocator: CachingAllocator
@@ -66,7 +69,7 @@ class Drive:
     n_entries: int
     dictates: bool
     check_every: int = 0
-    fidelity: FidelityCheck | None = None
+    fidelity: HistoryCheck | None = None
     progress: Progress | None = None
     observers: tuple[Observer, ...] = ()
     folder: Folder = fold
@@ -90,7 +93,7 @@ class Drive:
         if self.keeps_rows:
             self._placed = PlacedSteps()
         if self.lays_out:
-            self._waiting = lay_out(self.allocator, self.lays_out)
+            self._waiting = allocate_live_blocks(self.allocator, self.lays_out)
             held = sum(block.size for block in self.allocator.named_blocks.values())
         else:
             held = self.allocator.name_by_address()
@@ -101,18 +104,15 @@ class Drive:
 
     @property
     def start(self) -> Start:
-        """How it began."""
+        """Kind of start state."""
         return Start.ANEW if self.lays_out else Start.KEPT
 
     def run(self, period: Period | None = None) -> None:
-        """Drive every step, or up to an out-of-memory error that is ours alone.
+        """Run every step, or up to an out-of-memory error that the recording does not have.
 
-        period: a stretch to pass over once nothing changes in it any more; then the timeline
-        lacks it.
-
-        The cycle collector rests meanwhile: a merged block leaves no cycle behind, and walking
-        the columns of a long plan again and again took a tenth of the time.
+        period: repeating stretch to skip once it changes nothing; the timeline then lacks it.
         """
+        # Merged blocks leave no reference cycles, and the cycle collector took a tenth of the time.
         try:
             with collector_paused():
                 self._run_all(period)
@@ -139,16 +139,17 @@ class Drive:
             self._pause(int(self.plan.steps.entry[stop - 1]))
 
     def _run_period(self, period: Period) -> int:
-        """Drive a stretch until it comes back to where it was; the step to go on with."""
+        """Run periods until the state recurs, and return the step to continue with."""
         stride = period.stride
-        asked: dict[int, int] = {}
+        allocated_at: dict[int, int] = {}  # recorded address -> step of its last request
         before: deque[Hashable] = deque(maxlen=CYCLE)
         for start in range(period.first, period.end - stride + 1, stride):
-            now = fingerprint(self.allocator, self._waiting, asked, start)
+            now = fingerprint(self.allocator, self._waiting, allocated_at, start)
             if now in before:
+                # The state recurs after `cycle` steps.  Skip as many whole cycles as there are.
                 cycle = (len(before) - before.index(now)) * stride
                 further = (period.end - start) // cycle * cycle
-                self._rename(asked, further)
+                self._rename(allocated_at, further)
                 if further:
                     first, last = self.plan.steps.entry[[start, start + further - 1]].tolist()
                     self.skipped = last - first + 1
@@ -159,21 +160,23 @@ class Drive:
                 return start + stride
             steps = self.plan.steps
             allocs = start + np.flatnonzero(steps.kind[start : start + stride] == StepKind.ALLOC)
-            asked.update(zip(steps.addr[allocs].tolist(), allocs.tolist(), strict=True))
+            # The fingerprint identifies a block by the age of its request, not by its name.
+            rows = zip(steps.addr[allocs].tolist(), allocs.tolist(), strict=True)
+            allocated_at.update(rows)
         return start + stride
 
-    def _rename(self, asked: dict[int, int], further: int) -> None:
-        """Let each block of the stretch stand for the one asked for `further` steps later."""
+    def _rename(self, allocated_at: dict[int, int], further: int) -> None:
+        """Give each block the name of the block that is requested `further` steps later."""
         addr = self.plan.steps.addr
 
         def later(old: int) -> int:
-            return int(addr[asked[old] + further]) if old in asked else old
+            return int(addr[allocated_at[old] + further]) if old in allocated_at else old
 
         self.allocator.rename(later)
         self._waiting = {later(old): free for old, free in self._waiting.items()}
 
     def _run_some(self, start: int, stop: int) -> None:
-        """Steps [start, stop): rows of plain ones in the core's own loop, the others singly."""
+        """Run steps [start, stop): plain ones in the loop of the core, the others one by one."""
         allocator, waiting, moved = self.allocator, self._waiting, self.timeline.moved
         placed = self._placed
         places = None if placed is None else placed.places
@@ -191,9 +194,8 @@ class Drive:
                 placed.ends.append(len(allocator.history))
 
     def _take(self, kind: int, addr: int, size: int, stream: int) -> None:
-        """One step, whatever it is."""
         allocator = self.allocator
-        if kind == _DICTATE:  # there are as many as segments
+        if kind == _DICTATE:  # tested first: there is one for each segment
             if self.dictates:
                 allocator.device.dictate_address(addr)
             self.timeline.moved.append(0)
@@ -220,7 +222,7 @@ class Drive:
         self.timeline.reserve(allocator.reserved_bytes)
 
     def _entry(self) -> int:
-        """The entry of the step that is being taken."""
+        """Return the entry of the current step."""
         return int(self.plan.steps.entry[self._passed_over + len(self.timeline)])
 
     def _grew(self, entry: int) -> None:
@@ -228,26 +230,27 @@ class Drive:
             observer.grew(self.allocator, entry)
 
     def _change_addresses(self) -> None:
-        """Let happen in the address space what came before the entry of this step."""
+        """Apply the address events up to the entry of the current step."""
         events, entry = self.address_events, self._entry()
         while self._n_happened < len(events) and events[self._n_happened].entry <= entry:
             self.allocator.device.happen(events[self._n_happened].event)
             self._n_happened += 1
 
     def _request(self, addr: int, size: int, stream: int) -> int:
-        """An `alloc` entry; the bytes that became allocated."""
+        """Make a request, and return the bytes that became allocated."""
         try:
             ptr = self.allocator.malloc(size, stream)
         except OutOfMemoryError as error:
             self._note_oom(self._entry(), size, stream, error)
             return 0
-        if ptr is None:
+        if ptr is None:  # a request of 0 bytes
             return 0
         return self.allocator.give_name(ptr, addr).size
 
     def _seldom(self, kind: int, entry: int, addr: int, size: int, stream: int) -> int:
-        """Steps that are rare in every recording; the allocated bytes that one moved."""
+        """Run a step of a rare kind, and return the change of allocated bytes."""
         if kind == StepKind.FREE_REQUEST:
+            # The block stays active until FREE_COMPLETE, but is not allocated any more.
             if (ptr := self.allocator.take_name(addr)) is not None:
                 size = self.allocator.size_of(ptr)
                 self._waiting[addr] = self.allocator.request_free(ptr)
@@ -265,11 +268,10 @@ class Drive:
             if addr in self._waiting:
                 self.allocator.wait_last_for(self._waiting[addr])
         else:
-            self._unrecorded(kind, size, stream)
+            self._make_call(kind, size, stream)
         return 0
 
-    def _unrecorded(self, kind: int, size: int, stream: int) -> None:
-        """What the program did and left no entry of."""
+    def _make_call(self, kind: int, size: int, stream: int) -> None:
         if kind == StepKind.EMPTY_CACHE:
             self.allocator.empty_cache()
         elif kind == StepKind.SCOPE:
@@ -282,9 +284,9 @@ class Drive:
             self._end_pool(self.plan.pools[size], is_deleted=kind == StepKind.DELETE_POOL)
 
     def _recorded_oom(self, entry: int, size: int, stream: int) -> None:
-        """A request that failed in the recording; where it succeeds here it is given back."""
+        """Repeat a request that failed in the recording, and free its block if it succeeds here."""
         try:
-            # What was rounded up to an exbibyte was less: more never reaches the allocator.
+            # The entry has the rounded size, which may exceed the largest request by rounding.
             ptr = self.allocator.malloc(min(size, MAX_REQUEST - 1), stream)
         except OutOfMemoryError as error:
             self._note_oom(entry, None, stream, error)
@@ -292,15 +294,15 @@ class Drive:
         self._grew(entry)
         if self.fidelity is not None:
             if self._placed is None:
-                self.fidelity.unrecorded(self.allocator.history)
+                self.fidelity.exclude_last_alloc(self.allocator.history)
             else:
-                self._placed.given_back.append(len(self._placed.ends))
+                self._placed.answered_ooms.append(len(self._placed.ends))
         self.allocator.free(ptr)
 
     def _note_oom(
         self, entry: int, requested: int | None, stream: int, error: OutOfMemoryError
     ) -> None:
-        """requested: None if the recording has the error too, and with it the rounded size only."""
+        """Note an error.  requested: None for a recorded error, which has only the rounded size."""
         oom = SimulatedOom(
             entry=entry,
             requested_bytes=requested,
@@ -324,14 +326,14 @@ class Drive:
             observer.out_of_memory(self.allocator, oom, self._blocks())
 
     def _blocks(self) -> dict[int, Block]:
-        """By recorded address, every block that is in use or waits to be free."""
+        """Return the allocated and pending blocks, by recorded address."""
         waiting = {addr: free.block for addr, free in self._waiting.items() if free.block}
         return waiting | self.allocator.named_blocks
 
     def _enter(self, pool: PoolId | None, stream: int) -> None:
-        """Requests go to `pool` from here on.
+        """Direct later requests to `pool`, or to the default pool if None.
 
-        stream: the one that up to 2.2 a scope is for.
+        stream: stream of the requests; up to release 2.2 the redirection covers one stream only.
         """
         if self._scope is not None:
             self.allocator.end_allocate_to_pool(self._scope)
@@ -340,12 +342,13 @@ class Drive:
         self._scope = pool
 
     def _end_pool(self, pool: PoolId, *, is_deleted: bool) -> None:
-        """Give up every use of `pool`, one for each scope that was opened.
+        """Release `pool` once for each use.
 
-        is_deleted: the last of them is the MemPool's own, which takes the memory with it.
+        is_deleted: the MemPool is deleted too, which releases the memory of the pool.
         """
         if self._scope == pool:
             self._enter(None, 0)
+        # Since 2.6 the MemPool counts as a user of its pool; keep that use for `delete_mempool`.
         is_deleted &= self.allocator.release.mempools_hold_pools
         for _ in range(self.allocator.pool_use_count(pool) - is_deleted):
             self.allocator.release_pool(pool)

@@ -1,10 +1,9 @@
-"""Which entries each step of a plan left in the recording, looked up once for every replay of it.
+"""Recorded entries of each step of a plan, looked up once for all replays of it.
 
-Rule: a plain step is expected to leave the entries that were recorded at it, if these are what its
-kind and its columns say, and none lies between one step's and the next one's.  Where a replay puts
-every such block where the recording has it, their entries are the recorded ones, and need not be
-made to be compared; whatever is otherwise is compared entry by entry (fidelity.py).
-Source: semantics 6.2.
+The recording confirms a plain step if its entries are next to each other and equal to what the
+step's kind and columns determine.  If a replay places the blocks of such steps at their recorded
+addresses, its entries are the recorded ones, and need not be created to be compared.  All other
+entries are compared one by one (`fidelity.py`).  Source: semantics 6.2.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Compared:
-    """The entries of a recording that a replay's are compared with; row i is the i-th of them."""
+    """Entries of a recording that are compared with those of a replay, as columns."""
 
     entry: NDArray[np.intp]
     action: NDArray[np.uint8]
@@ -43,7 +42,7 @@ class Compared:
 
     @classmethod
     def of(cls, trace: Trace) -> Compared:
-        """All but annotations and snapshots."""
+        """Select all entries except annotations and snapshots."""
         entry = np.flatnonzero(~any_of(trace.action, _IGNORED))
         if len(entry) == len(trace):
             return cls(entry, trace.action, trace.addr, trace.size, trace.stream)
@@ -54,14 +53,14 @@ class Compared:
         return len(self.entry)
 
     def row_of(self, entry: _Ints) -> NDArray[np.intp]:
-        """The row of each entry; of one that is not compared, that of the next which is."""
-        if len(self) and self.entry[-1] == len(self) - 1:  # all are compared
+        """Return the row of each entry, or of the next compared entry if it is not compared."""
+        if len(self) and self.entry[-1] == len(self) - 1:  # every entry is compared
             return entry
         return np.searchsorted(self.entry, entry)
 
     @property
     def is_completed_next(self) -> NDArray[np.bool_]:
-        """Of each row whether the next one completes the free that it requests."""
+        """Mask of the rows whose next row completes the same free."""
         is_it = np.zeros(len(self), dtype=bool)
         is_it[:-1] = any_of(self.action[1:], (Action.FREE_COMPLETED,))
         for column in (self.addr, self.size, self.stream):
@@ -69,23 +68,26 @@ class Compared:
         return is_it
 
     def columns(self, first: int, end: int) -> tuple[tuple[Any, ...], ...]:
-        """Rows [first, end), as far as there are so many, as columns."""
+        """Return rows [first, end) as columns; fewer at the end of the recording."""
         actions = tuple(_NAMES[self.action[first:end]].tolist())
         numbers = (self.addr, self.size, self.stream)
         return actions, *(tuple(column[first:end].tolist()) for column in numbers)
 
     def row(self, at: int) -> Row | None:
-        """One of them; None behind the last."""
+        """Return one row, or None after the last."""
         return next(zip(*self.columns(at, at + 1), strict=True), None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Expected:
-    """Of each step of a plan, the entries that it left if it was a plain one.
+    """Expected entries of each step of a plan, if it is a plain step.
 
-    count: how many.  end: the row behind them.  is_recorded: whether they are in the recording.
-    address: of its block there.
-    n_answered: how many requests were answered before each row; answers: all of their addresses.
+    count: number of entries.
+    end: row after the last of them.
+    is_recorded: True if the recording has these entries.
+    address: recorded address of the step's block.
+    n_answered: number of allocs before each row.
+    answers: addresses of all allocs.
     """
 
     compared: Compared
@@ -98,7 +100,7 @@ class Expected:
 
     @classmethod
     def of(cls, compared: Compared, steps: Steps) -> Expected:
-        """Look them up."""
+        """Look up the entries of `steps`."""
         count = ENTRIES[steps.kind]
         row = compared.row_of(steps.entry)
         is_recorded = (count > 0) & (row + count <= len(compared))
@@ -121,37 +123,40 @@ class Expected:
         )
 
     def answered(self, row: int, end: int) -> NDArray[np.uint64]:
-        """The recorded addresses of requests in rows [row, end)."""
+        """Return the recorded addresses of the allocs in rows [row, end)."""
         return self.answers[self.n_answered[row] : self.n_answered[end]]
 
     def matched(
         self, first: int, placed: PlacedSteps, row: int, history: Sequence[TraceEntry]
     ) -> int | None:
-        """How many entries the steps of a piece left, if they are those of `row` and of all behind.
+        """Return the number of entries of a chunk if they equal the recording from `row` on.
 
-        first: the number of the first step.  history: what the steps taken singly left.
-        None if any entry differs, or where these columns cannot tell.
+        first: number of the first step.
+        history: entries of the steps that ran on their own.
+        Returns None if an entry differs or may differ.
         """
-        piece = slice(first, first + len(placed))
-        count, singly = self.count[piece], placed.singly
-        if singly:
+        chunk = slice(first, first + len(placed))
+        count, singly = self.count[chunk], placed.singly
+        if singly:  # these left as many entries as the history shows
             count = count.copy()
             count[singly] = np.diff(placed.ends, prepend=0)
         end = row + np.cumsum(count)
-        is_same = address_column(placed.places) == self.address[piece]
-        is_same &= end == self.end[piece]
-        is_same &= self.is_recorded[piece]
+        # A plain step agrees if its block has the recorded address, and its entries end where the
+        # recorded ones do.
+        is_same = address_column(placed.places) == self.address[chunk]
+        is_same &= end == self.end[chunk]
+        is_same &= self.is_recorded[chunk]
         is_same[singly] = True
         if not is_same.all():
             return None
         of_singly = zip(count[singly].tolist(), end[singly].tolist(), strict=True)
         rows = [each for n, after in of_singly for each in range(after - n, after)]
-        if not self._are(rows, history):
+        if not self._equal(rows, history):
             return None
         return int(end[-1]) - row if len(end) else 0
 
-    def _are(self, rows: list[int], history: Sequence[TraceEntry]) -> bool:
-        """Whether these rows of the recording are the entries of `history`."""
+    def _equal(self, rows: list[int], history: Sequence[TraceEntry]) -> bool:
+        """Return True if these rows of the recording equal `history`."""
         if not rows:
             return True
         if rows[-1] >= len(self.compared):

@@ -1,9 +1,9 @@
-"""Recording against replay: every entry in order, every address, every final segment.
+"""Comparison of a replay under the recorded settings with the recording.
 
-Rule: under the recorded settings the replay's own history must be the recording, entry by entry
-(annotations and snapshots aside), and its final segments those of the file, block by block.
-Stale sizes of inactive blocks are compared nowhere: a recording that starts mid-run cannot know
-them.  The order of entries is compared up to the first that differs; addresses to the end.
+Every entry must be equal in order, except annotations and snapshots, and so must the final
+segments, block by block.  Stale requested sizes of inactive blocks are not compared, since a
+recording that starts mid-run does not show them.  Entries are compared up to the first difference,
+addresses to the end.
 """
 
 from __future__ import annotations
@@ -30,13 +30,12 @@ _ALLOC = Action.ALLOC.text
 
 
 class FidelityCheck:
-    """Fed with the replay's history piece by piece, so that it is never held as a whole.
+    """Incremental comparison, chunk by chunk, so that the whole history is never in memory.
 
-    It is fed with entries, or with steps and where they were placed, which spares the entries of
-    plain steps: a third of a replay's time.  Compared are whole columns of a piece, and row by row
-    only where they differ.
+    A chunk is passed as entries, or as steps with the addresses of their blocks.  The second way
+    creates no entries for plain steps, and saves a third of the time of a replay.
 
-    expected: what is known of the steps that it will be fed with; without, a proof takes longer.
+    expected: recorded entries of the plan's steps; without them, the comparison takes longer.
     """
 
     def __init__(self, trace: Trace, expected: Expected | None = None) -> None:
@@ -45,21 +44,24 @@ class FidelityCheck:
         self._expected = expected
         self._matched = 0
         self._placed: list[NDArray[np.uint64]] = []
-        self._unrecorded: list[int] = []
+        self._excluded: list[int] = []
         self._mismatch: Mismatch | None = None
 
     @property
-    def has_parted(self) -> bool:
-        """Whether an entry differed."""
+    def has_diverged(self) -> bool:
+        """True if an entry differed."""
         return self._mismatch is not None
 
-    def unrecorded(self, pending: Sequence[TraceEntry]) -> None:
-        """Of `pending`, which `history` will bring, the last `alloc` answers no recorded one."""
+    def exclude_last_alloc(self, pending: Sequence[TraceEntry]) -> None:
+        """Exclude the last `alloc` from the comparison of addresses; the recording lacks it.
+
+        pending: entries that the next call of `history` passes.
+        """
         allocs = sum(entry.action == _ALLOC for entry in pending)
-        self._unrecorded.append(sum(map(len, self._placed)) + allocs - 1)
+        self._excluded.append(sum(map(len, self._placed)) + allocs - 1)
 
     def history(self, entries: Sequence[TraceEntry]) -> None:
-        """The next entries of the replay."""
+        """Compare the next entries of the replay."""
         if not entries:
             return
         actions, addresses, *others, _ = zip(*entries, strict=True)
@@ -75,30 +77,32 @@ class FidelityCheck:
             return
         for got, wanted in zip_longest(zip(*columns, strict=True), zip(*expected, strict=True)):
             if got != wanted:
-                self._part(wanted, got)
+                self._note_mismatch(wanted, got)
                 return
             self._matched += 1
 
     def steps(
         self, steps: Steps, first: int, placed: PlacedSteps, history: Sequence[TraceEntry]
     ) -> None:
-        """The next steps of the replay, and the entries of those that were taken singly.
+        """Compare the next steps of the replay.
 
-        first: the number of the first of them in the plan.
+        first: number of the first step in the plan.
+        history: entries of the steps that ran on their own.
         """
         expected = self._expected
-        if expected is not None and self._mismatch is None and not placed.given_back:
+        if expected is not None and self._mismatch is None and not placed.answered_ooms:
             row = self._matched
             matched = expected.matched(first, placed, row, history)
             if matched is not None:
                 self._matched += matched
                 self._placed.append(expected.answered(row, row + matched))
                 return
+        # Something differs or cannot be looked up: create the entries and compare them.
         rows = rows_of(steps, placed, history)
         is_alloc = rows.action == Action.ALLOC
-        if rows.given_back:
+        if rows.answered_ooms:
             before = sum(map(len, self._placed))
-            self._unrecorded += (before + np.cumsum(is_alloc)[list(rows.given_back)] - 1).tolist()
+            self._excluded += (before + np.cumsum(is_alloc)[list(rows.answered_ooms)] - 1).tolist()
         self._placed.append(rows.addr[is_alloc])
         if self._mismatch is not None or not len(is_alloc):
             return
@@ -115,29 +119,29 @@ class FidelityCheck:
         at = n if is_same.all() else int(np.argmin(is_same))
         self._matched += at
         if at < len(is_alloc):
-            self._part(compared.row(row + at), rows.row(at))
+            self._note_mismatch(compared.row(row + at), rows.row(at))
 
-    def _part(self, expected: Row | None, got: Row | None) -> None:
-        """From the next entry on the two differ."""
+    def _note_mismatch(self, expected: Row | None, got: Row | None) -> None:
         at = self._matched
         entries = self._compared.entry
         entry = int(entries[at]) if at < len(entries) else len(self._trace)
         self._mismatch = Mismatch(entry, _row_text(expected), _row_text(got))
 
     def _addresses_matched(self) -> int:
-        """Recorded requests that were answered with their address."""
+        """Return the number of recorded requests that got their recorded address."""
         trace = self._trace
         leaves_entry = trace.size > 0  # a request of 0 bytes leaves none
         recorded = trace.addr[leaves_entry & any_of(trace.action, (Action.ALLOC,))]
         nothing = np.zeros(0, dtype=np.uint64)
-        placed = np.delete(np.concatenate([nothing, *self._placed]), self._unrecorded)
+        # Allocs that the recording lacks would shift all later ones.
+        placed = np.delete(np.concatenate([nothing, *self._placed]), self._excluded)
         n = min(len(recorded), len(placed))
         return int(np.count_nonzero(recorded[:n] == placed[:n]))
 
     def result(self, allocator: CachingAllocator) -> Fidelity:
-        """The verdict, given what the replay ends with."""
+        """Compare the final segments, and return the result.  allocator: its state at the end."""
         if self._mismatch is None and self._matched < len(self._compared):
-            self._part(self._compared.row(self._matched), None)
+            self._note_mismatch(self._compared.row(self._matched), None)
         if ends_alike(self._trace, allocator):
             return self._fidelity(len(self._trace.segments))
         replayed = {segment.address: segment for segment in allocator.segments()}
@@ -167,18 +171,18 @@ class FidelityCheck:
 
 
 class Uncompared(FidelityCheck):
-    """Of a recording of requests alone: nothing is compared, and so nothing differs."""
+    """Check for a recording that contains only requests: it compares nothing."""
 
     def history(self, entries: Sequence[TraceEntry]) -> None:
-        """Passed over."""
+        del entries
 
     def steps(
         self, steps: Steps, first: int, placed: PlacedSteps, history: Sequence[TraceEntry]
     ) -> None:
-        """Passed over."""
+        del steps, first, placed, history
 
     def result(self, allocator: CachingAllocator) -> Fidelity:  # noqa: ARG002
-        """Nothing of nothing."""
+        """Return a result without entries."""
         return Fidelity(0, 0, 0, 0, 0, 0, None)
 
 
@@ -194,7 +198,7 @@ _Segment = tuple[tuple[object, ...], ...]
 
 
 def _comparable(segment: SegmentState) -> _Segment:
-    """What of a segment is compared: stale sizes of inactive blocks are not."""
+    """Return the parts of a segment to compare, without stale sizes of inactive blocks."""
     head = (
         segment.address,
         segment.total_size,
@@ -213,7 +217,7 @@ def _comparable(segment: SegmentState) -> _Segment:
 
 
 def _difference(replayed: _Segment | None, other: _Segment | None) -> str:
-    """What `replayed` has at the first place where it parts from `other`."""
+    """Describe `replayed` at its first difference from `other`."""
     if replayed is None:
         return "no such segment"
     address, size = replayed[0][:2]

@@ -1,7 +1,8 @@
-"""Statistics counted in the quickest way: by NumPy, thousands of records at a time, or by the core.
+"""Statistics of a journal of allocations, computed by NumPy or by the core, whichever is faster.
 
-Rule: each way gives what `allocsim.core.stats.fold_records` gives, number for number; the core has
-no NumPy, so the engine hands it in (`python -m benchmarks.speed --tricks` has what it saves).
+All functions give the same numbers as `allocsim.core.stats.fold_records`.  The core does not use
+NumPy, so the engine passes these functions to it (`python -m benchmarks.speed --tricks` measures
+the gain).
 """
 
 from __future__ import annotations
@@ -12,31 +13,41 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allocsim.arrays import int_column
-from allocsim.core import IS_COMPILED, SHORT, GroupMoves, Journal, Moves, fold_records
+from allocsim.core import (
+    IS_COMPILED,
+    SHORT,
+    GroupMoves,
+    Journal,
+    Moves,
+    decode_long,
+    decode_short,
+    decode_wait,
+    fold_records,
+)
 
 __all__ = ["fold", "fold_allocated", "fold_columns"]
 
 _Ints = NDArray[np.int64]
 
 FEW = 64
-"""Records that plain Python has counted before NumPy has begun."""
+"""Number of records below which plain Python is faster than NumPy."""
 
 
 def fold(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
-    """The moves of all, small_pool and large_pool, as the compiled core or NumPy counts them."""
+    """Return the moves of all, small_pool and large_pool, by the faster implementation."""
     is_quicker = IS_COMPILED or len(journal[0]) < FEW
     return fold_records(journal) if is_quicker else fold_columns(journal)
 
 
 def fold_columns(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
-    """The moves of all, small_pool and large_pool, of one record or more."""
+    """Return the moves of all, small_pool and large_pool, computed by NumPy; needs a record."""
     sizes, requested, inactive, at, waits = map(int_column, journal)
     sign = np.sign(sizes)
     is_small = inactive & 1
     is_short = np.abs(inactive) < SHORT
-    inactive = inactive >> 1
-    splits = np.where(is_short, inactive >> 1, ((inactive + 4) & 7) - 4)
-    split_bytes = np.where(is_short, sizes * -(inactive & 1), (inactive - splits) >> 3)
+    short, long = decode_short(inactive, sizes), decode_long(inactive)
+    splits = np.where(is_short, short[0], long[0])
+    split_bytes = np.where(is_short, short[1], long[1])
     # One row a statistic, in the order of GroupMoves.  Memory is used again as soon as it can
     # be: arrays above 128 KiB go back to the system each time, which doubles the time.
     rows = np.stack((sign, sizes, sign * requested, splits, split_bytes))
@@ -60,7 +71,7 @@ def fold_columns(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
 
 
 def fold_allocated(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
-    """The moves of all allocated bytes, and of nothing else: what a sweep reports."""
+    """Return the moves of allocated bytes of all pools only, which is what a sweep reports."""
     sizes, _, _, at, waits = journal
     held = int_column(sizes)
     grown = np.maximum(held, 0).sum(keepdims=True)
@@ -76,21 +87,21 @@ def fold_allocated(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves
 
 
 def _waiting(at: _Ints, waits: _Ints, n_records: int) -> _Ints:
-    """Blocks and bytes that waited when each record was made, and at the end."""
+    """Return the pending blocks and bytes at each record, and at the end."""
     waiting = np.zeros((2, n_records + 1), dtype=np.int64)
     np.add.at(waiting[0], at, np.sign(waits))
-    np.add.at(waiting[1], at, waits >> 1)
+    np.add.at(waiting[1], at, decode_wait(waits))
     return np.cumsum(waiting, axis=1, out=waiting)
 
 
 def _moves(sums: _Ints, grown: _Ints, waiting: _Ints | None) -> GroupMoves:
-    """Of each row of running sums, given the sums of their increases."""
+    """Build the moves from running sums.  grown: sums of the increases of each row."""
     blocks, sizes, requested, splits, split_bytes = _summed(sums, sums[:, -1], grown)
     if waiting is None:
         return blocks, sizes, blocks, sizes, requested, splits, split_bytes
     allocated = sums[:2] - waiting[:, :-1]
-    asked, held = _summed(allocated, sums[:2, -1] - waiting[:, -1], grown[:2])
-    return asked, held, blocks, sizes, requested, splits, split_bytes
+    allocated_blocks, held = _summed(allocated, sums[:2, -1] - waiting[:, -1], grown[:2])
+    return allocated_blocks, held, blocks, sizes, requested, splits, split_bytes
 
 
 def _summed(sums: _Ints, change: _Ints, grown: _Ints) -> Iterator[Moves]:

@@ -1,8 +1,7 @@
-"""An allocator as a snapshot found it: what can be asked of a state without a history.
+"""Allocator in the state of a snapshot that has no history.
 
-Rule: the recorded segments are facts.  What no state tells, how much the driver still has, is taken
-to be nothing unless the device's memory is given; the settings are the recorded ones, else the
-defaults.
+The segments are recorded.  The memory that the driver still has is unknown; it is taken as zero
+unless the device's memory is given.  Settings are the recorded ones, else the defaults.
 """
 
 from __future__ import annotations
@@ -22,10 +21,11 @@ __all__ = ["StateSource", "state_source"]
 
 @dataclass(frozen=True, slots=True)
 class StateSource:
-    """Makes allocators as a snapshot found one, each as good as new.
+    """State of one device of a snapshot, from which allocators are made.
 
-    release_note: which release, and why that one.
-    device_memory: bytes; is_taken_full: whether it is the segments' own, as none was given.
+    release_note: sentence that gives the reason for the release.
+    device_memory: memory of the device in bytes.
+    is_taken_full: the device memory was not given, and is the size of the segments.
     """
 
     torch_version: str
@@ -37,7 +37,7 @@ class StateSource:
     segments: tuple[SegmentState, ...]
 
     def allocator(self) -> CachingAllocator:
-        """One with the segments and blocks of the snapshot."""
+        """Return a new allocator with the segments and blocks of the snapshot."""
         made = CachingAllocator(
             self.device_memory, self.conf, self.torch_version, device=self.device
         )
@@ -45,15 +45,18 @@ class StateSource:
         return made
 
     def largest_request(self, stream: int = 0) -> int:
-        """Bytes of the largest request of `stream` that would succeed, cached segments that the
-        allocator would give back for it included; 0 if none would."""
+        """Return the bytes of the largest request that would succeed on `stream`, or 0.
+
+        The allocator may release cached segments for it.
+        """
         made = self.allocator()
+        # A request that finds no block makes the allocator release its cache and try again.
         before = largest_request(made, stream)
         made.empty_cache()
         return max(before, largest_request(made, stream))
 
     def largest_requests(self) -> dict[int, int]:
-        """`largest_request` of the default stream and of every one that has segments."""
+        """Return `largest_request` of the default stream and of each stream with segments."""
         streams = sorted({0, *(segment.stream for segment in self.segments)})
         return {stream: self.largest_request(stream) for stream in streams}
 
@@ -66,12 +69,12 @@ def state_source(
     device_memory: int | None = None,
     torch_version: str | None = None,
 ) -> StateSource:
-    """The source for one device of a recording that holds a state only.
+    """Return the state of one device of a recording without a history.
 
-    conf, torch_version: None for the recorded ones.  device_memory: bytes, None for no more than
-    the segments hold.
-    Raises RecordingError for segments that contradict themselves, ConfigError for settings that the
-    release refuses and for a device that is smaller than its segments.
+    conf, torch_version: None for the recorded ones.
+    device_memory: bytes; None for the size of the segments.
+    Raises RecordingError for segments that contradict each other, and ConfigError for settings that
+    the release refuses or a device that is smaller than its segments.
     """
     refuse_contradictions(recording)
     if not trace.segments:
@@ -97,5 +100,5 @@ def state_source(
 
 
 def _pages(segments: Sequence[SegmentState]) -> int:
-    """What the driver gave for them: whole pages."""
+    """Return the size of the segments in whole pages, as the driver allocates them."""
     return sum(round_up(segment.total_size, PAGE) for segment in segments)

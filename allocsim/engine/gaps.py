@@ -1,8 +1,8 @@
-"""A trace as the program's own steps, and what was written down between them.
+"""Entries of a trace, split into steps of the program and the gaps between them.
 
-Rule: alloc, oom and free_requested are the program's; a free_completed right after its
-free_requested is one free.  Everything else is an effect, and waits in the gap before the next
-step of the program.  Source: semantics 6.2, 6.6.
+The entries alloc, oom and free_requested are steps; a free_completed right after its free_requested
+belongs to it.  All other entries are effects.  They are collected in the gap before the program's
+next step, and `causes.py` explains them.  Source: semantics 6.2, 6.6.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from allocsim.arrays import any_of
 from allocsim.trace import Action, PoolColumn, Trace, completes_at_once
 
-__all__ = ["Call", "Gap", "Recorded", "Sorted", "gaps_of", "sort_out"]
+__all__ = ["Call", "Gap", "Recorded", "EntryMasks", "gaps_of", "classify"]
 
 _REQUESTS = (Action.ALLOC, Action.OOM)
 _GROWS = (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)
@@ -26,7 +26,7 @@ _SHRINKS = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
 
 
 class Recorded(NamedTuple):
-    """An entry of the trace.  pool: its number among the private pools, -1 for the default one."""
+    """Entry of the trace.  pool: number of its private pool, -1 for the default pool."""
 
     number: int
     action: int
@@ -37,9 +37,11 @@ class Recorded(NamedTuple):
 
 
 class Call(NamedTuple):
-    """What a program is known to have called.
+    """Known call of the program.
 
-    entry: how many entries came before.  kind: of its step.  number: of the pool or the change.
+    entry: number of entries before the call.
+    kind: kind of the step.
+    number: number of the pool or of the change.
     """
 
     entry: int
@@ -48,14 +50,15 @@ class Call(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Sorted:
-    """Masks over the entries.
+class EntryMasks:
+    """Masks over the entries, by their role in a plan.
 
     is_immediate: a free_requested whose free_completed is the next entry.
-    is_held: such a free, if what follows says that the allocator may have waited for it.
-    is_plain: a step by itself, whatever lies around it.
-    is_growth: a segment that the next entry, a plain request, was given: the base is a step.
-    is_planned: those of gaps: whatever is not plain, and the step that follows it.
+    is_held: such a free after which memory was released or a request failed, so that the allocator
+        may have waited for it.
+    is_plain: a step that needs no inference.
+    is_growth: a new segment for the plain request in the next entry.
+    is_planned: part of a gap, including the step that ends the gap.
     """
 
     is_immediate: NDArray[np.bool_]
@@ -67,17 +70,19 @@ class Sorted:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """What was written down between two steps of the program, and the second of them.
+    """Effects between two steps of the program, and the step after them.
 
-    free: the step before, where it is a free that seems to have been complete at once and memory
-        is given back right after it; then it is no plain step.
-    completed: the frees that completed; n_early of them before memory was given back.
-    released: what was given back to the driver, in order.
-    before, obtained: what was taken from the driver, before and after that.
-    step: the step that ends the gap, None at the end of the trace.
-    is_immediate: it is a free that completes at once.
-    scope: the pool that requests go to from this one on; None if that is as before.
-    calls: what the program is known to have called, in order.
+    free: free right before released memory, which seems to have completed at once; None if the
+        step before the gap is another one.
+    completed: frees that completed in the gap.
+    n_early: number of them before the first release.
+    released: memory released to the driver, in order.
+    before: memory obtained from the driver before the first release.
+    obtained: memory obtained after it, or any if nothing was released.
+    step: step that ends the gap; None at the end of the trace.
+    is_immediate: the step is a free that completes at once.
+    scope: pool of this and later requests; None if it does not change.
+    calls: known calls of the program, in order.
     """
 
     free: Recorded | None
@@ -93,7 +98,7 @@ class Gap:
 
     @property
     def last(self) -> int:
-        """The entry that the gap ends with."""
+        """Number of the last entry of the gap."""
         if self.step is not None:
             return self.step.number
         effects = (*self.completed, *self.released, *self.before, *self.obtained)
@@ -104,8 +109,10 @@ class Gap:
 
     @property
     def is_open(self) -> bool:
-        """Whether it may be accounted for in several ways: memory was given back, or an error was
-        raised although the device had room."""
+        """True if several causes are possible.
+
+        Memory was released, or a request failed although the device had enough free memory.
+        """
         step = self.step
         if step is None or step.action != Action.OOM:
             return bool(self.released)
@@ -113,19 +120,19 @@ class Gap:
 
     @property
     def is_request(self) -> bool:
-        """Whether a request ends it."""
+        """True if a request ends the gap."""
         return self.step is not None and self.step.action in _REQUESTS
 
 
-def sort_out(trace: Trace, pools: PoolColumn, calls: Sequence[Call] = ()) -> Sorted:
-    """Which entries are plain steps and which belong to gaps.
+def classify(trace: Trace, pools: PoolColumn, calls: Sequence[Call] = ()) -> EntryMasks:
+    """Return masks of the entries that are plain steps and of those that belong to gaps.
 
-    calls: what the program is known to have called.
+    calls: known calls of the program.
     """
     action = trace.action
     is_requested = any_of(action, (Action.FREE_REQUESTED,))
     completes = completes_at_once(action, trace.addr)
-    # A call between the two halves of a free: it was the call that waited for it.
+    # If a call separates the two entries of a free, the call waited for the free.
     completes[[call.entry for call in calls if call.entry < len(trace)]] = False
     is_immediate = np.zeros(len(trace), dtype=bool)
     is_immediate[:-1] = completes[1:]
@@ -137,11 +144,12 @@ def sort_out(trace: Trace, pools: PoolColumn, calls: Sequence[Call] = ()) -> Sor
     is_growth = _growths(action, is_driving | completes)
     is_planned &= ~is_growth
     driving = np.flatnonzero(is_driving)
+    # The step right after an effect or a call ends its gap, so it is not plain.
     following = np.searchsorted(driving, np.flatnonzero(is_planned))
     is_planned[driving[following[following < len(driving)]]] = True
     following = np.searchsorted(driving, [call.entry for call in calls])
     is_planned[driving[following[following < len(driving)]]] = True
-    # A free just before memory is given back may have been waited for.
+    # The allocator may have waited for a free right before it released memory.
     is_held = np.zeros(len(trace), dtype=bool)
     if len(driving):
         after = np.flatnonzero(any_of(action, _SHRINKS) | is_oom)
@@ -150,16 +158,16 @@ def sort_out(trace: Trace, pools: PoolColumn, calls: Sequence[Call] = ()) -> Sor
     is_planned |= is_held
     if pools.ids:
         is_planned[_scope_changes(pools, np.flatnonzero(is_request))] = True
-    # What comes before a request that is not plain is of its gap.
+    # A segment before a request that is not plain belongs to the gap of that request.
     is_planned[:-1] |= is_growth[:-1] & is_planned[1:]
     is_growth &= ~is_planned
-    return Sorted(is_immediate, is_held, is_driving & ~is_planned, is_growth, is_planned)
+    return EntryMasks(is_immediate, is_held, is_driving & ~is_planned, is_growth, is_planned)
 
 
 def _growths(action: NDArray[np.uint8], ends_step: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """The entries of one segment each, between the end of a step and the request that it is for.
+    """Return the mask of single segment entries between the end of a step and a request.
 
-    None where anything was given back or an error raised: then it is asked why one grew.
+    The mask is empty if the trace contains releases or errors: segments need a cause then.
     """
     is_growth = np.zeros(len(action), dtype=bool)
     if len(action) and not any_of(action, (*_SHRINKS, Action.OOM)).any():
@@ -169,7 +177,7 @@ def _growths(action: NDArray[np.uint8], ends_step: NDArray[np.bool_]) -> NDArray
 
 
 def _scope_changes(pools: PoolColumn, requests: NDArray[np.intp]) -> NDArray[np.intp]:
-    """The requests that go to another pool than the request before them."""
+    """Return the requests whose pool differs from that of the request before."""
     pool = pools.number[requests]
     before = np.concatenate(([-1], pool[:-1])) if len(pool) else pool
     changed: NDArray[np.intp] = requests[pool != before]
@@ -177,39 +185,41 @@ def _scope_changes(pools: PoolColumn, requests: NDArray[np.intp]) -> NDArray[np.
 
 
 def gaps_of(
-    trace: Trace, pools: PoolColumn, sorted_out: Sorted, calls: Sequence[Call] = ()
+    trace: Trace, pools: PoolColumn, masks: EntryMasks, calls: Sequence[Call] = ()
 ) -> Iterator[Gap]:
-    """The gaps of a trace, in order; calls: what the program is known to have called."""
-    waiting = _Waiting()
-    unmade = deque(calls)
+    """Yield the gaps of a trace in order.  calls: known calls of the program."""
+    open_gap = _OpenGap()
+    pending_calls = deque(calls)
     scope = -1
-    planned = np.flatnonzero(sorted_out.is_planned)
+    planned = np.flatnonzero(masks.is_planned)
     columns = (trace.action, trace.addr, trace.size, trace.stream, pools.number)
     picked = (planned.tolist(), *(column[planned].tolist() for column in columns))
     for entry in (Recorded(*row) for row in zip(*picked, strict=True)):
         is_request = entry.action in _REQUESTS
         if not is_request and entry.action != Action.FREE_REQUESTED:
-            waiting.add(entry)
+            open_gap.add(entry)
             continue
-        while unmade and unmade[0].entry <= entry.number:
-            waiting.calls.append(unmade.popleft())
-        if sorted_out.is_held[entry.number]:
-            if not waiting.is_empty:
-                yield waiting.gap(None, is_immediate=False, scope=None)
-            waiting = _Waiting(entry)
+        while pending_calls and pending_calls[0].entry <= entry.number:
+            open_gap.calls.append(pending_calls.popleft())
+        if masks.is_held[entry.number]:
+            # A free that may have been waited for opens the next gap instead of ending this one.
+            if not open_gap.is_empty:
+                yield open_gap.gap(None, is_immediate=False, scope=None)
+            open_gap = _OpenGap(entry)
         else:
-            is_immediate = bool(sorted_out.is_immediate[entry.number])
+            is_immediate = bool(masks.is_immediate[entry.number])
             is_changed = is_request and entry.pool != scope
             scope = entry.pool if is_changed else scope
-            yield waiting.gap(entry, is_immediate=is_immediate, scope=scope if is_changed else None)
-            waiting = _Waiting()
-    waiting.calls += unmade
-    if not waiting.is_empty:
-        yield waiting.gap(None, is_immediate=False, scope=None)
+            new_scope = scope if is_changed else None
+            yield open_gap.gap(entry, is_immediate=is_immediate, scope=new_scope)
+            open_gap = _OpenGap()
+    open_gap.calls += pending_calls
+    if not open_gap.is_empty:
+        yield open_gap.gap(None, is_immediate=False, scope=None)
 
 
-class _Waiting:
-    """The effects since the last step of the program."""
+class _OpenGap:
+    """Effects since the last step of the program."""
 
     def __init__(self, free: Recorded | None = None) -> None:
         self._free = free
@@ -225,7 +235,6 @@ class _Waiting:
         return not (self._free or self.calls or any(effects))
 
     def add(self, entry: Recorded) -> None:
-        """The next effect."""
         if entry.action == Action.FREE_COMPLETED:
             self._completed.append(entry)
             self._n_early += not self._released
@@ -235,7 +244,7 @@ class _Waiting:
             self._released.append(entry)
 
     def gap(self, step: Recorded | None, *, is_immediate: bool, scope: int | None) -> Gap:
-        """The gap that `step` ends."""
+        """Return the gap that `step` ends."""
         before, obtained = self._grown if self._released else ((), self._grown[0])
         return Gap(
             free=self._free,

@@ -1,8 +1,6 @@
-"""What a user knows of the recorded program that its recording does not say.
+"""Facts about the recorded program that the user knows and the recording does not contain.
 
-Rule: what is said becomes a mark, as `allocsim record` would have made it, and wins over recorded
-marks of the same kind.  What no mark can say, the first settings and that empty_cache is never
-called, is asked of the hints by name; and the notes say what was said.
+Hints become marks, as `allocsim record` writes them, and replace recorded marks of the same kind.
 """
 
 from __future__ import annotations
@@ -21,14 +19,14 @@ EMPTY_CACHE_WAYS = (_NEVER, "recorded")
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """What the program did.
+    """Calls of the program, as the user knows them.
 
-    memory_fraction: of its call of set_per_process_memory_fraction at its start, None for no hint.
-    empty_cache: "never" if it never called empty_cache, whatever a recording looks like;
-        "recorded" for what is recorded or follows from what is.
-    settings: option strings that it set at run time, each with the number of entries before; with
-        0 the string that it began with, since a recording names the last.
-    Raises ConfigError for what cannot be.
+    memory_fraction: argument of set_per_process_memory_fraction at the start; None for no hint.
+    empty_cache: "never" if the program never called empty_cache, even if the recording suggests
+        it; "recorded" to use recorded and inferred calls.
+    settings: option strings set at run time, each with the number of entries before it.  Number 0
+        is the string at the start; a recording contains only the last string.
+    Raises ConfigError for a fraction or a word that is not valid.
     """
 
     memory_fraction: float | None = None
@@ -45,23 +43,23 @@ class Hints:
 
     @property
     def empties(self) -> bool:
-        """Whether the program may have called empty_cache."""
+        """True if the program may have called empty_cache."""
         return self.empty_cache != _NEVER
 
     @property
     def first_conf(self) -> str | None:
-        """The option string that the program began with; None for no hint."""
+        """Option string at the start of the program; None for no hint."""
         return next((conf for entry, conf in reversed(self.settings) if entry == 0), None)
 
     def marks(self, trace: Trace) -> tuple[Mark, ...]:
-        """What is known of `trace`, recorded or told, in order.
+        """Return the marks of `trace`, recorded and from hints, in order.
 
-        Raises ConfigError for settings of an entry that the trace does not have.
+        Raises ConfigError for settings at an entry that the trace does not have.
         """
-        marks = [*self._told(trace), *(mark for mark in trace.marks if self._leaves(mark))]
+        marks = [*self._own_marks(trace), *(mark for mark in trace.marks if self._keeps(mark))]
         return tuple(sorted(marks, key=lambda mark: mark.entry))
 
-    def _told(self, trace: Trace) -> Iterator[Mark]:
+    def _own_marks(self, trace: Trace) -> Iterator[Mark]:
         if self.memory_fraction is not None:
             yield Mark(0, MarkKind.FRACTION, self.memory_fraction)
         for entry, conf in self.settings:
@@ -73,8 +71,8 @@ class Hints:
             if entry:
                 yield Mark(entry, MarkKind.SETTINGS, conf)
 
-    def _leaves(self, mark: Mark) -> bool:
-        """Whether nothing told is about the same as a recorded mark."""
+    def _keeps(self, mark: Mark) -> bool:
+        """Return True if no hint replaces the recorded mark."""
         if mark.kind is MarkKind.FRACTION:
             return self.memory_fraction is None
         if mark.kind is MarkKind.SETTINGS:

@@ -1,9 +1,8 @@
-"""What the allocator did in one replay, row by row, and which entry made it do so.
+"""Complete history of a replay, with the recorded entry that caused each row.
 
-Rule: rows are in the order in which things happened.  As long as the replay equals the recording
-row by row, a row's entry is the recording's own.  Elsewhere it is that of the request or free that
-it belongs to; a driver call belongs to the request that follows, or else to the last one.  A free
-that completed at once did so at the entry of its request.
+Rows are in the order of events.  While the replay equals the recording, row and entry correspond.
+After that, a row belongs to the entry of its request or free.  A driver call belongs to the request
+that follows, or else to the last entry.  A free that completed at once did so at its own entry.
 """
 
 from __future__ import annotations
@@ -26,28 +25,28 @@ from allocsim.trace import ACTION_CODES, Action, Trace
 __all__ = ["History", "HistoryWatch", "NOT_THE_ALLOCATORS", "columns_of", "own_entries"]
 
 NOT_THE_ALLOCATORS = (Action.SNAPSHOT, Action.ANNOTATE)
-"""Entries that others leave in an allocator's history."""
+"""Entries in a recorded history that the allocator does not write."""
 _DTYPES = (np.uint8, np.uint64, np.int64, np.uint64, np.int32)
 _Column = NDArray[np.int64]
 
 
 def columns_of(columns: Iterable[Sequence[Any]], dtypes: Sequence[Any]) -> list[NDArray[Any]]:
-    """Columns as arrays; empty ones where there are none, as of a table without rows."""
+    """Convert columns to arrays; without columns, return empty arrays."""
     values = list(columns) or [()] * len(dtypes)
     return [np.array(value, dtype=dtype) for value, dtype in zip(values, dtypes, strict=True)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class History:
-    """The history of one device's replay as columns.
+    """History of one device's replay, as columns.
 
     action: codes of `Action`.
     address, size: as in a recording (semantics 6.1).
-    entry: of the recording.
-    block_size: bytes of the block that an `alloc` row handed out, slack included; 0 in other rows,
-        and for a recorded error that was answered and given back at once.
-    pool: index into `pools`, -1 for the default pool.
-    start: the segments before.
+    entry: number of the recorded entry.
+    block_size: bytes of the block of an `alloc` row, including slack; 0 in other rows, and for a
+        recorded error that succeeded here and was freed at once.
+    pool: index into `pools`; -1 for the default pool.
+    start: segments before the first entry.
     """
 
     action: NDArray[np.uint8]
@@ -62,7 +61,7 @@ class History:
 
 
 class HistoryWatch(Observer):
-    """Keeps the whole history of a replay of one device; an observer for `replay`."""
+    """Observer for `replay` that keeps the complete history of one device."""
 
     keeps_history = True
 
@@ -84,7 +83,7 @@ class HistoryWatch(Observer):
             self._chunks.append(columns_of(columns, _DTYPES))
 
     def _numbers(self, pools: Sequence[PoolId]) -> list[int]:
-        """The number of each pool, new ones counted on; -1 for the default pool."""
+        """Return the number of each pool, adding new pools; -1 for the default pool."""
         private = set(pools) - {DEFAULT_POOL}
         if not private:
             return [-1] * len(pools)
@@ -93,7 +92,7 @@ class HistoryWatch(Observer):
         return [self._pools.get(pool, -1) for pool in pools]
 
     def of(self, trace: Trace, device_run: DeviceRun) -> History:
-        """The history of the replay that has ended, which was `device_run` of `trace`."""
+        """Return the history of the finished replay `device_run` of `trace`."""
         chunks = zip(columns_of([], _DTYPES), *self._chunks, strict=True)
         action, address, size, stream, pool = map(np.concatenate, chunks)
         held = sum(segment.allocated_size for segment in self._start)
@@ -105,11 +104,12 @@ class HistoryWatch(Observer):
 def _entries(
     action: NDArray[np.uint8], trace: Trace, device_run: DeviceRun, held: int
 ) -> tuple[_Column, _Column]:
-    """The entry of each row, and the block's size in `alloc` rows."""
+    """Return the entry of each row, and the block size of `alloc` rows."""
     timeline = device_run.timeline
     moved = np.diff(timeline.allocated, prepend=held)
     answered = np.zeros(len(moved), dtype=bool)
     answered[_answered_rows(trace, device_run)] = True
+    # Steps that allocated or freed correspond to alloc and free_requested rows, in order.
     entry = np.full(len(action), -1, dtype=np.int64)
     block_size = np.zeros(len(action), dtype=np.int64)
     for code, steps in (
@@ -137,13 +137,13 @@ def _entries(
 
 
 def own_entries(trace: Trace, device_run: DeviceRun) -> _Column:
-    """The entries of `trace` that the first rows of its replay are: as far as the two are equal."""
+    """Return the entries of `trace` that equal the first rows of its replay."""
     matched = 0 if device_run.fidelity is None else device_run.fidelity.entries_matched
     return np.flatnonzero(~any_of(trace.action, NOT_THE_ALLOCATORS))[:matched]
 
 
 def _answered_rows(trace: Trace, device_run: DeviceRun) -> list[int]:
-    """The steps of recorded errors that the replay answered and gave back."""
+    """Return the steps of recorded errors that succeeded in the replay."""
     failed = {oom.entry for oom in device_run.ooms}
     ooms = np.flatnonzero(trace.action[: device_run.stopped_at] == Action.OOM).tolist()
     steps = device_run.timeline.entry
@@ -152,7 +152,7 @@ def _answered_rows(trace: Trace, device_run: DeviceRun) -> list[int]:
 
 
 def _filled(entry: _Column) -> _Column:
-    """Rows without an entry get that of the next row that has one, else of the last."""
+    """Fill rows without an entry from the next row that has one, else from the last."""
     known = np.flatnonzero(entry >= 0)
     if not len(known):
         return np.zeros_like(entry)

@@ -1,7 +1,7 @@
-"""Which of the causes that a recording leaves open is the likelier one.
+"""Likelihood of the possible causes of a release of memory.
 
-Rule: likelihood is an order and no verdict.  What comes second is tried where what follows
-contradicts the first (`reading.py`), so that nothing here rules anything out.
+It only decides which cause is tried first.  `reading.py` tries the others if later entries
+contradict the first, so nothing here excludes a cause.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ __all__ = ["Facts", "freed_block", "has_just_set", "is_limited", "was_called"]
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known of the device before anything is read.
+    """Facts about the device and the program before the search for causes.
 
-    memory: bytes of the device; None: unknown.
-    max_reserved: the most that it held at any entry.
-    calls: the entries that gave memory back and whose stack names empty_cache.
-    is_assumed: the memory is an assumption, so that nothing else may have made the device full.
-    empties: whether the program may have called empty_cache where nothing says so.
+    memory: bytes of the device; None if unknown.
+    max_reserved: highest reserved memory after any entry, in bytes.
+    calls: entries of released memory whose Python stack names empty_cache.
+    is_assumed: `memory` is an assumption, so no other process may explain a full device.
+    empties: the program may have called empty_cache without a mark.
     """
 
     memory: int | None
@@ -42,11 +42,13 @@ class Facts:
 
 
 def was_called(gap: Gap, allocator: CachingAllocator, facts: Facts) -> bool:
-    """Whether empty_cache is likelier than a refused request."""
+    """Return True if a call of empty_cache is more likely than a refused request."""
     if gap.released[0].number in facts.calls:
         return True
     if gap.step is not None and gap.step.action == Action.OOM:
         return False
+    # A device with enough room does not refuse a request.  If its size is unknown, it is at least
+    # the highest reserved memory.
     wanted = _wanted(gap, allocator)
     if facts.memory is not None:
         return wanted <= allocator.device.free
@@ -54,7 +56,7 @@ def was_called(gap: Gap, allocator: CachingAllocator, facts: Facts) -> bool:
 
 
 def is_limited(gap: Gap, allocator: CachingAllocator) -> bool:
-    """Whether garbage is collected, or the program's own limit or what it just set refuses more."""
+    """Return True if a garbage collection, a limit or a new setting is a likely cause."""
     if has_just_set(gap):
         return True
     reserved, above = allocator.reserved_bytes, allocator.collects_garbage_above
@@ -63,20 +65,20 @@ def is_limited(gap: Gap, allocator: CachingAllocator) -> bool:
     limit, config = allocator.memory_limit, allocator.config
     if limit is None or gap.step is None:
         return False
-    # Of an expandable segment, too, that is the whole, whatever of it is there (semantics 1.8).
+    # The limit counts the whole segment, even if an expandable one only grows (semantics 1.8).
     return reserved + config.segment_size(config.round_size(gap.step.size)) > limit
 
 
 def has_just_set(gap: Gap) -> bool:
-    """Whether the program set a limit or options right before."""
+    """Return True if the program set a limit or options in the gap."""
     return any(call.kind in (StepKind.FRACTION, StepKind.SETTINGS) for call in gap.calls)
 
 
 def _wanted(gap: Gap, allocator: CachingAllocator) -> int:
-    """Bytes that the request asked the driver for at first.
+    """Return the bytes that the request first wanted from the driver.
 
-    As many as it got; but of an expandable segment, which may have had room for it elsewhere once
-    memory had been given back, what it would have mapped as things stood.
+    They are the bytes that it got.  An expandable segment may have used another range after memory
+    was released, so for it they are what it would have mapped before.
     """
     got, step = sum(entry.size for entry in (*gap.before, *gap.obtained)), gap.step
     if step is None or _finds_free_block(gap, step, allocator):
@@ -85,7 +87,7 @@ def _wanted(gap: Gap, allocator: CachingAllocator) -> int:
 
 
 def freed_block(gap: Gap, allocator: CachingAllocator) -> Block | None:
-    """What the free before a gap gives up, while it is allocated; None where there is none."""
+    """Return the block that the free before a gap frees, or None without such a free."""
     if gap.free is None:
         return None
     address = gap.free.addr
@@ -93,7 +95,7 @@ def freed_block(gap: Gap, allocator: CachingAllocator) -> Block | None:
 
 
 def _finds_free_block(gap: Gap, step: Recorded, allocator: CachingAllocator) -> bool:
-    """Whether the request would have been served as things stood, the free before it complete."""
+    """Return True if a free block would serve the request once the free before it completes."""
     freed = freed_block(gap, allocator)
     if freed is None:
         return finds_free_block(allocator, step.size, step.stream)

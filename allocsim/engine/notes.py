@@ -1,6 +1,6 @@
-"""What a replay says of what it had to infer, in sentences.
+"""Sentences on what a replay inferred because the recording does not contain it.
 
-Rule: one sentence for each thing that the recording does not say, with what speaks for it.
+Each note states one inference and its evidence.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from allocsim.core import RELEASES, FreeBlockOrder, Release
-from allocsim.engine.left_open import has_unseen_calls, may_hide_calls
+from allocsim.engine.open_plans import has_unseen_calls, may_hide_calls
 from allocsim.engine.prepared import Prepared
 from allocsim.engine.start import Start, StartPeaks
 from allocsim.trace import Action, MarkKind, Provenance, card_memory
@@ -31,40 +31,39 @@ __all__ = [
 
 
 def cause_notes(prepared: Prepared) -> list[str]:
-    """What the program is taken to have done that is not recorded, and on what evidence."""
+    """Return notes on calls and limits of the program that are inferred."""
     plan, notes = prepared.plan, []
     if plan.n_empty_cache:
-        what = f"{plan.n_empty_cache} releases of cached memory are taken for empty_cache calls"
+        what = f"{plan.n_empty_cache} releases of cached memory are attributed to empty_cache calls"
         if plan.n_empty_cache == 1:
-            what = "a release of cached memory is taken for a call of empty_cache"
+            what = "a release of cached memory is attributed to a call of empty_cache"
         whose = "its Python stack" if plan.n_named == 1 else "their Python stacks"
         notes.append(f"{what} ({plan.n_named} named by {whose})" if plan.n_named else what)
     marked = sum(mark.kind is MarkKind.POOL_DELETED for mark in prepared.marks)
     if plan.n_deleted > marked:
-        times = f", {plan.n_deleted} times" if plan.n_deleted > 1 else ""
-        notes.append(f"a MemPool was deleted{times}: memory of private pools alone was released")
+        what = f"{plan.n_deleted} MemPools were" if plan.n_deleted > 1 else "a MemPool was"
+        notes.append(f"{what} deleted: only memory of private pools was released")
     if plan.n_either:
         what, them = f"{plan.n_either} releases before a new segment are", "them"
         if plan.n_either == 1:
             what, them = "a release before a new segment is", "it"
         notes.append(
-            f"{what} taken for requests that a full device refused; calls of empty_cache explain "
-            f"{them} as well"
+            f"{what} attributed to a full device; calls of empty_cache would explain {them} too"
         )
     if plan.limit is not None:
         notes.append(_limit_note(prepared, plan.limit))
     if plan.n_narrowed and prepared.capacity is not None:
         notes.append(
             f"requests refused although the device had room: {plan.n_narrowed}; something else "
-            "held memory on it, or the program allowed itself less"
+            "used its memory, or the program set a lower limit"
         )
     return notes
 
 
 def workspace_note(recorded: str, modelled: Release) -> str | None:
-    """That a program would have asked for other memory under the release that is modelled.
+    """Return a note if the program would request other workspaces under the modelled release.
 
-    None where that is alike, or where it is not known which release recorded it (semantics 12.10).
+    None if the workspaces are the same, or if the recorded release is unknown (semantics 12.10).
     """
     made = RELEASES.get(recorded)
     if made is None or made.keeps_cublas_workspaces == modelled.keeps_cublas_workspaces:
@@ -79,48 +78,48 @@ def workspace_note(recorded: str, modelled: Release) -> str | None:
 
 
 def _limit_note(prepared: Prepared, limit: int) -> str:
-    """The limit that the program seems to have set by a call, and what shows it."""
+    """Return a note on the limit that the program seems to have set by a call."""
     trace = prepared.trace
     had_room = bool(np.any((trace.action == Action.OOM) & (trace.addr >= trace.size)))
-    why = "the device had room for what failed" if had_room else "garbage was collected"
+    why = "the device had room for a failed request" if had_room else "garbage was collected"
     size = format_size(limit)
     if prepared.capacity is None:
-        return f"{why}: the program seems to allow itself about {size}"
+        return f"{why}: the program seems to have set a limit of about {size}"
     share = f"{100 * limit / prepared.capacity:.3g} % of the device"
-    return f"{why}: the program seems to allow itself {size} ({share})"
+    return f"{why}: the program seems to have set a limit of {size} ({share})"
 
 
 def device_note(made: Provenance) -> str:
-    """The device that the recording names."""
+    """Return a note on the recorded device."""
     what = f"device memory {format_size(made.device_memory)}"
     card = card_memory(made)
     if card is not None and card.is_shared:
         about = "about " if card.is_estimated else ""
         what += (
-            f", of which other processes held {about}{format_size(card.others)} and this program's "
-            f"CUDA context {about}{format_size(card.context)}"
+            f", including {about}{format_size(card.others)} used by other processes and "
+            f"{about}{format_size(card.context)} used by this program's CUDA context"
         )
     elif made.context_memory:
-        what += f", of which the CUDA context holds {format_size(made.context_memory)}"
+        what += f", including {format_size(made.context_memory)} used by the CUDA context"
     return f"{what}: as recorded on {made.device_name or 'a device without a name'}"
 
 
 def provenance_notes(made: Provenance | None) -> list[str]:
-    """What a recording says of its own making that its reader should know."""
+    """Return notes on how the recording was made."""
     notes = []
     if made is not None and made.captured:
         notes.append(f"captured within the program, {made.captured}")
     if made is not None and made.reads_back:
         notes.append(
-            f"values were read back at {made.reads_back}: they are zero on a phantom GPU, and "
-            "sizes that depend on them are not the program's"
+            f"the program read values back at {made.reads_back}: they are zero on a phantom GPU, "
+            "so sizes that depend on them may be wrong"
         )
     if made is not None and made.routing:
         notes.append(routing_text(made.routing))
     if made is not None and made.guessed:
         notes.append(
-            f"workspaces of {made.guessed} are a phantom GPU's guess, as small as they can be: a "
-            "card may take more"
+            f"workspaces of {made.guessed} have the smallest possible size on a phantom GPU; a "
+            "real GPU may use more"
         )
     return notes
 
@@ -135,10 +134,10 @@ def routing_text(routing: str) -> str:
 
 
 def known_notes(prepared: Prepared) -> list[str]:
-    """What is known of the program's calls, and from whom; what a phantom could not tell it."""
+    """Return notes on known calls of the program and on how the recording was made."""
     hints, marks, made = prepared.hints, prepared.marks, prepared.provenance
     notes = provenance_notes(made)
-    for kind, is_told, what in (
+    for kind, is_hinted, what in (
         (
             MarkKind.FRACTION,
             hints.memory_fraction is not None,
@@ -150,24 +149,23 @@ def known_notes(prepared: Prepared) -> list[str]:
     ):
         if count := sum(mark.kind is kind for mark in marks):
             calls = "a call" if count == 1 else f"{count:,} calls"
-            notes.append(f"{calls} {what}: as {'told' if is_told else 'recorded'}")
+            notes.append(f"{calls} {what}: as {'specified' if is_hinted else 'recorded'}")
     if not hints.empties:
-        notes.append("no memory was given back by empty_cache: as told")
+        notes.append("no memory was released by empty_cache: as specified")
     return notes
 
 
 def address_notes(prepared: Prepared) -> list[str]:
-    """By which rule a what-if gives segments addresses, where it is not in plain order.
+    """Return a note on the address policy of a what-if, unless addresses are simply ascending.
 
-    Empty for releases that decide between equal blocks by their age.
+    There is none for releases whose tie-break is the age of blocks.
     """
     if prepared.release.free_block_order is not FreeBlockOrder.ADDRESS:
         return []
     found = prepared.addresses
     if not found.is_known:
         return [
-            "the rule by which the recorded driver chose addresses is not known: segments get "
-            "addresses in order"
+            "the address rule of the recorded driver is unknown: segments get ascending addresses"
         ]
     rule = {
         "driver": "the CUDA driver's rule",
@@ -176,10 +174,10 @@ def address_notes(prepared: Prepared) -> list[str]:
     if rule is None:
         return []
     if not found.n_segments:
-        return [f"segments get addresses by {rule}, which the recorded ones suggest"]
+        return [f"segments get addresses by {rule}, as the recorded ones suggest"]
     return [
-        f"segments get addresses by {rule}, which places {found.n_right:,} of the "
-        f"{found.n_segments:,} recorded ones as recorded"
+        f"segments get addresses by {rule}, which reproduces {found.n_right:,} of the "
+        f"{found.n_segments:,} recorded ones"
     ]
 
 
@@ -188,67 +186,70 @@ def address_range_note(peaks: tuple[int, int], peak: int | None) -> str:
     known = peaks if peak is None else (min(*peaks, peak), max(*peaks, peak))
     low, high = map(format_size, known)
     return (
-        "which of several free blocks of one size is reused depends on addresses of segments, "
-        "which the driver chooses: tried over plausible ones, the peak reserved comes to "
-        f"{low} to {high}"
+        "the tie-break among free blocks of equal size depends on addresses of segments, which "
+        f"the driver chooses: over plausible addresses, the peak reserved is {low} to {high}"
     )
 
 
 def start_notes(prepared: Prepared, start: Start) -> list[str]:
-    """What a recording that starts mid-run begins with, and how that is put in place."""
+    """Return notes on the start state of a recording that starts mid-run."""
     segments = prepared.start
     if not segments:
         return []
     held = format_size(prepared.held)
-    there = "a segment" if len(segments) == 1 else f"{len(segments)} segments"
-    was = "was" if len(segments) == 1 else "were"
-    notes = [f"the recording starts mid-run: {there}, {held}, {was} there"]
+    what = f"a segment of {held}"
+    if len(segments) > 1:
+        what = f"{len(segments)} segments of {held} in total"
+    notes = [f"the recording starts mid-run, with {what}"]
     if start is Start.ANEW:
         live = format_size(sum(segment.active_size for segment in segments))
         notes.append(
-            f"the {live} in use at the start are laid out anew under the setting tried, in the "
-            "order of their addresses, since their own is not recorded"
+            f"the {live} in use at the start are allocated again under the tried setting, in order "
+            "of address, since the order of the requests is not recorded"
         )
     elif any(segment.is_expandable for segment in segments):
         notes.append(
             "the bases of expandable segments are not recorded; the lowest mapped address of "
-            "each is taken for it"
+            "each is used"
         )
     return notes
 
 
 def peak_notes(peaks: StartPeaks) -> list[str]:
-    """What the other start comes to, where one of the two does not come to the end."""
-    how = {Start.KEPT: "with the segments of the start kept", Start.ANEW: "laid out anew"}
+    """Return a note if the replay completes with only one of the two start states."""
+    how = {
+        Start.KEPT: "with the initial segments kept",
+        Start.ANEW: "with the live blocks allocated again",
+    }
     by_start = {Start.KEPT: peaks.kept, Start.ANEW: peaks.anew}
     other = Start.ANEW if peaks.shown is Start.KEPT else Start.KEPT
     found = by_start[other]
     if found is None:
-        return [f"{how[other]}, the replay does not come to its end"]
+        return [f"{how[other]}, the replay does not complete"]
     if by_start[peaks.shown] is None:
-        return [f"{how[other]}, every request is answered: {format_size(found)} at its peak"]
+        return [f"{how[other]}, every request succeeds, with a peak of {format_size(found)}"]
     return []
 
 
 def open_notes(prepared: Prepared, peaks: tuple[int, int]) -> Iterator[str]:
     """Yield a sentence for each thing that the recording does not show.
 
-    peaks: the least and the most reserved bytes that a what-if may come to by it.
+    peaks: the what-if range.
     """
-    if has_unseen_calls(prepared):
+    if has_unseen_calls(prepared, prepared.plan):
         yield (
-            "calls of empty_cache that gave nothing back leave no entry, and may give some back "
+            "calls of empty_cache that release nothing leave no entry, but may release memory "
             "under another setting"
         )
-    elif may_hide_calls(prepared):
+    elif may_hide_calls(prepared, prepared.plan, lambda: prepared.quiet):
         yield (
-            f"no call of empty_cache shows, but at {prepared.quiet.share:.0%} of all moments one "
-            "would have given nothing back and left no entry, and may give some back under "
-            "another setting"
+            "the recording shows no call of empty_cache, but at "
+            f"{prepared.quiet.share:.0%} of all moments a call would have released nothing and "
+            "left no entry; under another setting it may release memory"
         )
     if prepared.plan.limits is not None:
         low, high = map(format_size, prepared.plan.limits)
-        yield f"any limit from {low} to {high} collects the garbage that was recorded"
+        yield f"any limit from {low} to {high} explains the recorded garbage collections"
     low, high = map(format_size, peaks)
-    between = f"comes to {low} to {high}" if low != high else f"stays {low}"
-    yield f"tried over what is open there, the peak reserved {between}"
+    between = f"is {low} to {high}" if low != high else f"stays {low}"
+    yield f"over these possibilities, the peak reserved {between}"

@@ -1,7 +1,7 @@
-"""What looks on while a replay runs: the timeline, the peak, a progress bar, invariants.
+"""Observers of a running replay: timeline, peak, host memory, progress.
 
-Rule: an observer reads the allocator at the moment it is called and changes nothing; what it
-wants to keep it copies, since the blocks go on living.
+An observer reads the allocator only while it is called, and does not change it.  It must copy what
+it keeps, because blocks change later.
 """
 
 from __future__ import annotations
@@ -18,44 +18,44 @@ from allocsim.engine.result import PeakState, SimulatedOom, Spill, Timeline
 __all__ = ["GiveUpError", "Observer", "PeakWatch", "Progress", "SpillWatch", "TimelineBuilder"]
 
 Progress = Callable[[int, int], None]
-"""Called with (entries done, entries in all)."""
+"""Function called with (entries done, entries in total)."""
 
 
 class GiveUpError(Exception):
-    """Raised by an observer that has seen enough: the drive ends there."""
+    """Raised by an observer to end the replay."""
 
 
 class Observer:
-    """Sees the live allocator at moments that matter; a subclass says which it looks at.
+    """Base class with a method for each kind of event of a replay.
 
-    keeps_history: whether it wants `history`, which the allocator then keeps.
+    keeps_history: True to receive `history`, which the allocator then records.
     """
 
     keeps_history = False
 
     def began(self, allocator: CachingAllocator) -> None:
-        """The first step is about to be driven; what was there before is in place."""
+        """Handle the start of a replay.  allocator: its state before the first step."""
 
     def history(self, entries: Sequence[TraceEntry]) -> None:
-        """What `allocator` did since the last call, in its order; only with `keeps_history`."""
+        """Handle the new entries since the last call; only with `keeps_history`."""
 
     def out_of_memory(
         self, allocator: CachingAllocator, oom: SimulatedOom, blocks: Mapping[int, Block]
     ) -> None:
-        """A request failed and left `allocator` as it is.
+        """Handle a failed request.
 
-        blocks: by recorded address, those that the recording has handed out and not freed.
+        blocks: allocated and pending blocks, by recorded address.
         """
 
     def grew(self, allocator: CachingAllocator, entry: int) -> None:
-        """The request of `entry` was answered, and reserved memory is no longer what it was."""
+        """Handle a request at `entry` that succeeded and changed reserved memory."""
 
 
 class TimelineBuilder:
-    """Allocated and reserved bytes after each step, kept as what moved.
+    """Builder of the timeline, which stores changes.
 
-    moved: the change of allocated bytes, one for each step since `keep` was called.  Reserved
-    memory changes seldom, so only its changes are kept, with the number of the step.
+    moved: change of allocated bytes at each step since the last `keep`.  Reserved memory changes
+        rarely, so only its changes are stored, with the number of the step.
     """
 
     def __init__(self, allocated: int, reserved: int) -> None:
@@ -66,22 +66,22 @@ class TimelineBuilder:
         self._reserved = [(0, reserved)]
 
     def __len__(self) -> int:
-        """Steps written down."""
+        """Return the number of steps so far."""
         return self._n_kept + len(self.moved)
 
     def keep(self) -> None:
-        """Put what moved since the last time into a column."""
+        """Store the changes since the last call as an array."""
         self._kept.append(int_column(self.moved))
         self._n_kept += len(self.moved)
         self.moved.clear()
 
     def reserve(self, reserved: int) -> None:
-        """The step just written down left `reserved` bytes held from the driver."""
+        """Note the reserved bytes after the last step."""
         if reserved != self._reserved[-1][1]:
             self._reserved.append((len(self) - 1, reserved))
 
     def build(self, entry: NDArray[np.int64]) -> Timeline:
-        """The columns, given the entry of each step."""
+        """Return the timeline.  entry: entry of each step."""
         self.keep()
         moved = np.concatenate(self._kept)
         steps, values = zip(*self._reserved, strict=True)
@@ -94,33 +94,32 @@ class TimelineBuilder:
 
 
 class PeakWatch(Observer):
-    """The state at the first moment of the highest reserved memory, and the most the device held.
+    """Observer that keeps the state at the first peak of reserved memory.
 
-    It marks the allocator at each new high, so one watch an allocator, and no other marks.
+    device_bytes: highest memory of the device, in bytes.
+    It uses the allocator's only mark, so an allocator can have only one such observer.
     """
 
     def __init__(self) -> None:
-        # Numbers, because an object for each growth would be seen by nobody but the last.
+        # Plain numbers: only the last peak is read, so no object is created for each.
         self._reserved = self._entry = -1
         self._allocator: CachingAllocator | None = None
         self.device_bytes = 0
 
     def began(self, allocator: CachingAllocator) -> None:
-        """See `Observer`."""
         self._allocator = allocator
         self.grew(allocator, -1)
 
     def grew(self, allocator: CachingAllocator, entry: int) -> None:
-        """See `Observer`."""
         self.device_bytes = max(self.device_bytes, allocator.device.held)
         reserved = allocator.reserved_bytes
-        if reserved > self._reserved:
+        if reserved > self._reserved:  # not >=: the first of equal peaks counts
             self._reserved, self._entry = reserved, entry
             allocator.mark()
 
     @property
     def state(self) -> PeakState:
-        """At the highest so far."""
+        """State at the peak so far."""
         marked = Marked() if self._allocator is None else self._allocator.marked()
         return PeakState(
             entry=self._entry,
@@ -132,7 +131,7 @@ class PeakWatch(Observer):
 
 
 class SpillWatch(Observer):
-    """How much of the host's memory the device used, and when."""
+    """Observer that measures the use of host memory by the device."""
 
     def __init__(self) -> None:
         self._began: int | None = None
@@ -140,11 +139,9 @@ class SpillWatch(Observer):
         self._most = 0
 
     def began(self, allocator: CachingAllocator) -> None:
-        """See `Observer`."""
         self.grew(allocator, -1)
 
     def grew(self, allocator: CachingAllocator, entry: int) -> None:
-        """See `Observer`."""
         spilled = allocator.device.spilled
         if spilled and self._began is None:
             self._began = entry
@@ -152,5 +149,5 @@ class SpillWatch(Observer):
             self._most, self._worst = spilled, entry
 
     def result(self, lent: int, at_end: int) -> Spill:
-        """What it was, of `lent` bytes; at_end: what is there still."""
+        """Return the result.  lent: bytes available; at_end: bytes in use at the end."""
         return Spill(lent, self._most, self._began, self._worst, at_end)

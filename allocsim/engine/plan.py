@@ -1,8 +1,9 @@
-"""The steps of one device: what its trace makes an allocator do.
+"""Steps that a recording makes an allocator take, as columns.
 
-Rule: alloc, free_requested, free_completed and oom drive a replay; all else is compared, except
-that what the driver answered may be dictated and that what the program did unrecorded is a step
-too, once `reading.py` has found out what it was.  Source: semantics 2.5, 6.2, 6.6.
+The entries alloc, free_requested, free_completed and oom become steps.  All other entries are
+effects, and a replay is compared with them.  A plan also contains the driver's recorded answers,
+which only a replay as recorded uses, and calls that left no entry, as `reading.py` infers them.
+Source: semantics 2.5, 6.2, 6.6.
 """
 
 from __future__ import annotations
@@ -27,46 +28,44 @@ from allocsim.core import (
     PlainStep,
     step_rows,
 )
-from allocsim.engine.gaps import Sorted
 from allocsim.state import PoolId
-from allocsim.trace import Action, Trace
 
 __all__ = [
     "Change",
-    "PlainSteps",
     "Plan",
+    "PlannedAt",
     "Planned",
     "Step",
     "StepKind",
     "Steps",
-    "capacity_from_oom",
     "joined",
+    "spread",
 ]
 
 
 class StepKind(IntEnum):
-    """What to do next.  The first five are the core's own."""
+    """Kind of a step.  The first five are those of the core."""
 
     BRIEF = BRIEF
-    """An ALLOC whose FREE is the next step: in rows alone, never in a plan."""
+    """An ALLOC whose FREE is the next step; only in rows for the core, never in a plan."""
     ALLOC = MALLOC
     FREE = FREE
     FREE_REQUEST = FREE_REQUESTED
     FREE_COMPLETE = FREE_COMPLETED
     OOM = 5
     DICTATE = 6
-    """The driver's next base was `addr`."""
+    """The driver's next segment is at `addr`."""
     EMPTY_CACHE = 7
     SCOPE = 8
-    """Requests go to pool number `size` from here on (-1: the default pool)."""
+    """Later requests go to pool number `size` (-1: the default pool)."""
     END_POOL = 9
-    """Nothing uses pool number `size` any more."""
+    """Pool number `size` is released by all its users."""
     DELETE_POOL = 10
-    """The MemPool of pool number `size` is deleted: the pool's own memory goes back."""
+    """The MemPool of pool number `size` is deleted, and its memory is released."""
     ROOM = 11
-    """The driver had `size` bytes in all to give (-1: as many as the device has)."""
+    """The driver can provide `size` bytes in total (-1: the whole device)."""
     AWAIT = 12
-    """A full device waits for the free of `addr` after those named before."""
+    """If the device is full, wait for the free of `addr` after those of earlier AWAIT steps."""
     SETTINGS = 13
     """The program sets the options of the plan's change number `size`."""
     FRACTION = 14
@@ -80,7 +79,7 @@ Planned = tuple[int, int, int, int, int]
 """(kind, entry, addr, size, stream)"""
 
 Change = str | float
-"""What a program sets at run time: an option string or a memory fraction."""
+"""Value that a program sets at run time: an option string or a memory fraction."""
 
 
 @dataclass(frozen=True)
@@ -96,32 +95,32 @@ class Steps:
     def __len__(self) -> int:
         return len(self.kind)
 
-    def undictated(self) -> Steps:
-        """Those that the program alone decides, not what the recorded driver answered."""
-        kept = np.flatnonzero(self.is_undictated)
+    def of_program(self) -> Steps:
+        """Return the steps of the program, without the answers of the recorded driver."""
+        kept = np.flatnonzero(self.is_of_program)
         return Steps(*(column.take(kept) for column in self._columns()))
 
     @property
-    def is_undictated(self) -> NDArray[np.bool_]:
-        """Which those are."""
+    def is_of_program(self) -> NDArray[np.bool_]:
+        """Mask of the steps that are not answers of the recorded driver."""
         return ~any_of(self.kind, (StepKind.DICTATE, StepKind.ROOM, StepKind.AWAIT))
 
     def without(self, *kinds: StepKind) -> Steps:
-        """Those of other kinds."""
+        """Return the steps of all other kinds."""
         kept = np.flatnonzero(~any_of(self.kind, kinds))
         return Steps(*(column[kept] for column in self._columns()))
 
     def part(self, start: int, stop: int) -> Steps:
-        """Steps [start, stop)."""
+        """Return steps [start, stop)."""
         return Steps(*(column[start:stop] for column in self._columns()))
 
     def _columns(self) -> tuple[NDArray[Any], ...]:
         return self.kind, self.entry, self.addr, self.size, self.stream
 
     def rows(self, start: int, stop: int) -> Iterator[Step]:
-        """Steps [start, stop) as rows of Python's own numbers, for the core's loop."""
+        """Return steps [start, stop) as rows of Python integers, for the loop of the core."""
         kind = self.kind_or_brief[start:stop]
-        if len(kind) and kind[-1] == StepKind.BRIEF:  # its free is not among them
+        if len(kind) and kind[-1] == StepKind.BRIEF:  # its free is outside the range
             kind = kind.copy()
             kind[-1] = StepKind.ALLOC
         others = (self.addr, self.size, self.stream)
@@ -129,12 +128,12 @@ class Steps:
 
     @cached_property
     def empties_cache(self) -> bool:
-        """Whether one of them is a call of empty_cache; every trial of a search asks."""
+        """True if a step calls empty_cache."""
         return bool(any_of(self.kind, (StepKind.EMPTY_CACHE,)).any())
 
     @cached_property
     def kind_or_brief(self) -> NDArray[np.uint8]:
-        """The kinds, of an ALLOC whose FREE comes next BRIEF; once for all drives of a plan."""
+        """Kinds of the steps, with BRIEF for each ALLOC whose FREE is the next step."""
         at = np.flatnonzero(self.addr[1:] == self.addr[:-1])
         after = at + 1
         is_brief = (
@@ -150,23 +149,23 @@ class Steps:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The steps of one device.
+    """Steps of one device, with what was inferred about the device and the program.
 
-    max_reserved: the most memory that was held at any entry.
-    capacity: what the allocator had to itself, free plus reserved, as the first `oom` entry tells;
-        None without one.
-    refused_below: the least `reserved + wanted` that the driver seems to have refused; None if it
-        seems to have refused nothing.
-    n_empty_cache: calls of empty_cache that are taken to have given memory back.
-    pools: the private pools that SCOPE steps number.
-    limit: bytes that the program allowed itself by a call, as far as its collecting garbage tells.
-    limits: the least and the most that it can have allowed itself, where more than one will do.
-    fits: bytes of a device under which all that was recorded makes sense, where it had to be tried.
-    is_whole: whether the model, driven through the steps, does what was recorded, as far as it was
-        driven.  is_proved: whether it was driven, entry by entry, and does.
+    max_reserved: highest reserved memory after any entry, in bytes.
+    capacity: free plus reserved bytes at the first `oom` entry; None without one.
+    refused_below: smallest `reserved + wanted` that the driver seems to have refused, in bytes;
+        None if it seems to have refused nothing.
+    n_empty_cache: inferred calls of empty_cache that released memory.
+    pools: private pools, in the order of the numbers in SCOPE steps.
+    limit: memory limit that the program set by a call, in bytes, inferred from its garbage
+        collections; None if unknown.
+    limits: lowest and highest possible `limit`, if the recording allows several.
+    fits: bytes of the assumed device that explains the recording, if one had to be assumed.
+    is_whole: no replay of the steps has contradicted the recording.
+    is_proved: the steps were replayed and compared with every entry.
     n_named: calls of empty_cache that a Python stack names.
-    n_either: requests taken for refused at first that calls of empty_cache explain as well.
-    changes: what SETTINGS and FRACTION steps set.
+    n_either: requests explained by a full device that empty_cache calls would explain too.
+    changes: values that SETTINGS and FRACTION steps set.
     """
 
     steps: Steps
@@ -186,85 +185,34 @@ class Plan:
 
     @property
     def empties_cache(self) -> bool:
-        """Whether the program calls empty_cache, as far as is known."""
+        """True if the plan contains calls of empty_cache."""
         return self.steps.empties_cache
 
     @property
     def n_deleted(self) -> int:
-        """MemPools that were deleted."""
+        """Number of MemPools that were deleted."""
         return int(np.count_nonzero(self.steps.kind == StepKind.DELETE_POOL))
 
     @property
     def n_narrowed(self) -> int:
-        """Requests for which the driver had less to give than the device has."""
+        """Number of requests for which the driver had less memory than the device."""
         return int(np.count_nonzero((self.steps.kind == StepKind.ROOM) & (self.steps.size >= 0)))
 
     @property
     def inferred_capacity(self) -> int | None:
-        """The device that explains every release: known from an `oom` entry, or bounded."""
+        """Bytes of the largest device that explains every release; None if nothing shows it."""
         if self.capacity is not None or self.refused_below is None:
             return self.capacity
         return self.refused_below - PAGE
 
 
-def capacity_from_oom(trace: Trace, reserved_at_start: int) -> int | None:
-    """What was free plus held at the first `oom` entry, in bytes; None without one."""
-    ooms = np.flatnonzero(any_of(trace.action, (Action.OOM,)))[:1]
-    if not len(ooms):
-        return None
-    return int(trace.reserved_after(ooms, reserved_at_start)[0]) + int(trace.addr[ooms[0]])
+PlannedAt = tuple[int, Sequence[Planned]]
+"""(number of steps before them, planned steps)"""
 
 
-@dataclass(frozen=True, slots=True)
-class PlainSteps:
-    """The steps of a trace that need no guess, whatever lies around them.
-
-    kind: of each.  entry: its number; the rest of a step is that entry's.  The base of a segment
-    is dictated for the entry after its own, the request.
-    """
-
-    kind: NDArray[np.uint8]
-    entry: NDArray[np.intp]
-
-    @classmethod
-    def of(cls, trace: Trace, sorted_out: Sorted) -> PlainSteps:
-        """Those of `trace`."""
-        entry = np.flatnonzero(sorted_out.is_plain | sorted_out.is_growth)
-        is_alloc = any_of(trace.action[entry], (Action.ALLOC,))
-        # By a table: what is chosen by a mask that nothing foretells takes five times as long.
-        kinds = (StepKind.FREE_REQUEST, StepKind.FREE, StepKind.ALLOC, StepKind.DICTATE)
-        number = np.maximum(2 * is_alloc.view(np.uint8), sorted_out.is_immediate[entry])
-        number += 3 * sorted_out.is_growth[entry].view(np.uint8)
-        return cls(np.array(kinds, dtype=np.uint8).take(number), entry)
-
-    def steps(self, trace: Trace, planned: Sequence[_PlannedAt] = ()) -> Steps:
-        """Them and planned ones in one order, each column copied once."""
-        if not len(self.entry):
-            none, address = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.uint64)
-            return joined(Steps(self.kind, self.entry, address, none, address), planned)
-        places, (kind, entry, *added) = _spread(planned)
-        kinds, of = np.insert(self.kind, places, kind), np.insert(self.entry, places, 0)
-        at = places + np.arange(len(places))
-        columns: list[NDArray[Any]] = [
-            column.take(of) for column in (trace.addr, trace.size, trace.stream)
-        ]
-        is_dictated = any_of(self.kind, (StepKind.DICTATE,))
-        dictated = np.flatnonzero(np.insert(is_dictated, places, False))
-        of[dictated] += 1
-        columns[2][dictated] = trace.stream[of[dictated]]
-        for column, new in zip(columns, added, strict=True):
-            column[at] = np.array(new, dtype=column.dtype)
-        of[at] = entry
-        return Steps(kinds, of, *columns)
-
-
-_PlannedAt = tuple[int, Sequence[Planned]]
-"""After how many steps, and what."""
-
-
-def joined(steps: Steps, planned: Sequence[_PlannedAt]) -> Steps:
-    """Steps and planned ones in one order."""
-    places, added = _spread(planned)
+def joined(steps: Steps, planned: Sequence[PlannedAt]) -> Steps:
+    """Insert planned steps into `steps`."""
+    places, added = spread(planned)
     return Steps(
         *(
             np.insert(column, places, np.array(new, dtype=column.dtype))
@@ -273,8 +221,8 @@ def joined(steps: Steps, planned: Sequence[_PlannedAt]) -> Steps:
     )
 
 
-def _spread(planned: Sequence[_PlannedAt]) -> tuple[NDArray[np.intp], list[tuple[int, ...]]]:
-    """Before which step each planned one stands, and their columns."""
+def spread(planned: Sequence[PlannedAt]) -> tuple[NDArray[np.intp], list[tuple[int, ...]]]:
+    """Return the insertion index of each planned step, and the columns of all of them."""
     columns = list(zip(*(step for _, steps in planned for step in steps), strict=True))
     places = np.repeat(
         np.array([after for after, _ in planned], dtype=np.intp),

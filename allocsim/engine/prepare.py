@@ -1,9 +1,8 @@
-"""The devices of a recording made ready: which release, which settings, which start.
+"""Preparation of the devices of a recording: release, settings and state before the first entry.
 
-Rule: what a user says comes first, then what is recorded, then what the layout of the file tells;
-the reason is a sentence beside the answer.  What is found out about a recording is kept as long as
-the recording is, for one release and one set of hints: who asks for setting after setting has it
-looked through, read and proved once.
+The user's choice has precedence over recorded facts, and those over the file's layout.  The result
+is cached with the recording for the last device, release and hints, so that a search over settings
+reads and proves the recording once.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ from allocsim.trace import Recording, Rewound, refuse_unsound
 
 __all__ = ["prepare", "prepare_made"]
 
-_Asked = tuple[int | None, str | None, Hints]
-"""A device, a release and hints."""
+_Key = tuple[int | None, str | None, Hints]
+"""(device, release, hints)"""
 
-_LAST: WeakKeyDictionary[Recording, tuple[_Asked, tuple[Prepared, ...]]] = WeakKeyDictionary()
-"""Of each recording, what was asked for last, and the answer."""
+_LAST: WeakKeyDictionary[Recording, tuple[_Key, tuple[Prepared, ...]]] = WeakKeyDictionary()
+"""Last result of `prepare` for each recording, with its arguments."""
 _SOUND: WeakKeyDictionary[Recording, dict[int, Rewound]] = WeakKeyDictionary()
-"""The state of each device before its first entry, by recording of several devices."""
+"""State of each device before its first entry, for recordings of several devices."""
 
 
 def prepare(
@@ -41,20 +40,21 @@ def prepare(
     *,
     hints: Hints | None = None,
 ) -> tuple[Prepared, ...]:
-    """Every device of `recording`, or the one asked for, made ready.
+    """Prepare every device of `recording`, or only `device`.
 
-    torch_version: None for the release that the recording tells.  hints: what is known of the
-    program besides.
-    Raises RecordingError if there is nothing to replay, ConfigError for an unknown release and for
+    torch_version: None for the release that the recording shows.
+    hints: facts about the program that the recording does not contain.
+    Raises RecordingError if there is nothing to replay, and ConfigError for an unknown release or
     hints that the release refuses.
     """
     keep_pages()
-    asked = device, torch_version, hints or Hints()
+    key = device, torch_version, hints or Hints()
     last = _LAST.get(recording)
-    if last is not None and last[0] == asked:
+    if last is not None and last[0] == key:
         return last[1]
-    found = _from_empty(recording, *asked)
+    found = _from_empty(recording, *key)
     if torch_version is not None and not can_be_of(recording, found[0].release.version):
+        # Read the plan under the release that wrote the recording, and replay it under the other.
         written = prepare(recording, device, hints=hints)
         found = [
             replace(each, written=own, start=own.start)
@@ -62,9 +62,9 @@ def prepare(
         ]
     else:
         starts = _before_first(recording)
-        if not recording.is_requests:  # else what was there before is requested first
+        if not recording.is_requests:  # those request the initial blocks themselves
             found = [replace(each, start=_start_of(starts, each, recording)) for each in found]
-    _LAST[recording] = asked, tuple(found)
+    _LAST[recording] = key, tuple(found)
     return tuple(found)
 
 
@@ -82,9 +82,9 @@ def _before_first(recording: Recording) -> dict[int, Rewound]:
 
 
 def prepare_made(recording: Recording, device: int | None = None) -> tuple[Prepared, ...]:
-    """The same of a recording that the model has just made, from an empty device on.
+    """Prepare a recording that the model has just made on an empty device.
 
-    Nothing in it is looked through, and its marks are all that was called.
+    The recording is not checked, and its marks are taken as all calls of the program.
     """
     found = _from_empty(recording, device, None, Hints())
     return tuple(replace(each, is_made=True) for each in found)
@@ -93,11 +93,11 @@ def prepare_made(recording: Recording, device: int | None = None) -> tuple[Prepa
 def _from_empty(
     recording: Recording, device: int | None, torch_version: str | None, hints: Hints
 ) -> list[Prepared]:
-    """The devices as if they held nothing before the first entry."""
+    """Return the devices without segments before the first entry."""
     possible, note = releases_of(recording, torch_version)
     release = MODELLED[possible[-1]]
     for _, changed in hints.settings:
-        parse_conf(changed, release)  # a wrong one is the user's to know
+        parse_conf(changed, release)  # raises ConfigError to the user
     conf = _conf_of(recording) if hints.first_conf is None else hints.first_conf
     try:
         config = parse_conf(conf, release)
@@ -127,14 +127,14 @@ def _from_empty(
 
 
 def _has_settings(recording: Recording, hints: Hints) -> bool:
-    """Whether anything tells the settings: the file, its user, or who made it."""
+    """Return True if the file, its provenance or a hint gives the settings."""
     made = recording.provenance
-    told = made is not None and made.conf_at_start is not None
-    return told or recording.settings is not None or hints.first_conf is not None
+    is_noted = made is not None and made.conf_at_start is not None
+    return is_noted or recording.settings is not None or hints.first_conf is not None
 
 
 def _conf_of(recording: Recording) -> str:
-    """The option string that the recorded program began with."""
+    """Return the option string at the start of the recorded program."""
     made = recording.provenance
     if made is not None and made.conf_at_start is not None:
         return made.conf_at_start

@@ -1,6 +1,7 @@
-"""Where the replay as recorded leaves the recording, and whether its short ways change anything.
+"""Proof of a recording: the first divergence of its replay as recorded.
 
-Rule: a recording is proved once, when somebody asks; the proof is kept with what is prepared.
+The proof is made once, on first use, and kept with the prepared device.  `difference_step_by_step`
+checks that the optimizations of the replay do not change its result.
 """
 
 from __future__ import annotations
@@ -13,30 +14,30 @@ import numpy as np
 
 from allocsim.engine.as_recorded import drive_as_recorded, is_recorded_device
 from allocsim.engine.fidelity import FidelityCheck
-from allocsim.engine.left_open import asks_moments
+from allocsim.engine.open_plans import needs_quiet_moments
 from allocsim.engine.prepared import Prepared
-from allocsim.engine.quiet import Probe, Quiet, is_told_by_entries, moments_of
+from allocsim.engine.quiet import Probe, Quiet, entries_suffice, moments_of
 from allocsim.engine.result import DeviceRun, Parting
 from allocsim.errors import AllocsimError
 
-__all__ = ["FindsParting", "difference_step_by_step", "looks_at_moments", "parting_of"]
+__all__ = ["PartingFinder", "difference_step_by_step", "needs_probe", "parting_of"]
 
 
 def parting_of(prepared: Prepared) -> Parting | None:
-    """Where the replay as recorded leaves the recording; it is made once to find out.
+    """Return the first divergence of the replay as recorded; runs that replay on first use.
 
-    None: nowhere, or there is none, since another release is asked for.
+    None if the replay is exact, or if the modelled release cannot have written the recording.
     """
     if not prepared.is_own_release:
         return None
     if not prepared.proofs:
-        prepared.proofs.append(_proved(prepared))
+        prepared.proofs.append(_prove(prepared))
     return prepared.proofs[0]
 
 
 @dataclass(frozen=True, slots=True)
-class FindsParting:
-    """`parting_of` a device, when it is called; pickled, the answer in place of the recording."""
+class PartingFinder:
+    """Function that returns `parting_of(prepared)`; pickling stores the result."""
 
     prepared: Prepared
 
@@ -51,52 +52,53 @@ def _known(parting: Parting | None) -> Parting | None:
     return parting
 
 
-def _proved(prepared: Prepared) -> Parting | None:
-    """`parting_of`, by a drive that looks at the moments of `quiet` on its way.
+def _prove(prepared: Prepared) -> Parting | None:
+    """Return the first divergence, and keep the quiet moments of an exact replay.
 
-    A proof that holds is the recorded run, which is what is asked about; a drive for the moments
-    alone would be a third of a what-if's time.
+    A separate replay for the quiet moments would take a third of the time of a what-if.
     """
     quiet: list[int] = []
-    moments = moments_of(prepared) if looks_at_moments(prepared) else []
-    steps = np.flatnonzero(prepared.plan.steps.is_undictated)
+    moments = moments_of(prepared.free_plan) if needs_probe(prepared) else []
+    # Moments are numbered in `free_plan`, but this replay uses the plan with the driver's answers.
+    steps = np.flatnonzero(prepared.plan.steps.is_of_program)
     probe = partial(Probe, moments=steps[moments].tolist(), quiet=quiet)
     drive, _, _ = drive_as_recorded(prepared, prepared.recorded, None, make=probe)
     assert drive.fidelity is not None
-    with suppress(AllocsimError):  # what PyTorch would not survive did not happen
+    with suppress(AllocsimError):  # counts as a divergence: the recorded program went on
         drive.run()
     fidelity = drive.fidelity.result(drive.allocator)
     parting = fidelity.parting_of(prepared.trace.device)
     if parting is None and moments:
         after = tuple(moments[number] for number in quiet)
-        prepared.looked.append(Quiet(after, len(moments)))
+        prepared.quiet_of_proof.append(Quiet(after, len(moments)))
     return parting
 
 
-def looks_at_moments(prepared: Prepared) -> bool:
-    """Whether a proof finds out `Prepared.looked` on its way.
+def needs_probe(prepared: Prepared) -> bool:
+    """Return True if a proof also has to find the quiet moments.
 
-    It does where a what-if has to know the moments, and only a drive tells them.
+    They are needed for the range of a what-if, unless the entries alone show them.
     """
-    return asks_moments(prepared) and not is_told_by_entries(prepared)
+    return needs_quiet_moments(prepared, prepared.plan) and not entries_suffice(
+        prepared.trace, prepared.plan
+    )
 
 
 def difference_step_by_step(prepared: Prepared, device_run: DeviceRun) -> str | None:
-    """What a replay as recorded comes to otherwise if every step is taken singly; None: nothing.
+    """Describe how a step-by-step replay without history differs from a normal one, or None.
 
-    It keeps no history either: both are shorter ways through the model that must change nothing.
-    device_run: the replay as recorded that took rows of steps and kept a history.
+    device_run: normal replay as recorded.
     """
     memory = device_run.device_memory
-    asked = memory if is_recorded_device(prepared, memory) else None
-    drive, _, _ = drive_as_recorded(prepared, prepared.recorded, asked, is_stepwise=True)
+    recorded = memory if is_recorded_device(prepared, memory) else None
+    drive, _, _ = drive_as_recorded(prepared, prepared.recorded, recorded, is_stepwise=True)
     drive.run()
     stats = drive.allocator.memory_stats()
     for key, value in device_run.stats.items():
         if stats[key] != value:
-            return f"{key} is {stats[key]:,} step by step and {value:,} otherwise"
+            return f"{key} is {stats[key]:,} step by step, but {value:,} in a normal replay"
     check = FidelityCheck(prepared.trace)
     segments = check.result(drive.allocator).segments_matched
     if device_run.fidelity is not None and segments != device_run.fidelity.segments_matched:
-        return f"{segments} segments are as recorded step by step"
+        return f"{segments} segments match the recording step by step"
     return None

@@ -1,9 +1,8 @@
-"""The moments of a recording at which a call of empty_cache would have left no entry.
+"""Moments of a recording at which a call of empty_cache would have left no entry.
 
-Rule: such a call gives nothing back, so that nothing was cached whole at that moment: no segment
-without a block in use, no whole page of an expandable one.  As long as no segment is given back,
-the entries themselves tell which segments hold nothing; else the model is driven along, and looked
-at after the steps that are asked.
+Such a call releases nothing, so the cache had no whole segment and no whole page of an expandable
+segment at that moment.  If no segment is ever released, the entries alone show when segments are
+unused.  Otherwise the model replays the recording, and its cache is examined at a sample of steps.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import random
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,20 +18,18 @@ from numpy.typing import NDArray
 from allocsim.arrays import any_of
 from allocsim.engine.drive import Drive
 from allocsim.engine.fold import fold_allocated
-from allocsim.engine.plan import StepKind
+from allocsim.engine.plan import Plan, StepKind
+from allocsim.engine.recorded_device import RecordedDevice
 from allocsim.errors import ConfigError, UndefinedBehaviorError, UpstreamError
 from allocsim.state import DEFAULT_POOL, PENDING, SegmentState
 from allocsim.trace import Action, Trace, Turn
 
-if TYPE_CHECKING:
-    from allocsim.engine.prepared import Prepared
-
-__all__ = ["Probe", "Quiet", "is_told_by_entries", "moments_of", "quiet_moments"]
+__all__ = ["Probe", "Quiet", "entries_suffice", "moments_of", "quiet_moments"]
 
 MOMENTS = 2048
-"""As many moments of a recording are asked whether a call would have shown."""
+"""Largest number of moments of a recording that are examined."""
 
-_GIVES_BACK = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
+_RELEASES = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
 _FREES = (Action.FREE_REQUESTED, Action.FREE_COMPLETED)
 _LEAVES_ENTRIES = (
     StepKind.ALLOC,
@@ -47,44 +43,43 @@ _LEAVES_ENTRIES = (
 
 @dataclass(frozen=True, slots=True)
 class Quiet:
-    """The moments at which a call of empty_cache would have left no entry.
+    """Moments at which a call of empty_cache would have left no entry.
 
-    after: the steps before them.  n_asked: the moments that were asked, of as many as there are
-    steps.
+    after: numbers of the steps right before these moments.
+    n_examined: number of moments that were examined.
     """
 
     after: tuple[int, ...]
-    n_asked: int
+    n_examined: int
 
     @property
     def share(self) -> float:
-        """How many of the moments are quiet, from 0 to 1."""
-        return len(self.after) / max(self.n_asked, 1)
+        """Share of the examined moments that are quiet, from 0 to 1."""
+        return len(self.after) / max(self.n_examined, 1)
 
 
-def moments_of(prepared: Prepared) -> list[int]:
-    """The steps of `free_plan` after which it is asked whether a call would have shown.
+def moments_of(plan: Plan) -> list[int]:
+    """Return the steps of `plan` after which the cache is examined.
 
-    Of a long recording `MOMENTS` are drawn, because a program's periods would meet even distances.
+    For a long recording they are a random sample of `MOMENTS` steps; evenly spaced steps could
+    always fall at the same place of a training step.
     """
-    n_steps = len(prepared.free_plan.steps)
+    n_steps = len(plan.steps)
     return sorted(random.Random(0).sample(range(n_steps), min(n_steps, MOMENTS)))
 
 
-def is_told_by_entries(prepared: Prepared) -> bool:
-    """Whether the entries alone tell what was cached whole, and no drive is needed for it."""
-    trace = prepared.trace
+def entries_suffice(trace: Trace, plan: Plan) -> bool:
+    """Return True if the entries show which segments are unused, without a replay."""
     return (
-        not any_of(trace.action, (*_GIVES_BACK, Action.SEGMENT_MAP)).any()
+        not any_of(trace.action, (*_RELEASES, Action.SEGMENT_MAP)).any()
         and all(not s.is_expandable and s.pool_id == DEFAULT_POOL for s in trace.segments)
-        and bool(any_of(prepared.plan.steps.kind, _LEAVES_ENTRIES).all())
-        and _lie_in_segments(trace)
+        and bool(any_of(plan.steps.kind, _LEAVES_ENTRIES).all())
+        and _all_in_segments(trace)
     )
 
 
-def _lie_in_segments(trace: Trace) -> bool:
-    """Whether all blocks do: those of requests alone have none, and nothing else says so of blocks
-    that came and went."""
+def _all_in_segments(trace: Trace) -> bool:
+    """Return True if every block of `trace` is inside a recorded segment."""
     addr, bases, first = trace.by_address.addr, _bases(trace), _first_turns(trace)
     if not len(addr) or not len(bases):
         return not len(addr)
@@ -99,39 +94,41 @@ def _bases(trace: Trace) -> NDArray[np.uint64]:
 
 
 def _first_turns(trace: Trace) -> NDArray[np.intp]:
-    """By address, the first turn that is in each segment or behind it."""
+    """Return, for each segment, the first turn by address that is in the segment or above it."""
     return np.searchsorted(trace.by_address.addr, _bases(trace))
 
 
-def quiet_moments(prepared: Prepared) -> Quiet:
-    """The moments at which a call of empty_cache would not have shown in the recording.
+def quiet_moments(device: RecordedDevice, plan: Plan, device_memory: int | None) -> Quiet:
+    """Return the quiet moments of a recording, from its entries or by a replay.
 
-    Where a proof has looked at them (`Prepared.looked`), that stands.
+    plan: plan without answers of the driver.
+    device_memory: bytes of the device as recorded or inferred; None for an unlimited device.
     """
-    if is_told_by_entries(prepared):
-        return _in_entries(prepared)
-    return prepared.looked[0] if prepared.looked else _in_drive(prepared)
+    if entries_suffice(device.trace, plan):
+        return _from_entries(device, plan)
+    return _from_drive(device, plan, device_memory)
 
 
-def _in_entries(prepared: Prepared) -> Quiet:
-    trace, steps = prepared.trace, prepared.free_plan.steps
-    moments = np.array(moments_of(prepared), dtype=np.intp)
-    # A free by itself is over with the entry after it, which completes it.
+def _from_entries(device: RecordedDevice, plan: Plan) -> Quiet:
+    trace, steps = device.trace, plan.steps
+    moments = np.array(moments_of(plan), dtype=np.intp)
+    # A FREE step covers two entries; the second completes it.
     last = steps.entry[moments] + (steps.kind[moments] == int(StepKind.FREE))
-    is_quiet = (_n_idle(trace, prepared.start)[last] == 0) & ~_waits(trace, prepared.start, last)
+    is_quiet = _n_idle(trace, device.start)[last] == 0
+    is_quiet &= ~_has_pending_free(trace, device.start, last)
     return Quiet(tuple(moments[is_quiet].tolist()), len(moments))
 
 
 def _n_idle(trace: Trace, start: Sequence[SegmentState]) -> NDArray[np.int32]:
-    """After each entry, the segments with no block in use, none of which is ever given back."""
+    """Return the number of unused segments after each entry; no segment may be released."""
     turns, bases = trace.by_address, [segment.address for segment in trace.segments]
     n_turns = np.diff(_first_turns(trace), append=len(turns))
-    # Half words where they do: most of the time goes to memory that is fresh.
+    # The smallest integer type, because most of the time goes to fresh memory.
     width = np.min_scalar_type(len(bases))
     number = np.zeros(len(trace), dtype=width)
     number[turns.entry] = np.repeat(np.arange(len(bases), dtype=width), n_turns)
     moves = np.flatnonzero(any_of(trace.action, (Action.ALLOC, Action.FREE_COMPLETED)))
-    # By segment, and in each as they come.
+    # Ordered by segment, then by entry.
     entry = moves[np.argsort(number[moves], kind="stable")]
     is_alloc = any_of(trace.action[entry], (Action.ALLOC,))
     moved = 2 * is_alloc.view(np.int8) - 1
@@ -140,19 +137,21 @@ def _n_idle(trace: Trace, start: Sequence[SegmentState]) -> NDArray[np.int32]:
     before = np.append(np.int32(0), sums)[np.cumsum(n_moves) - n_moves]
     held = {s.address: sum(block.is_active for block in s.blocks) for s in start}
     at_start = np.array([held.get(base, 0) for base in bases], dtype=np.int32)
+    # Blocks in use in the segment of each alloc and free, including those from the start.
     in_use = sums - np.repeat(before - at_start, n_moves)
+    # +1 where a segment becomes unused, -1 where an unused one gets a block.
     turned = np.zeros(len(trace), dtype=np.int8)
     turned[entry] = (in_use == 0).view(np.int8) - (in_use == moved).view(np.int8)
-    turned[any_of(trace.action, (Action.SEGMENT_ALLOC,))] = 1
+    turned[any_of(trace.action, (Action.SEGMENT_ALLOC,))] = 1  # new, still without a block
     n_idle = np.cumsum(turned, dtype=np.int32)
     n_idle += sum(segment.is_idle for segment in start)
     return n_idle
 
 
-def _waits(
+def _has_pending_free(
     trace: Trace, start: Sequence[SegmentState], entries: NDArray[np.intp]
 ) -> NDArray[np.bool_]:
-    """Whether after these entries any free waits to be complete."""
+    """Return a mask: True if a free is pending after the entry."""
     at_start = sum(block.state == PENDING for segment in start for block in segment.blocks)
     turns = trace.by_address
     if not at_start and not any_of(turns.kind, (Turn.FREE_REQUESTED,)).any():
@@ -163,54 +162,55 @@ def _waits(
     return waits
 
 
-def _in_drive(prepared: Prepared) -> Quiet:
-    """A replay that comes to no end tells nothing of what would have come after."""
-    plan, device_memory = prepared.free_plan, prepared.capacity or prepared.inferred
-    moments = moments_of(prepared)
+def _from_drive(device: RecordedDevice, plan: Plan, device_memory: int | None) -> Quiet:
+    """Find the quiet moments by a replay.  One that fails examines only the steps before."""
+    moments = moments_of(plan)
     quiet: list[int] = []
     try:
-        allocator = prepared.allocator(
-            prepared.recorded,
+        allocator = device.allocator(
+            device.recorded,
             device_memory,
-            limit=prepared.limit_for(prepared.recorded, device_memory, plan),
+            limit=device.limit_for(device.recorded, device_memory, plan),
         )
         Probe(
             allocator,
             plan,
-            len(prepared.trace),
+            len(device.trace),
             dictates=False,
             folder=fold_allocated,
-            address_events=prepared.addresses.events,
+            address_events=device.addresses.events,
             moments=moments,
             quiet=quiet,
         ).look()
     except (ConfigError, UndefinedBehaviorError, UpstreamError):
-        pass  # what is known up to there counts
+        pass  # the moments found so far are valid
     return Quiet(tuple(moments[number] for number in quiet), len(moments))
 
 
 @dataclass(slots=True)
 class Probe(Drive):
-    """A drive that looks after which steps empty_cache would do nothing.
+    """Drive that finds the steps after which empty_cache would do nothing.
 
-    moments: the steps after which it looks, in order.  quiet: the numbers of those moments.
+    moments: steps after which the cache is examined, in order.
+    quiet: indices of the quiet ones in `moments`.
     """
 
     moments: Sequence[int] = ()
     quiet: list[int] = field(default_factory=list)
 
     def look(self) -> None:
-        """Drive up to the last of the moments, or to an out-of-memory error that is ours alone."""
+        """Run up to the last moment, or to an error that the recording does not have."""
         self._run_some(0, self.moments[-1] + 1 if self.moments else 0)
 
     def _run_some(self, start: int, stop: int) -> None:
         first = bisect_left(self.moments, start)
         for number in range(first, bisect_left(self.moments, stop)):
             after = self.moments[number] + 1
-            Drive._run_some(self, start, after)  # a class with slots is another one to super()
+            Drive._run_some(self, start, after)  # super() fails in a dataclass with slots
             if self.stopped_at is not None:
                 return
             start = after
+            # A call would complete pending frees, and their entries would show it.
             may_call = self._scope is None and not self._waiting
             if may_call and not self.allocator.has_cached_memory:
                 self.quiet.append(number)

@@ -1,13 +1,13 @@
-"""Infers what a program did that its recording does not say, by driving the model along it.
+"""Search for a plan that reproduces a recording, including calls that left no entry.
 
-Rule: every explanation is tested by what follows.  Where memory was given back the model takes the
-likeliest cause and goes on as long as its history is the recorded one.  Where they part, the last
-choice that has an alternative is changed, and the model is driven again.  If no combination of
-choices accounts for the recording, those that came furthest are kept.  A device that is said to
-have refused requests must be one that everything else fits on, or it refused nothing.
+Wherever memory was released, the model takes the most likely explanation and continues while its
+history equals the recording.  At the first difference, the last choice with another explanation is
+changed, and the model starts again.  If no combination reproduces the recording, the plan with the
+latest difference is kept.  If requests seem refused by a full device, the rest of the recording
+must fit that device; otherwise nothing was refused.
 
-It looks back over `LOOK_BACK` choices and drives the recording a bounded number of times: `DRIVES`,
-or as many as make `STEPS` steps where that is more.
+The search goes back over at most `LOOK_BACK` choices.  It replays the recording `DRIVES` times, or
+as often as makes `STEPS` steps if that is more.
 """
 
 from __future__ import annotations
@@ -30,15 +30,10 @@ from allocsim.engine.causes import (
 )
 from allocsim.engine.drive import PAUSE_EVERY, Drive
 from allocsim.engine.fidelity import FidelityCheck
-from allocsim.engine.gaps import Gap, gaps_of, sort_out
+from allocsim.engine.gaps import Gap, classify, gaps_of
 from allocsim.engine.likelihood import Facts
-from allocsim.engine.plan import (
-    PlainSteps,
-    Plan,
-    Planned,
-    StepKind,
-    capacity_from_oom,
-)
+from allocsim.engine.plain_steps import PlainSteps, capacity_from_oom
+from allocsim.engine.plan import Plan, Planned, StepKind
 from allocsim.engine.threshold import Threshold
 from allocsim.errors import AllocsimError
 from allocsim.trace import Action, Mark, Trace, pools_of
@@ -46,7 +41,7 @@ from allocsim.trace import Action, Mark, Trace, pools_of
 __all__ = ["DRIVES", "LOOK_BACK", "STEPS", "read_plan"]
 
 LOOK_BACK = 12
-"""Choices, counted from where the recording parts from the model, that may be made otherwise."""
+"""Number of choices before the first difference that may be changed."""
 
 DRIVES = 4
 STEPS = 400_000
@@ -55,8 +50,8 @@ _EMPTY_CACHE = "empty_cache"
 
 
 Make = Callable[[int | None, int | None], CachingAllocator]
-"""Makes an allocator that is as the recorded one was before the first entry, with a history, on a
-device of so many bytes (None: without end) and with a limit of so many (None: no limit)."""
+"""Function of device memory and limit, in bytes or None for unlimited, that returns an allocator in
+the state before the first entry, with a history."""
 
 
 def read_plan(
@@ -71,39 +66,42 @@ def read_plan(
     empties: bool = True,
     is_made: bool = False,
 ) -> Plan:
-    """The plan of `trace`, which begins with `reserved_at_start` bytes held from the driver.
+    """Return the plan of `trace`.
 
-    memory: bytes of the device, None for unknown.  is_assumed: nothing but a guess says so.
-    collects_at: the garbage_collection_threshold, where it is not known of what limit.
-    marks: what is known to have been called.  empties: whether empty_cache may have been called
-    besides.  is_made: whether the model made the trace and `marks` are all that was called.
+    reserved_at_start: bytes reserved before the first entry.
+    memory: bytes of the device; None if unknown.
+    is_assumed: `memory` is an assumption.
+    collects_at: garbage_collection_threshold, if the limit that it refers to is unknown.
+    marks: known calls of the program.
+    empties: the program may have called empty_cache without a mark.
+    is_made: the model made the trace, and `marks` contains every call.
     """
     pools = pools_of(trace)
     calls, changes = calls_of(marks, pools.ids)
-    sorted_out = sort_out(trace, pools, calls)
-    plain = PlainSteps.of(trace, sorted_out)
-    gaps = tuple(gaps_of(trace, pools, sorted_out, calls))
+    masks = classify(trace, pools, calls)
+    plain = PlainSteps.of(trace, masks)
+    gaps = tuple(gaps_of(trace, pools, masks, calls))
     places: list[int] = np.searchsorted(
         plain.entry, [gap.last for gap in gaps], side="right"
     ).tolist()
     max_reserved = trace.most_reserved(reserved_at_start)
     capacity = capacity_from_oom(trace, reserved_at_start)
     threshold, is_whole, n_either = None, True, 0
-    is_driven, named = any(gap.is_open for gap in gaps), _naming_empty_cache(trace)
+    is_driven, named = any(gap.is_open for gap in gaps), _entries_naming_empty_cache(trace)
     by_calls = [known_explanation(gap) for gap in gaps] if is_driven and is_made else []
     chosen = [each for each in by_calls if each is not None]
     if chosen and len(chosen) == len(gaps):
-        pass  # what was called accounts for all of it
+        pass  # the known calls explain every gap
     elif is_driven:
         facts = Facts(memory or capacity, max_reserved, named, is_assumed, empties)
-        unread = Plan(plain.steps(trace), 0, None, None, 0, pools.ids, changes=changes)
-        reading = _Reading(trace, unread, gaps, places, facts, allocator)
+        plain_plan = Plan(plain.steps(trace), 0, None, None, 0, pools.ids, changes=changes)
+        search = _Search(trace, plain_plan, gaps, places, facts, allocator)
         if collects_at is not None:
-            reading.threshold = Threshold(collects_at, max_reserved, facts.memory)
-        is_whole = reading.read()
-        n_either = reading.doubt_device() if is_whole else 0
-        chosen = reading.path
-        threshold = reading.threshold
+            search.threshold = Threshold(collects_at, max_reserved, facts.memory)
+        is_whole = search.find()
+        n_either = search.check_device() if is_whole else 0
+        chosen = search.path
+        threshold = search.threshold
     else:
         chosen = [plain_explanation(gap) for gap in gaps]
     refused = [each.refused for each in chosen if each.refused is not None]
@@ -125,13 +123,13 @@ def read_plan(
 
 
 def _is_named(gap: Gap, explanation: Explanation, named: frozenset[int]) -> bool:
-    """Whether the gap is taken for a call of empty_cache, and its Python stack says so."""
+    """Return True if a Python stack confirms that the gap is a call of empty_cache."""
     is_call = explanation.cause is Cause.EMPTY_CACHE
     return is_call and any(entry.number in named for entry in gap.released)
 
 
-def _naming_empty_cache(trace: Trace) -> frozenset[int]:
-    """The entries that gave memory back and whose Python stack names empty_cache."""
+def _entries_naming_empty_cache(trace: Trace) -> frozenset[int]:
+    """Return the entries of released memory whose Python stack names empty_cache."""
     rows = np.flatnonzero(any_of(trace.action, (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)))
     stacks = trace.frames[rows]
     naming = [
@@ -146,19 +144,18 @@ Watch = Callable[[CachingAllocator], None]
 
 
 class _Along(Drive):
-    """A drive along a recording, whose steps become known on the way."""
+    """Drive whose inferred steps become known during the replay."""
 
     def _entry(self) -> int:
         return -1
 
     def plain(self, start: int, stop: int) -> None:
-        """Take plain steps [start, stop)."""
         for first in range(start, stop, PAUSE_EVERY):
             self._run_some(first, min(first + PAUSE_EVERY, stop))
             self._compare()
 
-    def guessed(self, steps: Sequence[Planned], before_request: Watch | None) -> None:
-        """Take steps that stand for what was not recorded."""
+    def explained(self, steps: Sequence[Planned], before_request: Watch | None) -> None:
+        """Run steps of an explanation.  before_request: called before each request."""
         for kind, _, addr, size, stream in steps:
             if before_request is not None and kind in (StepKind.ALLOC, StepKind.OOM):
                 before_request(self.allocator)
@@ -172,28 +169,33 @@ class _Along(Drive):
         self.fidelity.history(self.allocator.take_history())
 
     @property
-    def has_parted(self) -> bool:
-        """Whether what was done is not what was recorded."""
+    def has_diverged(self) -> bool:
+        """True if the replay differs from the recording."""
         assert self.fidelity is not None
-        return self.stopped_at is not None or self.fidelity.has_parted
+        return self.stopped_at is not None or self.fidelity.has_diverged
 
 
 @dataclass(slots=True)
 class _Choice:
-    """One of several explanations: its number, and how many there are."""
+    """Chosen explanation of a gap.
+
+    taken: its number.
+    ways: number of explanations.
+    """
 
     taken: int
     ways: int
 
 
 @dataclass(slots=True)
-class _Reading:
-    """Choices under way.
+class _Search:
+    """State of the search.
 
-    plan: of the plain steps alone.
-    path: the explanation of each gap so far.
-    choices: of gaps that have several.
-    threshold: from where on garbage is collected, where that has to be found out.
+    plan: plan of the plain steps alone.
+    places: number of plain steps before each gap.
+    path: explanation of each gap so far.
+    choices: choice at each gap that has several explanations.
+    threshold: garbage collection threshold, if it must be inferred.
     """
 
     trace: Trace
@@ -206,32 +208,35 @@ class _Reading:
     choices: dict[int, _Choice] = field(default_factory=dict)
     threshold: Threshold | None = None
 
-    def read(self) -> bool:
-        """Find an explanation for each gap; whether they lead to the recording."""
-        furthest: tuple[int, list[Explanation]] = (-1, [])
+    def find(self) -> bool:
+        """Find an explanation for each gap.  Returns True if the plan reproduces the recording."""
+        best: tuple[int, list[Explanation]] = (-1, [])
         budget = max(STEPS, DRIVES * len(self.trace))
-        while (parted := self._drive()) is not None:
-            if parted > furthest[0]:
-                furthest = parted, list(self.path)
+        while (diverged_at := self._drive()) is not None:
+            if diverged_at > best[0]:
+                best = diverged_at, list(self.path)
             budget -= len(self.trace)
-            if budget >= 0 and self.threshold is not None and self.threshold.moves():
-                self.path, self.choices, furthest = [], {}, (-1, [])
+            # With another limit, garbage is collected elsewhere, so all choices start again.
+            if budget >= 0 and self.threshold is not None and self.threshold.choose_limit():
+                self.path, self.choices, best = [], {}, (-1, [])
                 continue
-            if budget < 0 or not self._choose_again(parted):
-                self.path = furthest[1]
+            if budget < 0 or not self._choose_again(diverged_at):
+                self.path = best[1]
                 self._drive(is_checked=False)
                 return False
         return True
 
-    def doubt_device(self) -> int:
-        """Hold the device that requests were refused by against all that was recorded.
+    def check_device(self) -> int:
+        """Check the inferred size of a device that seems to have refused requests.
 
-        Where it held more at some time, or had other addresses to give, nothing was refused: the
-        program called empty_cache.  Returns how many of the requests calls would explain as well.
+        If the recording does not fit that device, nothing was refused, and calls of empty_cache
+        explain the releases.  Returns the number of refused requests that such calls would explain
+        too.
         """
         refused = [each.refused for each in self.path if each.refused is not None]
         if self.facts.memory is not None or not refused:
             return 0
+        # The largest device that refuses every one of these requests.
         assumed = min(refused) - PAGE
         called = [
             each if each.refused is None else called_explanation(gap)
@@ -248,13 +253,14 @@ class _Reading:
         return 0
 
     def _holds(self, path: list[Explanation], memory: int | None) -> bool:
-        """Whether `path` leads to the recording on a device of so many bytes."""
+        """Return True if `path` reproduces the recording on a device of `memory` bytes."""
         other = replace(self, path=path, facts=replace(self.facts, memory=memory))
         return other._drive() is None
 
-    def _choose_again(self, parted: int) -> bool:
-        """Take the next explanation of the last gap up to `parted` that has one left."""
-        for gap in sorted((gap for gap in self.choices if gap <= parted), reverse=True)[:LOOK_BACK]:
+    def _choose_again(self, diverged_at: int) -> bool:
+        """Choose the next explanation at the last gap up to `diverged_at` that has another."""
+        before = sorted((gap for gap in self.choices if gap <= diverged_at), reverse=True)
+        for gap in before[:LOOK_BACK]:
             choice = self.choices[gap]
             if choice.taken + 1 < choice.ways:
                 self.choices = {n: each for n, each in self.choices.items() if n < gap}
@@ -264,9 +270,9 @@ class _Reading:
         return False
 
     def _drive(self, *, is_checked: bool = True) -> int | None:
-        """Drive the recording along the path, and find the rest of the path on the way.
+        """Replay the recording along the path, and choose explanations for the remaining gaps.
 
-        Returns the gap where what was done parts from what was recorded; None: nowhere.
+        Returns the gap where the replay differs from the recording, or None if it is equal.
         """
         check = FidelityCheck(self.trace)
         limit = None if self.threshold is None else self.threshold.in_force
@@ -277,22 +283,22 @@ class _Reading:
             for gap, place in enumerate(self.places):
                 drive.plain(at, place)
                 at = place
-                if is_checked and drive.has_parted:
-                    return gap - 1
-                drive.guessed(
+                if is_checked and drive.has_diverged:
+                    return gap - 1  # the explanation before these plain steps is wrong
+                drive.explained(
                     self._explanation(gap, allocator).steps,
                     None if self.threshold is None else self._watched(gap, self.threshold),
                 )
-                if is_checked and drive.has_parted:
+                if is_checked and drive.has_diverged:
                     return gap
             drive.plain(at, len(self.plan.steps))
         except AllocsimError:
-            # What PyTorch would not survive did not happen.
+            # PyTorch would not have survived these steps, so they did not happen.
             if is_checked:
                 return gap
             self.path += [plain_explanation(each) for each in self.gaps[len(self.path) :]]
             return None
-        is_as_recorded = not drive.has_parted and check.result(allocator).is_exact
+        is_as_recorded = not drive.has_diverged and check.result(allocator).is_exact
         return gap if is_checked and not is_as_recorded else None
 
     def _watched(self, gap: int, threshold: Threshold) -> Watch:

@@ -1,7 +1,7 @@
-"""A recording through the model: under its own settings to prove it, under others to ask what if.
+"""Replay of a recording: under its own settings as a proof, under others as a what-if.
 
-Rule: whatever the recording does not contain is inferred, and every inference is a sentence in
-`notes`.  Fidelity is measured only when settings and device are the recorded ones.
+Facts that the recording does not contain are inferred, and each inference is a sentence in `notes`.
+The replay is compared with the recording only if settings and device are the recorded ones.
 """
 
 from __future__ import annotations
@@ -17,13 +17,12 @@ from allocsim.engine.drive import Drive
 from allocsim.engine.hints import Hints
 from allocsim.engine.notes import peak_notes, workspace_note
 from allocsim.engine.observers import Observer, PeakWatch, Progress, SpillWatch
-from allocsim.engine.open_range import FindsLeftOpen
 from allocsim.engine.prepare import prepare
 from allocsim.engine.prepared import Prepared
-from allocsim.engine.proof import FindsParting
+from allocsim.engine.proof import PartingFinder
 from allocsim.engine.result import DeviceRun, Parting, Run, driver_calls_of
 from allocsim.engine.setting import Setting
-from allocsim.engine.two_starts import peaks_of
+from allocsim.engine.uncertainty import LeftOpenFinder, peaks_of
 from allocsim.errors import ConfigError
 from allocsim.trace import Recording
 from allocsim.units import parse_size
@@ -37,9 +36,9 @@ __all__ = [
 
 
 OTHER_RELEASE = (
-    "another release wrote the recording: this is what the one asked for would have done"
+    "another release wrote the recording: the replay shows what the requested release would do"
 )
-"""The note on a release that cannot have written what it replays."""
+"""Note on a release that cannot have written the recording."""
 
 
 @collector_paused()
@@ -58,18 +57,22 @@ def replay(
     progress: Progress | None = None,
     observers: Sequence[Observer] = (),
 ) -> Run:
-    """Replay `recording`, all devices or one, and say what happened.
+    """Replay all devices of `recording`, or only `device`.
 
-    conf, device_memory, torch_version: None for what was recorded, as far as it can be told.
-    hints: what is known of the program besides.
-    addresses: "recorded" dictates driver bases while the settings are the recorded ones;
-    "bump" and "firstfit" hand them out from base_address, or from the recording's first.
-    host_spill: what the driver lends of the host's memory once the device is full, as those of
-    Windows do; with it the run is compared with nothing.
-    check_every: entries between walks of every invariant.  progress, observers: see `Progress`,
-    `Observer`.
-    Raises RecordingError if there is nothing to replay, ConfigError for settings the release
-    refuses.
+    conf: option string; None for the recorded one.
+    device_memory: bytes or a text such as "24GiB"; None for the recorded or inferred size.
+    torch_version: release to model; None for the recorded one.
+    hints: facts about the program that the recording does not contain.
+    addresses: "recorded" uses the driver's recorded addresses while the settings are the recorded
+        ones; "bump" and "firstfit" place segments from `base_address` on.
+    base_address: None for the recording's first address.
+    host_spill: host memory in bytes that the driver lends when the device is full, as drivers for
+        Windows do; the replay is then not compared with the recording.
+    check_every: number of steps between checks of all invariants; 0 for no checks.
+    progress: see `Progress`.
+    observers: see `Observer`.
+    Raises RecordingError if there is nothing to replay, and ConfigError for settings that the
+    release refuses.
     """
     return replay_prepared(
         prepare(recording, device, torch_version, hints=hints),
@@ -85,7 +88,7 @@ def replay(
 
 
 def bytes_of(size: int | str | None) -> int | None:
-    """A device's memory, as a caller names it.  Raises ConfigError for text that is no size."""
+    """Convert a size to bytes.  Raises ConfigError for a text that is not a size."""
     try:
         return None if size is None else parse_size(size)
     except ValueError as error:
@@ -105,7 +108,7 @@ def replay_prepared(
     progress: Progress | None = None,
     observers: Sequence[Observer] = (),
 ) -> Run:
-    """`replay` of devices of one recording that are ready."""
+    """Replay prepared devices of one recording; the parameters are those of `replay`."""
     devices = [prepared.on(device_memory) for prepared in devices]
     first = devices[0]
     wanted = setting or first.recorded
@@ -117,7 +120,7 @@ def replay_prepared(
     if (differs := workspace_note(made, first.release)) is not None:
         notes.append(differs)
     if not first.has_settings:
-        notes.append("the recording holds no settings; the default ones are assumed")
+        notes.append("the recording contains no settings; the defaults are assumed")
     runs = []
     for prepared in devices:
         peak, spill = PeakWatch(), SpillWatch()
@@ -135,7 +138,7 @@ def replay_prepared(
         drive.run()
         run = _result(prepared, drive, peak, memory, device_notes)
         if host_spill:
-            # Other ways to begin, or to go on, would be those of a device that refuses.
+            # The range would need replays without host memory, so there is none.
             runs.append(
                 replace(run, spill=spill.result(host_spill, drive.allocator.device.spilled))
             )
@@ -160,17 +163,17 @@ def _inert(setting: Setting, config: AllocatorConfig) -> tuple[str, ...]:
 
 
 def _with_peaks(prepared: Prepared, setting: Setting, drive: Drive, run: DeviceRun) -> DeviceRun:
-    """`run` with what else it may come to: begun otherwise, or by what is left open."""
+    """Add the peak under the other start state and the what-if range to `run`."""
     peak = None if run.stopped_at is not None else run.peak_reserved_bytes
     peaks = peaks_of(prepared, setting, run.device_memory, drive.start, peak)
     if peaks is not None:
         run = replace(run, peaks=peaks, inferred=(*run.inferred, *peak_notes(peaks)))
     if prepared.is_recorded(setting):
         return run
-    # A policy that the caller chose is not varied.
+    # A policy that the caller requested is not varied.
     tries_addresses = drive.allocator.device.policy == prepared.addresses.policy
     return replace(
-        run, find_left_open=FindsLeftOpen(prepared, setting, run, tries_addresses=tries_addresses)
+        run, find_left_open=LeftOpenFinder(prepared, setting, run, tries_addresses=tries_addresses)
     )
 
 
@@ -181,7 +184,8 @@ def _result(
     fidelity = None
     if drive.fidelity is not None:
         fidelity = drive.fidelity.result(allocator)
-    finds: Callable[[], Parting | None] = FindsParting(prepared)
+    # A replay as recorded is itself the proof; a what-if makes it when `parting` is read.
+    finds: Callable[[], Parting | None] = PartingFinder(prepared)
     if fidelity is not None and drive.dictates and prepared.is_own_release:
         finds = partial(fidelity.parting_of, prepared.trace.device)
     if drive.stopped_at is not None:

@@ -1,7 +1,7 @@
-"""What a replay yields, as frozen values; nothing here computes, but `DeviceRun.parting` and
-`DeviceRun.left_open` of a what-if, which are found out when they are asked for.
+"""Results of a replay, as frozen values.
 
-Sizes are bytes, entries are numbered from 0 in the recording's order for that device.
+`DeviceRun.parting` and `DeviceRun.left_open` of a what-if are computed on first use.  Sizes are
+bytes.  Entries are numbered from 0, in the recording's order for the device.
 """
 
 from __future__ import annotations
@@ -33,13 +33,14 @@ def driver_calls_of(calls: Mapping[tuple[str, int], int]) -> DriverCalls:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedOom:
-    """An out-of-memory error of the simulated device.
+    """Out-of-memory error of the simulated device.
 
-    requested_bytes: the raw request; None where the recording has only the rounded size.
-    tried_bytes: what the text prints.  message: PyTorch's own words.
-    is_recorded: the recording has an `oom` entry there as well.  stream: of the request.
-    total_bytes, free_bytes: of the device, and allocated_bytes, reserved_bytes: of PyTorch, as
-    the error left them.  limit_bytes: what a memory fraction allows, None without one.
+    requested_bytes: size before rounding; None if the recording has only the rounded size.
+    tried_bytes: size that the message gives.
+    is_recorded: the recording has an `oom` entry there too.
+    total_bytes, free_bytes: memory of the device after the error.
+    allocated_bytes, reserved_bytes: memory of PyTorch after the error.
+    limit_bytes: limit by a memory fraction; None without one.
     """
 
     entry: int
@@ -57,13 +58,13 @@ class SimulatedOom:
 
     @property
     def needed_bytes(self) -> int:
-        """The device that would have let the request through, all else being as it was."""
+        """Size of the device that would have served the request in the same state."""
         return self.total_bytes - self.free_bytes + max(self.tried_bytes, self.rounded_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """The first place where recording and replay part.  entry: None for the final segments."""
+    """First difference of recording and replay.  entry: None for the final segments."""
 
     entry: int | None
     expected: str
@@ -76,37 +77,36 @@ class Mismatch:
 
 @dataclass(frozen=True, slots=True)
 class Parting:
-    """Where a device's replay under the recorded settings stops being the recorded run.
+    """First divergence of a device's replay under the recorded settings from the recording.
 
-    entry: the first that differs; None where only the final segments do.
+    entry: first entry that differs; None if only the final segments differ.
     """
 
     device: int
     entry: int | None
 
     def is_before(self, entry: int) -> bool:
-        """Whether what happens at `entry` rests on what is not the recorded run."""
+        """Return True if the divergence is at or before `entry`."""
         return self.entry is not None and self.entry <= entry
 
     def __str__(self) -> str:
         if self.entry is None:
             where = "ends with other segments than the recording"
         else:
-            where = f"is not the recorded run from entry {self.entry:,} on"
+            where = f"differs from the recorded run from entry {self.entry:,} on"
         return (
-            f"device {self.device}: the replay under the recorded settings {where}; what rests on "
-            "it is not proved"
+            f"device {self.device}: the replay under the recorded settings {where}; results that "
+            "depend on it are not proved"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Fidelity:
-    """How far a replay under the recorded settings equals the recording.
+    """Agreement of a replay under the recorded settings with the recording.
 
-    allocations, addresses_matched: `alloc` entries, and those whose address was predicted.
-    segments, segments_matched: segments of the final state, and those predicted with every
-    block.  entries, entries_matched: entries of every kind, and those equal in order up to the
-    first that is not.
+    addresses_matched: number of `alloc` entries with the same address in the replay.
+    segments_matched: number of final segments with the same blocks in the replay.
+    entries_matched: number of equal entries before the first difference.
     """
 
     allocations: int
@@ -119,23 +119,23 @@ class Fidelity:
 
     @property
     def is_compared(self) -> bool:
-        """Whether there was anything to compare: a recording of requests alone has nothing."""
+        """True if entries were compared; a recording of requests only has none to compare."""
         return self.entries > 0
 
     @property
     def is_exact(self) -> bool:
-        """Whether nothing differs."""
+        """True if nothing differs."""
         return self.first_mismatch is None
 
     def parting_of(self, device: int) -> Parting | None:
-        """Where the replay left the recording of `device`; None: nowhere."""
+        """Return the first divergence for `device`, or None if the replay is exact."""
         found = self.first_mismatch
         return None if found is None else Parting(device, found.entry)
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Bytes after one driving entry."""
+    """Memory after one step."""
 
     entry: int
     allocated: int
@@ -143,13 +143,13 @@ class Moment:
 
     @property
     def idle(self) -> int:
-        """Reserved and not allocated; what waits for other streams counts as idle."""
+        """Reserved bytes that are not allocated, including blocks that wait for other streams."""
         return self.reserved - self.allocated
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Timeline:
-    """Memory after each driving entry: row i is the state after entry `entry[i]`."""
+    """Memory after each step: row i is the state after entry `entry[i]`."""
 
     entry: NDArray[np.int64]
     allocated: NDArray[np.int64]
@@ -157,12 +157,12 @@ class Timeline:
 
     @property
     def busiest(self) -> Moment | None:
-        """The first moment at which most was allocated; None of an empty timeline."""
+        """First moment of peak allocated memory; None for an empty timeline."""
         return None if not len(self.entry) else self._moment(int(np.argmax(self.allocated)))
 
     @property
     def idlest(self) -> Moment | None:
-        """The first moment at which most was reserved and not allocated; None of an empty one."""
+        """First moment of peak idle memory; None for an empty timeline."""
         if not len(self.entry):
             return None
         return self._moment(int(np.argmax(self.reserved - self.allocated)))
@@ -173,9 +173,9 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True)
 class PeakState:
-    """The moment when reserved memory was highest for the first time.
+    """State at the first peak of reserved memory.
 
-    inactive_split: free bytes in segments that also hold active blocks.
+    inactive_split: free bytes in segments that also have active blocks.
     """
 
     entry: int
@@ -186,22 +186,24 @@ class PeakState:
 
     @property
     def idle(self) -> int:
-        """Reserved and in no active block."""
+        """Reserved bytes outside active blocks."""
         return self.reserved - self.active
 
     @property
     def whole_segments(self) -> int:
-        """Idle bytes in segments without any active block: the driver could have them back."""
+        """Idle bytes in segments without active blocks, which could be released."""
         return self.idle - self.inactive_split
 
 
 @dataclass(frozen=True, slots=True)
 class Spill:
-    """What lay in the host's memory, whose driver lends it.
+    """Use of host memory by a device whose driver lends it.
 
-    lent_bytes: what there was.  most_bytes: the most that was used, for the first time after entry
-    `worst`.  began: the entry whose request was the first beyond the card, None if none was.
-    end_bytes: what is there still at the end.
+    lent_bytes: available host memory.
+    most_bytes: peak use.
+    began: entry of the first request that used it; None if none did.
+    worst: entry after which the peak was reached first.
+    end_bytes: use at the end.
     """
 
     lent_bytes: int
@@ -212,14 +214,15 @@ class Spill:
 
 
 def _nowhere() -> None:
-    """Finds that a replay leaves its recording nowhere."""
+    """Report no divergence."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeftOpen:
-    """What a what-if may come to by what its recording leaves open.
+    """Range of a what-if, because the recording does not show everything.
 
-    peaks: the least and the most reserved bytes at the peak.  notes: what is open, in sentences.
+    peaks: lowest and highest peak reserved bytes.
+    notes: sentences on what the recording does not show.
     """
 
     peaks: tuple[int, int]
@@ -227,24 +230,25 @@ class LeftOpen:
 
 
 def _nothing_open() -> None:
-    """Finds that a recording leaves nothing open."""
+    """Report no range."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class DeviceRun(Shown):
-    """One device's replay.
+    """Replay of one device.
 
-    device_memory: bytes of this device, None where it is unknown and the replay had no limit.
-    peak_device_bytes: the most that it had to hold, the context and odd ends of pages included.
-    stats: the flat dict of torch.cuda.memory_stats() at the end.  inferred: what had to be
-    inferred, in sentences, but for what is left open.  stopped_at: the entry of an out-of-memory
-    error that the recording does not have; the program would have ended there.
-    find_parting: finds `parting`.
-    peaks: what a what-if of a recording that starts mid-run comes to by how it begins; None for
-    every other replay.  find_left_open: finds `left_open`.
-    spill: of a device whose driver lends host memory, None of one that refuses.
-    refused_below: bytes of the smallest device that would have answered one of the calls that the
-    driver refused up to the first error: on any smaller one it fails there as well; None without.
+    device_memory: bytes of the device; None if unknown, and the replay was unlimited.
+    peak_device_bytes: peak memory of the device, including the context and page rounding.
+    stats: flat dict of torch.cuda.memory_stats() at the end.
+    inferred: sentences on what was inferred, without those of `left_open`.
+    stopped_at: entry of an out-of-memory error that the recording does not have; it would have
+        ended the program.
+    find_parting: function that computes `parting`.
+    peaks: peaks by start state, for a what-if of a recording that starts mid-run; else None.
+    find_left_open: function that computes `left_open`.
+    spill: use of host memory; None if the driver lends none.
+    refused_below: bytes of the smallest device that would have served a driver call refused up to
+        the first error; every smaller device fails there too.  None without an error.
     driver_calls: see `DriverCalls`.
     """
 
@@ -268,42 +272,40 @@ class DeviceRun(Shown):
 
     @property
     def parting(self) -> Parting | None:
-        """Where the replay under the recorded settings, which this one is or is compared with,
-        leaves the recording; None: nowhere.
+        """First divergence of the baseline from the recording; None if the baseline is exact.
 
-        Of a what-if, the first to ask has that replay made, which takes as long as the what-if;
-        it is made once for all what-ifs of a recording.
+        For a what-if, the first use runs the baseline, which takes as long as the what-if.  It runs
+        once for all what-ifs of a recording.
         """
         return self.find_parting()
 
     @property
     def left_open(self) -> LeftOpen | None:
-        """What a what-if may come to by what its recording leaves open; None where it leaves
-        nothing, or nothing that changes the peak.
+        """The what-if range; None if nothing that the recording does not show changes the peak.
 
-        The first to ask has several replays made, each of which takes as long as the what-if.
+        The first use runs several replays, each as long as the what-if.
         """
         return self.find_left_open()
 
     @property
     def peaks_left_open(self) -> tuple[int, int] | None:
-        """The least and the most reserved bytes at the peak of `left_open`."""
+        """Lowest and highest peak reserved bytes of `left_open`."""
         found = self.left_open
         return None if found is None else found.peaks
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What had to be inferred, and what is left open, in sentences."""
+        """Sentences on what was inferred and what the recording does not show."""
         found = self.left_open
         return self.inferred if found is None else (*self.inferred, *found.notes)
 
     @property
     def peak_range(self) -> tuple[int, int]:
-        """The least and the most reserved bytes at the peak, of all ways that it may have gone."""
+        """Lowest and highest peak reserved bytes of all possible runs."""
         return self.peak_range_with(self.peaks_left_open)
 
     def peak_range_with(self, peaks: tuple[int, int] | None) -> tuple[int, int]:
-        """Return `peak_range`, if `peaks` are those of what is left open."""
+        """Return `peak_range` for a given `peaks_left_open`."""
         started = () if self.peaks is None else (self.peaks.kept, self.peaks.anew)
         ways = (self.peak_reserved_bytes, *(peaks or ()), *started)
         known = [peak for peak in ways if peak is not None]
@@ -311,21 +313,21 @@ class DeviceRun(Shown):
 
     @property
     def peak_allocated_bytes(self) -> int:
-        """torch.cuda.max_memory_allocated()."""
+        """Peak allocated bytes, as torch.cuda.max_memory_allocated()."""
         return self.stats["allocated_bytes.all.peak"]
 
     @property
     def peak_reserved_bytes(self) -> int:
-        """torch.cuda.max_memory_reserved()."""
+        """Peak reserved bytes, as torch.cuda.max_memory_reserved()."""
         return self.stats["reserved_bytes.all.peak"]
 
     def headline(self) -> str:
-        """How far it is the recorded run, the peak, and the errors."""
+        """Return one line with the proof, the peak and the errors."""
         peak = f"{format_size(self.peak_reserved_bytes)} reserved at the peak"
         return f"device {self.device}: {self._proof()}; {peak}; {self._errors()}"
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """Proof, peaks, device memory, retries, errors."""
+        """Yield the name and the value of each figure."""
         memory = self.device_memory
         yield "proof", self._proof()
         yield "peak reserved", format_size(self.peak_reserved_bytes)
@@ -337,7 +339,7 @@ class DeviceRun(Shown):
     def _proof(self) -> str:
         found = self.fidelity
         if found is None:
-            unproved = "" if self.parting is None else ", and nothing is proved"
+            unproved = "" if self.parting is None else ", not proved"
             return f"under other settings than recorded{unproved}"
         return f"{found.entries_matched:,} of {found.entries:,} entries as recorded"
 
@@ -352,11 +354,11 @@ class DeviceRun(Shown):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Run(Shown):
-    """A replay of every device of a recording.
+    """Replay of every device of a recording.
 
-    device_memory: that of the first device for which it is known, None if for none.
-    releases: those that can have written the recording, as far as it tells, the oldest first.
-    card: who held the memory of the recorded card; None where the recording does not tell.
+    device_memory: bytes of the first device whose size is known; None if none is.
+    releases: releases that can have written the recording, oldest first.
+    card: use of the recorded card's memory; None if unknown.
     """
 
     path: str
@@ -370,26 +372,26 @@ class Run(Shown):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """The sentences that come first: other processes on the card, replays that differ."""
+        """Sentences to show first: other processes on the card, and inexact baselines."""
         shared = (self.card.sentence,) if self.card is not None and self.card.is_shared else ()
         differ = (str(each.parting) for each in self.devices if each.parting is not None)
         return (*shared, *differ)
 
     @property
     def named_notes(self) -> tuple[str, ...]:
-        """Every note; of several devices each with the device that it is about."""
+        """All notes; with several devices, each names its device."""
         name = "device {}: " if len(self.devices) > 1 else ""
         own = (name.format(each.device) + note for each in self.devices for note in each.notes)
         return (*self.notes, *own)
 
     def headline(self) -> str:
-        """Of what, under which settings, and what each device came to."""
+        """Return one line with file, settings, release and the result of each device."""
         name, conf = self.path.rsplit("/", 1)[-1], self.conf or "defaults"
         devices = "; ".join(each.headline() for each in self.devices)
         return f"{name}, {conf}, PyTorch {self.torch_version}: {devices}"
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """The figures of each device."""
+        """Yield the name and the value of each figure of all devices."""
         yield "settings", self.conf or "defaults"
         yield "PyTorch", self.torch_version
         for each in self.devices:

@@ -1,7 +1,7 @@
-"""Whether a replay ends with the segments of the recording, all blocks looked at at once.
+"""Fast comparison of the final segments of a replay with the recorded ones, all blocks at once.
 
-Rule: yes only where every segment and block compares equal one by one; no is no verdict, but leave
-to look (`fidelity.py`).  Stale sizes of inactive blocks are compared nowhere.
+A positive result is certain.  After a negative one, `fidelity.py` compares block by block.  Stale
+requested sizes of inactive blocks are not compared.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ __all__ = ["ends_alike"]
 
 
 def ends_alike(trace: Trace, allocator: CachingAllocator) -> bool:
-    """Whether it is certain that `allocator` holds the final segments of `trace`, and no other."""
+    """Return True if `allocator` certainly has exactly the final segments of `trace`."""
     tiles, (columns, n_active) = trace.tiles, allocator.block_columns()
     *numbers, heads = columns
     if tiles is None or not tiles.are_sound or len(numbers[0]) != len(tiles.blocks):
         return False
     if sorted(map(_of_head, heads)) != list(map(_of_segment, trace.segments)):
         return False
+    # Active blocks come first in the columns, so a position below `n_active` is an active block.
     address = address_column(numbers[0])
     order = np.argsort(address)
-    size, asked, is_allocated = (int_column(column) for column in numbers[1:])
+    size, requested, is_allocated = (int_column(column) for column in numbers[1:])
     is_active = order < n_active
     number = order[is_active]
     return (
@@ -35,7 +36,7 @@ def ends_alike(trace: Trace, allocator: CachingAllocator) -> bool:
         and np.array_equal(size[order], tiles.size)
         and np.array_equal(is_active, tiles.is_active)
         and np.array_equal(is_allocated[number] == 0, tiles.is_pending[is_active])
-        and np.array_equal(asked[number], tiles.requested_size[is_active])
+        and np.array_equal(requested[number], tiles.requested_size[is_active])
     )
 
 

@@ -1,7 +1,7 @@
-"""One setting that a user could choose: an option string, and a memory fraction set by a call.
+"""Allocator setting that a user can choose: an option string and a memory fraction.
 
-Rule: a fraction stands in the option string wherever the release reads one there (2.10 and
-later); before, the program has to call `torch.cuda.set_per_process_memory_fraction`.
+Releases from 2.10 on read the fraction from the option string.  Under earlier releases the program
+has to call `torch.cuda.set_per_process_memory_fraction`.
 """
 
 from __future__ import annotations
@@ -20,17 +20,21 @@ IN_STRING = "per_process_memory_fraction"
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """conf: what PYTORCH_CUDA_ALLOC_CONF says.  call_fraction: for the call, None for no call."""
+    """Option string, and memory fraction set by a call.
+
+    conf: value of PYTORCH_CUDA_ALLOC_CONF.
+    call_fraction: argument of set_per_process_memory_fraction; None for no call.
+    """
 
     conf: str
     call_fraction: float | None = None
 
     def config(self, release: Release) -> AllocatorConfig:
-        """What `conf` means; raises ConfigError where the release refuses it."""
+        """Parse `conf`.  Raises ConfigError if the release refuses it."""
         return _config(self.conf, release.version)
 
     def fraction(self, release: Release) -> float | None:
-        """The memory fraction in force, None where nothing limits the process."""
+        """Return the memory fraction in force, or None without a limit."""
         if self.call_fraction is not None:
             return self.call_fraction
         fraction = self.config(release).per_process_memory_fraction
@@ -38,12 +42,12 @@ class Setting:
 
     @property
     def n_options(self) -> int:
-        """How many things there are to set: of equals the one with fewer is preferred."""
+        """Number of options to set; among equal settings, fewer are preferred."""
         return sum(1 for part in self.conf.split(",") if ":" in part) + bool(self.call_fraction)
 
     @property
     def simplicity(self) -> tuple[int, str]:
-        """What decides between settings of equal figures: the lower is preferred."""
+        """Sort key among settings of equal results; the lowest is preferred."""
         return self.n_options, self.conf
 
     def __str__(self) -> str:
@@ -55,22 +59,23 @@ class Setting:
 
 @lru_cache(maxsize=1024)
 def _config(conf: str, version: str) -> AllocatorConfig:
-    """Read once, because a sweep asks several times for each job."""
+    """Parse `conf`, cached because a sweep parses each string several times."""
     return parse_conf(conf, find_release(version))
 
 
 def in_option_string(release: Release) -> bool:
-    """Whether the release reads the memory fraction from the option string."""
+    """Return True if the release reads the memory fraction from the option string."""
     return IN_STRING in release.options
 
 
 def releases_needed(conf: str, release: Release, possible: Sequence[str]) -> str | None:
-    """Which releases read `conf` as `release` does; None where every one of `possible` does.
+    """Name the releases that read `conf` as `release` does; None if all of `possible` do.
 
-    "PyTorch 2.11 or later"; `release` is always among them.
+    The result is a text such as "PyTorch 2.11 or later", and includes `release`.
     """
     if all(_reads_alike(conf, release, version) for version in possible):
         return None
+    # Extend the range from `release` in both directions while the meaning is the same.
     versions = list(RELEASES)
     first = last = versions.index(release.version)
     while first > 0 and _reads_alike(conf, release, versions[first - 1]):
@@ -85,7 +90,7 @@ def releases_needed(conf: str, release: Release, possible: Sequence[str]) -> str
 
 
 def _reads_alike(conf: str, release: Release, version: str) -> bool:
-    """Whether the release of `version` takes `conf` and means by it what `release` does."""
+    """Return True if the release `version` accepts `conf` with the same meaning as `release`."""
     try:
         return str(_config(conf, version)) == str(_config(conf, release.version))
     except ConfigError:

@@ -1,12 +1,12 @@
-"""A replay as a recording: what PyTorch would have written of that run.
+"""Replay written as a recording, as PyTorch would have recorded that run.
 
-Rule: entries, addresses and segments are the model's own history; only what it cannot know comes
-from the recording replayed, entry by entry: stacks, times, what the program said beside its
-requests.  A replay as recorded that is exact gives the recording back.
+Entries, addresses and segments are the model's history.  Stacks, times and annotations come from
+the entries of the replayed recording.  The result of an exact replay as recorded is equal to the
+recording.
 
-A request and its free keep their entry's stack.  What happens on the way to a request, calls of the
-driver and frees that other streams held up, has that request's, as in PyTorch; so has a call of
-empty_cache, whose own stack is not in the plan of a replay.  Source: semantics 6.1 to 6.5.
+A request and its free keep the stack of their entry.  Driver calls and delayed frees that happen
+during a request get the stack of the request, as in PyTorch.  So do the entries of empty_cache,
+since the plan does not contain the stack of the call.  Source: semantics 6.1 to 6.5.
 """
 
 from __future__ import annotations
@@ -34,20 +34,24 @@ __all__ = ["Simulated", "simulate"]
 
 _SNAPSHOT_BOUND = 1 << 40
 _NO_CONTEXT = ("N/A", "")
-"""What PyTorch writes of an entry's compile_context and user_metadata where there is none."""
+"""Values of compile_context and user_metadata that PyTorch writes if there are none."""
 _MAPS = (Action.SEGMENT_MAP, Action.SEGMENT_UNMAP)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Simulated:
-    """runs: the replay of each device.  recording: what PyTorch would have written of them."""
+    """Result of `simulate`.
+
+    runs: replay of each device.
+    recording: recording that PyTorch would have written.
+    """
 
     runs: tuple[Run, ...]
     recording: Recording
 
 
 class _Watch(HistoryWatch):
-    """The history, and the allocator that is left when the replay has ended."""
+    """Observer that keeps the history and the allocator."""
 
     allocator: CachingAllocator
 
@@ -67,10 +71,10 @@ def simulate(
     command: str = "",
     progress: Progress | None = None,
 ) -> Simulated:
-    """Replay `recording`, and record the replay as PyTorch would have recorded that run.
+    """Replay `recording`, and write the replay as PyTorch would have recorded that run.
 
-    command: what the result says made it.  The others are those of `replay`, which has its errors
-    too.
+    command: command line to note in the result.
+    The other parameters and the errors are those of `replay`.
     """
     devices = prepare(recording, device, torch_version, hints=hints)
     setting, memory = None if conf is None else Setting(conf), bytes_of(device_memory)
@@ -101,9 +105,9 @@ def simulate(
 
 
 def _provenance(recording: Recording, run: Run, command: str, state: Recording) -> Provenance:
-    """That the model made it; what is known of the device and the job stays.
+    """Return a provenance that names the model, with the recorded context memory and rank.
 
-    state: what the release's layout holds, which may have no place for the option string.
+    state: final state in the layout of the release, which may lack the option string.
     """
     device = run.devices[0]
     ended = device.ooms[-1].message if device.stopped_at is not None else ""
@@ -129,7 +133,7 @@ def _trace(
     allocator: CachingAllocator,
 ) -> Trace:
     recorded, fields = prepared.trace, allocator.release.entry_fields
-    entry = _source(history, recorded, run)
+    entry = _source_entries(history, recorded, run)
     columns: dict[str, Any] = {
         "action": history.action,
         "addr": history.address,
@@ -139,7 +143,7 @@ def _trace(
         "pool_id": np.full(len(entry), -1, np.int32),
     }
     if "pool_id" in fields:
-        columns["pool_id"] = history.pool + 1
+        columns["pool_id"] = history.pool + 1  # index 0 is the default pool
         columns["pool_ids"] = (DEFAULT_POOL, *history.pools)
     if "time_us" in fields and recorded.time_us is not None:
         columns["time_us"] = recorded.time_us[entry]
@@ -155,9 +159,11 @@ def _trace(
     )
 
 
-def _source(history: History, recorded: Trace, run: DeviceRun) -> NDArray[np.int64]:
-    """The entry that each row has its stack and its time from: as long as the run is the recorded
-    one its own, also where it completes a free."""
+def _source_entries(history: History, recorded: Trace, run: DeviceRun) -> NDArray[np.int64]:
+    """Return the entry from which each row takes its stack and time.
+
+    While the replay equals the recording, that is the row's own entry, also for a completed free.
+    """
     entry = history.entry.copy()
     own = own_entries(recorded, run)
     entry[: len(own)] = own
@@ -165,7 +171,6 @@ def _source(history: History, recorded: Trace, run: DeviceRun) -> NDArray[np.int
 
 
 def _texts(recorded: Trace, entry: NDArray[np.int64], fields: Sequence[str]) -> dict[str, Any]:
-    """The columns of texts that the release writes."""
     texts = list(recorded.texts)
     found: dict[str, Any] = {}
     for name, nothing in zip(("compile_context", "user_metadata"), _NO_CONTEXT, strict=True):
@@ -186,11 +191,11 @@ def _is_exact(run: DeviceRun) -> bool:
 
 
 def _block_stacks(prepared: Prepared, run: DeviceRun, columns: Mapping[str, Any]) -> dict[int, int]:
-    """By address the stack of each block that lives at the end."""
+    """Return the stack of each block that is allocated at the end, by address."""
     rows = np.flatnonzero(columns["action"] == Action.ALLOC)
     addresses, stacks = columns["addr"][rows].tolist(), columns["frames"][rows].tolist()
     known = _stacks_in(prepared.start)
-    # Of allocations at one address the last counts.
+    # The last allocation at an address replaces earlier ones.
     known |= dict(zip(addresses, stacks, strict=True))
     return known | (_stacks_in(prepared.trace.segments) if _is_exact(run) else {})
 
@@ -202,21 +207,21 @@ def _stacks_in(segments: Sequence[SegmentState]) -> dict[int, int]:
 def _with_stacks(
     segments: Sequence[SegmentState], of_block: Mapping[int, int], known: Sequence[SegmentState]
 ) -> tuple[SegmentState, ...]:
-    """The segments, each allocated block with the stack that asked for it.
+    """Add stacks to the segments and their allocated blocks.
 
-    Of a segment PyTorch keeps the stack on one of its blocks, which may be merged away: only that
-    of a known one is told.
+    A segment gets a stack only from `known`: PyTorch keeps it on one of the segment's blocks, and
+    loses it when blocks merge.
     """
     of_segment = {each.address: each.frames for each in known}
 
-    def told(block: BlockState) -> BlockState:
+    def with_stack(block: BlockState) -> BlockState:
         frames = of_block.get(block.address, -1) if block.state == ALLOCATED else -1
         return replace(block, frames=frames)
 
     return tuple(
         replace(
             each,
-            blocks=tuple(map(told, each.blocks)),
+            blocks=tuple(map(with_stack, each.blocks)),
             frames=of_segment.get(each.address, -1),
         )
         for each in segments
@@ -226,7 +231,7 @@ def _with_stacks(
 def _marks(
     marks: Sequence[Mark], entry: NDArray[np.int64], stopped_at: int | None
 ) -> tuple[Mark, ...]:
-    """The marks as far as the replay came, each before the row that its entry has become."""
+    """Return the marks up to the end of the replay, with their entries converted to rows."""
     reached = np.maximum.accumulate(entry) if len(entry) else entry
     return tuple(
         replace(mark, entry=int(np.searchsorted(reached, mark.entry)))

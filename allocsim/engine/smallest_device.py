@@ -1,17 +1,16 @@
-"""The smallest device, and the smallest memory fraction, on which a recording goes through.
+"""Smallest device, and smallest memory fraction, on which a recording completes.
 
-Rule: a bound is named with two replays that prove it: one of that size, which answers every
-request, and one of the next smaller size, which does not or could not hold what lives at once.
-Sizes are whole pages of 2 MiB, fractions whole hundredths.  A replay that fails proves it of every
-size on which the driver would have refused the same calls.  In between, more memory is taken never
-to hurt; the caching allocator does not promise that, so a far smaller device that happens to do
-may be missed, and the bound itself is never wrong.
+Each result is proved by two replays: one of that size, which serves every request, and one of the
+next smaller size, which fails or could not hold the live memory.  Sizes are whole pages of 2 MiB,
+fractions whole hundredths.  A failed replay also excludes every size on which the driver would have
+refused the same calls.  The search assumes that more memory never hurts.  The allocator does not
+guarantee that, so a much smaller device that happens to suffice may be missed.
 
-The peak of a replay that goes through is a device that does, too: on one of that size each request
-is answered or refused as before.  Two are exceptions, where the peak is only where the search
-begins: expandable segments, since their address space is 9/8 of the device and a hole beside it is
-ranked by its room to grow (semantics 4.1, 4.4), and what moves with the device, as the limit of a
-memory fraction (semantics 1.11; `Prepared.depends_on_device`).
+The peak of a replay that completes is a sufficient device size: on such a device each request has
+the same outcome.  In two cases it is only where the search begins.  With expandable segments, the
+address space is 9/8 of the device, and the room of a hole to grow affects its rank (semantics 4.1,
+4.4).  And limits such as a memory fraction change with the device (semantics 1.11;
+`Prepared.depends_on_device`).
 """
 
 from __future__ import annotations
@@ -36,33 +35,33 @@ __all__ = [
 ]
 
 Try = Callable[[int], Trial | None]
-"""A replay on so many steps of memory; None where nothing so small holds the recording's start."""
+"""Function that replays on N steps of memory; None if they cannot hold the start state."""
 
 Guess = Callable[[Trial], int | None]
-"""Where a trial suggests to look next, in steps; None where it tells nothing."""
+"""Function that derives the next size to try from a trial, in steps; None for no suggestion."""
 
 _MOST_STEPS = 1 << 29
-"""Pages of a device of 2**50 bytes: what does not go through there goes through nowhere."""
+"""Pages of a device of 2**50 bytes, the largest that is tried."""
 
 _PATIENCE = 4
-"""Guesses from below that go by needs alone."""
+"""Number of failures after which the search grows the steps beyond the missing memory."""
 
 _LEAST_FRACTION = 1 / 1000
-"""Below this share of a device no size is looked for."""
+"""Smallest memory fraction that the first size to try takes into account."""
 
-_NOWHERE = 1 << 60
-"""Where no guess says where to look."""
+_NO_GUESS = 1 << 60
+"""Size to try next, if there is no guess."""
 
 _FRACTION = re.compile(r"per_process_memory_fraction\s*:\s*([0-9.]+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Smallest:
-    """What a search came to.
+    """Result of a search.
 
-    steps: of memory, the fewest that do.
-    trial: the replay there.
-    fails_at: the entry that fails one step below; None where that was not tried.
+    steps: fewest steps of memory that suffice.
+    trial: replay with that memory.
+    fails_at: entry that fails with one step less; None if that was not tried.
     """
 
     steps: int
@@ -83,15 +82,18 @@ def find_smallest(
     needed: Guess | None = None,
     refused: Guess | None = None,
 ) -> Smallest | None:
-    """The least memory on which `holds` is true of the trial; None: there is none up to `most`.
+    """Search for the least memory whose trial satisfies `holds`; None if none up to `most` does.
 
-    least: steps, one less cannot hold what lives at once.  first: steps to begin with; known:
-    the trial there, if it holds.
-    peak: of a trial that holds, the steps of its peak, where that may well be the answer.
-    same: of one that holds, the fewest steps on which it would surely have gone the same way.
-    needed: of one that does not, the steps that would have let the failed request through.
-    refused: of one that does not, the fewest on which it might have gone another way.
+    Sizes are in steps.
+    least: lower bound; less cannot hold the live memory.
+    first: size to try first.
+    known: trial of that size, if it satisfies `holds`.
+    peak: for a trial that holds, its peak, a likely result.
+    same: for a trial that holds, the smallest size that certainly gives the same outcome.
+    needed: for a trial that fails, the size that would have served the failed request.
+    refused: for a trial that fails, the smallest size that might give another outcome.
     """
+    # Invariant: `low` is not enough, and `high` is enough once `best` is set.
     low, high = least - 1, max(first, least)
     best, step = known, high if peak is None else max(high // 8, 1)
     while best is None:
@@ -103,37 +105,38 @@ def find_smallest(
         else:
             low, high = high, min(high + step, most)
             step = high
+    # Trials from below are cheap while they fail early.
     climb = _Climb(2 * best.entries)
     look, is_guess = low + 1 if needed is not None else high - 1, False
     if peak is not None and (needed is None or (peak(best) or high) < high):
         look, is_guess = min(peak(best) or high, high - 1), needed is not None
-    fails_at, share = None, 2
+    fails_at, share = None, 2  # the next size splits the range at 1 / share
     while high - low > 1:
         at = look if low < look < high else low + max((high - low) // share, 1)
         tried = trial(at)
         if tried is not None and holds(tried):
             high = at if same is None else max(min(same(tried) or at, at), low + 1)
             best, top = tried, high if peak is None else peak(tried) or high
-            # What was needed, or a peak, is mostly the answer itself.
-            look = min(top, high - 1) if is_guess or top < high else _NOWHERE
+            # The needed size or a peak is usually the result, so try one step less.
+            look = min(top, high - 1) if is_guess or top < high else _NO_GUESS
             is_guess = top < high
         else:
             low, fails_at = at, None if tried is None else tried.oom_entry
             if tried is not None and refused is not None:
                 low = max(low, min(refused(tried) or 0, high) - 1)
             need = None if tried is None or needed is None else needed(tried)
-            look = _NOWHERE if tried is None else climb.next(low, need, tried.entries)
+            look = _NO_GUESS if tried is None else climb.next(low, need, tried.entries)
             is_guess = look == need
-            # One that fails early is cheap, so that more of them may.
+            # Trials that fail early are cheap, so try smaller sizes more often.
             share = 3 if tried is not None and 2 * tried.entries < best.entries else 2
     return Smallest(high, best, fails_at)
 
 
 @dataclass(slots=True)
 class _Climb:
-    """Where to look after a failure, coming from below, where most trials fail early.
+    """Choice of the next size after a failure, from below, where trials fail early.
 
-    budget: entries that climbing may cost before what is left is halved instead.
+    budget: number of entries to replay before the search switches to bisection.
     """
 
     budget: int
@@ -141,26 +144,29 @@ class _Climb:
     stride: int = 1
 
     def next(self, at: int, need: int | None, entries: int) -> int:
-        """The steps to try after `at` of them failed at a request that needed `need`."""
+        """Return the size to try after `at` failed at a request that needed `need`.
+
+        entries: entries that the failed trial replayed.
+        """
         self.climbs, self.budget = self.climbs + 1, self.budget - entries
         if need is None or self.budget <= 0:
-            return _NOWHERE
+            return _NO_GUESS
         if need <= at or self.climbs > _PATIENCE:
-            # What is asked for next needs hardly more, so that needs alone would crawl.
+            # The next request may need hardly more, so the needed size alone advances too slowly.
             self.stride *= 2
         return max(need, at + self.stride)
 
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """The least memory for one setting.
+    """Smallest device for one setting.
 
-    device_memory: bytes of the smallest device.
-    trial: its replay.
-    fails_at: the entry that fails on a device 2 MiB smaller; None if nothing smaller can hold what
-        the recording holds.
-    unlimited: the replay on a device without end, whose peak is what the setting takes if it can.
-    replays: how many this took.
+    device_memory: bytes of the device.
+    trial: replay on it.
+    fails_at: entry that fails on a device 2 MiB smaller; None if a smaller one cannot hold the live
+        memory.
+    unlimited: replay on an unlimited device.
+    replays: number of replays of the search.
     """
 
     device_memory: int
@@ -171,10 +177,11 @@ class Capacity:
 
 
 def smallest_device(trials: Trials, setting: Setting) -> Capacity | None:
-    """The smallest device on which a recording goes through under `setting`.
+    """Return the smallest device on which a recording completes under `setting`.
 
-    None if PyTorch refuses the setting or would not survive it, on a device of any size.
+    None if PyTorch refuses the setting, or if the replay fails on an unlimited device.
     """
+    # The result must hold for a card that no other process uses.
     trials = trials.alone()
     before = trials.count
     unlimited = trials.under(setting, None)
@@ -199,12 +206,14 @@ def smallest_device(trials: Trials, setting: Setting) -> Capacity | None:
     first = reached(unlimited)
     if fraction is not None:
         first = int(first / max(fraction, _LEAST_FRACTION)) + 1
+    # Live memory is a lower bound on any device.
     least = max(unlimited.peak_allocated_bytes // PAGE, 1)
     is_free = not trials.prepared.depends_on_device(setting)
     is_alike = not is_mapped and is_free and not config.throw_on_cudamalloc_oom
     fails_alike = is_alike and not trials.prepared.start
     known = unlimited if is_alike or (is_mapped and is_free) else None
     fails_at: int | None = None
+    # Narrow the range by trials that other searches have made.
     for memory, trial in trials.known(setting):
         pages: int = (memory - context) // PAGE
         if trial.goes_through:
@@ -227,7 +236,7 @@ def smallest_device(trials: Trials, setting: Setting) -> Capacity | None:
     )
     found = find(least=least, known=known)
     if is_mapped and found is not None and found.trial is unlimited:
-        found = find(least=first)  # what was only likely to do was never tried
+        found = find(least=first)  # the assumed size was never replayed
     if found is None:
         return None
     if found.fails_at is not None or found.steps > least:
@@ -240,7 +249,7 @@ def smallest_device(trials: Trials, setting: Setting) -> Capacity | None:
 
 
 def _least_fraction(prepared: Prepared, setting: Setting) -> float | None:
-    """The least memory fraction that is ever in force under `setting`; None: there is none."""
+    """Return the lowest memory fraction in force during a replay, or None without one."""
     at_start = prepared.in_force(setting).fraction(prepared.release)
     if setting.fraction(prepared.release) is not None:
         return at_start
@@ -255,9 +264,9 @@ def _least_fraction(prepared: Prepared, setting: Setting) -> float | None:
 def smallest_fraction(
     trials: Trials, setting: Setting, device_memory: int
 ) -> tuple[Setting, Trial] | None:
-    """`setting` with the least per_process_memory_fraction that goes through, and its replay.
+    """Return `setting` with the smallest sufficient per_process_memory_fraction, and its replay.
 
-    None if it sets no fraction, or not even the whole device would do.
+    None if it sets no fraction, or if the whole device is not sufficient.
     """
     conf = setting.conf
     found = _FRACTION.search(conf)
@@ -276,7 +285,7 @@ def smallest_fraction(
 
 
 def pages_needed(trial: Trial, context_memory: int) -> int | None:
-    """The pages of a device, less its context, that would have let the failed request through."""
+    """Return the device pages, without the context, that would have served the failed request."""
     if trial.needed_bytes is None:
         return None
     return -(-(trial.needed_bytes - context_memory) // PAGE)

@@ -1,10 +1,9 @@
-"""What a drive of a recording that starts mid-run begins with.
+"""Start state of a replay when the recording starts mid-run.
 
-Rule: under the recorded settings the segments of the start are facts and are kept.  Under other
-settings they are what the recorded settings left behind.  There are two ways to begin then, and
-each is wrong somewhere: to keep them, memory included that the tried setting would never have
-reserved or cut so; or to request anew what lives at the start, under the tried setting, which
-ignores the memory that the run had cached by then.  docs/fidelity.md has how far each was off.
+Under the recorded settings, the recorded segments are kept.  Under other settings there are two
+choices, and both are inexact.  Kept segments may include memory that the tried setting would never
+have reserved or split like that.  Requesting the live blocks again under the tried setting ignores
+the memory that the run had cached.  docs/fidelity.md gives the error of each choice.
 """
 
 from __future__ import annotations
@@ -19,80 +18,81 @@ from allocsim.errors import ConfigError, OutOfMemoryError
 from allocsim.state import DEFAULT_POOL, INACTIVE, PENDING, BlockState, SegmentState
 from allocsim.units import format_size
 
-__all__ = ["Start", "StartPeaks", "has_live_blocks", "lay_out", "requests_of"]
+__all__ = ["Start", "StartPeaks", "has_live_blocks", "allocate_live_blocks", "requests_of"]
 
 
 class Start(StrEnum):
-    """How a drive begins."""
+    """Kind of start state."""
 
     KEPT = "kept"
-    """With the segments of the start as they were, cached memory and all."""
+    """The recorded segments, including cached memory."""
 
     ANEW = "anew"
-    """With the blocks in use at the start, requested one by one under the setting tried."""
+    """The live blocks only, each requested again under the tried setting."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartPeaks:
-    """Bytes that a what-if of a recording that starts mid-run reserves at its peak.
+    """Peak reserved bytes of a what-if, by start state.
 
-    shown: the start whose figures stand wherever one is shown.
-    kept, anew: by start; None where no run comes to its end that way.
+    A peak is None if that replay does not complete.
     """
 
     shown: Start
+    """Start whose figures are reported."""
     kept: int | None
+    """Peak with the recorded segments."""
     anew: int | None
+    """Peak with only the live blocks, requested again."""
 
     @property
     def low(self) -> int:
-        """The lower of the two."""
+        """Lower of the two peaks."""
         return min(peak for peak in (self.kept, self.anew) if peak is not None)
 
     @property
     def high(self) -> int:
-        """The higher of the two."""
+        """Higher of the two peaks."""
         return max(peak for peak in (self.kept, self.anew) if peak is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """The segments of one pool and stream, by address."""
+    """Segments of one pool and stream, ordered by address."""
 
     pool_id: tuple[int, int]
     stream: int
     segments: tuple[SegmentState, ...]
 
     def blocks(self) -> Iterator[BlockState]:
-        """Those in use."""
         for segment in self.segments:
             yield from (block for block in segment.blocks if block.state != INACTIVE)
 
 
 def has_live_blocks(segments: Sequence[SegmentState]) -> bool:
-    """Whether there is anything to lay out."""
+    """Return True if any block is in use."""
     return any(not segment.is_idle for segment in segments)
 
 
 def requests_of(segments: Sequence[SegmentState]) -> set[int]:
-    """The raw sizes of what lives in `segments`."""
+    """Return the requested sizes of the blocks in use."""
     blocks = (block for segment in segments for block in segment.blocks)
     return {_request_of(block) for block in blocks if block.state != INACTIVE}
 
 
 def _request_of(block: BlockState) -> int:
-    return block.requested_size or block.size  # 0 where the release did not write it
+    return block.requested_size or block.size  # old releases do not write requested_size
 
 
-def lay_out(
+def allocate_live_blocks(
     allocator: CachingAllocator, segments: Sequence[SegmentState]
 ) -> dict[int, RequestedFree]:
-    """Request what lives in `segments` from an empty allocator; the pending frees by name.
+    """Request the blocks in use again from an empty allocator.
 
-    A block's name is its address in the recording.  No layout of a snapshot tells when a block
-    was asked for, so that their addresses are taken for their order.  Bytes count as reserved and
-    allocated; driver calls are counted from here on.
-    Raises ConfigError for a device that has no room for all of it.
+    Returns the pending frees by recorded address.  A snapshot does not show the order of requests,
+    so they are made in order of address.  Peaks, driver calls and accumulated statistics start at
+    this state.
+    Raises ConfigError if the device is too small for the blocks.
     """
     names: list[tuple[int, str]] = []
     for row in _rows(segments):
@@ -104,6 +104,7 @@ def lay_out(
             names.append((block.address, block.state))
         if is_private:
             allocator.end_allocate_to_pool(row.pool_id)
+    # Frees come last, so that no request reuses a block that is pending in the recording.
     waiting = {}
     for name, state in names:
         if state == PENDING:
@@ -119,7 +120,7 @@ def lay_out(
 
 
 def _rows(segments: Sequence[SegmentState]) -> Iterator[_Row]:
-    """Pool by pool and stream by stream; nothing of one decides anything in another."""
+    """Group segments by pool and stream, which do not share free blocks."""
 
     def owner(segment: SegmentState) -> tuple[tuple[int, int], int]:
         return segment.pool_id, segment.stream
@@ -134,8 +135,8 @@ def _request(allocator: CachingAllocator, block: BlockState, stream: int) -> Non
         ptr = allocator.malloc(_request_of(block), stream)
     except OutOfMemoryError:
         raise ConfigError(
-            f"device memory {format_size(allocator.device.total)} cannot hold, laid out anew, "
-            "what was in use before the first entry"
+            f"device memory {format_size(allocator.device.total)} cannot hold the blocks in use "
+            "before the first entry when they are allocated again"
         ) from None
     assert ptr is not None
     allocator.give_name(ptr, block.address)

@@ -1,9 +1,9 @@
-"""The bytes from which on a program's requests collected garbage, inferred from what was collected.
+"""Memory limit of the program, inferred from its garbage collections.
 
-Rule: garbage_collection_threshold is a share of the limit that the program set by a call, which
-is in no recording.  Each request that went to the driver bounds the bytes from which on garbage is
-collected: from above by what it released, from below by what it let be.  The limit is one that no
-request contradicts.  Source: semantics 1.9.
+garbage_collection_threshold is a share of the limit that the program set by a call, which is in no
+recording.  Each request that went to the driver bounds the threshold in bytes: what it released is
+an upper bound, what it did not release a lower bound.  The inferred limit agrees with all requests.
+Source: semantics 1.9.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from allocsim.trace import Action
 __all__ = ["NO_LIMIT", "Threshold"]
 
 _EVEN_SHARES = tuple(share / 100 for share in (*range(95, 0, -5), *range(99, 0, -1)))
-"""Of a device, the fractions that people write, the rounder first."""
+"""Memory fractions that programs are likely to set, rounder values first."""
 
 NO_LIMIT = 1 << 62
 _MOST_TRIES = 40
@@ -25,14 +25,14 @@ _MOST_TRIES = 40
 
 @dataclass(slots=True)
 class Threshold:
-    """What is known of it so far.
+    """Bounds of the threshold and the limit so far, in bytes.
 
     share: the garbage_collection_threshold.
-    least_limit: bytes that were held at some entry, so that the limit is no lower.
-    memory: bytes of the device, None for unknown.
-    limit: the one that is being tried, None as long as nothing was collected.
-    most_limit: bytes that the program was refused, so that the limit is lower.
-    low, high: reserved bytes, the threshold being `low` or more and less than `high`.
+    least_limit: highest reserved memory; the limit is not lower.
+    memory: memory of the device; None if unknown.
+    limit: limit that is being tried; None before the first collection.
+    low, high: the threshold is at least `low` and less than `high`.
+    most_limit: lowest amount that was refused; the limit is lower.
     """
 
     share: float
@@ -50,12 +50,12 @@ class Threshold:
 
     @property
     def in_force(self) -> int:
-        """The limit to drive with: one that nothing reaches, so that searches are counted."""
+        """Limit to replay with; before one is tried, so high that no request reaches it."""
         return self.limit if self.limit is not None else (self.memory or UNLIMITED_DEVICE) - 1
 
     @property
     def found(self) -> int | None:
-        """The limit under which the recording came out; None if nothing was collected."""
+        """Limit that reproduced the recording; None if no garbage was collected."""
         if self.limit is not None:
             return self.limit
         was_reached = self.least_limit > int(self.share * self.in_force)
@@ -63,7 +63,7 @@ class Threshold:
 
     @property
     def limits(self) -> tuple[int, int] | None:
-        """The least and the most that the limit can be; None if that is one, or not bounded."""
+        """Lowest and highest possible limit; None if there is only one, or no bound."""
         if self.limit is None or self.high == NO_LIMIT:
             return None
         least = max(-int(-self.low // self.share), self.least_limit)
@@ -72,7 +72,7 @@ class Threshold:
         return (ends[0], ends[-1]) if len(set(ends)) > 1 else None
 
     def learn(self, gap: Gap, allocator: CachingAllocator) -> None:
-        """Take in a request that is about to be made, and what was recorded of it."""
+        """Tighten the bounds by a recorded request.  allocator: state before the request."""
         reserved = allocator.reserved_bytes
         if gap.step is not None and gap.step.action == Action.OOM:
             self._refused(reserved, gap, allocator)
@@ -81,6 +81,8 @@ class Threshold:
         released = [entry.addr for entry in gap.released]
         passes = list(garbage(allocator))
         sizes = [sum(block.size for block in blocks) for blocks in passes]
+        # Collection repeats passes until reserved memory is below the threshold, so the threshold
+        # is between the reserved bytes before the last pass and after it.
         n_passes = _leading(passes, released)
         low, high = self.low, self.high
         if n_passes == 0:
@@ -89,24 +91,25 @@ class Threshold:
             high = min(high, reserved - sum(sizes[: n_passes - 1]))
             if n_passes < len(passes):
                 low = max(low, reserved - sum(sizes[:n_passes]))
-        if low < high:
+        if low < high:  # else the releases had another cause
             self.low, self.high = low, high
 
     def _refused(self, reserved: int, gap: Gap, allocator: CachingAllocator) -> None:
-        """An error with room on the device: less than that is allowed."""
+        """Tighten the bounds by a request that failed although the device had room."""
         size = gap.step.size if gap.step is not None else 0
         left = reserved - sum(entry.size for entry in gap.released)
         if size <= allocator.device.free and left + size > self.least_limit:
             self.most_limit = min(self.most_limit, left + size)
 
-    def moves(self) -> bool:
-        """Choose a limit that all that was learned allows; whether it is another one."""
+    def choose_limit(self) -> bool:
+        """Choose a limit within the bounds.  Returns True if it is a new one."""
         most = min(int(self.high / self.share), self.most_limit)
         is_unlimited = self.high == NO_LIMIT and most > (self.memory or NO_LIMIT)
         if is_unlimited or self._allows(self.limit) or len(self._tried) > _MOST_TRIES:
             return False
         least = max(int(self.low / self.share), self.least_limit)
         even = (int(share * (self.memory or 0)) for share in _EVEN_SHARES)
+        # A round fraction of the device if one is possible, else the middle of the range.
         found = next((limit for limit in even if self._allows(limit)), (least + most) // 2)
         if found in self._tried:
             return False
@@ -121,7 +124,7 @@ class Threshold:
 
 
 def _leading(passes: list[list[Block]], released: list[int]) -> int:
-    """How many passes, one after the other, the releases begin with."""
+    """Return the number of collection passes that the releases begin with."""
     found = at = 0
     for blocks in passes:
         addresses = [block.ptr for block in blocks]

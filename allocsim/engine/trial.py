@@ -1,4 +1,4 @@
-"""Needs of one device of a recording under one setting, and replays that are made only once.
+"""Memory and driver calls that a recording needs under one setting, with a cache of replays.
 
 A trial contains only plain numbers, so it can be sent to other processes and stored in files.
 If PyTorch refuses a setting or would not survive it, the trial has an `error`.
@@ -18,7 +18,7 @@ from allocsim.engine.prepared import Prepared
 from allocsim.engine.result import DeviceRun, DriverCalls, SimulatedOom, Timeline, driver_calls_of
 from allocsim.engine.setting import Setting
 from allocsim.engine.start import StartPeaks
-from allocsim.engine.two_starts import peaks_of
+from allocsim.engine.uncertainty import peaks_of
 from allocsim.errors import ConfigError, UndefinedBehaviorError, UpstreamError
 
 __all__ = [
@@ -53,7 +53,7 @@ class Point(NamedTuple):
 class Standing(NamedTuple):
     """Figures that a setting must beat: those of a run that serves every request.
 
-    A run that fails cannot beat them, nor one that reserves more with as many retries.
+    A run cannot beat them if it fails, or if it reserves more with at least as many retries.
     memory: peak reserved bytes.
     retries: requests that first released all cached memory.
     """
@@ -64,36 +64,35 @@ class Standing(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Bytes and calls of one replay.
+    """Results of one replay.  Sizes are in bytes.
 
-    conf: the option string.
-    peak_device_bytes: the most that the device had to hold, the context and odd ends of pages
-        included.
-    obtained_small, obtained_large: bytes from the driver over the run, by pool.
-    returned_bytes: those given back.
-    num_maps: how many of num_device_alloc were mappings.
+    conf: option string.
+    peak_device_bytes: peak memory of the device, including the context and page rounding.
+    obtained_small, obtained_large: total memory obtained from the driver, by pool.
+    returned_bytes: total memory released to the driver.
+    num_maps: number of mappings among num_device_alloc.
     driver_calls: see `DriverCalls`.
-    refused: whether the driver or a limit may have refused a request: something was given back.
-    unrefused_device: the smallest device on which the driver refuses nothing; None: not known.
-    min_device_memory: the smallest device that answers every request, retries and all; None: not
-        looked for.
-    fails_at: the entry that fails on a device 2 MiB smaller than that.
-    at_min: (retries, device allocs, device frees) on it.
-    oom_entry: the first request without an answer, None if each was answered.
-    needed_bytes: of the device that would have let it through as things stood then.
-    refused_below: of the smallest on which any call that was refused until then would have been
-        answered, so that on smaller ones it fails there as well.
-    dropped_at: the entry at which the replay was given up, because the setting could no longer
-        win; then the figures are those up to it.
-    least_peak: bytes that the peak would surely have reached, where that was worked out.
-    was_compared: whether it is the replay as recorded, which was compared with the recording.
-    parts_at: the entry at which that left the recording, the number of entries where only the final
-        segments differ; None: nowhere.
-    entries: how many were replayed for all this.
-    skipped: how many were passed over.
-    peak_kept, peak_anew: of a recording that starts mid-run, the peak reserved by how the replay
-        begins (`Start`); None where that was not asked, or no run comes to its end so.
-    error: why there are no figures at all.
+    refused: the driver or a limit may have refused a request, since memory was released.
+    unrefused_device: smallest device that refuses no driver call; None if unknown.
+    min_device_memory: smallest device that serves every request, with retries; None if not
+        searched for.
+    fails_at: entry that fails on a device 2 MiB smaller than min_device_memory.
+    at_min: (retries, device allocs, device frees) on min_device_memory.
+    oom_entry: entry of the first request that failed; None if none did.
+    needed_bytes: size of the device that would have served that request in the same state.
+    refused_below: size of the smallest device that would have served any call refused before
+        oom_entry; every smaller device fails there too.
+    dropped_at: entry at which the replay was abandoned because the setting could not win; the
+        figures cover the entries before it.
+    least_peak: lower bound of the peak, if it is known.
+    was_compared: the replay is the one as recorded, and was compared with the recording.
+    parts_at: entry of its first divergence, or the number of entries if only the final segments
+        differ; None if it is exact.
+    entries: number of replayed entries.
+    skipped: number of skipped entries.
+    peak_kept, peak_anew: peak reserved for each `Start`; None if it was not computed, or if that
+        replay does not complete.
+    error: reason why there are no figures.
     """
 
     conf: str = ""
@@ -130,35 +129,35 @@ class Trial:
 
     @property
     def point(self) -> Point:
-        """Peak of reserved memory (at least), driver calls, retries."""
+        """Figures for comparison; the memory is a lower bound if `least_peak` is larger."""
         calls = self.num_device_alloc + self.num_device_free
         return Point(max(self.peak_reserved_bytes, self.least_peak), calls, self.num_alloc_retries)
 
     @property
     def is_whole(self) -> bool:
-        """Whether the replay was neither given up nor impossible."""
+        """True if the replay was neither abandoned nor impossible."""
         return self.dropped_at is None and self.error is None
 
     @property
     def goes_through(self) -> bool:
-        """Whether every request of the recording was answered."""
+        """True if every request of the recording was served."""
         return self.is_whole and self.oom_entry is None
 
     @property
     def peak_range(self) -> tuple[int, int] | None:
-        """The peak reserved at least and at most, where it depends on how the replay begins."""
+        """Lowest and highest peak reserved, if it depends on the start state; else None."""
         known = [peak for peak in (self.peak_kept, self.peak_anew) if peak is not None]
         return (min(known), max(known)) if known else None
 
     @property
     def least_at_end(self) -> int:
-        """Bytes reserved at the end, at least: not counting what was there before the replay."""
+        """Lower bound of the reserved bytes at the end, without the start state."""
         return self.obtained_small + self.obtained_large - self.returned_bytes
 
     def plain(self) -> dict[str, Any]:
-        """The fields that are not at their default, for a file.
+        """Return the fields that differ from their default, for a file.
 
-        Not the conf, which stands elsewhere, and not what only a search asks for.
+        The conf and the fields that only a search needs are omitted.
         """
         values = {part.name: getattr(self, part.name) for part in fields(self)}
         left_out = ("conf", "needed_bytes", "refused_below")
@@ -170,7 +169,7 @@ class Trial:
 
     @classmethod
     def from_plain(cls, conf: str, plain: dict[str, Any]) -> Trial:
-        """What `plain` wrote of a trial of `conf`.  Raises TypeError for anything else."""
+        """Restore a trial of `conf` from `plain()` data.  Raises TypeError for other data."""
         at_min = plain.get("at_min")
         at_min = None if at_min is None else tuple(at_min)
         calls = tuple(
@@ -182,10 +181,10 @@ class Trial:
 def trial_of(
     drive: Drive, conf: str, *, peak_device_bytes: int = 0, empties: bool = False
 ) -> Trial:
-    """The trial that a drive has come to, at its end or where it was given up.
+    """Return the trial of a drive that has ended or was abandoned.
 
-    peak_device_bytes: see `Trial`.  empties: the program itself empties the cache, and nothing
-    else gives memory back unasked.
+    peak_device_bytes: see `Trial`.
+    empties: the program calls empty_cache, so released memory shows no refused request.
     """
     stats, ooms = drive.allocator.statistics(), drive.ooms
     last = drive.given_up_at if drive.given_up_at is not None else drive.stopped_at
@@ -219,7 +218,7 @@ def trial_of(
 
 
 def trial_of_run(conf: str, device_run: DeviceRun) -> Trial:
-    """What a replay that has been run needed: peaks, calls and its first error."""
+    """Return the trial of a finished replay."""
     stats = device_run.stats
     trial = Trial(
         conf=conf,
@@ -242,7 +241,7 @@ def trial_of_run(conf: str, device_run: DeviceRun) -> Trial:
 def with_peaks(
     trial: Trial, prepared: Prepared, setting: Setting, device_memory: int | None
 ) -> Trial:
-    """A trial of `setting`, with what it comes to where the replay begins in the other way."""
+    """Replay with the other start state as well, and add both peaks to the trial."""
     if not trial.goes_through:
         return trial
     peak, start = trial.peak_reserved_bytes, prepared.start_under(setting, device_memory)
@@ -256,10 +255,11 @@ def _with(trial: Trial, peaks: StartPeaks | None) -> Trial:
 
 
 class Trials:
-    """Replays of one device of a recording under settings, each made once and remembered.
+    """Cache of replays of one device of a recording under various settings.
 
-    count: how many were made.
-    watch: see `Watch`.  effect: see `Effect`; settings of equal effect are replayed once.
+    count: number of replays that were made.
+    watch: see `Watch`.
+    effect: see `Effect`; settings of equal effect are replayed once.
     """
 
     def __init__(
@@ -286,11 +286,11 @@ class Trials:
         to_first_oom: bool = False,
         standing: Standing | None = None,
     ) -> Trial:
-        """The trial of `setting` on a device of `device_memory` bytes (None: without end).
+        """Return the trial of `setting`, from the cache or by a replay.
 
-        to_first_oom: one that fails may end at its first error, whose entry is all that it tells.
-        standing: what answers every request; one that cannot beat it may end where that is
-        certain, and tells no more.
+        device_memory: bytes; None for an unlimited device.
+        to_first_oom: end a failing replay at its first error, with figures up to there.
+        standing: end a replay as soon as it certainly cannot beat these figures.
         """
         key = self._key(setting, device_memory)
         trial = self._known.get(key)
@@ -304,14 +304,14 @@ class Trials:
         return replace(trial, conf=setting.conf)
 
     def note(self, setting: Setting, device_run: DeviceRun) -> None:
-        """Remember a replay that has been run: it need not be made again."""
+        """Add a finished replay to the cache."""
         memory = device_run.device_memory
         key = self._key(setting, memory)
         self._known[key] = trial_of_run(setting.conf, device_run)
         self._with_peaks.add(key)
 
     def known(self, setting: Setting) -> list[tuple[int, Trial]]:
-        """The trials of a setting that were made on devices of so many bytes."""
+        """Return cached (device memory, trial) pairs of a setting, without unlimited devices."""
         wanted = self._key(setting, None)[0]
         return [
             (memory, replace(trial, conf=setting.conf))
@@ -322,7 +322,7 @@ class Trials:
     def timeline(
         self, setting: Setting, device_memory: int | None
     ) -> tuple[Trial, Timeline | None]:
-        """The trial with the memory after each step; None where there are no figures."""
+        """Return the trial and its timeline; the timeline is None if the replay is impossible."""
         trial, drive = self._replayed(setting, device_memory, _TrialWatch(), skips=False)
         trial = self.under(setting, device_memory)
         if drive is None:
@@ -362,7 +362,7 @@ class Trials:
 
 
 def _is_enough(trial: Trial, to_first_oom: bool, standing: Standing | None) -> bool:
-    """Whether a trial tells all that is asked, though its replay may have been given up."""
+    """Return True if a trial, which may be incomplete, answers the question."""
     if trial.dropped_at is None:
         return True
     fails = trial.oom_entry is not None and (to_first_oom or standing is not None)
@@ -370,7 +370,7 @@ def _is_enough(trial: Trial, to_first_oom: bool, standing: Standing | None) -> b
 
 
 class _TrialWatch(Observer):
-    """The most that the device held, and what ends the replay (`Trials.under`)."""
+    """Observer that measures the device's peak and ends the replay early (`Trials.under`)."""
 
     def __init__(self, *, to_first_oom: bool = False, standing: Standing | None = None) -> None:
         self.peak_device_bytes = 0
@@ -378,11 +378,9 @@ class _TrialWatch(Observer):
         self._standing = standing
 
     def began(self, allocator: CachingAllocator) -> None:
-        """See `Observer`."""
         self.peak_device_bytes = allocator.device.held
 
     def grew(self, allocator: CachingAllocator, entry: int) -> None:
-        """See `Observer`."""
         del entry
         self.peak_device_bytes = max(self.peak_device_bytes, allocator.device.held)
         if self._standing is not None:
@@ -394,7 +392,6 @@ class _TrialWatch(Observer):
     def out_of_memory(
         self, allocator: CachingAllocator, oom: SimulatedOom, blocks: Mapping[int, Block]
     ) -> None:
-        """See `Observer`."""
         del allocator, oom, blocks
         if self._to_first_oom or self._standing is not None:
             raise GiveUpError

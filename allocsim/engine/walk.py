@@ -1,7 +1,7 @@
-"""A recording under its own settings, taken step by step.
+"""Replay of a recording under its own settings, one request at a time.
 
-Rule: what happens is what `replay` drives, driver bases dictated, so that every address is the
-recorded one; only who says "next" differs.
+It makes the same steps as `replay` and uses the recorded addresses of the driver, but the caller
+decides when the next step runs.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ _REQUESTS = (
     StepKind.EMPTY_CACHE,
 )  # fmt: skip
 _SILENT = tuple(kind for kind in StepKind if kind not in _REQUESTS)
-"""Steps that ask the allocator for nothing: the driver, pools, settings."""
+"""Steps that are no calls of malloc, free or empty_cache: driver, pools, settings."""
 
 
 class Walk:
-    """A device of a recording on its way.
+    """Step-by-step replay of one device.
 
-    allocator: as it is now; it keeps its history.  at: the number of the next step.
-    parting: where the walk is not the recorded run any more, None: nowhere.
+    at: number of the next step.
+    notes: sentences on what was inferred.
+    parting: first divergence from the recording; None if the replay is exact.
     """
 
     parting: Parting | None
@@ -40,24 +41,25 @@ class Walk:
     def __init__(self, prepared: Prepared) -> None:
         self.prepared = prepared
         self._drive, _, self.notes = drive_as_recorded(prepared, prepared.recorded, None)
-        self.parting = parting_of(prepared)
+        self.parting = parting_of(prepared)  # by a separate replay; none is compared here
         self._drive.fidelity = None
         self.at = 0
 
     @property
     def allocator(self) -> CachingAllocator:
-        """The model as it is now."""
+        """Allocator in its current state, with its history."""
         return self._drive.allocator
 
     def go_to(self, entry: int) -> None:
-        """Drive everything before the request that `entry` belongs to.
+        """Run all steps before the request or free that `entry` belongs to.
 
-        Raises RecordingError if the recording has no such entry, ValueError if it is passed.
+        Raises RecordingError if the recording has no such entry.
         """
         if not 0 <= entry < len(self.prepared.trace):
             what = f"there is no such entry; expected 0 to {len(self.prepared.trace) - 1}"
             raise RecordingError(self.prepared.path, what, entry=entry)
         action, addr = self.prepared.trace.action, self.prepared.trace.addr
+        # The completion of an immediate free belongs to the step of its free_requested.
         is_end = entry > 0 and action[entry] == Action.FREE_COMPLETED
         if is_end and action[entry - 1] == Action.FREE_REQUESTED and addr[entry - 1] == addr[entry]:
             entry -= 1
@@ -71,8 +73,7 @@ class Walk:
         self.at = target
 
     def upcoming(self) -> tuple[int, Step] | None:
-        """The entry and the step of the next request, everything silent before it driven; None
-        at the end."""
+        """Run silent steps, and return the entry and the step that follow; None at the end."""
         steps = self._drive.plan.steps
         while self.at < len(steps) and steps.kind[self.at] in _SILENT:
             self.take()
@@ -81,7 +82,10 @@ class Walk:
         return int(steps.entry[self.at]), next(steps.rows(self.at, self.at + 1))
 
     def address_of(self, kind: StepKind, handle: int) -> int | None:
-        """Where the block lies that a step of a recorded address frees; None if it is not there."""
+        """Return the address of the block that a step would free, or None without one.
+
+        handle: recorded address of the block.
+        """
         block = self.allocator.named_blocks.get(handle)
         if kind == StepKind.FREE_COMPLETE:
             free = self._drive._waiting.get(handle)
@@ -89,7 +93,7 @@ class Walk:
         return None if block is None else block.ptr
 
     def take(self) -> SimulatedOom | None:
-        """Drive the next step; its out-of-memory error, if it has one."""
+        """Run the next step, and return its out-of-memory error, if any."""
         known = len(self._drive.ooms)
         self._drive._run_some(self.at, self.at + 1)
         self.at += 1

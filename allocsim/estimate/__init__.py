@@ -1,7 +1,7 @@
-"""What a model needs by formula: weights, caches, what serving engines take; `training` on many
-cards.  Nothing is run.
+"""Memory of a model by formula: weights, caches and serving engines; training in `training`.
 
-What only a log needs is imported when it is first used: its patterns take long to compile.
+Nothing is run. The patterns for logs are compiled when they are first used, because that takes
+long.
 """
 
 from typing import TYPE_CHECKING

@@ -1,9 +1,9 @@
-"""How many bytes a row of numbers takes in each type of ggml.
+"""Bytes of a row of elements in each type of ggml.
 
-Rule: a type is a block of so many weights in so many bytes, scales and minima among them; a row
-that a block does not divide has no such type.  Source: the structs `block_q4_K` and so on of
-`ggml-org/ggml`, src/ggml-common.h, whose fields are what the comments name, and the numbers of
-`enum ggml_type` in include/ggml.h.
+Rule: a type stores a block of a fixed number of weights, scales and minima in a fixed number of
+bytes; a row must consist of whole blocks. Source: the structs such as `block_q4_K` of
+`ggml-org/ggml`, src/ggml-common.h, whose fields the comments name, and the numbers of `enum
+ggml_type` in include/ggml.h.
 """
 
 from __future__ import annotations
@@ -17,14 +17,18 @@ __all__ = ["BLOCKS", "Block", "NUMBERS", "bytes_in"]
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """weights: how many numbers.  size: bytes for them all."""
+    """Storage block of a type.
+
+    weights: number of elements.
+    size: bytes of the block.
+    """
 
     weights: int
     size: int
 
     @property
     def bits(self) -> float:
-        """Bits a weight, scales among them."""
+        """Bits per weight, including scales."""
         return 8 * self.size / self.weights
 
 
@@ -37,17 +41,17 @@ BLOCKS = {
     "I16": Block(1, 2),
     "I32": Block(1, 4),
     "I64": Block(1, 8),
-    "Q4_0": Block(32, 2 + 16),  # a scale of 16 bits, 4 bits a weight
-    "Q4_1": Block(32, 2 + 2 + 16),  # a minimum too
-    "Q5_0": Block(32, 2 + 4 + 16),  # the fifth bits apart
+    "Q4_0": Block(32, 2 + 16),  # 16-bit scale, 4 bits per weight
+    "Q4_1": Block(32, 2 + 2 + 16),  # also a minimum
+    "Q5_0": Block(32, 2 + 4 + 16),  # fifth bits stored separately
     "Q5_1": Block(32, 2 + 2 + 4 + 16),
     "Q8_0": Block(32, 2 + 32),
     "Q8_1": Block(32, 4 + 32),  # scale and sum, 16 bits each
-    "Q2_K": Block(256, 16 + 64 + 2 + 2),  # 16 scales with minima of 4 bits, and their own
-    "Q3_K": Block(256, 32 + 64 + 12 + 2),  # high bits, low bits, 16 scales of 6 bits, their own
-    "Q4_K": Block(256, 2 + 2 + 12 + 128),  # 8 scales and minima of 6 bits
+    "Q2_K": Block(256, 16 + 64 + 2 + 2),  # 16 4-bit scales and minima, and their own scales
+    "Q3_K": Block(256, 32 + 64 + 12 + 2),  # high bits, low bits, 16 6-bit scales, their own scale
+    "Q4_K": Block(256, 2 + 2 + 12 + 128),  # 8 6-bit scales and minima
     "Q5_K": Block(256, 2 + 2 + 12 + 32 + 128),
-    "Q6_K": Block(256, 128 + 64 + 16 + 2),  # 16 scales of 8 bits
+    "Q6_K": Block(256, 128 + 64 + 16 + 2),  # 16 8-bit scales
     "Q8_K": Block(256, 4 + 256 + 32),
     "IQ1_S": Block(256, 2 + 32 + 16),
     "IQ1_M": Block(256, 32 + 16 + 8),
@@ -62,7 +66,7 @@ BLOCKS = {
     "TQ2_0": Block(256, 2 + 64),
     "MXFP4": Block(32, 1 + 16),
 }
-"""By ggml's name of a type."""
+"""Block of each type, by ggml's name."""
 
 NUMBERS = {
     **dict(enumerate(("F32", "F16", "Q4_0", "Q4_1"))),
@@ -71,12 +75,12 @@ NUMBERS = {
     **dict(enumerate(("IQ3_S", "IQ2_S", "IQ4_XS", "I8", "I16", "I32", "I64", "F64"), 21)),
     **{29: "IQ1_M", 30: "BF16", 34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4"},
 }
-"""By the number that stands in a GGUF file, a type's name; 4, 5 and 31 to 33 were withdrawn."""
+"""Name of a type, by its number in a GGUF file; 4, 5 and 31 to 33 were withdrawn."""
 
 
 def bytes_in(kind: str, weights: int) -> int:
-    """Bytes of `weights` numbers, whole blocks of them.  Raises ConfigError for parts of one."""
+    """Return the bytes of `weights` elements. Raises ConfigError for incomplete blocks."""
     block = BLOCKS[kind]
     if weights % block.weights:
-        raise ConfigError(f"{weights:,} weights are no whole blocks of {block.weights} of {kind}")
+        raise ConfigError(f"{weights:,} weights of {kind} are not a multiple of {block.weights}")
     return weights // block.weights * block.size

@@ -1,12 +1,12 @@
-"""What Transformers, vLLM, SGLang and TensorRT-LLM need of a card, and what they take of it.
+"""Memory that Transformers, vLLM, SGLang and TensorRT-LLM need and take.
 
-Rule: an engine's own arithmetic is followed with its own defaults, named where they stand; what it
-measures when it starts (a profiling run, the capture of graphs) is a range here.
+Rule: each engine's own arithmetic is followed with its defaults, which are named here. Figures that
+an engine measures when it starts (profiling run, capture of CUDA graphs) are ranges.
 
-Sources.  Transformers: `growing.py`.  vLLM: docs, "Conserving Memory"; `gpu_worker.py`
+Sources. Transformers: `growing.py`. vLLM: docs, "Conserving Memory"; `gpu_worker.py`
 (`determine_available_memory`) and the lines that it logs, for instance in vllm-project/vllm#10511.
 SGLang: docs, "Hyperparameter Tuning"; `server_args.py` (mem_fraction_static) and
-`profile_max_num_token`.  TensorRT-LLM: docs, "Memory Usage of TensorRT-LLM", and `KvCacheConfig`.
+`profile_max_num_token`. TensorRT-LLM: docs, "Memory Usage of TensorRT-LLM", and `KvCacheConfig`.
 """
 
 from __future__ import annotations
@@ -21,27 +21,32 @@ from allocsim.units import GIB, MIB, round_up
 __all__ = ["FRACTIONS", "sglang", "static_fraction", "tensorrt_llm", "transformers", "vllm"]
 
 FRACTIONS = {"vllm": 0.9, "tensorrt-llm": 0.9}
-"""gpu_memory_utilization, which newer releases set to 0.92, and free_gpu_memory_fraction."""
+"""Default of gpu_memory_utilization (0.92 in newer releases) and of free_gpu_memory_fraction."""
 
 _SEEN = 0.001
-"""How far reserved memory of the replay was from real runs at most, in eleven rows of dense models
-under sdpa: ten to the byte, one 2 MiB short."""
+"""Largest relative error of the replayed reserved memory.
+
+Measured on eleven runs of dense models with sdpa: ten agree to the byte, one is 2 MiB short.
+"""
 _VLLM_BLOCK = 16
 _TENSORRT_BLOCK = 32
 _LARGE_CARD = 70 * GIB
 _SAMPLED = 256
-"""Sequences that the profiling run samples for."""
+"""Sequences for which the profiling run samples."""
 _SAMPLING = (1, 8)
-"""Copies of the logits in 32 bits that sampling holds: itself, or sorted with indices as well."""
+"""Copies of the 32-bit logits while sampling: only the logits, or sorted logits with indices."""
 _COMMUNICATION = (0, 3_174 * MIB)
-"""NCCL's and the all-reduce's buffers, on cards that share layers: what vLLM 0.6 printed beside
-PyTorch on two H100, 3.58 GiB, without the least context."""
+"""Bytes of NCCL's and the all-reduce's buffers on cards that share layers.
+
+The maximum is what vLLM 0.6 printed beside PyTorch on two H100, 3.58 GiB, less the smallest
+context.
+"""
 _GRAPHS = (104 * MIB, 1 * GIB)
-"""What capturing graphs took in posted logs: 0.11, 0.31, 0.36, 0.65 and 0.96 GiB."""
+"""Bytes taken by the capture of CUDA graphs; posted logs: 0.11, 0.31, 0.36, 0.65 and 0.96 GiB."""
 
 
 def transformers(work: Work) -> Needs:
-    """`generate()` with a cache that grows, replayed; not with static or offloaded caches."""
+    """Estimate `generate()` with a growing cache; static and offloaded caches are not covered."""
     grown = grow(
         work.sizes,
         work.weights,
@@ -54,13 +59,14 @@ def transformers(work: Work) -> Needs:
     rest = grown.reserved - grown.loaded - grown.cache
     margin = round(grown.reserved * _SEEN)
     low, high = max(rest - margin, 0), rest + margin
+    # Replays of mixtures of experts were up to 9 % too low.
     if work.sizes.experts:
         high += grown.reserved // 10
     dequantised = 2 * biggest_matrix(work.weights)
     parts = [
         _context(work),
         _weights(work),
-        Part("keys and values", grown.cache, grown.cache, "as they stand at a request's end"),
+        Part("keys and values", grown.cache, grown.cache, "at the end of a request"),
         Part("activations and the allocator's cache", low, high, "replayed; real runs of dense "
              "models lay within 0.1 % of all, a mixture of experts 9 % above"),
     ]  # fmt: skip
@@ -72,14 +78,14 @@ def transformers(work: Work) -> Needs:
         parts=tuple(parts),
         source="transformers, cache_utils.py and modeling_llama.py, through the allocator of 2.15",
         notes=(
-            "logits are kept of the last token only, as from release 4.45 on; before, of the whole "
-            "prompt, in 32 bits too",
+            "releases from 4.45 on keep the logits of the last token only; earlier ones keep those "
+            "of the whole prompt, also in 32 bits",
         ),
     )
 
 
 def vllm(work: Work) -> Needs:
-    """A server at gpu_memory_utilization 0.9."""
+    """Estimate a server with the default gpu_memory_utilization."""
     activations = _profiled(work)
     parts = (
         _context(work),
@@ -90,6 +96,8 @@ def vllm(work: Work) -> Needs:
         *_communication(work),
     )
     needs = Needs(engine="vllm", parts=parts, source="vLLM, gpu_worker.py and Conserving Memory")
+    # vLLM's cache takes what the fraction of the card leaves. Graphs are in the fraction only in
+    # newer releases, so only the low end subtracts them.
     budget = math.floor(work.memory * (work.logged.fraction or FRACTIONS["vllm"]))
     fixed = [known_or(parts[0], work.logged.beside_torch), *parts[1:2], *parts[3:]]
     most = budget - sum(part.low for part in fixed if part.name != "CUDA graphs")
@@ -115,10 +123,10 @@ def vllm(work: Work) -> Needs:
 
 
 def static_fraction(memory: int, cards: int = 1) -> tuple[float, int]:
-    """SGLang's mem_fraction_static of one of `cards` cards, and the bytes it leaves for the rest.
+    """Return SGLang's mem_fraction_static of one of `cards` cards, and the bytes left for the rest.
 
-    512 MiB, 1.5 MiB for each token of a prefill chunk, 2 MiB for each sequence of the largest
-    graph and an eighth of a GiB for each rank, on cards above 60 GiB 10 GiB at least.
+    The bytes left are 512 MiB, 1.5 MiB for each token of a prefill chunk, 2 MiB for each sequence
+    of the largest graph and 128 MiB for each rank, and at least 10 GiB on cards above 60 GiB.
     """
     mib = memory / MIB
     table = ((20, 2048, 8), (35, 2048, 24), (60, 4096, 32), (90, 8192, 256), (160, 8192, 256))
@@ -132,7 +140,7 @@ def static_fraction(memory: int, cards: int = 1) -> tuple[float, int]:
 
 
 def sglang(work: Work) -> Needs:
-    """A server with its own mem_fraction_static."""
+    """Estimate a server with the default mem_fraction_static."""
     fraction, left = static_fraction(work.memory, work.cards)
     if work.logged.fraction:
         fraction = work.logged.fraction
@@ -143,30 +151,30 @@ def sglang(work: Work) -> Needs:
                 "them by card; its graphs share one pool")  # fmt: skip
     parts = (_context(work), weights, _cache(work, 1), rest, *_communication(work))
     cache = parts[2].high
-    # KV pool = free after loading - free before x (1 - fraction).
+    # SGLang: KV pool = free memory after loading - free memory before x (1 - fraction).
     taken = _beside(work)
     free = [work.memory - each for each in reversed(taken)]
     pool = [math.floor(each * fraction) - weights.high for each in free]
-    asked = math.ceil((weights.high + cache) / max(free[0], 1) * 100) / 100
+    needed_fraction = math.ceil((weights.high + cache) / max(free[0], 1) * 100) / 100
     return Needs(
         engine="sglang",
         parts=parts,
         source="SGLang, server_args.py and Hyperparameter Tuning",
         taken=(work.memory - left, work.memory),
         room=_room(work, (pool[0], pool[1]), 1),
-        paste=f"{_parallel(work, '--tp-size')}--mem-fraction-static {asked:.2f} "
+        paste=f"{_parallel(work, '--tp-size')}--mem-fraction-static {needed_fraction:.2f} "
         f"--context-length {work.tokens} "
         f"--max-running-requests {work.batch}"
-        if asked < 1
+        if needed_fraction < 1
         else "",
         notes=()
         if work.logged.fraction
-        else (f"mem_fraction_static is {fraction} on this card if nobody sets it",),
+        else (f"mem_fraction_static is {fraction} on this card by default",),
     )
 
 
 def tensorrt_llm(work: Work) -> Needs:
-    """A server at free_gpu_memory_fraction 0.9, 8,192 tokens at a time."""
+    """Estimate a server with the default free_gpu_memory_fraction and 8,192 tokens at a time."""
     activations = _activations(work, 8192)
     parts = (
         _context(work),
@@ -195,17 +203,17 @@ def tensorrt_llm(work: Work) -> Needs:
         f"max_tokens={tokens})"
         if fraction < 1
         else "",
-        notes=("an engine that was built keeps its activations apart: their size is in its log",),
+        notes=("a built engine allocates its activations separately; its log gives their size",),
     )
 
 
 def _parallel(work: Work, option: str) -> str:
-    """Return the server's own option for the cards; "" for one card."""
+    """Return the server's option for the number of cards; "" for one card."""
     return f"{option} {work.cards} " if work.cards > 1 else ""
 
 
 def _communication(work: Work) -> tuple[Part, ...]:
-    """Return what cards that share layers hold to talk to each other; nothing for one card."""
+    """Return the buffers of cards that share layers; none for one card."""
     if work.cards == 1:
         return ()
     why = (
@@ -215,15 +223,15 @@ def _communication(work: Work) -> tuple[Part, ...]:
 
 
 def _beside(work: Work) -> tuple[int, int]:
-    """Return the least and most bytes that are taken before the weights are loaded."""
+    """Return the lowest and highest bytes that are taken before the weights are loaded."""
     parts = (Part("", *work.context), *_communication(work))
     return sum(part.low for part in parts), sum(part.high for part in parts)
 
 
 def _context(work: Work) -> Part:
-    why = "what driver, kernels and libraries took in out-of-memory texts"
+    why = "range of driver, kernels and libraries in out-of-memory messages"
     beside = work.logged.beside_torch or 0
-    # Some releases log the context too, others only what came to it while they looked.
+    # Some releases log the whole context, others only its growth after the measurement began.
     return known_or(Part("CUDA context", *work.context, why),
                     beside if beside > work.context[1] else None)  # fmt: skip
 
@@ -239,18 +247,18 @@ def _cache(work: Work, block: int) -> Part:
     low, high = kv_range(work.sizes, work.tokens, kind, block=block)
     why = f"{work.batch} x {work.tokens:,} tokens in {kind}"
     if low != high:
-        why += "; less where the sliding window is made use of"
+        why += "; less if the engine uses the sliding window"
     return Part("keys and values", work.batch * low, work.batch * high, why)
 
 
 def _profiled(work: Work) -> Part:
-    """The profiling run's peak: the largest chunk of prompts, and sampling."""
+    """Return the peak of the profiling run: the largest chunk of prompts, and sampling."""
     rows = 8192 if work.memory >= _LARGE_CARD else 2048
     return known_or(_activations(work, rows), work.logged.activations)
 
 
 def _activations(work: Work, rows: int) -> Part:
-    """Gate, up and their product, with what stands beside them, and copies of the logits."""
+    """Return the MLP's gate, up and product, the tensors beside them, and copies of the logits."""
     sizes, each = work.sizes, work.number_size
     inner = rows * 3 * sizes.inner * each
     beside = rows * 4 * sizes.width * each
@@ -263,13 +271,13 @@ def _activations(work: Work, rows: int) -> Part:
 
 
 def _graphs(work: Work) -> Part:
-    """CUDA graphs of all batch sizes, which share the memory of the largest."""
+    """Return the CUDA graphs of all batch sizes, which share the memory of the largest graph."""
     why = "0.11 to 0.96 GiB in posted logs; nothing with --enforce-eager and the like"
     return known_or(Part("CUDA graphs", *_GRAPHS, why), work.logged.graphs)
 
 
 def _room(work: Work, pool: tuple[int, int], block: int) -> tuple[int, int]:
-    """Tokens in whole blocks that a cache of so many bytes has room for."""
+    """Return the tokens, in whole blocks, that fit in the lowest and highest bytes of a cache."""
     each = bytes_a_token(work.sizes, work.computed_in) * block
     low, high = (max(size, 0) // each * block for size in pool)
     return low, high

@@ -1,9 +1,9 @@
-"""The header of a GGUF file: its metadata, and each tensor's name, type, shape and bytes.
+"""Reader of a GGUF file's header: metadata, and each tensor's name, type, shape and bytes.
 
-Rule: the data are not read, arrays of the metadata are walked and not kept, and every length and
-count is checked against what is left of the file and a bound of its own before anything is made of
-that size.  Source: docs/gguf.md of `ggml-org/ggml`: magic, version, two counts, metadata, tensor
-rows, all little-endian, then the data, each tensor's at a multiple of the alignment.
+Rule: tensor data are not read, and long arrays of the metadata are skipped. Every length and count
+is checked against the rest of the file and a fixed limit before memory is allocated for it. Source:
+docs/gguf.md of `ggml-org/ggml`: magic, version, two counts, metadata and tensor rows, all
+little-endian, then the data, each tensor's at a multiple of the alignment.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ _STRING, _ARRAY = 8, 9
 _SCALARS = {
     **{0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"},
 }
-"""By the number of a value's type, the letter of `struct`."""
+"""Format character of `struct`, by the number of a value's type."""
 _KEPT_VALUES = 4096
-"""An array of numbers up to this long is kept, of a value for each layer."""
+"""Longest array of numbers that is kept; it holds one value per layer."""
 
 Value = int | float | bool | str | tuple[int | float | bool, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Gguf:
-    """A file's header.
+    """Header of a GGUF file.
 
-    metadata: by key; of a text its first 256 characters, of an array of numbers the numbers if
-    they are few, of any other array its length.
+    metadata: values by key. Texts are cut to 256 characters; arrays other than short arrays of
+    numbers are represented by their length.
     """
 
     metadata: Mapping[str, Value]
@@ -58,10 +58,11 @@ class Gguf:
 
 
 def read_gguf(path: Path) -> Gguf:
-    """The header of the file at `path`; of one part of several, as in "m-00001-of-00003.gguf",
-    the first one's metadata and the tensors of all.
+    """Return the header of the file at `path`.
 
-    Raises RecordingError for what is no GGUF file, naming the byte and what was expected.
+    For one part of several, such as "m-00001-of-00003.gguf", it has the first part's metadata and
+    the tensors of all parts. Raises RecordingError with the byte and the expectation if a file is
+    not a GGUF file.
     """
     found = _PART.fullmatch(path.name)
     if found is None or not 1 < int(found[3]) <= _MOST_PARTS:
@@ -81,20 +82,20 @@ def _in_file(path: Path) -> Gguf:
 
 
 class _Reader:
-    """Reads one file from its beginning; `left` bytes of it are ahead."""
+    """Sequential reader of one file."""
 
     def __init__(self, path: Path, file: BinaryIO, size: int) -> None:
         self.path, self.file, self.size = path, file, size
         self.at = 0
 
     def refused(self, what: str) -> RecordingError:
-        """The error that names the file and the place."""
+        """Return an error that names the file and the position."""
         return RecordingError(str(self.path), f"byte {self.at:,}: {what}")
 
     def take(self, count: int) -> bytes:
-        """The next `count` bytes."""
+        """Read the next `count` bytes."""
         if count > self.size - self.at:
-            raise self.refused(f"{count:,} bytes are to follow; the file has {self.left:,} more")
+            raise self.refused(f"{count:,} bytes expected; the file has {self.left:,} more")
         data = self.file.read(count)
         if len(data) != count:
             raise self.refused(f"the file ended while it was read; expected {count:,} bytes")
@@ -103,30 +104,30 @@ class _Reader:
 
     @property
     def left(self) -> int:
-        """Bytes that are ahead."""
+        """Bytes after the position."""
         return self.size - self.at
 
     def skip(self, count: int) -> None:
-        """Leave out `count` bytes."""
+        """Skip `count` bytes."""
         if count > self.left:
-            raise self.refused(f"{count:,} bytes are to follow; the file has {self.left:,} more")
+            raise self.refused(f"{count:,} bytes expected; the file has {self.left:,} more")
         self.file.seek(count, 1)
         self.at += count
 
     def number(self, letter: str) -> int:
-        """One whole number."""
+        """Read one whole number."""
         value = struct.unpack(f"<{letter}", self.take(struct.calcsize(f"<{letter}")))[0]
         return int(value)
 
     def count(self, what: str, most: int, letter: str = "Q") -> int:
-        """A number of things, at most `most`."""
+        """Read a count and check that it is at most `most`."""
         value = self.number(letter)
         if value > most:
             raise self.refused(f"{value:,} {what}; expected {most:,} or fewer")
         return value
 
     def text(self, what: str, most: int) -> str:
-        """A text with its length before it."""
+        """Read a text with its length before it."""
         data = self.take(self.count(f"bytes of {what}", min(most, self.left)))
         try:
             return data.decode()
@@ -134,27 +135,28 @@ class _Reader:
             raise self.refused(f"a {what} that is not UTF-8") from None
 
     def header(self) -> Gguf:
-        """Everything before the data."""
+        """Read everything before the tensor data."""
         if self.take(4) != b"GGUF":
             self.at = 0
-            raise self.refused("no GGUF file; expected the letters GGUF")
+            raise self.refused("not a GGUF file; expected the letters GGUF")
         version = self.number("I")
         if version not in _VERSIONS:
             raise self.refused(f"version {version:,}; expected 2 or 3, little-endian")
+        # The shortest possible row of a tensor has 24 bytes, that of a key 12.
         n_tensors = self.count("tensors", min(_MOST_TENSORS, self.left // 24))
         n_keys = self.count("keys of metadata", min(_MOST_KEYS, self.left // 12))
         metadata: dict[str, Value] = {}
         for _ in range(n_keys):
             key = self.text("key", _MOST_NAME)
             if key in metadata:
-                raise self.refused(f"the key {key!r:.80} stands there twice")
+                raise self.refused(f"the key {key!r:.80} occurs twice")
             metadata[key] = self.value(self.number("I"), 0)
         rows = [self.row() for _ in range(n_tensors)]
         self.check_places(rows, metadata)
         return Gguf(metadata, tuple(tensor for tensor, _ in rows))
 
     def value(self, kind: int, depth: int) -> Value:
-        """One value of metadata."""
+        """Read one value of the metadata."""
         if kind in _SCALARS:
             size = struct.calcsize(f"<{_SCALARS[kind]}")
             found: int | float | bool = struct.unpack(f"<{_SCALARS[kind]}", self.take(size))[0]
@@ -171,7 +173,7 @@ class _Reader:
         return self.array(depth)
 
     def array(self, depth: int) -> Value:
-        """An array: its numbers if they are few, else how many values it has."""
+        """Read an array: its numbers if they are few, else its length."""
         kind = self.number("I")
         if kind in _SCALARS:
             size = struct.calcsize(f"<{_SCALARS[kind]}")
@@ -190,14 +192,16 @@ class _Reader:
         return count
 
     def row(self) -> tuple[StoredTensor, int]:
-        """One tensor, and where its data begin."""
+        """Read one tensor and the offset of its data."""
         name = self.text("tensor name", _MOST_NAME)
         n_dimensions = self.count("dimensions", _MOST_DIMENSIONS, "I")
         dims = tuple(self.number("Q") for _ in range(n_dimensions))
         number = self.number("I")
         kind = NUMBERS.get(number)
         if kind is None:
-            raise self.refused(f"tensor {name!r:.80} has type {number:,}, which ggml has not")
+            raise self.refused(
+                f"tensor {name!r:.80} has type {number:,}, which ggml does not define"
+            )
         weights = math.prod(dims)
         if weights >= 1 << 48 or (dims and dims[0] % BLOCKS[kind].weights):
             raise self.refused(f"tensor {name!r:.80} of {dims} has no rows of {kind}")
@@ -208,12 +212,12 @@ class _Reader:
     def check_places(
         self, rows: list[tuple[StoredTensor, int]], metadata: Mapping[str, Value]
     ) -> None:
-        """That all data lie in the file, without overlapping."""
+        """Check that all tensor data are within the file and do not overlap."""
         alignment = metadata.get("general.alignment", 32)
         if type(alignment) is not int or not 0 < alignment <= 1 << 20 or alignment % 8:
             raise self.refused(f"general.alignment is {alignment!r:.40}; expected 8, 16, 32, ...")
         if len({tensor.name for tensor, _ in rows}) != len(rows):
-            raise self.refused("a tensor's name stands there twice")
+            raise self.refused("a tensor's name occurs twice")
         start = -(-self.at // alignment) * alignment
         end = 0
         for tensor, place in sorted(rows, key=lambda row: (row[1], row[0].size)):
@@ -226,7 +230,7 @@ class _Reader:
 
 
 def gguf_sizes(path: Path, file: Gguf) -> Sizes:
-    """The sizes of the model that a file holds.  Raises RecordingError if a key is missing."""
+    """Return the sizes of a file's model. Raises RecordingError if a key is missing."""
     family = file.metadata.get("general.architecture")
     if not isinstance(family, str):
         raise RecordingError(str(path), "has no general.architecture; expected a model")

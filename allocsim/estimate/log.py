@@ -1,8 +1,8 @@
-"""Figures in texts that hold no error: start-up logs of serving engines, tables of memory.
+"""Memory figures in start-up logs of serving engines and in tables of memory_summary().
 
-Rule: a figure is one that its writer printed, with the device that its line names; nothing is
-added up, and what is printed again for the same device replaces what was before.  Whatever a
-program calls its units, they are of 1,024: vLLM and SGLang print GB and mean GiB.
+Rule: every figure was printed by the engine, and belongs to the device that its line names. Nothing
+is added up, and a later figure for the same device replaces an earlier one. All units are powers of
+1,024, whatever their names: vLLM and SGLang print GB and mean GiB.
 """
 
 from __future__ import annotations
@@ -28,10 +28,12 @@ _BUFFER = r"(?P<device>\w{1,20})"
 
 @dataclass(frozen=True, slots=True)
 class LogFigure:
-    """One figure.
+    """One figure of a log.
 
-    name: of its key in JSON, which ends in the unit.  value: bytes, or a count.
-    device: a card, a buffer or a rank as the line names it; "" where it names none.  line: from 1.
+    name: key in the JSON output, which ends in the unit.
+    value: bytes, or a count.
+    device: card, buffer or rank that the line names, "" if it names none.
+    line: line number, from 1.
     """
 
     name: str
@@ -42,7 +44,7 @@ class LogFigure:
 
     @property
     def is_bytes(self) -> bool:
-        """Whether it is a size."""
+        """True if the figure is a size."""
         return self.name.endswith("_bytes")
 
     def __str__(self) -> str:
@@ -52,9 +54,10 @@ class LogFigure:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class LogFigures(Shown):
-    """What a text is, and the figures in it, in its order.
+    """Kind of a text, and its figures in order.
 
     kind: "vllm", "sglang", "llama.cpp" or "memory_summary".
+    what: description of the kind, for people.
     """
 
     kind: str
@@ -62,11 +65,11 @@ class LogFigures(Shown):
     figures: tuple[LogFigure, ...]
 
     def headline(self) -> str:
-        """What the text is."""
+        """Return the description of the text."""
         return self.what
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """Every figure."""
+        """Yield the label and value of each figure."""
         for figure in self.figures:
             yield f"{figure.label} {figure.device}".rstrip(), str(figure)
 
@@ -83,7 +86,7 @@ def _patterns(*rows: tuple[str, str, str]) -> tuple[_Pattern, ...]:
 
 
 def _table(*names: tuple[str, str]) -> tuple[_Pattern, ...]:
-    """Rows of the table of memory_summary(): current and peak."""
+    """Return patterns for rows of the memory_summary() table: current and peak columns."""
     cell = r"\|?\s*%s\s*\|\s*"
     other = r"[\d.]+ [KMGTP]?i?B\s*\|\s*"
     found = []
@@ -174,7 +177,7 @@ _PATTERNS = {
 
 
 def figures_in(text: str) -> LogFigures | None:
-    """What the text is and its figures; None for one that no such program printed."""
+    """Return the kind of the text and its figures; None for a text of no known kind."""
     sample = text.encode("utf-8", "replace")
     for kind, what, words in TEXTS:
         if kind in _PATTERNS and re.search(words, sample):
@@ -187,6 +190,7 @@ def figures_in(text: str) -> LogFigures | None:
 def _figures(kind: str, text: str) -> Iterator[LogFigure]:
     last: dict[tuple[str, str], LogFigure] = {}
     for number, line in enumerate(text.splitlines(), start=1):
+        # A later line of the same figure and device replaces an earlier one.
         for pattern in _PATTERNS[kind]:
             found = pattern.words.search(line[:_LONGEST_LINE])
             if found is not None:

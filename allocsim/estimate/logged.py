@@ -1,7 +1,7 @@
-"""What a serving engine's start-up log says of a model: figures in place of assumptions.
+"""Figures from a serving engine's start-up log that replace assumptions about a model.
 
-Rule: a figure takes the place of an assumption only where the log is of the same engine and of one
-card, and where it says what a token takes in its cache, that is what the configuration says.
+Rule: a figure replaces an assumption only if the log is of the same engine and of one card. If the
+log gives the bytes per token of the cache, they must agree with the configuration.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["NOTHING_LOGGED", "Logged", "logged_in"]
 
 _LOGS = {"vllm": "vllm", "sglang": "sglang", "llama.cpp": "llama.cpp", "ollama": "llama.cpp"}
-"""By engine, the kind of its logs."""
+"""Kind of log that each engine prints."""
 _PARTS = {
     "weights_bytes": "weights",
     "activation_bytes": "activations",
@@ -31,19 +31,20 @@ _PARTS = {
     "fraction": "fraction",
 }
 _HALVES = ("k_cache_bytes", "v_cache_bytes")
-"""SGLang logs the cache as these two."""
+"""Two figures that SGLang logs instead of the size of the cache."""
 _ROUNDED = 0.02
-"""How far figures of two decimals may be off together."""
+"""Largest relative error of a ratio of two figures with two decimals."""
 _HOST = re.compile(r"CPU.*|AMX|.*Host")
-"""Buffers of llama.cpp that are not on a card: CPU_Mapped, CPU_AARCH64, CUDA_Host, ROCm_Host..."""
+"""Buffers of llama.cpp in host memory: CPU_Mapped, CPU_AARCH64, CUDA_Host, ROCm_Host and so on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """Bytes of each part as a log has them, None where it has none.
+    """Bytes of each part as a log gives them; None for a part that it does not give.
 
-    beside_torch: what lies on the card that PyTorch does not know of.  cache: of keys and values.
-    fraction: gpu_memory_utilization or mem_fraction_static, of the card.
+    beside_torch: bytes on the card that PyTorch does not know.
+    cache: bytes of keys and values.
+    fraction: gpu_memory_utilization or mem_fraction_static, as a share of the card.
     """
 
     weights: float | None = None
@@ -56,9 +57,9 @@ class Logged:
     fraction: float | None = None
 
     def refuse_other(self, a_token: int, name: str) -> None:
-        """Raises ConfigError unless a token takes `a_token` bytes in the logged model's cache.
+        """Raise ConfigError unless a token takes `a_token` bytes in the logged model's cache.
 
-        Less is what a card of llama.cpp has that only some of the layers are on.
+        Fewer bytes are accepted from llama.cpp, whose card may hold only some of the layers.
         """
         found, is_part = self.bytes_a_token, self.compute_buffer is not None
         if found is None or abs(found - a_token) <= _ROUNDED * a_token:
@@ -66,12 +67,12 @@ class Logged:
         if not is_part or found > a_token:
             raise ConfigError(
                 f"the log's cache takes {found:,.0f} bytes a token and {name} {a_token:,}; "
-                "it is of another model, of another --kv-cache-type or of several cards"
+                "expected a log of the same model and --kv-cache-type, on one card"
             )
 
     @property
     def bytes_a_token(self) -> float | None:
-        """What a token takes in the cache; None where the log does not say."""
+        """Bytes per token in the cache, or None if the log does not give them."""
         return self.cache / self.cache_tokens if self.cache and self.cache_tokens else None
 
 
@@ -79,13 +80,16 @@ NOTHING_LOGGED = Logged()
 
 
 def logged_in(figures: LogFigures | None, engine: str) -> Logged:
-    """What the log of `engine` says; ConfigError for another log or one of several cards."""
+    """Return the figures in the log of `engine`.
+
+    Raises ConfigError for another kind of log, and for a log of several cards.
+    """
     kind = _LOGS.get(engine)
     if kind is None:
-        raise ConfigError(f"{engine} logs no figures that are known; leave the log out")
+        raise ConfigError(f"{engine} has no known log format; omit the log")
     if figures is None or figures.kind != kind:
-        found = "no start-up log" if figures is None else figures.what
-        raise ConfigError(f"the text is {found}; expected what {kind} prints when it starts")
+        found = "not a start-up log" if figures is None else figures.what
+        raise ConfigError(f"the text is {found}; expected the start-up log of {kind}")
     on_card = [each for each in figures.figures if not _HOST.fullmatch(each.device)]
     cards = sorted({each.device for each in on_card} - {""})
     if len(cards) > 1:

@@ -1,7 +1,7 @@
-"""What serving a model needs of a card: its parts, each a figure or a range with its reason.
+"""Memory that serving a model needs of a card, in parts, each a figure or a range with its reason.
 
-Rule: a part whose low and high differ says why; nothing that an engine takes is left out, and what
-lies on the host stands apart.
+Rule: a part whose low and high differ gives the reason. No part is omitted, and parts on the host
+are separate.
 """
 
 from __future__ import annotations
@@ -17,19 +17,22 @@ from allocsim.estimate.weights import Weights
 __all__ = ["AS_LOGGED", "Needs", "Part", "Work", "known_or"]
 
 AS_LOGGED = "as the log says"
-"""Why a part is what it is that the engine printed."""
+"""Reason of a part that the engine printed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What is served, and where.
+    """Work of a server, and the card.
 
-    memory: bytes of the card.  context: least and most bytes of its CUDA context.
-    batch: sequences at a time, each of `prompt` tokens and `decode` more; `requests` one by one.
-    kv_type: one of `KV_TYPES`, "" for what the engine takes by itself.
-    gpu_layers: llama.cpp's -ngl, None for all.  workspace: bytes of cuBLAS's.
-    logged: what the engine printed when it held the model, in place of assumptions.
-    cards: how many share each layer; sizes and weights are then those of one of them.
+    memory: bytes of the card.
+    context: lowest and highest bytes of its CUDA context.
+    batch: sequences at a time, each with `prompt` and `decode` tokens.
+    requests: number of requests, served one after another.
+    kv_type: one of `KV_TYPES`, or "" for the engine's default.
+    gpu_layers: llama.cpp's -ngl, or None for all layers.
+    workspace: bytes of cuBLAS's workspace.
+    logged: figures of the engine's log, which replace assumptions.
+    cards: number of cards that share each layer; sizes and weights are then those of one card.
     """
 
     sizes: Sizes
@@ -48,23 +51,26 @@ class Work:
 
     @property
     def tokens(self) -> int:
-        """Tokens that one sequence comes to."""
+        """Tokens of one sequence at its end."""
         return self.prompt + self.decode
 
     @property
     def number_size(self) -> int:
-        """Bytes of a number in activations."""
+        """Bytes of an element in activations."""
         return 4 if self.weights.name in ("fp32", "F32") else 2
 
     @property
     def computed_in(self) -> str:
-        """The type of a cache that nobody chose."""
+        """Type of keys and values."""
         return self.kv_type or ("fp32" if self.number_size == 4 else "bf16")
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Bytes of one thing.  why: where the range comes from, or the figure."""
+    """Bytes of one part, as a range.
+
+    why: reason for the range, or source of the figure.
+    """
 
     name: str
     low: int
@@ -73,7 +79,7 @@ class Part:
 
 
 def known_or(part: Part, logged: float | None) -> Part:
-    """`part`, or the bytes of it that the engine printed."""
+    """Return `part`, or the engine's own figure for it if it was logged."""
     if logged is None:
         return part
     return Part(part.name, round(logged), round(logged), AS_LOGGED)
@@ -81,13 +87,16 @@ def known_or(part: Part, logged: float | None) -> Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """The answer of one engine.
+    """Memory that one engine needs.
 
-    parts: on the card.  host: in the host's memory.
-    taken: least and most bytes that the engine takes of the card as it comes, None where that is
-    what it needs.  room: least and most tokens that its cache then has room for, None without.
-    paste: the settings for this work, "" without.  notes: what was assumed, in sentences.
-    source: where the engine's behaviour is documented.
+    parts: parts on the card.
+    host: parts in host memory.
+    taken: lowest and highest bytes that the engine takes by default, or None if it takes what it
+        needs.
+    room: lowest and highest number of tokens that its cache then holds, or None.
+    paste: settings for this work, or "".
+    notes: assumptions, one sentence each.
+    source: documentation of the engine's behaviour.
     """
 
     engine: str
@@ -101,17 +110,17 @@ class Needs:
 
     @property
     def low(self) -> int:
-        """The least bytes that it needs of the card."""
+        """Lowest total on the card, in bytes."""
         return sum(part.low for part in self.parts)
 
     @property
     def high(self) -> int:
-        """The most."""
+        """Highest total on the card, in bytes."""
         return sum(part.high for part in self.parts)
 
 
 def biggest_matrix(weights: Weights) -> int:
-    """Numbers in the largest quantised matrix, which a product may need in 16 bits."""
+    """Return the elements of the largest quantised matrix, which a product may need in 16 bits."""
     found: Iterable[int] = (
         each.shape.elements // max(each.shape.dims[0] if len(each.shape.dims) > 2 else 1, 1)
         for each in weights.tensors

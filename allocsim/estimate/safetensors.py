@@ -1,10 +1,10 @@
-"""The header of a safetensors file: names, types, shapes and bytes; the data are not read.
+"""Reader of a safetensors file's header: names, types, shapes and bytes, without the data.
 
-Rule: nothing that the file says is believed before it is checked against the file's own length and
-against the type and the shape, and no header is larger than `MOST_HEADER`, so that memory is
-bounded by it.  Source: the format's description in `huggingface/safetensors`, README.md: 8 bytes of
-length, little-endian, then JSON of that length, then the data without gaps; of a folder, the index
-`model.safetensors.index.json` that transformers writes, whose weight_map names each tensor's file.
+Rule: every value is checked against the file's length, the type and the shape before use. No header
+is larger than `MOST_HEADER`, which limits memory. Source: README.md of `huggingface/safetensors`: 8
+bytes of length, little-endian, then JSON of that length, then the data without gaps. In a folder,
+transformers writes the index `model.safetensors.index.json`, whose weight_map names each tensor's
+file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from allocsim.errors import RecordingError
 __all__ = ["MOST_HEADER", "StoredTensor", "read_safetensors"]
 
 MOST_HEADER = 16 << 20
-"""Bytes; the largest that are published have some megabytes."""
+"""Largest header in bytes; published models have at most a few megabytes."""
 
 INDEX = "model.safetensors.index.json"
 _MOST_SHARDS = 1024
@@ -32,13 +32,17 @@ _BITS = {
     **{"F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8},
     **{"F6_E2M3": 6, "F6_E3M2": 6, "F4": 4},
 }
-"""By the format's name of a type, bits of one number."""
+"""Bits of one element, by the format's name of a type."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """A tensor as a file has it.  kind: the file's name of its type.  dims: rows first.
-    size: bytes."""
+    """A tensor as it is stored in a file.
+
+    kind: the file's name of its type.
+    dims: sizes of the dimensions, rows first.
+    size: bytes.
+    """
 
     name: str
     kind: str
@@ -47,9 +51,9 @@ class StoredTensor:
 
 
 def read_safetensors(place: Path) -> tuple[StoredTensor, ...]:
-    """The tensors of a file, or of every shard in a folder with an index, or of its files.
+    """Return the tensors of a file, or of all files in a folder or its index.
 
-    Raises RecordingError for what is no such file, naming the tensor and what was expected.
+    Raises RecordingError with the tensor and the expectation if a file is not a safetensors file.
     """
     if not place.is_dir():
         return _in_file(place)
@@ -63,7 +67,7 @@ def read_safetensors(place: Path) -> tuple[StoredTensor, ...]:
 
 
 def _shards(index: Path) -> list[Path]:
-    """The files that an index names, which lie beside it."""
+    """Return the files that an index names, which must be in its folder."""
     try:
         with index.open("rb") as file:
             data = file.read(MOST_HEADER + 1)
@@ -77,10 +81,12 @@ def _shards(index: Path) -> list[Path]:
     found = sorted({name for name in names.values() if isinstance(name, str)})
     is_whole = all(isinstance(name, str) for name in names.values())
     if not is_whole or len(found) > _MOST_SHARDS:
-        raise RecordingError(str(index), "weight_map names no files, or more than 1,024")
+        raise RecordingError(
+            str(index), "weight_map is not possible; expected 1 to 1,024 file names"
+        )
     for name in found:
         if Path(name).name != name or name in (".", "..") or "\0" in name:
-            raise RecordingError(str(index), f"{name!r:.80} is no file beside the index")
+            raise RecordingError(str(index), f"{name!r:.80} is not a file beside the index")
     return [index.parent / name for name in found]
 
 
@@ -107,7 +113,7 @@ def _json(path: Path, data: bytes) -> dict[str, Any]:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) != len(pairs):
-            raise RecordingError(str(path), "its header has a name twice")
+            raise RecordingError(str(path), "a name occurs twice in its header")
         return found
 
     try:
@@ -115,16 +121,17 @@ def _json(path: Path, data: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         raise RecordingError(str(path), "byte 8: its header is not JSON in UTF-8") from None
     if not isinstance(header, dict):
-        raise RecordingError(str(path), "byte 8: its header is no JSON object")
+        raise RecordingError(str(path), "byte 8: its header is not a JSON object")
     return header
 
 
 def _tensors(path: Path, header: Mapping[str, Any], room: int) -> list[StoredTensor]:
-    """The tensors, which fill the `room` bytes of data one after the other."""
+    """Return the tensors after checking that they fill the `room` bytes of data without gaps."""
     found: list[tuple[int, StoredTensor]] = []
     for name, row in header.items():
         tensor, begin = _tensor(path, name, row)
         found.append((begin, tensor))
+    # The format has no gaps, so each tensor must begin where the one before ends.
     end = 0
     for begin, tensor in sorted(found, key=lambda each: (each[0], each[1].size)):
         if begin != end:
@@ -133,7 +140,7 @@ def _tensors(path: Path, header: Mapping[str, Any], room: int) -> list[StoredTen
             )
         end += tensor.size
     if end != room:
-        raise RecordingError(str(path), f"has {room:,} bytes of data; its header tells of {end:,}")
+        raise RecordingError(str(path), f"has {room:,} bytes of data; its header describes {end:,}")
     return [tensor for _, tensor in found]
 
 
@@ -142,7 +149,7 @@ def _tensor(path: Path, name: str, row: Any) -> tuple[StoredTensor, int]:
         return RecordingError(str(path), f"tensor {name!r:.80}: {what}")
 
     if not isinstance(row, dict):
-        raise refused("is no object; expected dtype, shape and data_offsets")
+        raise refused("is not an object; expected dtype, shape and data_offsets")
     kind, dims, offsets = row.get("dtype"), row.get("shape"), row.get("data_offsets")
     if not isinstance(kind, str) or kind not in _BITS:
         raise refused(f"dtype {kind!r:.40}; expected one of {', '.join(_BITS)}")

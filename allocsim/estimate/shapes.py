@@ -1,9 +1,9 @@
-"""The tensors of a language model, from the sizes that its configuration names.
+"""Tensors of a language model, from the sizes in its configuration.
 
-Rule: one row for each tensor that the published implementation keeps, so that their numbers of
-elements add up to the model's parameters; what a family does otherwise stands in its function.
-Sources: the modelling files of Hugging Face transformers by family, and for the roles the tensor
-names of the GGUF format (`ggml-org/ggml`, docs/gguf.md, "Standardized tensor names").
+Rule: there is one row for each tensor of the published implementation, so that the elements add up
+to the model's parameters. Each family's function has its peculiarities. Sources: the modelling
+files of Hugging Face transformers and, for the roles, the tensor names of the GGUF format
+(`ggml-org/ggml`, docs/gguf.md, "Standardized tensor names").
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _DEEPEST = 4096
 class Shape:
     """One tensor.
 
-    role: what it is for, as GGUF names it: "attn_q", "ffn_down", "token_embd", "output"; "norm",
-    "bias", "router" and "position" stand for what no format quantises.
-    dims: rows first, the dimension that a row runs along last, as PyTorch keeps them.
-    layer: the block that has it, None outside of them.
+    role: purpose by GGUF's name, such as "attn_q", "ffn_down", "token_embd" or "output"; "norm",
+        "bias", "router" and "position" are never quantised.
+    dims: sizes of the dimensions, rows first, as in PyTorch.
+    layer: index of its layer, or None outside the layers.
     """
 
     role: str
@@ -37,18 +37,20 @@ class Shape:
 
     @property
     def elements(self) -> int:
-        """How many numbers it holds."""
+        """Number of elements."""
         return math.prod(self.dims)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """What a configuration says of a model's sizes.
+    """Sizes of a model.
 
-    head: the width of one attention head.  inner: of the feed-forward part.
-    positions: learned positions, 0 without.  experts: of a mixture, 0 without.
-    window, windowed: tokens that a layer with a sliding window looks back, and how many such
-    layers there are.
+    inner: width of the MLP.
+    head: width of one attention head.
+    positions: learned positions, or 0.
+    experts: experts per layer, or 0.
+    window: tokens that a sliding window covers, or 0.
+    windowed: number of layers with a sliding window.
     """
 
     family: str
@@ -69,14 +71,14 @@ class Sizes:
 
     @property
     def kv_width(self) -> int:
-        """Numbers that one token's keys have in one layer."""
+        """Elements of one token's keys in one layer."""
         return self.kv_heads * self.head
 
 
 def sizes_of(config: Mapping[str, Any]) -> Sizes:
-    """The sizes in a Hugging Face configuration.
+    """Return the sizes in a Hugging Face configuration.
 
-    Raises ConfigError for a family without a function here, and sizes that are missing or none.
+    Raises ConfigError for an unsupported family, and for missing or invalid sizes.
     """
     family = config.get("model_type")
     if family not in FAMILIES:
@@ -130,18 +132,21 @@ def _size(config: Mapping[str, Any], *keys: str, default: int | None = None) -> 
 
 
 def _window(config: Mapping[str, Any], layers: int) -> tuple[int, int]:
-    """The sliding window, and the layers that have one: half of Gemma 2's, all of the others'."""
+    """Return the sliding window, and the number of layers that have it.
+
+    In Gemma 2 these are half of the layers, in other families all.
+    """
     window = config.get("sliding_window")
     if window is None or config.get("use_sliding_window") is False:
         return 0, 0
     tokens = _size(config, "sliding_window")
-    if config["model_type"] == "qwen2":  # off where the configuration does not say otherwise
+    if config["model_type"] == "qwen2":  # off unless the configuration turns it on
         return (tokens, layers) if config.get("use_sliding_window") else (0, 0)
     return tokens, (layers + 1) // 2 if config["model_type"] == "gemma2" else layers
 
 
 def shapes_of(sizes: Sizes) -> tuple[Shape, ...]:
-    """Every tensor of the model, in its order.  A head that shares the embedding's is none."""
+    """Return all tensors of the model, in order. A tied head is not a separate tensor."""
     block = FAMILIES[sizes.family]
     shapes = [Shape("token_embd", (sizes.vocabulary, sizes.width))]
     if sizes.positions:
@@ -157,7 +162,7 @@ def shapes_of(sizes: Sizes) -> tuple[Shape, ...]:
 
 
 def parameters_of(shapes: Iterable[Shape]) -> int:
-    """How many numbers the tensors hold together."""
+    """Return the total number of elements of the tensors."""
     return sum(shape.elements for shape in shapes)
 
 
@@ -190,21 +195,21 @@ def _norms(sizes: Sizes, count: int) -> _Rows:
 
 
 def _llama(sizes: Sizes) -> _Rows:
-    """Llama, Mistral, Qwen 2: queries, keys and values apart, a gated feed-forward part."""
+    """Yield the tensors of a layer of Llama, Mistral or Qwen 2."""
     yield from _attention(sizes)
     yield from _gated(sizes)
     yield from _norms(sizes, 2)
 
 
 def _gemma2(sizes: Sizes) -> _Rows:
-    """A norm before and after both halves of a layer."""
+    """Yield the tensors of a layer with norms before and after attention and MLP."""
     yield from _attention(sizes)
     yield from _gated(sizes)
     yield from _norms(sizes, 4)
 
 
 def _phi3(sizes: Sizes) -> _Rows:
-    """Queries, keys and values in one matrix, gate and up in another."""
+    """Yield the tensors of a layer with one matrix for attention inputs and one for gate and up."""
     queries = sizes.heads * sizes.head
     yield "attn_qkv", (queries + 2 * sizes.kv_width, sizes.width)
     yield "attn_output", (sizes.width, queries)
@@ -214,7 +219,7 @@ def _phi3(sizes: Sizes) -> _Rows:
 
 
 def _mixtral(sizes: Sizes) -> _Rows:
-    """Every expert is a feed-forward part, and a router chooses among them."""
+    """Yield the tensors of a layer with a router and experts."""
     yield from _attention(sizes)
     yield "router", (sizes.experts, sizes.width)
     yield "ffn_gate", (sizes.experts, sizes.inner, sizes.width)
@@ -224,7 +229,7 @@ def _mixtral(sizes: Sizes) -> _Rows:
 
 
 def _gpt2(sizes: Sizes) -> _Rows:
-    """Every matrix and norm has a bias."""
+    """Yield the tensors of a layer where every matrix and norm has a bias."""
     width, inner = sizes.width, sizes.inner
     outs = {"attn_qkv": (3 * width, width), "attn_output": (width, width)}
     for role, dims in {**outs, "ffn_up": (inner, width), "ffn_down": (width, inner)}.items():
@@ -244,4 +249,4 @@ FAMILIES: dict[str, Callable[[Sizes], _Rows]] = {
     "mixtral": _mixtral,
     "gpt2": _gpt2,
 }
-"""By model_type, the tensors of one layer."""
+"""Function that yields the tensors of one layer, by model_type."""

@@ -1,11 +1,11 @@
-"""The part of a served model that one card of a tensor parallel group holds.
+"""Part of a served model that one card of a tensor parallel group holds.
 
-Rule: a matrix whose outputs are heads or inner features is divided by rows, one that takes them by
-columns; embedding and head are divided by rows of the vocabulary, padded to 64.  Norms, routers,
-learned positions and biases of what a column division adds up stay whole on every card.  Where
-there are fewer key and value heads than cards, each card holds one whole head.
-Sources: Shoeybi et al., "Megatron-LM" (2019), section 3; vLLM, model_executor/layers/linear.py
-(QKVParallelLinear) and vocab_parallel_embedding.py (DEFAULT_VOCAB_PADDING_SIZE).
+Rule: a matrix whose outputs are heads or inner features is divided by rows, a matrix that takes
+them as inputs by columns. Embedding and head are divided by rows of the vocabulary, padded to 64.
+Norms, routers, learned positions and biases of column-divided matrices are whole on every card.
+With fewer key and value heads than cards, each card holds one whole head. Sources: Shoeybi et al.,
+"Megatron-LM" (2019), section 3; vLLM, model_executor/layers/linear.py (QKVParallelLinear) and
+vocab_parallel_embedding.py (DEFAULT_VOCAB_PADDING_SIZE).
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _BY_COLUMNS = ("attn_output", "ffn_down")
 _OF_VOCABULARY = ("token_embd", "output")
 _PADDING = 64
 _SCALES_WHOLE = ("fp8",)
-"""Formats with one scale a matrix."""
+"""Formats with one scale per matrix."""
 _SCALES_OF_ROWS = ("int8", "fp8-rows")
-"""Formats with one scale a row."""
+"""Formats with one scale per row."""
 
 
 def sizes_of_rank(sizes: Sizes, ranks: int) -> Sizes:
-    """Return the sizes of what one of `ranks` cards computes; the vocabulary stays whole.
+    """Return the sizes of one of `ranks` cards; the vocabulary stays whole.
 
-    Raises ConfigError where heads or inner features cannot be divided evenly.
+    Raises ConfigError if heads or inner features cannot be divided evenly.
     """
     for name, count in (("attention heads", sizes.heads), ("inner features", sizes.inner)):
         if count % ranks:
@@ -50,9 +50,11 @@ def sizes_of_rank(sizes: Sizes, ranks: int) -> Sizes:
 
 
 def weights_of_rank(weights: Weights, sizes: Sizes, ranks: int) -> Weights:
-    """Return what one of `ranks` cards holds of `weights`.  sizes: of the whole model.
+    """Return the part of `weights` that one of `ranks` cards holds.
 
-    Raises ConfigError as `sizes_of_rank`.
+    sizes: sizes of the whole model.
+
+    Raises ConfigError as `sizes_of_rank` does.
     """
     part = sizes_of_rank(sizes, ranks)
     tensors = []
@@ -60,6 +62,7 @@ def weights_of_rank(weights: Weights, sizes: Sizes, ranks: int) -> Weights:
     for each in weights.tensors:
         role = each.shape.role
         share = _share(owner if role == "bias" else role, sizes, part, ranks)
+        # A column division adds up partial outputs, and the bias is added once to the sum.
         if role == "bias" and owner in _BY_COLUMNS:
             share = None
         tensors.append(each if share is None else _divided(each, share, weights.name))
@@ -68,7 +71,7 @@ def weights_of_rank(weights: Weights, sizes: Sizes, ranks: int) -> Weights:
 
 
 _Share = tuple[int, int]
-"""What a card holds, and of how much."""
+"""Numerator and denominator of a card's share."""
 
 
 def _share(role: str, sizes: Sizes, part: Sizes, ranks: int) -> _Share | None:

@@ -1,8 +1,8 @@
-"""The weights of a model as its files have them, by the names in their headers.
+"""Weights of a model as its files store them, by the names in their headers.
 
-Rule: the bytes are the files' own; a name only says what a tensor is for, and one that says nothing
-is a weight like others.  Sources: the tensor names of docs/gguf.md and of transformers' modules;
-of scales and zero points those that GPTQ, AWQ, bitsandbytes and compressed-tensors write.
+Rule: the bytes are those of the files; a name only gives the role, and a tensor of unknown name is
+an ordinary weight. Sources: the tensor names of docs/gguf.md and of transformers' modules; for
+scales and zero points, those that GPTQ, AWQ, bitsandbytes and compressed-tensors write.
 """
 
 from __future__ import annotations
@@ -39,12 +39,15 @@ _MODULES = {
     "w3": "ffn_up",
     "w2": "ffn_down",
 }
-"""By the name of a module of transformers, what its matrix is for."""
+"""Role of a matrix, by the name of its module in transformers."""
 _OF_MODULE = re.compile(r"\.(\w+)\.(?:weight|qweight)$")
 
 
 def weights_in(tensors: Iterable[StoredTensor], name: str) -> Weights:
-    """The weights of a file's tensors.  name: what to call the format."""
+    """Return the weights of a file's tensors.
+
+    name: name of the format.
+    """
     return Weights(name, tuple(map(_stored, tensors)))
 
 

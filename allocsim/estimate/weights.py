@@ -1,15 +1,15 @@
-"""Bytes of a model's weights in each format, with what the format adds and what it leaves alone.
+"""Bytes of a model's weights in each format, including scales and unconverted tensors.
 
-Rule: every tensor is counted by itself: a quantised one with its scales, zero points and indices,
-the others in 16 bits.  What is left alone is said by each format's own row.
+Rule: every tensor is counted separately: a quantised tensor with its scales, zero points and
+indices, other tensors in 16 bits.
 
-Sources.  LLM.int8 and NF4: `bitsandbytes`, nn/modules.py (`Int8Params.SCB`) and functional.py
+Sources. LLM.int8 and NF4: `bitsandbytes`, nn/modules.py (`Int8Params.SCB`) and functional.py
 (`quantize_4bit`: blocks of 64, nested blocks of 256), and Dettmers et al., QLoRA (2023), section 3.
-GPTQ: `AutoGPTQ`/`GPTQModel`, `QuantLinear` (qweight, qzeros, scales, g_idx).  AWQ: `AutoAWQ`,
-`WQLinear_GEMM`.  FP8: vLLM's and llm-compressor's W8A8 documentation; by rows: FBGEMM's, as
-transformers' `FbgemmFp8Linear` keeps them.  GGUF: `mixtures.py`.
-All of them skip embeddings, norms and, GGUF apart, the head (transformers'
-`get_keys_to_not_convert`; GPTQ and AWQ quantise the modules of the layers).
+GPTQ: `AutoGPTQ`/`GPTQModel`, `QuantLinear` (qweight, qzeros, scales, g_idx). AWQ: `AutoAWQ`,
+`WQLinear_GEMM`. FP8: vLLM's and llm-compressor's W8A8 documentation; by rows: FBGEMM's, as in
+transformers' `FbgemmFp8Linear`. GGUF: `mixtures.py`. All formats skip embeddings and norms, and all
+but GGUF skip the head (transformers' `get_keys_to_not_convert`; GPTQ and AWQ quantise the modules
+of the layers).
 """
 
 from __future__ import annotations
@@ -36,13 +36,17 @@ FORMATS = (
     *("fp8", "fp8-rows", "int8", "nf4", "nf4-double", "gptq-int4", "gptq-int8", "awq-int4"),
     *(name for name in BASES if name not in ("F32", "F16", "BF16")),
 )
-"""Names of formats; GPTQ and AWQ take another group size than 128 as in "gptq-int4-g32"."""
+"""Names of formats. A suffix as in "gptq-int4-g32" sets the group size of GPTQ and AWQ (128)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """One tensor in a format.  size: bytes of its numbers.  scales: bytes of all that goes with
-    them.  is_quantised: whether it has fewer bits than the model computes with."""
+    """One tensor in a format.
+
+    size: bytes of its elements.
+    scales: bytes of scales, zero points and indices.
+    is_quantised: whether its elements have fewer bits than the model computes with.
+    """
 
     shape: Shape
     size: int
@@ -59,22 +63,22 @@ class Weights:
 
     @property
     def size(self) -> int:
-        """Bytes of them all."""
+        """Bytes of all tensors, with scales."""
         return sum(each.size + each.scales for each in self.tensors)
 
     @property
     def parameters(self) -> int:
-        """How many numbers they are."""
+        """Number of elements of all tensors."""
         return sum(each.shape.elements for each in self.tensors)
 
     @property
     def bits(self) -> float:
-        """Bits a parameter, over all of them."""
+        """Average bits per parameter."""
         return 8 * self.size / self.parameters
 
     @property
     def parts(self) -> dict[str, int]:
-        """Bytes by what they are."""
+        """Bytes by kind of tensor."""
         found: dict[str, int] = {}
         for each in self.tensors:
             part = _PART.get(each.shape.role)
@@ -90,7 +94,7 @@ class Weights:
         return found
 
     def in_layers(self, first: int, end: int) -> int:
-        """Bytes of the tensors of the layers from `first` on, up to before `end`."""
+        """Return the bytes of the tensors in the layers from `first` to `end` - 1."""
         return sum(
             each.size + each.scales
             for each in self.tensors
@@ -98,15 +102,15 @@ class Weights:
         )
 
     def of_role(self, role: str) -> int:
-        """Bytes of the tensors of one role."""
+        """Return the bytes of the tensors of one role."""
         found = (each for each in self.tensors if each.shape.role == role)
         return sum(each.size + each.scales for each in found)
 
 
 def format_in(config: Mapping[str, Any]) -> str | None:
-    """The format that a configuration's quantization_config names; None without one.
+    """Return the format of a configuration's quantization_config, or None without one.
 
-    Raises ConfigError for a method that has no formula.
+    Raises ConfigError for a method without a formula.
     """
     found = config.get("quantization_config")
     if not isinstance(found, Mapping):
@@ -123,7 +127,7 @@ def format_in(config: Mapping[str, Any]) -> str | None:
     if method in ("fp8", "fbgemm_fp8"):
         return "fp8" if method == "fp8" else "fp8-rows"
     raise ConfigError(
-        f"quantization_config {method!r:.40} with {bits!r:.20} bits has no formula; say --weights"
+        f"quantization_config {method!r:.40} with {bits!r:.20} bits has no formula; use --weights"
     )
 
 
@@ -135,11 +139,12 @@ def weights_of(
     has_imatrix: bool = False,
     is_unconverted: Callable[[Shape], bool] = lambda _: False,
 ) -> Weights:
-    """The weights of the tensors `shapes` in the format `name`, one of `FORMATS`.
+    """Return the weights of the tensors `shapes` in the format `name`, one of `FORMATS`.
 
-    has_imatrix: of a GGUF type, whether an importance matrix helped to make it.
-    is_unconverted: of other types, whether a tensor stays in 16 bits (`unconverted.py`).
-    Raises ConfigError for another name.
+    has_imatrix: whether a GGUF file was made with an importance matrix.
+    is_unconverted: whether a tensor of another format stays in 16 bits (`unconverted.py`).
+
+    Raises ConfigError for an unknown format.
     """
     plain = name.lower()
     if plain in _PLAIN:
@@ -153,7 +158,7 @@ def weights_of(
     kind = grouped[1] if grouped else plain
     if kind not in FORMATS or not group:
         raise ConfigError(
-            f"weights {name[:40]!r} are no known format; expected one of {', '.join(FORMATS)}"
+            f"weights {name[:40]!r} are not a known format; expected one of {', '.join(FORMATS)}"
         )
     return Weights(
         plain,
@@ -180,24 +185,27 @@ def _quantised(kind: str, shape: Shape, group: int) -> Stored:
 
 
 def _scales(kind: str, shape: Shape, group: int) -> int:
-    """Bytes of what goes with a quantised matrix of `dims` rows and columns."""
+    """Return the bytes of a quantised matrix's scales, zero points and indices."""
     columns = shape.dims[-1]
     rows = shape.elements // columns
     if kind == "fp8":
-        return 4 * (shape.elements // (columns * shape.dims[-2]))  # one of 32 bits a matrix
+        return 4 * (shape.elements // (columns * shape.dims[-2]))  # one 32-bit scale per matrix
     if kind in ("int8", "fp8-rows"):
         return 4 * rows
     if kind.startswith("nf4"):
-        return _of_blocks(shape.elements, is_nested=kind == "nf4-double")
+        return _block_scales(shape.elements, is_nested=kind == "nf4-double")
     groups = -(-columns // group)
     bits = 8 if kind.endswith("8") else 4
     scales = 2 * groups * rows + groups * rows * bits // 8
-    return scales + (4 * columns if kind.startswith("gptq") else 0)  # g_idx, a number a column
+    return scales + (4 * columns if kind.startswith("gptq") else 0)  # g_idx, one index per column
 
 
-def _of_blocks(elements: int, *, is_nested: bool) -> int:
-    """bitsandbytes' largest of each 64 in 32 bits, or in 8 with one of 32 bits for 256 of them;
-    the tables of 16 and 256 values that the codes stand for are the tensor's own."""
+def _block_scales(elements: int, *, is_nested: bool) -> int:
+    """Return the bytes of bitsandbytes' scales and code tables.
+
+    Each block of 64 elements has a 32-bit scale. If nested, it has an 8-bit scale, and 256 blocks
+    share a 32-bit scale. The tables of 16 and 256 code values belong to the tensor.
+    """
     blocks = -(-elements // 64)
     if not is_nested:
         return 4 * blocks + 4 * 16

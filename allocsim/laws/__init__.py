@@ -1,4 +1,4 @@
-"""Programs by law: what a model asks the allocator for at any size, from recordings at a few."""
+"""Laws: a program's allocator requests at any size, derived from recordings at a few sizes."""
 
 from allocsim.laws.card import Card
 from allocsim.laws.families import CLASSIFIERS, FAMILIES, Family, family_of

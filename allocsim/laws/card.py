@@ -1,4 +1,4 @@
-"""The properties of a card, other than its memory, that decide how much a program requests."""
+"""Properties of a card, other than its memory, that affect the sizes of requests."""
 
 from __future__ import annotations
 
@@ -9,12 +9,17 @@ __all__ = ["Card"]
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """capability: of its kernels.  multiprocessors; threads: that one of them holds."""
+    """A card's processors.
+
+    capability: compute capability.
+    multiprocessors: number of multiprocessors.
+    threads: most resident threads of a multiprocessor.
+    """
 
     capability: tuple[int, int]
     multiprocessors: int
     threads: int
 
     def blocks(self, threads: int) -> int:
-        """How many blocks of so many threads fill the card."""
+        """Return the number of blocks of `threads` threads that fill the card."""
         return self.multiprocessors * (self.threads // threads)

@@ -1,10 +1,10 @@
-"""The memory that Adafactor's sums over a matrix request: those of its columns, and of all of it.
+"""Memory that Adafactor requests for sums over a matrix: over its columns, and over all of it.
 
-Rule: Adafactor keeps a number for each row and each column of a gradient, and takes the norms of
-parameter and update.  A sum that takes two passes stores what the first left; whether it does
-depends on the matrix, so the choice is part of the regime.
+Rule: Adafactor keeps a value for each row and column of a gradient, and computes the norms of
+parameters and updates. A sum in two passes stores the results of the first pass. The matrix
+determines the number of passes, which is therefore part of the regime.
 
-Sources: torch.optim.Adafactor as it ran, beside the kernels' other sums (`variables.py`).
+Sources: torch.optim.Adafactor as it ran, and the kernels of other sums (`variables.py`).
 """
 
 from __future__ import annotations
@@ -27,26 +27,30 @@ _MATRICES = {
     "embedding": (("vocabulary",), ("hidden",)),
     "places": (("positions",), ("hidden",)),
 }
-"""Rows and columns of the matrices of a language model; GPT-2 joins queries, keys and values, and
-learns places."""
-_OF_LEARNED_PLACES = ("joined", "places")
+"""Rows and columns of a language model's matrices.
+
+GPT-2 has one matrix for queries, keys and values, and learned positions ("places").
+"""
+_WITH_LEARNED_POSITIONS = ("joined", "places")
 
 FACTORED = (
     *(f"{name}_column_storage" for name in _MATRICES),
     *(f"{name}_parts" for name in _MATRICES),
     "row_parts",
 )
-"""The variables, 0 where one pass suffices."""
+"""Names of the variables; they are 0 if one pass suffices."""
 
 _STORED = 512
 """Bytes of a column's partial sum."""
 _AT_A_TIME = 4
-"""Columns that a thread sums, with four rows of threads in a block; of a number that they do not
-divide the ways are others."""
+"""Columns that a thread sums, with four rows of threads in a block.
+
+If it does not divide the columns, the regime is another.
+"""
 
 
 def factored_variables(sizes: Mapping[str, int], card: Card) -> dict[str, int]:
-    """By name, what the sums store."""
+    """Return the sizes that the sums store, by variable."""
     found = {}
     for name in _MATRICES:
         rows, columns = _shape(name, sizes)
@@ -56,11 +60,18 @@ def factored_variables(sizes: Mapping[str, int], card: Card) -> dict[str, int]:
 
 
 def factored_way(sizes: Mapping[str, int]) -> str:
-    """Which matrices' columns are summed in two passes, which are small enough for one block,
-    whether the rows of an embedding are too many for one, columns that four do not divide, and
-    whether a matrix is taken in parts.  `factored` is the bytes of a number."""
+    """Return the part of the regime that describes Adafactor's sums.
+
+    It lists the matrices whose columns are summed in two passes and those that are small enough for
+    one block. It also says whether an embedding has too many rows for one block, whether columns
+    are not a multiple of four, and whether a matrix is summed in parts.
+
+    sizes: sizes of the model; `factored` is the bytes of an element.
+    """
     known = {"positions": 0, **sizes}
-    names = [name for name in _MATRICES if known["positions"] or name not in _OF_LEARNED_PLACES]
+    names = [
+        name for name in _MATRICES if known["positions"] or name not in _WITH_LEARNED_POSITIONS
+    ]
     shapes = {name: _shape(name, known) for name in names}
     tall = [name for name, (rows, _) in shapes.items() if rows > IN_TWO_PASSES_ABOVE]
     small = [name for name, (rows, columns) in shapes.items() if rows * columns <= AT_ONCE]

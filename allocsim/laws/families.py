@@ -1,8 +1,8 @@
-"""Models whose programs have laws: which keys of a configuration are sizes, and which are fixed.
+"""Model families whose programs have laws, with the keys of their configurations.
 
-Rule: a key that changes what is requested is a size, or has one value here; another value is
-refused by name.  Sources: the configuration classes of transformers, their defaults, and
-torchvision's vision transformers.
+Rule: a key that changes the requests is a size, or has a fixed value; any other value is refused by
+name. Sources: the configuration classes of transformers with their defaults, and torchvision's
+vision transformers.
 """
 
 from __future__ import annotations
@@ -18,20 +18,21 @@ __all__ = ["CLASSIFIERS", "FAMILIES", "Family", "family_of"]
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """model_type: of the configuration.
+    """A family of models.
 
-    keys: by size, the configuration's key.  is_tied: the default of tie_word_embeddings, None for a
-    model without an embedding.
-    usual: keys that change the requests, and the values for which the laws hold, the default first.
-    linear: the names of a layer's linear modules, in its order.
-    head: the end of the class that makes it.
-    window: the default of sliding_window, None for a family that has none or may not use it.
-    sees: whether it tells images apart; its `vocabulary` is their kinds, which a configuration
-    lists or counts, two where it does neither.
-    has_output_bias: whether the output layer adds one, whose gradient is a sum over the tokens.
-    head_dim: the default of head_dim, None for the width by the heads.
-    is_eager: whether transformers has no other attention for it than its own.
-    period: layers after which they are alike again; laws are for multiples of it.
+    model_type: model_type of the configuration.
+    keys: configuration key of each size.
+    is_tied: default of tie_word_embeddings, None for a model without an embedding.
+    usual: keys that change the requests, with the values that the laws support, the default first.
+    linear: names of a layer's linear modules, in order.
+    head: ending of the model class's name.
+    window: default of sliding_window, None for a family without windows or with optional ones.
+    sees: whether the model classifies images; `vocabulary` is then the number of classes, which a
+        configuration lists or counts (2 by default).
+    has_output_bias: whether the output layer has a bias, whose gradient is a sum over the tokens.
+    head_dim: default of head_dim, None for the width divided by the heads.
+    is_eager: whether transformers supports only eager attention.
+    period: number of layers in a repeating pattern; laws support multiples of it.
     """
 
     model_type: str
@@ -48,18 +49,17 @@ class Family:
     period: int = 1
 
     def sizes_of(self, config: Mapping[str, Any]) -> dict[str, int]:
-        """The sizes, `layers` among them, and `window`, 0 without one, and `output_bias`, 1 where
-        there is one.
+        """Return the sizes, with `layers`, `window` (0 without one) and `output_bias` (1 with one).
 
-        Raises ConfigError for one that is missing or no number, heads that do not divide, and a
-        key whose value no law is for.
+        Raises ConfigError for a missing or invalid size, heads that do not divide the width, and a
+        value that the laws do not support.
         """
         for key, values in self.usual.items():
             value = config.get(key, values[0])
             if value not in values:
                 expected = " or ".join(repr(each) for each in values)
                 raise ConfigError(f"{key} is {value!r}: laws are for {expected}")
-        _refuse_moving_rope(config)
+        _refuse_variable_rope(config)
         found = {name: config[key] for name, key in self.keys.items() if config.get(key)}
         if "heads" in found and "hidden" in found:
             found.setdefault("kv_heads", found["heads"])
@@ -67,7 +67,7 @@ class Family:
         if "hidden" in found and self.model_type == "gpt2":
             found.setdefault("intermediate", 4 * found["hidden"])
         if self.sees and "vocabulary" in self.keys:
-            found.setdefault("vocabulary", len(config.get("id2label") or _TWO_KINDS))
+            found.setdefault("vocabulary", len(config.get("id2label") or _DEFAULT_CLASSES))
         if self.window is not None:
             found["window"] = config.get("sliding_window", self.window) or 0
         if self.has_output_bias:
@@ -84,37 +84,39 @@ class Family:
         return found
 
     def adapted(self, targets: Collection[str]) -> str:
-        """One name for each set of modules with adapters, whatever their order; empty for all of
-        `linear`, which peft calls "all-linear"."""
+        """Return a name for a set of adapted modules, independent of their order.
+
+        The name is empty for all of `linear`, which peft calls "all-linear".
+        """
         named = set(targets) or set(self.linear)
         known = [name for name in self.linear if name in named]
         return "" if named == set(self.linear) else "-".join(known + sorted(named - set(known)))
 
     def name_of(self, config: Mapping[str, Any]) -> str:
-        """The family, and whether the output layer is the embedding."""
+        """Return the family's name, with "tied" or "untied" if it has an embedding."""
         if self.is_tied is None:
             return self.model_type
         is_tied = config.get("tie_word_embeddings", self.is_tied)
         return f"{self.model_type}_{'tied' if is_tied else 'untied'}"
 
 
-_TWO_KINDS = ("LABEL_0", "LABEL_1")
-"""Which a configuration has that names none."""
+_DEFAULT_CLASSES = ("LABEL_0", "LABEL_1")
+"""Default classes of a configuration without id2label."""
 
 _ROPES = (None, "default", "linear", "llama3")
-"""Ways to turn positions that are the same at every step; others measure the sequence first."""
+"""Rotary embeddings with constant frequencies; other types depend on the sequence."""
 
 
-def _refuse_moving_rope(config: Mapping[str, Any]) -> None:
+def _refuse_variable_rope(config: Mapping[str, Any]) -> None:
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if not isinstance(rope, Mapping):
         raise ConfigError(f"rope_parameters are {rope!r:.80}; expected its keys and values")
     kind = rope.get("rope_type", rope.get("type"))
     if kind not in _ROPES:
-        raise ConfigError(f"rope_type is {kind!r}: laws are for one that keeps its frequencies")
-    turned = rope.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0))
-    if turned != 1.0:
-        raise ConfigError(f"partial_rotary_factor is {turned!r}: laws are for 1.0")
+        raise ConfigError(f"rope_type is {kind!r}: laws need constant frequencies")
+    rotated = rope.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0))
+    if rotated != 1.0:
+        raise ConfigError(f"partial_rotary_factor is {rotated!r}: laws are for 1.0")
 
 
 _LIKE_LLAMA = {
@@ -129,7 +131,7 @@ _LIKE_LLAMA = {
 _ENCODER = {
     name: _LIKE_LLAMA[name] for name in ("hidden", "intermediate", "layers", "heads", "vocabulary")
 }
-_SEER = {
+_VISION = {
     **{name: _ENCODER[name] for name in ("hidden", "intermediate", "layers", "heads")},
     "patch": "patch_size",
 }
@@ -226,7 +228,7 @@ _ALL = (
     ),
     Family(
         "vit",
-        {**_SEER, "vocabulary": "num_labels"},
+        {**_VISION, "vocabulary": "num_labels"},
         is_tied=None,
         linear=("q_proj", "k_proj", "v_proj", "o_proj", "fc1", "fc2"),
         head="ImageClassification",
@@ -243,11 +245,11 @@ _ALL = (
             "quantization_config": (None,),
         },
     ),
-    Family("torchvision-vit", _SEER, is_tied=None, linear=(), usual={}, head="", sees=True),
+    Family("torchvision-vit", _VISION, is_tied=None, linear=(), usual={}, head="", sees=True),
 )  # fmt: skip
 
 FAMILIES = {family.model_type: family for family in _ALL}
-"""By model_type."""
+"""Families by model_type."""
 
 
 def _vit(hidden: int, intermediate: int, layers: int, heads: int, patch: int) -> dict[str, Any]:
@@ -266,9 +268,9 @@ CLASSIFIERS: Mapping[str, Mapping[str, Any]] = {
     "vit_b_32": _vit(768, 3072, 12, 12, 32),
     "vit_l_16": _vit(1024, 4096, 24, 16, 16),
 }
-"""By torchvision's function, the sizes of what it makes, under the keys of transformers."""
+"""Sizes of torchvision's models under the keys of transformers, by torchvision's function."""
 
 
 def family_of(config: Mapping[str, Any]) -> Family | None:
-    """The family of a configuration; None for one that has no laws."""
+    """Return the family of a configuration, or None if it has no laws."""
     return FAMILIES.get(str(config.get("model_type")))

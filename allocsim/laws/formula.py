@@ -1,6 +1,6 @@
-"""Bytes of a request as a monomial.
+"""Formula of a request's bytes, as a monomial.
 
-Rule: exact whole numbers; what comes to a broken number of bytes is rounded up.
+Rule: the arithmetic is exact; a fraction of a byte is rounded up.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ __all__ = ["Formula"]
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """numerator / denominator times each of the variables, by their numbers in `VARIABLES`."""
+    """Product of numerator / denominator and variables, given by their indices in `VARIABLES`."""
 
     numerator: int
     denominator: int
     variables: tuple[int, ...]
 
     def at(self, values: Mapping[str, int]) -> int:
-        """The bytes where the variables have those values."""
+        """Return the bytes at the given values of the variables."""
         product = self.numerator
         for number in self.variables:
             product *= values[VARIABLES[number]]
@@ -30,7 +30,7 @@ class Formula:
 
     @property
     def text(self) -> str:
-        """As one writes it: 2 * batch * length * hidden."""
+        """Formula as text, such as "2 * batch * length * hidden"."""
         share = f" / {self.denominator}" if self.denominator != 1 else ""
         names: Sequence[str] = [VARIABLES[number] for number in self.variables]
         return " * ".join((str(self.numerator), *names)) + share

@@ -1,7 +1,7 @@
-"""The law of one program in one regime: its requests and frees in order, at any sizes.
+"""Law of one program in one regime: its requests and frees in order, at any size.
 
-Rule: only sizes and the number of layers change, the order never; where another regime begins,
-another law holds, or none.
+Rule: only sizes and the number of layers change, never the order. In another regime, another law or
+none applies.
 """
 
 from __future__ import annotations
@@ -20,17 +20,19 @@ from allocsim.laws.repeated import Repeated
 __all__ = ["EMPTY_CACHE", "FREE", "REQUEST", "Law", "Requests", "Rows", "requests_of"]
 
 REQUEST, FREE, EMPTY_CACHE = 0, 1, 2
-"""What a row does."""
+"""Kinds of rows."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Requests:
-    """A program at some sizes; row i is its row i.
+    """A program at given sizes, in columns with one element per row.
 
-    kind: REQUEST, FREE or EMPTY_CACHE.  block: the number of the block, by request.  size: bytes of
-    a request, 0 in other rows.  stack: of a request, its stack's number; -1 in other rows.
-    reset: the row at which the peaks are reset; -1 if they never are.
-    stretches: the rows at which stretches begin that are nearly alike, and the end of the last.
+    kind: REQUEST, FREE or EMPTY_CACHE.
+    block: index of the request that allocated the row's block.
+    size: bytes of a request, 0 in other rows.
+    stack: index of a request's stack, -1 in other rows.
+    reset: row at which the peaks are reset, or -1.
+    stretches: first rows of successive parts that are nearly alike, and the end of the last part.
     """
 
     kind: NDArray[np.uint8]
@@ -41,8 +43,10 @@ class Requests:
     stretches: tuple[int, ...] = ()
 
     def with_the_making(self) -> Requests:
-        """The same program where nothing that the making of the model left is given back, and its
-        peaks count: both follow the making, and neither is a request."""
+        """Return the same program without release and reset after the model is built.
+
+        The memory that building the model freed then stays reserved, and its peaks count.
+        """
         kept = self.kind != EMPTY_CACHE
         n_before = np.concatenate(([0], np.cumsum(kept)))
         stretches = tuple(n_before[list(self.stretches)].tolist())
@@ -58,33 +62,41 @@ class Requests:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
-    """A stretch of a program at some sizes; each column has a row for each.
+    """Part of a program at given sizes, in columns with one element per row.
 
-    row: of the law.  kind, kin: its own.  value: of a request its bytes, of a free how many younger
-    blocks of its kin there are.
+    row: index of the row in the law.
+    kind: kind of the row.
+    group: group of the row's block: the stack that requested it.
+    value: bytes of a request; for a free, the number of younger live blocks in its group.
     """
 
     row: NDArray[np.int64]
     kind: NDArray[np.uint8]
-    kin: NDArray[np.int64]
+    group: NDArray[np.int64]
     value: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Law:
-    """A program with one copy of each part, of `layers` layers; each column has a row for each.
+    """A program with one copy of each repeated part, in columns with one element per row.
 
-    kind: what the row does.  kin: of a request, its stack's number; of a free, its block's.
-    number: of a request, which of `formulas` its bytes are; of a free, how many younger blocks of
-    its kin there are.  by_copy, by_copies: how that number of a free, and the bytes of a request,
-    grow with each copy and with the number of copies.
-    parts: see `Repeated`.  reset: the row at which the peaks are reset.
-    proofs: recordings that came out row by row and were not used for the formulas.
+    kind: kind of the row.
+    group: group of the row's block: the index of the stack that requested it.
+    number: for a request, the index of its formula; for a free, the number of younger live blocks
+        in its group.
+    by_copy, by_copies: growth of a free's number, or a request's bytes, per earlier copy and per
+        additional copy.
+    parts: see `Repeated`.
+    formulas: formulas of the requests' bytes.
+    layers: layers of the program.
+    reset: row at which the peaks are reset.
+    proofs: number of recordings that the law reproduced row by row and that were not used to derive
+        it.
     period: layers of a copy.
     """
 
     kind: NDArray[np.uint8]
-    kin: NDArray[np.int64]
+    group: NDArray[np.int64]
     number: NDArray[np.int64]
     by_copy: NDArray[np.int64]
     by_copies: NDArray[np.int64]
@@ -96,20 +108,20 @@ class Law:
     period: int = 1
 
     def requests(self, variables: Mapping[str, int], layers: int) -> Requests:
-        """The program at these variables, with the errors of `rows` and `requests_of`."""
+        """Return the program at these variables, with the errors of `rows` and `requests_of`."""
         rows = self.rows(variables, layers)
         reset = int(np.flatnonzero(rows.row == self.reset)[0])
         return requests_of([rows], [""], reset, layers)
 
     def n_rows(self, layers: int) -> int:
-        """How many rows it has."""
+        """Return the number of rows for `layers` layers."""
         more = sum(stop - start for start, stop in self.parts)
         return len(self.kind) + more * ((layers - self.layers) // self.period)
 
     def rows(self, variables: Mapping[str, int], layers: int) -> Rows:
-        """Its rows at these variables, whose blocks are not looked up.
+        """Return the rows at these variables, without resolving the blocks.
 
-        Raises ConfigError for fewer layers than it was recorded with, and for a part of a period.
+        Raises ConfigError for fewer layers than were recorded, and for an incomplete period.
         """
         least = self.layers - self.period
         if layers < least:
@@ -126,14 +138,15 @@ class Law:
             is_request,
             is_free,
             is_free,
-            self.kin,
+            self.group,
             value,
             self.by_copy,
             self.by_copies,
             self.parts,
         )
+        # Blocks are resolved once for the whole program, in `requests_of`.
         row, value = repeated.rows_with(copies)
-        return Rows(row, self.kind[row], self.kin[row], value)
+        return Rows(row, self.kind[row], self.group[row], value)
 
 
 def requests_of(
@@ -143,30 +156,33 @@ def requests_of(
     layers: int,
     cuts: tuple[int, ...] = (),
 ) -> Requests:
-    """The program that rows are, stretch after stretch.
+    """Return the program that consists of the given parts, in order.
 
-    names: by stretch; those of one name have the same rows but for the bytes of requests.
-    reset, cuts: the reset and the stretches of `Requests`.
-    Raises ConfigError where parts follow no law.
+    names: name of each part; parts of the same name differ only in the bytes of requests.
+    reset, cuts: `reset` and `stretches` of the result.
+
+    Raises ConfigError if a free has no matching block.
     """
     alive, links, blocks = Alive(), dict[str, Links](), list[NDArray[np.int64]]()
     for name, rows in zip(names, stretches, strict=True):
         if name not in links:
             is_request, is_free = rows.kind == REQUEST, rows.kind == FREE
-            links[name] = links_of(is_request, is_free, rows.kin, rows.value)
+            links[name] = links_of(is_request, is_free, rows.group, rows.value)
         try:
             blocks.append(alive.blocks(links[name]))
         except LookupError:
-            raise ConfigError(f"{layers} layers: no law says which block is freed") from None
-    kind, kin, value = (
+            raise ConfigError(
+                f"{layers} layers: the law frees a block that does not exist"
+            ) from None
+    kind, group, value = (
         np.concatenate([getattr(rows, column) for rows in stretches])
-        for column in ("kind", "kin", "value")
+        for column in ("kind", "group", "value")
     )
     return Requests(
         kind=kind,
         block=np.concatenate(blocks),
         size=np.where(kind == REQUEST, value, 0),
-        stack=np.where(kind == REQUEST, kin, -1),
+        stack=np.where(kind == REQUEST, group, -1),
         reset=reset,
         stretches=cuts,
     )

@@ -1,7 +1,7 @@
-"""Releases of transformers: which laws are meant by a version of it.
+"""Releases of transformers for which there are laws.
 
-Rule: a release from which on some program makes other requests than before is a row; a program's
-laws are those of the last row, not later than the release that is meant, that has a file for it.
+Rule: `TRANSFORMERS` has a row for each release that changes a program's requests. The laws of a
+program are those of the last row that has a file for it and is not later than the intended release.
 """
 
 from __future__ import annotations
@@ -13,12 +13,15 @@ from allocsim.errors import ConfigError
 __all__ = ["TRANSFORMERS", "installed_transformers", "numbers_of", "transformers_release"]
 
 TRANSFORMERS = ("5.23", "5.24")
-"""The first is that of `traces/fit/truth.jsonl`.  5.24 keeps the values of a cache in their own
-dtype under autocast, and builds the masks of one sequence, packed or not, in another order."""
+"""Releases with laws. The first is that of `traces/fit/truth.jsonl`.
+
+Under autocast, 5.24 keeps the values of a cache in their own dtype, and it builds the masks of a
+single sequence, packed or not, in another order.
+"""
 
 
 def installed_transformers() -> str | None:
-    """The version that this Python would import; None where it has none."""
+    """Return the version of transformers in this Python, or None."""
     try:
         return version("transformers")
     except PackageNotFoundError:
@@ -26,11 +29,10 @@ def installed_transformers() -> str | None:
 
 
 def transformers_release(meant: str | None = None) -> str:
-    """The row of `TRANSFORMERS` for a version, as "5.24.1" (default: the one installed, else the
-    first row).
+    """Return the row of `TRANSFORMERS` for a version such as "5.24.1".
 
-    Before the first row it is the first, which `fit` says.  Raises ConfigError for what is no
-    version.
+    The default is the installed version, else the first row. Versions before the first row use the
+    first row, which `fit` notes. Raises ConfigError for text that is not a version.
     """
     text = installed_transformers() or TRANSFORMERS[0] if meant is None else meant
     upto = [each for each in TRANSFORMERS if numbers_of(each) <= numbers_of(text)]
@@ -38,9 +40,11 @@ def transformers_release(meant: str | None = None) -> str:
 
 
 def numbers_of(text: str) -> tuple[int, int]:
-    """The first two numbers of a version.  Raises ConfigError for what is none."""
+    """Return the first two numbers of a version. Raises ConfigError for any other text."""
     major, _, rest = text.partition(".")
     minor = rest.partition(".")[0]
     if not (major.isdecimal() and minor.isdecimal()):
-        raise ConfigError(f"{text!r} is no version of transformers; expected one as 5.24")
+        raise ConfigError(
+            f"{text!r} is not a version of transformers; expected a version such as 5.24"
+        )
     return int(major), int(minor)

@@ -1,8 +1,8 @@
-"""Which block each free of a stretch gives back, found once for all places where it stands.
+"""Blocks that the frees of a program part release, resolved once for all its occurrences.
 
-Rule: a free names the kin of its block, those that the same stack requested, and how many younger
-ones there are.  So within a stretch it means the same request wherever the stretch stands, or else
-a block from before it, told by how many of its kin were younger when the stretch began.
+Rule: a free names the group of its block (blocks requested from the same stack) and the number of
+younger live blocks in it. So it means either the same request at every occurrence of the part, or a
+block from before the part, given by the number of younger blocks in its group when the part began.
 """
 
 from __future__ import annotations
@@ -17,17 +17,20 @@ from numpy.typing import NDArray
 __all__ = ["Alive", "Links", "links_of"]
 
 _NONE = 1 << 62
-"""The depth of no block."""
+"""Depth that no block has."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Links:
-    """The blocks of a stretch.
+    """Blocks of a program part.
 
-    block: by row, the block by request of the stretch; 0 in rows that mean none of them.
-    is_own: by row, whether it does.  older: the rows that free blocks that were there before, each
-    with the kin and how many of it were younger before the stretch.
-    left: by kin, the requests whose blocks it leaves.  n_requests: how many it makes.
+    block: for each row, index of its block among the part's requests, 0 if the row has none of
+        them.
+    is_own: for each row, whether it has a block of the part.
+    older: rows that free earlier blocks, each with the group and the number of younger blocks in it
+        before the part.
+    left: requests whose blocks stay allocated, by group.
+    n_requests: number of requests.
     """
 
     block: NDArray[np.int64]
@@ -40,54 +43,60 @@ class Links:
 def links_of(
     is_request: NDArray[np.bool_],
     is_free: NDArray[np.bool_],
-    kin: NDArray[np.int64],
+    group: NDArray[np.int64],
     value: NDArray[np.int64],
 ) -> Links:
-    """The links of a stretch; value: of a free, how many younger blocks of its kin there are."""
+    """Return the links of a part.
+
+    value: for a free, the number of younger live blocks in its group.
+    """
     own: defaultdict[int, list[int]] = defaultdict(list)
-    gone: defaultdict[int, list[int]] = defaultdict(list)
-    block, is_own = np.zeros(len(kin), dtype=np.int64), np.zeros(len(kin), dtype=bool)
+    freed: defaultdict[int, list[int]] = defaultdict(list)
+    block, is_own = np.zeros(len(group), dtype=np.int64), np.zeros(len(group), dtype=bool)
     older, count = [], 0
-    columns = (is_request, is_free, kin, value)
-    for i, (asks, frees, of, younger) in enumerate(
+    columns = (is_request, is_free, group, value)
+    for i, (requests, frees, of, younger) in enumerate(
         zip(*(column.tolist() for column in columns), strict=True)
     ):
-        if asks:
+        if requests:
             block[i], is_own[i] = count, True
             own[of].append(count)
             count += 1
         elif frees and 0 <= younger < len(own[of]):
+            # The block was requested within the part, so the link holds at every occurrence.
             block[i], is_own[i] = own[of].pop(-1 - younger), True
         elif frees:
             depth = younger - len(own[of]) if younger >= 0 else _NONE
-            for each in gone[of]:  # in their order: those above are not there any more
+            # Shift the depth by the earlier blocks above it that this part has freed, ascending.
+            for each in freed[of]:
                 depth += each <= depth
-            gone[of] = sorted((*gone[of], depth))
+            freed[of] = sorted((*freed[of], depth))
             older.append((i, of, depth))
     return Links(block, is_own, tuple(older), dict(own), count)
 
 
 class Alive:
-    """The blocks that are there, by kin, as stretches come and go."""
+    """Live blocks, by group, while the parts of a program follow each other."""
 
     def __init__(self) -> None:
         self._of: defaultdict[int, list[int]] = defaultdict(list)
         self._count = 0
 
     def blocks(self, links: Links) -> NDArray[np.int64]:
-        """By row of a stretch that comes next, the number of its block, by request.
+        """Return the block of each row of the next part, as the index of its request.
 
-        A free that means no block that is there is a LookupError, with the number of its row.
+        Raises LookupError with the number of the row if a free means a block that does not exist.
         """
         found = np.where(links.is_own, self._count + links.block, 0)
-        for row, kin, depth in links.older:
-            if not 0 <= depth < len(self._of[kin]):
+        for row, group, depth in links.older:
+            if not 0 <= depth < len(self._of[group]):
                 raise LookupError(row)
-            found[row] = self._of[kin][-1 - depth]
-        gone = {(kin, depth) for _, kin, depth in links.older}
-        for kin, depth in sorted(gone, reverse=True):  # what is deeper moves none of the others
-            del self._of[kin][-1 - depth]
-        for kin, left in links.left.items():
-            self._of[kin] += [self._count + each for each in left]
+            found[row] = self._of[group][-1 - depth]
+        freed = {(group, depth) for _, group, depth in links.older}
+        # Deeper blocks first: their removal does not change the depth of the others.
+        for group, depth in sorted(freed, reverse=True):
+            del self._of[group][-1 - depth]
+        for group, left in links.left.items():
+            self._of[group] += [self._count + each for each in left]
         self._count += links.n_requests
         return found

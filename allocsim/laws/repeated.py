@@ -1,8 +1,8 @@
-"""Requests and frees of a program, with parts of it that come as often as a number says.
+"""Program whose requests and frees contain parts that repeat a given number of times.
 
-Rule: a row of a part stands for one in each of its copies.  A row's value, of a request its bytes,
-of a free how many younger blocks of its kin there are to the one that is freed, is
-p + q·copy + r·copies; so no row names a block, and a copy more changes none of the others.
+Rule: a row of a part stands for one row in each copy. The value of a row is p + q·copy + r·copies;
+it is the bytes of a request or, for a free, the number of younger live blocks in the group of the
+block that is freed. So no row names a block, and an additional copy changes no other row.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from allocsim.errors import ConfigError
 __all__ = ["BEFORE", "MOST_ROWS", "Repeated", "Unrolled", "blocks_of", "refuse_too_long"]
 
 BEFORE = -1
-"""The kin of the blocks that were there before the program."""
+"""Group of the blocks that exist before the program."""
 
 MOST_ROWS = 1 << 23
-"""Of a program: some minutes and gigabytes."""
+"""Most rows of a program: some minutes and gigabytes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Unrolled:
-    """A program with a number of copies; row i is its row i.
+    """A program with a number of copies, in columns with one element per row.
 
-    row: of the program with one copy, which it is.
-    value: bytes of a request, younger blocks of a free.
-    block: the number of the block that it requests or frees, by request; below 0 those that were
-        there before, 0 in other rows.
+    row: index of the row in the program with one copy.
+    value: bytes of a request, number of younger blocks of a free.
+    block: index of the request that allocated the row's block; negative for blocks from before the
+        program, 0 in other rows.
     """
 
     row: NDArray[np.int64]
@@ -42,20 +42,20 @@ class Unrolled:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Repeated:
-    """A program with one copy of each part; its columns have a row for each of its rows.
+    """A program with one copy of each part, in columns with one element per row.
 
-    is_request, is_free, is_end: what a row does; a free that is asked for and completes later is no
-        end of its block before that.
-    kin: of a request, a number that it shares with those like it; of a free that of its block.
-    value, by_copy, by_copies: see the rule.
-    parts: first row and the row after the last of each part, in the order of the program.
-    n_before: blocks that were there before the program.
+    is_request, is_free, is_end: kind of the row; a free that completes later does not end its block
+        at once.
+    group: number that a request shares with similar requests; for a free, the group of its block.
+    value, by_copy, by_copies: p, q and r of the module's rule.
+    parts: first row of each part and the row after its last, in order.
+    n_before: number of blocks that exist before the program.
     """
 
     is_request: NDArray[np.bool_]
     is_free: NDArray[np.bool_]
     is_end: NDArray[np.bool_]
-    kin: NDArray[np.int64]
+    group: NDArray[np.int64]
     value: NDArray[np.int64]
     by_copy: NDArray[np.int64]
     by_copies: NDArray[np.int64]
@@ -63,21 +63,21 @@ class Repeated:
     n_before: int = 0
 
     def with_copies(self, copies: int) -> Unrolled:
-        """The program with so many copies of each part, 0 or more.
+        """Return the program with `copies` copies of each part, 0 or more.
 
-        Raises ConfigError if it is too long.  A free that means no block that is there is a
-        LookupError, with its row.
+        Raises ConfigError if it is too long, and LookupError with the row if a free means a block
+        that does not exist.
         """
         row, value = self.rows_with(copies)
         flags = self.is_request[row], self.is_free[row], self.is_end[row]
         try:
-            block = blocks_of(*flags, self.kin[row], value, self.n_before)
+            block = blocks_of(*flags, self.group[row], value, self.n_before)
         except LookupError as error:
             raise LookupError(int(row[error.args[0]])) from None
         return Unrolled(row, value, block)
 
     def rows_with(self, copies: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """`row` and `value` of the program with so many copies, whose blocks are not looked up.
+        """Return `row` and `value` of the program with `copies` copies, without resolving blocks.
 
         Raises ConfigError if it is too long.
         """
@@ -85,7 +85,7 @@ class Repeated:
         return row, self.value[row] + self.by_copies[row] * (copies - 1) + self.by_copy[row] * copy
 
     def _rows(self, copies: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The rows in the order of the program, and how many copies came before."""
+        """Return the rows in order, and for each the number of earlier copies."""
         n, more = len(self.value), sum(stop - start for start, stop in self.parts)
         refuse_too_long(n + more * (copies - 1))
         rows, counts, last = [], [], 0
@@ -105,7 +105,7 @@ class Repeated:
 
 
 def refuse_too_long(rows: int) -> None:
-    """Raises ConfigError for a program of so many rows, if they are more than `MOST_ROWS`."""
+    """Raise ConfigError if a program of `rows` rows has more than `MOST_ROWS`."""
     if rows > MOST_ROWS:
         raise ConfigError(
             f"{rows:,} steps are more than can be replayed; expected {MOST_ROWS:,} or fewer"
@@ -116,31 +116,31 @@ def blocks_of(  # noqa: PLR0917  (columns)
     is_request: NDArray[np.bool_],
     is_free: NDArray[np.bool_],
     is_end: NDArray[np.bool_],
-    kin: NDArray[np.int64],
+    group: NDArray[np.int64],
     value: NDArray[np.int64],
     n_before: int = 0,
 ) -> NDArray[np.int64]:
-    """By row, the block that it requests or frees, as `Unrolled.block`.
+    """Return the block that each row requests or frees, as `Unrolled.block`.
 
-    The arguments are those of `Repeated`, a row for each row of the program.
-    A free that means no block that is there is a LookupError, with the number of its row.
+    The arguments are those of `Repeated`, with one element per row of the program. Raises
+    LookupError with the number of the row if a free means a block that does not exist.
     """
     alive: defaultdict[int, list[int]] = defaultdict(list)
     alive[BEFORE] = list(range(-n_before, 0))
-    found, count = np.zeros(len(kin), dtype=np.int64), 0
-    columns = (is_request, is_free, is_end, kin, value)
-    for i, (asks, frees, ends, by, younger) in enumerate(
+    found, count = np.zeros(len(group), dtype=np.int64), 0
+    columns = (is_request, is_free, is_end, group, value)
+    for i, (requests, frees, ends, by, younger) in enumerate(
         zip(*(column.tolist() for column in columns), strict=True)
     ):
-        if asks:
+        if requests:
             found[i] = count
             alive[by].append(count)
             count += 1
         elif frees:
-            like = alive[by]
-            if not 0 <= younger < len(like):
+            same_group = alive[by]
+            if not 0 <= younger < len(same_group):
                 raise LookupError(i)
-            found[i] = like[-1 - younger]
+            found[i] = same_group[-1 - younger]
             if ends:
-                del like[-1 - younger]
+                del same_group[-1 - younger]
     return found

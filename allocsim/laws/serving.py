@@ -1,8 +1,8 @@
-"""A program that serves, put together from the laws of its stretches.
+"""A serving program, composed of the laws of its parts.
 
-Rule: every request to the model is a prompt and steps of one token each; what a step requests
-depends on the tokens that the cache holds by then and on nothing else that came before.  So a step
-has a law of its own, in regimes of its own, and any number of them makes the program.
+Rule: every request to the model is a prompt and steps of one token each. The requests of a step
+depend only on the number of tokens in the cache. So a step has its own law and regimes, and a
+program has any number of steps.
 """
 
 from __future__ import annotations
@@ -20,28 +20,32 @@ from allocsim.laws.variables import Sizes, prompt_regime, step_regime, variables
 __all__ = ["AFTER", "BETWEEN", "END", "MAKE", "START", "STEP", "Serving"]
 
 MAKE, END = "make", "end"
-"""Stretches by kind of positions: the model, up to where the peaks are reset; what is let go at
-last."""
+"""Kinds of parts by type of positions: model creation up to the reset of the peaks; final frees."""
 
 START, BETWEEN = "start", "between"
-"""Stretches by regime of the prompt: the first one; what is let go of a request and the next one's
-prompt."""
+"""Kinds of parts by regime of the prompt.
+
+start: first prompt.
+between: frees of a request, and the prompt of the next.
+"""
 
 STEP, AFTER = "step", "after"
-"""Stretches by regime of a step: up to its token; what is let go before the next."""
+"""Kinds of parts by regime of a step: the step up to its token; frees before the next step."""
 
 _FEWEST_ROWS = 80
-"""Of a step, whatever the model: far too many steps are refused before they are listed."""
+"""Least rows of a step of any model, to refuse too many steps before listing them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """What is served.
+    """A serving workload.
 
-    sizes: of the model and the work, `length` that of the prompt.  is_fused: whether attention is
-    FlashAttention's, which splits keys.  decode: steps of a request.  requests: one by one.
-    positions: how the model is told them, which decides what making it requests.
-    is_eager: whether attention is no kernel of its own.
+    sizes: sizes of model and work; `length` is that of the prompt.
+    is_fused: whether attention is FlashAttention, which may split keys.
+    decode: steps of a request.
+    requests: number of requests, served one after another.
+    positions: scaling of rotary positions, which affects the model's creation.
+    is_eager: whether attention is eager, without a fused kernel.
     """
 
     sizes: Sizes
@@ -54,10 +58,11 @@ class Serving:
 
     @property
     def names(self) -> list[tuple[str, int]]:
-        """The stretches in their order, each with the tokens that its attention is over.
+        """Names of the parts in order, each with the number of tokens that attention covers.
 
         Raises ConfigError for too many steps.
         """
+        # Listing the parts of an enormous request would itself take too long.
         refuse_too_long(self.requests * self.decode * _FEWEST_ROWS)
         prompt = self.sizes["length"]
         attention = {"is_fused": self.is_fused, "is_eager": self.is_eager}
@@ -67,6 +72,7 @@ class Serving:
             sizes = {**self.sizes, "length": cached}
             regime = step_regime(sizes, self.card, **attention)
             steps += [(f"{STEP}.{regime}", cached), (f"{AFTER}.{regime}", cached)]
+        # After the last token no further token frees its temporaries.
         del steps[-1]
         found = [(f"{MAKE}.{self.positions}", prompt), (f"{START}.{before}", prompt), *steps]
         for _ in range(1, self.requests):
@@ -74,9 +80,10 @@ class Serving:
         return [*found, (f"{END}.{self.positions}", prompt)]
 
     def program(self, laws: Mapping[str, Law], layers: int) -> Requests:
-        """The program by the laws of its stretches.
+        """Return the program that the laws of its parts make.
 
-        Raises ConfigError for too many steps and as `Law.rows`, KeyError for a law that is missing.
+        Raises ConfigError for too many steps and as `Law.rows` does, and KeyError for a missing
+        law.
         """
         names = self.names
         refuse_too_long(sum(laws[name].n_rows(layers) for name, _ in names))
@@ -89,7 +96,7 @@ class Serving:
         )
 
     def variables(self, name: tuple[str, int]) -> dict[str, int]:
-        """What the requests of a stretch depend on."""
+        """Return the variables of a part's requests."""
         stretch, length = name
         is_step = stretch.startswith((STEP, AFTER))
         return variables_of({**self.sizes, "length": length}, self.card, is_step=is_step)

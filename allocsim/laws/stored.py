@@ -1,11 +1,11 @@
-"""Laws in files of the package: one for each program of a family, a law for each regime.
+"""Files of laws in the package: one file per program of a family, one law per regime.
 
-A folder has those of a release of transformers (`library.py`); a program that asks no otherwise
-than in the release before has no file there.
+Each folder belongs to a release of transformers (`library.py`). It has no file for a program whose
+requests are the same as in the release before.
 
-Rule: plain columns, read without running anything; a file of another format is refused.  A column
-holds the rows of every regime, one after the other: the regimes of a program are nearly alike, and
-what is alike packs well when it lies together.
+Rule: files have plain columns and are read without running code; a file of another format is
+refused. A column holds the rows of all regimes one after another, because the regimes of a program
+are similar and compress well together.
 """
 
 from __future__ import annotations
@@ -32,15 +32,20 @@ __all__ = ["DATA", "Laws", "find_laws", "known_laws", "write_laws"]
 DATA = Path(__file__).parent / "data"
 
 _FORMAT = 2
-_PER_ROW = ("kind", "kin", "number", "by_copy", "by_copies")
+_PER_ROW = {
+    **{"kind": "kind", "group": "kin", "number": "number"},
+    **{"by_copy": "by_copy", "by_copies": "by_copies"},
+}
+"""Name in the file of each column of a law that has one element per row."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Laws:
-    """The laws of one program, by regime.
+    """Laws of one program, by regime.
 
-    torch_version: the release that ran it.  transformers: the row of `TRANSFORMERS` that they are
-    for.  stacks: what kins number.
+    torch_version: release of PyTorch that ran the program.
+    transformers: row of `TRANSFORMERS`.
+    stacks: stacks of the requests; groups of blocks are indices into it.
     """
 
     name: str
@@ -51,12 +56,12 @@ class Laws:
 
 
 def known_laws() -> tuple[str, ...]:
-    """The names of the programs that there are laws for."""
+    """Return the names of the programs with laws."""
     return tuple(sorted({path.stem for path in DATA.glob("*/*.npz")}))
 
 
 def find_laws(name: str, transformers: str = TRANSFORMERS[0]) -> Laws | None:
-    """The laws of the program `name`, in a release of `TRANSFORMERS`; None if there are none."""
+    """Return the laws of a program in a release of `TRANSFORMERS`, or None if there are none."""
     upto = TRANSFORMERS[: TRANSFORMERS.index(transformers) + 1]
     paths = [_folder(each) / f"{name}.npz" for each in reversed(upto)]
     path = next((each for each in paths if each.is_file()), None)
@@ -67,7 +72,7 @@ def find_laws(name: str, transformers: str = TRANSFORMERS[0]) -> Laws | None:
             raise ConfigError(f"{path} has format {int(file['format'])}; expected {_FORMAT}")
         columns = {column: file[column] for column in file.files}
     if not str(columns["regimes"]):
-        return None  # those of the release before were refuted, and none took their place
+        return None  # the laws of the release before do not hold, and there are no new ones
     torch_version = str(columns["torch_version"])
     return Laws(name, torch_version, transformers, _stacks(columns), _by_regime(columns))
 
@@ -77,7 +82,10 @@ def _folder(transformers: str) -> Path:
 
 
 def write_laws(laws: Laws) -> Path:
-    """Write the file of one program; where it is.  One without laws says that there are none."""
+    """Write the file of one program and return its path.
+
+    A file without laws states that the program has none.
+    """
     found = list(laws.by_regime.values())
     formulas = [formula for law in found for formula in law.formulas]
     columns: dict[str, NDArray[np.generic]] = {
@@ -99,24 +107,24 @@ def write_laws(laws: Laws) -> Path:
         "n_parts": np.array([2 * len(law.parts) for law in found]),
         "n_formulas": np.array([len(law.formulas) for law in found]),
     }
-    for name in _PER_ROW:
-        rows = [getattr(law, name) for law in found]
+    for field, name in _PER_ROW.items():
+        rows = [getattr(law, field) for law in found]
         columns[name] = _narrow(np.concatenate(rows) if rows else [])
     folder = _folder(laws.transformers)
     folder.mkdir(exist_ok=True)
     path = folder / f"{laws.name}.npz"
-    # NumPy's own writer packs a sixth less.
+    # NumPy's own writer compresses less; the files would be a sixth larger.
     with ZipFile(path, "w") as file:
         for name, column in columns.items():
             part = BytesIO()
             write_array(part, column, allow_pickle=False)
-            # A part without a time, so that equal laws make equal files.
+            # An entry without a time, so that equal laws make equal files.
             file.writestr(ZipInfo(f"{name}.npy"), part.getvalue(), ZIP_DEFLATED, compresslevel=9)
     return path
 
 
 def _narrow(numbers: ArrayLike) -> NDArray[np.generic]:
-    """The column in the narrowest whole numbers that hold it."""
+    """Return the column in the narrowest integer type that holds it."""
     column: NDArray[np.generic] = np.asarray(numbers, dtype=np.int64)
     for dtype in (np.int8, np.int16, np.int32):
         narrow = column.astype(dtype)
@@ -126,9 +134,9 @@ def _narrow(numbers: ArrayLike) -> NDArray[np.generic]:
 
 
 def _by_regime(columns: Mapping[str, NDArray[np.generic]]) -> dict[str, Law]:
-    """The laws of a file, out of columns that each holds the rows of all of them."""
+    """Return the laws of a file, whose columns hold the rows of all laws."""
     formulas = _formulas(columns)
-    rows = {name: _cut(columns[name], columns["n_rows"]) for name in _PER_ROW}
+    rows = {field: _cut(columns[name], columns["n_rows"]) for field, name in _PER_ROW.items()}
     parts = _cut(columns["parts"], columns["n_parts"])
     ends = np.cumsum(columns["n_formulas"]).tolist()
     found = {}
@@ -136,7 +144,7 @@ def _by_regime(columns: Mapping[str, NDArray[np.generic]]) -> dict[str, Law]:
         layers, reset, proofs, period = columns["about"][i].tolist()
         found[regime] = Law(
             kind=rows["kind"][i].astype(np.uint8),
-            kin=rows["kin"][i].astype(np.int64),
+            group=rows["group"][i].astype(np.int64),
             number=rows["number"][i].astype(np.int64),
             by_copy=rows["by_copy"][i].astype(np.int64),
             by_copies=rows["by_copies"][i].astype(np.int64),
@@ -151,7 +159,7 @@ def _by_regime(columns: Mapping[str, NDArray[np.generic]]) -> dict[str, Law]:
 
 
 def _formulas(columns: Mapping[str, NDArray[np.generic]]) -> list[Formula]:
-    """The monomials of all laws of a file, one after the other."""
+    """Return the formulas of all laws of a file, one after another."""
     numbers = [VARIABLES.index(name) for name in str(columns["variables"]).split()]
     factors = [each.tolist() for each in _cut(columns["factors"], columns["n_factors"])]
     shares = columns["shares"].reshape(-1, 2).tolist()
@@ -162,7 +170,7 @@ def _formulas(columns: Mapping[str, NDArray[np.generic]]) -> list[Formula]:
 
 
 def _cut(column: NDArray[np.generic], counts: NDArray[np.generic]) -> list[NDArray[np.generic]]:
-    """A column in stretches of so many rows each."""
+    """Split a column into parts with the given numbers of rows."""
     return np.split(column, np.cumsum(counts)[:-1])
 
 

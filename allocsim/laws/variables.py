@@ -1,11 +1,10 @@
-"""What the bytes of a request are a product of: the sizes of a model at work, and what kernels make
-of them.
+"""Variables of the formulas: sizes of a model at work, and sizes that kernels derive from them.
 
-Rule: a variable is a whole number that the sizes and the card tell, and every rounding up that a
-kernel does is a variable of its own; so a request is a monomial in variables, or has no law.
-The regime says which way through the kernels is taken: requests of two regimes have other orders.
+Rule: a variable is a whole number that follows from the sizes and the card, and every rounding up
+in a kernel is a separate variable. So a request is a monomial in variables, or has no law. The
+regime names the kernels that run: the order of requests differs between regimes.
 
-Sources: PyTorch and FlashAttention-2 as they ran; each threshold was found by halving, between the
+Sources: PyTorch and FlashAttention-2 as they ran; each threshold was found by bisection between the
 two sizes named beside it.
 """
 
@@ -37,9 +36,10 @@ SIZES = (
     *("hidden", "intermediate", "heads", "kv_heads", "head_dim", "vocabulary"),
     *("batch", "length", "lora", "positions", "experts", "chosen", "patch"),
 )
-"""The sizes that a request may depend on; `layers` says how often parts come.
+"""Sizes on which a request may depend; `layers` gives the number of copies of repeated parts.
 
-length: tokens of a sequence, an image's class among them.  patch: pixels of a patch's side.
+length: tokens of a sequence, including an image's class token.
+patch: pixels of a patch's side.
 """
 
 COLUMNS = {
@@ -52,13 +52,16 @@ COLUMNS = {
     "vocabulary_in_twos": (1, ("vocabulary",)),
     "vocabulary_in_ones": (1, ("vocabulary",)),
 }
-"""How wide the tensors are whose columns are summed over the tokens: a number times sizes."""
+"""Width of the tensors whose columns are summed over the tokens: a factor times sizes."""
 
 _ROWS_OF_A_BLOCK = {"vocabulary_in_twos": 8, "vocabulary_in_ones": 16}
-"""Rows of threads in a block that sums columns, each thread four of them: 4, of 32 threads; 8 where
-four do not divide the columns and a thread sums two, 16 where it sums one."""
+"""Rows of threads in a block that sums columns, if not 4.
+
+With 4 rows, of 32 threads each, a thread sums four columns. If four do not divide the columns,
+there are 8 rows and a thread sums two columns, or 16 rows and it sums one.
+"""
 _BY_ROWS = {4: "fours", 8: "twos", 16: "ones"}
-"""How many columns a thread sums."""
+"""Name of the number of columns that a thread sums, by rows of threads."""
 
 
 VARIABLES = (
@@ -81,31 +84,36 @@ VARIABLES = (
     "choice_parts",
     *FACTORED,
 )
-"""By number, as formulas name them."""
+"""Names of the variables, in the order of their indices in formulas."""
 
 _SORTED_ABOVE = 3072
-"""Tokens (3,072 | 3,073) from which on the gradient of an embedding sorts its indices."""
+"""Tokens (3,072 | 3,073) above which the gradient of an embedding sorts its indices."""
 
 _HEADS_SERVED = (64, 96, 128)
-"""Sizes of a head that were recorded serving; sums of others are rounded up, or blocks smaller."""
+"""Sizes of a head that were recorded in serving.
+
+Other sizes have rounded sums or smaller blocks.
+"""
 
 _HEADS_SERVED_EAGERLY = (*_HEADS_SERVED, 192, 256)
-"""And with eager attention, which rounds none."""
+"""Sizes of a head with eager attention, which rounds none of them."""
 _SORTED_BY_ONE_BLOCK = 2304
 """Indices (2,304 | 2,305) up to which a radix sort has no temporary storage."""
 
 _NORMED_IN_PARTS_ABOVE = 65_536
-"""Tokens (12,336 | 100,480) from which on the gradients of a LayerNorm are summed in parts, by the
-condition in PyTorch's kernel; RMSNorm, as written in transformers, has none."""
+"""Tokens (12,336 | 100,480) above which the gradients of a LayerNorm are summed in parts.
+
+The value is that of the condition in PyTorch's kernel. RMSNorm in transformers has no such kernel.
+"""
 
 _CHECKED = 8192
-"""Numbers that a block checks for one that is true, with as many blocks as fill the card."""
+"""Elements per block of a bounds check; at most as many blocks run as fill the card."""
 
-_SORTED_BY_ITSELF = 4096
-"""Indices (4,096 | 4,097) up to which torch.sort has a kernel that needs no storage."""
+_SORTED_WITHOUT_STORAGE = 4096
+"""Indices (4,096 | 4,097) up to which torch.sort has a kernel without temporary storage."""
 
 _TYPES = 2
-"""Of BERT's tokens."""
+"""Token types of BERT."""
 
 _WORKSPACE = 8_519_680
 _WORKSPACE_SINCE_HOPPER = 32 << 20
@@ -113,9 +121,10 @@ _HOPPER = 9
 
 
 def variables_of(sizes: Sizes, card: Card, *, is_step: bool = False) -> dict[str, int]:
-    """By name, every variable; a size that the family has not is 0.
+    """Return all variables by name; a size that the family does not have is 0.
 
-    is_step: of serving, a step of one token; `length` is what its cache holds then.
+    is_step: whether the program part is a serving step of one token; `length` is then the number of
+    tokens in the cache.
     """
     known = {name: sizes.get(name, 0) for name in SIZES}
     length, tokens = sizes["length"], sizes["batch"] * sizes["length"]
@@ -134,9 +143,9 @@ def variables_of(sizes: Sizes, card: Card, *, is_step: bool = False) -> dict[str
         "choice_parts": _choice_parts(known, card),
         "gradient_workspace": _gradient_workspace(length, known["head_dim"], is_fp32=True),
         "gradient_workspace_16_bit": _gradient_workspace(length, known["head_dim"], is_fp32=False),
-        **_sorted(tokens, known["vocabulary"]),
-        "patch_weights_checked": _blocks_checking(_patch_weights(known), card),
-        "patch_positions_checked": _blocks_checking(_patch_positions(known), card),
+        **_embedding_sort(tokens, known["vocabulary"]),
+        "patch_weights_checked": _check_blocks(_patch_weights(known), card),
+        "patch_positions_checked": _check_blocks(_patch_positions(known), card),
         "types_segments": tokens // 10 + _TYPES,
         "types_sort_storage": _sort_storage(tokens, _digits(_TYPES)),
         "choices_sort_storage": _sort_storage(choices, _digits(routed)),
@@ -154,41 +163,40 @@ def variables_of(sizes: Sizes, card: Card, *, is_step: bool = False) -> dict[str
 
 
 def _choice_parts(sizes: Sizes, card: Card) -> int:
-    """Into how many blocks the choice of the likeliest token of a sequence is taken apart."""
+    """Return the number of blocks into which the argmax over a sequence's logits is split."""
     return parts_of(sizes["vocabulary"], -(-card.blocks(512) // sizes["batch"]))
 
 
-def _blocks_checking(numbers: int, card: Card) -> int:
-    """Blocks that check whether numbers that are drawn at random lie within bounds."""
+def _check_blocks(numbers: int, card: Card) -> int:
+    """Return the number of blocks that check whether random numbers are within bounds."""
     return min(-(-numbers // _CHECKED), card.blocks(512))
 
 
 def _patch_weights(sizes: Sizes) -> int:
-    """Numbers of the convolution that embeds patches of three colours, which torchvision draws
-    within bounds."""
+    """Return the elements of the patch embedding, which torchvision initializes within bounds."""
     return 3 * sizes["hidden"] * sizes["patch"] ** 2
 
 
 def _patch_positions(sizes: Sizes) -> int:
-    """Numbers of an image's positions, which transformers draws within bounds."""
+    """Return the elements of the positions, which transformers initializes within bounds."""
     return sizes["hidden"] * sizes["length"]
 
 
 def _gradient_workspace(length: int, head_dim: int, *, is_fp32: bool) -> int:
-    """What the backward of memory-efficient attention takes for a head of a sequence.
+    """Return the bytes of workspace, per head and sequence, of memory-efficient attention.
 
-    For each block of keys, its gradient in fp32 and counters.
+    The backward pass needs it for a gradient in fp32 and counters for each block of keys.
     """
     block = 64 if head_dim <= 64 else 128
     width = -(-head_dim // block) * block
     return -(-length // block) * (4 * block * width + (block // 4 if is_fp32 else 16))
 
 
-def _sorted(tokens: int, vocabulary: int) -> dict[str, int]:
-    """What the gradient of an embedding takes to sort its indices.
+def _embedding_sort(tokens: int, vocabulary: int) -> dict[str, int]:
+    """Return the sizes of the tensors with which an embedding's gradient sorts its indices.
 
-    rows: of the embedding, at most; segments of ten indices; the temporary storage of a radix sort,
-    and those of scans over tokens and rows, 256 bytes for each 16 tiles.
+    They are the largest number of rows that are touched, segments of ten indices, the temporary
+    storage of a radix sort, and that of scans over tokens and rows, 256 bytes for each 16 tiles.
     """
     rows = min(tokens, vocabulary)
     return {
@@ -201,15 +209,16 @@ def _sorted(tokens: int, vocabulary: int) -> dict[str, int]:
 
 
 def _digits(values: int) -> int:
-    """Digits of 8 bits of an index below `values`."""
+    """Return the number of 8-bit digits of an index below `values`."""
     return -(-max(values - 1, 1).bit_length() // 8)
 
 
 def _sort_storage(count: int, digits: int) -> int:
-    """The temporary storage of a radix sort of `count` indices.
+    """Return the temporary storage of a radix sort of `count` indices, in bytes.
 
-    Tables of 1,024 bytes for each tile of 3,840 and 2,048 for each digit of 8 bits, and from the
-    second digit on two arrays of 8 bytes an index; a byte where one block sorts them all.
+    It has tables of 1,024 bytes per tile of 3,840 indices and 2,048 bytes per 8-bit digit and, from
+    the second digit on, two arrays of 8 bytes per index. It is one byte if one block sorts them
+    all.
     """
     if count <= _SORTED_BY_ONE_BLOCK:
         return 1
@@ -218,11 +227,13 @@ def _sort_storage(count: int, digits: int) -> int:
 
 
 def regime_of(sizes: Sizes, card: Card, mask_unit: int = 0) -> str:
-    """The way through the kernels: batch, tokens, heads, splits of attention, its mask, a window,
-    and where `factored` says the bytes of a number Adafactor's sums.
+    """Return the regime of a training: batch, tokens, heads, attention splits, mask and window.
 
-    mask_unit: numbers of a mask that its rows are padded to; 0 without one.  With one no flash
-    attention runs.  It is 1 for eager attention, which goes one way whatever the window.
+    With Adafactor, `factored` is the bytes of an element, and the regime includes the way of its
+    sums.
+
+    mask_unit: multiple to which rows of the mask are padded, 0 without a mask. With a mask, flash
+    attention does not run. It is 1 for eager attention, where windows make no difference.
     """
     tokens = sizes["batch"] * sizes["length"]
     has_layer_norms = sizes.get("positions") or sizes.get("patch")
@@ -231,7 +242,7 @@ def regime_of(sizes: Sizes, card: Card, mask_unit: int = 0) -> str:
     elif has_layer_norms and tokens > _NORMED_IN_PARTS_ABOVE:
         many = "crowd"
     elif sizes.get("patch") and sizes["batch"] > IN_TWO_PASSES_ABOVE:
-        many = "crowd"  # what is summed over images is, in two passes
+        many = "crowd"  # sums over images take two passes
     elif tokens > _SORTED_ABOVE:
         many = "sorted"
     else:
@@ -243,17 +254,18 @@ def regime_of(sizes: Sizes, card: Card, mask_unit: int = 0) -> str:
         attention = "split" if splits > 1 else "whole"
     parts = [_batch(sizes), many, _heads(sizes), attention]
     parts += ["window"] * bool(sizes.get("window") and mask_unit != 1)
-    parts += _of_a_family(sizes, tokens, card)
+    parts += _family_parts(sizes, tokens, card)
     if sizes.get("factored"):
         parts.append(factored_way(sizes))
     return ".".join(parts)
 
 
-def _of_a_family(sizes: Sizes, tokens: int, card: Card) -> list[str]:
-    """What only some families have: sums of a vocabulary's biases, choices of experts, patches.
+def _family_parts(sizes: Sizes, tokens: int, card: Card) -> list[str]:
+    """Return the parts of a regime that only some families have.
 
-    A thread takes four columns at a time, or two, or one; never in two passes where the columns
-    alone fill the card.  Above some gigabytes a sum is in parts.
+    They are sums of a vocabulary's biases, choices of experts, and patches. A thread sums four
+    columns at a time, or two, or one. A sum takes one pass if the columns alone fill the card, and
+    is split if the tensor is larger than `INDEXED`.
     """
     found, vocabulary = [], sizes.get("vocabulary", 0)
     if sizes.get("output_bias"):
@@ -261,47 +273,47 @@ def _of_a_family(sizes: Sizes, tokens: int, card: Card) -> list[str]:
         if tokens > 255 * rows and filling(vocabulary, card, rows) > 1:
             found.append(_BY_ROWS[rows])
         found += ["parts"] * (2 * tokens * vocabulary > INDEXED)
-    found += _of_experts(sizes, tokens)
+    found += _expert_parts(sizes, tokens)
     if sizes.get("patch"):
         widest = max(sizes.get("intermediate", 0), 3 * sizes["hidden"])
-        # Of the two that see, transformers' names the kinds that it tells apart.
+        # Of the two image families, only transformers' configuration gives the number of classes.
         drawn = _patch_positions(sizes) if vocabulary else _patch_weights(sizes)
         found += ["narrow"] * (drawn <= AT_ONCE)
         found += ["parts"] * (4 * tokens * widest > INDEXED)
     return found
 
 
-def _of_experts(sizes: Sizes, tokens: int) -> list[str]:
-    """Whether a token has one expert, and whether choices are sorted with storage."""
+def _expert_parts(sizes: Sizes, tokens: int) -> list[str]:
+    """Return whether a token has one expert, and whether sorting the choices needs storage."""
     chosen = sizes.get("chosen", 0)
-    return ["one"] * (chosen == 1) + ["many"] * (tokens * chosen > _SORTED_BY_ITSELF)
+    return ["one"] * (chosen == 1) + ["many"] * (tokens * chosen > _SORTED_WITHOUT_STORAGE)
 
 
 def prompt_regime(sizes: Sizes, card: Card, *, is_fused: bool, is_eager: bool = False) -> str:
-    """The way of a prompt through the kernels in serving.
+    """Return the regime of a prompt in serving.
 
-    is_fused: whether attention is FlashAttention's.  is_eager: whether it is no kernel of its own.
+    is_fused: whether attention is FlashAttention.
+    is_eager: whether attention is eager, without a fused kernel.
     """
     splits = attention_splits(sizes, card.multiprocessors) if is_fused else 1
     if sizes["length"] == 1:
         return "one token"
-    return _served(sizes, splits, sizes["batch"] * sizes["length"], is_eager=is_eager)
+    return _serving_regime(sizes, splits, sizes["batch"] * sizes["length"], is_eager=is_eager)
 
 
 def step_regime(sizes: Sizes, card: Card, *, is_fused: bool, is_eager: bool = False) -> str:
-    """The way of one token; `length` is what the cache holds then."""
+    """Return the regime of one token's step; `length` is the number of tokens in the cache."""
     splits = attention_splits(sizes, card.multiprocessors, is_step=True) if is_fused else 1
-    return _served(sizes, splits, sizes["batch"], is_eager=is_eager)
+    return _serving_regime(sizes, splits, sizes["batch"], is_eager=is_eager)
 
 
-def _served(sizes: Sizes, splits: int, tokens: int, *, is_eager: bool) -> str:
-    """Batch, heads, splits of attention, whether the token is chosen in parts, and how many experts
-    are."""
+def _serving_regime(sizes: Sizes, splits: int, tokens: int, *, is_eager: bool) -> str:
+    """Return the regime: batch, heads, attention splits, splits of the argmax, and experts."""
     choice = "parts" if sizes["vocabulary"] > AT_ONCE else "at-once"
     if sizes["head_dim"] not in (_HEADS_SERVED_EAGERLY if is_eager else _HEADS_SERVED):
         return f"heads of {sizes['head_dim']}"
     way = (_batch(sizes), _heads(sizes), "split" if splits > 1 else "whole", choice)
-    return ".".join((*way, *_of_experts(sizes, tokens)))
+    return ".".join((*way, *_expert_parts(sizes, tokens)))
 
 
 def _batch(sizes: Sizes) -> str:
@@ -314,13 +326,15 @@ def _heads(sizes: Sizes) -> str:
 
 
 def attention_splits(sizes: Sizes, multiprocessors: int, *, is_step: bool = False) -> int:
-    """Into how many parts FlashAttention-2 takes the keys, so that a small job fills the card.
+    """Return the number of parts into which FlashAttention-2 splits the keys to fill the card.
 
-    It wants blocks for four fifths of the places, two on each multiprocessor; else it takes the
-    fewest parts that fill them 0.85 times as well as the best number does.  Source:
-    flash-attention's split-key heuristic, blocks of 64 queries and 64, 128 or 256 keys by the size
-    of a head.  is_step: one query for each head; those of heads that share their keys
-    are one sequence then.
+    It does not split if the blocks fill four fifths of the places, two on each multiprocessor. Else
+    it takes the fewest parts that fill the places at least 0.85 times as well as the best number of
+    parts. Source: flash-attention's split-key heuristic, with blocks of 64 queries and 64, 128 or
+    256 keys depending on the size of a head.
+
+    is_step: whether there is one query for each head; the queries of heads that share keys then
+    form one sequence.
     """
     places = 2 * multiprocessors
     head_dim, length = sizes["head_dim"], sizes["length"]
@@ -331,9 +345,11 @@ def attention_splits(sizes: Sizes, multiprocessors: int, *, is_step: bool = Fals
         jobs = sizes["batch"] * (sizes["heads"] // sharing) * -(-sharing // 64)
     else:
         jobs = sizes["batch"] * sizes["heads"] * -(-length // 64)
+    # FlashAttention's own thresholds: 0.8 here, 0.85 below.
     if jobs >= 0.8 * places:
         return 1
     filled = {}
+    # Numbers of splits with equal blocks per split are the same split; only the first counts.
     for splits in range(1, min(128, places, key_blocks) + 1):
         if splits == 1 or -(-key_blocks // splits) != -(-key_blocks // (splits - 1)):
             waves = jobs * splits / places

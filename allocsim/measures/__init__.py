@@ -1,5 +1,4 @@
-"""Figures for any question: lifetimes, packing, fragmentation, lines of code, trade-offs; and the
-one setting that every question recommends."""
+"""Measurements that several questions share, and the rule by which every command recommends."""
 
 from allocsim.measures.candidates import UNTRIED, candidates
 from allocsim.measures.cost import Cost, Costs, cost_of, driver_time, read_costs

@@ -1,11 +1,11 @@
-"""Places for blocks by best fit, in the order in which they come and go, without foresight.
+"""Online best-fit placement of blocks, in the order of their allocations and frees.
 
-Rule: a block gets the smallest free range that holds it, of equals the lowest, else it goes on top
-of everything; free neighbours are joined.
+A block gets the smallest free range that holds it, and the lowest one among equals.  If no range
+is large enough, it is placed above all other blocks.  Adjacent free ranges are merged.
 
-Of the same requests again and again only the first few rounds are answered: once the free ranges
-and the places of what will be freed are where they were a few rounds ago, all rounds to come have
-the same places.  A block that goes as soon as it has come changes nothing, unless it went on top.
+If the same requests repeat in rounds, only the first rounds are simulated: once the free ranges and
+the offsets of the blocks that will be freed are those of an earlier round, all later rounds get the
+same offsets.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from allocsim.measures.rounds import equally_long, runs_of
 __all__ = ["best_fit"]
 
 _LOOKS_BACK = 4
-"""How many rounds ago places may have been the same: two blocks may change places."""
+"""Number of earlier rounds to compare with: two blocks may swap offsets in every round."""
 
 _HIGHEST = 1 << 62
-"""Bytes; offsets and sizes beyond would not fit 64 bits together."""
+"""Largest offset in bytes, so that offset plus size fits in 64 bits."""
 
 _Ints = NDArray[np.int64]
 
@@ -37,9 +37,9 @@ _Ints = NDArray[np.int64]
 def best_fit(
     lifetimes: Lifetimes, most: int | None = None, rounds: _Ints | None = None
 ) -> _Ints | None:
-    """An offset for each block, in bytes; None if they reach beyond `most` bytes.
+    """Return the offset of each block in bytes; None if a block ends above `most` bytes.
 
-    rounds: entries with which rounds begin that may ask the same; looked at here, not believed.
+    rounds: first entries of rounds that may repeat.  They are only a hint and are checked here.
     Raises AllocsimError if an offset exceeds 2**62.
     """
     order = stable_order(lifetimes.start)
@@ -56,8 +56,8 @@ def best_fit(
         return None
     if max(arena.offset, default=0) > _HIGHEST:
         raise AllocsimError(
-            "blocks that are in use at once take more than 2**62 bytes together; expected sizes "
-            "that an address space holds"
+            "the blocks in use at the same time take more than 2**62 bytes; expected sizes that "
+            "fit an address space"
         )
     offset = np.empty(len(blocks), dtype=np.int64)
     offset[order] = arena.offset
@@ -65,10 +65,10 @@ def best_fit(
 
 
 def _events(blocks: Lifetimes) -> tuple[_Ints, _Ints]:
-    """What happens, in order, and when.
+    """Return the encoded events of all blocks in order, and the entry of each.
 
-    Of n blocks, b < n is that block b goes, n + b that it comes, 2n + b that it comes and goes at
-    once.  What goes at a moment goes first.
+    For n blocks, event b < n frees block b, n + b allocates it, and 2n + b allocates and frees it
+    without another event in between.  At the same entry frees come first.
     """
     n = len(blocks)
     turns, moment = blocks.turns, blocks.moments
@@ -82,10 +82,12 @@ def _events(blocks: Lifetimes) -> tuple[_Ints, _Ints]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Rounds:
-    """Events [first + i * length, first + (i + 1) * length), the same for every i < count.
+    """Equal rounds: events [first + i * length, first + (i + 1) * length) for i < count.
 
-    But for the numbers of the blocks, of which `n_blocks` come in each, of the first `came` on.
-    freed: of what is in use when the first begins, the blocks that go in one of them.
+    The rounds differ only in the block numbers.
+    n_blocks: number of blocks allocated in each round.
+    came: number of the first block allocated in the first round.
+    freed: blocks that are in use before the first round and are freed during the rounds.
     """
 
     first: int
@@ -97,7 +99,7 @@ class _Rounds:
 
 
 def _equal_rounds(events: _Ints, moment: _Ints, size: _Ints, rounds: _Ints) -> Iterator[_Rounds]:
-    """The rounds, one after the other, in which the same happens to blocks of the same sizes."""
+    """Yield the stretches of rounds that allocate and free the same sizes in the same order."""
     n = len(size)
     for first, end, length in equally_long(moment, rounds):
         table = events[first:end].reshape(-1, length)
@@ -121,10 +123,14 @@ def _equal_rounds(events: _Ints, moment: _Ints, size: _Ints, rounds: _Ints) -> I
 
 
 class _Arena:
-    """Blocks in place; offset: of each, in bytes; top: the end of the highest so far.
+    """Placed blocks and the free ranges between them.
 
-    Free ranges stand in order as numbers, size before start, and by start and by end.  One loop
-    with numbers, because calls and pairs were two thirds of its time.
+    offset: offset of each block in bytes.
+    top: end of the highest block so far.
+
+    A free range is one integer, `size << shift | start`, so that a sorted list of integers is
+    ordered by size and then by start.  `run` is one loop without helper calls and tuples, which
+    made up two thirds of its time.
     """
 
     def __init__(self, size: _Ints, most: int | None) -> None:
@@ -140,11 +146,11 @@ class _Arena:
 
     @property
     def is_over(self) -> bool:
-        """Whether a block reached beyond the most bytes, where it stopped."""
+        """True if a block ended above `most` bytes, after which no event is applied."""
         return self.top > self._most
 
     def run_rounds(self, events: _Ints, rounds: _Rounds) -> int:
-        """Run the rounds; the event to go on with."""
+        """Apply equal rounds and return the index of the event after those applied."""
         before: deque[object] = deque(maxlen=_LOOKS_BACK)
         for number in range(rounds.count):
             n_came = number * rounds.n_blocks
@@ -164,7 +170,7 @@ class _Arena:
         return rounds.first + rounds.count * rounds.length
 
     def run(self, events: _Ints) -> None:
-        """Let these happen, or as much of them as there is room for."""
+        """Apply events until a block ends above `most` bytes."""
         if self.is_over:
             return
         sizes, offset, most, shift = self._sizes, self.offset, self._most, self._shift
@@ -183,7 +189,9 @@ class _Arena:
                         return
                     if event < passing:
                         continue
+                    # A block that is freed at once still leaves a free range if it was on top.
                 elif event >= passing:
+                    # Taking the range and freeing it again leaves the arena unchanged.
                     offset[block] = by_size[at] & start_bits
                     continue
                 else:

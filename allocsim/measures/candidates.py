@@ -1,9 +1,9 @@
-"""Settings worth a replay: every option of the release, with values from the recording's sizes.
+"""Candidate settings of a search: every option of the release, with values from recorded sizes.
 
-Rules: no unsafe combination is proposed (expandable segments with a split limit; rounding by one
-division where that leaves sizes unrounded); a threshold for garbage collection comes with a memory
-fraction, without which it is inert; the sizes of the recording tell the values of an option apart.
-Options without an effect on device memory stay as recorded, and so do those of `UNTRIED`.
+Unsafe combinations are not proposed: expandable segments with a split limit, and rounding by one
+division where it leaves sizes unrounded.  A garbage collection threshold always comes with a memory
+fraction, since it has no effect without one.  Options without an effect on device memory, and those
+in `UNTRIED`, stay as recorded.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from allocsim.units import MIB, round_up
 __all__ = ["UNTRIED", "candidates"]
 
 UNTRIED: dict[str, str] = {
-    "throw_on_cudamalloc_oom": "refuses requests, and answers none that fails without it",
-    "expandable_segments_reserve": "sets aside addresses, not memory",
-    "graph_capture_record_stream_reuse": "a recording does not show what a capture would use again",
+    "throw_on_cudamalloc_oom": "refuses more requests and serves none that fails without it",
+    "expandable_segments_reserve": "reserves addresses, not memory",
+    "graph_capture_record_stream_reuse": "a recording does not show which blocks a capture reuses",
 }
-"""Options with an effect that stay as recorded, and why; docs/tuning.md lists them."""
+"""Options with an effect that stay as recorded, with the reason; docs/tuning.md lists them."""
 
 _SPLITS, _SEGMENTS, _LIMITS = 10, 8, 3
 _SCALARS = (2, 4, 8, 16, 32, 64)
 _LIST_DIVISIONS = (4, 8)
-_PAIRED = 4  # how many values of an option are tried together with another option's
+_PAIRED = 4  # number of values of an option that are combined with another option
 
 _Change = dict[str, object]
 _Value = TypeVar("_Value")
@@ -55,11 +55,12 @@ def candidates(
     expandable: bool = True,
     limits: bool = True,
 ) -> tuple[Setting, ...]:
-    """The settings to try in the release of `recorded`, the simplest first.
+    """Return the settings to try in the release of `recorded`, simplest first.
 
-    recorded: the settings in force at the recording.  device_memory: bytes, None if unknown:
-    then there is no memory fraction to try.  expandable: whether expandable segments may be
-    used.  limits: whether to try memory fractions and garbage collection.
+    recorded: settings in force in the recording.
+    device_memory: bytes; None if unknown, and then no memory fraction is tried.
+    expandable: allow expandable segments.
+    limits: try memory fractions and garbage collection.
     """
     grid = _Grid(sizes, recorded.release)
     base = recorded.with_default_cuts()
@@ -71,7 +72,7 @@ def candidates(
 
 
 def _setting(base: AllocatorConfig, change: _Change) -> Setting | None:
-    """The setting, unless the release has no such option or reads the string differently."""
+    """Return the changed setting; None if the release lacks the option or reads it differently."""
     if "large_segment_size" in change and "max_non_split_rounding" not in change:
         change = {**change, "max_non_split_rounding": change["large_segment_size"]}
     config = replace(base, **change)  # type: ignore[arg-type]
@@ -84,7 +85,7 @@ def _setting(base: AllocatorConfig, change: _Change) -> Setting | None:
 
 
 def _short(config: AllocatorConfig) -> str:
-    """The option string, with `>` for the intervals at the end of a list of divisions."""
+    """Return the option string, abbreviated with `>` for the last intervals of a division list."""
     divisions = config.roundup_power2_divisions
     first, last = divisions[0], divisions[-1]
     rest = divisions.index(last)
@@ -100,7 +101,7 @@ def _short(config: AllocatorConfig) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Grid:
-    """Values of each option, and which are tried together."""
+    """Values of each option, and the combinations to try."""
 
     sizes: Sizes
     release: Release
@@ -126,7 +127,10 @@ class _Grid:
         yield from _pairs(segments[:_PAIRED], roundings[:_PAIRED])
 
     def _splits(self) -> list[_Change]:
-        """max_split_size: just above each size, or where they are many those of equal shares."""
+        """Return values of max_split_size just above each large size.
+
+        If there are many sizes, those are chosen that divide the requested bytes evenly.
+        """
         sizes = [(size, size * count) for size, count in self.sizes.counts if size >= LARGE_BUFFER]
         least = LARGE_BUFFER // MIB + (not self.release.thresholds_inclusive)
         values = {least} if self.sizes.counts else set()
@@ -141,7 +145,7 @@ class _Grid:
         return [{"max_split_size": value * MIB} for value in sorted(values)[:_SPLITS]]
 
     def _wastes(self, split: _Change) -> list[_Change]:
-        """max_non_split_rounding: differences between the oversize requests' segments."""
+        """Return values of max_non_split_rounding: differences between oversize segments."""
         limit = split["max_split_size"]
         assert isinstance(limit, int)
         sizes = [size for size, _ in self.sizes.counts if size >= limit]
@@ -152,7 +156,7 @@ class _Grid:
         return [{"max_non_split_rounding": value * MIB} for value in values]
 
     def _segments(self) -> list[_Change]:
-        """large_segment_size: what holds the peak of the requests that share, in few segments."""
+        """Return values of large_segment_size that hold the peak of shared segments in a few."""
         peak = self.sizes.peak_middle
         least = MIN_LARGE_ALLOC + ROUND_LARGE
         shares = [round_up(-(-peak // k), ROUND_LARGE) for k in (1, 2, 3, 4, 6, 8, 12, 16)]
@@ -161,7 +165,7 @@ class _Grid:
         return [{"large_segment_size": value} for value in values[: _SEGMENTS + 2]] if peak else []
 
     def _roundings(self) -> list[_Change]:
-        """Both forms of roundup_power2_divisions: all sizes, or those above or below a size."""
+        """Return values of roundup_power2_divisions for all sizes, and above or below a size."""
         scalars = [(d,) * N_ROUNDUP_INTERVALS for d in _SCALARS]
         lists = []
         for cut in _spread(self._filled(), _PAIRED):
@@ -171,14 +175,14 @@ class _Grid:
         return [{"roundup_power2_divisions": divisions} for divisions in [*scalars, *lists]]
 
     def _filled(self) -> list[int]:
-        """The intervals, from the second on, in which sizes are asked for."""
+        """Return the rounding intervals with requested sizes, except the first interval."""
         top = N_ROUNDUP_INTERVALS - 1
         intervals = (s.bit_length() - 1 - ROUNDUP_FIRST_BIT for s, _ in self.sizes.counts)
         return sorted({min(max(i, 0), top) for i in intervals} - {0})
 
 
 def _limited(base: AllocatorConfig, sizes: Sizes, memory: int) -> Iterator[Setting | None]:
-    """Memory fractions between what must live and what was reserved; garbage collection too."""
+    """Yield memory fractions between peak live and peak reserved memory, and GC thresholds."""
     room = max(sizes.recorded_peak - sizes.peak_live, 0)
     for quarter in range(1, 4):
         wanted = sizes.peak_live + room * quarter // 4
@@ -203,7 +207,7 @@ def _pairs(changes: Iterable[_Change], others: Iterable[_Change]) -> list[_Chang
 
 
 def _spread(values: list[_Value], count: int) -> list[_Value]:
-    """`count` of the values, evenly spread, both ends among them."""
+    """Return at most `count` values, evenly spaced and including both ends."""
     if len(values) <= count:
         return values
     return [values[i * (len(values) - 1) // (count - 1)] for i in range(count)]

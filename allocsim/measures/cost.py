@@ -21,7 +21,7 @@ __all__ = ["Cost", "Costs", "cost_of", "driver_time", "read_costs"]
 
 _LONGEST = 1 << 16
 _TAKES = ("malloc", "create", "map")
-"""Calls that obtain memory, of `Device.calls`; the others return it."""
+"""Names in `Device.calls` of the calls that obtain memory; the others return it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ def read_costs(path: str | os.PathLike[str]) -> Costs:
     for key, value in found.items():
         if key not in known:
             raise ConfigError(
-                f"{name}: {key[:60]!r} is no cost; expected one of {', '.join(known)}"
+                f"{name}: {key[:60]!r} is not a cost; expected one of {', '.join(known)}"
             )
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e12:
             raise ConfigError(f"{name}: {key} is {value!r:.60}; expected microseconds, 0 or more")

@@ -1,23 +1,24 @@
-"""Whether two settings have the same effect on a recording, proved from its requests alone.
+"""Equivalence of settings on a recording, proved from its requests alone.
 
-Two settings have the same effect if every comparison that the allocator would make comes out
-alike (semantics 1.2 to 1.7, 1.9 to 1.11):
+Two settings have the same effect if every comparison of the allocator has the same result under
+both (semantics 1.2 to 1.7, 1.9 to 1.11):
 
-1. Rounding matters only by the rounded sizes of the sizes that are asked for; so are those of
-   what was in use before the recording, which may be laid out anew.
-2. large_segment_size_mb matters only if a rounded size lies above 1 MiB and below 10 MiB, or if
+1. Rounding has an effect only through the rounded values of the requested sizes.  The sizes of
+   blocks from before the recording count too, since a replay may allocate them again.
+2. large_segment_size_mb has an effect only if a rounded size is between 1 MiB and 10 MiB, or if
    memory is mapped in handles of that size.
-3. max_split_size_mb M is compared with rounded sizes and with whole segments: pieces of a
-   segment of at least M are smaller than M.  So two values with none of these sizes between them
-   act alike, and one above all of them acts like none.  Where segments were there before the
-   recording, only the latter is claimed.
+3. max_split_size_mb M is compared with rounded sizes and with whole segments, since the pieces of
+   a segment of at least M are smaller than M.  Two values without such a size between them are
+   therefore equivalent, and a value above all sizes is equivalent to no limit.  If the recording
+   starts with segments, only the latter holds.
 4. max_non_split_rounding_mb R decides whether a segment of at least M serves a request of at
-   least M: by the differences between those sizes.  Without such a request it is inert.
-5. garbage_collection_threshold is inert without a memory fraction.
-6. per_process_memory_fraction of 1.0 limits nothing.
-7. expandable_segments_reserve is inert without expandable segments.
+   least M, by the difference of the two sizes.  It has no effect without such a request.
+5. garbage_collection_threshold has no effect without a memory fraction.
+6. per_process_memory_fraction of 1.0 has no effect.
+7. expandable_segments_reserve has no effect without expandable segments.
 
-Rule: settings of equal effect have equal trials, byte for byte; the converse is not claimed.
+Equivalent settings have equal trials, byte for byte.  The converse need not hold: settings with
+equal trials may count as different.
 """
 
 from __future__ import annotations
@@ -54,16 +55,17 @@ RULES: dict[str, int | None] = {
     "throw_on_cudamalloc_oom": None,
     "graph_capture_record_stream_reuse": None,
 }
-"""The rule by which different values of an option act alike; None: only equal ones do."""
+"""Number of the rule by which different values of an option are equivalent; None if none is."""
 
 _PLAIN = tuple(OPTIONS[name].field for name, rule in RULES.items() if rule is None)
-"""The fields of options of which only equal values act alike."""
+"""Fields of the options without a rule."""
 
 
 def effects_on(prepared: Prepared) -> Effect:
-    """The effect of settings on one recording; a setting that the release refuses is its own.
+    """Return a function that maps equivalent settings on one recording to equal values.
 
-    So is every one where the program changes settings itself.
+    Settings that the release refuses are equivalent to themselves only.  This holds for all
+    settings if the recorded program changes settings while it runs.
     """
     sizes = (asked_of(prepared),)
 
@@ -80,9 +82,9 @@ def effects_on(prepared: Prepared) -> Effect:
 
 
 def effect_of(setting: Setting, release: Release, parts: tuple[RequestedSizes, ...]) -> Hashable:
-    """A value that settings of equal effect on every part share.
+    """Return a value that is equal for settings with the same effect on every part.
 
-    Raises ConfigError where the release refuses the setting.
+    Raises ConfigError if the release refuses the setting.
     """
     config = setting.config(release)
     limit = _limit(setting, config, release)
@@ -96,7 +98,7 @@ def effect_of(setting: Setting, release: Release, parts: tuple[RequestedSizes, .
 
 
 def _limit(setting: Setting, config: AllocatorConfig, release: Release) -> float | None:
-    """The fraction that limits the process (1.11)."""
+    """Return the fraction that limits the process (1.11); None if nothing does."""
     if setting.call_fraction is not None:
         is_none = setting.call_fraction == 1.0 and not release.full_fraction_is_limit
         return None if is_none else setting.call_fraction
@@ -115,9 +117,9 @@ def _effect_on(config: AllocatorConfig, part: RequestedSizes) -> Hashable:
 def _split_effect(
     config: AllocatorConfig, part: RequestedSizes, sizes: tuple[int, ...], shared: int
 ) -> tuple[object, object]:
-    """The effect of max_split_size and max_non_split_rounding.
+    """Return the effect of max_split_size and max_non_split_rounding.
 
-    shared: the size of segments that requests share, 0 if none does.
+    shared: size of the segments that several requests share; 0 if there are none.
     """
     limit, rounding = config.max_split_size, config.max_non_split_rounding
     if limit == UNLIMITED:
@@ -126,7 +128,7 @@ def _split_effect(
     segments = sorted(own | ({shared} if shared else set()))
     cuts = sorted({*sizes, *segments, *part.present})
     if config.expandable_segments:
-        return limit, rounding  # there free memory merges beyond any segment
+        return limit, rounding  # free memory merges across segments there
     if not cuts or limit > cuts[-1]:
         return None, None
     if part.present:

@@ -1,6 +1,6 @@
-"""A long curve shortened: the lowest and the highest value of each stretch.
+"""Long curves reduced to the minimum and maximum of each stretch of values.
 
-Rule: no value is skipped; what a stretch reaches is between its two extremes, at every level.
+No value is skipped, so the extremes bound all values of a stretch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _Column = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Extremes:
-    """Row i is about values i * step to (i + 1) * step; the last one perhaps about fewer."""
+    """Minima and maxima of values i * step to (i + 1) * step; the last stretch may be shorter."""
 
     step: int
     low: _Column
@@ -25,7 +25,7 @@ class Extremes:
 
 
 def extremes_of(values: _Column, step: int) -> Extremes:
-    """The extremes of stretches of `step` values; of one value, itself twice."""
+    """Return the extremes of each stretch of `step` values."""
     if not len(values):
         return Extremes(step, values, values)
     starts = np.arange(0, len(values), step)
@@ -33,7 +33,10 @@ def extremes_of(values: _Column, step: int) -> Extremes:
 
 
 def levels_of(values: _Column, first: int, factor: int, enough: int) -> tuple[Extremes, ...]:
-    """Levels of `first`, `first * factor`, ... values a stretch, until `enough` stretches do."""
+    """Return extremes at increasing stretch lengths, until a level has at most `enough` stretches.
+
+    The lengths are `first`, `first * factor`, and so on.
+    """
     levels: list[Extremes] = []
     step = first
     while len(values) > enough and (not levels or len(levels[-1].low) > enough):
@@ -43,8 +46,10 @@ def levels_of(values: _Column, first: int, factor: int, enough: int) -> tuple[Ex
 
 
 def turning_rows(values: _Column, most: int) -> NDArray[np.intp]:
-    """The rows where `values` changes, the first among them; beyond `most` of them, of each stretch
-    the first, the lowest and the highest."""
+    """Return the rows where `values` changes, including the first row.
+
+    If there are more than `most`, return the first, lowest and highest row of each stretch.
+    """
     changed = np.flatnonzero(np.diff(values, prepend=values[:1] - 1))
     if len(changed) <= most:
         return changed

@@ -1,6 +1,6 @@
-"""Cases that no setting helps: more in use at once than the device has, requests refused by others.
+"""Errors that no setting can avoid, recognised from the recording without further replays.
 
-Rule: told from the recording alone, without a replay under any setting.
+Either the live memory exceeds the device, or something outside the allocator refused the request.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["overflows", "was_refused"]
 
 
 def overflows(prepared: Prepared, memory: int | None) -> bool:
-    """Whether more lives at once than the device has, what failed among it."""
+    """Return True if live memory, including failed requests, exceeds the device's `memory`."""
     if memory is None:
         return False
     failed = np.flatnonzero(prepared.trace.action == Action.OOM).tolist()
@@ -24,9 +24,9 @@ def overflows(prepared: Prepared, memory: int | None) -> bool:
 
 
 def was_refused(prepared: Prepared, oom_entry: int | None) -> bool:
-    """Whether a request failed at `oom_entry` of the recording though the device had room for it.
+    """Return True if the request at `oom_entry` failed although the device had room for it.
 
-    oom_entry: where the replay as recorded fails first; None where it does not.
+    oom_entry: first entry that fails in the baseline; None if none does.
     """
     if oom_entry is None:
         return False

@@ -1,28 +1,26 @@
-"""Measures of fragmentation, each with its definition, and how much of it could be avoided.
+"""Measures of fragmentation with their definitions, and bounds of what could be avoided.
 
-Notation: after step t of n, R(t) is what PyTorch holds from the driver and A(t) what is in
-allocated blocks, slack included (`reserved` and `allocated` of torch.cuda.memory_stats()).
+R(t) and A(t) are reserved and allocated bytes after step t, as in torch.cuda.memory_stats().
+Allocated bytes include slack.
 
-The four classic ratios are those of Johnstone and Wilson, "The Memory Fragmentation Problem:
-Solved?" (ISMM 1998), which the survey of Wilson, Johnstone, Neely and Boles, "Dynamic Storage
-Allocation: A Survey and Critical Review" (IWMM 1995) prepares; each is given as the overhead over
-live memory, so that 0 is none:
+The four ratios are those of Johnstone and Wilson, "The Memory Fragmentation Problem: Solved?"
+(ISMM 1998); see also Wilson, Johnstone, Neely and Boles, "Dynamic Storage Allocation: A Survey and
+Critical Review" (IWMM 1995).  Each is the overhead over allocated memory, 0 for none:
 
     mean        (Σ R(t)) / (Σ A(t)) - 1
     at_live     R(p) / A(p) - 1      where A(p) = max A, the first such p
     at_reserved R(q) / A(q) - 1      where R(q) = max R, the first such q
     of_peaks    max R / max A - 1
 
-Papers on PyTorch's allocator use the last one upside down, as the utilization max A / max R,
-and 1 - utilization as the fragmentation (GMLake, ASPLOS 2024; STAlloc and STWeaver, 2025).
+Papers on PyTorch's allocator use the inverse of the last ratio, the utilization max A / max R, and
+call 1 - utilization the fragmentation (GMLake, ASPLOS 2024; STAlloc and STWeaver, 2025).
 
-Bounds, because a ratio alone does not say what could be gained:
+A ratio alone does not show what could be gained, so there are bounds as well:
 
-    lower       the peak of requested bytes rounded up to 512: nothing does with less
-    packed      the height of a packing with the whole run known (packing.py): something does
-                with so much
-    avoidable   max(max R - packed, 0): at least so much of the peak is the allocator's doing
-    open        packed - lower: whether that could be saved too is not known
+    lower       peak of requested bytes rounded up to 512; no allocator needs less
+    packed      height of a packing that knows the whole run (packing.py); it suffices
+    avoidable   max(max R - packed, 0); at least this part of the peak is avoidable
+    open        packed - lower; it is unknown whether this part is avoidable
 """
 
 from __future__ import annotations
@@ -42,11 +40,11 @@ __all__ = ["Measures", "measures_of"]
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """The measures of one device's replay; bytes, and ratios over live memory (0 is none).
+    """Measures of one device's replay: bytes, and overheads as ratios (0 for none).
 
-    slack_share: the part of all bytes allocated over the run that no request asked for.
-    n_blocks: how many blocks were packed.
-    n_online: how many of them without foresight.
+    slack_share: share of all allocated bytes that exceeds the requested sizes.
+    n_blocks: number of packed blocks.
+    n_online: number of blocks packed without knowledge of the future.
     """
 
     peak_reserved_bytes: int
@@ -63,27 +61,27 @@ class Measures:
 
     @property
     def utilization(self) -> float:
-        """max A / max R; 1 where nothing was reserved."""
+        """Peak allocated over peak reserved bytes; 1 if nothing was reserved."""
         reserved = self.peak_reserved_bytes
         return self.peak_allocated_bytes / reserved if reserved else 1.0
 
     @property
     def avoidable_bytes(self) -> int:
-        """What a placement with foresight would surely have saved of the peak."""
+        """Part of the peak that a placement with knowledge of the whole run avoids."""
         return max(self.peak_reserved_bytes - self.packed_bytes, 0)
 
     @property
     def open_bytes(self) -> int:
-        """Between the best packing found and the lower bound."""
+        """Difference of the best packing found and the lower bound."""
         return self.packed_bytes - self.lower_bound_bytes
 
 
 def measures_of(
     trace: Trace, device_run: DeviceRun, rounds: NDArray[np.int64] | None = None
 ) -> Measures:
-    """The measures of a replay of `trace`; one that stopped early is measured up to there.
+    """Return the measures of a replay of `trace`, up to the entry where the replay stopped.
 
-    rounds: as in `rounds_of`, for an answer sooner; it is the same without.
+    rounds: see `rounds_of`; they save time and do not change the result.
     """
     timeline = device_run.timeline
     is_last = np.append(timeline.entry[1:] != timeline.entry[:-1], True)[: len(timeline.entry)]
@@ -117,7 +115,7 @@ def measures_of(
 def _highest(
     of: NDArray[np.int64], reserved: NDArray[np.int64], allocated: NDArray[np.int64]
 ) -> float:
-    """The overhead where `of` is highest for the first time."""
+    """Return the overhead at the first maximum of `of`."""
     if not len(of):
         return 0.0
     row = int(np.argmax(of))

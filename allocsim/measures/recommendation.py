@@ -1,18 +1,18 @@
-"""The one setting to paste: the rule by which every command recommends.
+"""Choice of the one setting that a command recommends.
 
-Rule, over settings that answer every request and save a hundredth of the peak or a retry:
+Candidates serve every request and save at least 1 % of the peak, or a retry.  Each was replayed on
+the same requests, device memory and release.
 
-1. Those that cost few driver calls go before those that thrash, then fewer retries decide, then
-   the peak of reserved memory; of all within a hundredth of the least peak it is the simplest:
-   known to every release that the recording can come from, fewest options, fewest driver calls.
-2. A setting fitted to the sizes of this recording gives way to one that is not, unless it saves
-   a twentieth more, however the recording began, and does so over the second half by itself as
-   well; fitted values come from the first half (`proposals`), so that the second is their test.
-3. Nothing is recommended where the replay is not the recorded run, or where something outside the
-   allocator refused the request: there a replay proves nothing.
+1. Settings are ordered by thrashing, then retries, then peak reserved memory.  Among those within
+   1 % of the lowest peak the simplest is chosen: it is known to every release that the recording
+   can come from, and has the fewest options and the fewest driver calls.
+2. A setting fitted to the sizes of this recording is chosen only if it saves 5 % more than the best
+   other one, for every possible start of the recording, and also within the second half alone.
+   Fitted values are derived from the first half (`proposals`), so the second half tests them.
+3. Nothing is recommended if the replay differs from the recorded run, or if something outside the
+   allocator refused the request, since a replay then proves nothing.
 
-What is recommended was replayed on the same requests, device memory and release.  Another question,
-and another rule: `tune --find-device` ranks by the smallest device (`Row.rank`).
+`tune --find-device` ranks by the smallest device instead (`Row.rank`).
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ from allocsim.measures.proposals import is_fitted, proposals, rescues
 __all__ = ["Case", "Recommendation", "WhyNot", "choose", "late_peak", "recommend"]
 
 WORTH = 100
-"""A setting is worth pasting from this part of the peak saved (1/100), and equals are as near."""
+"""Divisor of the peak (1/100): the least useful saving, and the tolerance between equals."""
 
 _FITTED_WORTH = 20
-"""A fitted setting must save this part (1/20) beyond the best that is not fitted."""
+"""Divisor of the peak (1/20): what a fitted setting must save beyond the best other one."""
 
 
 class WhyNot(StrEnum):
-    """Why nothing is recommended."""
+    """Reason for not recommending a setting."""
 
-    WITHHELD = "the replay is not the recorded run, so no setting can be proved on it"
-    REFUSED = "the device had room, and what refused the request is there under every setting"
+    WITHHELD = "the replay differs from the recorded run, so it proves nothing about a setting"
+    REFUSED = "the device had room, so the request was refused by something no setting changes"
     IMPOSSIBLE = "the request alone is larger than the device"
     FULL = "what is in use at once is more than the device has"
     NO_GAIN = "hardly any memory is idle at the peak"
@@ -61,15 +61,16 @@ class WhyNot(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """What a command recommends for the devices that it was asked about.
+    """Recommendation for the devices of one program.
 
-    baseline: the run as it is.
-    best: the offer to paste; None if none helps or none can be proved, and `why_not` says why.
-    offers: the settings that were tried and that PyTorch would survive.
-    needs: which releases read the best as meant, in words; None where all do that the recording
-        can come from.
-    since: the oldest release that reads the best as meant; "" without one.
-    is_by_size: whether requests alone were replayed, which nothing shows to be the recorded run.
+    baseline: replay under the present settings.
+    best: recommended offer; None if there is none, and then `why_not` is the reason.
+    offers: settings that were tried and that PyTorch accepts.
+    needs: releases that read the best setting as intended, in words; None if these include every
+        release that the recording can come from.
+    since: oldest release that reads the best setting as intended; "" without a best.
+    is_by_size: True if only requests were replayed, so that the replay could not be compared with
+        the recorded run.
     """
 
     baseline: Offer
@@ -82,12 +83,12 @@ class Recommendation:
 
     @property
     def saved_bytes(self) -> int:
-        """What the best reserves less at its peak; negative where it answers more requests."""
+        """Saving in peak reserved bytes; negative if the best serves more requests."""
         return self.baseline.memory - (self.best or self.baseline).memory
 
     @property
     def is_sure(self) -> bool:
-        """Whether the best helps however a recording that starts mid-run began under it."""
+        """True if the best helps for every possible start of a recording that starts mid-run."""
         if self.best is None or self.is_by_size:
             return False
         low, high = self.best.memory_range
@@ -98,14 +99,14 @@ class Recommendation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Case:
-    """One device that a recommendation is for: its replay, and the trials to compare with."""
+    """One device of a recommendation, with its replay and its trials."""
 
     trials: Trials
     device_run: DeviceRun
 
     @property
     def prepared(self) -> Prepared:
-        """The device, as the trials drive it."""
+        """Prepared device that the trials replay."""
         return self.trials.prepared
 
 
@@ -117,12 +118,14 @@ def recommend(
     insists: bool = False,
     in_full: bool = True,
 ) -> Recommendation:
-    """The recommendation for devices of one program that were replayed under `setting`.
+    """Return the recommendation for devices of one program that were replayed under `setting`.
 
-    Each keeps the device memory of its replay.  confs: choose among these; None: `proposals`, and
-    where none of them rescues a run that fails, `rescues`.  insists: try settings although nothing
-    can be proved by them.  in_full: replay to its end what cannot be the best any more, too; the
-    recommendation is the same, but `offers` has less to tell.
+    Trials use the device memory of the replay.
+    confs: settings to choose among; None for `proposals`, followed by `rescues` if every proposal
+        fails.
+    insists: try settings even if the replay differs from the recorded run.
+    in_full: replay every setting to the end.  If False, replays that can no longer win are given
+        up; the recommendation is the same, but `offers` has incomplete trials.
     """
     prepared = [case.prepared for case in cases]
     runs = tuple(trial_of_run(setting.conf, case.device_run) for case in cases)
@@ -149,7 +152,7 @@ def recommend(
             offer = tried(each, found)
             if offer is not None:
                 found.append(offer)
-        # What was given up beside a simpler one counts again where that has lost since.
+        # A trial that was given up because of a simpler offer is needed if that offer lost later.
         return [tried(offer.setting, found) or offer for offer in found]
 
     def late(each: Setting) -> int:
@@ -170,7 +173,7 @@ def recommend(
 
 
 def _closed(case: Case) -> WhyNot | None:
-    """Why no setting can help one device, as far as that is known without a replay."""
+    """Return why no setting can help one device, as far as this is known without replays."""
     device_run = case.device_run
     if device_run.parting is not None:
         return WhyNot.WITHHELD
@@ -184,7 +187,7 @@ def _closed(case: Case) -> WhyNot | None:
 
 
 def _has_gain(cases: Sequence[Case], baseline: Offer) -> bool:
-    """Whether a setting can help at all: none reserves less than what is asked for at once."""
+    """Return False if no setting can help, since none reserves less than is requested."""
     asked = max(case.device_run.stats["requested_bytes.all.peak"] for case in cases)
     idle = baseline.memory - asked
     return not baseline.goes_through or baseline.retries > 0 or idle * WORTH >= baseline.memory
@@ -202,9 +205,9 @@ def _standing(
     setting: Setting,
     needed: Callable[[Setting], str | None],
 ) -> Standing | None:
-    """What `setting` has to beat to be chosen; None while nothing goes through.
+    """Return the figures that `setting` must beat to be chosen; None while every offer fails.
 
-    needed: see `_simplest`, whose choice this foretells.
+    This must agree with `_simplest`, which makes the choice; `needed` is as there.
     """
     known = [Standing(baseline.memory, baseline.retries)] if baseline.goes_through else []
     good = [
@@ -219,7 +222,7 @@ def _standing(
             for offer in near
             if offer.setting.n_options < setting.n_options and needed(offer.setting) is None
         ]
-        # Of those within a hundredth of the least the simplest is chosen.
+        # A simpler offer is beaten only by more than 1 %, since the simplest within 1 % wins.
         least = min(offer.memory for offer in near)
         most = min(simpler) * WORTH // (WORTH + 1) if simpler else least + least // WORTH
         known.append(Standing(most, near[0].retries))
@@ -229,7 +232,7 @@ def _standing(
 def _offer(
     cases: Sequence[Case], setting: Setting, base: Setting, standing: Standing | None
 ) -> Offer | None:
-    """None where PyTorch refuses the setting or would not survive it."""
+    """Replay a setting on every device; None if PyTorch refuses it or fails under it."""
     found = [
         case.trials.under(setting, case.device_run.device_memory, standing=standing)
         for case in cases
@@ -249,12 +252,14 @@ def choose(
     release: Release,
     possible: Sequence[str],
 ) -> Recommendation:
-    """The recommendation among `offers`.
+    """Return the recommendation among `offers`.
 
-    late: the peak of a setting over the second half of the recording, in bytes (`late_peak`).
-    possible: the releases that the recording can come from; `release` is the modelled one.
+    late: function that returns a setting's peak over the second half of the recording, in bytes
+        (`late_peak`).
+    release: modelled release.
+    possible: releases that the recording can come from.
     """
-    tried, late = tuple(offers), cache(late)  # each is a replay
+    tried, late = tuple(offers), cache(late)  # each call of `late` is a replay
     good = [offer for offer in tried if helps(baseline, offer)]
     plain = [offer for offer in good if not offer.is_fitted]
     needed = _needed_by(release, possible)
@@ -271,7 +276,7 @@ def choose(
 
 
 def helps(baseline: Offer, offer: Offer) -> bool:
-    """Whether a setting is worth pasting: the run goes through, or saves memory or retries."""
+    """Return True if an offer avoids an error, or saves retries or at least 1 % of memory."""
     if not offer.goes_through:
         return False
     if not baseline.goes_through:
@@ -287,7 +292,7 @@ def _order(baseline: Offer, offer: Offer) -> tuple[bool, int, int]:
 
 
 def _nearest(baseline: Offer, offers: Sequence[Offer]) -> list[Offer]:
-    """Those of some offers that the simplest is chosen from (rule 1)."""
+    """Return the offers within 1 % of the best, from which the simplest is chosen (rule 1)."""
     thrashes, retries, least = min(_order(baseline, offer) for offer in offers)
     return [
         offer
@@ -298,19 +303,19 @@ def _nearest(baseline: Offer, offers: Sequence[Offer]) -> list[Offer]:
 
 
 def _needed_by(release: Release, possible: Sequence[str]) -> Callable[[Setting], str | None]:
-    """What says which releases read a setting as meant: see `releases_needed`."""
+    """Return `releases_needed` as a function of the setting alone."""
     return lambda each: releases_needed(each.conf, release, possible)
 
 
 def _simplest(
     baseline: Offer, offers: Sequence[Offer], needed: Callable[[Setting], str | None]
 ) -> Offer | None:
-    """The simplest of those within a hundredth of the best.  needed: see `releases_needed`."""
+    """Return the simplest offer within 1 % of the best; `needed` is from `_needed_by`."""
     if not offers:
         return None
     near = _nearest(baseline, offers)
     known = [offer for offer in near if needed(offer.setting) is None]
-    # Of equals it is the first: a search that replays settings of equal effect once has only that.
+    # `min` returns the first of equals, the only member that a search without duplicates has.
     return min(
         known or near, key=lambda offer: (offer.setting.n_options, offer.calls, offer.memory)
     )
@@ -326,7 +331,8 @@ def _is_worth_fitting(
     if not _saves(offer.memory_range[1], standing.memory_range[0]):
         return False
     if _saves(offer.memory, standing.memory_at_end):
-        return True  # whatever the peaks of the second half: one is no higher, one no lower
+        # The late peaks are bounded by these values, so the replays can be saved.
+        return True
     return _saves(late(offer.setting), late(standing.setting))
 
 
@@ -335,18 +341,18 @@ def _saves(memory: int, before: int) -> bool:
 
 
 def late_peak(trials: Trials, setting: Setting, device_memory: int | None) -> int:
-    """The most that is reserved over the second half of the entries, in bytes."""
+    """Return the peak reserved bytes over the second half of the entries."""
     _, timeline = trials.timeline(setting, device_memory)
     if timeline is None:
         return 0
     half = len(trials.prepared.trace) // 2
-    # What is reserved in the row before is so still at the half's first entry.
+    # The previous row gives the value that still holds at the first entry of the half.
     start = max(int(np.searchsorted(timeline.entry, half, side="right")) - 1, 0)
     return int(timeline.reserved[start:].max(initial=0))
 
 
 def _since(conf: str, release: Release) -> str:
-    """The oldest release from which on `conf` is read as `release` reads it."""
+    """Return the oldest release since which every release reads `conf` as `release` does."""
     versions = list(RELEASES)
     at = versions.index(release.version)
     while at and releases_needed(conf, release, versions[at - 1 : at]) is None:

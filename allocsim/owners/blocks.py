@@ -1,7 +1,7 @@
 """All blocks of a device as columns: lifetime, size and stack.
 
-A block's size is the one that the baseline replay counted, so that the live blocks after an entry
-add up to the allocated bytes.  A block is allocated after entry e if `born <= e < freed`, and it
+A block has the size that the baseline counted, so that the live blocks after an entry add up to the
+allocated bytes.  A block is allocated after entry e if `born <= e < freed`, and it
 waits for other streams, without counting as allocated, if `freed <= e < completed`.  Blocks from
 before the first entry have `born` -1.  Blocks that outlive the last entry end at `n_entries`.
 """

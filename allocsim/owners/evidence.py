@@ -40,7 +40,7 @@ class Evidence:
 
     @cached_property
     def lasts(self) -> _Mask:
-        """Allocated during setup and live when the first forward pass begins, or at the end."""
+        """Setup blocks that are live when the first forward pass begins, or at the end."""
         begins = int(np.append(self.scene.forwards.first, NEVER)[0])
         begins = min(begins, self.scene.last_alloc)
         return self.scene.born_in(Phase.SETUP, Phase.PROGRAM) & (self.blocks.freed > begins)
@@ -136,7 +136,10 @@ class Evidence:
 
     @cached_property
     def repeats_a_buffer(self) -> _Mask:
-        """Blocks as large as one that a function computed for the same constructor just before."""
+        """Blocks as large as another that a function of the same constructor computed just before.
+
+        A module that registers such a copy stores a buffer and not a parameter.
+        """
         scene, blocks = self.scene, self.blocks
         worked_out = self.lasts & scene.born_in(Phase.SETUP) & scene.came_from(Origin.OTHER)
         found = np.zeros(len(blocks), dtype=bool)
@@ -148,7 +151,7 @@ class Evidence:
 
     @cached_property
     def kept_by_fate(self) -> _Mask:
-        """Blocks of a forward pass that the recording's end cuts, whose line kept others before."""
+        """Blocks of an unfinished last forward pass whose line kept blocks in earlier passes."""
         scene, blocks = self.scene, self.blocks
         forward = self.of_forward & ~scene.is_before
         whole = forward & (self.next_backward != NEVER)
@@ -166,7 +169,7 @@ class Evidence:
 
     @cached_property
     def of_forward(self) -> _Mask:
-        """Allocated in a forward pass, or between it and the backward pass, like a loss."""
+        """Blocks allocated in a forward pass, or between it and the backward pass, like a loss."""
         scene = self.scene
         program = scene.born_in(Phase.PROGRAM) & ~scene.is_before
         born = self.blocks.born
@@ -200,7 +203,7 @@ class Evidence:
 
     @cached_property
     def call_end(self) -> tuple[_Column, _Column]:
-        """End of the forward pass in which each block was allocated, and start of the next one."""
+        """End of each block's forward pass, and start of the next one."""
         last, _ = self.scene.span_end(self.scene.forwards)
         return last, self.scene.forwards.next_first(self.blocks.born)
 

@@ -64,7 +64,7 @@ class Held:
     def reason(self, index: int) -> str:
         """Return the reason for the category of the block at `index`."""
         rule = self.rules[index]
-        return RULES[rule].reason if rule >= 0 else "no rule reaches it"
+        return RULES[rule].reason if rule >= 0 else "no rule applies"
 
     def line(self, index: int) -> str:
         """Return the line of the user's program that requested the block at `index`."""

@@ -51,7 +51,9 @@ def moment_of(
     requested = None
     if at == "oom":
         if not len(ooms):
-            raise RecordingError(path, "no out-of-memory error is recorded; ask for the peak")
+            raise RecordingError(
+                path, "no out-of-memory error is recorded; expected another moment"
+            )
         entry = int(ooms[-1])
         requested = int(trace.size[entry])
     elif at == "peak":

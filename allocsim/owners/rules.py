@@ -70,10 +70,10 @@ def _made_beside(known: Evidence) -> _Mask:
 
 def _own_layer(known: Evidence) -> _Mask:
     own = known.scene.came_from(Origin.OWN_LAYER) & known.lasts
-    return own & ~_is_told_none(known) & ~known.repeats_a_buffer
+    return own & ~_lacks_gradient(known) & ~known.repeats_a_buffer
 
 
-def _is_told_none(known: Evidence) -> _Mask:
+def _lacks_gradient(known: Evidence) -> _Mask:
     """Return the blocks that have no gradient although every known parameter has one."""
     nobody = np.full(len(known.blocks), known.all_train)
     return nobody & ~known.has_gradient
@@ -168,7 +168,7 @@ def _of_program(known: Evidence) -> _Mask:
     return known.scene.born_in(Phase.PROGRAM, Phase.SETUP) & ~known.scene.is_before
 
 
-_TOLD = (
+_BY_PROFILER = (
     (PARAMETERS, Origin.TOLD_PARAMETER),
     (OPTIMIZER, Origin.TOLD_OPTIMIZER),
     (INPUTS, Origin.TOLD_INPUT),
@@ -176,115 +176,127 @@ _TOLD = (
     (ACTIVATIONS, Origin.TOLD_ACTIVATION),
     (GRADIENTS, Origin.TOLD_GRADIENT),
 )
+"""Categories that the profiler's memory timeline contains, with the origin of their blocks."""
 
 
-def _told(origin: Origin) -> Callable[[Evidence], _Mask]:
+def _by_profiler(origin: Origin) -> Callable[[Evidence], _Mask]:
     return lambda known: known.scene.came_from(origin)
 
 
 RULES: tuple[Rule, ...] = (
     *(
-        Rule(category, "the profiler's memory timeline says so", _told(origin))
-        for category, origin in _TOLD
+        Rule(category, "the profiler's memory timeline says so", _by_profiler(origin))
+        for category, origin in _BY_PROFILER
     ),
     Rule(
         PARAMETERS,
-        "a layer of torch.nn makes nothing but its parameters in its constructor, and moving or "
-        "copying a module makes them anew, the parameters before the buffers",
+        "the constructor of a torch.nn layer allocates only its parameters, and moving or copying "
+        "a module allocates them again, before the buffers",
         _made_as_parameter,
     ),
     Rule(
         BUFFERS,
-        "a norm makes its running statistics after its parameters, and moving a module moves its "
-        "buffers last",
+        "a norm allocates its running statistics after its parameters, and moving a module moves "
+        "its buffers last",
         _made_beside,
     ),
     Rule(
         GRADIENTS,
-        "a constructor that makes one buffer for many parameters makes the gradients' after it",
+        "a constructor that allocates one buffer for many parameters then allocates the one for "
+        "their gradients",
         lambda known: known.scene.came_from(Origin.GRADIENT_BUFFER),
     ),
     Rule(
         CACHES,
-        "code that is named as a cache of keys and values asked for it, and it outlives the call",
+        "code with the name of a key-value cache requested it, and it outlives the call",
         _cache,
     ),
     Rule(
         PARAMETERS,
-        "made while the model was set up, and a gradient of its size has no other parameter",
+        "allocated while the model was set up, and a gradient of its size has no other parameter",
         lambda known: known.has_gradient,
     ),
     Rule(
         PARAMETERS,
-        "a module of the program's own made it in its constructor; not where every parameter has "
-        "its gradient and this has none",
+        "the constructor of a module of the program allocated it, unless every known parameter has "
+        "a gradient and this block has none",
         _own_layer,
     ),
     Rule(PARAMETERS, "read from a checkpoint into a module, and kept", _loaded),
     Rule(
         BUFFERS,
-        "made while the model was set up, kept, and no parameter by the rules above",
+        "allocated while the model was set up, kept, and not a parameter by the rules above",
         _set_up,
     ),
     Rule(
         OPTIMIZER,
-        "an optimizer's step asked for it and did not give it back when it ended",
+        "an optimizer's step requested it and had not freed it when the step ended",
         lambda known: known.state_of_step,
     ),
-    Rule(OPTIMIZER, "an optimizer asked for it before, and it is still there", _state_before),
-    Rule(TEMPORARIES, "an optimizer's step asked for it and gave it back", _optimizer_temporaries),
+    Rule(
+        OPTIMIZER,
+        "an optimizer requested it before the recording, and it is still allocated",
+        _state_before,
+    ),
+    Rule(TEMPORARIES, "an optimizer's step requested it and freed it", _optimizer_temporaries),
     Rule(
         GRADIENTS,
-        "autograd made it in a backward pass and it outlives that pass: only gradients of "
+        "autograd allocated it in a backward pass and it outlives that pass, as only gradients of "
         "parameters do",
         lambda known: known.gradients,
     ),
     Rule(
         WORKSPACES,
-        "a matrix library's workspace: of its size, and given back before anything else is asked "
-        "for, or never",
+        "it has the size of a matrix library's workspace, and is freed before the next request or "
+        "never",
         _workspace,
     ),
     Rule(
         WORKSPACES,
-        "code that exchanges with other ranks, or scales gradients, keeps it for itself",
+        "code that communicates with other ranks or scales gradients requested it",
         _exchange,
     ),
     Rule(
         CACHES,
-        "made in a forward pass, and it lives through later ones, or is replaced in one",
+        "allocated in a forward pass, and it outlives later ones or is replaced in one",
         _kept_between_calls,
     ),
     Rule(
         ACTIVATIONS,
-        "made in a forward pass and still there when the backward pass begins; where the "
-        "recording ends before, as its line did in earlier steps",
+        "allocated in a forward pass and still allocated when the backward pass begins; if the "
+        "recording ends sooner, blocks of the same line were in earlier steps",
         _kept_for_backward,
     ),
     Rule(
         ACTIVATIONS,
-        "recomputed for the backward pass (checkpointing), and in use when it goes on",
+        "recomputed for the backward pass (checkpointing), and in use when that continues",
         _recomputed,
     ),
-    Rule(TEMPORARIES, "made in a backward pass and given back in it", _of_backward),
+    Rule(TEMPORARIES, "allocated in a backward pass and freed in it", _of_backward),
     Rule(
-        TEMPORARIES, "made in a forward pass and given back before the backward pass", _of_forward
+        TEMPORARIES, "allocated in a forward pass and freed before the backward pass", _of_forward
     ),
     Rule(
         INPUTS,
-        "the program made it outside any module, and it is there when the next forward pass begins",
+        "the program allocated it outside any module, and it is in use when the next forward pass "
+        "begins",
         _input,
     ),
-    Rule(TEMPORARIES, "the program made it and gave it back before any forward pass", _of_program),
+    Rule(
+        TEMPORARIES,
+        "the program allocated it outside any module and freed it before the next forward pass",
+        _of_program,
+    ),
     Rule(
         PARAMETERS,
-        "from before the recording, there to its end, and as many gradients of its size are made",
+        "from before the recording, allocated to its end, and there are as many gradients of its "
+        "size",
         lambda known: known.from_before[0],
     ),
     Rule(
         OPTIMIZER,
-        "the same, beyond the parameters: one or two for each while an optimizer makes none, or "
-        "what its step replaces",
+        "from before the recording, beyond the parameters: one or two blocks for each parameter if "
+        "no optimizer allocates state, or blocks that its step replaces",
         lambda known: known.from_before[1],
     ),
 )

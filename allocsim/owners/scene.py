@@ -1,4 +1,4 @@
-"""Training phase in which each block was allocated, and the phases it outlived.
+"""Training phase of each block's allocation, and the phases that the block outlived.
 
 Columns have one item per block, in order of allocation.  If the recording contains a backward pass,
 an allocation without Python frames belongs to autograd's thread, which runs no Python.  Marks of
@@ -23,13 +23,13 @@ __all__ = ["Scene", "Spans", "scene_of"]
 _Mask = NDArray[np.bool_]
 _Column = NDArray[np.int64]
 NEVER = np.iinfo(np.int64).max
-_TOLD = {
+_MARKED = {
     "setup": Phase.SETUP,
     "forward": Phase.FORWARD,
     "backward": Phase.BACKWARD,
     "optimizer": Phase.OPTIMIZER,
 }
-"""Phase by the value of a mark; the begin of a step ends the previous phase."""
+"""Phase by the value of a mark; other values, such as the start of a step, end a phase."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,7 +107,7 @@ class Scene:
         return self.blocks.freed > self.last_alloc
 
     def span_end(self, spans: Spans) -> tuple[_Column, _Column]:
-        """Return the last entry of the run in which each block was allocated, and the next one."""
+        """Return the last entry of the run that allocated each block, and the next entry."""
         at = spans.of(self.blocks.born)
         return np.append(spans.last, -1)[at], np.append(spans.after, NEVER)[at]
 
@@ -147,14 +147,16 @@ class Scene:
     @property
     def step_numbers(self) -> _Column:
         """Number of each step in `step_starts`."""
-        told = self.marked_numbers
-        return told if len(told) else np.arange(1, len(self.step_starts) + 1, dtype=np.int64)
+        if len(self.marked_numbers):
+            return self.marked_numbers
+        return np.arange(1, len(self.step_starts) + 1, dtype=np.int64)
 
     @property
     def _step_ends(self) -> _Column:
         """Last entry of each step: the end of the optimizer, or of the backward pass without it."""
-        told = len(self.optimizers) > 1 or len(self.backwards) <= 1
-        return (self.optimizers if told and len(self.optimizers) else self.backwards).last
+        # A single optimizer step does not end the steps of several backward passes.
+        ends_steps = len(self.optimizers) > 1 or len(self.backwards) <= 1
+        return (self.optimizers if ends_steps and len(self.optimizers) else self.backwards).last
 
     def phase_at(self, entry: int) -> Phase:
         """Return the phase of the last allocation at or before `entry`."""
@@ -183,17 +185,18 @@ def scene_of(
     thread = np.array([kind.is_engine_thread for kind in table], dtype=bool)[which]
     without = np.array([kind.is_without_grad for kind in table], dtype=bool)[which]
     is_before = blocks.born < 0
-    told = {mark.value for mark in marks if mark.kind is MarkKind.PHASE}
-    sees_backward = "backward" in told or bool(
+    marked = {mark.value for mark in marks if mark.kind is MarkKind.PHASE}
+    sees_backward = "backward" in marked or bool(
         np.isin(phase, (Phase.BACKWARD, Phase.OPTIMIZER)).any()
     )
     is_silent = phase == Phase.UNTOLD
-    phase = np.where(is_silent & ~is_before, _told_phases(marks, blocks.born), phase)
+    phase = np.where(is_silent & ~is_before, _marked_phases(marks, blocks.born), phase)
     if sees_backward:
+        # Autograd's thread runs no Python, so its requests have no frames.
         is_engines = is_silent & ~is_before & np.isin(phase, (Phase.UNTOLD, Phase.BACKWARD))
         phase = np.where(is_engines, np.uint8(Phase.BACKWARD), phase)
         origin = np.where(is_engines, np.uint8(Origin.ENGINE), origin)
-    starts, numbers = _told_steps(marks)
+    starts, numbers = _marked_steps(marks)
     after = ~is_before
     born, part = blocks.born[after], phase[after]
     return Scene(
@@ -214,17 +217,17 @@ def scene_of(
     )
 
 
-def _told_steps(marks: Sequence[Mark]) -> tuple[_Column, _Column]:
+def _marked_steps(marks: Sequence[Mark]) -> tuple[_Column, _Column]:
     """Return entry and number of the marked steps; the last mark at an entry counts."""
     steps = {mark.entry: mark.value for mark in marks if mark.kind is MarkKind.STEP}
     return np.array(list(steps), dtype=np.int64), np.array(list(steps.values()), dtype=np.int64)
 
 
-def _told_phases(marks: Sequence[Mark], born: _Column) -> NDArray[np.uint8]:
+def _marked_phases(marks: Sequence[Mark], born: _Column) -> NDArray[np.uint8]:
     """Return the marked phase at each allocation."""
     edges = [mark for mark in marks if mark.kind in (MarkKind.STEP, MarkKind.PHASE)]
     places = np.array([mark.entry for mark in edges], dtype=np.int64)
-    phases = [_TOLD.get(str(mark.value), Phase.UNTOLD) for mark in edges]
+    phases = [_MARKED.get(str(mark.value), Phase.UNTOLD) for mark in edges]
     at = np.searchsorted(places, born, side="right")
     return np.array([Phase.UNTOLD, *phases], dtype=np.uint8)[at]
 

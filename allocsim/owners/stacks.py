@@ -40,7 +40,7 @@ class Phase(IntEnum):
 
     @property
     def text(self) -> str:
-        """Name for users: "forward", "setting up", …"""
+        """Name to show, such as "forward" or "setting up"."""
         return _PHASE_TEXTS[self]
 
 
@@ -84,7 +84,8 @@ class Origin(IntEnum):
 
 _STAND_INS = ("<before>", "<timeline>", "<rows>")
 """File names of synthetic frames in recordings that contain only requests."""
-_TOLD = {
+
+_BY_PROFILER = {
     "parameter": Origin.TOLD_PARAMETER,
     "optimizer state": Origin.TOLD_OPTIMIZER,
     "input": Origin.TOLD_INPUT,
@@ -193,9 +194,8 @@ class _Facts:
             phase = Phase.BACKWARD if at_work else Phase.UNTOLD
             return StackKind(phase, Origin.ENGINE if at_work else Origin.OTHER)
         if python[0].filename in _STAND_INS:
-            is_told = python[0].filename == "<timeline>"
-            told = _TOLD.get(python[0].name, Origin.OTHER) if is_told else Origin.OTHER
-            return StackKind(Phase.UNTOLD, told)
+            category = python[0].name if python[0].filename == "<timeline>" else ""
+            return StackKind(Phase.UNTOLD, _BY_PROFILER.get(category, Origin.OTHER))
         is_engine_thread = self.has_roots and not _is_root(python)
         origin = _named(python)
         phase = Phase.BACKWARD if is_engine_thread else _phase(python)

@@ -1,7 +1,7 @@
-"""The phantom GPU: PyTorch's libraries over a device that counts memory and computes nothing.
+"""Phantom GPU: CUDA stub libraries over a device that counts memory and computes nothing.
 
-Nothing here imports torch.  The stub libraries in `stub/` take the place of CUDA's; `record` runs
-an unmodified program over them, `build` compiles them, `wheel` fetches a release's libraries.
+Nothing here imports torch.  `build` compiles the stubs of `stub/`, `record` runs an unmodified
+program over them, and `wheel` downloads the native allocator of a PyTorch release.
 """
 
 from allocsim.phantom.build import (

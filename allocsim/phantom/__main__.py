@@ -1,6 +1,6 @@
-"""`python -m allocsim.phantom fetch`: a release's native allocator, out of its published wheel.
+"""`python -m allocsim.phantom fetch`: download the native allocator of a PyTorch release.
 
-Exit codes: 0 done; 2 the input is wrong, or the machine lacks something.
+Exit codes: 0 for success, 2 for wrong input or a missing tool.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def _say(line: str) -> None:
 
 
 def main(words: list[str] | None = None) -> int:
-    """Run the command; its exit code."""
+    """Run the command and return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m allocsim.phantom")
     commands = parser.add_subparsers(required=True, metavar="command")
     fetch = commands.add_parser("fetch", help="download a release's allocator into the cache")

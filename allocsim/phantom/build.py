@@ -1,7 +1,7 @@
-"""The stub libraries, compiled by the system's compiler.
+"""Compilation of the stub libraries with the system's compiler.
 
-Rule: what was built lies in a folder named after the digest of its sources and options, so a
-changed source is rebuilt and an unchanged one never is.
+Rule: a build is in a folder named after the digest of its sources and options, so it is repeated
+if and only if one of them changes.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ ORIGIN = "-Wl,-rpath,$ORIGIN"
 
 @dataclass(frozen=True, slots=True)
 class Stubs:
-    """The stub libraries of one CUDA release, all in `folder`.
+    """Stub libraries for one CUDA release, all in `folder`.
 
-    device: counts the memory.
-    cudart, cuda, nvml: have the sonames of CUDA's own, so that a loader asks for no other.
-    blas, dnn, math, nccl: come before CUDA's by preloading.
+    device: the device that counts memory; the other stubs call it.
+    cudart, cuda, nvml: libraries with the sonames of CUDA's own, so the loader does not load those.
+    blas, dnn, math, nccl: libraries whose symbols take precedence over CUDA's by preloading.
     """
 
     folder: Path
@@ -57,7 +57,7 @@ class Stubs:
 
     @classmethod
     def in_folder(cls, folder: Path, cuda_major: int) -> Stubs:
-        """The stubs that are, or will be, in `folder`."""
+        """Return the paths of the stubs in `folder`, whether or not they are built."""
         return cls(
             folder,
             device=folder / "libphantom.so",
@@ -72,15 +72,15 @@ class Stubs:
 
     @property
     def preload(self) -> str:
-        """The value of LD_PRELOAD that puts the phantom GPU under a program."""
+        """Value of LD_PRELOAD that loads all stubs."""
         libraries = (self.device, self.cudart, self.cuda, self.nvml)
         return " ".join(map(str, (*libraries, self.blas, self.dnn, self.math, self.nccl)))
 
 
 def find_compiler(*names: str) -> str:
-    """The path of the first compiler found among `names`.
+    """Return the path of the first compiler found among `names`.
 
-    Raises UnavailableError where there is none, and where the system is not Linux.
+    Raises UnavailableError if none is found or the system is not Linux.
     """
     if platform.system() != "Linux":
         raise UnavailableError(
@@ -93,7 +93,7 @@ def find_compiler(*names: str) -> str:
 
 
 def compile_source(command: list[str]) -> None:
-    """Run a compiler.  Raises UnavailableError with its first error."""
+    """Run a compiler command; raise UnavailableError with the first error that it prints."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
     if done.returncode != 0:
         errors = [line for line in done.stderr.splitlines() if "error" in line]
@@ -102,14 +102,14 @@ def compile_source(command: list[str]) -> None:
 
 
 def build_stubs(folder: Path, cuda_major: int) -> Stubs:
-    """Compiles device.c and the libraries over it into `folder`.
+    """Compile the stub libraries into `folder`.
 
-    Needs a C compiler and nothing of CUDA or PyTorch.  Raises UnavailableError.
+    A C compiler is enough; CUDA and PyTorch are not needed.  Raises UnavailableError.
     """
     compiler = find_compiler("cc", "gcc", "clang")
     stubs = Stubs.in_folder(folder, cuda_major)
     soname = stubs.cudart.name
-    # PyTorch's libraries ask for its functions under a version node of the library's name.
+    # PyTorch's libraries expect the runtime's symbols under a version node named like the soname.
     versions = folder / "cudart.map"
     versions.write_text(f"{soname} {{ global: *; }};\n")
     over_device = [str(stubs.device), ORIGIN]
@@ -127,13 +127,13 @@ def build_stubs(folder: Path, cuda_major: int) -> Stubs:
         name = f"-Wl,-soname,{library.name}"
         target = ["-o", str(library), *(str(STUB / source) for source in sources)]
         compile_source([compiler, *_SHARED, name, *target, *extra, "-ldl"])
-    # What links to the driver by itself (Triton's launchers) asks for it without its number.
+    # Programs that link to the driver themselves (Triton's launchers) use the unversioned name.
     (folder / "libcuda.so").symlink_to(stubs.cuda.name)
     return stubs
 
 
 def digest_of(name: str, *more: Path) -> str:
-    """Names a build: of `name`, of the sources of the stub and of `more`."""
+    """Return the name of a build, from `name`, the stub sources and the files `more`."""
     digest = hashlib.sha256(name.encode())
     for source in (*sorted(STUB.iterdir()), Path(__file__), *more):
         digest.update(source.read_bytes())
@@ -141,9 +141,9 @@ def digest_of(name: str, *more: Path) -> str:
 
 
 def build_once(folder: Path, build: Callable[[Path], object]) -> None:
-    """Let `build` fill `folder`, whole or not at all, unless it or another process already has.
+    """Call `build` to fill `folder` unless it exists; on failure no folder is left.
 
-    Raises UnavailableError where it cannot be built.
+    Safe if several processes build the same folder.  Raises UnavailableError.
     """
     if folder.exists():
         return
@@ -155,6 +155,6 @@ def build_once(folder: Path, build: Callable[[Path], object]) -> None:
             build(growing)
             growing.rename(folder)
     except OSError as error:
-        # Another process may have been first; its build is the same.
+        # If another process was faster, its build is the same.
         if not folder.exists():
             raise UnavailableError(f"nothing can be built in {folder}: {error}") from None

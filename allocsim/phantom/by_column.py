@@ -1,10 +1,10 @@
-"""A history's entries as a list for each field instead of a dictionary for each entry.
+"""Conversion of a memory history from a dictionary per entry to a list per field.
 
-Rule: runs in the program's interpreter, loaded by the hook from its path; only the standard library
-is imported.  Nothing is lost: `allocsim.trace.entries` makes the same recording of both.
+Rule: this file runs in the program's interpreter, loaded by the hook from its path, so it imports
+only the standard library.  `allocsim.trace.entries` reads both forms to the same recording.
 
-Equal stacks and equal texts become one object, which a pickle writes once: the file has a third of
-the size, and is written and read in a third of the time.
+Equal stacks and equal texts become one object, which a pickle stores once.  This reduces the size
+of the file and the time to write and read it to a third.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any
 __all__ = ["columns_of"]
 
 _TEXTS = {"compile_context", "user_metadata"}
-"""Fields whose text PyTorch makes anew for each entry."""
+"""Fields for which PyTorch creates a new string object in each entry."""
 
 
 def columns_of(entries: list[dict[str, Any]]) -> dict[str, list[Any]]:
-    """The columns of one device's entries; None in a row where that entry has no such field."""
+    """Return the columns of one device's entries; None marks a field that an entry lacks."""
     columns = {
         name: [entry.get(name) for entry in entries]
         for name in dict.fromkeys(chain.from_iterable(entries))
@@ -33,10 +33,10 @@ def columns_of(entries: list[dict[str, Any]]) -> dict[str, list[Any]]:
 
 
 def _shared(lists: list[Any]) -> list[Any]:
-    """One list for equal ones.
+    """Replace equal stacks by one object.
 
-    They are told by the numbers of objects: PyTorch has one list for the entries of a block, one
-    dictionary for a line of code, and all of them are alive in here.
+    Frames are compared by identity: PyTorch has one list for all entries of a block and one
+    dictionary for each line of code, and all of them are alive during this call.
     """
     stacks: dict[tuple[int, ...], Any] = {}
     unique = {id(frames): frames for frames in lists if frames is not None}

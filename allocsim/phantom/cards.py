@@ -1,12 +1,12 @@
-"""The cards that a program can be recorded on by name.
+"""GPU models that a program can be recorded on by name.
 
-Rule: a card's memory is the total capacity that PyTorch's out-of-memory texts print, to two
-decimals, which is less than the maker's figure: of a Linux driver, with error correction as the
-card is sold, and where drivers differ by a few MiB one of them.  Where no such text is known the
-card stands in `_DERIVED`, with the figure of a card of the same size and generation.
+Rule: a card's memory is the total capacity that PyTorch's out-of-memory errors print, with two
+decimals.  It is less than the nominal size.  The figures are for Linux drivers and for error
+correction as the card is sold; drivers differ by a few MiB.  A card without a known error text is
+in `_DERIVED`, with the figure of a card of the same size and generation.
 
-Capability, multiprocessors and L2 are those of NVIDIA's whitepapers and data sheets (Turing, GA100,
-GA102, Ada, GH100, Blackwell); every L2 that a public deviceQuery listing prints is as there.
+Capability, multiprocessors and L2 are from NVIDIA's whitepapers and data sheets (Turing, GA100,
+GA102, Ada, GH100, Blackwell).  L2 sizes agree with all public deviceQuery listings that print them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from allocsim.units import GIB, MIB
 __all__ = ["CARDS", "find_gpu"]
 
 _Row = tuple[str, str, float, tuple[int, int], int, float]
-"""The short name, CUDA's name, GiB as printed, capability, multiprocessors, MiB of L2."""
+"""Short name, CUDA's name, GiB as printed, capability, multiprocessors, MiB of L2."""
 
 _PRINTED: tuple[_Row, ...] = (
     ("GTX 1080 Ti", "NVIDIA GeForce GTX 1080 Ti", 10.91, (6, 1), 28, 2.75),
@@ -112,20 +112,20 @@ _DERIVED: tuple[_Row, ...] = (
     ("GB200", "NVIDIA GB200", 184.30, (10, 0), 152, 126),
     ("B300", "NVIDIA B300 SXM6 AC", 267.70, (10, 3), 148, 126),
 )
-"""Cards whose memory is that of another of the same size and generation, or, where there is none,
-what nvidia-smi prints less 300 to 500 MiB."""
+"""Cards with the memory of another card of the same size and generation.  If there is none, the
+memory that nvidia-smi prints, less 300 to 500 MiB."""
 
 
 _CONTEXTS = {"RTX 3070": 180, "RTX A4000": 204, "RTX 4060": 112, "RTX 6000 Ada": 426, "L40S": 298}
-"""MiB of context beside which a program is known to have run, where that is less than usual: as
-out-of-memory texts leave it, and on an L40S as a run left it that used all the rest."""
+"""MiB of context memory of cards where less than `CONTEXT_MEMORY` is known: from out-of-memory
+errors; for the L40S from a run that used all other memory."""
 
 
 _CONTEXT_CHUNKS = {"H200": "32:8 64:64 416:414 26"}
-"""Chunks of the driver's address space that the context has, from the highest, as size and used
-part in MiB, and MiB for the first kernels, which are loaded before the used part of the last chunk
-is released.  Read from the addresses of segments in `traces/h200`: PyTorch 2.11 with CUDA 13.0,
-driver 580.159."""
+"""Chunks of the driver's address space that hold the context, highest address first, as
+"size:used" in MiB.  The last number is MiB for the first kernels, which are loaded before the used
+part of the last chunk is released.  Source: segment addresses in `traces/h200`, PyTorch 2.11 with
+CUDA 13.0, driver 580.159."""
 
 
 def _card(row: _Row) -> Gpu:
@@ -138,7 +138,7 @@ def _card(row: _Row) -> Gpu:
 
 
 CARDS = {row[0]: _card(row) for row in (*_PRINTED, *_DERIVED)}
-"""By the name that people use.  Without its size a name is the first here: A100 is 40 GB."""
+"""Cards by common name.  A name without its size means the first match: A100 is the 40 GB card."""
 
 _NOISE = re.compile(
     r"nvidia|geforce|tesla|generation|blackwell|workstation|edition|sxm\d?|hbm\de?|[^a-z0-9]"
@@ -147,30 +147,30 @@ _SIZE = re.compile(r" ?(\d+) ?gi?b")
 
 
 def _bare(name: str) -> str:
-    """A name without its size and without the words that tell no two cards apart."""
+    """Return a lower-case name without its size and without words common to many cards."""
     return _NOISE.sub("", _SIZE.sub("", name.lower())).removeprefix("rtx")
 
 
 def _key(name: str) -> str:
-    """What is compared: the bare name, then the size."""
+    """Return the text by which names are compared: bare name, then size."""
     size = _SIZE.search(name.lower())
     return _bare(name) + (f"{size[1]}gb" if size else "")
 
 
 def _is_named(wanted: str, short: str, card: Gpu) -> bool:
-    """Whether `wanted` is a card's key, or its name with the size that the maker gives it."""
+    """Return True if `wanted` is the key of a card, or its name with the nominal size."""
     if wanted in (_bare(short), _key(short), _key(card.name)):
         return True
     size = re.fullmatch(re.escape(_bare(short)) + r"(\d+)(gb?)?", wanted)
-    # PyTorch sees 90 % or more of what is printed on the box.
+    # PyTorch reports at least 90 % of the nominal size.
     return size is not None and card.memory <= int(size[1]) * GIB <= card.memory / 0.9
 
 
 def find_gpu(name: str) -> Gpu:
-    """The card of that name; case, spaces, dashes and the maker's name do not matter.
+    """Return the card with this name; case, spaces, dashes and the vendor's name are ignored.
 
-    "RTX 4090", "rtx4090 24GB", "4090" and "NVIDIA GeForce RTX 4090" are the same.  Raises
-    ConfigError, naming the cards there are.
+    "RTX 4090", "rtx4090 24GB", "4090" and "NVIDIA GeForce RTX 4090" name the same card.  Raises
+    ConfigError, which lists the known cards.
     """
     wanted = _key(name)
     for short, card in CARDS.items():

@@ -1,7 +1,7 @@
-"""The errors of the phantom GPU.
+"""Errors of the phantom GPU.
 
-Rule: a missing tool, a failed download and a refusal by the real allocator are told apart, so
-that a caller can skip a check for the first two and must report the last.
+Rule: `UnavailableError` means that something is missing, so a caller may skip a check.
+`RefusedError` comes from the real allocator and must be reported.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ __all__ = ["PhantomError", "ScriptError", "UnavailableError", "RefusedError"]
 
 
 class PhantomError(AllocsimError):
-    """The base of what allocsim.phantom raises."""
+    """Base class of the errors of allocsim.phantom."""
 
 
 class ScriptError(PhantomError, ValueError):
-    """An op script with an op that no allocator has."""
+    """An op script contains an unknown op."""
 
 
 class UnavailableError(PhantomError):
-    """The real allocator is not available: no wheel, no compiler, no network, not Linux."""
+    """A requirement is missing: a wheel, a compiler, the network or Linux."""
 
 
 class RefusedError(PhantomError):
-    """The real allocator refused its settings, or died while running a script."""
+    """The real allocator refused its settings or ended while running a script."""

@@ -1,8 +1,10 @@
-"""Keeps `generate()` of transformers going over a phantom, where it asks whether to stop.
+"""Stopping rule for transformers' `generate()` on a phantom GPU.
 
-Rule: runs in the program's interpreter, loaded by the hook from its path once transformers' module
-is loaded; only the standard library is imported.  Nothing is changed but the answer to whether a
-sequence goes on, which is told by its length, as the host knows it.
+Rule: this file runs in the program's interpreter, loaded by the hook from its path once the module
+of transformers is loaded, so it imports only the standard library.
+
+`generate()` reads from the device whether any sequence is unfinished, which a phantom cannot know.
+The answer is replaced by a comparison of the length, which the host knows.
 """
 
 from __future__ import annotations
@@ -17,9 +19,9 @@ _ASKED = "_has_unfinished_sequences"
 
 
 def end_at_max_length(module: Any) -> None:
-    """Lets generation end after max_new_tokens or at max_length.
+    """Let generation end after max_new_tokens or at max_length.
 
-    module: transformers.generation.utils; a release that asks in another way is left alone.
+    module: transformers.generation.utils.  A release without the patched method is left unchanged.
     """
     criteria = getattr(module, "MaxLengthCriteria", None)
     mixin = getattr(module, "GenerationMixin", None)

@@ -1,8 +1,8 @@
-"""The GPU that a program is to find: memory, name and what else changes allocations.
+"""Description of a phantom GPU: memory, name and all properties that affect allocations.
 
-Rule: a device answers whatever PyTorch asks it as the card of that name does.  PyTorch and its
-libraries size launches, and with them buffers, by the limits of a multiprocessor, so a card with
-another's limits would reserve other amounts.
+Rule: the device answers each query of PyTorch as the real card does.  PyTorch and its libraries
+derive launch sizes, and from them buffer sizes, from the limits of a multiprocessor, so other
+limits would change the memory.
 """
 
 from __future__ import annotations
@@ -15,25 +15,24 @@ from allocsim.units import KIB, MIB, TIB
 __all__ = ["CONTEXT_MEMORY", "CONTEXT_MEMORY_SEEN", "Gpu", "Limits", "limits_of"]
 
 CONTEXT_MEMORY = 512 * MIB
-"""What a named card's CUDA context and its libraries are taken to hold, unless told or seen to be
-less on that card (`cards.py`)."""
+"""Assumed bytes of a card's CUDA context and libraries, unless given or known (`cards.py`)."""
 
 CONTEXT_MEMORY_SEEN = (112 * MIB, 687 * MIB)
-"""The least and the most that out-of-memory texts leave beside PyTorch's own in a process: about
+"""Smallest and largest context memory of one process in bytes, from out-of-memory errors: about
 112 MiB on an RTX 4060, 180 on an RTX 3070, 204 on an RTX A4000, 426 on an RTX 6000 Ada, 522 on a
-card of 23.65 GiB, 600 on an RTX 5090, 687 on one of 79.14 GiB.  It grows with the kernels that
-were loaded, and no card's figure is known beforehand."""
+card of 23.65 GiB, 600 on an RTX 5090, 687 on a card of 79.14 GiB.  It grows with the loaded
+kernels, so the figure of a card is not known in advance."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one multiprocessor offers to kernels.
+    """Limits of one multiprocessor.
 
-    threads, blocks: how many are resident at once.
+    threads, blocks: largest number that is resident at once.
     shared_memory: bytes.
-    block_shared_memory: bytes that one block may have on request; 48 KiB without one.
-    l2: bytes of the device's second cache.
-    registers: of 32 bits each.
+    block_shared_memory: bytes available to one block that opts in; without that, 48 KiB.
+    l2: bytes of the device's L2 cache.
+    registers: number of 32-bit registers.
     """
 
     threads: int = 2048
@@ -57,13 +56,13 @@ _BY_CAPABILITY = {
     (10, 3): (2048, 32, 228, 227),
     (12, 0): (1536, 24, 100, 99),
 }
-"""Threads, blocks, KiB of shared memory of a multiprocessor and of a block on request, from the
-table of technical specifications by compute capability in NVIDIA's CUDA C++ programming guide.
-Registers are 65,536 in all of them."""
+"""Threads, blocks, KiB of shared memory per multiprocessor and per block that opts in.  Source:
+technical specifications per compute capability in NVIDIA's CUDA C++ programming guide.  All have
+65,536 registers."""
 
 
 def limits_of(capability: tuple[int, int], l2: int) -> Limits:
-    """The limits of a compute capability, with a card's L2 in bytes.
+    """Return the limits of a compute capability, with `l2` bytes of L2 cache.
 
     Raises ConfigError for a capability that is not in the table.
     """
@@ -76,15 +75,15 @@ def limits_of(capability: tuple[int, int], l2: int) -> Limits:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One device.  Without more than a size it is like an A100.
+    """One phantom device; the defaults describe an A100.
 
     memory: bytes of the card.
     capability: (major, minor).
-    multiprocessors: their number.
+    multiprocessors: number of multiprocessors.
     context_memory: bytes of the card that the CUDA context holds.
-    limits: those of its multiprocessors.
-    context_chunks: address space of the CUDA context, as `arena_add_context` of the stub reads it;
-        "" if unknown.
+    limits: limits of one multiprocessor.
+    context_chunks: address space of the CUDA context, in the format that `arena_add_context` of the
+        stub reads; "" if unknown.
     """
 
     name: str
@@ -97,7 +96,7 @@ class Gpu:
 
     @property
     def room(self) -> int:
-        """Bytes of the card that its CUDA context leaves."""
+        """Bytes of the card that the CUDA context leaves free."""
         return self.memory - self.context_memory
 
     def __post_init__(self) -> None:

@@ -34,9 +34,8 @@ class _Contents:
     known: a boolean per byte; None if all are known.
     version: version of the tensors that share the storage; None if they have none.
     is_settled: True if `version` is exact.  PyTorch increases it after an in-place operator
-    returns,
-        or not at all if another operator called it.  Until the first read, `version + 1` is
-        accepted.
+        returns, or not at all if another operator called it.  Until the first read, `version + 1`
+        is accepted.
     is_routed: True if the contents depend on a choice of experts.
     """
 
@@ -103,6 +102,7 @@ class Known:
         contents.is_routed = is_routed or (contents.is_routed and not is_whole)
         contents.version = _version(tensor)
         contents.is_settled = contents.version is None
+        # Expanded values need no bytes: one element describes the whole storage.
         if is_whole and values.numel() > 1 and not any(values.stride()):
             contents.constant = values.as_strided((), ()).to(tensor.dtype, copy=True)
             contents.data = contents.known = None
@@ -137,7 +137,7 @@ class Known:
         storage = tensor.untyped_storage()
         contents = self._by_storage.get(storage._cdata)
         if contents is None or contents.pointer != storage.data_ptr():
-            return None
+            return None  # the storage was resized or its memory was replaced
         version = _version(tensor)
         if version != contents.version:
             if contents.is_settled or version is None or contents.version is None:

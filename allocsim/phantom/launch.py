@@ -1,7 +1,7 @@
-"""The environment in which an unmodified program finds a GPU that is not there.
+"""Environment variables that make an unmodified program find a phantom GPU.
 
-Rule: nothing of the program or of its PyTorch is changed.  The stub libraries are preloaded
-under CUDA's sonames and variables describe the device, so every child process inherits both.
+Rule: the program and its PyTorch are not changed.  The stub libraries are preloaded under CUDA's
+sonames and variables describe the device, so child processes inherit both.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from allocsim.phantom.wheel import PLANS_WITHOUT_DEVICE, cache_root
 __all__ = ["TorchInstall", "find_torch", "phantom_environment"]
 
 BASE_ADDRESS = 0x7000_0000_0000
-"""Where the device's addresses begin; far from anything the host maps."""
+"""First address of the device, far above the host's mappings."""
 
 _PATIENCE_S = 120
-# Reads version.py beside torch without importing torch, which takes seconds.
+# The script reads torch's version.py without importing torch, which takes seconds.
 _NO_TORCH = "null"
 _FIND = """
 import importlib.util, json, os, runpy
@@ -39,7 +39,7 @@ else:
 
 @dataclass(frozen=True, slots=True)
 class TorchInstall:
-    """The PyTorch of one interpreter.
+    """PyTorch installation of one interpreter.
 
     version: such as "2.15.0".
     cuda: such as "13.2".
@@ -51,7 +51,7 @@ class TorchInstall:
 
     @property
     def release(self) -> str:
-        """Such as "2.15"."""
+        """Major and minor version, such as "2.15"."""
         return ".".join(self.version.split(".")[:2])
 
     @property
@@ -60,7 +60,7 @@ class TorchInstall:
 
 
 def _answer_in(output: str) -> tuple[str, str, str] | None:
-    """The version, CUDA and HIP that an interpreter printed last; None if it printed no such."""
+    """Return the version, CUDA and HIP in the last line of output; None if there are none."""
     try:
         version, cuda, hip = json.loads(output.splitlines()[-1])
     except (IndexError, ValueError, TypeError):
@@ -69,9 +69,9 @@ def _answer_in(output: str) -> tuple[str, str, str] | None:
 
 
 def find_torch(python: str) -> TorchInstall:
-    """The PyTorch that `python` would import.
+    """Return the PyTorch that `python` would import.
 
-    Raises UnavailableError where there is none, or one built without CUDA.
+    Raises UnavailableError if there is none or it was built without CUDA.
     """
     try:
         done = subprocess.run(  # noqa: S603
@@ -101,12 +101,12 @@ def find_torch(python: str) -> TorchInstall:
 def phantom_environment(
     torch: TorchInstall, gpu: Gpu, *, address_policy: str = "driver", work: str = "when-waited"
 ) -> dict[str, str]:
-    """The variables to add to a program's environment; the stubs are built if need be.
+    """Return the variables to add to a program's environment; build the stubs if needed.
 
-    address_policy: "driver", as the CUDA driver places memory, "bump" or "firstfit".
-    work: when a stream's work is done, "when-waited"
-    (by a synchronisation, the latest that is possible) or "at-once" (the earliest).
-    Raises UnavailableError where the stubs cannot be built.
+    address_policy: "driver" (addresses as the CUDA driver chooses them), "bump" or "firstfit".
+    work: completion of a stream's work, "when-waited" (by a synchronisation, as late as possible)
+        or "at-once" (as early as possible).
+    Raises UnavailableError if the stubs cannot be built.
     """
     stubs = _stubs(torch.cuda_major)
     variables = {
@@ -121,8 +121,8 @@ def phantom_environment(
         "ALLOCSIM_PHANTOM_CAPABILITY": ".".join(map(str, gpu.capability)),
         "ALLOCSIM_PHANTOM_MULTIPROCESSORS": str(gpu.multiprocessors),
         "ALLOCSIM_PHANTOM_LIMITS": " ".join(map(str, astuple(gpu.limits))),
-        "CUDA_VISIBLE_DEVICES": "0",
-        # Triton links its launchers to the driver, which it would look for on the system.
+        "CUDA_VISIBLE_DEVICES": "0",  # the user's value may hide all devices
+        # Triton links its launchers to the driver and would otherwise search the system for it.
         "TRITON_LIBCUDA_PATH": str(stubs.folder),
     }
     if tuple(map(int, torch.version.split(".")[:2])) < PLANS_WITHOUT_DEVICE:
@@ -131,7 +131,7 @@ def phantom_environment(
 
 
 def _stubs(cuda_major: int) -> Stubs:
-    """The compiled stubs for a CUDA release, from the cache or built into it."""
+    """Return the compiled stubs for a CUDA release; build them if the cache lacks them."""
     folder = cache_root() / "stubs" / f"cuda{cuda_major}-{digest_of(str(cuda_major))}"
     build_once(folder, partial(build_stubs, cuda_major=cuda_major))
     return Stubs.in_folder(folder, cuda_major)

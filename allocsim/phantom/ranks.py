@@ -1,8 +1,8 @@
-"""What keeps a rank of a distributed job from running alone over a phantom: values of the others.
+"""Answers for the missing ranks of a distributed job that runs one rank on a phantom GPU.
 
-Rule: runs in the program's interpreter, loaded by the hook from its path, once CUDA is in use on
-a phantom; only the standard library is imported.  Nothing is changed but two answers that depend on
-values which no phantom has, and what else they allocate is allocated.
+Rule: this file runs in the program's interpreter, loaded by the hook from its path once CUDA is
+used on a phantom, so it imports only the standard library.  It replaces only results that depend on
+the values of other ranks, and keeps the allocations that the replaced code makes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _DIFFERS = "DDP expects same model across all ranks"
 
 
 def answer_for_others(torch: Any) -> None:
-    """Lets DistributedDataParallel run where no other rank answers."""
+    """Let DistributedDataParallel run without answers of other ranks."""
     dist = torch.distributed
     if not dist.is_available() or not hasattr(dist, "_verify_params_across_processes"):
         return
@@ -30,7 +30,10 @@ def answer_for_others(torch: Any) -> None:
 
 
 def _finishing(end: Any) -> Any:
-    """The end of a group waits until a GPU has done its work, which a phantom does when told."""
+    """Wrap the end of a process group so that the phantom first completes all work.
+
+    The end waits for the GPU, and a phantom completes work only on request.
+    """
 
     @functools.wraps(end)
     def ended(group: Any, *args: Any, **named: Any) -> Any:
@@ -41,18 +44,19 @@ def _finishing(end: Any) -> Any:
 
 
 def _verifying(torch: Any, verify: Any) -> Any:
-    """DDP's check that all ranks have the same parameters, which reads their numbers back."""
+    """Wrap DDP's check that all ranks have the same parameters, which reads sizes back."""
 
     @functools.wraps(verify)
     def verified(group: Any, tensors: Any, *more: Any) -> None:
         device = ctypes.CDLL(None)
+        # This read is DDP's own and must not be reported as one of the program.
         device.device_watch_reads(0)
         try:
             verify(group, tensors, *more)
         except RuntimeError as error:
             if _DIFFERS not in str(error):
                 raise
-            # Where the numbers agree, sizes and strides of all go to the device for a moment.
+            # If all ranks agree, PyTorch copies all sizes and strides to the device temporarily.
             n_numbers = sum(2 * tensor.dim() for tensor in tensors)
             torch.zeros(n_numbers, dtype=torch.long).to(tensors[0].device)
         finally:
@@ -62,10 +66,10 @@ def _verifying(torch: Any, verify: Any) -> Any:
 
 
 def _reducing(torch: Any, make: Any) -> Any:
-    """DDP's reducer: the fake process group's futures hold no gradients, so it is given them."""
+    """Wrap DDP's reducer with a hook that adds gradients, which a fake group's futures lack."""
 
     def as_they_are(_: Any, bucket: Any) -> Any:
-        """Each rank keeps its own gradients."""
+        """Return the rank's own gradients."""
         future = torch.futures.Future()
         future.set_result(bucket.buffer())
         return future

@@ -1,7 +1,7 @@
-"""What only the phantom device knows of a program: where it read values back, what was guessed.
+"""Reports of the phantom device: code lines that read values back, and guessed workspaces.
 
-Rule: runs in the program's interpreter at its end, loaded by the hook from its path, so nothing
-but the standard library is imported and Python 3.9 can read it.
+Rule: this file runs at the end of the program, in its interpreter, loaded by the hook from its
+path, so it imports only the standard library and is compatible with Python 3.9.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from pathlib import Path
 __all__ = ["guesses", "places_of", "read_sites", "reads_text", "watch_reads"]
 
 Frame = tuple[str, int]
-"""A file and a line in it."""
+"""File and line number."""
 
 Site = tuple[int, int, list[Frame]]
-"""How often a stack read values back, bytes of the largest read, its frames from the innermost."""
+"""Number of reads by one stack, bytes of the largest read, frames from the innermost."""
 
 SHOWN = 3
 _OF_A_FLOAT = frozenset({2, 4})
-"""Bytes of a number that may be a loss."""
+"""Bytes of a number that may be a loss value."""
 
 
 class _ReadFrame(ctypes.Structure):
@@ -32,7 +32,7 @@ class _ReadFrame(ctypes.Structure):
 
 
 class _ReadSite(ctypes.Structure):
-    """struct device_read_site; its frames lie behind it."""
+    """struct device_read_site; its frames follow it in memory."""
 
     _fields_ = (("times", ctypes.c_size_t), ("most", ctypes.c_size_t), ("depth", ctypes.c_size_t))
 
@@ -47,15 +47,12 @@ class _ReadSite(ctypes.Structure):
 
 
 def watch_reads(wanted: bool) -> bool:
-    """Lets the phantom device note, or note no longer, where values are read back.
-
-    Returns whether it does.
-    """
+    """Turn the recording of reads on the phantom device on or off; return the previous state."""
     return bool(ctypes.CDLL(None).device_watch_reads(wanted))
 
 
 def read_sites() -> list[Site]:
-    """Each stack that read values back; no more are noted from here on."""
+    """Return each stack that read values back, and stop recording them."""
     watch_reads(False)
     first = ctypes.POINTER(ctypes.POINTER(_ReadSite))()
     ask = ctypes.CDLL(None).device_read_sites
@@ -65,14 +62,14 @@ def read_sites() -> list[Site]:
 
 
 def guesses() -> str:
-    """The libraries whose workspaces the phantom device guessed, as a text; "" for none."""
+    """Return the libraries whose workspaces the phantom device guessed, as text; "" for none."""
     ask = ctypes.CDLL(None).device_guesses
     ask.restype = ctypes.c_char_p
     return str(ask().decode())
 
 
 def places_of(sites: Iterable[Site]) -> list[tuple[str, int]]:
-    """The lines of the program that read, and how often; what looks like a logged number last."""
+    """Return the lines of the program that read values, with counts; probable logging is last."""
     places: dict[Frame, tuple[int, int]] = {}
     for times, most, frames in sites:
         inner = [frame for frame in frames if _is_the_programs(frame[0])] or frames
@@ -85,7 +82,7 @@ def places_of(sites: Iterable[Site]) -> list[tuple[str, int]]:
 
 
 def reads_text(places: list[tuple[str, int]]) -> str:
-    """The first places of a program that reads values back; "" for none."""
+    """Return the first `SHOWN` places as text, with the number of the others; "" for none."""
     texts = [f"{place} ({times:,} times)" if times > 1 else place for place, times in places]
     more = len(texts) - SHOWN
     rest = [f"{more} more {'place' if more == 1 else 'places'}"] if more > 0 else []
@@ -93,7 +90,7 @@ def reads_text(places: list[tuple[str, int]]) -> str:
 
 
 def _is_the_programs(name: str) -> bool:
-    """Whether a file is the program's own, and of no library."""
+    """Return True if a file belongs to the program and not to a library."""
     if Path(name).resolve().is_relative_to(Path(__file__).resolve().parent):
         return False
     libraries = ("/site-packages/", "/dist-packages/", str(Path(os.__file__).parent), "<frozen")
@@ -101,12 +98,12 @@ def _is_the_programs(name: str) -> bool:
 
 
 def _is_logged(place: Frame, size: int) -> bool:
-    """Whether a read of `size` bytes is of one float, as of a loss, on which no size depends."""
+    """Return True if a read is of one float, such as a loss, which does not affect sizes."""
     text = linecache.getline(*place)
     return size in _OF_A_FLOAT and (".item()" in text or "float(" in text)
 
 
 def _shown(name: str) -> str:
-    """A file's path from where the program was started, if it lies there."""
+    """Return a path relative to the current folder if the file is inside it."""
     near = os.path.relpath(name) if Path(name).is_absolute() else name
     return name if near.startswith("..") else near

@@ -1,7 +1,7 @@
-"""Runs an unmodified program and keeps its memory history, with a GPU or without one.
+"""Run of an unmodified program that records its memory history, with or without a GPU.
 
 Rule: the program's output, signals and exit code pass through unchanged.  Recordings stay in a
-temporary folder until the program has ended; the requested file appears whole or not at all.
+temporary folder until the program ends, so an output file is complete or absent.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ __all__ = ["ProcessRecording", "Recorded", "Program", "has_gpu", "record"]
 HOOK = Path(__file__).parent / "hook"
 _CONF_NAMES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
 _GPU_FILES = ("/dev/nvidiactl", "/dev/dxg")
-# What sitecustomize.py writes in place of an exit code, as the pickle holds it.
+# Placeholder for the exit code that sitecustomize.py writes, as the pickle encodes it.
 _UNKNOWN_EXIT = struct.pack("<ci", b"J", -(1 << 31))
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What to run and how.
+    """A program to record, and the conditions of the run.
 
     command: the program and its arguments.
-    out: the file to write the recording to.
-    gpu: the phantom device, None for the real one.
-    conf: the option string, None to leave the program's environment as it is.
+    out: file to write the recording to.
+    gpu: phantom device; None for the real one.
+    conf: option string; None to leave the program's environment unchanged.
     work: as in `phantom_environment`.
-    max_entries, max_seconds: guards that end the program in order; 0 for none.
-    output_to_stderr: whether the program's output goes to standard error.
-    log: a file for its output and errors instead, None for none.
-    by_column: whether the entries are written as columns, which only `allocsim` reads: smaller, and
-        in a third of the time.
-    sizes_only: whether no value of the program's is of interest, so that the host need not draw
-        any, and has no work for more than one thread; for a phantom device.
-    values: whether small integers and booleans of a phantom device are computed.
-    routing: how tokens choose experts there, "balanced" or "skewed".
+    max_entries, max_seconds: limits at which the program is ended in order; 0 for none.
+    output_to_stderr: True to redirect the program's output to standard error.
+    log: file for both output and errors; None for none.
+    by_column: True to write entries as columns, a smaller form that is written in a third of the
+        time but is readable only by allocsim.
+    sizes_only: True if values on the host do not matter, so none need to be drawn and one thread is
+        enough.  For a phantom device.
+    values: True to compute small integer and boolean tensors of a phantom device.
+    routing: distribution of tokens over experts on a phantom device, "balanced" or "skewed".
     """
 
     command: tuple[str, ...]
@@ -73,15 +73,15 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class ProcessRecording:
-    """The recording of one process.
+    """Recording of one process.
 
-    oom_text: the out-of-memory error that ended it, "" for none.
-    stopped_by: the guard that ended it, "" for none.
-    reads_back: the lines of the program that copied values from a phantom device to the host, ""
-        for none.
-    guessed: the libraries whose workspaces a phantom device guessed, "" for none.
-    routing: how experts were chosen on a phantom device, where sizes or reads depend on it, "" for
-        nowhere.
+    oom_text: out-of-memory error that ended it; "" for none.
+    stopped_by: limit that ended it; "" for none.
+    reads_back: lines of the program that copied values from a phantom device to the host; "" for
+        none.
+    guessed: libraries whose workspaces a phantom device guessed; "" for none.
+    routing: distribution of tokens over experts on a phantom device; "" if no size or read depends
+        on it.
     """
 
     file: Path
@@ -95,11 +95,11 @@ class ProcessRecording:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """The outcome.
+    """Result of a recorded run.
 
-    exit_code: the program's, 128 + n where signal n ended it.
-    processes: those that used CUDA.
-    torch: the PyTorch found, None on a real GPU.
+    exit_code: the program's exit code; 128 + n if signal n ended it.
+    processes: recordings of the processes that used CUDA.
+    torch: the PyTorch found; None on a real GPU.
     """
 
     exit_code: int
@@ -108,16 +108,16 @@ class Recorded:
 
 
 def has_gpu() -> bool:
-    """Whether this machine shows an NVIDIA GPU."""
+    """Return True if this machine has an NVIDIA GPU."""
     return any(Path(name).exists() for name in _GPU_FILES)
 
 
 def record(program: Program) -> Recorded:
     """Run the program to its end and write its recordings.
 
-    A single process's goes to `program.out`; of several, rank or process number is put before
-    the suffix.  Raises UnavailableError, before the program is started, where the program or its
-    PyTorch is missing or unsuitable.
+    The recording of a single process is `program.out`; for several processes, the rank or process
+    number is inserted before the suffix.  Raises UnavailableError, before the program starts, if
+    the program or its PyTorch is missing or unsuitable.
     """
     if not program.out.parent.is_dir():
         raise UnavailableError(f"{program.out.parent} is not a folder; expected one to write to")
@@ -139,8 +139,8 @@ def _environment(program: Program, torch: TorchInstall | None, folder: Path) -> 
         environment[_CONF_NAMES[0]] = program.conf
     if program.gpu is not None and torch is not None:
         environment |= phantom_environment(torch, program.gpu, work=program.work)
-        # What a compiler timed here is of no use to a card, nor what it timed there to this run;
-        # and a program holds other memory while it compiles than when it finds all compiled.
+        # A fresh cache: kernels tuned for a phantom are useless on a card and vice versa, and
+        # a program uses other memory while it compiles than with a warm cache.
         environment.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder.resolve() / "compiled"))
     environment["ALLOCSIM_PHANTOM_VALUES"] = program.routing if program.values else ""
     if program.sizes_only:
@@ -158,7 +158,8 @@ def _environment(program: Program, torch: TorchInstall | None, folder: Path) -> 
 
 
 def _interpreter(command: Sequence[str]) -> str:
-    """The Python that the command will run: itself, its script's, or the one on the PATH."""
+    """Return the Python that the command runs: itself, its script's, or the one on the PATH."""
+    # The shebang names the interpreter of an installed script, such as torchrun.
     path = shutil.which(command[0])
     if path is None:
         raise UnavailableError(f"{command[0]!r} is no command; expected a program to run")
@@ -174,8 +175,10 @@ def _interpreter(command: Sequence[str]) -> str:
 
 
 def _run(program: Program, environment: dict[str, str]) -> int:
-    """The program's exit code.  An interrupt from the terminal reaches the program as well; it
-    is the program that decides what to do about it."""
+    """Run the program and return its exit code.
+
+    An interrupt from the terminal also reaches the program, which decides how to react.
+    """
     with ExitStack() as stack:
         output = sys.stderr.fileno() if program.output_to_stderr else None
         if program.log is not None:
@@ -190,12 +193,13 @@ def _run(program: Program, environment: dict[str, str]) -> int:
         finally:
             if process.poll() is None:
                 process.terminate()
+    # As a shell reports a process that a signal ended.
     return 128 - code if code < 0 else code
 
 
 @contextmanager
 def _interrupts_ignored() -> Iterator[None]:
-    """While the program runs; in another thread than the main one there are none to ignore."""
+    """Ignore interrupts while the program runs; only the main thread receives them."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -217,7 +221,7 @@ def _note_exit_code(file: Path, exit_code: int) -> None:
 
 
 def _deliver(found: Sequence[Path], out: Path) -> tuple[ProcessRecording, ...]:
-    """Move the recordings to where they were asked for; each of several gets its own name."""
+    """Move the recordings to their destination; each of several gets its own name."""
     if len(found) == 1:
         return (_move(found[0], out),)
     suffixes = "".join(out.suffixes[-2:] if out.suffix == ".gz" else out.suffixes[-1:])

@@ -1,8 +1,8 @@
-"""Chooses experts for tokens whose scores a phantom device does not know.
+"""Choice of experts for tokens whose scores a phantom device does not know.
 
-Rule: runs in the program's interpreter, loaded by the hook from its path, so only the standard
-library is imported.  Every choice is one that a router could make: the experts of a token are
-different ones.  A top-k of unknown scores over at most `MOST_EXPERTS` is taken for a router's.
+Rule: this file runs in the program's interpreter, loaded by the hook from its path, so it imports
+only the standard library.  Every choice is possible for a real router: the experts of a token are
+distinct.  A top-k of unknown scores over at most `MOST_EXPERTS` entries is assumed to be a router.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import Any
 __all__ = ["MOST_EXPERTS", "Router"]
 
 MOST_EXPERTS = 1024
-"""Scores of one token that may be those of experts; a vocabulary has more."""
+"""Largest number of scores per token that may belong to experts; a vocabulary has more."""
 
 
 class Router:
-    """How tokens are spread over experts.
+    """Distribution of tokens over experts.
 
     torch: the program's PyTorch.
-    is_skewed: whether all tokens go to the same experts; otherwise each expert gets as many tokens
-    as any other, one more or less.
+    is_skewed: True if all tokens go to the same experts; otherwise the numbers of tokens per expert
+        differ by at most one.
     """
 
     def __init__(self, torch: Any, *, is_skewed: bool) -> None:
@@ -28,9 +28,9 @@ class Router:
         self.is_skewed = is_skewed
 
     def choose(self, scores: Any, chosen: Any, dim: int) -> Any:
-        """The experts that a top-k gives along `dim`, on the host; None if it is no router's.
+        """Return the indices that a top-k along `dim` selects, on the host; None if not a router's.
 
-        chosen: the indices on the device, of which only the shape is used.
+        chosen: indices on the device; only their shape is used.
         """
         if scores.dim() < 2 or dim % scores.dim() != scores.dim() - 1:
             return None

@@ -1,11 +1,11 @@
-"""Tensors of the host without the numbers drawn for them, where nobody ever looks at one.
+"""Random initialisation of large host tensors skipped where no value matters.
 
-Rule: runs in the program's interpreter, loaded by the hook from its path, once torch is; only the
-standard library is imported.  What is on the device is left alone, and so is what is small: sizes
-may depend on it.
+Rule: this file runs in the program's interpreter, loaded by the hook from its path once torch is
+loaded, so it imports only the standard library.  Device tensors are left alone, and so are small
+tensors, because sizes may depend on them.
 
-Adapters of a model of 70 billion parameters are made on the host: 300 million numbers, three
-seconds, and on a phantom all of them are zero.
+Adapters of a model with 70 billion parameters have 300 million numbers, which take three seconds to
+draw on the host and are all zero on a phantom anyway.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any
 __all__ = ["leave_unfilled"]
 
 _LEAST = 1 << 14
-"""Numbers of a tensor whose values nothing depends on."""
+"""Smallest number of elements of a tensor whose values are assumed not to matter."""
 
 
 def leave_unfilled(torch: Any) -> None:
-    """Lets `uniform_` of a large tensor of the host return it as it is."""
+    """Make `uniform_` return a large host tensor unchanged."""
     fill = torch.Tensor.uniform_
 
     @functools.wraps(fill)

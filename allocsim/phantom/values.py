@@ -46,7 +46,7 @@ class Values:
         self.routed_reads = 0
         self._tell = ctypes.CDLL(None).device_tell_reads
         self._tell.argtypes = (ctypes.c_int, ctypes.c_longlong)
-        self._told = threading.local()
+        self._mode = threading.local()
         self._select = torch._C.DispatchKeySet(torch._C.DispatchKey.BackendSelect)
         self._cpu = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
         self._runs: dict[Any, Callable[..., Any]] = {}
@@ -174,7 +174,7 @@ class Values:
         )
 
     def after(self, op: Any, run: Callable[[], Any], args: Any, kwargs: Any) -> Any:
-        """Run an operator whose sizes are known beforehand, then compute it."""
+        """Run an operator whose output size is known before it runs, then compute it."""
         out = run()
         self._keep(op, (args, kwargs), out, *self._computed(op, args, kwargs, out))
         return out
@@ -253,8 +253,8 @@ class Values:
         return out
 
     def telling(self, kind: int, value: int = 0) -> _Telling:
-        """Return a context in which this thread's copies to the host have the mode `kind`."""
-        return _Telling(self._tell, self._told, (kind, value))
+        """Return a context that sets the mode of this thread's copies to the host."""
+        return _Telling(self._tell, self._mode, (kind, value))
 
     def _read(self, tensor: Any) -> tuple[Any, bool] | None:
         if not self.known.may_have(tensor):
@@ -272,13 +272,13 @@ class Values:
         if host is None:
             return None, False
         positional, named = host
-        is_counted = op._schema.name == "aten::histc"  # the host has none of integers
+        is_counted = op._schema.name == "aten::histc"  # the host has no integer kernel
         if is_counted:
             positional[0] = positional[0].double()
         try:
             values = self._runs[op](self._cpu, *positional, **named)
         except (RuntimeError, NotImplementedError, IndexError):
-            return None, False  # what the host cannot do, or the device only reports later
+            return None, False  # the host lacks it, or the device reports the error only later
         if not op._schema.returns:
             values = [positional[n] for n in sorted(written)]
         return values, routed[0]
@@ -343,18 +343,18 @@ class _UnknownError(Exception):
 class _Telling:
     """Context that sets the mode of this thread's copies to the host, then restores it."""
 
-    __slots__ = ("before", "state", "tell", "told")
+    __slots__ = ("before", "mode", "state", "tell")
 
-    def __init__(self, tell: Any, told: Any, state: tuple[int, int]) -> None:
-        self.tell, self.told, self.state = tell, told, state
+    def __init__(self, tell: Any, mode: Any, state: tuple[int, int]) -> None:
+        self.tell, self.mode, self.state = tell, mode, state
 
     def __enter__(self) -> None:
-        self.before = getattr(self.told, "state", (_NOTED, 0))
-        self.told.state = self.state
+        self.before = getattr(self.mode, "state", (_NOTED, 0))
+        self.mode.state = self.state
         self.tell(*self.state)
 
     def __exit__(self, *error: object) -> None:
-        self.told.state = self.before
+        self.mode.state = self.before
         self.tell(*self.before)
 
 

@@ -1,11 +1,11 @@
-"""Published PyTorch wheels, reduced to what holds the native allocator.
+"""Published PyTorch wheels, reduced to the files of the native allocator.
 
-Rule: a release's folder in the cache is complete or absent.  It is filled beside its place and
-renamed at the end; `wheel.json` in it says which release and which CUDA it is.
+Rule: a release's folder in the cache is complete or absent.  It is filled under a temporary name
+and renamed at the end; its `wheel.json` names the release and the CUDA version.
 
-Kept: torch/lib/libc10*.so, torch/include, torch/version.py, and CUDA's own headers.  The wheel
-itself (hundreds of MiB) is deleted at once, so fetching needs about 1 GiB for a moment and
-about 80 MiB for good.
+Kept: torch/lib/libc10*.so, torch/include, torch/version.py, and CUDA's headers.  The wheel itself
+(hundreds of MiB) is deleted immediately, so a download needs about 1 GiB temporarily and about
+80 MiB permanently.
 """
 
 from __future__ import annotations
@@ -50,28 +50,28 @@ PUBLISHED = {
     "2.14": "2.14.1",
     "2.15": "2.15.0",
 }
-"""For each release, the oldest first, the patch release that is fetched if none is named."""
+"""Default patch release of each release, oldest first."""
 
 PLANS_WITHOUT_DEVICE = (2, 8)
-"""The first release whose cuDNN plans for a card that a program describes (cuDNN 9.8 and later).
+"""First release whose cuDNN plans for a device that the program describes (cuDNN 9.8 and later).
 
-Before it convolutions go through cuDNN's first interface, whose stub needs no workspace.
+Before it, convolutions use cuDNN's legacy interface, whose stub needs no workspace.
 """
 
 _LAST_WITH_OLD_ABI = 206
-"""The number of the last release built with the C++ library's strings of before GCC 5."""
+"""Number of the last release built with the C++ string ABI from before GCC 5."""
 
-# Old wheels name old platforms, new ones new platforms; pip takes the first that fits.
+# Old wheels use old platform tags; pip takes the first that fits.
 _PLATFORMS = ("manylinux_2_28", "manylinux_2_17", "manylinux2014", "manylinux1", "linux")
-# The allocator is the same under every tag.  3.12 first: where a local index offers builds
-# without CUDA for the running interpreter, they rarely fit another one.
+# The allocator is the same for every tag.  3.12 is first because a local index with CPU builds
+# for the running interpreter rarely has them for another version.
 _PYTHON_TAGS = ("3.12", "3.11", "3.10", "3.9")
 _DESCRIPTION = "wheel.json"
 
 
 @dataclass(frozen=True, slots=True)
 class Wheel:
-    """What the cache holds of one release.
+    """Cached files of one release.
 
     torch: such as "2.15.0".
     cuda: such as "13.2".
@@ -87,13 +87,13 @@ class Wheel:
 
     @property
     def number(self) -> int:
-        """The release as one integer, 215 for 2.15: what driver.cpp asks about."""
+        """Release as one integer for driver.cpp, such as 215 for 2.15."""
         major, minor = self.torch.split(".")[:2]
         return int(major) * 100 + int(minor)
 
     @property
     def has_old_abi(self) -> bool:
-        """Whether it was built with the C++ library's strings of before GCC 5."""
+        """True if built with the C++ string ABI from before GCC 5."""
         return self.number <= _LAST_WITH_OLD_ABI
 
     @property
@@ -106,7 +106,10 @@ class Wheel:
 
 
 def full_version(torch_version: str) -> str:
-    """ "2.15.0" for "2.15" and for itself.  Raises UnavailableError for anything else."""
+    """Return the patch release: "2.15.0" for "2.15" and for itself.
+
+    Raises UnavailableError for anything else.
+    """
     version = PUBLISHED.get(torch_version, torch_version)
     if not re.fullmatch(r"\d+\.\d+\.\d+", version, re.ASCII):
         known = ", ".join(PUBLISHED)
@@ -115,18 +118,18 @@ def full_version(torch_version: str) -> str:
 
 
 def cache_root() -> Path:
-    """Where everything is kept: $ALLOCSIM_CACHE or ~/.cache/allocsim, then phantom."""
+    """Return the cache folder: `phantom` in $ALLOCSIM_CACHE or in ~/.cache/allocsim."""
     root = os.environ.get("ALLOCSIM_CACHE")
     return (Path(root) if root else Path.home() / ".cache" / "allocsim") / "phantom"
 
 
 def cache_folder(torch_version: str) -> Path:
-    """Where a release is kept, beneath `cache_root`."""
+    """Return the folder of a release in the cache."""
     return cache_root() / full_version(torch_version)
 
 
 def cached_wheel(torch_version: str) -> Wheel | None:
-    """The release if the cache holds it."""
+    """Return a release from the cache, None if it is not there."""
     folder = cache_folder(torch_version)
     try:
         description = json.loads((folder / _DESCRIPTION).read_text())
@@ -136,10 +139,10 @@ def cached_wheel(torch_version: str) -> Wheel | None:
 
 
 def fetch_wheel(torch_version: str, say: Callable[[str], None] = lambda _: None) -> Wheel:
-    """The release, downloaded by pip if the cache lacks it.
+    """Return a release; download it with pip if the cache lacks it.
 
-    say: called with one line before each download.  Raises UnavailableError where pip, the
-    network or a CUDA build of that release is missing.
+    say: called with one line before each download.  Raises UnavailableError if pip, the network or
+        a CUDA build of the release is missing.
     """
     version = full_version(torch_version)
     if (wheel := cached_wheel(version)) is not None:
@@ -165,7 +168,7 @@ def _fill(folder: Path, version: str, say: Callable[[str], None]) -> Wheel:
 
 
 def _fetch_torch(version: str, folder: Path, say: Callable[[str], None]) -> str:
-    """Fills `folder` with torch's libraries and headers; the text of the wheel's METADATA."""
+    """Extract torch's libraries and headers into `folder`; return the text of METADATA."""
     refusals = []
     for tag in _PYTHON_TAGS:
         try:
@@ -179,7 +182,7 @@ def _fetch_torch(version: str, folder: Path, say: Callable[[str], None]) -> str:
                 return archive.read(next(n for n in names if n.endswith("/METADATA"))).decode()
         except UnavailableError as error:
             refusals.append(f"Python {tag}: {error}")
-    raise UnavailableError(f"no CUDA wheel of torch {version} to be had ({'; '.join(refusals)})")
+    raise UnavailableError(f"no CUDA wheel of torch {version} is available ({'; '.join(refusals)})")
 
 
 def _is_kept(name: str) -> bool:
@@ -196,13 +199,13 @@ def _cuda_version(folder: Path, version: str) -> str:
 
 
 def _fetch_headers(metadata: str, cuda: str, folder: Path, say: Callable[[str], None]) -> None:
-    """CUDA's headers, from the wheels that the release itself asks for."""
+    """Extract CUDA's headers from the wheels that the release depends on."""
     major = int(cuda.split(".", maxsplit=1)[0])
     suffix = f"-cu{major}" if major < 13 else ""
     exact = re.search(rf"nvidia-cuda-runtime{suffix} ?\(?==([\d.]+)", metadata)
     runtime = exact[1] if exact else f"{cuda}.*"
     includes = folder / "cuda" / "include"
-    # crt/ lies in the compiler's wheel up to CUDA 12 and in one of its own from 13 on.
+    # crt/ is in the compiler's wheel up to CUDA 12 and in a separate wheel from CUDA 13.
     compiler = "nvidia-cuda-nvcc-cu12" if suffix == "-cu12" else f"nvidia-cuda-crt{suffix}"
     for name, version in ((f"nvidia-cuda-runtime{suffix}", runtime), (compiler, f"{cuda}.*")):
         with _downloaded(f"{name}=={version}", folder.parent, say) as archive:
@@ -220,7 +223,7 @@ def _fetch_headers(metadata: str, cuda: str, folder: Path, say: Callable[[str], 
 def _downloaded(
     requirement: str, folder: Path, say: Callable[[str], None], python: str = "3.12"
 ) -> Iterator[zipfile.ZipFile]:
-    """The wheel of `requirement`, opened; deleted afterwards."""
+    """Download the wheel of `requirement` and open it; delete it afterwards."""
     say(f"downloading {requirement}")
     with tempfile.TemporaryDirectory(dir=folder) as place:
         command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-cache-dir"]
@@ -239,6 +242,7 @@ def _downloaded(
 
 
 def _inside(name: str) -> str:
+    # A hostile wheel could otherwise write outside the cache.
     if ".." in Path(name).parts or Path(name).is_absolute():
-        raise UnavailableError(f"a wheel holds {name!r}, which lies outside of it")
+        raise UnavailableError(f"a wheel contains {name!r}; expected a path inside the wheel")
     return name

@@ -114,7 +114,7 @@ def kind_of(path: str, head: bytes) -> Kind:
         return Kind.PAGE
     if _is_table(text):
         return Kind.CSV
-    raise RecordingError(path, f"is {_foreign(head, text)}, expected a PyTorch snapshot")
+    raise RecordingError(path, _refusal(head, text))
 
 
 def is_recording(head: bytes) -> bool:
@@ -140,12 +140,14 @@ def _is_table(text: bytes) -> bool:
     return header is not None and any(byte in _SEPARATORS for byte in header[0])
 
 
-def _foreign(head: bytes, text: bytes) -> str:
+def _refusal(head: bytes, text: bytes) -> str:
+    """Return why a file that begins with `head` is not a recording."""
+    expected = "expected a PyTorch snapshot"
     if head[:2] in (b"(d", b"(l", b"}q", b"]q"):
-        return "a pickle of protocol 0 or 1 (PyTorch writes 2 or later)"
+        return f"is a pickle of protocol 0 or 1 (PyTorch writes 2 or later), {expected}"
     if all(byte >= 32 or byte in b"\t\r\n\f\x1b" for byte in head):
         what = name_of_text(text)
         if what is not None:
-            return f"{what}, of which allocsim explain tells the figures"
-        return f"text that begins with {text[:24].decode('utf-8', 'replace')!a}"
-    return f"binary data that begins with bytes {head[:4].hex(' ')}"
+            return f"is {what}, {expected}; run allocsim explain FILE to read its figures"
+        return f"is text that begins with {text[:24].decode('utf-8', 'replace')!a}, {expected}"
+    return f"is binary data that begins with bytes {head[:4].hex(' ')}, {expected}"

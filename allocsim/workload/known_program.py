@@ -130,7 +130,7 @@ class _Player:
         """Row of each entry, by part of the history."""
         self._records: list[tuple[_Ints, ...]] = []
         """Records of the statistics for the current rows."""
-        self._told = np.zeros((3, len(program.kind)), dtype=np.int64)
+        self._stat_moves = np.zeros((3, len(program.kind)), dtype=np.int64)
         """Records of the statistics of all rows, by row."""
         self._repeats = _Repeats(program, allocator)
         self._address = np.zeros(len(program.kind), dtype=np.uint64)
@@ -201,8 +201,8 @@ class _Player:
             self._play_all(row, rows.stop)
             return True
         self._address = address
-        self._told[:, small] = self._told[:, model]
-        self._told[1, small] = self._repeats.requested[of_small]
+        self._stat_moves[:, small] = self._stat_moves[:, model]
+        self._stat_moves[1, small] = self._repeats.requested[of_small]
         self._copied.append(small)
         if renamed:
             self._allocator.rename(lambda name: renamed.get(name, name))
@@ -263,7 +263,7 @@ class _Player:
         if self._records:
             records = np.concatenate(self._records, axis=1)
             moves = rows[program.kind[rows] != EMPTY_CACHE][: records.shape[1]]
-            self._told[:, moves] = records
+            self._stat_moves[:, moves] = records
             self._records.clear()
 
     def end_with(self, text: str) -> None:
@@ -284,7 +284,7 @@ class _Player:
         kind = self._program.kind
         return Played(
             self._allocator,
-            self._told[0, kind != EMPTY_CACHE],
+            self._stat_moves[0, kind != EMPTY_CACHE],
             peak,
             self._watch.device_bytes,
             self._oom_text,
@@ -305,7 +305,7 @@ class _Player:
             action, self._address[block], self._repeats.requested[block], program.stack[of_entry]
         )
         self._rows.append(of_entry)
-        sizes, requested, inactive = self._told[:, self._told[0] != 0].tolist()
+        sizes, requested, inactive = self._stat_moves[:, self._stat_moves[0] != 0].tolist()
         self._allocator.count_with(fold)
         self._allocator.recount((sizes, requested, inactive, [], []))
 
@@ -340,7 +340,7 @@ class _Repeats:
         self._may = allocator.collects_garbage_above is None and not counts_objects
 
     def found(self, number: int, places: object) -> None:
-        """Store the state in which stretch `number` finds the small pool."""
+        """Store the state of the small pool at the start of stretch `number`."""
         self._found[number] = places
 
     def span(self, number: int) -> int:

@@ -1,1 +1,1 @@
-"""Peaks predicted without a GPU, held against what others measured on one."""
+"""Comparison of peaks predicted without a GPU with peaks that others measured."""

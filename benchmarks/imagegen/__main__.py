@@ -1,11 +1,11 @@
-"""Train what huggingface/peft's image-generation comparison trained, over a phantom L40S.
+"""Run the trainings of huggingface/peft's image-generation comparison over a phantom L40S.
 
     python -m benchmarks.imagegen --peft FOLDER [--python PYTHON] [--row NAME ...] [--steps N]
 
-FOLDER is a checkout of huggingface/peft at the commit that the row ran (`measured.json` names it);
-PYTHON is an interpreter with the row's releases of torch, transformers, diffusers and peft.  The
-comparison's own training loop runs unchanged, evaluations included; no kernel runs and nothing is
-downloaded.  A row takes minutes: what its Python takes.
+FOLDER is a checkout of huggingface/peft at the commit that the row ran (given in `measured.json`).
+PYTHON is an interpreter with the row's releases of torch, transformers, diffusers and peft. The
+comparison's own training loop runs unchanged, including evaluations; no kernel runs and nothing is
+downloaded. A row takes minutes, which is the time of its Python code.
 """
 
 from __future__ import annotations
@@ -28,17 +28,21 @@ INSIDE = Path(__file__).with_name("inside.py")
 SCRIPT = Path("method_comparison", "image-gen")
 
 CONTEXT_MEMORY = 298 * MIB
-"""At most this much was gone from the card beside PyTorch's own memory: one row (hra) reserved all
-but 300 MiB of it, 2 of them the comparison's own before it counts."""
+"""Most memory that the card has lost beside PyTorch's own.
+
+One row (hra) reserved all but 300 MiB of the card, including 2 MiB of the comparison's own before
+it counts.
+"""
 
 
 def predict(row: Row, *, peft: Path, python: str, steps: int) -> Outcome | str:
-    """What the phantom reserves for `row`, or the end of what the run printed if it failed.
+    """Return what the phantom reserves for `row`, or the end of the output if the run failed.
 
-    steps: train at most so many; all if 0.
+    steps: number of training steps, 0 for all.
     """
     gpu = replace(find_gpu("L40S"), context_memory=CONTEXT_MEMORY)
-    # One thread, as nothing is computed; no hub, as everything that it would give is made here.
+    # One thread, because nothing is computed; no hub, because everything that it provides is made
+    # here.
     quiet = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     environment = os.environ | quiet | phantom_environment(find_torch(python), gpu)
     environment.pop("PYTHONPATH", None)
@@ -58,7 +62,7 @@ HEADER = f"{'experiment':32} {'steps':>5} {'predicted':>14} {'measured':>14} {'e
 
 
 def line(outcome: Outcome) -> str:
-    """One row of the table, bytes; after it, how many means are the measured ones."""
+    """Return a row of the table, in bytes, with the number of means that are exact."""
     row, (equal, means) = outcome.row, outcome.equal_means
     shown = (
         f"{row.experiment:32} {outcome.steps:5} {outcome.peak_reserved:14,}"
@@ -90,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def is_named(row: Row, names: Sequence[str]) -> bool:
-    """By its whole name or by its method's."""
+    """Return whether a row is given by its name or by its method's name."""
     return any(name in (row.experiment, row.experiment.split("/")[0]) for name in names)
 
 

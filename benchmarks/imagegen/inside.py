@@ -1,12 +1,12 @@
-"""Run one row of the image-generation comparison inside the phantom, and say what it reserved.
+"""Run one row of the image-generation comparison inside the phantom, and report what it reserved.
 
-Rule: every request for device memory is the comparison's own.  Its `run.py` is imported from a
-checkout and called; what stands in for a hub (weights, tokenizer, pictures) lives on the host,
-and what stands in for a value read back from the device makes the requests of what it replaces.
+Rule: every request for device memory is the comparison's own. Its `run.py` is imported from a
+checkout and called. Replacements for a hub (weights, tokenizer, pictures) are in host memory, and
+replacements for a value read back from the device make the same requests as the original.
 
-Runs in an interpreter that has torch, diffusers, transformers and peft; it need not have
-allocsim.  Usage: inside.py FOLDER EXPERIMENT STEPS OUT, where FOLDER holds `run.py` and OUT is
-the JSON file to write.
+This runs in an interpreter that has torch, diffusers, transformers and peft, but not necessarily
+allocsim. Usage: inside.py FOLDER EXPERIMENT STEPS OUT, where FOLDER holds `run.py` and OUT is the
+JSON file to write.
 """
 
 from __future__ import annotations
@@ -54,18 +54,20 @@ PIPELINE = {
     },
     "scheduler": {"num_train_timesteps": 1000, "shift": 3.0, "use_dynamic_shifting": True},
 }
-"""FLUX.2-klein-base-4B's configurations; its autoencoder has the defaults of its class.  The
-transformer's gives the comparison's own count of parameters, 3,875,544,576."""
+"""Configurations of FLUX.2-klein-base-4B; the autoencoder has the defaults of its class.
+
+The transformer's configuration gives the comparison's own count of parameters, 3,875,544,576.
+"""
 
 ENCODER = {"image_size": 518, "patch_size": 14, "hidden_size": 768, "num_hidden_layers": 12}
 """DINOv2-base, which stays on the device in float32 for the whole run."""
 
 PICTURES = 20
-"""How many the comparison's data set has."""
+"""Number of pictures in the comparison's data set."""
 
 
 THE_END = "training is over"
-"""Raised in place of the last evaluation, which follows the measurement; the script keeps it."""
+"""Raised instead of the last evaluation, which follows the measurement; the script records it."""
 
 
 def releases():
@@ -74,14 +76,14 @@ def releases():
 
 
 def hollow(model, dtype=None):
-    """A model whose weights take their place on the host and are never touched."""
+    """Return a model with allocated host weights that are never touched."""
     if dtype is not None:
         model = model.to(dtype)
     return model.to_empty(device="cpu").eval()
 
 
 def stay_hollow(model):
-    """Let a model come back to the host without writing there what it held."""
+    """Let a model return to the host without copying its contents."""
     real_to = model.to
 
     def to(*args, **kwargs):
@@ -99,7 +101,7 @@ def goes_to_host(args, kwargs):
 
 
 def stay_hollow_with_adapters():
-    """The same of the transformer, which has 8 GB and more."""
+    """Do the same for the transformer, which has 8 GB or more."""
     real_to = peft.PeftModel.to
 
     def to(self, *args, **kwargs):
@@ -111,7 +113,7 @@ def stay_hollow_with_adapters():
 
 
 class Tokenizer:
-    """A prompt of the same length every time: it is padded to the same length anyway."""
+    """Tokenizer whose prompts all have the length to which they are padded anyway."""
 
     def apply_chat_template(self, messages, **_):
         return messages[0]["content"]
@@ -129,7 +131,7 @@ def make_pipeline(_model_id, torch_dtype, **_):
             transformers.Qwen3Config(**PIPELINE["text_encoder"]), dtype=torch_dtype
         )
     text_encoder = hollow(text_encoder)
-    text_encoder.tie_weights()  # taking their place parted them
+    text_encoder.tie_weights()  # the weights were untied when they were allocated
     pipeline = diffusers.Flux2KleinPipeline(
         transformer=hollow(transformer, torch_dtype),
         vae=stay_hollow(hollow(autoencoder, torch_dtype)),
@@ -143,9 +145,9 @@ def make_pipeline(_model_id, torch_dtype, **_):
 
 
 def unpack_latents(x, x_ids, height=None, width=None):
-    """The pipeline's own, told the size that it would read back from the device.
+    """Run the pipeline's own function with the height that it would read back from the device.
 
-    Without a height it takes the largest index plus one, which is zero plus one over a phantom.
+    Without a height it computes the largest index plus one, which is 1 over a phantom.
     """
     pictures = []
     for data, ids in zip(x, x_ids, strict=True):
@@ -178,7 +180,7 @@ def make_processor(_model_id, **_):
 
 
 class Pictures:
-    """As many black pictures as the data set has."""
+    """Black pictures, as many as the data set has."""
 
     def __init__(self, number):
         self.number = number
@@ -204,9 +206,9 @@ def stand_in_for_the_hub():
 
 
 def leave_out_decompositions():
-    """Let the host not decompose weights that are all zeros, which takes it an hour.
+    """Skip decompositions on the host of weights that are all zeros, which take an hour.
 
-    The factors have the shapes and the column order of LAPACK's; they too are zeros.
+    The factors have the shapes and the column order of LAPACK's and are zeros.
     """
     decompose = torch.linalg.svd
 
@@ -227,13 +229,13 @@ def leave_out_decompositions():
 
 
 def get_sigmas(timesteps, noise_scheduler, n_dim, dtype):
-    """The first one for every sample: earlier scripts look it up by a value read back."""
+    """Return the first sigma for every sample; older scripts look it up by a value read back."""
     sigmas = noise_scheduler.sigmas.to(dtype=dtype)
     return sigmas[torch.zeros(len(timesteps), dtype=torch.long)].reshape(-1, *[1] * (n_dim - 1))
 
 
 def change_script(run, steps, out):
-    """Cut off what follows the measurement and what would ask a network."""
+    """Remove the code after the measurement, and the code that needs a network."""
     evaluate, get_train_config = run.evaluate, run.get_train_config
 
     def evaluate_until_the_end(**kwargs):
@@ -257,7 +259,7 @@ def change_script(run, steps, out):
             "intervals": means,
         }
         out.write_text(json.dumps(said))
-        # Nothing that follows is measured; unwinding the interpreter takes seconds.
+        # Nothing after this is measured, and shutting down the interpreter takes seconds.
         os._exit(0)
 
     run.evaluate, run.get_train_config, run.log_results = (

@@ -1,7 +1,7 @@
-"""What was measured on the real GPU, and how a prediction stands against it.
+"""Measurements on the real GPU, and their comparison with a prediction.
 
-Rule: `measured.json` holds figures that others published and nothing of ours; a row's address names
-the file that it comes from.
+Rule: `measured.json` holds only figures that others published; each row has the address of the file
+that it is from.
 """
 
 from __future__ import annotations
@@ -19,19 +19,20 @@ MEASURED = Path(__file__).with_name("measured.json")
 SOURCE = "https://github.com/huggingface/peft/blob/main/method_comparison/image-gen/results/"
 
 Interval = tuple[float, float]
-"""The means of allocated and of reserved bytes over a hundred steps, each read after a step."""
+"""Means of allocated and reserved bytes over a hundred steps, each read after a step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
     """One published run on an NVIDIA L40S.
 
-    experiment: such as "lora/flux2-klein-default", a folder of the comparison's experiments.
-    steps: how many it trained.
-    releases: of torch, transformers, diffusers and peft.
-    peft_commit: the commit of huggingface/peft that it ran, whose script is the one to drive.
-    peak_reserved: bytes, of training without the evaluations, less what was reserved at the start.
-    intervals: one for every whole hundred of steps.
+    experiment: folder of the comparison's experiments, such as "lora/flux2-klein-default".
+    steps: number of training steps.
+    releases: releases of torch, transformers, diffusers and peft.
+    peft_commit: commit of huggingface/peft whose script the row ran.
+    peak_reserved: peak in bytes of the training without evaluations, less the memory reserved at
+        the start.
+    intervals: means for every whole hundred of steps.
     """
 
     experiment: str
@@ -48,10 +49,10 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the phantom reserved in the place of the L40S.
+    """Memory that the phantom reserved instead of the L40S.
 
-    releases: those it ran with.
-    steps: how many it trained, which may be fewer than the row's.
+    releases: releases that it ran with.
+    steps: number of training steps, which may be fewer than the row's.
     """
 
     row: Row
@@ -62,17 +63,17 @@ class Outcome:
 
     @property
     def error(self) -> int:
-        """Predicted less measured, bytes."""
+        """Predicted minus measured bytes."""
         return self.peak_reserved - self.row.peak_reserved
 
     @property
     def share(self) -> float:
-        """The error as a share of what was measured."""
+        """Error as a share of the measured bytes."""
         return self.error / self.row.peak_reserved
 
     @property
     def equal_means(self) -> tuple[int, int]:
-        """How many means are the measured ones, to the last digit, and of how many."""
+        """Number of means that equal the measured ones exactly, and number of means."""
         pairs = [
             means
             for interval, measured in zip(self.intervals, self.row.intervals, strict=False)
@@ -82,7 +83,7 @@ class Outcome:
 
     @property
     def other_releases(self) -> tuple[str, ...]:
-        """The packages of which it ran another release than the row did, as "peft 0.20.0"."""
+        """Packages whose release differs from the row's, as "peft 0.20.0"."""
         return tuple(
             f"{package} {release}"
             for package, release in self.releases.items()
@@ -91,7 +92,7 @@ class Outcome:
 
     @classmethod
     def of(cls, row: Row, said: Mapping[str, Any]) -> Outcome:
-        """From what `inside.py` writes."""
+        """Return the outcome from the output of `inside.py`."""
         return cls(
             row=row,
             releases=said["releases"],
@@ -102,7 +103,7 @@ class Outcome:
 
 
 def read_rows(file: Path = MEASURED) -> tuple[Row, ...]:
-    """The published runs, by name."""
+    """Return the published runs, by name."""
     packages = ("torch", "transformers", "diffusers", "peft")
     return tuple(
         Row(

@@ -1,1 +1,1 @@
-"""The laws of `allocsim/laws/data`, taken from recordings of real PyTorch over the phantom GPU."""
+"""Derivation of `allocsim/laws/data` from recordings of real PyTorch over a phantom GPU."""

@@ -1,21 +1,21 @@
-"""Takes the laws of `allocsim/laws/data` from real PyTorch over the phantom GPU.
+"""Derive the laws of `allocsim/laws/data` from real PyTorch over the phantom GPU.
 
     python -m benchmarks.laws --python PATH [--only NAME ...] [--more]
     python -m benchmarks.laws --python PATH --check SEED [--mend] [--only NAME ...]
     python -m benchmarks.laws --list | --write
 
-PATH is a Python with a CUDA build of PyTorch, transformers and peft.  Each program is recorded at
-thirteen sizes in each regime, a fifth of a second each, and at eight more where they refute each
-other; a line says how many regimes have a law, and why the others have none.  They are written for
-the release of transformers that PATH has (`allocsim.laws.TRANSFORMERS`).  --more keeps the laws
-that a file of the package has, and takes the others.  `make laws` runs it.
+PATH is a Python with a CUDA build of PyTorch, transformers and peft. Each program is recorded at
+thirteen sizes in each regime, a fifth of a second each, and at eight more if those refute each
+other. A line reports the number of regimes with a law, and the reasons of the others. The laws are
+written for the release of transformers that PATH has (`allocsim.laws.TRANSFORMERS`). --more keeps
+the existing laws of a file, and derives the missing ones. `make laws` runs it.
 
---check holds each law of training against one more recording, at sizes drawn with another SEED than
-0, and exits with 1 where one is refuted; with --mend those are taken anew, what refuted them among
-the recordings, or withdrawn.
+--check compares each law of training with one more recording, at sizes drawn with another SEED than
+0, and exits with 1 if one is refuted. With --mend, refuted laws are derived again with the
+recording that refuted them, or removed.
 
---write puts which programs have laws into docs/laws.md, and which have none, each with the nearest
-that has one, into benchmarks/results/laws-missing.txt.
+--write updates the list of programs with laws in docs/laws.md, and the list of programs without
+laws, each with the nearest program that has one, in benchmarks/results/laws-missing.txt.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from benchmarks.laws.served import serving_laws_of
 from benchmarks.laws.taken import laws_of, mended, refuted
 
 _ADAPTED = {"llama": ("q_proj", "v_proj"), "qwen2": ("q_proj", "v_proj"), "gpt2": ("c_attn",)}
-"""The modules that peft puts adapters on where none are named."""
+"""Modules that peft adapts by default."""
 _FULL = (
     *(("bf16", "adamw"), ("bf16", "adamw-fused"), ("bf16", "sgd"), ("bf16", "momentum")),
     *(("autocast-bf16", "adamw"), ("autocast-bf16", "adamw-fused")),
@@ -55,7 +55,7 @@ _USUAL = (("bf16", "adamw"), ("autocast-bf16", "adamw"), ("autocast-bf16", "adam
 
 
 def variants() -> Iterator[Variant]:
-    """Every program that is recorded."""
+    """Yield every program that is recorded."""
     for family, is_tied in FAMILIES:
         for options in _options(family):
             for more in ({}, {"checkpointing": True}):
@@ -79,7 +79,7 @@ def variants() -> Iterator[Variant]:
 
 
 def _options(family: str) -> Iterator[dict[str, Any]]:
-    """What is done with a family, beside checkpointing."""
+    """Yield the options of a family, except checkpointing."""
     for dtype, optimizer in _FULL:
         yield {"dtype": dtype, "optimizer": optimizer}
     for dtype in _EAGER:
@@ -89,7 +89,7 @@ def _options(family: str) -> Iterator[dict[str, Any]]:
 
 
 def _options_of_gemma2() -> Iterator[dict[str, Any]]:
-    """What is done with Gemma 2, whose attention is its own."""
+    """Yield the options of Gemma 2, which has its own attention."""
     for dtype, optimizer in (*_USUAL, *_EAGER_FULL):
         yield {"dtype": dtype, "optimizer": optimizer}
     for targets in ((), _ADAPTED["llama"]):
@@ -97,9 +97,9 @@ def _options_of_gemma2() -> Iterator[dict[str, Any]]:
 
 
 def _check(chosen: Sequence[Variant], python: str, seed: int, *, mends: bool) -> int:
-    """Hold the laws of programs against recordings that they were not taken from; the exit code.
+    """Compare the laws of programs with new recordings, and return the exit code.
 
-    mends: the laws that are refuted are taken anew, or are no longer in the files.
+    mends: whether refuted laws are derived again, or removed from the files.
     """
     n_held = n_refuted = 0
     transformers = releases_of(python).transformers
@@ -111,14 +111,14 @@ def _check(chosen: Sequence[Variant], python: str, seed: int, *, mends: bool) ->
         n_held, n_refuted = n_held + held, n_refuted + len(why)
         print(f"{variant.name}: {held - len(why)} of {held} hold", flush=True)
         for regime, sizes, row in why:
-            print(f"    {regime}: {sizes} is otherwise from {row}", flush=True)
+            print(f"    {regime}: {sizes} differs from {row} on", flush=True)
         if why and mends:
             wrong = [regime for regime, _, _ in why]
             better = mended(laws, variant, python, wrong, seed)
             write_laws(better)
             n_mended = len(better.by_regime) - len(laws.by_regime) + len(wrong)
             print(f"    {n_mended} of them are mended", flush=True)
-    print(f"{n_held - n_refuted} of {n_held} laws hold at sizes that they were not taken from")
+    print(f"{n_held - n_refuted} of {n_held} laws hold at new sizes")
     return int(n_refuted > 0)
 
 

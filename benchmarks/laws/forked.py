@@ -1,12 +1,12 @@
-"""Runs many small programs, each in a process of its own that has PyTorch imported already.
+"""Run many small programs, each in a separate process that has already imported PyTorch.
 
     python forked.py JOBS.json
 
-JOBS.json is a list of {"program": its text, "out": where its recording goes}.  Runs in the
-environment that `allocsim record` makes; started by `recorded.py`.  A program costs a fifth of a
-second so, and some seconds with its own imports.
+JOBS.json is a list of {"program": its text, "out": file of its recording}. `recorded.py` starts
+this in the environment of `allocsim record`. A program takes a fifth of a second here; with its own
+imports it would take some seconds.
 
-Rule: nothing of CUDA is touched before a process is its program's own.
+Rule: CUDA is not used before the fork.
 """
 
 import json
@@ -32,7 +32,7 @@ from transformers.models.vit import modeling_vit  # noqa: F401
 
 
 def run(program, out):
-    """Run one program in this process, and leave its recording; never returns."""
+    """Run one program in this process and write its recording; never return."""
     recorder, code = sitecustomize.recorder, 1
     log = os.open(out + ".log", os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
     os.dup2(log, 1)
@@ -42,7 +42,7 @@ def run(program, out):
     try:
         exec(compile(program, "program.py", "exec"), {"__name__": "__main__"})  # noqa: S102
         code = 0
-    except BaseException as error:  # told by its log
+    except BaseException as error:  # reported in its log
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
     recorder.at_exit()
     for name in os.listdir(recorder.folder):

@@ -1,7 +1,7 @@
-"""Which programs have laws in the package, and which have none, for the pages.
+"""Lists for the documentation of the programs with and without laws in the package.
 
-Rule: what is written is told by the files of the package and by the list of programs, and a test
-holds that it is what the pages say.
+Rule: the lists follow from the package's files and the list of programs, and a test checks that the
+pages agree.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _PRECISIONS = ("bf16", "fp16", "autocast-bf16", "fp32")
 _NAME = re.compile(
     r"([\w-]+?(?:_(?:un)?tied)?)_(16-bit|(?:autocast-)?[bf][fp]?\d+)_([a-z\d-]+)(.*)"
 )
-"""Model, precision, what is done, and how."""
+"""Model, precision, task and options."""
 
 
 def write(variants: Sequence[Variant]) -> None:
-    """Put both into the tree."""
+    """Write both lists."""
     PAGE.write_text(page_with(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
     RESULTS.write_text("\n".join(missing(variants)) + "\n", encoding="utf-8")
 
 
 def page_with(text: str) -> str:
-    """The page with what has laws between its marks."""
+    """Return the page with the table of programs that have laws between its marks."""
     before, _, rest = text.partition(f"{_BEGIN}\n")
     _, _, after = rest.partition(_END)
     return f"{before}{_BEGIN}\n" + "\n".join(_table()) + f"\n{_END}{after}"
@@ -55,7 +55,7 @@ def _table() -> Iterator[str]:
 
 
 def _rows(names: Sequence[str]) -> Iterator[str]:
-    """Which programs they are, as a table."""
+    """Yield the rows of the table of programs."""
     yield ""
     yield f"| model | program | {' | '.join(_PRECISIONS)} |"
     yield "|---|---|" + "---|" * len(_PRECISIONS)
@@ -66,25 +66,25 @@ def _rows(names: Sequence[str]) -> Iterator[str]:
         model, precision, program, how = found.groups()
         row = cells.setdefault((model.replace("_", ", "), program), {})
         for each in ("bf16", "fp16") if precision == "16-bit" else (precision,):
-            row.setdefault(each, []).append(_told(how))
+            row.setdefault(each, []).append(_options(how))
     for (model, program), row in cells.items():
         told = (", ".join(row.get(precision, ())) for precision in _PRECISIONS)
         yield f"| {model} | {program} | {' | '.join(told)} |"
 
 
 def _own(release: str) -> list[str]:
-    """The programs that have laws of their own in a release of transformers."""
+    """Return the programs with their own laws in a release of transformers."""
     return sorted(path.stem for path in (DATA / f"transformers-{release}").glob("*.npz"))
 
 
 def _count(names: Sequence[str], transformers: str) -> int:
-    """The laws of programs in a release of transformers."""
+    """Return the number of laws of programs in a release of transformers."""
     found = (find_laws(name, transformers) for name in names)
     return sum(len(each.by_regime) for each in found if each is not None)
 
 
-def _told(how: str) -> str:
-    """The end of a name in words."""
+def _options(how: str) -> str:
+    """Return the options at the end of a name, in words."""
     way, _, lora = how.partition("_lora")
     words = way.split("_")[1:]
     if "_lora" in how:
@@ -93,7 +93,7 @@ def _told(how: str) -> str:
 
 
 def missing(variants: Sequence[Variant]) -> Iterator[str]:
-    """The programs without a law, and the regimes of those that train without one, a line each."""
+    """Yield a line for each program without a law, and for each regime of training without one."""
     lacking = [each.name for each in variants if find_laws(each.name) is None]
     yield f"{len(lacking)} of {len(variants)} programs have no law; the nearest that has one:"
     yield from (f"    {name}: {nearest_law(name)}" for name in lacking)
@@ -114,6 +114,6 @@ def _told_ways(ways: Mapping[str, Sequence[str]]) -> Iterator[str]:
 
 
 def _ways_without(variant: Variant, transformers: str) -> list[str]:
-    """The regimes of a program that trains and has laws, for which it has none."""
+    """Return the regimes without a law of a training program that has laws."""
     laws = None if variant.serves else find_laws(variant.name, transformers)
     return [] if laws is None else [each for each in regimes(variant) if each not in laws.by_regime]

@@ -1,6 +1,6 @@
-"""Programs run by real PyTorch over the phantom GPU, many at a time, as steps.
+"""Recording of many programs at a time by real PyTorch over the phantom GPU.
 
-Rule: what is read is what was recorded; a program that failed says so with its last line.
+Rule: results are read from recordings only; a program that failed is reported with its last line.
 """
 
 from __future__ import annotations
@@ -39,27 +39,27 @@ class FailedError(Exception):
 
 
 class Releases(NamedTuple):
-    """What a Python has: PyTorch's version, and the row of transformers that its laws are for."""
+    """Releases in a Python: PyTorch's version, and the row of `TRANSFORMERS` for its laws."""
 
     torch: str
     transformers: str
 
 
 def releases_of(python: str) -> Releases:
-    """Those of `python`, which has both."""
+    """Return the releases in `python`, which has both."""
     return Releases(find_torch(python).version, transformers_release(transformers_of(python)))
 
 
 def transformers_of(python: str) -> str:
-    """The version of transformers that a Python has."""
+    """Return the version of transformers in a Python."""
     done = subprocess.run([python, "-c", _ASK], capture_output=True, text=True, check=True)
     return done.stdout.strip()
 
 
 def recorded(python: str, programs: Sequence[str], card: str = CARD) -> Iterator[Program]:
-    """The steps of each program on a card of the kind of `card`, with memory for anything.
+    """Yield the steps of each program on a card like `card` with practically unlimited memory.
 
-    Raises FailedError at the first that failed.
+    Raises FailedError for the first program that failed.
     """
     torch, gpu = find_torch(python), replace(find_gpu(card), memory=_MEMORY)
     with TemporaryDirectory(prefix="allocsim-laws-") as place:
@@ -88,10 +88,10 @@ def recorded(python: str, programs: Sequence[str], card: str = CARD) -> Iterator
 
 
 def _in_order(program: Program) -> Program:
-    """The program with frees that follow each other in the order of their requests.
+    """Return the program with successive frees in the order of their requests.
 
-    autocast lets go of its copies of the weights in the order of a hash of addresses, another in
-    every process; the allocator is the same after any order.
+    autocast releases its copies of the weights in the order of a hash of addresses, which differs
+    between processes. The order makes no difference to the allocator.
     """
     is_free = program.kind == StepKind.FREE
     run = np.cumsum(np.concatenate(([False], ~is_free[1:] | ~is_free[:-1])))
@@ -114,10 +114,10 @@ def _in_order(program: Program) -> Program:
 
 
 def without_repeats(program: Program) -> Program:
-    """The program with a request that is freed at once only once, however often it comes in a row.
+    """Return the program without immediate repetitions of a request that is freed at once.
 
-    A convolution without cuDNN takes its workspace so for every image.  The allocator is the same
-    after any number of them: the second finds what the first left.
+    A convolution without cuDNN requests its workspace in this way for every image. The number of
+    repetitions makes no difference to the allocator.
     """
     kind, block, entry = program.kind, program.block, program.steps.entry
     stack = program.prepared.trace.frames[entry]

@@ -1,7 +1,7 @@
 """Sizes of models at work, drawn at random within a regime.
 
-Rule: the same seed gives the same sizes; they are such that a kernel's units divide them or not, as
-published models' do.
+Rule: the same seed gives the same sizes. As in published models, a kernel's units divide some of
+them and not others.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from benchmarks.laws.recorded import CARD
 __all__ = ["Variant", "configured", "drawn", "drawn_to_serve", "regimes"]
 
 _FOLDED = re.compile(r"\n    rope_parameters=\{[^}]*\}")
-"""Lines that not every configuration has."""
+"""Lines that only some configurations have."""
 
 VIT = "torchvision-vit"
 SEEING = tuple(name for name, family in FAMILIES.items() if family.sees)
@@ -38,31 +38,31 @@ _SCALED = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 8192,
 }
-"""Positions as Llama 3.1 and later have them; what is computed of them depends on no value."""
+"""Scaled positions of Llama 3.1 and later; no size depends on their values."""
 
-_OF_ONE_KIND = 6
-"""Samples of prompts of a regime that have as many parts of keys."""
+_PER_SPLIT = 6
+"""Samples of a regime's prompts whose keys are split into the same number of parts."""
 
 _DECODE = 3
-"""Steps of a recorded request: the first, one after another, and the last."""
+"""Steps of a recorded request: the first, a middle one, and the last."""
 _OWN_KEYS = ("gpt2", "bert", *SEEING)
-"""Families whose heads have keys of their own."""
+"""Families where each head has its own keys."""
 _NEVER_SINGLE = {
     "gpt2": ("sorted",),
     "bert": ("two", "sorted"),
     **dict.fromkeys(SEEING, ("two", "sorted")),
 }
-"""What one sequence is too short for; so long a one is another regime of GPT-2."""
-_KNOWING_MANY = ("qwen2", "gemma2")
-"""Families whose published models know so many tokens that one is chosen in parts."""
+"""Regimes that are too long for one sequence; such a sequence is in another regime of GPT-2."""
+_LARGE_VOCABULARY = ("qwen2", "gemma2")
+"""Families whose published vocabularies are so large that the argmax is split."""
 _WINDOWED = {"mistral": ("shared",), "phi3": ("own", "shared")}
-"""Families whose published models have a sliding window, and their heads."""
-_OWN_WAYS = {
+"""Families whose published models have a sliding window, with the kind of their heads."""
+_OWN_ENDINGS = {
     "bert": ("", ".ones", ".twos", ".fours"),
     "mixtral": ("", ".many"),
     "vit": ("", ".narrow"),
 }
-"""Ends of regimes above a thousand tokens that only these families have."""
+"""Endings of regimes above a thousand tokens that only these families have."""
 _NARROW_KEYS = "queries-attended-gate-down-embedding"
 _WIDE = "queries-keys-attended-gate-down-embedding"
 _FACTORED = {
@@ -84,18 +84,18 @@ _FACTORED = {
         "queries-keys-attended-joined-gate-down-embedding-places",
     ),
 }
-"""Ways of Adafactor that published models go, by whether heads share their keys."""
-_OWN_WAYS_OF_FEW = {"vit": ("", ".narrow")}
-"""And below."""
-_MADE = "torchvision.models.VisionTransformer(image_size=224, {})"
-"""What torchvision's functions of vision transformers call."""
+"""Ways of Adafactor's sums in published models, by whether heads share their keys."""
+_OWN_SHORT_ENDINGS = {"vit": ("", ".narrow")}
+"""The same for regimes up to a thousand tokens."""
+_CONSTRUCTOR = "torchvision.models.VisionTransformer(image_size=224, {})"
+"""Call that torchvision's functions for vision transformers make."""
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One program: a family and what is done with it.
+    """One program: a family and its options.
 
-    options: of `Task`, beside model, batch and length.
+    options: options of `Task`, except model, batch and length.
     """
 
     family: str
@@ -104,11 +104,11 @@ class Variant:
 
     @property
     def name(self) -> str:
-        """As its file is called."""
+        """Name of its file."""
         return laws_name(self.task(_sizes(self, random.Random(0))))
 
     def text(self, sizes: Mapping[str, int]) -> str:
-        """The program at some sizes, whose lines have the same numbers at all."""
+        """Return the text of the program at some sizes, with the same line numbers at all sizes."""
         text = program_of(self.task(sizes))
         text = _FOLDED.sub(lambda found: found[0].replace("\n", " "), text)
         if self.family != VIT:
@@ -121,10 +121,10 @@ class Variant:
             "mlp_dim": sizes["intermediate"],
         }
         given = ", ".join(f"{name}={value}" for name, value in own.items())
-        return text.replace("torchvision.models.vit_b_16(weights=None)", _MADE.format(given))
+        return text.replace("torchvision.models.vit_b_16(weights=None)", _CONSTRUCTOR.format(given))
 
     def task(self, sizes: Mapping[str, int]) -> Task:
-        """The task at some sizes."""
+        """Return the task at some sizes."""
         own: dict[str, Any] = {"lora": sizes["lora"]} if "lora" in self.options else {}
         if "is_fp16" in sizes:
             own["dtype"] = "fp16" if sizes["is_fp16"] else "bf16"
@@ -137,12 +137,12 @@ class Variant:
 
     @property
     def serves(self) -> bool:
-        """Whether it answers prompts, and trains nothing."""
+        """True if the program serves, False if it trains."""
         return not self.options.get("is_training", True)
 
 
 def regimes(variant: Variant) -> Iterator[str]:
-    """The regimes that a variant is recorded in, of the prompt for one that serves."""
+    """Yield the regimes where a variant is recorded; for serving, those of the prompt."""
     if variant.serves:
         yield from _regimes_of_prompts(variant)
         return
@@ -166,7 +166,7 @@ def _regimes_of_training(variant: Variant) -> Iterator[str]:
             if batch == "single" and tokens in _NEVER_SINGLE.get(family, ()):
                 continue
             way = f"{batch}.{tokens}"
-            own = (_OWN_WAYS_OF_FEW if tokens == "few" else _OWN_WAYS).get(family)
+            own = (_OWN_SHORT_ENDINGS if tokens == "few" else _OWN_ENDINGS).get(family)
             if own:
                 may_split = family in SEEING and tokens != "sorted"
                 ways = (usual, seldom) if may_split else (usual,)
@@ -188,14 +188,14 @@ def _regimes_of_prompts(variant: Variant) -> Iterator[str]:
         ("single", "several"),
         ("own",) if variant.family == "gpt2" else ("shared", "own"),
         ("whole", "split") if may_split else ("whole",),
-        ("parts",) if variant.family in _KNOWING_MANY else ("at-once",),
+        ("parts",) if variant.family in _LARGE_VOCABULARY else ("at-once",),
         ("", "many") if variant.family == "mixtral" else ("",),
     )
     yield from (".".join(filter(None, way)) for way in ways)
 
 
 def drawn(variant: Variant, regime: str, count: int, seed: int) -> list[dict[str, int]]:
-    """`count` sizes in a regime, of three periods of layers; fewer if it hardly ever comes."""
+    """Draw `count` sizes in a regime, with three periods of layers; fewer if the regime is rare."""
     card, found = card_of(find_gpu(CARD)), []
     for sizes in _draws(variant, f"{variant.name} {regime} {seed}"):
         if regime_of(sizes, card, mask_unit(variant.task(sizes))) == regime:
@@ -206,9 +206,9 @@ def drawn(variant: Variant, regime: str, count: int, seed: int) -> list[dict[str
 
 
 def drawn_to_serve(variant: Variant, count: int) -> list[dict[str, int]]:
-    """Sizes of which `count` come to each of the regimes, with their prompts and with a step.
+    """Draw sizes so that each regime of prompts and steps has `count` of them.
 
-    Those of a regime that hardly ever comes are fewer.
+    A rare regime has fewer.
     """
     found: list[dict[str, int]] = []
     known: Counter[str] = Counter()
@@ -220,9 +220,10 @@ def drawn_to_serve(variant: Variant, count: int) -> list[dict[str, int]]:
                 if known[name] >= count:
                     break
                 names = {each for each, _ in serving_of(variant.task(sizes), gpu).names}
-                # Where all take their keys in two parts, a number and a variable are the same.
+                # If all keys were split into two parts, a formula could not tell the factor 2 from
+                # the variable.
                 parts = f"{name} {attention_splits(sizes, gpu.multiprocessors)}"
-                if name in names and (stretch == STEP or known[parts] < _OF_ONE_KIND):
+                if name in names and (stretch == STEP or known[parts] < _PER_SPLIT):
                     found.append(sizes)
                     known.update({*names, parts} if "split" in regime else names)
     return found
@@ -276,8 +277,10 @@ def _sizes(variant: Variant, chance: random.Random) -> dict[str, int]:
 
 
 def _factored_sizes(variant: Variant, chance: random.Random) -> dict[str, int]:
-    """Of a program with Adafactor: whose keys and values are wide, whose layers are narrow, or
-    neither; the more tokens a Qwen2 knows."""
+    """Draw sizes for a program with Adafactor.
+
+    Keys and values are wide, or layers are narrow, or neither; Qwen2 also has a larger vocabulary.
+    """
     own = {"factored": 2 if variant.options["dtype"] == "bf16" else 4}
     if variant.family == "gpt2":
         return own
@@ -298,7 +301,7 @@ def _factored_sizes(variant: Variant, chance: random.Random) -> dict[str, int]:
 
 
 def _own_sizes(family: str, sizes: Mapping[str, int], chance: random.Random) -> dict[str, int]:
-    """What a family has beside the others' sizes, or otherwise."""
+    """Return the sizes that a family has in addition to the others', or that differ from them."""
     heads, head_dim, length = sizes["heads"], sizes["head_dim"], sizes["length"]
     if family == "bert" or family in SEEING:
         heads = chance.randrange(2, 21)
@@ -325,12 +328,12 @@ def _own_sizes(family: str, sizes: Mapping[str, int], chance: random.Random) -> 
 
 
 def _windows(length: int, chance: random.Random) -> tuple[int, int]:
-    """Windows that a sequence fills, and does not."""
+    """Draw a window that a sequence fills, and a window that it does not fill."""
     return chance.randrange(2, length + 1), length + chance.randrange(1, 4000)
 
 
 def configured(family: str, is_tied: bool, sizes: Mapping[str, int]) -> Model:
-    """The model of a family with these sizes; of a vision transformer one that is published."""
+    """Return the model of a family with these sizes; vision transformers are published models."""
     if family == VIT:
         return Classifier("a model made up", "vit_b_16")
     known = FAMILIES[family]
@@ -341,7 +344,7 @@ def configured(family: str, is_tied: bool, sizes: Mapping[str, int]) -> Model:
     if sizes.get("is_scaled"):
         config["rope_parameters"] = _SCALED
     if family == "phi3":
-        config["pad_token_id"] = 0  # its own is beyond a small vocabulary
+        config["pad_token_id"] = 0  # the default is beyond a small vocabulary
     if "window" in sizes:
         config["sliding_window"] = sizes.get("window") or None
     return Configured("a model made up", config, f"AutoModelFor{known.head}")

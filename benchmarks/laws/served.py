@@ -1,8 +1,8 @@
-"""Laws of serving, out of recordings of one program at many sizes.
+"""Derivation of the laws of serving from recordings of one program at many sizes.
 
-Rule: a recording is cut where a token is chosen, and a stretch has the same requests and frees in
-every recording of its regime, or there is no law.  Every recording is put together again from the
-laws of its stretches and has to come out row by row, block by block and to the byte.
+Rule: a recording is cut where a token is chosen. Each part must have the same requests and frees in
+every recording of its regime, or there is no law. Every recording is composed again from the laws
+of its parts and must agree row by row, block by block and to the byte.
 """
 
 from __future__ import annotations
@@ -29,16 +29,18 @@ from benchmarks.laws.taken import PROOFS, SAMPLES, USED, NoLawError, formulas_of
 __all__ = ["serving_laws_of"]
 
 _CHOICE = "argmax"
-"""In the line of the program that chooses a token."""
+"""Text in the program's line that chooses a token."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Run:
-    """A recording.
+    """One recording.
 
-    sizes: what it was recorded at.  names: its stretches in their order, as `Serving.names`.
-    places: their rows.  growth: how it grew out of the same with a period of layers less, None
-    where that was not recorded.
+    sizes: sizes of the recording.
+    names: names of its parts in order, as `Serving.names`.
+    places: rows of the parts.
+    growth: growth from the same program with one period of layers less; None if that was not
+        recorded.
     """
 
     program: Program
@@ -52,7 +54,7 @@ class _Run:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Stretch:
-    """Rows of a recording, and the variables that they depend on."""
+    """Rows of a recording, with their variables."""
 
     run: _Run
     rows: slice
@@ -60,19 +62,19 @@ class _Stretch:
 
     @property
     def requests(self) -> NDArray[np.intp]:
-        """Its rows of requests."""
+        """Rows of its requests."""
         rows = self.run.program.requests
         found: NDArray[np.intp] = rows[(rows >= self.rows.start) & (rows < self.rows.stop)]
         return found
 
     @property
     def size(self) -> NDArray[np.int64]:
-        """The bytes of its requests."""
+        """Bytes of its requests."""
         found: NDArray[np.int64] = self.run.program.steps.size[self.requests]
         return found
 
     def first_difference(self, other: _Stretch) -> int | None:
-        """The first row in which another does something else; None if it does the same."""
+        """Return the first row that differs in another stretch; None if they are the same."""
         shared = min(self.rows.stop - self.rows.start, other.rows.stop - other.rows.start)
         differs = np.zeros(shared, dtype=bool)
         for name in ("form", "younger"):
@@ -83,13 +85,13 @@ class _Stretch:
         same = self.rows.stop - self.rows.start == other.rows.stop - other.rows.start
         return None if same else shared
 
-    def told(self, row: int) -> str:
-        """What a row of it does."""
-        return f"{dict(self.run.sizes)}, {self.run.program.told(self.rows.start + row)}"
+    def described(self, row: int) -> str:
+        """Describe a row."""
+        return f"{dict(self.run.sizes)}, {self.run.program.described(self.rows.start + row)}"
 
 
 def serving_laws_of(variant: Variant, python: str, of: Releases) -> tuple[Laws, dict[str, str]]:
-    """The laws of a variant that serves by stretch and regime, and why there are none."""
+    """Derive the laws of a serving variant by part and regime, and the reasons of missing ones."""
     sizes = drawn_to_serve(variant, SAMPLES)
     runs = _runs(variant, sizes, python)
     interner, period = FrameInterner(), FAMILIES[variant.family].period
@@ -110,8 +112,7 @@ def serving_laws_of(variant: Variant, python: str, of: Releases) -> tuple[Laws, 
 
 
 def _runs(variant: Variant, sizes: Sequence[Mapping[str, int]], python: str) -> list[_Run]:
-    """The recordings at these sizes; for each stretch one of them with a period of layers less,
-    too."""
+    """Return the recordings at these sizes, and for each part one with a period of layers less."""
     gpu, period = find_gpu(CARD), FAMILIES[variant.family].period
     serving = [serving_of(variant.task(at), gpu) for at in sizes]
     known: set[str] = set()
@@ -139,10 +140,12 @@ def _runs(variant: Variant, sizes: Sequence[Mapping[str, int]], python: str) -> 
 
 
 def _places(program: Program, line: int, decode: int) -> list[slice]:
-    """A recording's stretches: cut where the peaks are reset, after what each choice of a token
-    requests, and after what is let go then where another token follows.
+    """Return the rows of a recording's parts.
 
-    line: of the program, which chooses.
+    The recording is cut at the reset of the peaks, after the requests of each choice of a token,
+    and after the frees before the next token.
+
+    line: line of the program that chooses the token.
     """
     trace, requests, place = program.prepared.trace, program.requests, ("program.py", line)
     frames = [trace.frame_table.stack(each) for each in trace.frames[program.steps.entry[requests]]]
@@ -162,7 +165,7 @@ def _places(program: Program, line: int, decode: int) -> list[slice]:
 
 
 def _by_name(runs: Sequence[_Run]) -> dict[str, list[_Stretch]]:
-    """The stretches of each name, one of each length of a run, the first of a run that grew."""
+    """Return the stretches of each name, one per length and run; runs with a growth come first."""
     found: dict[str, list[_Stretch]] = {}
     for run in sorted(runs, key=lambda run: run.growth is None):
         taken: set[tuple[str, int]] = set()
@@ -179,39 +182,42 @@ def _law(stretches: Sequence[_Stretch], interner: FrameInterner, period: int) ->
     for each in stretches:
         row = first.first_difference(each)
         if row is not None:
-            raise NoLawError(f"otherwise than {dict(first.run.sizes)}: {each.told(row)}")
+            raise NoLawError(f"differs from {dict(first.run.sizes)}: {each.described(row)}")
     growth = first.run.growth
     if growth is None:
         raise NoLawError("it was not recorded with a period of layers less")
-    told, others = _told_first(stretches)
+    determining, others = _determining_first(stretches)
     rows = first.requests
 
-    def told_by(request: int) -> str:
-        return first.run.program.told(int(rows[request]))
+    def describe(request: int) -> str:
+        return first.run.program.described(int(rows[request]))
 
     while True:
-        columns = np.array([stretches[i].size for i in told]).T
-        found = formulas_of(columns, [stretches[i].variables for i in told], told_by)
+        columns = np.array([stretches[i].size for i in determining]).T
+        found = formulas_of(columns, [stretches[i].variables for i in determining], describe)
         law = law_of(growth, *found, interner, proofs=len(others), rows=first.rows, period=period)
         refuted = next((i for i in others if _is_refuted(law, stretches[i])), None)
         if refuted is None:
             return law
-        told.append(refuted)
+        determining.append(refuted)
         others.remove(refuted)
         if len(others) < PROOFS:
-            raise NoLawError(f"refuted by {stretches[refuted].told(0)}")
+            raise NoLawError(f"refuted by {stretches[refuted].described(0)}")
 
 
-def _told_first(stretches: Sequence[_Stretch]) -> tuple[list[int], list[int]]:
-    """Which tell the formulas, of other recordings if there are enough, and which may refute."""
+def _determining_first(stretches: Sequence[_Stretch]) -> tuple[list[int], list[int]]:
+    """Return the stretches that determine the formulas and those that can refute them.
+
+    They are from different recordings if there are enough.
+    """
     seen: dict[int, int] = {}
     for number, each in enumerate(stretches):
         seen.setdefault(id(each.run), number)
-    told = list(seen.values())[:USED]
-    others = [number for number in range(len(stretches)) if number not in told]
-    if len(told) < USED or len(others) < PROOFS:
-        raise NoLawError(f"only {len(seen)} recordings come to it")
-    return told, others
+    determining = list(seen.values())[:USED]
+    others = [number for number in range(len(stretches)) if number not in determining]
+    if len(determining) < USED or len(others) < PROOFS:
+        raise NoLawError(f"only {len(seen)} recordings are in it")
+    return determining, others
 
 
 def _is_refuted(law: Law, stretch: _Stretch) -> bool:
@@ -220,7 +226,7 @@ def _is_refuted(law: Law, stretch: _Stretch) -> bool:
 
 
 def _refuted(run: _Run, laws: Mapping[str, Law]) -> str | None:
-    """How a recording differs from what its stretches' laws make; None if nowhere."""
+    """Return the first difference between a recording and the laws' prediction, or None."""
     missing = [name for name, _ in run.names if name not in laws]
     if missing:
         return f"there is no law for {missing[0]}"
@@ -230,4 +236,4 @@ def _refuted(run: _Run, laws: Mapping[str, Law]) -> str | None:
     of_block = program.kind != StepKind.EMPTY_CACHE
     size = np.where(program.kind == StepKind.ALLOC, program.steps.size, 0)
     wrong = (made.block != program.block) & of_block | (made.size != size)
-    return program.told(int(np.argmax(wrong))) if wrong.any() else None
+    return program.described(int(np.argmax(wrong))) if wrong.any() else None

@@ -1,8 +1,8 @@
-"""A law out of recordings of one program at many sizes.
+"""Derivation of a law from recordings of one program at many sizes.
 
 Rule: every recording has the same requests and frees in the same order, and every request's bytes
-are one monomial in all of them, or there is no law.  Recordings that were not used prove it, row by
-row and to the byte.
+are one monomial in all of them, or there is no law. Recordings that were not used for the formulas
+prove the law, row by row and to the byte.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ __all__ = [
 ]
 
 USED, PROOFS, _MORE = 9, 2, 2
-"""Recordings that tell the formulas, that prove them, and that may refute them first."""
+"""Numbers of recordings that determine, that prove, and that may first refute formulas."""
 
 SAMPLES = USED + PROOFS + _MORE
 SAMPLES_AGAIN = 21
-"""Recordings of a regime whose law the first refuted."""
+"""Recordings of a regime whose law the first recordings refuted."""
 _MOST_FACTORS = 4
 _NEAR = 1e-9
-"""Of logarithms of which it is to be seen, by whole numbers, whether they are of one course."""
+"""Largest difference between equal logarithms."""
 _SUMS = "_partial_sums"
 _KINDS = {
     StepKind.ALLOC: REQUEST,
@@ -70,20 +70,20 @@ _FORKED = "forked.py"
 
 
 class NoLawError(Exception):
-    """Why recordings make no law."""
+    """Reason why recordings give no law."""
 
 
 class RefutedError(NoLawError):
-    """That recordings make a law which another refutes."""
+    """Recordings give a law that another recording refutes."""
 
 
 def laws_of(
     variant: Variant, python: str, of: Releases, known: Laws | None = None
 ) -> tuple[Laws, dict[str, str]]:
-    """The laws of a variant by regime, and by regime why there is none.
+    """Derive the laws of a variant by regime, and the reasons of missing ones.
 
-    of: what `python` has.  known: laws that there are, which stay as they are; the regimes
-    without one are recorded.
+    of: releases of `python`.
+    known: existing laws, which are kept; only regimes without a law are recorded.
     """
     interner = FrameInterner()
     found = {} if known is None else _renumbered(known, interner)
@@ -99,10 +99,12 @@ def laws_of(
 def refuted(
     laws: Laws, variant: Variant, python: str, seed: int
 ) -> tuple[int, list[tuple[str, dict[str, int], str]]]:
-    """Hold each law against a recording at sizes that it was not taken from.
+    """Compare each law with a recording at new sizes.
 
-    seed: of the draw; the laws were taken at 0.
-    Returns how many were held, and of those that were refuted regime, sizes and the first row.
+    seed: seed of the draw; the laws were derived with seed 0.
+
+    Returns the number of laws compared, and for each refuted law the regime, the sizes and the
+    first row that differs.
     """
     drawn_at = {regime: drawn(variant, regime, 1, seed) for regime in laws.by_regime}
     at = {regime: sizes[0] for regime, sizes in drawn_at.items() if sizes}
@@ -113,14 +115,14 @@ def refuted(
     for (regime, sizes), program in zip(at.items(), programs, strict=True):
         row = _refuted(laws.by_regime[regime], program, sizes)
         if row is not None:
-            found.append((regime, sizes, program.told(row)))
+            found.append((regime, sizes, program.described(row)))
     return len(at), found
 
 
 def mended(laws: Laws, variant: Variant, python: str, wrong: Collection[str], seed: int) -> Laws:
-    """`laws` with those of the regimes `wrong` taken anew, or without them.
+    """Return `laws` with those of the regimes `wrong` derived again, or without them.
 
-    seed: the draw that refuted them, so that what did is among the recordings.
+    seed: seed of the draw that refuted them, so that it is among the recordings.
     """
     interner = FrameInterner()
     found = _renumbered(laws, interner)
@@ -132,11 +134,11 @@ def mended(laws: Laws, variant: Variant, python: str, wrong: Collection[str], se
 
 
 def _renumbered(laws: Laws, interner: FrameInterner) -> dict[str, Law]:
-    """Laws by regime, whose kins are numbered anew."""
+    """Return laws by regime with new numbers of groups."""
     stacks = (laws.stacks.stack(number) for number in range(len(laws.stacks)))
     numbers = [interner.stack([interner.frame(frame) for frame in stack]) for stack in stacks]
     place = np.array([*numbers, -1], dtype=np.int64)
-    return {regime: replace(law, kin=place[law.kin]) for regime, law in laws.by_regime.items()}
+    return {regime: replace(law, group=place[law.group]) for regime, law in laws.by_regime.items()}
 
 
 def _take(
@@ -149,14 +151,15 @@ def _take(
     count: int,
     seed: int = 0,
 ) -> dict[str, NoLawError]:
-    """Put the laws of the regimes `sought` into `found`, and by regime why there is none.
+    """Put the laws of the regimes `sought` into `found`, and return the reasons of missing ones.
 
-    count: sizes to record each at.  seed: of their draw.
+    count: number of sizes to record for each regime.
+    seed: seed of the draw.
     """
     period = FAMILIES[variant.family].period
     samples = {regime: drawn(variant, regime, count, seed) for regime in sought}
     refused = {
-        regime: NoLawError(f"only {len(sizes)} of the sizes drawn come to it")
+        regime: NoLawError(f"only {len(sizes)} of the drawn sizes are in it")
         for regime, sizes in samples.items()
         if len(sizes) < count
     }
@@ -186,35 +189,38 @@ def _law(
     interner: FrameInterner,
     period: int,
 ) -> Law:
-    """small: the first of `programs` with a period of layers less."""
+    """Derive the law of one regime.
+
+    small: the first of `programs` with one period of layers less.
+    """
     first = programs[0]
     for program, at in zip(programs, sizes, strict=True):
         row = first.first_difference(program)
         if row is not None:
-            raise NoLawError(f"{at} is otherwise than {sizes[0]} from {program.told(row)}")
+            raise NoLawError(f"{at} differs from {sizes[0]}, first at {program.described(row)}")
     growth = growth_between(small, first)
     if growth is None:
         raise NoLawError("two periods of layers do not grow to three")
-    told, others = list(range(USED)), list(range(USED, len(programs)))
+    determining, others = list(range(USED)), list(range(USED, len(programs)))
     while True:
-        columns = np.array([programs[i].size for i in told]).T
-        values = [_variables(sizes[i]) for i in told]
-        found = formulas_of(columns, values, _teller(first))
+        columns = np.array([programs[i].size for i in determining]).T
+        values = [_variables(sizes[i]) for i in determining]
+        found = formulas_of(columns, values, _describer(first))
         law = law_of(growth, *found, interner, proofs=len(others), period=period)
         wrong = ((i, _refuted(law, programs[i], sizes[i])) for i in others)
         refuted = next(((i, row) for i, row in wrong if row is not None), None)
         if refuted is None:
             return law
-        # What told two monomials apart belongs to those that tell.
+        # A recording that refuted a formula joins those that determine it.
         number, row = refuted
-        told.append(number)
+        determining.append(number)
         others.remove(number)
         if len(others) < PROOFS:
-            raise RefutedError(f"{sizes[number]} refutes it at {programs[number].told(row)}")
+            raise RefutedError(f"{sizes[number]} refutes it at {programs[number].described(row)}")
 
 
 def _refuted(law: Law, program: Program, sizes: Mapping[str, int]) -> int | None:
-    """The first row of a recording that requests or frees another block, or other bytes."""
+    """Return the first row of a recording that requests or frees another block, or other bytes."""
     made = law.requests(_variables(sizes), sizes["layers"])
     shared = min(len(made.kind), len(program.kind))
     kind = np.array([_KINDS.get(StepKind(each), -1) for each in program.kind[:shared].tolist()])
@@ -232,18 +238,19 @@ def _variables(sizes: Mapping[str, int]) -> dict[str, int]:
     return variables_of(sizes, card_of(find_gpu(CARD)))
 
 
-def _teller(program: Program) -> Callable[[int], str]:
-    """What tells a request of a program in words."""
-    return lambda request: program.told(int(program.requests[request]))
+def _describer(program: Program) -> Callable[[int], str]:
+    """Return a function that describes a request of a program."""
+    return lambda request: program.described(int(program.requests[request]))
 
 
 def formulas_of(
-    columns: NDArray[np.int64], values: Sequence[Mapping[str, int]], told: Callable[[int], str]
+    columns: NDArray[np.int64], values: Sequence[Mapping[str, int]], describe: Callable[[int], str]
 ) -> tuple[list[Formula], NDArray[np.int64]]:
-    """The monomials, and by request which of them it is.
+    """Return the monomials, and for each request the index of its monomial.
 
-    columns: by request, its bytes in each sample.  values: the variables of each sample.
-    told: a request in words.
+    columns: for each request, its bytes in each sample.
+    values: variables of each sample.
+    describe: describes a request.
     """
     distinct, first, number = np.unique(columns, axis=0, return_index=True, return_inverse=True)
     known = _Monomials.of(values)
@@ -257,39 +264,40 @@ def formulas_of(
             Formula(*each.as_integer_ratio(), of) for each, of in shares if _is_whole(each, of)
         ]
         if not sound:
-            raise NoLawError(f"{column} is no monomial: {told(request)}")
+            raise NoLawError(f"{column} is not a monomial: {describe(request)}")
         formulas.append(max(sound, key=_columns_of))
     return formulas, number
 
 
 def _columns_of(formula: Formula) -> int:
-    """The number before the columns whose partial sums it has; of several the larger is meant."""
+    """Return the factor of the columns whose partial sums a formula has; of several, the larger."""
     return max((COLUMNS[name][0] for name in _summed(formula.variables)), default=0)
 
 
 def _is_whole(share: Fraction, numbers: Sequence[int]) -> bool:
-    """Whether the number before columns is that of whose partial sums stand there."""
+    """Return whether the factor of the columns agrees with the partial sums."""
     factors = (COLUMNS[name][0] for name in _summed(numbers))
     return all(share.numerator % factor == 0 for factor in factors)
 
 
 def _is_sound(numbers: Sequence[int]) -> bool:
-    """Whether partial sums stand with the columns that they are of."""
+    """Return whether partial sums occur only with their own columns."""
     names = {VARIABLES[number] for number in numbers}
     return all(set(COLUMNS[name][1]) <= names for name in _summed(numbers))
 
 
 def _summed(numbers: Sequence[int]) -> list[str]:
-    """The columns whose partial sums are among variables."""
+    """Return the columns whose partial sums are among the variables."""
     names = [VARIABLES[number] for number in numbers]
     return [name.removesuffix(_SUMS) for name in names if name.endswith(_SUMS)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Monomials:
-    """Products of variables, the simplest first, and how each runs over the samples.
+    """Products of variables, the simplest first, with their values over the samples.
 
-    courses: by product, the logarithm of its value in each sample, over that in the first.
+    courses: for each product, the logarithm of its value in each sample divided by that in the
+    first.
     """
 
     values: Sequence[Mapping[str, int]]
@@ -305,8 +313,10 @@ class _Monomials:
         return cls(values, products, factors @ (course - course[:, :1]))
 
     def of_course(self, column: Sequence[int]) -> list[tuple[tuple[int, ...], int]]:
-        """The simplest whose values are to each other as those of `column`: their variables, and
-        their value in the first sample."""
+        """Return the simplest products whose values are in proportion to those of `column`.
+
+        Each is returned as its variables, and its value in the first sample.
+        """
         sought = np.log(np.array(column, dtype=np.float64) / column[0])
         near = np.flatnonzero((np.abs(self.courses - sought) < _NEAR).all(axis=1))
         found: list[tuple[tuple[int, ...], int]] = []
@@ -321,8 +331,11 @@ class _Monomials:
 
 @cache
 def _products(there: tuple[int, ...]) -> tuple[list[tuple[int, ...]], NDArray[np.float64]]:
-    """Of the variables that a family has, products of up to four sizes, and of those with one that
-    is rounded, the simplest first; and by product how often it has each of `there`."""
+    """Return products of variables that a family has, the simplest first, with their exponents.
+
+    A product has up to four sizes and at most one rounded variable. The exponents are those of the
+    variables `there`.
+    """
     plain = [number for number in there if number < len(SIZES)]
     rounded = [number for number in there if number >= len(SIZES)]
     found: list[tuple[int, ...]] = []
@@ -341,7 +354,7 @@ def _products(there: tuple[int, ...]) -> tuple[list[tuple[int, ...]], NDArray[np
 
 
 def _plainness(numbers: Sequence[int]) -> tuple[bool, int]:
-    """Sizes before what is rounded, fewer factors before more."""
+    """Return a sort key: sizes before rounded variables, fewer factors before more."""
     return any(number >= len(SIZES) for number in numbers), len(numbers)
 
 
@@ -355,10 +368,10 @@ def law_of(
     rows: slice = slice(None),
     period: int = 1,
 ) -> Law:
-    """The law of a program, or of some rows of it, as columns.
+    """Return the law of a program, or of some of its rows, in columns.
 
-    of_request: by request among them, its formula.  period: layers by which it grew, of three times
-    as many.
+    of_request: formula of each request.
+    period: number of layers by which the program grew, a third of its layers.
     """
     program = growth.second
     kinds = set(program.kind.tolist())
@@ -373,12 +386,12 @@ def law_of(
     grows = growth.by_copies[requests] != 0
     if grows.any():
         row = int(requests[np.argmax(grows)])
-        raise NoLawError(f"a request grows with the layers: {program.told(row)}")
+        raise NoLawError(f"a request grows with the layers: {program.described(row)}")
     stack = _stacks(program, interner)
-    kin = np.full(len(kind), -1, dtype=np.int64)
-    kin[requests] = stack
+    group = np.full(len(kind), -1, dtype=np.int64)
+    group[requests] = stack
     frees = np.flatnonzero(kind == FREE)
-    kin[frees] = stack[program.block[frees]]
+    group[frees] = stack[program.block[frees]]
     start, stop, _ = rows.indices(len(kind))
     number = growth.value[start:stop].copy()
     number[kind[start:stop] == REQUEST] = of_request
@@ -386,7 +399,7 @@ def law_of(
     reset = next(each.entry for each in trace.marks if each.kind is MarkKind.PEAK_RESET)
     return Law(
         kind=kind[start:stop],
-        kin=kin[start:stop],
+        group=group[start:stop],
         number=number,
         by_copy=growth.by_copy[start:stop],
         by_copies=growth.by_copies[start:stop],
@@ -400,7 +413,7 @@ def law_of(
 
 
 def _parts_in(growth: Growth, start: int, stop: int) -> list[tuple[int, int]]:
-    """The parts among rows [start, stop), by rows from `start` on."""
+    """Return the parts within rows [start, stop), with rows counted from `start`."""
     found = []
     for part in growth.parts:
         first, last = part.insertion.start, part.insertion.stop
@@ -412,7 +425,7 @@ def _parts_in(growth: Growth, start: int, stop: int) -> list[tuple[int, int]]:
 
 
 def _stacks(program: Program, interner: FrameInterner) -> NDArray[np.int64]:
-    """By request, the number of its stack, whose files are named from site-packages on."""
+    """Return the number of each request's stack, with file names from site-packages on."""
     trace = program.prepared.trace
     numbers = trace.frames[program.steps.entry[program.requests]]
     known = {}

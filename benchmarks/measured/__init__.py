@@ -1,1 +1,1 @@
-"""Figures that others measured on real GPUs, beside what a phantom GPU says of the same program."""
+"""Comparison of figures that others measured on real GPUs with those of a phantom GPU."""

@@ -1,13 +1,13 @@
-"""Measured by others on real GPUs, and predicted: a line for every figure.
+"""Compare figures measured by others on real GPUs with predictions.
 
     python -m benchmarks.measured [--python PATH] [ROW ...]
     python -m benchmarks.measured --docs
 
-Rule: no figure is left out.  `rows.csv` has every one that says what was allocated or reserved,
-with its source; a row without a program says why, and so does one whose program does not run here.
+Rule: no figure is omitted. `rows.csv` has every figure of allocated or reserved memory, with its
+source. A row without a program gives the reason, and so does a row whose program does not run here.
 
-The rows given (every one that has a program, if none is) are run by the Python at PATH and kept in
-`results.csv`; --docs writes all rows beside what is kept there into docs/fit-measured.md.
+The given rows (default: all rows with a program) are run by the Python at PATH, and their results
+are kept in `results.csv`. --docs writes all rows with the kept results into docs/fit-measured.md.
 """
 
 from __future__ import annotations
@@ -59,13 +59,15 @@ for name in {_LIBRARIES}:
 class Figure:
     """One measured figure.
 
-    row: its name, shared by the figures of one run.  figure: what was measured: "allocated" and
-    "reserved" are peaks, "loaded" is what was allocated once the model was on the device, "active"
-    is a peak of active memory, "peak" one of which the source does not say which.
-    measured_bytes: None if the run ended out of memory.
-    rounding: bytes by which the printed figure may be off because it was rounded; 0 of exact bytes.
-    program: with its arguments, "" if there is none; card: the phantom it is run on.
-    why: the reason that there is no program, or what of it differs from what was measured.
+    row: name of the run, shared by its figures.
+    figure: kind of figure: "allocated" and "reserved" are peaks, "loaded" is the memory allocated
+        after loading the model, "active" is a peak of active memory, "peak" is a peak of a kind
+        that the source does not name.
+    measured_bytes: the figure; None if the run ended out of memory.
+    rounding: possible rounding error of the printed figure in bytes; 0 for exact bytes.
+    program: program with its arguments, or "".
+    card: phantom card for the program.
+    why: reason for a missing program, or difference between the program and the measured one.
     """
 
     row: str
@@ -84,9 +86,10 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a figure's program came to.  predicted_bytes: None for out of memory or an `error`.
+    """Result of a figure's program.
 
-    ran_with: the releases of PyTorch and the libraries.
+    predicted_bytes: the prediction; None if the program ended out of memory or with `error`.
+    ran_with: releases of PyTorch and the libraries.
     """
 
     row: str
@@ -97,7 +100,7 @@ class Result:
 
 
 def figures() -> list[Figure]:
-    """Every measured figure, in the order of `rows.csv`."""
+    """Return every measured figure, in the order of `rows.csv`."""
     with ROWS.open(newline="") as file:
         return [_figure(each) for each in csv.DictReader(file)]
 
@@ -112,7 +115,7 @@ def _figure(each: dict[str, str]) -> Figure:
 
 
 def results() -> dict[tuple[str, str], Result]:
-    """What is kept, by row and figure."""
+    """Return the kept results, by row and figure."""
     if not RESULTS.exists():
         return {}
     with RESULTS.open(newline="") as file:
@@ -124,7 +127,7 @@ def results() -> dict[tuple[str, str], Result]:
 
 
 def keep(found: Iterable[Result]) -> None:
-    """Put new results beside those kept."""
+    """Add new results to the kept ones."""
     kept = results() | {(each.row, each.figure): each for each in found}
     order = {(each.row, each.figure): at for at, each in enumerate(figures()) if each.program}
     with RESULTS.open("w", newline="") as file:
@@ -161,27 +164,27 @@ def _predicted(figure: str, ran: Ran) -> int | None:
 
 
 def _loaded(device_run: DeviceRun, entry: int) -> int:
-    """What was allocated where the program resets its peaks, which it does once it has loaded."""
+    """Return the memory allocated when the program, after loading, resets its peaks."""
     timeline = device_run.timeline
     before = timeline.entry < entry
     return int(timeline.allocated[before][-1]) if before.any() else 0
 
 
 def versions(python: str) -> str:
-    """The releases of PyTorch and the libraries at `python`."""
+    """Return the releases of PyTorch and the libraries at `python`."""
     told = subprocess.run([python, "-c", _VERSIONS], capture_output=True, text=True, check=True)
     return ", ".join(told.stdout.splitlines())
 
 
 def error_percent(figure: Figure, result: Result | None) -> float | None:
-    """The signed error; None where either is no number."""
+    """Return the signed error; None if the figure or the prediction is not a number."""
     if result is None or result.predicted_bytes is None or figure.measured_bytes is None:
         return None
     return 100 * (result.predicted_bytes / figure.measured_bytes - 1)
 
 
 def told(figure: Figure, result: Result) -> tuple[str, ...]:
-    """A figure's line: measured, predicted, error, releases, and what differs or went wrong."""
+    """Return a figure's row: measured, predicted, error, releases, and differences or failures."""
     predicted = OOM if result.predicted_bytes is None else f"{result.predicted_bytes:,}"
     off = error_percent(figure, result)
     return (
@@ -202,7 +205,7 @@ def _name(figure: Figure) -> tuple[str, str, str, str]:
 
 
 def _why_not(figure: Figure) -> str:
-    """Why a figure has no prediction."""
+    """Return the reason why a figure has no prediction."""
     return "has a program that has not been run" if figure.program else figure.why
 
 
@@ -211,7 +214,7 @@ _NOT_RUN = ("row", "what", "figure", "measured", "why there is no prediction")
 
 
 def table(asked: list[Figure]) -> Iterator[str]:
-    """The Markdown of every figure: those that were predicted, and then the others."""
+    """Yield the Markdown table of the predicted figures, and of the others."""
     found = _with_results(asked)
     yield summary(asked)
     yield ""
@@ -222,7 +225,7 @@ def table(asked: list[Figure]) -> Iterator[str]:
 
 
 def page(text: str) -> str:
-    """The page with its figures made anew.  text: as it is."""
+    """Return the page `text` with new figures."""
     made = "\n".join(table(figures()))
     return between_marks(text, "figures", "python -m benchmarks.measured --docs", made)
 
@@ -235,7 +238,7 @@ def _markdown(heads: tuple[str, ...], lines: Sequence[tuple[str, ...]]) -> Itera
 
 
 def summary(asked: list[Figure]) -> str:
-    """How far off the predictions are."""
+    """Summarize the errors of the predictions."""
     pairs = _with_results(asked)
     sizes = sorted(abs(off) for pair in pairs if (off := error_percent(*pair)) is not None)
     if not sizes:
@@ -251,26 +254,26 @@ def summary(asked: list[Figure]) -> str:
 
 
 def as_printed(asked: list[Figure]) -> tuple[int, int]:
-    """How many predictions, rounded as their figures were, are these; and how many there are."""
+    """Return the number of predictions that equal the rounded figures, and of all predictions."""
     predicted = [pair for pair in _with_results(asked) if error_percent(*pair) is not None]
     return sum(_is_same(*pair) for pair in predicted), len(predicted)
 
 
 def _with_results(asked: list[Figure]) -> list[tuple[Figure, Result | None]]:
-    """Each figure with what is kept of it."""
+    """Return each figure with its kept result."""
     kept = results()
     return [(each, kept.get((each.row, each.figure))) for each in asked]
 
 
 def _is_oom_too(figure: Figure, result: Result | None) -> bool:
-    """Whether a run ended out of memory where it was measured, and here."""
+    """Return whether a run ended out of memory both when measured and here."""
     if result is None or result.error:
         return False
     return figure.measured_bytes is None and result.predicted_bytes is None
 
 
 def _is_same(figure: Figure, result: Result | None) -> bool:
-    """Whether a prediction, rounded as the figure was, is the figure."""
+    """Return whether a prediction, rounded as the figure was, equals the figure."""
     assert result is not None and result.predicted_bytes is not None
     assert figure.measured_bytes is not None
     return abs(result.predicted_bytes - figure.measured_bytes) <= figure.rounding

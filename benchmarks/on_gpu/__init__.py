@@ -1,1 +1,1 @@
-"""One command that measures a card: cross-check, programs, cases, kernels and driver times."""
+"""Measurement of a card: cross-check, programs, cases, kernels and driver times."""

@@ -1,4 +1,4 @@
-"""Measure a card, and compare allocsim with what was measured.
+"""Measure a card, and compare allocsim with the measurements.
 
     python -m benchmarks.on_gpu OUT                    every part, on the card of this machine
     python -m benchmarks.on_gpu OUT --parts driver kernels
@@ -6,9 +6,9 @@
     python -m benchmarks.on_gpu --compare OUT          print the tables; needs no PyTorch
     python -m benchmarks.on_gpu --compare OUT --against PHANTOM
 
-OUT gets the layout of `traces/h200`.  Each part runs in processes of its own, each with a time
-limit.  Existing outputs are kept, so a second call continues the first.  Programs run one after the
-other, because processes that share a card slow each other's driver calls; --jobs cases run at once.
+OUT gets the layout of `traces/h200`.  Each part runs in separate processes with time limits.
+Existing outputs are kept, so a second call continues the first.  Programs run one after the other,
+because processes that share a card slow each other's driver calls; --jobs cases run at once.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from benchmarks.real_gpu.comparison import comparison_lines
 from benchmarks.real_gpu.predictions import predictions_of, read_predictions
 
 _PARALLEL = ("cases",)
-"""Parts whose times nothing reads."""
+"""Parts whose times are not used."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a job: "done", "kept", "skipped" or "failed", with the reason."""
+    """Result of a job: "done", "kept", "skipped" or "failed", with the reason."""
 
     job: Job
     status: str

@@ -1,4 +1,4 @@
-"""The jobs of each part: one process each, one output each, in the layout of `traces/h200`."""
+"""Jobs of each part, with one process and one output each, in the layout of `traces/h200`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["PARTS", "Job", "cases", "jobs"]
 ROOT = Path(__file__).parents[2]
 H200 = ROOT / "traces" / "h200"
 PARTS = ("properties", "context", "driver", "kernels", "cases", "programs", "crosscheck")
-"""Parts in the order in which they run."""
+"""Parts in the order of execution."""
 
 SETTINGS = {
     "default": "",
@@ -51,7 +51,7 @@ _OF_THE_TASK = (
     *("channels_last", "lora", "lora_targets", "prompt", "decode", "hf_config"),
 )
 _ONE_TABLE = Lock()
-"""Held while a row is added, since several cases may end at once."""
+"""Lock for adding a row, because several cases may end at once."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def cases() -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class _Bench:
-    """A machine, and the folder that outputs go to; its methods make one output each."""
+    """Machine and output folder; each method makes one output."""
 
     machine: Machine
     out: Path

@@ -1,4 +1,4 @@
-"""The Python with PyTorch, and the card or phantom that it runs on."""
+"""Interpreter with PyTorch, and the card or phantom that it runs on."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _QUIET = {
 
 
 class FailedError(AllocsimError):
-    """A process that failed or took too long, in one sentence."""
+    """A process failed or took too long."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Where jobs run.
+    """Interpreter and device that jobs run on.
 
     python: interpreter with PyTorch.
     phantom: card to imitate, None for the real one.
@@ -44,7 +44,7 @@ class Machine:
 
     @cached_property
     def environment(self) -> dict[str, str]:
-        """Variables of a process that finds the card or the phantom.  Raises UnavailableError."""
+        """Return variables to find the card or the phantom.  Raises UnavailableError."""
         if self.phantom is None:
             return {}
         return phantom_environment(find_torch(self.python), self.phantom)

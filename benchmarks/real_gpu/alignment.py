@@ -1,7 +1,7 @@
-"""Differences between two sequences of entries, one inserted entry not counted as many.
+"""Differences between two sequences of entries, where an inserted entry counts once.
 
-Two recordings of one program are equal over long stretches.  Between two such stretches the
-longest common subsequence says which entries differ.
+Two recordings of one program are equal over long stretches.  Between two such stretches, entries
+outside the longest common subsequence differ.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 __all__ = ["Codes", "Differences", "differences", "run_order"]
 
 _Side = tuple[int, Counter[int]]
-"""Length of a difference in one sequence, and its entries that the other lacks there."""
+"""Length of a difference in one sequence, and the entries that the other sequence lacks."""
 
 Codes = NDArray[np.int64]
 """One number for each entry; equal entries have equal numbers."""
@@ -25,18 +25,18 @@ Codes = NDArray[np.int64]
 _WINDOWS = (64, 512, 4096)
 """Lengths within which a stretch of equal entries is searched for after a difference."""
 _STRETCH = 16
-"""Equal entries in a row that end a difference."""
+"""Number of consecutive equal entries that end a difference."""
 _STEP = 4096
-"""Entries that are compared at once."""
+"""Number of entries that are compared at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Differences:
     """Counts of entries that differ.
 
-    missing: entries of the first sequence that the second lacks.
-    added: entries of the second sequence that the first lacks.
-    moved: entries that both have near the same place, in another order.
+    missing: number of entries of the first sequence that the second lacks.
+    added: number of entries of the second sequence that the first lacks.
+    moved: number of entries that both have near the same place, in another order.
     """
 
     missing: int

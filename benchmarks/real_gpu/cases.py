@@ -20,13 +20,13 @@ _CAUSES = {
     "modeling_mixtral.py": "routing of tokens to experts",
     "moe.py": "routing of tokens to experts",
 }
-"""Causes by the file whose code requests first what the phantom does not."""
+"""Causes, by file of the first request that the phantom does not make."""
 
 
 def case_summary(real: Mapping[str, Row], predicted: Mapping[str, Row]) -> str:
     """Return how many peaks are exact, and the worst error, in a sentence.  Both are by id.
 
-    Runs that the card has no memory for are left out: their peaks depend on what others held.
+    Runs that do not fit on the card are omitted, since their peaks depend on other processes.
     """
     real = {name: row for name, row in real.items() if not row.get("oom")}
     known = [name for name in real if name in predicted]
@@ -89,7 +89,7 @@ def _cause(real: Row, predicted: Row) -> str:
 
 
 def _differs_in_frees(predicted: Row) -> bool:
-    """Return whether only frees between two other entries differ, and only in their order."""
+    """Return True if only frees between two other entries differ, and only in their order."""
     same = predicted.get("same_entries_frees_unordered")
     return same is not None and not _is_same(predicted) and same == predicted["entries"]
 

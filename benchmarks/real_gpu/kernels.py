@@ -19,7 +19,7 @@ _LONGEST = 100
 
 @dataclass(slots=True)
 class Family:
-    """Calls of one kind: how many have exactly the card's requests, in order and size.
+    """Calls of one kind, and the number of them with exactly the requests of the card.
 
     errors: signed error of each call's peak in per cent.
     example: first shape whose requests differ, with both lists.

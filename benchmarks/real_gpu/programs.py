@@ -49,7 +49,7 @@ class WhatIf:
 
     real: of the run under that setting.
     predicted: of a replay of the default recording; None if the replay was refused.
-    low, high: lowest and highest peak over the address policies and what the recording leaves open.
+    low, high: lowest and highest peak over the address policies, and the what-if range.
     error: sentence of a replay that was refused.
     """
 
@@ -142,13 +142,13 @@ class Programs:
 
     @property
     def whole(self) -> str:
-        """How many replays are whole, as text."""
+        """Number of exact replays, as text."""
         n = sum(each.is_whole for each in self.replayed)
         return f"{n} of {len(self.replayed)}"
 
     @property
     def exact(self) -> str:
-        """How many peaks of what-ifs are exact, as text."""
+        """Number of exact peaks of what-ifs, as text."""
         n = sum(each.predicted == each.real for each in self.tried)
         return f"{n} of {len(self.tried)}"
 

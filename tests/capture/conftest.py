@@ -1,4 +1,4 @@
-"""Each test has a recorder of its own, as a process has."""
+"""Fixtures that give each test a fresh recorder, as in a new process."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def use(monkeypatch: pytest.MonkeyPatch) -> Callable[[Pretend], Pretend]:
-    """Makes a torch the one that the program has imported."""
+    """Return a function that installs a fake torch as the imported one."""
 
     def install(torch: Pretend) -> Pretend:
         monkeypatch.setitem(sys.modules, "torch", torch)

@@ -1,7 +1,7 @@
-"""A torch that is not there: what `allocsim.capture` asks of one, over the model's allocator.
+"""Fake torch for `allocsim.capture`, over the model's allocator.
 
-The history, the statistics and the texts are those of PyTorch, so that a captured file can be held
-against the allocator that it was captured of.
+History, statistics and texts have PyTorch's form, so a captured file can be compared with the
+allocator that it was captured from.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["Pretend"]
 
 
 class Pretend(types.ModuleType):
-    """The module torch.  log: how the history was asked for, call by call."""
+    """Fake module torch; log: arguments of each call that started or stopped the history."""
 
     def __init__(self, memory: int = 64 * MIB, *, is_recording: bool = False) -> None:
         super().__init__("torch")
@@ -54,19 +54,19 @@ class Pretend(types.ModuleType):
 
     @property
     def free(self) -> int:
-        """Bytes that the driver has."""
+        """Free bytes of the driver."""
         stats = self.gpu.memory_stats()
         total = int(self.cuda.get_device_properties(0).total_memory)
         return total - int(stats["reserved_bytes.all.current"])
 
     def init(self) -> None:
-        """The program uses the device for the first time."""
+        """Initialise the device."""
         self.is_initialized = True
         while self.waiting:
             self.waiting.pop(0)()
 
     def empty(self, size: int) -> int:
-        """A tensor, which is kept; as PyTorch does, observers are called before the error."""
+        """Allocate and keep a tensor; like PyTorch, call the observers before an error."""
         if not self.is_initialized:
             self.init()
         try:
@@ -80,7 +80,7 @@ class Pretend(types.ModuleType):
         return address
 
     def drop(self) -> None:
-        """The last tensor is freed."""
+        """Free the last tensor."""
         self.gpu.free(self.blocks.pop())
 
     def _empty_cache(self) -> None:
@@ -89,7 +89,7 @@ class Pretend(types.ModuleType):
     def _record(self, *arguments: Any, **named: Any) -> None:
         self.log.append((arguments, named))
         self.is_recording = arguments[0] is not None
-        # A snapshot is an entry itself, behind those that it shows.
+        # A snapshot is an entry itself, after the entries that it shows.
         self.before = len(self.gpu.snapshot()["device_traces"][0]) + 1
         self.ring = named.get("max_entries", self.ring)
 

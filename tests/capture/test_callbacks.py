@@ -1,4 +1,4 @@
-"""Callbacks of frameworks and capturing by environment: what each tells the capture."""
+"""Captures by framework callbacks and by environment variables."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Base:
-    """What the frameworks' callbacks inherit."""
+    """Fake base class of the frameworks' callbacks."""
 
 
 def framework(monkeypatch: pytest.MonkeyPatch, name: str, base: str) -> None:
@@ -31,7 +31,7 @@ def framework(monkeypatch: pytest.MonkeyPatch, name: str, base: str) -> None:
     monkeypatch.setitem(sys.modules, name, module)
 
 
-def told(path: Path) -> list[tuple[str, object]]:
+def moments_of(path: Path) -> list[tuple[str, object]]:
     return [(mark.kind.value, mark.value) for mark in load(path).devices[0].marks]
 
 
@@ -40,8 +40,8 @@ def test_the_trainer_of_transformers(
 ) -> None:
     framework(monkeypatch, "transformers", "TrainerCallback")
     callback = for_transformers(str(tmp_path / "run.pickle"), on="exit")
-    assert Base in type(callback).__mro__, "it is one of the framework's"
-    torch.empty(MIB)  # the model goes to the device as the Trainer is made
+    assert Base in type(callback).__mro__, "it derives from the framework's class"
+    torch.empty(MIB)  # the model moves to the device when the Trainer is created
     arguments = types.SimpleNamespace()
     callback.on_train_begin(arguments, None, None, model=None)
     for done in (10, 11):
@@ -50,7 +50,7 @@ def test_the_trainer_of_transformers(
         callback.on_pre_optimizer_step(arguments, None, None, model=None)
     callback.capture.stop()
     steps = [("step", 11), ("phase", "optimizer"), ("step", 12), ("phase", "optimizer")]
-    assert told(tmp_path / "run-exit.pickle") == steps
+    assert moments_of(tmp_path / "run-exit.pickle") == steps
     assert load(tmp_path / "run-exit.pickle").devices[0].marks[0].entry == 2
 
 
@@ -67,7 +67,7 @@ def test_lightning(torch: Pretend, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     callback.on_exception(trainer, None, error)
     callback.capture.stop()
     parts = [("phase", each) for each in ("forward", "backward", "optimizer")]
-    assert told(tmp_path / "run-exit.pickle") == [("step", 5), *parts]
+    assert moments_of(tmp_path / "run-exit.pickle") == [("step", 5), *parts]
     made = load(tmp_path / "run-step5-oom.pickle").provenance
     assert made is not None and made.oom_text == "full"
 
@@ -92,7 +92,7 @@ def test_composer(torch: Pretend, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         getattr(callback, event)(state, None)
     callback.capture.stop()
     parts = [("phase", each) for each in ("forward", "backward", "optimizer")]
-    assert told(tmp_path / "run-exit.pickle") == [("step", 3), *parts]
+    assert moments_of(tmp_path / "run-exit.pickle") == [("step", 3), *parts]
 
 
 def test_without_the_variable_nothing_is_installed(torch: Pretend) -> None:
@@ -132,7 +132,7 @@ def test_a_wrong_variable_is_logged_and_the_program_runs(
         assert installed is None and torch.waiting == []
         assert "install failed, the program goes on: ValueError" in caplog.text
     else:
-        assert installed is not None and not caplog.records, "an empty variable is none"
+        assert installed is not None and not caplog.records, "an empty variable is ignored"
 
 
 _TORCH = """
@@ -151,7 +151,7 @@ torch.empty(1 << 40)
 
 
 def test_a_program_that_nobody_edits(tmp_path: Path) -> None:
-    """Its output, its error and its exit code are its own; its sitecustomize still runs."""
+    """Output, error and exit code are the program's own; its sitecustomize still runs."""
     (tmp_path / "torch.py").write_text(_TORCH)
     (tmp_path / "sitecustomize.py").write_text("print('its sitecustomize')\n")
     (tmp_path / "program.py").write_text(_PROGRAM)

@@ -1,4 +1,4 @@
-"""A program is captured and does not notice; what is written can be replayed to the byte."""
+"""Captures leave the program unaffected, and their files replay exactly."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def names(folder: Path) -> list[str]:
 
 
 def whole(path: Path) -> Recording:
-    """The recording in a file that a replay reproduces."""
+    """Return the recording in a file, which a replay must reproduce."""
     recording = load(path)
     run = replay(recording).devices[0]
     assert run.fidelity is not None and run.fidelity.is_exact, run.fidelity
@@ -45,7 +45,7 @@ def captured(recording: Recording) -> str:
 
 
 def train(torch: Pretend, recording: Capture, steps: int = 4) -> None:
-    """Steps that each keep 20 MiB of 64."""
+    """Run steps that each keep 20 of 64 MiB."""
     for _ in range(steps):
         recording.step()
         torch.empty(20 * MIB)
@@ -79,9 +79,9 @@ def test_an_error_is_written_before_it_is_raised_and_passes_as_it_is(
     with pytest.raises(OutOfMemoryError) as found, capture(tmp_path / "run.pickle") as recording:
         plain(recording)
 
-    assert there == ["run-step5-oom.pickle"], "there before the exception came out of the function"
+    assert there == ["run-step5-oom.pickle"], "written before the exception left the function"
     frames = [frame.name for frame in traceback.extract_tb(found.value.__traceback__)]
-    assert frames[1:4] == ["plain", "train", "empty"], "nothing of ours is in the traceback"
+    assert frames[1:4] == ["plain", "train", "empty"], "no frame of allocsim in the traceback"
     assert found.value.__cause__ is None and found.value.__context__ is None
     recording_ = whole(tmp_path / "run-step5-oom.pickle")
     made = recording_.provenance
@@ -107,13 +107,13 @@ def test_marks_stand_where_the_calls_were(torch: Pretend, tmp_path: Path) -> Non
         Mark(0, MarkKind.PHASE, "forward"),
         Mark(2, MarkKind.PHASE, "optimizer"),
         Mark(4, MarkKind.EMPTY_CACHE),
-        Mark(4, MarkKind.STEP, 7),  # what the cache gave back is not counted
+        Mark(4, MarkKind.STEP, 7),  # segments that the cache released are not counted
     )
     assert captured(recording_) == "at the end"
 
 
 def test_top_takes_steps_and_phases_from_the_marks(torch: Pretend, tmp_path: Path) -> None:
-    """Without a stack nothing else tells them."""
+    """Without stacks, marks are the only source of steps and phases."""
     with capture(tmp_path / "run.pickle", on="exit") as recording:
         torch.empty(MIB)
         for number in (41, 42):
@@ -131,11 +131,11 @@ def test_top_takes_steps_and_phases_from_the_marks(torch: Pretend, tmp_path: Pat
 
 
 def test_a_file_opens_as_pytorch_wrote_it(torch: Pretend, tmp_path: Path) -> None:
-    """With one more key, and in a protocol that PyTorch's viewer reads."""
+    """It has one additional key, and a pickle protocol that PyTorch's viewer reads."""
     with capture(tmp_path / "run.pickle", on="exit"):
         torch.empty(MIB)
         before = torch.cuda.memory._snapshot()
-        # That this one was taken is an entry.
+        # The snapshot itself is an entry.
         before["device_traces"] = torch.cuda.memory._snapshot()["device_traces"]
     data = (tmp_path / "run-exit.pickle").read_bytes()
     assert data[:2] == b"\x80\x04"
@@ -150,7 +150,7 @@ def test_recording_begins_with_the_device_and_ends_with_the_capture(
 ) -> None:
     hook, call = sys.excepthook, torch._C._cuda_emptyCache
     with capture(tmp_path / "run.pickle", max_entries=500):
-        assert torch.log == [], "the device is not in use yet, and stays so"
+        assert torch.log == [], "the device stays uninitialised"
         torch.empty(MIB)
         assert sys.excepthook is not hook and torch._C._cuda_emptyCache is not call
     assert torch.log == [
@@ -191,7 +191,7 @@ def test_a_capture_that_begins_late_says_so(torch: Pretend, tmp_path: Path) -> N
 def test_a_torch_that_is_imported_later_is_captured_from_its_first_allocation(
     tmp_path: Path,
 ) -> None:
-    """In an interpreter of its own, with a package named torch."""
+    """Runs in a separate interpreter, with a package named torch."""
     (tmp_path / "torch.py").write_text(
         "import sys\nfrom tests.capture.pretend import Pretend\n"
         "module = Pretend()\nvars(sys.modules[__name__]).update(vars(module), empty=module.empty)\n"
@@ -280,7 +280,7 @@ def test_a_decorator_is_the_same_at_every_call(torch: Pretend, tmp_path: Path) -
     torch.drop()
     assert work(MIB) == first and work.__name__ == "work"
     assert load(tmp_path / "run-exit.pickle").provenance is not None
-    assert data != (tmp_path / "run-exit.pickle").read_bytes(), "the second call's took its place"
+    assert data != (tmp_path / "run-exit.pickle").read_bytes(), "the second call replaced the file"
     assert [call[0] for call in torch.log] == [("all",), (None,)] * 2
 
 
@@ -305,7 +305,7 @@ def test_a_ring_that_is_full_is_said_and_marks_stay_true(torch: Pretend, tmp_pat
     recording_ = load(tmp_path / "run-exit.pickle")
     trace = recording_.devices[0]
     assert len(trace) == 20
-    # A step is three entries; 31 were counted, the 20 newest are there.
+    # A step has three entries; 31 were counted, and the newest 20 are kept.
     text = captured(recording_)
     assert text == "at the end; its ring of 20 entries was full, and 11 older ones are lost"
     marks = [(mark.entry, mark.value) for mark in trace.marks]
@@ -323,8 +323,8 @@ def test_older_files_make_room_for_newer_ones(
     assert left[-1] == "run-step9.pickle" and "run-step1.pickle" not in left
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 12 * KIB
     assert recording.files == [str(tmp_path / name) for name in left]
-    told = [record.getMessage() for record in caplog.records]
-    assert told == ["allocsim: captures reached their limit of 12.00 KiB; the oldest are removed"]
+    logged = [record.getMessage() for record in caplog.records]
+    assert logged == ["allocsim: captures reached their limit of 12.00 KiB; the oldest are removed"]
 
 
 def test_a_history_too_large_for_its_limit_loses_its_oldest_entries(
@@ -346,7 +346,7 @@ def test_a_history_too_large_for_its_limit_loses_its_oldest_entries(
 
 
 class _Full:
-    """A disk with room for so many bytes."""
+    """Disk with `room` bytes of free space."""
 
     def __init__(self, room: int, code: int) -> None:
         self.room = room
@@ -370,7 +370,7 @@ def test_on_a_full_disk_what_has_room_is_saved(
             torch.empty(MIB)
             torch.drop()
         train(torch, recording)
-    assert names(tmp_path) == ["run-step4-oom.pickle"], "and no part of another"
+    assert names(tmp_path) == ["run-step4-oom.pickle"], "and no partial file"
     recording_ = load(tmp_path / "run-step4-oom.pickle")
     assert len(recording_.devices[0]) < 300 and "left out" in captured(recording_)
 
@@ -381,7 +381,7 @@ def test_where_nothing_can_be_written_the_temporary_folder_is_taken(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A folder below a file can be made by nobody, not even by root."""
+    """A folder below a file cannot be created, not even by root."""
     (tmp_path / "file").touch()
     (tmp_path / "other").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "other"))
@@ -403,12 +403,12 @@ def test_a_failure_of_ours_is_logged_once_and_not_raised(
         torch.cuda.memory._snapshot = broken
         train(torch, recording)
     assert names(tmp_path) == []
-    told = [record for record in caplog.records if record.levelno >= logging.WARNING]
-    begins = [record.getMessage().split(" failed, ")[0] for record in told]
+    logged = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    begins = [record.getMessage().split(" failed, ")[0] for record in logged]
     assert begins == [
         f"allocsim: {each}" for each in ("step", "on_out_of_memory", "failed", "stop")
     ]
-    assert all("RuntimeError: no snapshot today" in record.getMessage() for record in told)
+    assert all("RuntimeError: no snapshot today" in record.getMessage() for record in logged)
 
 
 @pytest.mark.parametrize(
@@ -495,7 +495,7 @@ def test_an_error_that_the_program_handles_is_written_and_has_no_text(
 def test_without_an_observer_an_error_is_written_when_it_comes_out(
     torch: Pretend, tmp_path: Path
 ) -> None:
-    """XPU has none."""
+    """XPU has no observer."""
     del torch._C._cuda_attach_out_of_memory_observer
     with pytest.raises(OutOfMemoryError) as found, capture(tmp_path / "run.pickle"):
         torch.empty(80 * MIB)
@@ -508,10 +508,10 @@ def test_two_captures_share_the_history(torch: Pretend, tmp_path: Path) -> None:
         torch.empty(MIB)
         with capture(tmp_path / "inner.pickle", on="exit"):
             torch.empty(MIB)
-        assert len(torch.log) == 1, "the inner one neither began it anew nor ended it"
+        assert len(torch.log) == 1, "the inner capture neither restarted nor stopped it"
         torch.empty(MIB)
     inner, outer = whole(tmp_path / "inner-exit.pickle"), whole(tmp_path / "outer-exit.pickle")
-    # More are the snapshot of the inner one, which PyTorch notes, a segment and a block.
+    # The additional entries are the inner snapshot, which PyTorch records, a segment and a block.
     assert (len(inner.devices[0]), len(outer.devices[0])) == (3, 6)
 
 

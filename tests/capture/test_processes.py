@@ -1,4 +1,4 @@
-"""A capture stores what is free, what is PyTorch's and what others hold, each by itself."""
+"""Captured memory figures: free, PyTorch's own and that of other processes."""
 
 # ruff: noqa: N802 (the names are those of the library)
 
@@ -28,7 +28,7 @@ UNKNOWN = (1 << 64) - 1
 
 
 class Nvml:
-    """The driver's management library, with these processes on its one device."""
+    """Fake management library of the driver, with these processes on its one device."""
 
     def __init__(self, held: dict[int, int], error: int = 0) -> None:
         self.held, self.error, self.bus, self.is_open = held, error, b"", False
@@ -61,7 +61,7 @@ def test_what_is_not_this_process_s_is_other_processes() -> None:
     library = Nvml({os.getpid(): 8 * GIB, 600: 131 * GIB})
     assert asked(library, 140 * GIB) == {
         "process_memory": 8 * GIB,
-        "other_memory": 132 * GIB,  # what the driver holds for nobody is another's as well
+        "other_memory": 132 * GIB,  # includes memory that the driver holds for no process
         "other_processes": 1,
     }
     assert library.bus == b"00000000:3b:06.0"
@@ -71,7 +71,7 @@ def test_what_is_not_this_process_s_is_other_processes() -> None:
 @pytest.mark.parametrize(
     "library",
     [
-        Nvml({600: GIB}),  # a container, whose ids are not those of the host
+        Nvml({600: GIB}),  # a container whose process ids differ from the host's
         Nvml({os.getpid(): UNKNOWN, 600: GIB}),
         Nvml({}, error=9),
         object(),
@@ -89,7 +89,7 @@ def test_a_machine_without_the_library_tells_nothing() -> None:
 
 
 class Beside(Pretend):
-    """A card of 64 MiB of which another program holds 30 and the context 4."""
+    """Card of 64 MiB where another program holds 30 MiB and the context 4 MiB."""
 
     @property
     def free(self) -> int:
@@ -136,7 +136,7 @@ def test_a_capture_states_no_exit_code_that_it_does_not_know(
 def test_a_capture_at_the_end_of_a_failed_program_states_its_exit_code(
     tmp_path: Path, ends: str, code: int | None
 ) -> None:
-    """An error that nothing catches is exit code 1; what else ends it is not known yet."""
+    """An uncaught error is exit code 1; other exit codes are not known yet."""
     program = (
         "import sys\nfrom tests.capture.pretend import Pretend\n"
         "torch = sys.modules['torch'] = Pretend()\n"

@@ -1,6 +1,6 @@
-"""Captures in real PyTorch and in three real frameworks, over the phantom GPU.
+"""Captures with real PyTorch and three real frameworks, on the phantom GPU.
 
-`ALLOCSIM_TORCH_PYTHON` names the interpreters; a framework that one lacks is skipped in it.
+`ALLOCSIM_TORCH_PYTHON` names the interpreters; a framework that an interpreter lacks is skipped.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def run(
 
 
 def exact(path: Path) -> Recording:
-    """A recording that a replay reproduces to the byte."""
+    """Return a recording that a replay must reproduce exactly."""
     recording = load(path)
     run_ = replay(recording).devices[0]
     assert run_.fidelity is not None and run_.fidelity.is_exact, run_.fidelity
@@ -157,7 +157,7 @@ def test_a_framework_that_runs_out_of_memory_in_step_3(
              "torch.cuda.OutOfMemoryError: CUDA"))]  # fmt: skip
     assert done.returncode == 1
     assert "# too much" in lines[at - 2] or "# too much" in lines[at - 1], "the program's own line"
-    assert str(ROOT / "allocsim") not in done.stderr.split("Traceback")[-1], "nothing of ours"
+    assert str(ROOT / "allocsim") not in done.stderr.split("Traceback")[-1], "no allocsim frame"
     recording = exact(tmp_path / "run-step3-oom.pickle")
     made = recording.provenance
     assert made is not None and made.captured == "at an out-of-memory error of step 3"
@@ -226,7 +226,7 @@ print(_memory_viz.segsum(snapshot), _memory_viz.trace(snapshot), _memory_viz.tra
     ids=["read-only", "nearly full", "full"],
 )
 def test_no_room_or_no_right_to_write(tmp_path: Path, mount: str, said: str) -> None:
-    """The folder is another file system, in a mount namespace of its own."""
+    """The folder is another file system, in a separate mount namespace."""
     for name in ("disk", "other", "plain"):
         (tmp_path / name).mkdir()
     before = [
@@ -235,7 +235,7 @@ def test_no_room_or_no_right_to_write(tmp_path: Path, mount: str, said: str) -> 
         "sh",
     ]
     if subprocess.run(["unshare", "-rm", "true"], check=False).returncode:
-        pytest.skip("a namespace cannot be made here")
+        pytest.skip("mount namespaces are not available")
     program = _STEPS.format(path="disk/run.pickle", inside=_TOO_MUCH)
     done = run(PYTHONS[0], tmp_path, program, *before, TMPDIR=str(tmp_path / "other"))
     assert done.returncode == 1 and "OutOfMemoryError: CUDA out of memory" in done.stderr
@@ -311,7 +311,7 @@ def test_a_forked_worker_writes_nothing_and_ends_well(tmp_path: Path) -> None:
 
 
 def test_a_program_that_nobody_edits(tmp_path: Path) -> None:
-    """Not the program's interpreter, but this one's package is put into it."""
+    """This interpreter's package is loaded into the program's interpreter."""
     program = """
 import torch
 xs = [torch.empty(1 << 28, device="cuda") for _ in range(5)]

@@ -135,7 +135,7 @@ def test_the_largest_batch_for_several_lengths(cli: Cli, pretend: Pretend, tmp_p
     assert cli("plot", "fit", file, "-o", figure).code == 0
     assert figure.read_bytes().startswith(b"\x89PNG")
     file.write_text(printed.replace("92", "-1"))
-    assert "holds no answer" in cli("plot", "fit", file, "-o", figure).err
+    assert "has no answer" in cli("plot", "fit", file, "-o", figure).err
 
 
 def test_a_cache_that_had_to_be_emptied_is_told(cli: Cli, pretend: Pretend) -> None:
@@ -183,7 +183,7 @@ def test_a_file_without_an_answer_is_not_drawn(cli: Cli, tmp_path: Path, text: s
     file.write_text(text)
     done = cli("plot", "fit", file, "-o", tmp_path / "x.png")
     assert (done.code, len(done.err.splitlines())) == (2, 1)
-    assert "holds no answer; expected what `allocsim fit --json` prints" in done.err
+    assert "has no answer; expected the output of `allocsim fit --json`" in done.err
 
 
 def test_a_program_of_ones_own_comes_after_two_dashes(cli: Cli, pretend: Pretend) -> None:
@@ -236,7 +236,7 @@ def test_a_search_says_that_another_release_ran(cli: Cli, pretend: Pretend) -> N
         ("fit", "fit needs a model, or a program after --"),
         ("fit gpt2", 'fit needs the card: --gpu "RTX 4090", or --device-memory'),
         ("fit gpt2 --gpu XTX", "GPU 'XTX' is not known: expected one of"),
-        ("fit gpt22 --gpu L4", "'gpt22' is no model that is known"),
+        ("fit gpt22 --gpu L4", "'gpt22' is not a known model"),
         ("fit gpt2 --gpu L4 --batch 0", "batch 0 is not possible"),
         ("fit gpt2 --gpu L4 --seq 5000", "gpt2 has 1,024 positions; 5,000 tokens are too many"),
         ("fit gpt2 --gpu L4 --serve --optimizer sgd", "--optimizer is for training"),
@@ -311,9 +311,11 @@ def test_a_law_is_of_the_release_of_transformers_that_is_meant(cli: Cli) -> None
     newer = cli(*command, "--engine", "laws", "--transformers", "5.31.2")
     told = " ".join(newer.out.split())
     assert "PyTorch 2.15.0, transformers 5.24" in told
-    assert "transformers 5.31.2 is newer than the laws, which are of 5.24" in told
+    assert "transformers 5.31.2 is newer than 5.24, the version of the laws" in told
     older = cli(*command, "--engine", "laws", "--transformers", "4.57").out
-    assert "transformers 4.57 is older than the laws, which are of 5.23" in " ".join(older.split())
+    assert "transformers 4.57 is older than 5.23, the version of the laws" in " ".join(
+        older.split()
+    )
 
 
 @pytest.mark.parametrize(
@@ -341,10 +343,10 @@ def test_the_help_names_the_releases_that_have_laws(cli: Cli) -> None:
 def test_a_program_has_its_own_transformers(cli: Cli) -> None:
     done = cli("fit", "gpt2", "--gpu", "T4", "--engine", "program", "--transformers", "5.24")
     assert done.code == 2
-    assert "transformers 5.24 is for laws (--engine laws)" in done.err
+    assert "transformers 5.24 applies to laws (--engine laws)" in done.err
     done = cli("fit", "gpt2", "--gpu", "A100", "--engine", "laws", "--transformers", "new")
     assert done.code == 2
-    assert "'new' is no version of transformers; expected one as 5.24" in done.err
+    assert "'new' is not a version of transformers; expected a version such as 5.24" in done.err
 
 
 def test_the_command_answers_without_pytorch(cli: Cli, tmp_path: Path) -> None:
@@ -356,7 +358,7 @@ def test_the_command_answers_without_pytorch(cli: Cli, tmp_path: Path) -> None:
     answer = json.loads(done.out)
     assert (answer["engine"], answer["torch_version"]) == ("laws", "2.15.0")
     assert {"parameters", "optimizer state", "temporaries"} <= set(answer["breakdown"])
-    assert any(note.startswith("by law: the requests are those") for note in answer["notes"])
+    assert any(note.startswith("by law: the requests follow formulas") for note in answer["notes"])
     replayed = json.loads(cli("replay", str(out), "--json").out)
     assert replayed["devices"][0]["fidelity"]["is_exact"]
     text = cli(*command).out

@@ -105,7 +105,7 @@ def test_a_log_of_sglang_says_its_fraction() -> None:
     found = serve(held, "sglang", card, logged=logged).needs
     assert {part.name: part.low for part in found.parts}["weights"] == 15 * GIB
     assert found.taken == (80 * GIB - round(80 * GIB * (1 - 0.8)), 80 * GIB)
-    assert not any("if nobody sets it" in note for note in found.notes)
+    assert not any("on this card by default" in note for note in found.notes)
     assert logged.bytes_a_token == pytest.approx(131_072, rel=0.001)
 
 
@@ -115,13 +115,13 @@ def test_a_log_of_sglang_says_its_fraction() -> None:
         (
             ("Llama-3-8B", "--server", "sglang"),
             OLDER,
-            "the text is a start-up log of vLLM; expected what sglang",
+            "the text is a start-up log of vLLM; expected the start-up log of sglang",
         ),
-        (("Llama-3-8B", "--server", "vllm"), "nothing at all", "the text is no start-up log"),
+        (("Llama-3-8B", "--server", "vllm"), "nothing at all", "the text is not a start-up log"),
         (
             ("Llama-3-8B", "--server", "tensorrt-llm"),
             OLDER,
-            "tensorrt-llm logs no figures that are known",
+            "tensorrt-llm has no known log format",
         ),
         (
             ("gpt2", "--server", "vllm"),

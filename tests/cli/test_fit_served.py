@@ -91,9 +91,9 @@ def test_a_folder_of_shards_is_a_model(cli: Cli, tmp_path: Path) -> None:
     [
         (("--weights", "bf16"), "--weights is for --server ENGINE"),
         (("--server", "vllm", "--optimizer", "sgd"), "--optimizer is not for --server"),
-        (("--server", "vllm", "--weights", "int3"), "no known format"),
+        (("--server", "vllm", "--weights", "int3"), "not a known format"),
         (("--server", "llama.cpp", "--weights", "awq-int4"), "reads GGUF types"),
-        (("--server", "transformers", "--weights", "Q4_K_M"), "ask for bf16"),
+        (("--server", "transformers", "--weights", "Q4_K_M"), "expected bf16"),
         (("--server", "vllm", "--gpu-layers", "3"), "is for llama.cpp"),
         (("--server", "transformers", "--kv-cache-type", "fp8"), "in the model's type"),
     ],
@@ -107,4 +107,4 @@ def test_what_does_not_go_together_is_refused(cli: Cli, words: tuple[str, ...], 
 def test_an_image_model_is_not_served(cli: Cli) -> None:
     done = cli("fit", "ResNet-50", *ON, "--server", "vllm")
     assert done.code == 2
-    assert "no language model" in done.err
+    assert "not a language model" in done.err

@@ -36,7 +36,7 @@ def test_replay_is_told_of_the_fraction(cli: Cli, path: Path) -> None:
     done = cli("replay", path, *TOLD, "--json", "--strict")
     assert (done.code, done.err) == (0, "")
     (device,) = json.loads(done.out)["devices"]
-    assert "a call of set_per_process_memory_fraction: as told" in device["notes"]
+    assert "a call of set_per_process_memory_fraction: as specified" in device["notes"]
 
 
 def test_tune_keeps_the_fraction_whatever_it_tries(cli: Cli, path: Path) -> None:
@@ -67,7 +67,7 @@ def test_explain_and_report_take_the_same_words(cli: Cli, path: Path, tmp_path: 
     page = tmp_path / "page.html"
     done = cli("report", path, *words, "-o", page)
     assert (done.code, done.err) == (0, "")
-    assert "as told" in page.read_text()
+    assert "as specified" in page.read_text()
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def test_what_matters_fails_with_entry_value_and_meaning(cli: Cli, late: Path) -
     assert text.startswith("Verdict failed: 2 warnings")
     assert "Warning device 0, entry 0: 1 of 2 blocks (3.00 MiB) from before the first" in text
     assert "the entry: free_requested of 1000 bytes at 0x7f0000000000 on stream 0" in text
-    assert "Meaning: requests, peaks and errors of what is lost are in no figure" in text
+    assert "Meaning: no figure includes requests, peaks and errors of the lost entries" in text
     assert all(len(line) <= 80 for line in done.out.splitlines())
 
 

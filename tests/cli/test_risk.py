@@ -102,4 +102,4 @@ def test_a_device_without_entries_is_refused_in_one_sentence(cli: Cli, tmp_path:
     path.write_bytes(pickle.dumps({**snapshot, "segments": snapshot["segments"] + idle}))
     done = cli("risk", path, "--device", "1")
     assert (done.code, done.out) == (2, "")
-    assert done.err.endswith("device 1 has no entries, so that no request can be judged\n")
+    assert done.err.endswith("device 1 has no entries; expected a recording with requests\n")

@@ -41,7 +41,7 @@ def test_a_state_without_history_is_answered_from_its_stacks(cli: Cli, state: Pa
         ("cache_engine.py:83 _allocate_kv_cache", "caches"): 300 * MIB,
         ("net.py:7 load_weights", "parameters"): 20 * MIB,
     }
-    assert "a state only" in cli("top", state).out
+    assert "only a state" in cli("top", state).out
     refused = cli("top", state, "--at", "peak")
     assert refused.code == 2
     assert "holds a state only and no history: there is no 'peak', only the end" in refused.err

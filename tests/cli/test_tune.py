@@ -130,7 +130,7 @@ def test_costs_of_one_s_own_are_used(cli: Cli, traces: Path, tmp_path: Path) -> 
         (["--jobs", "0"], "'0' is no number of processes"),
         (["--jobs", "100000"], "'100000' is no number of processes"),
         (["--torch", "0.3"], "0.3"),
-        (["--results", "/"], "/: cannot be used for results"),
+        (["--results", "/"], "/: cannot be used as results file"),
     ],
 )
 def test_what_is_wrong_gets_one_sentence(

@@ -54,7 +54,7 @@ def test_all_devices_are_told_of_and_notes_name_theirs(cli: Cli, both: Path, com
         assert line in done.out
     told = flat(done.out)
     assert "device 0: device memory 1024.00 MiB: free plus reserved" in told
-    assert "device 1: a release of cached memory is taken for a call of empty_cache" in told
+    assert "device 1: a release of cached memory is attributed to a call of empty_cache" in told
 
 
 def test_the_memory_of_each_device_stands_above(cli: Cli, both: Path) -> None:

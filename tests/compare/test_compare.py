@@ -1,4 +1,4 @@
-"""What two runs differ by: parts that add up, and requests that are known again."""
+"""Comparison of two runs: parts that add up, and matched requests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from allocsim.units import MIB
 TRACES = Path(__file__).parents[2] / "traces"
 SIZED = TRACES / "sized"
 PEAKS: dict[str, Any] = json.loads((SIZED / "peaks.json").read_text())
-"""What real PyTorch counted of the programs in traces/sized."""
+"""Counts of real PyTorch for the programs in traces/sized."""
 
 LONG = (
     ("sized/batch2", "sized/batch2-checkpointing"),
@@ -42,7 +42,7 @@ def recorded(name: str) -> Recording:
 
 
 def adds_up(found: Comparison) -> None:
-    """Every sum that the answer is made of."""
+    """Check that all parts add up."""
     changes = found.changes
     assert sum(each.bytes for each in changes) == found.allocated_change
     assert sum(each.a_bytes for each in changes) == found.a.allocated_bytes
@@ -121,7 +121,7 @@ def test_two_settings_differ_by_what_real_pytorch_did_under_them() -> None:
 
 
 def snapshot_of(rows: Sequence[tuple[str, int, str, int]]) -> Recording:
-    """A recording whose requests, of a file, line, function and size, live to its end."""
+    """Return a recording of requests (file, line, function, size) that live to its end."""
     gpu = CachingAllocator("64GiB", record_history=True)
     for *_, size in rows:
         gpu.malloc(size)
@@ -159,7 +159,7 @@ def test_where_lines_are_added_nobody_guesses_which_of_them_is_new() -> None:
 
 
 def test_a_request_more_is_not_all_of_them_resized() -> None:
-    """Of five requests where there were four, the one without a like is new, wherever it stands."""
+    """If four requests become five, the one without a match is new, at any position."""
     a = snapshot_of([("a.py", 1, "f", size * MIB) for size in (1, 2, 3, 4)])
     b = snapshot_of([("a.py", 1, "f", size * MIB) for size in (7, 1, 2, 3, 4)])
     (change,) = compare(a, b).changes
@@ -204,7 +204,7 @@ def test_a_state_without_history_is_compared_as_it_was() -> None:
     adds_up(found)
     assert found.allocated_change == 40 * MIB
     assert found.a.retries is None
-    assert "holds a state only" in found.a.notes[0]
+    assert "holds only a state" in found.a.notes[0]
     with pytest.raises(RecordingError, match="there is no 'peak', only the end"):
         compare(state([4]), state([4]), at="peak")
     with pytest.raises(RecordingError, match="cannot be replayed under other settings"):

@@ -1,4 +1,4 @@
-"""Two ranks of an adapter, in real PyTorch: what differs is what arithmetic says."""
+"""Compare two ranks of an adapter in real PyTorch with the computed difference."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ pytestmark = [pytest.mark.slow, NEEDS_TORCH]
 
 LAYERS, WIDTH = 12, 768
 BESIDES = (3, 1, 4, 4)
-"""gpt2's projections, each from or to its width: to queries, keys and values, from them, and the
-two of the MLP.  In widths, the other side of each."""
+"""Other side of gpt2's projections, in widths: query, key and value; output; the two of the MLP."""
 
 
 def recorded(path: Path, rank: int) -> Recording:

@@ -1,1 +1,1 @@
-"""Stories about the exact core, one file a noun, written from the rules."""
+"""Tests of the exact core, one file for each topic, written from the rules."""

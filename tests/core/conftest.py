@@ -1,4 +1,4 @@
-"""Two words for every story: `make` an allocator that tells all, `held` a block of it."""
+"""Helpers for all tests: `make` creates an allocator, `held` allocates a block."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Make = Callable[..., CachingAllocator]
 
 @pytest.fixture
 def make() -> Make:
-    """An allocator on 1 GiB with its history kept; arguments as of CachingAllocator."""
+    """Return a factory of allocators on 1 GiB that keep their history."""
 
     def allocator(device_memory: int | str = "1GiB", **arguments: Any) -> CachingAllocator:
         return CachingAllocator(device_memory, **({"record_history": True} | arguments))
@@ -23,7 +23,7 @@ def make() -> Make:
 
 
 def held(a: CachingAllocator, size: int, stream: int = 0) -> int:
-    """The address of a block that is known to be there."""
+    """Allocate a block and return its address, which must not be None."""
     ptr = a.malloc(size, stream)
     assert ptr is not None
     return ptr

@@ -1,4 +1,4 @@
-"""Segments to start from, their blocks one after the other."""
+"""Segments for `seed`, made from a list of blocks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def segment(  # noqa: PLR0917  (as the fields of a SegmentState)
     *,
     is_expandable: bool = False,
 ) -> SegmentState:
-    """A segment whose blocks (size, requested size, state) tile it from `address` on."""
+    """Return a segment whose blocks (size, requested size, state) tile it from `address` on."""
     placed = []
     at = address
     for size, requested_size, state in blocks:

@@ -1,7 +1,7 @@
-"""Random scripts through the core and through the compiled allocator of each release at hand.
+"""Random scripts through the core and through the compiled allocator of each available release.
 
-Equal in every address, statistic, segment, entry and text, and in where they stop.  Skipped
-where the cache holds no release: `python -m allocsim.phantom fetch` fills it.
+Every address, statistic, segment, entry and text is equal, and so is the op where they stop.
+Skipped if the cache contains no release; `python -m allocsim.phantom fetch` fills it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def test_random_scripts_come_out_as_in_the_real_allocator(torch: str) -> None:
 def test_rows_of_forty_thousand_live_blocks_stand_where_the_real_allocator_puts_them(
     conf: str,
 ) -> None:
-    """Beyond what random scripts reach: thousands of free blocks, looked for, moved and merged."""
+    """Random scripts never have thousands of free blocks to search, move and merge."""
     try:
         real = RealAllocator(NEWEST)
     except UnavailableError as error:
@@ -74,9 +74,9 @@ def test_rows_of_forty_thousand_live_blocks_stand_where_the_real_allocator_puts_
 
 @pytest.mark.parametrize("torch", RELEASES)
 def test_requests_beyond_all_reason(torch: str) -> None:
-    """What the compiled allocators of 2.1, 2.6, 2.8, 2.14 and 2.15 answered.
+    """Results of the compiled allocators of 2.1, 2.6, 2.8, 2.14 and 2.15.
 
-    Each attempt reserves a segment, of which 2.15 keeps none; nothing is mapped (4.2, 12.7).
+    Each attempt reserves a segment, which 2.15 destroys again; nothing is mapped (4.2, 12.7).
     """
     ops: list[Op] = [
         ["a", 1, (1 << 60) - 1, 0],
@@ -98,8 +98,8 @@ def test_requests_beyond_all_reason(torch: str) -> None:
 def test_segments_miscounted_by_mappings_end_in_an_assertion() -> None:
     """Found by a cross-check of 2.14 and observed on the compiled allocators of 2.5 to 2.15.
 
-    The pool counts a small segment, a large one and one mapping; two unmappings of that mapping
-    take two away, the small segment the third, and the large one is none too many (12.6).
+    The pool counts a small segment, a large one and one mapping.  Two unmappings of that mapping
+    subtract two and the small segment a third, so that the large one is one too many (12.6).
     """
     ops: list[Op] = [
         ["P", "b", 1],
@@ -132,8 +132,8 @@ def test_a_table_of_streams_that_overflows_keeps_the_displaced_streams_in_their_
 ) -> None:
     """Observed on the compiled allocators of 2.1, 2.6, 2.9, 2.11, 2.12 and 2.15 (12.1).
 
-    The last request waits for five blocks of eight streams; the order in which they complete is
-    that of a table which grew when a displaced stream came too far from its slot.
+    The last request waits for five blocks of eight streams.  They complete in the order of a table
+    that grew when a displaced stream came too far from its slot.
     """
     handles = {
         **{1: 13229992672, 2: 14762970688, 3: 4261457168, 4: 16834447968, 5: 10386396080},
@@ -168,8 +168,8 @@ REFUSING = [release for release in RELEASES if "large_segment_size_mb" in RELEAS
 def test_the_driver_refuses_handles_that_are_not_a_multiple_of_two_mebibytes(torch: str) -> None:
     """Observed on 2.11 on an H200, and on 2.11, 2.12 and 2.15 over the phantom GPU (4.3).
 
-    PyTorch raises the driver's error at once: no retry, no `oom` entry, nothing given back.  The
-    new segment stays, without memory, and small requests and old segments go on.
+    PyTorch raises the error of the driver at once: no retry, no `oom` entry, nothing released.  The
+    new segment stays without memory; small requests and old segments still work.
     """
     ops: list[Op] = [
         ["a", 1, 30 * MIB, 0],  # mapped by handles of 20 MiB
@@ -182,7 +182,7 @@ def test_the_driver_refuses_handles_that_are_not_a_multiple_of_two_mebibytes(tor
         ["a", 6, 5 * MIB, 1],
         ["e"],
         ["c", "expandable_segments:True,large_segment_size_mb:20"],
-        ["a", 7, 5 * MIB, 1],  # the room of the segment of handles of 13 MiB
+        ["a", 7, 5 * MIB, 1],  # unmapped space of the segment with handles of 13 MiB
     ]
     outcome = play(Script(ops, GIB, "expandable_segments:True"), torch)
     space = 1160 * MIB  # 9/8 of the device in handles of 20 MiB

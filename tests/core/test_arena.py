@@ -1,4 +1,4 @@
-"""Addresses as the CUDA driver chooses them, beside those that a driver chose."""
+"""Addresses that the CUDA driver chose, compared with the model."""
 
 from __future__ import annotations
 
@@ -18,8 +18,11 @@ TOP = 64 * GIB
 
 
 def test_an_arena_places_what_cu_mem_alloc_placed_on_an_h200() -> None:
-    """Two facts are given, both of the CUDA context: its chunk has 24 MiB left, and the first chunk
-    of the program begins where it does."""
+    """Two values come from the recording.
+
+    The chunk of the CUDA context has 24 MiB left, and the first chunk of the program has its
+    address.
+    """
     calls = json.loads(DRIVER.read_text())["addresses"]
     arena = Arena(calls[3][1] + 32 * MIB)
     arena.offer(calls[0][1], calls[0][1] + 24 * MIB)
@@ -36,7 +39,7 @@ def test_an_arena_places_what_cu_mem_alloc_placed_on_an_h200() -> None:
 
 
 def mib_below_top(arena: Arena, *sizes: int) -> list[int]:
-    """Where requests of so many MiB go, in MiB below the top."""
+    """Return the addresses of requests of the given MiB, in MiB below the top."""
     return [(TOP - arena.place(size * MIB)) // MIB for size in sizes]
 
 
@@ -167,7 +170,7 @@ OPS = st.lists(
 
 @given(OPS)
 def test_every_address_is_that_of_a_second_opinion(ops: list[int]) -> None:
-    """A positive number asks for bytes, a negative one frees one of what is held."""
+    """A positive number allocates bytes, a negative one frees an allocation."""
     device = Device(64 * GIB, policy="driver", base_address=TOP)
     naive = Driver(64 * GIB, 0, "driver", TOP)
     held: list[tuple[int, int]] = []
@@ -185,7 +188,7 @@ def test_every_address_is_that_of_a_second_opinion(ops: list[int]) -> None:
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 60), st.integers(1, 30)), max_size=60))
 def test_contradictory_recordings_do_no_harm(moves: list[tuple[bool, int, int]]) -> None:
-    """What is adopted and released overlaps as it likes: addresses stay whole pages."""
+    """Adopted and released ranges may overlap; addresses stay whole pages."""
     arena = Arena(TOP)
     for is_adopted, at, pages in moves:
         start = TOP + 2 * (at - 60) * MIB

@@ -12,12 +12,12 @@ from allocsim.core.block import Block
 from allocsim.units import MIB
 
 REST = 2 * MIB - 2560
-"""What the first three requests leave of the small segment."""
+"""Bytes of the small segment left by the first three requests."""
 
 
 @pytest.fixture
 def a() -> CachingAllocator:
-    """Blocks of 1000 and 512 bytes, 600 pending and 30 MiB of their own; the rest free."""
+    """Return blocks of 1000 and 512 bytes, 600 pending, a segment of 30 MiB, and a free rest."""
     a = CachingAllocator("1GiB", torch_version="2.15")
     for size in (1000, 512, 600):
         a.malloc(size)
@@ -163,7 +163,7 @@ BROKEN: list[tuple[int, Callable[[CachingAllocator], None], str]] = [
         f"<free block at 0xa00, {REST} bytes, stream 0x0> is listed in another pool",
     ),
     (4, not_ascending, "the keys of a pool are not ascending"),
-    (4, key_of_nothing, "a key of a pool stands beside no block"),
+    (4, key_of_nothing, "the keys of a pool do not match its blocks"),
     (4, stale_key, f"<free block at 0xa00, {REST} bytes, stream 0x0> is listed under a wrong key"),
     (4, no_pool_of_the_heap, "a pool is not among the pools"),
     (5, elsewhere, "<allocated block at 0x400, 512 bytes, stream 0x0> is listed under 0x401"),
@@ -236,7 +236,7 @@ def test_an_unmapped_block_among_the_mapped_is_found() -> None:
 
 
 def test_a_block_shows_its_state_its_range_and_its_stream() -> None:
-    """As the sentences above show it; "active" is freed by its user and waiting."""
+    """As in the messages above; "active" is freed by its user and waiting."""
     a = CachingAllocator("1GiB", "expandable_segments:True")
     for size in (600, 5 * MIB):
         a.malloc(size, stream=4096)

@@ -1,4 +1,4 @@
-"""The C arrays of the compiled core do what the lists and dictionaries do that they stand for."""
+"""The C arrays of the compiled core behave like the lists and dictionaries that they replace."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from allocsim.core import IS_COMPILED, MALLOC, CachingAllocator, step_rows
 from allocsim.core.block import Block
 from allocsim.core.columns import Blocks, Column, Keys, Names, column_of, find
-from allocsim.core.pool import BlockPool, KeyLayout
+from allocsim.core.pool import BlockPool
+from allocsim.core.sort_key import KeyLayout
 
 only_compiled = pytest.mark.skipif(not IS_COMPILED, reason="plain Python has the lists themselves")
 
@@ -91,7 +92,7 @@ def test_a_column_keeps_numbers_in_their_order(numbers: list[int]) -> None:
 
 @only_compiled
 def test_a_column_that_is_looked_at_does_not_grow() -> None:
-    """Or what looks at it would look at memory that is no longer there."""
+    """Otherwise the exported buffer would refer to freed memory."""
     column = column_of(list(range(64)))
     view = memoryview(column)  # type: ignore[arg-type]
     with pytest.raises(BufferError):
@@ -106,7 +107,7 @@ def block(number: int) -> Block:
 
 
 PLACES = st.integers(0, 99) | st.integers(0, 3)
-"""Some near the front, where what stands before a block moves, and others behind."""
+"""Indices near the front, where the words before move, and others further back."""
 
 
 @given(st.lists(st.tuples(st.sampled_from(["insert", "insert", "pop", "del"]), PLACES)))
@@ -131,7 +132,7 @@ def test_blocks_stand_in_order(steps: list[tuple[str, int]]) -> None:
 
 
 def test_a_queue_of_blocks_keeps_its_length() -> None:
-    """What comes in behind and goes out in front wanders through the memory that there is."""
+    """Blocks inserted at the back and removed at the front move through the memory."""
     blocks = Blocks()
     for number in range(1000):
         blocks.insert(number, block(number))
@@ -141,12 +142,12 @@ def test_a_queue_of_blocks_keeps_its_length() -> None:
 
 
 class Witness:
-    """Something that a weak reference can tell of."""
+    """Object for a weak reference."""
 
 
 @pytest.mark.parametrize("takes_out", [False, True])
 def test_free_blocks_are_collected_with_their_pool(takes_out: bool) -> None:
-    """A block knows its pool, which knows the block: only the cycle collector frees them."""
+    """Block and pool refer to each other: only the garbage collector frees them."""
     pool = BlockPool(True, KeyLayout())
     witness: Any = Witness()
     for number in range(50):
@@ -162,7 +163,7 @@ def test_free_blocks_are_collected_with_their_pool(takes_out: bool) -> None:
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 70) | st.integers(0, (1 << 64) - 1))))
 def test_blocks_are_kept_by_name(steps: list[tuple[bool, int]]) -> None:
-    """Also names that share a place in the table, after others of them were taken out."""
+    """Includes names that share a slot, after others were removed."""
     mine: Any = Names()
     expected: dict[int, Block] = {}
     for number, (puts, name) in enumerate(steps):
@@ -187,7 +188,7 @@ def test_rows_of_columns_are_rows_of_numbers() -> None:
         np.array([0, 0], dtype=np.uint64),
     ]
     for column in columns:
-        column.flags.writeable = False  # as those are that a file is mapped to
+        column.flags.writeable = False  # like arrays of a mapped file
     assert list(step_rows(columns)) == [(MALLOC, 1, 512, 0), (MALLOC, 1 << 63, 700, 0)]
     a = CachingAllocator("1GiB")
     a.free(a.malloc(512))

@@ -1,4 +1,4 @@
-"""The driver's books: pages, addresses, streams."""
+"""The simulated driver: pages, addresses, streams."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_holes_that_touch_are_one(order: tuple[int, ...]) -> None:
 
 
 def test_a_hole_that_is_filled_exactly_leaves_nothing_behind() -> None:
-    """Else the range that comes free behind it would not join the next hole."""
+    """Otherwise the range freed after it would not join the next hole."""
     device = Device(GIB, policy="firstfit", base_address=2 * MIB)
     for _ in range(4):
         device.cuda_malloc(2 * MIB)
@@ -140,7 +140,7 @@ def test_an_event_passes_with_everything_before_it_on_its_stream() -> None:
     assert not device.is_done(3, first)
     device.wait_for(3, second)
     assert device.is_done(3, first)
-    device.wait_for(3, first)  # no way back
+    device.wait_for(3, first)  # never decreases
     assert device.is_done(3, second)
     assert not device.is_done(0, other)
     device.synchronize()
@@ -218,7 +218,7 @@ def test_no_memory_can_be_lent_that_is_less_than_none() -> None:
 
 
 def test_an_allocator_goes_on_where_it_would_have_failed() -> None:
-    """And reports the card as full, not the loan: that is what cudaMemGetInfo says."""
+    """The card is reported as full without the host memory, as by cudaMemGetInfo."""
     refusing = CachingAllocator("64MiB")
     lending = CachingAllocator("64MiB", host_spill="64MiB")
     for allocator in (refusing, lending):

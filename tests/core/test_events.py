@@ -9,13 +9,14 @@ import pytest
 from allocsim.core.block import Block
 from allocsim.core.hash_order import HashOrder, pool_hash, stream_hash
 from allocsim.core.pending import EventQueues
-from allocsim.core.pool import BlockPool, KeyLayout
+from allocsim.core.pool import BlockPool
+from allocsim.core.sort_key import KeyLayout
 
 GOLDEN = 11400714819323198485
 
 
 class Table:
-    """12.1's own wording: B + L entries, L = max(4, log2 B), no wrap-around."""
+    """Table with the wording of 12.1: B + L entries, L = max(4, log2 B), no wrap-around."""
 
     def __init__(self) -> None:
         self.buckets = 0
@@ -92,7 +93,7 @@ def test_walks_in_the_order_of_the_table(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_walks_in_the_order_of_the_table_after_an_insertion_that_overflows(seed: int) -> None:
-    """Keys of few neighbouring slots, so that displaced keys come too far from their own."""
+    """Keys with neighbouring slots, so that displaced keys come too far from their slots."""
     rng = random.Random(seed)
     order: HashOrder[int, None] = HashOrder(plain)
     table = Table()
@@ -141,9 +142,9 @@ def test_an_emptied_queue_is_erased() -> None:
 
 @pytest.mark.parametrize("displaced", [False, True])
 def test_a_table_grows_before_a_key_lies_too_far_from_its_slot(displaced: bool) -> None:
-    """Observed on 2.1.2, 2.8.0, 2.15.0: the handles of streams that share a slot among 16 buckets.
+    """Observed on 2.1.2, 2.8.0, 2.15.0: handles of streams that share a slot among 16 buckets.
 
-    The fifth of a slot, or the fourth pushed on by a newcomer, would lie four places on.
+    The fifth key of a slot, or the fourth after displacement, would be four places away.
     """
     streams = [9, 24, 39, 54, 11, 26] if displaced else [11, 26, 41, 73, 88]
     walked = [11, 26, 9, 24, 39, 54] if displaced else [73, 88, 26, 41, 11]

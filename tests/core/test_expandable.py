@@ -30,7 +30,7 @@ ORDER = list(RELEASES)
 
 
 def maps(a: CachingAllocator) -> list[tuple[str, int, int]]:
-    """(map or unmap, address, size) in MiB since the last look."""
+    """Return (map or unmap, address, size) in MiB since the last call."""
     return [
         (entry.action.removeprefix("segment_"), entry.address // MIB, entry.size // MIB)
         for entry in a.take_history()
@@ -50,7 +50,7 @@ def test_the_example_of_4_7(make: Make, torch: str) -> None:
     assert len(a.memory_snapshot()) == 2
     fifth = a.malloc(50_000_000)
     assert maps(a) == [("map", 120, 60)]
-    assert fifth == 4 * 30_000_128  # inside the free tail of the fourth
+    assert fifth == 4 * 30_000_128  # inside the free tail of the fourth block
     sixth = a.malloc(28_000_000)
     assert sixth == 0
     assert maps(a) == [("map", 0, 20)]
@@ -129,7 +129,7 @@ def test_large_and_small_have_handles_of_their_own(make: Make) -> None:
 
 
 def test_what_is_not_counted(make: Make) -> None:
-    """4.3, 4.5: no segments, no inactive splits, no oversize segments."""
+    """4.3, 4.5: no segments, no inactive split blocks, no oversize segments."""
     a = make(conf=f"{ON},max_split_size_mb:25")
     a.malloc(5 * MIB)
     a.free(a.malloc(30 * MIB))
@@ -161,7 +161,7 @@ def test_the_lowest_run_is_taken_free_and_unmapped_together(make: Make) -> None:
 
 
 def test_among_holes_the_one_with_least_room_is_preferred(make: Make) -> None:
-    """4.4: the growing end is larger by all the space behind it."""
+    """4.4: the block at the end counts with all the unmapped space behind it."""
     a = make(conf=ON)
     a.malloc(12 * MIB)  # leaves 8 at the growing end
     hole = a.malloc(9 * MIB, stream=4096)
@@ -173,7 +173,7 @@ def test_among_holes_the_one_with_least_room_is_preferred(make: Make) -> None:
 
 
 def test_the_newly_mapped_block_survives_its_merge(make: Make) -> None:
-    """12.8: so the merged block shows what the unmapped object last held, here nothing."""
+    """12.8: the merged block shows the last request of the unmapped object, here none."""
     a = make("100MiB", conf=ON)
     a.malloc(15 * MIB)
     a.free(a.malloc(4 * MIB))
@@ -187,7 +187,9 @@ def test_the_newly_mapped_block_survives_its_merge(make: Make) -> None:
 
 
 def test_what_was_mapped_before_a_failure_is_given_back_by_the_retry(make: Make) -> None:
-    """4.3: the hole at 20 is mapped, then the end cannot be; all free handles go, in vain."""
+    """4.3: the hole at 20 is mapped, the end cannot be; the retry releases all free handles in
+    vain.
+    """
     a = make("70MiB", conf=ON)
     ptrs = [a.malloc(20 * MIB) for _ in range(3)]
     a.free(ptrs[1])
@@ -209,12 +211,12 @@ def test_a_whole_unmapped_segment_gives_up_its_addresses(make: Make, torch: str)
     assert maps(a)[-1] == ("unmap", 0, 40)
     assert a.memory_snapshot() == []
     a.malloc(30 * MIB)
-    assert maps(a) == [("map", 120, 40)]  # a fresh base: 9/8 of 100 in handles further
+    assert maps(a) == [("map", 120, 40)]  # a new base, 9/8 of 100 in whole handles further
 
 
 @pytest.mark.parametrize("policy", ["bump", "firstfit"])
 def test_a_segment_too_short_for_the_request_is_destroyed_in_2_15(make: Make, policy: str) -> None:
-    """12.7: under first fit the addresses come back, under bump they are used up."""
+    """12.7: "firstfit" reuses the addresses, "bump" does not."""
     a = make("10MiB", conf=f"{ON},expandable_segments_reserve:0.5", address_policy=policy)
     with pytest.raises(OutOfMemoryError):
         a.malloc(30 * MIB)
@@ -237,7 +239,7 @@ def test_a_request_beyond_the_reservation_runs_out_of_memory(make: Make, torch: 
     [("0.05", 160), ("0.5", 1540), ("1.125", 3460), ("5", 3460), ("1G", 1040), ("1.5g", 1540)],
 )
 def test_a_configured_reserve_replaces_the_rule(make: Make, reserve: str, mib: int) -> None:
-    """4.8: in whole handles, clamped to 9/8; told apart by where the next segment lies."""
+    """4.8: in whole handles, at most 9/8; visible in the address of the next segment."""
     a = make("3GiB", conf=f"{ON},expandable_segments_reserve:{reserve}")
     a.malloc(3 * MIB)
     a.malloc(3 * MIB, stream=4096)
@@ -270,7 +272,7 @@ def test_ordinary_segments_are_released_before_anything_is_unmapped(make: Make) 
 
 
 def test_another_streams_hole_is_never_mapped(make: Make) -> None:
-    """Stream 1 has an unmapped hole at address 0; stream 0 makes a segment of its own."""
+    """Stream 1 has an unmapped hole at address 0; stream 0 makes a separate segment."""
     a = make(conf="expandable_segments:True")
     first = held(a, 20 * MIB, 1)
     held(a, 20 * MIB, 1)
@@ -282,7 +284,7 @@ def test_another_streams_hole_is_never_mapped(make: Make) -> None:
 
 
 def test_a_larger_ordinary_block_behind_an_expandable_one_is_not_released(make: Make) -> None:
-    """1.10: the search steps back from the first block that is large enough, never forward."""
+    """1.10: the search goes back from the first block that is large enough, never forward."""
     a = make("110MiB", conf="expandable_segments:True")
     expandable = held(a, 40 * MIB)
     a.set_allocator_settings("expandable_segments:False")
@@ -296,7 +298,7 @@ def test_a_larger_ordinary_block_behind_an_expandable_one_is_not_released(make: 
 
 @pytest.mark.parametrize("torch", ["2.8", "2.10", "2.12"])
 def test_unmapping_waits_for_the_stream_of_the_segment_and_no_other(make: Make, torch: str) -> None:
-    """4.6; observed: to be seen only where a scope keeps the other waiting from being done."""
+    """4.6, observed: visible only where a scope prevents the other waits."""
     a = make(torch_version=torch, conf=ON)
     a.begin_allocate_to_pool(1)
     a.free(held(a, 20 * MIB, 4096))
@@ -321,7 +323,7 @@ UNROUNDED = f"{ON},roundup_power2_divisions:1"
 @pytest.mark.parametrize("torch", ["2.1", "2.3"])
 @pytest.mark.parametrize(("less", "is_hole"), [(1, True), (0, False)])
 def test_room_is_told_apart_to_the_byte(make: Make, torch: str, less: int, is_hole: bool) -> None:
-    """4.4, observed: 1.5 MiB and the last 20 MiB unmapped behind it, against a hole as large."""
+    """4.4, observed: 1.5 MiB with the last 20 MiB unmapped behind it, against an equal hole."""
     a = make("40MiB", torch_version=torch, conf=UNROUNDED)
     hole = held(a, 20 * MIB + 3 * MIB // 2 - less)
     kept = held(a, 17 * MIB + less)
@@ -350,7 +352,7 @@ def test_a_request_may_fill_the_whole_reserve(make: Make) -> None:
 
 @pytest.mark.parametrize("torch", ["2.1", "2.15"])
 def test_switched_off_the_next_ordinary_block_serves(make: Make, torch: str) -> None:
-    """4.4, observed: the better fits that are expandable are stepped over, one after another."""
+    """4.4, observed: better fits that are expandable are skipped, one after another."""
     a = make(torch_version=torch, conf=ON)
     first, _ = held(a, 40 * MIB), held(a, 20 * MIB)
     second, _ = held(a, 40 * MIB), held(a, 20 * MIB)
@@ -363,7 +365,7 @@ def test_switched_off_the_next_ordinary_block_serves(make: Make, torch: str) -> 
 
 
 def test_a_recorded_range_has_its_handles_from_its_own_start(make: Make) -> None:
-    """12.9: a base is a multiple of 2 MiB only, and the lowest range is taken to begin there."""
+    """12.9: a base is a multiple of 2 MiB only; the lowest range is assumed to begin there."""
     block = (20 * MIB, 0, "inactive")
     a = make(conf=ON)
     a.seed([segment(6 * MIB, 20 * MIB, 0, False, (block,), is_expandable=True)])
@@ -377,7 +379,7 @@ def test_a_recorded_range_has_its_handles_from_its_own_start(make: Make) -> None
     st.sampled_from(["", ",max_split_size_mb:22", ",large_segment_size_mb:24"]),
 )
 def test_what_would_be_mapped_is_told_before(seed: int, more: str) -> None:
-    """Of requests that no free block serves and that the device has room for."""
+    """Requests that no free block serves and that the device has room for."""
     rng = random.Random(seed)
     a = CachingAllocator("4GiB", f"expandable_segments:True{more}")
     live = []
@@ -392,7 +394,7 @@ def test_what_would_be_mapped_is_told_before(seed: int, more: str) -> None:
             a.free(live.pop(rng.randrange(len(live))))
         if rng.random() < 0.05:
             a.empty_cache()
-        if rng.random() < 0.05:  # segments keep the handles that they were made with
+        if rng.random() < 0.05:  # segments keep their handle size
             a.set_allocator_settings(f"{ON},large_segment_size_mb:{rng.choice((20, 24, 64))}")
 
 
@@ -400,7 +402,7 @@ def test_what_would_be_mapped_is_told_before(seed: int, more: str) -> None:
 def test_the_largest_request_is_told_where_segments_have_handles_of_several_sizes(
     seed: int,
 ) -> None:
-    """A segment keeps the handles of the settings that it was made under."""
+    """A segment keeps the handle size of the settings that it was made under."""
 
     def after_an_error() -> CachingAllocator:
         rng = random.Random(seed)
@@ -416,7 +418,7 @@ def test_the_largest_request_is_told_where_segments_have_handles_of_several_size
             elif (ptr := answered(a, rng.randrange(1, 60 * MIB))) is not None:
                 live.append(ptr)
         assert answered(a, 2 * GIB) is None
-        a.empty_cache()  # a refused handle ends a request before what is cached goes back
+        a.empty_cache()  # a refused handle ends a request before cached memory is released
         return a
 
     most = largest_request(after_an_error(), 0)

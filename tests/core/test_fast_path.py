@@ -1,4 +1,4 @@
-"""The fast path changes nothing but the time: every script goes both ways."""
+"""The fast path changes only the time: every script runs with and without it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from allocsim.core import (
 )
 from allocsim.core.config import MAX_KEPT, AllocatorConfig, RoundedSizes
 from allocsim.core.fast_path import LONG, MAX_SPARE, plain_pools
-from allocsim.core.stats import GroupMoves, Journal, Moves, fold_records
+from allocsim.core.journal import GroupMoves, Journal, Moves, fold_records
 from allocsim.errors import AllocsimError, OutOfMemoryError
 from allocsim.questions.crosscheck.generator import make_script
 from allocsim.questions.crosscheck.script import HANDLE, Op, Script
@@ -40,10 +40,10 @@ def takes_rows(a: CachingAllocator) -> bool:
 
 
 @pytest.mark.skipif(IS_COMPILED, reason="the sources are not beside a compiled core")
-def test_a_rule_that_stands_twice_is_marked_in_both_places() -> None:
-    """For speed a rule of heap.py stands in fast_path.py too; whoever changes one changes both."""
+def test_repeated_rules_are_marked_in_both_files() -> None:
+    """For speed, fast_path.py repeats rules of heap.py; a change belongs in both."""
     marks = {
-        path.name: sorted(re.findall(r"# Rule (\d+\.\d+), twice:", path.read_text()))
+        path.name: sorted(re.findall(r"# Rule (\d+\.\d+) \(also in", path.read_text()))
         for path in CORE.glob("*.py")
     }
     found = {name: rules for name, rules in marks.items() if rules}
@@ -53,9 +53,10 @@ def test_a_rule_that_stands_twice_is_marked_in_both_places() -> None:
 
 
 class Played:
-    """An allocator whose requests and frees come in rows; what a row leaves goes the long way.
+    """Allocator whose requests and frees go through `play`; declined steps become single calls.
 
-    outcomes: of each op in its order.  taken: steps that the rows took.
+    outcomes: result of each op, in order.
+    taken: number of steps that `play` took.
     """
 
     def __init__(self, allocator: CachingAllocator) -> None:
@@ -74,7 +75,7 @@ class Played:
                     return
 
     def _row(self, steps: list[PlainStep]) -> None:
-        """Of a step that is taken all that is told are its bytes."""
+        """Play one row; a step that is taken reports only its bytes."""
         rest = iter(with_brief(steps))
         while True:
             moved: list[int] = []
@@ -129,7 +130,7 @@ class Played:
             self.allocator.give_name(ptr, name)
 
     def state(self) -> tuple[object, ...]:
-        """Everything that can be told, addresses of live blocks by name among it."""
+        """Return all observable state, including addresses of live blocks by name."""
         a = self.allocator
         a.check()
         places = {name: block.ptr for name, block in a.heap.named.items()}
@@ -142,7 +143,7 @@ def as_step(op: Op) -> PlainStep:
 
 
 def with_brief(steps: list[PlainStep]) -> list[PlainStep]:
-    """The same, requests marked whose free is the next step."""
+    """Return the steps with BRIEF for requests whose free is the next step."""
     following = [*steps[1:], (MALLOC, -1, 0, 0)]
     return [
         (BRIEF, *step[1:]) if step[0] == MALLOC and after[:2] == (FREE, step[1]) else step
@@ -161,7 +162,7 @@ def scope(a: CachingAllocator, what: str, pool: int, marks: tuple[bool, ...]) ->
 
 
 def both(script: Script, release: str, *, history: bool = False) -> Iterator[Played]:
-    """An allocator with the fast path and one without, after the script; neither may refuse it."""
+    """Run the script with and without the fast path and return both; neither may refuse it."""
     for fast in (True, False):
         try:
             allocator = CachingAllocator(
@@ -181,7 +182,7 @@ def both(script: Script, release: str, *, history: bool = False) -> Iterator[Pla
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_every_script_ends_the_same_both_ways(release: str) -> None:
-    """Every other one with a history, whose entries are the same too."""
+    """Every second script has a history, whose entries are equal as well."""
     taken = 0
     for seed in range(16):
         script = make_script(seed, RELEASES[release])
@@ -230,7 +231,7 @@ def test_a_long_churn_ends_the_same_both_ways(conf: str, release: str) -> None:
 
 @pytest.mark.parametrize("conf", ["", "expandable_segments:True"])
 def test_many_free_blocks_end_the_same_both_ways(conf: str) -> None:
-    """So many that they move by slices; a row looks how many there are when it begins."""
+    """Enough blocks for insertion by slices, which is decided at the beginning of a row."""
     rng = random.Random(11)
     ops: list[Op] = []
     live: list[int] = []
@@ -249,7 +250,7 @@ def test_many_free_blocks_end_the_same_both_ways(conf: str) -> None:
 
 
 def row(a: CachingAllocator, *steps: PlainStep) -> tuple[int, list[int]]:
-    """The steps taken and the bytes moved, of a row that begins with no block."""
+    """Return the steps taken and the bytes moved by a row on a new allocator."""
     moved: list[int] = []
     a.play(steps, {}, moved)
     return len(moved), moved
@@ -273,7 +274,7 @@ def test_a_hit_and_its_free_are_taken(release: str) -> None:
 
 
 def test_a_row_stops_at_what_is_not_plain_and_goes_on_after_it() -> None:
-    """Of a name that nobody handed out, and of a kind that is the caller's own."""
+    """An unknown name, and a kind that only the caller knows."""
     a = CachingAllocator("1GiB")
     a.malloc(512)
     unknown, own = (FREE, 99, 0, 0), (5, 1, 2, 3)
@@ -294,7 +295,7 @@ def test_a_row_stops_at_what_is_not_plain_and_goes_on_after_it() -> None:
 def test_a_brief_request_leaves_what_a_request_and_its_free_would(
     conf: str, size: int, held: tuple[int, ...]
 ) -> None:
-    """Of the front of a segment and of what is left of one, of a piece and of the whole."""
+    """At the front of a segment and in its rest, for a split and for a whole block."""
     ways: list[object] = []
     for kind in (BRIEF, MALLOC):
         a = CachingAllocator("1GiB", conf, record_history=True)
@@ -318,7 +319,7 @@ def test_a_brief_request_leaves_what_a_request_and_its_free_would(
 
 
 def test_a_brief_request_under_a_name_that_another_block_has_takes_it() -> None:
-    """As any request does: what is freed then is the last one's, and the first one's is lost."""
+    """As for any request: the free applies to the last block, and the first is lost."""
     ways: list[object] = []
     for kind in (BRIEF, MALLOC):
         a = CachingAllocator("1GiB", record_history=True)
@@ -339,7 +340,7 @@ def test_a_free_of_what_nobody_handed_out_is_left(kind: int) -> None:
 
 
 def test_places_stand_for_the_entries_of_plain_steps() -> None:
-    """One for each step taken; the history that is kept besides has what happens singly alone."""
+    """One place for each step taken; the history has only the entries of single calls."""
     steps = [
         (MALLOC, 1, 700, 0),
         (MALLOC, 2, 900, 0),
@@ -369,7 +370,7 @@ def test_places_stand_for_the_entries_of_plain_steps() -> None:
 def test_a_free_of_another_size_or_stream_is_left_where_places_are_noted(
     kind: int, size: int, stream: int
 ) -> None:
-    """A step and its place would tell entries that its block does not have."""
+    """The step and its place would give other entries than its block."""
     a = CachingAllocator("1GiB", record_history=True)
     a.free(a.malloc(2048))
     a.take_history()
@@ -386,7 +387,7 @@ def test_a_free_of_another_size_or_stream_is_left_where_places_are_noted(
 
 
 def test_a_free_that_is_told_waits_for_no_stream() -> None:
-    """Whatever streams used the block: the recording says when it was complete."""
+    """The recording shows when it was complete, whichever streams used the block."""
     fast, slow = CachingAllocator("1GiB"), CachingAllocator("1GiB")
     waiting: dict[int, RequestedFree] = {}
     for a in (fast, slow):
@@ -442,7 +443,7 @@ def test_an_object_is_used_again() -> None:
 
 @pytest.mark.parametrize("told_first", [True, False])
 def test_an_object_that_someone_may_still_hold_is_not(told_first: bool) -> None:
-    """What once waited for streams is never used again for another block."""
+    """An object that waited for streams is never used again for another block."""
     a = CachingAllocator("1GiB")
     a.malloc(512)
     pair = [a.malloc(512), a.malloc(512)]
@@ -462,7 +463,7 @@ def test_an_object_that_someone_may_still_hold_is_not(told_first: bool) -> None:
 
 
 def test_garbage_collection_knows_the_ages_of_what_went_this_way() -> None:
-    """A threshold that is set later counts from when a block became free."""
+    """A threshold set later counts from the moment when a block became free."""
     ops: list[Op] = [["a", 0, 20 * MIB, 0], ["a", 1, 20 * MIB, 0], ["a", 2, 20 * MIB, 0]]
     ops += [["f", 1], ["f", 2], ["a", 3, 12 * MIB, 0], ["f", 3]]
     ops += [["c", "garbage_collection_threshold:0.5"], ["m", 0.9], ["a", 4, 25 * MIB, 0]]
@@ -474,7 +475,7 @@ def test_garbage_collection_knows_the_ages_of_what_went_this_way() -> None:
 
 
 def test_garbage_collection_counts_the_searches_of_rows() -> None:
-    """25 MiB that lay free through ten searches go; 26 that came free last stay."""
+    """25 MiB that were free during ten searches are released; 26 MiB freed last stay."""
     ops: list[Op] = [["m", 0.5], ["a", 0, 25 * MIB, 0], ["a", 1, 26 * MIB, 0], ["a", 2, MIB * 3, 0]]
     ops += [["f", 0]]
     ops += [op for name in range(3, 13) for op in (["a", name, 2 * MIB, 0], ["f", name])]
@@ -515,7 +516,7 @@ def test_what_needs_more_than_the_plain_rules_is_left(spoil: Any) -> None:
 @pytest.mark.parametrize("conf", ["", "expandable_segments:True"])
 @pytest.mark.parametrize("release", ["2.3", "2.9", "2.15"])
 def test_a_scope_s_requests_are_served_from_its_pool(release: str, conf: str) -> None:
-    """Whatever the default pools have free; what was asked for before goes back to those."""
+    """Independent of free blocks in the default pools; earlier blocks return there."""
     ops: list[Op] = [["a", name, size, 0] for name, size in enumerate((512, 512, MIB * 3, MIB * 3))]
     ops += [["f", 0], ["f", 2], ["P", "b", 1], ["a", 5, 512, 0], ["a", 6, 3 * MIB, 0]]
     ops += [["a", 7, 512, 0], ["f", 6], ["f", 1], ["a", 8, 2 * MIB, 0], ["P", "e", 1]]
@@ -551,7 +552,7 @@ def test_a_pool_that_was_forgotten_inside_its_scope_is_left() -> None:
 @pytest.mark.parametrize("conf", CONFS)
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_frees_that_are_told_to_be_complete_end_the_same_both_ways(conf: str, seed: int) -> None:
-    """Statistics too, whenever they are read: what waits is active and no longer allocated."""
+    """Statistics too, at any time: a waiting block is active and no longer allocated."""
     rng = random.Random(seed)
     steps: list[PlainStep] = []
     live: list[int] = []
@@ -587,7 +588,7 @@ def test_frees_that_are_told_to_be_complete_end_the_same_both_ways(conf: str, se
 def taken_the_long_way(
     allocator: CachingAllocator, step: PlainStep, waiting: dict[int, RequestedFree]
 ) -> int:
-    """The change of allocated bytes."""
+    """Run a step by single calls and return the change of allocated bytes."""
     kind, name, size, stream = step
     if kind == MALLOC:
         ptr = allocator.malloc(size, stream)
@@ -607,7 +608,7 @@ def taken_the_long_way(
 
 
 def fold_one_by_one(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
-    """As if each record had been counted when it was made."""
+    """Fold each record separately."""
     sizes, requests, inactive, waited_at, waits = journal
     totals = [[Moves() for _ in range(7)] for _ in range(3)]
     for at in range(len(sizes) + 1):
@@ -625,7 +626,7 @@ def fold_one_by_one(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMove
 
 
 def test_blocks_from_max_split_size_on_are_counted_and_kept_whole() -> None:
-    """They are neither split nor handed out for less, or for much less than they are (1.6)."""
+    """They are not split, and not used for a much smaller request (1.6)."""
     a = CachingAllocator("1GiB", "max_split_size_mb:24,max_non_split_rounding_mb:30")
     a.free(a.malloc(60 * MIB))
     assert row(a, (MALLOC, 1, 23 * MIB, 0)) == (0, [])
@@ -641,7 +642,7 @@ def test_blocks_from_max_split_size_on_are_counted_and_kept_whole() -> None:
 
 
 def test_blocks_above_a_limit_are_split_with_expandable_segments() -> None:
-    """Down to 512 bytes, as any other there (1.7); what is too long is refused all the same."""
+    """Down to 512 bytes, like all blocks there (1.7); a block that is too long is still refused."""
     a = CachingAllocator("1GiB", "max_split_size_mb:24,expandable_segments:True")
     first = a.malloc(60 * MIB)
     assert first is not None
@@ -654,8 +655,10 @@ def test_blocks_above_a_limit_are_split_with_expandable_segments() -> None:
 
 
 def test_the_number_of_an_object_is_the_same_both_ways() -> None:
-    """2.12 prefers the older object of a size: the front of a split is a new one, and what merges
-    keeps the number of the block that was freed (1.5, 2.2)."""
+    """2.12 prefers the older object of equal size (1.5, 2.2).
+
+    The front of a split is a new object, and a merged block keeps the number of the freed one.
+    """
     asked = [(name, size) for name in range(400) for size in (3 * MIB, 4 * MIB)]
     ops: list[Op] = [["a", 2 * name + size % 3, size, 0] for name, size in asked]
     names = [op[1] for op in ops]
@@ -671,7 +674,7 @@ def test_the_number_of_an_object_is_the_same_both_ways() -> None:
 
 
 def test_expandable_segments_are_taken_until_they_are_switched_off() -> None:
-    """Then a search has to look past their blocks (4.4)."""
+    """Then a search must skip their blocks (4.4)."""
     a = CachingAllocator("1GiB", "expandable_segments:True")
     first = a.malloc(3 * MIB)
     a.free(first)
@@ -684,7 +687,7 @@ def test_expandable_segments_are_taken_until_they_are_switched_off() -> None:
 
 
 def test_the_hole_with_the_least_room_is_taken() -> None:
-    """Two holes serve a request; the smaller one ends where memory is not mapped yet (4.4)."""
+    """Two holes serve a request; the smaller one is followed by unmapped space (4.4)."""
     a, b = (
         CachingAllocator("8GiB", "expandable_segments:True", fast_path=fast)
         for fast in (True, False)
@@ -729,7 +732,7 @@ def test_it_comes_back_when_the_reason_is_gone() -> None:
 
 
 def test_a_witness_and_the_switch_keep_it_off() -> None:
-    """Who asks what the allocator was doing gets it from the model, which takes single steps."""
+    """Single calls note the work of the allocator, the loop does not."""
     seen: list[bool] = []
     a = CachingAllocator("1GiB", record_history=True)
     assert takes_rows(a)
@@ -740,8 +743,11 @@ def test_a_witness_and_the_switch_keep_it_off() -> None:
 
 @pytest.mark.parametrize("torch", RELEASES)
 def test_expandable_segments_of_a_device_without_end_are_taken(torch: str) -> None:
-    """What-ifs of recordings that do not tell their device took the compiled form 18 times longer
-    while each reserved 9/8 of an exbibyte: keys were wide, which are not in its loop."""
+    """A reservation for an unlimited device must not need wide keys.
+
+    What-if replays of recordings without a device took the compiled form 18 times longer while each
+    segment reserved 9/8 of an exbibyte, because its loop has no wide keys.
+    """
     a = CachingAllocator(
         UNLIMITED_DEVICE, "expandable_segments:True", torch_version=torch, base_address=7 << 44
     )
@@ -753,7 +759,7 @@ def test_expandable_segments_of_a_device_without_end_are_taken(torch: str) -> No
 
 
 def test_spare_objects_are_bounded() -> None:
-    """Frees that each leave an object behind do not gather them without end."""
+    """Merges that each drop an object do not collect them without limit."""
     ops: list[Op] = [["a", name, 512, 0] for name in range(MAX_SPARE * 2)]
     frees: list[Op] = [["f", op[1]] for op in ops]
     fast, slow = both(Script(ops + frees, 64 * GIB, "", "bump"), "2.15")
@@ -764,7 +770,7 @@ def test_spare_objects_are_bounded() -> None:
 @pytest.mark.parametrize("size", [0, -5, 1 << 41, 1 << 64])
 @pytest.mark.parametrize("conf", ["", "roundup_power2_divisions:4"])
 def test_a_row_leaves_what_is_no_request_or_finds_no_block(conf: str, size: int) -> None:
-    """Such a step is for the caller, and nothing of it has happened."""
+    """Such a step is returned to the caller without any effect."""
     a = CachingAllocator("1GiB", conf)
     a.malloc(600)
     moved: list[int] = []
@@ -785,7 +791,7 @@ def test_rounded_sizes_are_those_of_the_rule_and_bounded(divisions: int) -> None
 
 
 def test_a_block_that_has_a_name_is_told_like_any_other() -> None:
-    """Its address is no handle of it any more, until its name is taken back."""
+    """Its address does not identify it until the name is taken back."""
     a = CachingAllocator("1GiB")
     ptr = a.malloc(1000)
     assert ptr is not None
@@ -806,7 +812,7 @@ def test_a_block_that_has_a_name_is_told_like_any_other() -> None:
 
 
 def test_a_block_that_grows_moves_back_among_the_free_ones() -> None:
-    """Past those that are smaller than it has become; and stays where none is."""
+    """Past the blocks that are smaller than it is now, if there are any."""
     a, b = (CachingAllocator("1GiB", fast_path=fast) for fast in (True, False))
     for one in (a, b):
         held = [one.malloc(MIB * size // 4) for size in (1, 1, 1, 3, 1)]

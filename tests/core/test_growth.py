@@ -1,11 +1,11 @@
-"""max_split_size_mb with expandable_segments: reserved memory that grows without end.
+"""max_split_size_mb with expandable_segments: reserved memory that grows without limit.
 
-The program is that of a public report of August 2026, made on a real 16 GiB card (Radeon RX 9070
-XT, PyTorch 2.12): each cycle allocates 91 MiB and 45.5 MiB, then 2 MiB that stay, then frees the
-first two.  The report gives reserved and allocated memory after every twentieth cycle, and where
-the full device forced a retry.  Assumed here, because the report does not say it: 64 MiB that
-were allocated first (66 MiB are, after cycle 0), and 16,000 to 16,099 MiB for the allocator (the
-report's peak is 16,000, and the next handles did not fit).
+The program is from a public report of August 2026, on a real 16 GiB card (Radeon RX 9070 XT,
+PyTorch 2.12): each cycle allocates 91 MiB and 45.5 MiB, then 2 MiB that stay, and frees the first
+two.  The report gives reserved and allocated memory after every twentieth cycle, and the cycle
+where the full device forced a retry.  Two values are assumptions: 64 MiB allocated first (66 MiB
+after cycle 0), and 16,000 to 16,099 MiB for the allocator (the reported peak is 16,000, and the
+next handles did not fit).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ REPORTED = {
 
 
 def ops(n_cycles: int, *, survivor: bool = True) -> list[list[Any]]:
-    """The program as an op script."""
+    """Return the program as an op script."""
     script: list[list[Any]] = [["a", "first", 64 * MIB, 0]]
     for cycle in range(n_cycles):
         big, half, stays = f"big {cycle}", f"half {cycle}", f"stays {cycle}"
@@ -50,7 +50,7 @@ def ops(n_cycles: int, *, survivor: bool = True) -> list[list[Any]]:
 def memory_after(
     n_cycles: int, conf: str, version: str, card: int = CARD, *, survivor: bool = True
 ) -> tuple[int, int, int]:
-    """(allocated, reserved, peak reserved) in MiB."""
+    """Return (allocated, reserved, peak reserved) in MiB after a cycle."""
     stats = play(Script(ops(n_cycles, survivor=survivor), card, conf), version).stats
     reserved = stats["reserved_bytes.all"]
     return stats["allocated_bytes.all"][0] // MIB, reserved[0] // MIB, reserved[1] // MIB

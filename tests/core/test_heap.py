@@ -1,4 +1,4 @@
-"""Splits, merges and what they leave behind (semantics 1.6, 1.7, 2.2, 3)."""
+"""Splits, merges and their statistics (semantics 1.6, 1.7, 2.2, 3)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .conftest import Make, held
 
 
 def blocks(a: CachingAllocator) -> list[tuple[int, int, str]]:
-    """(size, requested_size, state) of every block, in address order."""
+    """Return (size, requested_size, state) of every block, in address order."""
     return [
         (block["size"], block["requested_size"], block["state"])
         for segment in a.memory_snapshot()
@@ -104,7 +104,7 @@ def test_oversize_blocks_are_handed_out_whole(make: Make) -> None:
 def test_the_tail_keeps_the_old_object_and_its_stale_request(make: Make) -> None:
     a = make()
     a.malloc(100)
-    assert blocks(a)[-1] == (2 * MIB - 512, 0, "inactive")  # fresh segment: nobody's
+    assert blocks(a)[-1] == (2 * MIB - 512, 0, "inactive")  # new segment without a request
     held = a.malloc(5000)
     a.free(held)
     a.malloc(600)
@@ -124,7 +124,7 @@ def test_the_freed_object_survives_a_merge(make: Make) -> None:
 
 @pytest.mark.parametrize("torch", RELEASES)
 def test_the_worked_example(make: Make, torch: str) -> None:
-    """Section 3's own example, the same in every release."""
+    """The example of section 3, the same in every release."""
     a = make(torch_version=torch)
     for ptr in (a.malloc(100), a.malloc(3_000_000)):
         a.free(ptr)

@@ -1,4 +1,4 @@
-"""Keys put free blocks in the release's order, narrow ones as well as wide ones (1.5)."""
+"""Keys sort free blocks in the order of the release, narrow keys as well as wide ones (1.5)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from allocsim.core import RELEASES, CachingAllocator, heap
 from allocsim.core.block import Block
 from allocsim.core.constants import IS_COMPILED
-from allocsim.core.pool import NARROW_PLACES, NARROW_SIZES, BlockPool, KeyLayout
+from allocsim.core.pool import BlockPool
 from allocsim.core.releases import FreeBlockOrder
+from allocsim.core.sort_key import NARROW_PLACES, NARROW_SIZES, KeyLayout
 from allocsim.errors import OutOfMemoryError
 from allocsim.units import GIB, MIB, TIB
 from tests.core.planting import segment
@@ -28,7 +29,7 @@ _SIZES = (512, 4096, MIB, 3 * MIB, 12 * MIB, 12 * MIB, 40 * MIB)
 
 @st.composite
 def free_blocks(draw: st.DrawFn) -> list[tuple[int, int, int]]:
-    """(stream, size, place) with no place twice, of few sizes so that there are ties."""
+    """Draw (stream, size, place) with distinct places and few sizes, so that there are ties."""
     places = draw(st.lists(st.integers(0, PAGES - 1), unique=True, max_size=30))
     sizes = st.sampled_from([512, 1024, 20 * MIB, 8 * GIB, 9 * GIB, NARROW_SIZES - 512])
     return [(draw(st.integers(0, 1)), draw(sizes), 512 * place) for place in places]
@@ -38,7 +39,7 @@ def free_blocks(draw: st.DrawFn) -> list[tuple[int, int, int]]:
 def test_blocks_are_in_order_of_stream_size_and_place(
     blocks: list[tuple[int, int, int]], rank: int
 ) -> None:
-    """Some of the place is the address, the rest the rank of the segment."""
+    """Part of the place is the address, the rest is the rank of the segment."""
     layout = KeyLayout()
     pool = BlockPool(False, layout)
     for stream, size, place in blocks:
@@ -54,11 +55,11 @@ def test_blocks_are_in_order_of_stream_size_and_place(
         for block in reversed(there):
             pool.insert(block)
         layout.widen()
-        pool.key_again()
+        pool.rebuild_keys()
 
 
 def test_a_narrow_key_takes_no_more_than_its_form_is_quick_with() -> None:
-    """Compiled, a machine word; plain, a byte of size is worth less than a digit of 30 bits."""
+    """Compiled, a machine word; plain, a byte of size adds less than 2**30 to a key."""
     layout = KeyLayout()
     last = layout.key(NARROW_SIZES - 512, NARROW_PLACES - 512)
     if IS_COMPILED:
@@ -79,7 +80,7 @@ def test_no_release_needs_wide_keys_from_the_start(make: Make, torch: str) -> No
 
 @pytest.mark.parametrize("torch", UNROUNDED)
 def test_sizes_that_are_no_multiples_of_512_need_wide_keys(make: Make, torch: str) -> None:
-    """One division keeps a size as it is (1.2); the free blocks that there are stay in order."""
+    """One division keeps a size as it is (1.2); the existing free blocks stay in order."""
     a = make(torch_version=torch)
     sizes = [14 * MIB, 12 * MIB, 16 * MIB, 12 * MIB]
     ptrs = [held(a, size) for size in sizes]
@@ -109,7 +110,7 @@ def test_what_a_recording_had_in_odd_sizes_needs_wide_keys(make: Make) -> None:
 @pytest.mark.parametrize("torch", RELEASES)
 @pytest.mark.parametrize("conf", ["", "expandable_segments:True"])
 def test_where_a_process_has_its_memory_changes_nothing(torch: str, conf: str) -> None:
-    """Places are counted from the neighbourhood of the first segment, wherever it lies."""
+    """Places are counted from near the first segment, at any address."""
     bases = (0, 1 << 47, 0xFF00 << 48)
     low, *others = (
         CachingAllocator("1GiB", conf, torch_version=torch, base_address=base) for base in bases
@@ -131,7 +132,7 @@ def test_where_a_process_has_its_memory_changes_nothing(torch: str, conf: str) -
 def test_an_expandable_segment_where_a_recording_has_it_serves_no_larger_request(
     torch: str, first: int
 ) -> None:
-    """It is made before it is known where it lies (a random program's, seed 5032342)."""
+    """It is created before its address is known (a random program, seed 5032342)."""
     a = CachingAllocator("1GiB", "expandable_segments:True", torch_version=torch)
     for stream, base in ((0, first), (1, first + 2 * GIB), (2, first + 8 * TIB)):
         a.device.dictate_address(base)
@@ -148,7 +149,7 @@ def test_an_expandable_segment_where_a_recording_has_it_serves_no_larger_request
 def test_the_lowest_address_comes_first_however_far_it_is_from_the_others(
     torch: str, there: int
 ) -> None:
-    """Before the first segment as behind it; of other releases the older block does."""
+    """Before the first segment and after it; in other releases the older block comes first."""
     a = CachingAllocator("1GiB", torch_version=torch, base_address=1 << 47)
     near = held(a, 12 * MIB)
     a.device.dictate_address(there)
@@ -164,7 +165,7 @@ def test_the_lowest_address_comes_first_however_far_it_is_from_the_others(
 @pytest.mark.parametrize("torch", RELEASES)
 @pytest.mark.parametrize("conf", ["", "expandable_segments:True"])
 def test_all_that_is_there_goes_along_when_keys_become_wide(torch: str, conf: str) -> None:
-    """Whatever state it is in: in use, waiting, free, in a private pool, without memory yet."""
+    """Blocks in any state: allocated, waiting, free, in a private pool, unmapped."""
     a = CachingAllocator("4GiB", conf, torch_version=torch, base_address=1 << 47)
     used, waits, free = (held(a, size * MIB) for size in (12, 14, 16))
     a.begin_allocate_to_pool(1)
@@ -186,7 +187,7 @@ def test_all_that_is_there_goes_along_when_keys_become_wide(torch: str, conf: st
 
 @pytest.mark.parametrize("torch", RELEASES)
 def test_a_segment_that_was_made_before_it_was_told_where_it_lies(torch: str) -> None:
-    """The device had no memory for it then; where it is to lie needs wide keys."""
+    """The device had no memory for it then; its later address needs wide keys."""
     a = CachingAllocator(
         "80MiB", "expandable_segments:True", torch_version=torch, base_address=1 << 47
     )
@@ -217,8 +218,10 @@ def test_a_smaller_block_comes_first_wherever_it_lies(order: FreeBlockOrder) -> 
 def test_addresses_too_far_from_the_first_need_wide_keys(
     torch: str, below: int, is_wide: bool
 ) -> None:
-    """A quarter before it, the others behind; from 2.13 on a segment's places begin at 0 wherever
-    it lies."""
+    """A quarter of the places is before the first segment, the rest behind.
+
+    From 2.13 on, places of segments begin at 0 at any address.
+    """
     a = CachingAllocator(64 * TIB, torch_version=torch, base_address=1 << 47)
     first = held(a, 12 * MIB)
     a.device.dictate_address((1 << 47) + 3 * NARROW_PLACES // 4 - below)
@@ -233,7 +236,7 @@ def test_addresses_too_far_from_the_first_need_wide_keys(
 
 @pytest.mark.parametrize("torch", ["2.11", "2.13", "2.15"])
 def test_segments_that_went_back_leave_their_places_to_others(torch: str) -> None:
-    """From 2.13 on; up to 2.11 the driver gives no address twice, and keys are wide at last."""
+    """From 2.13 on; up to 2.11 the driver reuses no address, and keys become wide."""
     a = CachingAllocator(64 * TIB, torch_version=torch)
     for _ in range(_ROUNDS):
         old = held(a, _LARGE)
@@ -252,7 +255,7 @@ def test_places_given_again_go_by_those_before_and_not_by_who_was_handed_out_fir
     a = CachingAllocator(64 * TIB)
     first, second, third = (held(a, 12 * MIB) for _ in range(3))
     a.free(first)
-    assert held(a, 12 * MIB) == first  # the youngest of those that are allocated
+    assert held(a, 12 * MIB) == first  # now the last of the allocated blocks
     for _ in range(_ROUNDS):
         a.free(held(a, _LARGE))
         a.empty_cache()
@@ -287,9 +290,9 @@ def test_more_segments_at_a_time_than_there_are_places_need_wide_keys() -> None:
 
 
 def drawn_addresses(conf: str, seed: int, *, changes: bool) -> list[int | None]:
-    """Of random requests and frees on a small device; None for a request that it refuses.
+    """Return the addresses of random requests on a small device, None for a refused one.
 
-    changes: whether expandable segments are switched on and off on the way.
+    changes: True to switch expandable segments on and off meanwhile.
     """
     draw = Random(seed)
     a = CachingAllocator("1GiB", conf)
@@ -312,7 +315,7 @@ def drawn_addresses(conf: str, seed: int, *, changes: bool) -> list[int | None]:
     return found
 
 
-@pytest.mark.skipif(IS_COMPILED, reason="what a compiled module is told later it does not heed")
+@pytest.mark.skipif(IS_COMPILED, reason="a compiled module ignores a patched constant")
 @pytest.mark.parametrize("conf", ["", "expandable_segments:True", "max_split_size_mb:30"])
 @pytest.mark.parametrize("changes", [False, True])
 @pytest.mark.parametrize("seed", range(12))
@@ -326,7 +329,7 @@ def test_places_given_anew_at_every_segment_change_no_address(
 
 @pytest.mark.parametrize("seed", range(4))
 def test_places_given_again_keep_the_order_of_segments(seed: int) -> None:
-    """Beside an allocator whose keys are wide from the first, which gives every place once."""
+    """Compared with an allocator whose keys are wide from the start, which reuses no place."""
     draw = Random(seed)
     total = 200 * GIB
     a, b = CachingAllocator(total), CachingAllocator(total)

@@ -1,4 +1,4 @@
-"""The memory fraction and the throw policy (semantics 1.11, 1.12)."""
+"""The memory fraction and throw_on_cudamalloc_oom (semantics 1.11, 1.12)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ THROWERS = [torch for torch in ORDER if ORDER.index(torch) >= ORDER.index("2.12"
 
 @pytest.mark.parametrize("torch", RELEASES)
 def test_the_limit_is_truncated_then_rounded(make: Make, torch: str) -> None:
-    """0.15 of 50 MiB + 9 bytes is 7,864,321.35; of + 10 bytes 7,864,321.5: half goes up."""
+    """0.15 of 50 MiB + 9 bytes is 7,864,321.35, of + 10 bytes 7,864,321.5: a half rounds up."""
     rounds = ORDER.index(torch) >= ORDER.index("2.13")
     for total, cut, rounded in (
         (50 * MIB + 9, 7_864_321, 7_864_321),
@@ -60,7 +60,7 @@ def test_a_segment_may_reach_the_limit_but_not_pass_it(
 
 
 def test_the_limit_counts_whole_segments_even_for_expandable_ones(make: Make) -> None:
-    """5 MiB more would be mapped into the same 20, but the class of the request counts."""
+    """Only 5 MiB more would be mapped, but the segment size of the request counts."""
     a = make("100MiB", conf="expandable_segments:True")
     a.set_per_process_memory_fraction(0.39)
     a.malloc(5 * MIB)
@@ -166,7 +166,7 @@ def test_the_error_of_an_exbibyte_carries_the_request_and_no_segment(make: Make)
         make().malloc((1 << 60) + 1)
     error = caught.value
     assert (error.requested_bytes, error.rounded_bytes) == ((1 << 60) + 1,) * 2
-    assert error.tried_bytes == 0  # none was tried, and the text names none
+    assert error.tried_bytes == 0  # no attempt was made, and the text contains none
 
 
 @pytest.mark.parametrize("torch", THROWERS)

@@ -42,7 +42,7 @@ EXPANDABLE_SINCE = {
 
 
 def in_force(since: dict[str, str], torch: str) -> str:
-    """The words of the last release up to `torch` that brought any."""
+    """Return the text of the last release up to `torch` that changed it."""
     order = list(RELEASES)
     return [since[each] for each in order[: order.index(torch) + 1] if each in since][-1]
 
@@ -55,7 +55,7 @@ CAPACITY = {torch: "capacty" if torch == "2.1" else "capacity" for torch in OTHE
 
 
 def full(make: Make, torch: str, **arguments: object) -> str:
-    """3 MiB in use of a 20 MiB segment on 30 MiB; then 17 MiB and a byte are asked for."""
+    """Return the error of 17 MiB and a byte on a device of 30 MiB with a segment of 20 MiB."""
     a = make("30MiB", torch_version=torch, **arguments)
     a.malloc(3 * MIB)
     with pytest.raises(OutOfMemoryError) as caught:

@@ -1,7 +1,8 @@
-"""Option strings: what each release accepts, how it reads values, what a refusal leaves (8, 12.5).
+"""Option strings: which ones a release accepts, how it reads values, and the state after a refusal.
 
-The rows marked "observed" were run through the compiled allocators of 2.1.2 to 2.15.0, one patch
-release of each minor one, whose own configuration was read back; the rest follow from the rules.
+Semantics 8 and 12.5.  The rows marked "observed" were run through the compiled allocators of 2.1.2
+to 2.15.0, one patch release for each minor release, and their configuration was read; the rest
+follows from the rules.
 """
 
 from __future__ import annotations
@@ -144,7 +145,7 @@ def test_flags_are_true_or_false_in_these_very_letters(
 @pytest.mark.parametrize("torch", ORDER)
 @pytest.mark.parametrize("value", ["0", "1", "10", "11", "20", "40", "-20"])
 def test_the_large_segment_size_sets_the_least_of_the_others(torch: str, value: str) -> None:
-    """2.11+: above 10, and read first wherever it stands."""
+    """2.11+: above 10, and read first wherever it occurs."""
     is_known = ORDER.index(torch) >= ORDER.index("2.11")
     accepted = is_known and value in ("11", "20", "40", "-20")
     size = read(torch, f"{LARGE}:{value}", "large_segment_size")
@@ -261,7 +262,7 @@ def test_separators(conf: str, old: bool, new: bool) -> None:
 
 @pytest.mark.parametrize("torch", ORDER)
 def test_up_to_2_9_only_spaces_are_dropped(torch: str) -> None:
-    """Observed: elsewhere a tab ends the number, or stands before it."""
+    """Observed: elsewhere a tab ends the number, or precedes it."""
     assert read(torch, f"{SPLIT}:30\t0", "max_split_size") == (30 if torch in OLD else 300) * MIB
     assert read(torch, f"{SPLIT}:\t30", "max_split_size") == 30 * MIB
     assert read(torch, f"\t{SPLIT}:30", "max_split_size") == (NO if torch in OLD else 30 * MIB)
@@ -342,11 +343,11 @@ def test_reserves_by_class_are_parsed_and_have_no_effect(value: str, is_accepted
     assert read("2.15", conf, "expandable_segments_reserve") in (None, NO)
 
 
-# -- what a parse leaves -------------------------------------------------------------------
+# -- settings after a parse ----------------------------------------------------------------
 
 
 def after(torch: str, *confs: str) -> AllocatorConfig:
-    """The settings after one string upon another, refused ones included."""
+    """Return the settings after one string upon another, including refused ones."""
     config = AllocatorConfig(find_release(torch))
     for conf in confs:
         try:
@@ -396,7 +397,7 @@ def test_the_pairs_before_a_bad_one_are_in_force(torch: str) -> None:
 @pytest.mark.parametrize("torch", ORDER)
 @pytest.mark.parametrize("bad", ["backend:foo", "backend:cudaMallocAsync"])
 def test_since_2_10_cudas_own_options_are_read_after_the_shared_ones(torch: str, bad: str) -> None:
-    """Observed: what stands behind the bad option is in force if it is shared."""
+    """Observed: a shared option behind the bad option is applied."""
     config = after(torch, f"{bad},{SPLIT}:64")
     assert config.max_split_size == (64 * MIB if torch in NEW else UNLIMITED)
     if "release_lock_on_cudamalloc" in config.release.options:
@@ -416,7 +417,7 @@ def test_the_allocator_runs_on_with_what_is_in_force(torch: str) -> None:
     assert a.memory_stats()["allocated_bytes.all.current"] == 2304 * 1024 + 512
 
 
-# -- what people read ----------------------------------------------------------------------
+# -- texts for people ----------------------------------------------------------------------
 
 TEXTS = [
     ("2.9", f"{SPLIT}:20", "option max_split_size_mb too small, must be > 20, got '20'"),
@@ -569,7 +570,7 @@ def test_options_with_effect_are_not(torch: str, conf: str) -> None:
 RESERVE, CLASSES = "expandable_segments_reserve", "expandable_segments_reserve_by_class"
 REGISTER, CACHED = "pinned_num_register_threads", "pinned_max_cached_size_mb"
 
-ENDS = [  # (release, string, what was expected where it ends)
+ENDS = [  # (release, string, the token expected at its end)
     ("2.9", "backend:", "a value of backend"),
     ("2.15", "backend:", "a value of backend"),
     ("2.15", f"{LARGE}:", f"a value of {LARGE}"),
@@ -740,7 +741,7 @@ INERT_THROW = (
     ],
 )
 def test_the_sentences_on_options_without_effect(conf: str, sentences: tuple[str, ...]) -> None:
-    """Under a limit."""
+    """With a limit."""
     found = parse_conf(conf, find_release("2.15")).inert_options(has_limit=True)
     assert found == sentences
 
@@ -804,9 +805,9 @@ def test_a_reserve_is_a_fraction_of_the_device_or_gibibytes(value: str, reserve:
 
 @pytest.mark.parametrize("key", ["per_process_memory_fraction", RESERVE, CLASSES])
 def test_a_bracket_that_only_the_first_pass_closes(key: str) -> None:
-    """The first pass steps over a list where the second reads one value and goes on behind it.
+    """The first pass skips a list; the second reads one value and continues behind it.
 
-    Observed in 2.15.0, which stops for want of the same value.
+    Observed in 2.15.0, which stops because the same value is missing.
     """
     with pytest.raises(BadOptionError) as caught:
         parse_conf(f"{RESERVE}:[,{key}]", find_release("2.15"))

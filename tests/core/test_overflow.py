@@ -1,4 +1,4 @@
-"""Pools marked use_on_oom (semantics 5.6), as the compiled allocators were seen to use them."""
+"""Pools marked use_on_oom (semantics 5.6), as observed on the compiled allocators."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ALL = ("2.8", "2.10", *LATER)
 
 
 def with_cached_pool(release: str, conf: str = "", memory: str = "64MiB") -> CachingAllocator:
-    """A device on which the overflow pool 1 holds 30 MiB free and the default pool 30 in use."""
+    """Return a device where pool 1 has 30 MiB free and the default pool uses 30 MiB."""
     a = CachingAllocator(memory, conf, release, record_history=True)
     a.begin_allocate_to_pool(1, use_on_oom=True)
     held = a.malloc(30 * MIB)

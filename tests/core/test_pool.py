@@ -1,4 +1,4 @@
-"""Which free block answers a request: order, streams and the size classes (1.3, 1.5)."""
+"""The free block that serves a request: order, streams and size classes (1.3, 1.5)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import pytest
 
 from allocsim.core import RELEASES
 from allocsim.core.block import Block
-from allocsim.core.pool import RANKS, BlockPool, KeyLayout
+from allocsim.core.pool import BlockPool
 from allocsim.core.releases import FreeBlockOrder
+from allocsim.core.sort_key import RANK_MASK, KeyLayout
 from allocsim.units import KIB, MIB
 
 from .conftest import Make
@@ -58,7 +59,7 @@ def test_a_block_of_another_stream_is_never_used(make: Make) -> None:
 
 @pytest.mark.parametrize("torch", RELEASES)
 def test_ties_between_segments_follow_the_release(make: Make, torch: str) -> None:
-    """The younger segment lies lower: by address it comes first, by age last."""
+    """The younger segment has the lower address: by address it comes first, by age last."""
     a = make("64MiB", torch_version=torch, address_policy="firstfit")
     gap = a.malloc(12 * MIB)
     old = a.malloc(12 * MIB)
@@ -90,7 +91,7 @@ def test_keys_order_by_stream_size_rank_and_address(
     for page in (30, 10, 20):
         rank = {
             FreeBlockOrder.ADDRESS: 0,
-            FreeBlockOrder.SEGMENT: (ages[page] - page) * 512 & RANKS,
+            FreeBlockOrder.SEGMENT: (ages[page] - page) * 512 & RANK_MASK,
             FreeBlockOrder.CREATION: ages[page],
         }[order]
         pool.insert(Block(page * 512, 512, 0, pool, rank))
@@ -109,7 +110,7 @@ def test_keys_order_by_stream_size_rank_and_address(
 
 @pytest.mark.parametrize("torch", RELEASES)
 def test_within_a_segment_only_2_12_prefers_the_older_object(make: Make, torch: str) -> None:
-    """A split makes a new object of the front; the tail keeps the old one and its counter."""
+    """A split makes a new object for the front; the tail keeps the old one and its number."""
     a = make(torch_version=torch)
     ptrs = [a.malloc(512) for _ in range(5)]
     a.free(ptrs[0])

@@ -1,4 +1,4 @@
-"""Private pools: identity, scopes, deferred frees, overflow (semantics 5, 12.2, 12.3)."""
+"""Private pools: identity, scopes, deferred frees, use_on_oom (semantics 5, 12.2, 12.3)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MEMPOOL = ORDER[ORDER.index("2.6") :]
 
 
 def pools(a: CachingAllocator) -> list[int]:
-    """The pool of each segment, in address order."""
+    """Return the pool of each segment, in address order."""
     return [segment["segment_pool_id"][1] for segment in a.memory_snapshot()]
 
 
@@ -34,7 +34,7 @@ def test_requests_inside_a_scope_go_to_its_pool_and_frees_go_home(make: Make, to
     outside = a.malloc(1000)
     a.begin_allocate_to_pool(1)
     inside = a.malloc(1000)
-    assert inside == 2 * MIB  # the free rest of the default pool is not for it
+    assert inside == 2 * MIB  # it cannot use the free rest of the default pool
     a.free(outside)
     assert a.malloc(1000) == inside + 1024
     a.end_allocate_to_pool(1)
@@ -67,7 +67,7 @@ def test_of_nested_scopes_the_oldest_wins_up_to_2_9(make: Make, torch: str) -> N
 
 
 def one_use(a: CachingAllocator, pool: int, size: int) -> int:
-    """A block of a pool that has one use, as its MemPool would be."""
+    """Return a block of a pool with one use, as by its MemPool."""
     a.begin_allocate_to_pool(pool)
     ptr = held(a, size)
     a.end_allocate_to_pool(pool)
@@ -90,7 +90,7 @@ def test_deleting_a_mempool_gives_back_its_own_memory_only(make: Make, torch: st
     assert a.malloc(40 * MIB) == outside
     assert pools(a) == [0, 2]
     assert a.pool_use_count(1) == 0
-    a.begin_allocate_to_pool(1)  # forgotten, so that the id may be used anew
+    a.begin_allocate_to_pool(1)  # forgotten, so that the id may be used again
     a.check()
 
 
@@ -116,7 +116,7 @@ def test_emptying_a_pool_waits_for_its_own_events_only(make: Make, torch: str) -
     a.delete_mempool(1)
     assert actions(a) == ["free_completed", "segment_free"]
     assert a.memory_stats()["num_sync_all_streams"] == 1
-    a.malloc(1000)  # its event stood before the other on that stream, and so has passed
+    a.malloc(1000)  # its event preceded the other on that stream, and so has passed
     assert actions(a)[0] == "free_completed"
 
 
@@ -176,7 +176,7 @@ def test_deleting_a_mempool_inside_a_scope(make: Make, torch: str) -> None:
 
 @pytest.mark.parametrize("torch", OVERFLOW)
 def test_the_mark_goes_with_the_mempool_since_2_11(make: Make, torch: str) -> None:
-    """While the pool lives on, 2.8 to 2.10 stop on the mark that is left."""
+    """While the pool lives on, 2.8 to 2.10 stop because the mark remains."""
     a = make(torch_version=torch, device_memory=50 * MIB)
     a.begin_allocate_to_pool(1, use_on_oom=True)
     held(a, 30 * MIB)
@@ -189,7 +189,7 @@ def test_the_mark_goes_with_the_mempool_since_2_11(make: Make, torch: str) -> No
 
 @pytest.mark.parametrize("torch", BY_THREAD)
 def test_emptying_the_cache_takes_up_what_a_scope_put_off(make: Make, torch: str) -> None:
-    """5.5: without a malloc in between, which would have done so."""
+    """5.5: without a malloc in between, which would have completed them."""
     a = make(torch_version=torch)
     a.begin_allocate_to_pool(1)
     ptr = held(a, 30 * MIB)
@@ -230,7 +230,7 @@ def test_a_pool_lives_until_it_is_released_and_emptied(make: Make, torch: str) -
 
 @pytest.mark.parametrize("torch", BY_THREAD)
 def test_freeable_pools_go_small_before_large_in_hash_order(make: Make, torch: str) -> None:
-    """Of pools 1, 2, 3 the slots among eight and more (12.2); both halves of each."""
+    """In the slots of pools 1, 2, 3 among eight and more (12.2); both halves of each."""
     a = make(torch_version=torch)
     for pool in (1, 2, 3):
         a.begin_allocate_to_pool(pool)
@@ -259,7 +259,7 @@ def test_what_upstream_asserts_on(make: Make, torch: str) -> None:
     a.malloc(100)
     a.end_allocate_to_pool(1)
     a.release_pool(1)
-    a.release_pool(1)  # the refused begin had counted
+    a.release_pool(1)  # the refused begin counted a use
     with pytest.raises(UpstreamAssertionError, match="after its last release"):
         a.begin_allocate_to_pool(1)
     a.check()
@@ -267,7 +267,7 @@ def test_what_upstream_asserts_on(make: Make, torch: str) -> None:
 
 @pytest.mark.parametrize("torch", OVERFLOW)
 def test_a_scope_that_outlives_its_pool_asserts_at_the_next_request(make: Make, torch: str) -> None:
-    """Observed on 2.8.0 to 2.15.0; before, nothing can empty the pool inside the scope."""
+    """Observed on 2.8.0 to 2.15.0; earlier, nothing empties the pool inside the scope."""
     a = make(torch_version=torch)
     a.begin_allocate_to_pool(1)
     a.release_pool(1)
@@ -284,7 +284,7 @@ def test_a_scope_that_outlives_its_pool_asserts_at_the_next_request(make: Make, 
 
 @pytest.mark.parametrize("torch", BY_THREAD)
 def test_empty_cache_inside_a_scope(make: Make, torch: str) -> None:
-    """Asserts up to 2.7, spares the default pools up to 2.12, releases all since 2.13."""
+    """Asserts up to 2.7, skips the default pools up to 2.12, releases all from 2.13 on."""
     a = make(torch_version=torch)
     a.free(a.malloc(3 * MIB))
     a.begin_allocate_to_pool(2)
@@ -340,7 +340,7 @@ def test_inside_a_scope_nothing_completes_and_nothing_is_retried_up_to_2_12(
 
 @pytest.mark.parametrize("torch", BY_THREAD)
 def test_a_free_inside_a_scope_is_put_off_up_to_2_12(make: Make, torch: str) -> None:
-    """The stream finishes only what was recorded: a deferred block's event comes later."""
+    """A stream finishes only recorded events, and that of a deferred block comes later."""
     a = make(torch_version=torch)
     ptr = held(a, 100)
     a.record_stream(ptr, 4096)
@@ -371,7 +371,7 @@ def test_streams_recorded_in_a_scope_are_forgotten_since_2_4(make: Make, torch: 
 
 @pytest.mark.parametrize("torch", BY_THREAD)
 def test_what_was_recorded_in_a_scope_stays_with_the_object(make: Make, torch: str) -> None:
-    """12.3b, its own script."""
+    """The script of 12.3b."""
     a = make(torch_version=torch)
     first = held(a, 10_485_760)
     a.begin_allocate_to_pool(1)
@@ -407,7 +407,7 @@ def test_blocks_of_a_no_split_pool_are_never_split(make: Make, torch: str) -> No
 
 @pytest.mark.parametrize("torch", NO_SPLIT)
 def test_the_no_split_mark_ends_with_the_pool_since_2_14_only(make: Make, torch: str) -> None:
-    """Observed on 2.10.0 to 2.15.0: before, even a pool begun anew has it."""
+    """Observed on 2.10.0 to 2.15.0: before, even a new pool of the same id has it."""
     a = make(torch_version=torch)
     a.begin_allocate_to_pool(6, no_split=True)
     a.end_allocate_to_pool(6)
@@ -439,7 +439,7 @@ def test_marks_that_a_release_lacks_are_refused(make: Make, torch: str) -> None:
 def test_overflow_pools_are_asked_in_hash_order(
     make: Make, torch: str, marked: tuple[int, ...], served: tuple[int, ...]
 ) -> None:
-    """Observed on 2.8.0 to 2.15.0: a hash table, and 2 and 5 share a slot."""
+    """Observed on 2.8.0 to 2.15.0: a hash table, where 2 and 5 share a slot."""
     a = make(len(marked) * 10 * MIB, torch_version=torch)
     places = {}
     for pool in marked:
@@ -489,7 +489,7 @@ def test_a_borrowed_ordinary_block_is_split_coarsely_since_2_10(make: Make, torc
 def test_a_released_overflow_pool_asserts_only_if_it_is_reached(
     make: Make, torch: str, released: int, is_reached: bool
 ) -> None:
-    """Observed on 2.11.0, 2.13.0, 2.15.0: they are asked one by one, up to the first hit."""
+    """Observed on 2.11.0, 2.13.0, 2.15.0: they are searched one by one, up to the first hit."""
     a = make("40MiB", torch_version=torch)
     held = []
     for pool, size in ((5, 20), (2, 20)):
@@ -521,7 +521,7 @@ def test_pools_are_expandable_since_2_5(make: Make, torch: str) -> None:
 
 
 def test_the_counter_may_reach_0_under_live_blocks_and_that_is_refused(make: Make) -> None:
-    """12.6: one allocation mapped for two, one unmapping takes the count away."""
+    """12.6: one allocation maps two ranges, and unmapping one of them uses up its count."""
     a = make("1GiB", conf="expandable_segments:True")
     a.begin_allocate_to_pool(1)
     first = held(a, 30 * MIB)
@@ -537,7 +537,7 @@ def test_the_counter_may_reach_0_under_live_blocks_and_that_is_refused(make: Mak
 
 
 def test_a_count_below_zero_asserts(make: Make) -> None:
-    """One request maps two ranges around a live block; two unmaps give them back."""
+    """One request maps two ranges around a live block; both are unmapped."""
     a = make(conf="expandable_segments:True")
     a.begin_allocate_to_pool(1)
     blocks = [held(a, 20 * MIB) for _ in range(3)]
@@ -574,7 +574,7 @@ def test_a_pool_forgotten_under_its_own_request_is_refused(make: Make) -> None:
         a.malloc(50 * MIB)
 
 
-# -- what the counts decide ----------------------------------------------------------------
+# -- effects of the counts -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("torch", ORDER[ORDER.index("2.5") :])
@@ -592,7 +592,7 @@ def test_each_segment_counts_and_the_last_to_go_takes_the_pool_along(
     a.release_pool(1)
     a.empty_cache()
     assert a.memory_snapshot() == []
-    a.begin_allocate_to_pool(1)  # a new one: a pool that only waits for its end would refuse
+    a.begin_allocate_to_pool(1)  # a new pool: a freeable one would assert
     a.malloc(12 * MIB)
     assert pools(a) == [1]
     a.check()
@@ -621,7 +621,7 @@ def test_the_refused_empty_cache_counts_as_one_more(make: Make, torch: str) -> N
 
 
 def test_a_pool_may_be_called_by_its_whole_id(make: Make) -> None:
-    """A graph's own pool is (n, 0) (5.1)."""
+    """The pool of a graph is (n, 0) (5.1)."""
     a = make()
     a.begin_allocate_to_pool((5, 0))
     a.malloc(100)
@@ -654,7 +654,7 @@ def test_a_block_may_be_forgotten_in_scope_after_scope(make: Make, torch: str) -
     a.check()
 
 
-# -- the words of what cannot go on --------------------------------------------------------
+# -- texts of undefined behaviour ----------------------------------------------------------
 
 
 @pytest.mark.parametrize(("size", "is_live"), [(20 * MIB, True), (100, False)])
@@ -670,7 +670,7 @@ def test_nothing_of_a_forgotten_pool_may_be_left(make: Make, size: int, is_live:
     pool = a.private_pools.pools[0, 1]
     pool.segment_count = 0
     with pytest.raises(UndefinedBehaviorError) as caught:
-        a.private_pools.forget_empty(pool)
+        a.private_pools.forget_if_empty(pool)
     assert str(caught.value) == (
         "the segment count of pool (0, 1) reached 0 while it holds memory; PyTorch forgets the "
         "pool with its blocks"

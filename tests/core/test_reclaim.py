@@ -1,4 +1,4 @@
-"""Giving memory back: garbage collection, oversize blocks, the whole cache (1.8 to 1.10, 2.5)."""
+"""Release of memory: garbage collection, oversize blocks, the whole cache (1.8 to 1.10, 2.5)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .conftest import Make
 
 
 def released(a: CachingAllocator) -> list[int]:
-    """Sizes in MiB of the segments given back since the last look, in order."""
+    """Return the MiB of the segments released since the last call, in order."""
     return [entry.size // MIB for entry in a.take_history() if entry.action == "segment_free"]
 
 
@@ -65,7 +65,7 @@ def test_a_failed_request_releases_everything_and_counts_one_retry(make: Make) -
 
 
 def oversize(make: Make, torch: str = "2.15") -> CachingAllocator:
-    """100 MiB full of free oversize segments of 30 and 40 MiB and a normal one of 20."""
+    """Return 100 MiB full of free segments: oversize ones of 30 and 40 MiB, a normal one of 20."""
     a = make("100MiB", torch_version=torch, conf="max_split_size_mb:25")
     held = [a.malloc(30 * MIB), a.malloc(40 * MIB), a.malloc(20 * MIB)]
     for ptr in held:
@@ -77,7 +77,7 @@ def oversize(make: Make, torch: str = "2.15") -> CachingAllocator:
 @pytest.mark.parametrize("torch", RELEASES)
 def test_an_oversize_block_that_is_enough_is_released_alone(make: Make, torch: str) -> None:
     a = oversize(make, torch)
-    a.malloc(12 * MIB)  # not from them: it is a normal request; the 20 MiB segment serves it
+    a.malloc(12 * MIB)  # a normal request: the segment of 20 MiB serves it, not the oversize ones
     a.malloc(24 * MIB)
     assert released(a) == [30]
     assert a.memory_stats()["num_alloc_retries"] == 0
@@ -105,7 +105,7 @@ def test_what_was_released_stays_so_when_it_was_not_enough(make: Make) -> None:
 def test_releasing_ends_as_soon_as_it_is_enough(
     make: Make, request_mib: int, sizes: list[int], torch: str
 ) -> None:
-    """A sum that is just the request is enough; a block of just max_split_size is oversize."""
+    """A sum equal to the request is enough; a block of exactly max_split_size is oversize."""
     a = make("96MiB", torch_version=torch, conf="max_split_size_mb:26")
     for ptr in [a.malloc(size * MIB) for size in (26, 30, 40)]:
         a.free(ptr)
@@ -117,7 +117,7 @@ def test_releasing_ends_as_soon_as_it_is_enough(
 
 @pytest.mark.parametrize("torch", RELEASES)
 def test_one_byte_short_is_not_enough(make: Make, torch: str) -> None:
-    """The request is rounded to 512 bytes more than the sum, and up to 2.3 not rounded at all."""
+    """The request is rounded to 512 bytes more than the sum; up to 2.3 it is not rounded."""
     a = make("74MiB", torch_version=torch, conf="max_split_size_mb:25,roundup_power2_divisions:1")
     for ptr in [a.malloc(size * MIB) for size in (30, 40)]:
         a.free(ptr)
@@ -130,7 +130,7 @@ def test_one_byte_short_is_not_enough(make: Make, torch: str) -> None:
 def test_only_the_requests_own_stream_is_looked_at(make: Make) -> None:
     a = oversize(make)
     a.malloc(24 * MIB, stream=4096)
-    assert released(a) == [20, 30, 40]  # nothing of that stream: the whole cache goes
+    assert released(a) == [20, 30, 40]  # nothing on that stream: the whole cache is released
     assert a.memory_stats()["num_alloc_retries"] == 1
 
 
@@ -161,7 +161,7 @@ def test_freeing_part_of_a_segment_is_refused_by_name(make: Make) -> None:
 
 
 def collecting(make: Make, fraction: float | None, torch: str = "2.15") -> CachingAllocator:
-    """1000 MiB with a threshold of a tenth; three free segments, the first the oldest."""
+    """Return 1000 MiB with a threshold of a tenth and three free segments, the first the oldest."""
     a = make(1000 * MIB, torch_version=torch, conf="garbage_collection_threshold:0.1")
     if fraction is not None:
         a.set_per_process_memory_fraction(fraction)
@@ -186,9 +186,9 @@ def test_a_full_fraction_is_a_limit_up_to_2_9(make: Make, torch: str) -> None:
 
 
 def test_blocks_at_or_above_the_average_age_go_pass_by_pass(make: Make) -> None:
-    """150 MiB held, 90 allowed: 60 too many; ages 3, 2, 1 and their mean 2.
+    """150 MiB reserved, 90 allowed: 60 too many; ages 3, 2, 1 and their mean 2.
 
-    The first pass takes 40 and 50 and is not cut short at 60.
+    The first pass takes 40 and 50 and does not stop at 60.
     """
     a = collecting(make, 0.9)
     a.malloc(100 * MIB)
@@ -237,7 +237,7 @@ def test_at_or_below_the_threshold_nothing_goes(make: Make) -> None:
 
 def test_one_byte_above_the_threshold_is_too_much(make: Make) -> None:
     a = make(600 * MIB - 4, conf="garbage_collection_threshold:0.5")
-    a.set_per_process_memory_fraction(0.5)  # of which half is 150 MiB less one byte
+    a.set_per_process_memory_fraction(0.5)  # half of it is 150 MiB less one byte
     a.free(a.malloc(150 * MIB))
     a.take_history()
     a.malloc(10 * MIB, stream=4096)
@@ -248,7 +248,7 @@ def test_one_byte_above_the_threshold_is_too_much(make: Make) -> None:
 def test_a_pass_that_reaches_the_target_to_the_byte_is_the_last(
     make: Make, spare: int, sizes: list[int]
 ) -> None:
-    """Of 150 MiB held 60 are allowed, or a byte less: the first pass gives 90."""
+    """60 of 150 MiB reserved are allowed, or a byte less: the first pass releases 90."""
     a = collecting(make, 0.9)
     a.set_per_process_memory_fraction((600 * MIB - spare) / (1000 * MIB))
     a.malloc(100 * MIB)
@@ -256,7 +256,7 @@ def test_a_pass_that_reaches_the_target_to_the_byte_is_the_last(
 
 
 def test_the_average_of_a_second_pass_is_that_of_the_blocks_left(make: Make) -> None:
-    """Ages 5, 2 and 1: above their mean of 2.7 is the first, above 1.5 of the rest the second."""
+    """Ages 5, 2 and 1: the first exceeds the mean of 2.7, the second that of the rest, 1.5."""
     a = make(1000 * MIB, conf="garbage_collection_threshold:0.5")
     a.set_per_process_memory_fraction(0.9)
     a.free(a.malloc(40 * MIB))
@@ -282,7 +282,7 @@ def test_a_split_rest_is_passed_over_however_old(make: Make) -> None:
 
 
 def test_an_expandable_segment_that_is_mapped_as_a_whole_ends_the_passes(make: Make) -> None:
-    """Unsplit, so it is counted, but nothing that a pass could release."""
+    """It is unsplit and counts, but a pass cannot release it."""
     options = "expandable_segments:True,expandable_segments_reserve:0.04"
     a = make(1000 * MIB, conf=f"garbage_collection_threshold:0.01,{options}")
     a.set_per_process_memory_fraction(0.9)

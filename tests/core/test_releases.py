@@ -1,4 +1,4 @@
-"""What each release does, as a table of since-versions (semantics 9 and the sections it names).
+"""Behaviour of each release, as a table of first releases (semantics 9 and the sections it names).
 
 The wordings of the out-of-memory texts are in test_oom_texts.py.
 """
@@ -59,7 +59,7 @@ SETTINGS = (
 REUSE, ROUNDUP = "graph_capture_record_stream_reuse", "roundup_power2_divisions"
 HOST_SIZES = ("max_round_threshold", "max_cached_size")
 
-SINCE: dict[str, dict[str, Any]] = {  # field: the values and the release that brought each
+SINCE: dict[str, dict[str, Any]] = {  # field: the values and the first release of each
     "free_block_order": {
         "2.1": FreeBlockOrder.ADDRESS,
         "2.12": FreeBlockOrder.CREATION,
@@ -135,7 +135,7 @@ WORDINGS = {"oom_text", "oom_advice", "oom_advice_expandable"}
 
 
 def in_force(values: dict[str, Any], torch: str) -> list[Any]:
-    """The values that `torch` and the releases before it brought, the oldest first."""
+    """Return the values that `torch` and earlier releases introduced, oldest first."""
     return [values[each] for each in ORDER[: ORDER.index(torch) + 1] if each in values]
 
 
@@ -144,7 +144,7 @@ def test_the_table_names_every_field() -> None:
 
 
 def test_every_release_does_what_the_table_says() -> None:
-    made = _accumulate()  # anew, besides the table that was made at import
+    made = _accumulate()  # computed again, beside the table made at import
     for releases in (RELEASES, made):
         assert list(releases) == ORDER
         for torch, release in releases.items():
@@ -152,7 +152,7 @@ def test_every_release_does_what_the_table_says() -> None:
             assert release.options == set[str]().union(*in_force(KEYS, torch))
             for name, values in SINCE.items():
                 assert getattr(release, name) == in_force(values, torch)[-1], (torch, name)
-    assert made == RELEASES  # the wordings too
+    assert made == RELEASES  # includes the wordings
 
 
 @pytest.mark.parametrize(

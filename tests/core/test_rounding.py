@@ -1,4 +1,4 @@
-"""Requests to block sizes (semantics 1.2), from the rules."""
+"""Rounding of requests to block sizes (semantics 1.2), from the rules."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_the_worked_list_depends_on_where_its_tail_starts(torch: str) -> None:
     [
         ("4", [4] * 16),
         ("[16:8]", [8] * 5 + [0] * 11),  # the first pair fills downwards, nothing upwards
-        ("[2:8,16:4]", [8, 8, 0, 0, 4] + [0] * 11),  # what lies between keeps 0
+        ("[2:8,16:4]", [8, 8, 0, 0, 4] + [0] * 11),  # intervals between them keep 0
         ("[2:8,16:4,>:2]", [8, 8, 0, 0, 4] + [2] * 11),
         ("[16:8,2:4]", [8, 4, 8, 8, 8] + [0] * 11),  # order is not checked
         ("[65536:8]", [8] * 16),  # keys beyond the last interval mean the last

@@ -1,4 +1,4 @@
-"""Starting from what a recording found in place (semantics 6.6)."""
+"""Simulations that start from the state of a recording (semantics 6.6)."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_planted_blocks_count_as_oversize_where_they_are(make: Make) -> None:
 
 
 def test_a_planted_private_pool_goes_when_its_last_segment_goes(make: Make) -> None:
-    """Each planted segment is one that the pool still holds."""
+    """Each created segment counts for the pool."""
     a = make()
     a.seed(
         segment(at * MIB, 2 * MIB, 0, True, ((2 * MIB, 0, "inactive"),), (0, 5)) for at in (0, 2)
@@ -153,7 +153,7 @@ def test_a_planted_private_pool_goes_when_its_last_segment_goes(make: Make) -> N
 def mapped_range(
     mib: int, state: str = "inactive", stream: int = 0, pool_id: tuple[int, int] = (0, 0)
 ) -> SegmentState:
-    """20 MiB of an expandable segment, one block, `mib` MiB behind BASE."""
+    """Return 20 MiB of an expandable segment, one block, `mib` MiB behind BASE."""
     return segment(
         address=BASE + mib * MIB,
         total_size=20 * MIB,
@@ -183,7 +183,7 @@ def test_both_halves_of_a_planted_private_pool_serve_their_sizes(make: Make) -> 
 
 
 def test_the_lowest_mapped_address_is_the_base_from_which_handles_count(make: Make) -> None:
-    """BASE is no multiple of 20 MiB: from any other base no whole handle would lie there."""
+    """BASE is not a multiple of 20 MiB: from another base there would be no whole handle."""
     a = make(conf="expandable_segments:True")
     a.seed([mapped_range(0)])
     a.check()
@@ -211,7 +211,7 @@ def test_a_planted_range_grows_up_to_the_next_one_of_another(make: Make) -> None
 def test_new_segments_come_after_all_that_a_planted_range_reserves(
     make: Make, conf: str, policy: str
 ) -> None:
-    """1 GiB of device reserve 1160 MiB (9/8 in whole handles) from BASE on."""
+    """A device of 1 GiB reserves 1160 MiB (9/8 in whole handles) from BASE on."""
     a = make(conf=conf, address_policy=policy, base_address=BASE)
     a.seed([mapped_range(0, "active_allocated")])
     assert held(a, 30 * MIB, 4096) == BASE + 1160 * MIB
@@ -249,7 +249,7 @@ def test_a_range_longer_than_a_reservation_is_there_all_the_same(make: Make) -> 
 
 
 def test_ranges_beyond_one_reservation_are_another_segment(make: Make) -> None:
-    """200 MiB of device reserve 240 MiB: one range ends there, the next begins there."""
+    """A device of 200 MiB reserves 240 MiB: one range ends there, and the next begins there."""
     a = make("200MiB", conf="expandable_segments:True")
     a.seed(
         [
@@ -284,7 +284,7 @@ def test_a_planted_expandable_pool_goes_when_its_last_range_goes(make: Make) -> 
 def test_unmapping_a_planted_range_waits_for_its_own_stream_only(
     make: Make, waited_for: int, n_pending: int
 ) -> None:
-    """Inside a scope of 2.8 to 2.12 nothing else is waited for (4.6)."""
+    """Inside a scope of 2.8 to 2.12 there is no other wait (4.6)."""
     a = make(torch_version="2.10", conf="expandable_segments:True")
     a.seed([mapped_range(0, stream=4096, pool_id=(0, 5))])
     a.release_pool(5)

@@ -149,7 +149,7 @@ def test_segments_and_blocks(make: Make) -> None:
 
 @pytest.mark.parametrize("torch", RELEASES)
 def test_expandable_segments_appear_by_mapped_range(make: Make, torch: str) -> None:
-    """Section 4.7: after the unmapping two ranges of one reservation are left."""
+    """Section 4.7: after the unmapping, one reservation has two ranges."""
     a = make("200MiB", torch_version=torch, conf="expandable_segments:True")
     ptrs = [a.malloc(30_000_000) for _ in range(4)]
     a.free(ptrs[0])
@@ -171,7 +171,7 @@ def test_a_snapshots_own_entry_is_seen_by_the_next(make: Make) -> None:
         *("snapshot", 0, 1024),
         0,
     )
-    a.memory_snapshot()  # looks, and leaves nothing
+    a.memory_snapshot()  # reads without an entry
     assert len(a.snapshot()["device_traces"][0]) == 4
 
 
@@ -200,7 +200,7 @@ def test_without_history_the_trace_is_empty(make: Make, torch: str) -> None:
 
 
 def test_entries_come_in_upstreams_order(make: Make) -> None:
-    """6.2: the segment before its block, sizes raw, a split recorded nowhere."""
+    """6.2: the segment before its block, requested sizes, no entry for a split."""
     a = make("64MiB")
     first = a.malloc(3_000_001)
     a.malloc(5)
@@ -241,7 +241,7 @@ def test_the_bare_segments_name_their_device(make: Make) -> None:
 
 
 def test_what_the_model_does_not_know_of_an_entry_is_neutral(make: Make) -> None:
-    """6.3: a clock that counts entries, the text of no compilation, no user's words."""
+    """6.3: a clock that counts entries, no compilation context, no user metadata."""
     a = make()
     a.malloc(100)
     a.malloc(100)

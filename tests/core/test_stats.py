@@ -1,4 +1,4 @@
-"""The statistics of memory_stats(), key by key (semantics 3)."""
+"""Statistics of memory_stats(), key by key (semantics 3)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import pytest
 
 from allocsim import CachingAllocator, OutOfMemoryError
 from allocsim.core import RELEASES, Marked, RequestedFree
-from allocsim.core.stats import FOLD_AT, DeviceStats, Stat
+from allocsim.core.journal import FOLD_AT
+from allocsim.core.stats import DeviceStats, Stat
 from allocsim.units import MIB
 
 from .conftest import Make
@@ -203,7 +204,7 @@ def test_resets_of_what_only_oversize_blocks_and_pools_have(make: Make) -> None:
 
 
 def malloc_in_both(one: CachingAllocator, other: CachingAllocator, size: int) -> int:
-    """The address that both give."""
+    """Allocate in both and return the common address."""
     address = one.malloc(size)
     assert address is not None
     assert other.malloc(size) == address
@@ -212,7 +213,7 @@ def malloc_in_both(one: CachingAllocator, other: CachingAllocator, size: int) ->
 
 @pytest.mark.parametrize("seed", range(3))
 def test_folding_counts_as_each_call_would(make: Make, seed: int) -> None:
-    """Read after every call, or never until the end: the same, beyond the fold's length."""
+    """Read after every call, or only at the end of more records than a fold: equal."""
     rng = random.Random(seed)
     lazy, eager = (make("64GiB", record_history=False) for _ in range(2))
     live: list[int] = []
@@ -232,7 +233,7 @@ def test_folding_counts_as_each_call_would(make: Make, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_the_last_mark_has_the_bytes_of_its_moment(make: Make, seed: int) -> None:
-    """As one that counts after every call has them, frees that wait among the calls."""
+    """Equal to an allocator that counts after every call, with waiting frees among the calls."""
     rng = random.Random(seed)
     lazy, eager = (make("64GiB", record_history=False) for _ in range(2))
     live: list[int] = []

@@ -45,7 +45,7 @@ def test_a_free_waits_for_the_stream_and_the_next_malloc(make: Make) -> None:
     assert segment["active_size"] == 1024
     assert segment["allocated_size"] == 0
     a.synchronize(OTHER)
-    assert a.memory_snapshot() == [segment]  # the device has moved, the allocator has not looked
+    assert a.memory_snapshot() == [segment]  # the stream has passed, the allocator has not polled
     actions(a)
     assert a.malloc(1000) == ptr  # the completion makes this very malloc a hit
     assert actions(a) == ["free_completed", "alloc"]
@@ -159,7 +159,7 @@ def test_streams_are_polled_in_hash_order_whatever_came_first(make: Make) -> Non
 
 
 def test_a_told_free_waits_until_it_is_told(make: Make) -> None:
-    """For replays: completion as recorded, whatever the streams."""
+    """For replays: completion as recorded, independent of streams."""
     a = make()
     ptr = held(a, 1000)
     free = a.request_free(ptr)
@@ -175,7 +175,7 @@ def test_a_told_free_waits_until_it_is_told(make: Make) -> None:
 
 
 def test_a_told_free_is_not_that_of_the_next_block_in_its_place(make: Make) -> None:
-    """Not by address and not by object: both come back."""
+    """Neither the address nor the object identifies it: both are reused."""
     a = make("26MiB")
     _, ptr, _ = held(a, 4 * MIB), held(a, 8 * MIB), held(a, 4 * MIB)
     block = a.heap.live[ptr]
@@ -191,7 +191,7 @@ def test_a_told_free_is_not_that_of_the_next_block_in_its_place(make: Make) -> N
     a.check()
 
 
-# -- frees that are told, and scopes that forget -----------------------------------------------
+# -- requested frees, and streams recorded in scopes -------------------------------------------
 
 
 def test_a_told_free_is_pending_meanwhile(make: Make) -> None:
@@ -214,7 +214,7 @@ def test_emptying_the_cache_completes_what_was_never_told(make: Make) -> None:
 
 @pytest.mark.parametrize("torch", ["2.4", "2.8"])
 def test_a_scope_forgets_only_the_streams_recorded_in_it(make: Make, torch: str) -> None:
-    """5.5: what was recorded outside is still waited for."""
+    """5.5: streams recorded outside are still waited for."""
     a = make(torch_version=torch)
     ptr = held(a, 3 * MIB)
     a.record_stream(ptr, 4096)

@@ -1,6 +1,6 @@
-"""The table of memory_summary(), letter by letter.
+"""Table of memory_summary(), compared exactly.
 
-The expected text is what `torch.cuda.memory_summary` of PyTorch 2.13 prints for these figures.
+The expected text is printed by `torch.cuda.memory_summary` of PyTorch 2.13 for these figures.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ EXPECTED = """\
 
 
 def figures() -> dict[str, int]:
-    """A third of each figure is small; the two oversize rows count up."""
+    """Return figures with a third in the small pool; the two oversize rows count up."""
     stats = {"num_ooms": 3, "num_alloc_retries": 12}
     for name, values in FIGURES.items():
         for column, value in zip(COLUMNS, values, strict=True):
@@ -101,7 +101,7 @@ def test_an_allocator_prints_its_own() -> None:
 
 
 def test_the_largest_unit_keeps_growing() -> None:
-    """There is nothing above PiB and M."""
+    """There is no unit above PiB and M."""
     stats = figures()
     for i, column in enumerate(COLUMNS):
         stats[f"active_bytes.all.{column}"] = 1 << (59, 60, 69, 70)[i]

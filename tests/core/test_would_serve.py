@@ -1,4 +1,4 @@
-"""Whether an allocated block would serve a request, were it free: as it does once it is."""
+"""`would_serve` and `served_once_free` agree with a request after the free."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CONFS = (
 
 
 def made(seed: int, conf: str, torch: str) -> tuple[CachingAllocator, list[int]]:
-    """An allocator in the middle of a program, and what it holds."""
+    """Return an allocator in the middle of a program, and its blocks."""
     rng = random.Random(seed)
     a = CachingAllocator("3GiB", conf, torch)
     live: list[int] = []
@@ -43,11 +43,11 @@ def made(seed: int, conf: str, torch: str) -> tuple[CachingAllocator, list[int]]
 
 
 def serves(a: CachingAllocator, ptr: int, size: int) -> bool:
-    """Whether it does once it is free."""
+    """Return True if the block serves the request once it is free."""
     block = allocated_block(a, ptr)
     assert block is not None
     a.free(ptr)
-    start = block.ptr  # of all that it was merged with
+    start = block.ptr  # including the blocks merged into it
     return finds_free_block(a, size, 0) and a.malloc(size) == start
 
 
@@ -55,8 +55,10 @@ Case = tuple[CachingAllocator, Block, int, Callable[[], tuple[CachingAllocator, 
 
 
 def cases(conf: str, torch: str) -> Iterator[Case]:
-    """Allocators, a block that each holds, the size of a request, and what makes a twin of the
-    allocator, with the block's address there."""
+    """Yield allocators, a block of each, the size of a request, and a function that makes a twin.
+
+    The function returns the address of the block in the twin as well.
+    """
     for seed in range(12):
         a, live = made(seed, conf, torch)
         for at, size in zip(range(len(live)), SIZES * 9, strict=False):
@@ -85,7 +87,7 @@ def test_it_would_where_it_does(conf: str, torch: str) -> None:
 @pytest.mark.parametrize("conf", CONFS)
 @pytest.mark.parametrize("torch", ["2.11", "2.12", "2.15"])
 def test_once_it_is_free_a_request_is_served_or_not(conf: str, torch: str) -> None:
-    """By that block, by another, or by none: what it merged with may be too good by then."""
+    """By that block, another, or none: the merged block may be oversize for the request."""
     answers = []
     for a, block, size, twin in cases(conf, torch):
         for stream in (0, 4096):

@@ -1,4 +1,4 @@
-"""As much of torch as torch_player asks for, with the model behind it instead of a GPU."""
+"""Fake torch for torch_player, with the model in place of a GPU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from allocsim.questions.crosscheck import Script
 
 
 class Stream:
-    """Of PyTorch's own, or by its handle; knows whose it is."""
+    """Stream created by PyTorch, or external stream by its handle."""
 
     def __init__(self, allocator: CachingAllocator, handle: int) -> None:
         self._allocator = allocator
@@ -22,7 +22,7 @@ class Stream:
 
 
 class Tensor:
-    """Memory that goes back when nobody holds it."""
+    """Memory that is freed with its last reference."""
 
     def __init__(self, allocator: CachingAllocator, size: int, stream: Stream) -> None:
         self._allocator = allocator
@@ -41,7 +41,7 @@ class Tensor:
 
 
 class FakeTorch:
-    """The module.  names: what this release calls the functions of `torch._C`."""
+    """Fake module; names: this release's names of the functions of `torch._C`."""
 
     def __init__(self, script: Script, release: str, names: tuple[str, str, str]) -> None:
         allocator = CachingAllocator(
@@ -94,7 +94,7 @@ class FakeTorch:
 
 
 def upstream(function: Any, *arguments: Any) -> None:
-    """PyTorch's errors are RuntimeErrors."""
+    """Call a function and raise its errors as RuntimeErrors, as PyTorch does."""
     try:
         function(*arguments)
     except AllocsimError as error:

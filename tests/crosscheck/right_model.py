@@ -1,4 +1,4 @@
-"""Stands in for real PyTorch where there is none: the model with the seeded mistake undone."""
+"""Substitute for real PyTorch: the model without the mistake that a test adds."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def _wrong(config: AllocatorConfig, size: int) -> int:
 
 
 MISTAKE = ("allocsim.core.config.AllocatorConfig.segment_size", _wrong)
-"""Requests of exactly 10 MiB share segments of 20 MiB; in PyTorch they have their own (1.4)."""
+"""Mistake: requests of exactly 10 MiB share segments of 20 MiB.  PyTorch separates them (1.4)."""
 
 
 @dataclass
 class RightModel:
-    """Answers as RealAllocator does.  conditions: how the device that it stands for is."""
+    """Model with the interface of RealAllocator; conditions: those of the simulated device."""
 
     torch_version: str
     conditions: dict[str, Any] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class RightModel:
 
 @dataclass(frozen=True)
 class RightSource:
-    """Where a cross-check of these tests gets its scripts and its answers."""
+    """Source of scripts and answers for cross-checks in tests."""
 
     release: str
 

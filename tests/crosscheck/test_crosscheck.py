@@ -1,4 +1,4 @@
-"""A wrong model is caught, its script made short, and the printed test runs and fails."""
+"""A wrong model is found, its script is minimised, and the printed test runs and fails."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from allocsim.units import GIB, MIB
 from .right_model import MISTAKE, RightModel, RightSource
 
 SHARED: list[Op] = [["a", 1, 10 * MIB, 0]]
-"""The wrong model asks the driver for 20 MiB."""
+"""The wrong model requests 20 MiB from the driver."""
 
 
 def executed(test: str) -> Any:
-    """The function that a printed test defines."""
+    """Return the function that a printed test defines."""
     namespace: dict[str, Any] = {}
     exec(test, namespace)  # noqa: S102
     (function,) = (v for k, v in namespace.items() if k.startswith("test_"))
@@ -67,7 +67,7 @@ def test_a_wrong_model_is_caught_made_short_and_printed(monkeypatch: pytest.Monk
         test = executed(found.as_test())
         with pytest.raises(AssertionError):
             test()
-    test()  # the model is mended
+    test()  # passes with the corrected model
 
 
 def test_the_shortest_script_has_no_op_to_spare(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,7 +148,7 @@ def test_settings_that_only_one_of_the_two_refuses() -> None:
 
 
 def test_a_stop_is_compared_up_to_the_op_before_it() -> None:
-    """What an assertion leaves behind is promised to nobody: here the real one lost a segment."""
+    """State after an assertion is unspecified: here the real allocator lost a segment."""
 
     class HalfWay(RightModel):
         def run(self, script: Script) -> RealAnswer:

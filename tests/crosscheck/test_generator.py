@@ -1,4 +1,4 @@
-"""Scripts are their seed's alone, cover what a release has, and keep away from chance."""
+"""Scripts depend only on their seed, cover all ops of a release and avoid random results."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_marks_are_those_that_a_release_has() -> None:
 
 @pytest.mark.parametrize("version", ["2.1", "2.9", "2.15"])
 def test_tables_of_streams_overflow(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An insertion ends in growth although the table has room, and has displaced keys before."""
+    """An insertion makes the table grow although it has space, and displaced keys before."""
     place = HashOrder._place
     overflows = []
 
@@ -79,7 +79,7 @@ def test_tables_of_streams_overflow(version: str, monkeypatch: pytest.MonkeyPatc
 
 
 def test_no_more_is_asked_than_a_caller_can() -> None:
-    """Whole PyTorch takes sizes from tensors, which are signed; the allocator alone takes more."""
+    """Complete PyTorch takes sizes from tensors, which are signed; the allocator takes more."""
 
     def most(largest: int) -> int:
         scripts = (make_script(seed, RELEASES["2.15"], largest=largest) for seed in range(200))
@@ -102,7 +102,7 @@ def test_pools_are_given_up_where_a_release_can() -> None:
 
 
 def most_deferred(ops: list[Op]) -> int:
-    """The most frees of recorded blocks between two outside every scope that take them up."""
+    """Return the largest number of frees deferred between two requests outside all scopes."""
     scopes = deferred = most = 0
     recorded: set[object] = set()
     for op in ops:
@@ -119,7 +119,7 @@ def most_deferred(ops: list[Op]) -> int:
 
 
 def test_one_free_at_a_time_is_deferred_where_their_order_is_chance() -> None:
-    """Semantics 12.3a; a stray end or begin, one op in hundreds, may open a scope unseen."""
+    """Semantics 12.3a.  A stray end or begin, one op in hundreds, may open a scope unnoticed."""
     release = RELEASES["2.11"]
     tamed = [most_deferred(ops) for ops in scripts_of(release)]
     assert max(tamed) == 1 and tamed.count(1) >= 3

@@ -1,4 +1,4 @@
-"""Whole PyTorch on scripts: what is missing is said, what runs is equal."""
+"""Scripts on complete PyTorch: errors for missing parts, equal results otherwise."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.pythons import PYTHONS
 
 
 def interpreter(place: Path, body: str) -> str:
-    """A stand-in for an interpreter with torch 2.15."""
+    """Write a substitute for an interpreter with torch 2.15; return its path."""
     path = place / "python"
     path.write_text(f"#!{sys.executable}\n{body}")
     path.chmod(0o755)
@@ -112,9 +112,9 @@ def test_whole_pytorch_over_the_phantom_gpu(python: str) -> None:
 def test_the_way_of_a_real_gpu_over_the_phantom_one(
     python: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PyTorch's own streams; bases, context, free memory and processes that the model is not given.
+    """Uses PyTorch's own streams; the model does not get addresses, context and free memory.
 
-    A context takes a second, as on a real card; 100 operations a second are the least there.
+    A context takes a second, as on a real card; 100 operations per second are the minimum there.
     """
     monkeypatch.setattr(installed, "plain_environment", partial(card_of, python))
     release = find_release(find_torch(python).version).version
@@ -147,7 +147,7 @@ OTHERS = 9 * GIB
 
 
 def card_of(python: str) -> dict[str, str]:
-    """The environment in which the PyTorch of `python` takes a phantom for a card with others."""
+    """Return an environment where PyTorch takes a phantom for a real card with other processes."""
     gpu = Gpu("NVIDIA H100", 79 * GIB, context_memory=OTHERS + 512 * MIB + 4711)
     return (
         plain_environment()
@@ -158,7 +158,7 @@ def card_of(python: str) -> dict[str, str]:
 
 @pytest.mark.slow
 def test_forks_meet_a_fresh_pytorch(python: str) -> None:
-    """What a script leaves behind is nothing to the next: the first one again, equal."""
+    """A script leaves nothing behind: running the first one again gives equal results."""
     torch = installed.opened(python, True)
     release = find_release(torch.torch_version).version
     source = InstalledSource(release, python)

@@ -1,4 +1,4 @@
-"""What is left is what is needed, each op of it."""
+"""The minimised script has only ops that are needed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_only_what_matters_is_left() -> None:
 
 
 def test_a_pair_that_only_goes_together_goes_once_the_rest_has() -> None:
-    """b may be left out only after a, and a only while c, which may always be, is gone."""
+    """B can only be removed after a, and a only while c, which is always removable, is gone."""
     ops: list[Op] = [["b"], ["a"], ["c"], ["d"]]
 
     def holds(script: Script) -> bool:

@@ -1,4 +1,4 @@
-"""A real GPU: its driver's doing is read, everything else predicted."""
+"""Scripts on a real GPU: the driver's decisions are read, everything else is predicted."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ CONTEXT = 480 * MIB + 4711
 
 
 class RealGpu(RightModel):
-    """A device whose addresses, handles and free memory are its own."""
+    """Device with its own addresses, handles and free memory."""
 
     def run(self, script: Script) -> RealAnswer:
         self.conditions = {"handles": HANDLES, "context_memory": CONTEXT}
         moved = replace(script, base_address=0x7F55_0000_0000, address_policy="firstfit")
         with pytest.MonkeyPatch.context() as patch:
-            # The driver keeps some for itself, and says so when it is asked.
+            # The driver keeps some memory for itself and reports less free memory.
             patch.setattr(Device, "free", property(lambda d: d.total - CONTEXT - d.used - 6 * MIB))
             answer = super().run(moved)
         return replace(answer, conditions={**self.conditions, "driver_trace": answer.trace})

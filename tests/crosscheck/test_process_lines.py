@@ -1,4 +1,4 @@
-"""Sentences about processes leave an out-of-memory text only where they are what PyTorch writes."""
+"""Sentences about processes are removed only if they have PyTorch's exact form."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TAIL = "1024.00 MiB allowed; Of the allocated memory 512 bytes is allocated by P
 
 
 def test_the_sentences_go_and_are_returned() -> None:
-    """Their order is that of the driver; a container may hide the number of this process."""
+    """They keep the driver's order; in a container the id of this process may be hidden."""
     text = (
         f"{HEAD}Process 4711 has 131.70 GiB memory in use. Including non-PyTorch memory, this "
         f"process has 546.00 MiB memory in use. Process 9 has 17179869184.00 GiB memory in use. "

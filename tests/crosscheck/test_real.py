@@ -1,7 +1,7 @@
-"""The native allocators of the releases in the cache, held against the golden cases.
+"""Native allocators of the cached releases, compared with the golden cases.
 
 Nothing is downloaded: a release that the cache lacks is skipped.  `python -m allocsim.phantom
-fetch --torch 2.15` puts one there.
+fetch --torch 2.15` downloads one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from allocsim.questions.crosscheck.golden import check_case, first_difference, l
 from allocsim.questions.crosscheck.script import RealAnswer
 from tests.golden.cases import Case, load, unpack
 
-# How many results of each release the golden cases hold.
+# Number of results of each release in the golden cases.
 GOLDEN = {
     "2.15.0": 185,
     "2.11.0": 171,

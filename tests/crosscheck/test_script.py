@@ -1,4 +1,4 @@
-"""Every op becomes one line; what no op can be is refused in a sentence that names it."""
+"""Every op is encoded as one line; an invalid op is refused with a sentence that names it."""
 
 from __future__ import annotations
 

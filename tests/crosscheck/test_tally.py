@@ -1,4 +1,4 @@
-"""Ops are counted by what they are, under what they ran, and what they met."""
+"""Ops are counted by kind, by options in force and by features used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each op does to PyTorch what it does to the model, and all that PyTorch tells is written down."""
+"""Ops on PyTorch have the same results as on the model, and all results are recorded."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Stories about replays."""
+"""Tests of replays."""

@@ -1,4 +1,4 @@
-"""Two words for every story: `entries` makes a trace by hand, `recorded` one by a real history."""
+"""Fixtures: `entries` builds a trace from rows, `recorded` records a program run by the model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Program = Callable[[CachingAllocator], object]
 
 @pytest.fixture
 def entries() -> Callable[..., Trace]:
-    """A trace of device 0 from rows (action, addr, size[, stream])."""
+    """Return a function that builds a trace from rows (action, addr, size[, stream])."""
 
     def make(*rows: Row) -> Trace:
         full = [(*row, 0)[:4] for row in rows]
@@ -40,7 +40,7 @@ def entries() -> Callable[..., Trace]:
 
 @pytest.fixture
 def written(tmp_path: Path) -> Callable[[Any], Recording]:
-    """A snapshot dict, written to a file and loaded again."""
+    """Return a function that writes a snapshot dict to a file and loads it again."""
 
     def write(snapshot: Any) -> Recording:
         path = tmp_path / "snapshot.pickle"
@@ -52,9 +52,9 @@ def written(tmp_path: Path) -> Callable[[Any], Recording]:
 
 @pytest.fixture
 def recorded(written: Callable[[Any], Recording]) -> Callable[..., Recording]:
-    """What a program recorded on a device of its own.
+    """Return a function that records a program on a new allocator.
 
-    The history is the model's: such a recording proves the plumbing, not the model.
+    The history is the model's, so such a recording tests the replay, not the model.
     """
 
     def record(program: Program, memory: str = "16GiB", conf: str = "") -> Recording:

@@ -1,4 +1,4 @@
-"""By which rule a recording's driver chose addresses, and what follows from it for what-ifs."""
+"""Address policy read from a recording, and its effect on what-ifs."""
 
 from __future__ import annotations
 
@@ -30,9 +30,11 @@ def read(path: Path) -> Addresses:
     return read_addresses(trace, ())
 
 
-def test_the_segments_of_a_card_are_where_the_rule_puts_them() -> None:
-    """What is left over is memory that the host maps between chunks: it moves later addresses and
-    leaves their order as it is."""
+def test_driver_policy_places_segments_of_recorded_cards() -> None:
+    """The other segments follow memory that the host maps between chunks.
+
+    It moves later addresses and keeps their order.
+    """
     found = {path.name: read(path) for path in sorted(CARD.rglob("*.npz.gz"))}
     assert len(found) == 56
     assert {each.policy for each in found.values()} == {"driver"}
@@ -43,37 +45,39 @@ def test_the_segments_of_a_card_are_where_the_rule_puts_them() -> None:
     assert all(each.n_right >= 0.8 * each.n_segments for each in shown)
 
 
-@pytest.mark.parametrize("asked", SETTINGS)
+@pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize(
     "program",
     ["gpt2_training", "greedy_decoding", "lora_finetuning", "resnet_training", "two_streams"],
 )
-def test_a_what_if_reserves_what_the_card_reserved(program: str, asked: str) -> None:
-    """Four of these twenty are off by up to 2.5 % with addresses in plain order."""
+def test_what_if_has_the_peak_measured_on_the_card(program: str, setting: str) -> None:
+    """With ascending addresses, four of these twenty differ by up to 2.5 %."""
     recording = load(PROGRAMS / f"{program}-default.npz.gz")
-    (other,) = prepare(load(PROGRAMS / f"{program}-{asked}.npz.gz"))
+    (other,) = prepare(load(PROGRAMS / f"{program}-{setting}.npz.gz"))
     (run,) = replay(recording, other.recorded.conf).devices
-    assert run.peak_reserved_bytes == STATS[f"{program}-{asked}"]["reserved_bytes.all.peak"]
+    assert run.peak_reserved_bytes == STATS[f"{program}-{setting}"]["reserved_bytes.all.peak"]
 
 
-def test_a_what_if_says_by_which_rule_and_how_far_it_holds() -> None:
+def test_what_if_notes_address_policy_and_its_accuracy() -> None:
     (run,) = replay(load(PROGRAMS / "gpt2_training-default.npz.gz"), "max_split_size_mb:64").devices
-    rule = "segments get addresses by the CUDA driver's rule, which places 15"
+    rule = "segments get addresses by the CUDA driver's rule, which reproduces 15"
     assert any(note.startswith(rule) for note in run.notes)
 
 
-def test_a_peak_that_addresses_decide_is_a_range() -> None:
-    """Whether libraries keep a large chunk of the context decides it, and under expandable segments
-    a recording does not show that."""
+def test_peak_is_a_range_if_it_depends_on_addresses() -> None:
+    """It depends on whether libraries keep a large chunk of the context.
+
+    A recording with expandable segments does not show that.
+    """
     name = "greedy_decoding-roundup"
     recording = load(PROGRAMS / "greedy_decoding-expandable.npz.gz")
     (run,) = replay(recording, "roundup_power2_divisions:4").devices
     low, high = run.peak_range
     assert low < high == STATS[name]["reserved_bytes.all.peak"]
-    assert any("free blocks of one size" in note for note in run.notes)
+    assert any("free blocks of equal size" in note for note in run.notes)
 
 
-def test_as_recorded_and_with_addresses_named_there_is_no_range() -> None:
+def test_no_range_as_recorded_or_with_requested_addresses() -> None:
     recording = load(PROGRAMS / "greedy_decoding-default.npz.gz")
     (own,) = replay(recording).devices
     (named,) = replay(recording, "roundup_power2_divisions:4", addresses="bump").devices
@@ -81,26 +85,26 @@ def test_as_recorded_and_with_addresses_named_there_is_no_range() -> None:
     assert named.peaks_left_open is None
 
 
-def test_releases_that_decide_by_age_have_no_range_by_address() -> None:
+def test_no_range_for_releases_with_tie_break_by_age() -> None:
     recording = load(PROGRAMS / "greedy_decoding-expandable.npz.gz")
     (run,) = replay(recording, "roundup_power2_divisions:4", torch_version="2.15").devices
     assert run.peaks_left_open is None
     assert not any("segments get addresses" in note for note in run.notes)
 
 
-# What a reading is made of
+# Reading a policy from segments
 
 
 def steps(*sizes: int) -> Callable[[CachingAllocator], None]:
-    """A program that asks for so many MiB, and frees the block number -n."""
+    """Return a program that requests sizes in MiB; -n frees block n and empties the cache."""
 
     def program(gpu: CachingAllocator) -> None:
-        asked: list[int | None] = []
+        blocks: list[int | None] = []
         for size in sizes:
             if size > 0:
-                asked.append(gpu.malloc(size * MIB))
+                blocks.append(gpu.malloc(size * MIB))
             else:
-                gpu.free(asked[-size])
+                gpu.free(blocks[-size])
                 gpu.empty_cache()
 
     return program
@@ -123,14 +127,14 @@ MIXED = steps(20, 44, 30, -1, 20, 44, 150, 12, -3, 30, 200, 26)
 
 
 @pytest.mark.parametrize("policy", ["bump", "firstfit", "driver"])
-def test_the_policy_of_a_recording_is_found(policy: str) -> None:
+def test_policy_of_a_recording_is_found(policy: str) -> None:
     found = read_addresses(made(MIXED, policy), ())
     assert (found.policy, found.is_known) == (policy, True)
     assert found.n_right >= found.n_segments - 1
 
 
 def segments(*moves: int | tuple[int, int]) -> list[tuple[Action, int, int]]:
-    """Entries from (MiB below the top, MiB), and MiB below the top of what is freed."""
+    """Return segment entries: (MiB below the top, MiB) allocates, MiB below the top frees."""
     sizes = dict(move for move in moves if isinstance(move, tuple))
     rows = []
     for move in moves:
@@ -141,7 +145,7 @@ def segments(*moves: int | tuple[int, int]) -> list[tuple[Action, int, int]]:
 
 
 def events_of(found: Addresses) -> list[tuple[int, AddressEventKind, int, int]]:
-    """Each event, addresses in MiB below the top."""
+    """Return the events with addresses in MiB below the top."""
     return [
         (
             each.entry,
@@ -153,7 +157,7 @@ def events_of(found: Addresses) -> list[tuple[int, AddressEventKind, int, int]]:
     ]
 
 
-def test_a_hole_of_the_context_is_seen_by_a_segment_that_begins_within_a_chunk(
+def test_segment_inside_a_chunk_shows_a_hole_of_the_context(
     entries: Entries,
 ) -> None:
     trace = entries(*segments((544, 20), (24, 20), (576, 20), (608, 20)))
@@ -163,15 +167,15 @@ def test_a_hole_of_the_context_is_seen_by_a_segment_that_begins_within_a_chunk(
     assert found.n_right == 4
 
 
-def test_a_chunk_that_segments_fill_across_32_mib_is_one_of_others(entries: Entries) -> None:
+def test_segments_across_32_mib_show_a_chunk_of_others(entries: Entries) -> None:
     trace = entries(*segments((544, 32), (256, 20), (236, 20), (216, 20), (576, 30), (608, 30)))
     assert events_of(read_addresses(trace, ())) == [(1, AddressEventKind.HOLE, 256, 192)]
 
 
-def test_what_others_take_within_their_chunk_is_seen_by_the_segments_around_it(
+def test_segments_around_it_show_memory_taken_in_a_chunk_of_others(
     entries: Entries,
 ) -> None:
-    """A segment 64 MiB above the end of what others' chunk was known to be is in it as well."""
+    """A segment 64 MiB above the known end of the chunk belongs to the chunk too."""
     filled = [(512, 20), (492, 20), (472, 20), (452, 20), (432, 20), (412, 28)]
     trace = entries(*segments((544, 32), *filled, (320, 32), (288, 24), (264, 30), (576, 32)))
     found = read_addresses(trace, ())
@@ -182,36 +186,36 @@ def test_what_others_take_within_their_chunk_is_seen_by_the_segments_around_it(
     assert found.n_right == found.n_segments
 
 
-def test_a_gap_above_is_seen_by_chunks_that_fill_it_downwards(entries: Entries) -> None:
+def test_chunks_filling_downwards_show_a_gap(entries: Entries) -> None:
     trace = entries(*segments((544, 20), (64, 30), (96, 30), (128, 30), (576, 30)))
     assert events_of(read_addresses(trace, ())) == [(1, AddressEventKind.GAP, 128, 32)]
 
 
-def test_memory_that_others_take_is_seen_by_a_hole_that_is_passed_over(entries: Entries) -> None:
+def test_unused_hole_shows_memory_taken_by_others(entries: Entries) -> None:
     trace = entries(*segments((32, 20), (8, 2), (64, 30), (96, 30)))
     assert events_of(read_addresses(trace, ())) == [(1, AddressEventKind.TAKEN, 12, 8)]
 
 
-def test_a_chunk_that_others_took_was_taken_before_segments_were_freed(entries: Entries) -> None:
-    """Its first 26 MiB would fit in what is freed, so they were asked for before."""
+def test_chunk_of_others_is_taken_before_pending_frees(entries: Entries) -> None:
+    """Its first 26 MiB would fit in the freed segment, so they were requested before the free."""
     trace = entries(*segments((64, 64), (96, 20), (160, 64), 64, (166, 6), (64, 64), (224, 30)))
     found = read_addresses(trace, ())
     assert events_of(found) == [(3, AddressEventKind.TAKEN, 192, 166)]
 
 
-def test_what_others_took_may_be_free_again(entries: Entries) -> None:
+def test_memory_taken_by_others_may_become_free(entries: Entries) -> None:
     trace = entries(*segments((32, 20), (8, 2), (64, 30), (12, 4), (96, 30)))
     found = read_addresses(trace, ())
     assert found.policy == "driver"
 
 
-def test_too_few_segments_tell_nothing(entries: Entries) -> None:
+def test_one_segment_gives_policy_bump_without_alternatives(entries: Entries) -> None:
     found = read_addresses(entries(*segments((32, 20))), ())
     assert (found.policy, found.is_known) == ("bump", True)
     assert list(found.others()) == []
 
 
-def test_addresses_by_no_known_rule_are_given_out_in_order_and_may_be_others(
+def test_unknown_policy_gives_bump_with_alternatives(
     entries: Entries,
 ) -> None:
     trace = entries(*segments((6, 2), (506, 20), (106, 20), (306, 20), (206, 20), (406, 20)))
@@ -220,13 +224,13 @@ def test_addresses_by_no_known_rule_are_given_out_in_order_and_may_be_others(
     assert [other.policy for other in found.others()] == ["firstfit", "driver"]
 
 
-def test_segments_that_overlap_do_no_harm(entries: Entries) -> None:
+def test_overlapping_segments_are_accepted(entries: Entries) -> None:
     trace = entries(*segments((64, 40), (44, 40), (64, 20), 64, 44, 64, (32, 20), (60, 8)))
     assert read_addresses(trace, ()).n_segments == 5
 
 
-def test_what_is_kept_from_before_is_in_the_way() -> None:
-    """A recording that begins mid-run: its segments are there, and the next go by the rule."""
+def test_initial_segments_occupy_their_addresses() -> None:
+    """Later segments follow the driver policy around those from before the recording."""
     allocator = CachingAllocator(
         64 * GIB, address_policy="driver", base_address=TOP, record_history=True
     )
@@ -240,7 +244,7 @@ def test_what_is_kept_from_before_is_in_the_way() -> None:
     assert found.n_right == found.n_segments > 1
 
 
-def test_a_phantoms_addresses_are_no_drivers() -> None:
+def test_phantom_recording_has_the_default_policy() -> None:
     path = Path(__file__).parents[2] / "traces" / "recordings"
     (prepared,) = prepare(load(path / "greedy_decoding-default-torch2.6.npz.gz"))
     assert prepared.addresses == Addresses()

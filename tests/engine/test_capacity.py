@@ -1,4 +1,4 @@
-"""The smallest device and fraction, on programs small enough to know the answer."""
+"""Smallest device and smallest fraction of small programs with known results."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def trials_of(recording: Recording) -> Trials:
 
 
 def two_loads(gpu: CachingAllocator) -> None:
-    """270 MiB land in a cached block of 530, so the next 530 need a segment of their own."""
+    """270 MiB use a cached block of 530 MiB, so the next 530 MiB need a new segment."""
     gpu.free(gpu.malloc(530 * MIB))
     gpu.malloc(270 * MIB)
     gpu.malloc(530 * MIB)
 
 
-def test_the_smallest_device_is_proved_from_both_sides(
+def test_smallest_device_is_proved_from_both_sides(
     recorded: Recorded,
 ) -> None:
     recording = recorded(two_loads)
@@ -43,7 +43,7 @@ def test_the_smallest_device_is_proved_from_both_sides(
     assert split.device_memory == 800 * MIB
 
 
-def test_a_program_that_empties_its_cache_needs_its_largest_moment(
+def test_smallest_device_is_peak_of_live_memory_if_retries_suffice(
     recorded: Recorded,
 ) -> None:
     def in_turns(gpu: CachingAllocator) -> None:
@@ -57,11 +57,13 @@ def test_a_program_that_empties_its_cache_needs_its_largest_moment(
     assert found.unlimited.peak_reserved_bytes == 700 * MIB
 
 
-def test_one_failure_proves_all_sizes_on_which_the_same_calls_are_refused(
+def test_one_failure_excludes_all_sizes_that_refuse_the_same_calls(
     recorded: Recorded,
 ) -> None:
-    """On 900 MiB the second 530 finds no room, nor on any size up to 1,058 MiB: no page of these is
-    tried, and the entry that fails one page below the answer is known all the same."""
+    """On 900 MiB the second 530 MiB fail, and so on every size up to 1,058 MiB.
+
+    The search tries none of these sizes, but reports the entry that fails on the largest.
+    """
     recording = recorded(two_loads)
     trials = trials_of(recording)
     failed = trials.under(Setting(""), 900 * MIB)
@@ -70,17 +72,16 @@ def test_one_failure_proves_all_sizes_on_which_the_same_calls_are_refused(
     found = smallest_device(trials, Setting(""))
     assert found is not None
     assert (found.device_memory, found.fails_at) == (1060 * MIB, 6)
-    assert found.replays == 1  # without a limit: its peak is the answer
+    assert found.replays == 1  # the unlimited one; its peak is the result
     for pages in (460, 500, 529):
         tried = Trials(trials.prepared).under(Setting(""), 2 * pages * MIB)
         assert tried.oom_entry == 6, pages
 
 
-def test_a_call_that_was_refused_before_the_failure_ends_what_it_proves(
+def test_failure_excludes_only_sizes_that_refuse_earlier_calls_too(
     recorded: Recorded,
 ) -> None:
-    """The retry that makes room for 300 MiB is refused first: where it were not, the run might go
-    another way."""
+    """The 300 MiB are refused first and need a retry; on a larger device the run may differ."""
 
     def retried(gpu: CachingAllocator) -> None:
         gpu.free(gpu.malloc(200 * MIB))
@@ -99,7 +100,7 @@ def test_a_call_that_was_refused_before_the_failure_ends_what_it_proves(
     assert below.oom_entry == found.fails_at
 
 
-def test_expandable_segments_are_tried_at_a_known_peak_first(
+def test_search_with_expandable_segments_uses_known_trials(
     recorded: Recorded,
 ) -> None:
     trials = trials_of(recorded(two_loads))
@@ -114,10 +115,10 @@ def test_expandable_segments_are_tried_at_a_known_peak_first(
 
 @pytest.mark.parametrize("conf", ["", HALF, "max_split_size_mb:20", "expandable_segments:True"])
 @pytest.mark.parametrize("fraction", [0.3, 0.5, 0.8])
-def test_a_limit_of_the_program_s_own_moves_with_the_device(
+def test_limit_set_by_the_program_scales_with_the_device(
     fraction: float, conf: str, recorded: Recorded, tmp_path: Path
 ) -> None:
-    """So that the peak of a run on one device is none that another has to be content with."""
+    """So the peak on one device is not a sufficient size of another device."""
     recording = recorded(collects(fraction, GIB), "1GiB", HALF)
     prepared = prepare(recording, torch_version="2.15")[0].on(GIB)
     assert prepared.plan.limit == int(fraction * GIB)
@@ -131,7 +132,7 @@ def test_a_limit_of_the_program_s_own_moves_with_the_device(
     assert run_job(job).unrefused_device is None
 
 
-def test_a_device_that_a_user_names_tells_which_share_of_it_the_limit_is(
+def test_given_device_memory_determines_the_fraction_of_the_limit(
     recorded: Recorded,
 ) -> None:
     recording = recorded(collects(0.5, GIB), "1GiB", HALF)
@@ -140,7 +141,7 @@ def test_a_device_that_a_user_names_tells_which_share_of_it_the_limit_is(
     assert need.capacity.device_memory == 2 * 126 * MIB  # the largest request, half of the device
 
 
-def test_the_least_fraction_is_found_in_hundredths(
+def test_smallest_fraction_is_in_hundredths(
     recorded: Recorded,
 ) -> None:
     found = smallest_fraction(
@@ -151,17 +152,17 @@ def test_the_least_fraction_is_found_in_hundredths(
     assert found[1].goes_through
 
 
-def test_no_fraction_set_none_looked_for(recorded: Recorded) -> None:
+def test_smallest_fraction_is_none_without_a_fraction(recorded: Recorded) -> None:
     recording = recorded(two_loads)
     assert smallest_fraction(trials_of(recording), Setting(""), 1) is None
 
 
-def test_risk_names_the_closest_call(recorded: Recorded) -> None:
+def test_risk_reports_the_moment_with_least_headroom(recorded: Recorded) -> None:
     def program(gpu: CachingAllocator) -> None:
         gpu.malloc(100 * MIB)
         cached = gpu.malloc(300 * MIB)
         gpu.free(cached)
-        gpu.malloc(200 * MIB)  # out of the 300, 100 of which are left over
+        gpu.malloc(200 * MIB)  # from the cached 300, leaving 100
         gpu.malloc(150 * MIB)
 
     risk = risk_of(recorded(program), device_memory="600MiB", confs=())
@@ -170,6 +171,6 @@ def test_risk_names_the_closest_call(recorded: Recorded) -> None:
     assert risk.tightest.returnable_bytes == 0
     assert risk.tightest.idle_bytes == 100 * MIB
     assert (risk.largest_entry, risk.largest_bytes) == (3, 300 * MIB)
-    assert risk.tightest.unusable_bytes == 100 * MIB  # 300 could not have been had of it
+    assert risk.tightest.unusable_bytes == 100 * MIB  # too small for the largest request, 300
     assert [need.capacity.device_memory // MIB for need in risk.needs if need.capacity] == [550]
     assert [span.reserved_bytes // MIB for span in risk.spans][-1] == 550

@@ -1,4 +1,4 @@
-"""Why memory was given back: which causes come into question, and in which order."""
+"""Possible causes of released memory, and their order."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from allocsim import CachingAllocator
 from allocsim.engine.causes import Cause, Explanation, explanations, plain_explanation
-from allocsim.engine.gaps import Call, Gap, gaps_of, sort_out
+from allocsim.engine.gaps import Call, Gap, classify, gaps_of
 from allocsim.engine.likelihood import Facts
 from allocsim.engine.plan import Planned, StepKind
 from allocsim.trace import Action, Trace, pools_of
@@ -20,7 +20,7 @@ SA, SF, OOM = Action.SEGMENT_ALLOC, Action.SEGMENT_FREE, Action.OOM
 
 Entries = Callable[..., Trace]
 NEW = 1 << 40
-"""Where the next segment lies."""
+"""Address of the next segment."""
 
 ROOM = StepKind.ROOM
 CALL, POOL, REQUEST = Cause.EMPTY_CACHE, Cause.DELETED_POOL, Cause.REQUEST
@@ -28,7 +28,7 @@ CALL, POOL, REQUEST = Cause.EMPTY_CACHE, Cause.DELETED_POOL, Cause.REQUEST
 
 def only_gap(trace: Trace, *calls: Call) -> Gap:
     pools = pools_of(trace)
-    (gap,) = gaps_of(trace, pools, sort_out(trace, pools, calls), calls)
+    (gap,) = gaps_of(trace, pools, classify(trace, pools, calls), calls)
     return gap
 
 
@@ -39,7 +39,7 @@ def facts(
 
 
 def causes(found: Iterable[Explanation]) -> list[Cause]:
-    """The causes in their order, each once."""
+    """Return the causes in order, each once."""
     return list(dict.fromkeys(each.cause for each in found))
 
 
@@ -49,7 +49,7 @@ def kinds(steps: Iterable[Planned]) -> list[str]:
 
 @pytest.fixture
 def cached() -> CachingAllocator:
-    """30 MiB cached at address 0, of a device of a GiB."""
+    """Return an allocator with 30 MiB cached at address 0, on a device of 1 GiB."""
     allocator = CachingAllocator("1GiB")
     allocator.free(allocator.malloc(30 * MIB))
     return allocator
@@ -57,18 +57,18 @@ def cached() -> CachingAllocator:
 
 @pytest.fixture
 def missed(entries: Entries) -> Gap:
-    """30 MiB were given back, and 40 MiB obtained for a request."""
+    """Return a gap with 30 MiB released and 40 MiB obtained for a request."""
     return only_gap(entries((SF, 0, 30 * MIB), (SA, NEW, 40 * MIB), (A, NEW, 40 * MIB)))
 
 
-def test_without_an_effect_nothing_is_guessed(entries: Entries, cached: CachingAllocator) -> None:
+def test_gap_without_effects_has_no_cause(entries: Entries, cached: CachingAllocator) -> None:
     gap = only_gap(entries((SA, NEW, 40 * MIB), (FC, 0, 1), (A, NEW, 40 * MIB)))
     (plain,) = explanations(gap, cached, facts())
     assert plain == plain_explanation(gap)
     assert kinds(plain.steps) == ["FREE_COMPLETE", "DICTATE", "ALLOC"]
 
 
-def test_a_request_that_found_a_block_was_refused_nothing(
+def test_request_that_found_a_block_was_not_refused(
     entries: Entries, cached: CachingAllocator
 ) -> None:
     gap = only_gap(entries((SF, 0, 30 * MIB), (A, 8 * MIB, 1)))
@@ -76,19 +76,17 @@ def test_a_request_that_found_a_block_was_refused_nothing(
     assert kinds(call.steps) == ["EMPTY_CACHE", "ALLOC"]
 
 
-def test_at_the_end_only_the_program_can_have_done_it(
-    entries: Entries, cached: CachingAllocator
-) -> None:
+def test_release_at_the_end_is_a_call(entries: Entries, cached: CachingAllocator) -> None:
     gap = only_gap(entries((SF, 0, 30 * MIB)))
     assert causes(explanations(gap, cached, facts())) == [CALL]
 
 
-def test_a_device_with_room_refuses_nothing(cached: CachingAllocator, missed: Gap) -> None:
+def test_device_with_room_makes_a_call_more_likely(cached: CachingAllocator, missed: Gap) -> None:
     found = explanations(missed, cached, facts(memory=1 << 30))
     assert causes(found) == [CALL, REQUEST]
 
 
-def test_a_device_without_room_refuses(missed: Gap) -> None:
+def test_device_without_room_makes_a_refusal_more_likely(missed: Gap) -> None:
     small = CachingAllocator("60MiB")
     small.free(small.malloc(30 * MIB))
     found = explanations(missed, small, facts(memory=60 * MIB))
@@ -97,23 +95,21 @@ def test_a_device_without_room_refuses(missed: Gap) -> None:
     assert found[0].refused == 70 * MIB
 
 
-def test_a_device_that_held_as_much_had_room(cached: CachingAllocator, missed: Gap) -> None:
-    """30 MiB were held and 40 wanted: it held 70 at some time, or it never did."""
+def test_device_that_held_as_much_had_room(cached: CachingAllocator, missed: Gap) -> None:
+    """30 MiB are reserved and 40 MiB wanted, and 70 MiB may have been reserved before."""
     assert causes(explanations(missed, cached, facts(most=70 * MIB))) == [CALL, REQUEST]
     assert causes(explanations(missed, cached, facts(most=69 * MIB))) == [REQUEST, CALL]
 
 
-def test_a_python_stack_that_names_empty_cache_decides(
-    cached: CachingAllocator, missed: Gap
-) -> None:
+def test_python_stack_that_names_empty_cache_decides(cached: CachingAllocator, missed: Gap) -> None:
     found = explanations(missed, cached, facts(most=40 * MIB, calls=[0]))
     assert causes(found) == [CALL, REQUEST]
 
 
-def test_a_device_of_unknown_size_had_room_for_less_than_was_wanted(
+def test_unknown_device_is_assumed_too_small_for_the_request(
     cached: CachingAllocator, missed: Gap
 ) -> None:
-    """Each request that was refused says so, and sizes between are tried: 68 is 70 less a page."""
+    """Several sizes are tried; the largest is 68 MiB, one page less than the 70 MiB wanted."""
     found = explanations(missed, cached, facts(most=50 * MIB))
     rooms = [
         [size for kind, _, _, size, _ in each.steps if kind == StepKind.ROOM]
@@ -123,8 +119,11 @@ def test_a_device_of_unknown_size_had_room_for_less_than_was_wanted(
     assert rooms == [[50 * MIB, -1], [40 * MIB, -1], [68 * MIB, -1]]
 
 
-def test_garbage_is_collected_before_anything_is_refused(missed: Gap) -> None:
-    """Above the threshold a request collects; a call is likelier than a device of another size."""
+def test_garbage_collection_comes_before_a_refusal(missed: Gap) -> None:
+    """Above the threshold a request collects garbage.
+
+    A call is more likely than another device size.
+    """
     conf = "garbage_collection_threshold:0.5,per_process_memory_fraction:0.5"
     collecting = CachingAllocator("100MiB", conf)
     collecting.free(collecting.malloc(30 * MIB))
@@ -134,10 +133,10 @@ def test_garbage_is_collected_before_anything_is_refused(missed: Gap) -> None:
     assert "ROOM" in kinds(found[2].steps)
 
 
-def test_a_request_beyond_the_programs_own_limit_is_refused_with_room_on_the_device(
+def test_request_above_the_memory_limit_is_refused_although_the_device_has_room(
     missed: Gap,
 ) -> None:
-    """60 of 200 MiB are allowed, 30 are held and 40 wanted."""
+    """The limit is 60 of 200 MiB; 30 MiB are reserved and 40 MiB wanted."""
     limited = CachingAllocator("200MiB", "per_process_memory_fraction:0.3")
     limited.free(limited.malloc(30 * MIB))
     found = explanations(missed, limited, facts(memory=200 * MIB, most=70 * MIB))
@@ -146,19 +145,19 @@ def test_a_request_beyond_the_programs_own_limit_is_refused_with_room_on_the_dev
 
 
 @pytest.mark.parametrize("kind", [StepKind.FRACTION, StepKind.SETTINGS])
-def test_what_the_program_has_just_set_may_be_why_its_request_gave_memory_back(
+def test_settings_changed_in_the_gap_may_cause_a_release(
     kind: StepKind, entries: Entries, cached: CachingAllocator
 ) -> None:
-    """The device had room, and before the call nothing limited the program."""
+    """The device had room, and before the call the program had no limit."""
     trace = entries((SF, 0, 30 * MIB), (SA, NEW, 40 * MIB), (A, NEW, 40 * MIB))
     gap = only_gap(trace, Call(0, kind, 0))
     assert causes(explanations(gap, cached, facts(memory=1 << 30))) == [REQUEST, CALL]
 
 
-def test_a_block_that_would_do_before_other_rounding_says_nothing(
+def test_free_block_before_a_change_of_rounding_excludes_nothing(
     entries: Entries, cached: CachingAllocator
 ) -> None:
-    """28 MiB find the 30 that are cached, but rounded to 32 they find none."""
+    """A request of 28 MiB fits the cached 30 MiB, but not after rounding to 32 MiB."""
     trace = entries((SF, 0, 30 * MIB), (SA, NEW, 32 * MIB), (A, NEW, 28 * MIB))
     gap = only_gap(trace, Call(0, StepKind.SETTINGS, 0))
     assert causes(explanations(gap, cached, facts(memory=1 << 30))) == [REQUEST, CALL]
@@ -174,10 +173,10 @@ def test_a_block_that_would_do_before_other_rounding_says_nothing(
         ("max_split_size_mb:21", [CALL]),
     ],
 )
-def test_a_segments_room_may_serve_what_no_free_block_may(
+def test_segment_may_serve_a_request_that_no_free_block_may_serve(
     conf: str, expected: list[Cause], entries: Entries
 ) -> None:
-    """A free block of 40 MiB is too good for 2 MiB; the segment that it lies in has room there."""
+    """The free block of 40 MiB is oversize for 2 MiB, but its segment has room."""
     limited = CachingAllocator("100MiB", f"{conf},per_process_memory_fraction:0.75")
     for size in (40, 30):
         limited.free(limited.malloc(size * MIB, 4096 * (size == 30)))
@@ -186,7 +185,7 @@ def test_a_segments_room_may_serve_what_no_free_block_may(
 
 
 def waiting() -> tuple[CachingAllocator, int, int]:
-    """A device on which two frees are under way, of 30 and of 40 MiB, with their addresses."""
+    """Return an allocator with pending frees of 30 and 40 MiB, and their addresses."""
     full = CachingAllocator("100MiB")
     first, second = full.malloc(30 * MIB), full.malloc(40 * MIB)
     assert first is not None
@@ -196,8 +195,8 @@ def waiting() -> tuple[CachingAllocator, int, int]:
     return full, first, second
 
 
-def test_frees_that_a_full_device_waited_for_complete_after_the_request(entries: Entries) -> None:
-    """In the order of their entries, which only the streams' events had known."""
+def test_frees_that_the_request_waited_for_complete_after_it(entries: Entries) -> None:
+    """They complete in the order of their entries."""
     full, first, second = waiting()
     gap = only_gap(
         entries(
@@ -233,10 +232,10 @@ def test_frees_that_a_full_device_waited_for_complete_after_the_request(entries:
         (25, 4096, ["DICTATE", "ALLOC", "FREE_COMPLETE"]),  # another stream's
     ],
 )
-def test_a_block_too_good_for_the_request_is_given_back_without_a_wait(
+def test_oversize_block_is_released_without_a_wait(
     least: int, stream: int, likeliest: list[str], entries: Entries
 ) -> None:
-    """What max_split_size keeps whole goes before anything is waited for (1.8)."""
+    """Blocks of max_split_size or more are released before a wait (1.8)."""
     full = CachingAllocator("50MiB", f"max_split_size_mb:{least}")
     address = full.malloc(30 * MIB, stream)
     assert address is not None
@@ -251,8 +250,8 @@ def test_a_block_too_good_for_the_request_is_given_back_without_a_wait(
     assert ["DICTATE", "ALLOC", "FREE_COMPLETE"] in ways
 
 
-def test_the_free_right_before_was_waited_for_if_it_would_have_done(entries: Entries) -> None:
-    """Had it been complete, the request would have taken its block."""
+def test_free_before_the_request_was_waited_for_if_its_block_fits(entries: Entries) -> None:
+    """A completed free would have served the request."""
     full = CachingAllocator("30MiB")
     address = full.malloc(20 * MIB)
     assert address == 0
@@ -272,10 +271,10 @@ def test_the_free_right_before_was_waited_for_if_it_would_have_done(entries: Ent
 
 
 @pytest.mark.parametrize(("freed", "stream"), [(20 * MIB, 4096), (10 * MIB, 0)])
-def test_a_free_that_would_not_have_done_was_complete(
+def test_free_before_the_request_was_complete_if_its_block_does_not_fit(
     freed: int, stream: int, entries: Entries
 ) -> None:
-    """It is on another stream, or too small, so that nothing says that it was waited for."""
+    """The block is on another stream or too small, so nothing suggests a wait."""
     full = CachingAllocator("30MiB")
     full.malloc(freed)
     gap = only_gap(
@@ -302,7 +301,7 @@ def test_a_free_that_would_not_have_done_was_complete(
     ],
     ids=["of the other pool", "too good for the request", "too long for it"],
 )
-def test_a_free_whose_block_the_request_leaves_alone_was_complete(
+def test_free_of_an_oversize_block_was_complete(
     freed: int, wanted: int, conf: str, entries: Entries
 ) -> None:
     full = CachingAllocator("70MiB", conf)
@@ -321,10 +320,10 @@ def test_a_free_whose_block_the_request_leaves_alone_was_complete(
     assert kinds(requests[0].steps)[0] == "FREE"
 
 
-def test_a_free_whose_block_would_have_done_before_settings_changed_was_complete(
+def test_free_before_a_change_of_settings_was_complete(
     entries: Entries,
 ) -> None:
-    """Under the new ones it may be too good for the request (a random program's, seed 5006674)."""
+    """Under the new settings its block may be oversize (random program, seed 5006674)."""
     full = CachingAllocator("70MiB")
     full.malloc(60 * MIB)
     trace = entries(
@@ -340,33 +339,35 @@ def test_a_free_whose_block_would_have_done_before_settings_changed_was_complete
     assert "FREE_REQUEST" in {kinds(each.steps)[0] for each in requests}
 
 
-def test_a_segments_room_may_serve_a_request_under_options_just_set(
+def test_request_with_a_free_block_may_be_refused_after_a_change_of_settings(
     entries: Entries, cached: CachingAllocator
 ) -> None:
-    """Before, a request that found a block was refused nothing (seed 6000027)."""
+    """Before the change, a request that found a block was not refused (seed 6000027)."""
     trace = entries((SF, 0, 30 * MIB), (A, 8 * MIB, 1))
     gap = only_gap(trace, Call(0, StepKind.SETTINGS, 0))
     assert causes(explanations(gap, cached, facts(memory=1 << 30))) == [REQUEST, CALL]
     assert causes(explanations(only_gap(trace), cached, facts(memory=1 << 30))) == [CALL]
 
 
-def test_what_an_expandable_segment_had_room_for_may_have_been_refused_first(
+def test_request_may_be_refused_before_an_expandable_segment_serves_it(
     entries: Entries,
 ) -> None:
-    """A request that no free block serves asks for a handle before it is given what is left: where
-    the device has none, no call is needed (random programs', seeds 5012680 and 6508131)."""
+    """A request without a free block requests a handle before it uses the remaining room.
+
+    If the device has none, the release needs no call (random programs, seeds 5012680 and 6508131).
+    """
     conf = "expandable_segments:True,max_split_size_mb:22"
     gap = only_gap(entries((Action.SEGMENT_UNMAP, 20 * MIB, 60 * MIB), (A, 0, 10 * MIB)))
     for memory, expected in ((110 * MIB, [REQUEST, CALL]), (130 * MIB, [CALL, REQUEST])):
         allocator = CachingAllocator(memory, conf)
         too_good = allocator.malloc(80 * MIB)
-        allocator.malloc(10 * MIB + 1)  # of 20 MiB, 512 bytes too few are left
+        allocator.malloc(10 * MIB + 1)  # 20 MiB lack 512 bytes
         allocator.free(too_good)
         assert causes(explanations(gap, allocator, facts(memory))) == expected
 
 
-def test_a_free_that_completed_alone_was_not_waited_for(entries: Entries) -> None:
-    """A full device waits for all of them, and another is still under way."""
+def test_free_that_completed_alone_was_not_waited_for(entries: Entries) -> None:
+    """A full device waits for all pending frees, and another one is still pending."""
     full, first, _ = waiting()
     gap = only_gap(
         entries(
@@ -383,10 +384,10 @@ def test_a_free_that_completed_alone_was_not_waited_for(entries: Entries) -> Non
     assert ["DICTATE", "ALLOC", "FREE_COMPLETE"] in requests
 
 
-def test_what_was_obtained_before_the_release_took_room_too(
+def test_memory_obtained_before_the_release_counts(
     cached: CachingAllocator, entries: Entries
 ) -> None:
-    """An expandable segment grew by 20 MiB before the driver refused 40 more of it."""
+    """An expandable segment grew by 20 MiB before the driver refused 40 MiB more."""
     gap = only_gap(
         entries(
             (SA, NEW, 20 * MIB),
@@ -402,10 +403,8 @@ def test_what_was_obtained_before_the_release_took_room_too(
     assert {each.refused for each in requests} == {90 * MIB}
 
 
-def test_a_call_that_is_known_is_made_in_every_explanation(
-    cached: CachingAllocator, entries: Entries
-) -> None:
-    """It gave the memory back, most likely; else it was made before the request all the same."""
+def test_known_call_is_in_every_explanation(cached: CachingAllocator, entries: Entries) -> None:
+    """It most likely released the memory; otherwise it was still made before the request."""
     trace = entries((SF, 0, 30 * MIB), (SA, NEW, 40 * MIB), (A, NEW, 40 * MIB))
     gap = only_gap(trace, Call(0, StepKind.EMPTY_CACHE, 0))
     known, *others = explanations(gap, cached, facts(memory=60 * MIB))
@@ -415,7 +414,7 @@ def test_a_call_that_is_known_is_made_in_every_explanation(
     assert all(kinds(each.steps)[0] == "EMPTY_CACHE" for each in others)
 
 
-def test_a_call_that_is_known_comes_after_the_free_before_it(entries: Entries) -> None:
+def test_known_call_comes_after_the_free_before_it(entries: Entries) -> None:
     full = CachingAllocator("30MiB")
     full.malloc(20 * MIB)
     trace = entries(
@@ -434,10 +433,10 @@ def test_a_call_that_is_known_comes_after_the_free_before_it(entries: Entries) -
 
 
 @pytest.mark.parametrize(("is_more_cached", "likeliest"), [(True, POOL), (False, CALL)])
-def test_private_pools_alone_give_back(
+def test_release_of_private_pools_only_is_a_deleted_mempool(
     is_more_cached: bool, likeliest: Cause, entries: Entries
 ) -> None:
-    """Where more was cached, empty_cache would have taken that too: the MemPool was deleted."""
+    """If more memory was cached, empty_cache would have released it too."""
     allocator = CachingAllocator("1GiB")
     if is_more_cached:
         allocator.free(allocator.malloc(40 * MIB))
@@ -462,7 +461,7 @@ def test_private_pools_alone_give_back(
     assert kinds(deleted.steps) == ["DELETE_POOL", "ALLOC"]
 
 
-def test_an_error_although_the_device_had_room_is_a_limit_or_another_process(
+def test_error_although_the_device_had_room_is_a_limit_or_another_process(
     entries: Entries, cached: CachingAllocator
 ) -> None:
     gap = only_gap(entries((OOM, 500 * MIB, 200 * MIB)))
@@ -471,7 +470,7 @@ def test_an_error_although_the_device_had_room_is_a_limit_or_another_process(
     assert "ROOM" in kinds(found[1].steps)
 
 
-def test_a_size_that_is_only_assumed_leaves_no_other_process(
+def test_assumed_device_size_excludes_other_processes(
     cached: CachingAllocator, missed: Gap
 ) -> None:
     found = explanations(missed, cached, facts(memory=1 << 30, is_assumed=True))

@@ -17,7 +17,7 @@ EXIT = TRACES / "h200" / "oom"
 
 
 def entries(trace: Trace, action: Action) -> Counter[int]:
-    """Number of entries of a kind, by bytes."""
+    """Return the number of entries of a kind, by bytes."""
     return Counter(int(size) for size in trace.size[trace.action == int(action)])
 
 
@@ -43,7 +43,7 @@ def test_replay_maps_the_recorded_ranges_handle_by_handle() -> None:
     created = calls(device.driver_calls, "create")
     returned = calls(device.driver_calls, "unmap")
     assert set(created) == {SMALL_BUFFER, LARGE_BUFFER}
-    # A request that fails returns the handles that it had created before, without an entry.
+    # A failed request releases the handles that it created, without an entry.
     failed = sum(s * n for s, n in created.items()) - sum(s * n for s, n in mapped.items())
     assert failed >= 0
     assert sum(s * n for s, n in returned.items()) == failed + sum(
@@ -51,8 +51,8 @@ def test_replay_maps_the_recorded_ranges_handle_by_handle() -> None:
     )
 
 
-def test_segments_of_the_start_are_no_driver_calls() -> None:
-    """Neither those that a replay takes over nor those that it lays out again."""
+def test_initial_segments_are_not_driver_calls() -> None:
+    """Neither kept segments nor those of blocks that are allocated again count."""
     recording = load(TRACES / "counted" / "warm_start-torch2.15.npz.gz")
     [device] = replay(recording).devices
     [trace] = recording.devices

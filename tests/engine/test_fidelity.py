@@ -1,4 +1,4 @@
-"""Fidelity can fail: whatever is changed in a recording is found, and shown where it is."""
+"""Every change of a recording is found, and reported at its place."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Written = Callable[[Any], Recording]
 
 @pytest.fixture
 def snapshot() -> dict[str, Any]:
-    """A history of 12 entries: three blocks in two segments, one freed and taken again."""
+    """Return 12 entries: three blocks in two segments, one freed and allocated again."""
     a = CachingAllocator("1GiB", record_history=True)
     a.malloc(6 * MIB)
     second = a.malloc(6 * MIB)
@@ -48,12 +48,12 @@ def block_at(snapshot: dict[str, Any], address: int) -> dict[str, Any]:
     return next(block for block in blocks if block["address"] == address)
 
 
-def test_unchanged_it_is_exact(snapshot: dict[str, Any], written: Written) -> None:
+def test_unchanged_recording_is_exact(snapshot: dict[str, Any], written: Written) -> None:
     assert verdict(written(snapshot)).is_exact
 
 
-def test_one_address_is_found(snapshot: dict[str, Any], written: Written) -> None:
-    """A block that PyTorch had put 512 bytes further along than the rules do."""
+def test_other_address_is_found(snapshot: dict[str, Any], written: Written) -> None:
+    """A block is 512 bytes further along than the model places it."""
     moved = entry_of(snapshot, "alloc", -1)
     block = block_at(snapshot, moved["addr"])
     tail = block_at(snapshot, moved["addr"] + block["size"])
@@ -74,7 +74,7 @@ def test_one_address_is_found(snapshot: dict[str, Any], written: Written) -> Non
     assert found.segments_matched == found.segments - 1
 
 
-def test_a_segment_too_many_is_found(snapshot: dict[str, Any], written: Written) -> None:
+def test_additional_segment_is_found(snapshot: dict[str, Any], written: Written) -> None:
     extra = {**entry_of(snapshot, "segment_alloc", 0), "addr": 1 << 40, "size": 2 * MIB}
     snapshot["device_traces"][0].append(extra)
     snapshot["segments"].append(
@@ -95,7 +95,7 @@ def test_a_segment_too_many_is_found(snapshot: dict[str, Any], written: Written)
     assert found.segments_matched == found.segments - 1
 
 
-def test_a_segment_of_another_size_is_found(snapshot: dict[str, Any], written: Written) -> None:
+def test_segment_of_another_size_is_found(snapshot: dict[str, Any], written: Written) -> None:
     grown = entry_of(snapshot, "segment_alloc", -1)
     segment = next(s for s in snapshot["segments"] if s["address"] == grown["addr"])
     grown["size"] += 2 * MIB
@@ -110,8 +110,8 @@ def test_a_segment_of_another_size_is_found(snapshot: dict[str, Any], written: W
     assert found.first_mismatch.got.startswith(f"segment_alloc of {2 * MIB} bytes")
 
 
-def test_a_request_is_an_input_not_a_prediction(snapshot: dict[str, Any], written: Written) -> None:
-    """701 bytes round as 700 do: the recording is another one, and as exact."""
+def test_request_size_is_an_input(snapshot: dict[str, Any], written: Written) -> None:
+    """701 bytes round to the same size as 700, so the changed recording is exact too."""
     live = block_at(snapshot, entry_of(snapshot, "alloc", -1)["addr"])
     live["requested_size"] += 1
     entry_of(snapshot, "alloc", -1)["size"] += 1

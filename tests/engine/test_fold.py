@@ -1,4 +1,4 @@
-"""NumPy counts what plain Python counts, number for number."""
+"""NumPy and plain Python give the same statistics."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import random
 
 import pytest
 
-from allocsim.core.stats import SHORT, Journal, Moves, fold_records
+from allocsim.core.journal import SHORT, Journal, Moves, fold_records
 from allocsim.engine.fold import FEW, fold, fold_allocated, fold_columns
 
 
 def journal(count: int, seed: int, waiting: bool) -> Journal:
-    """Requests and frees of both pools, every kind of change of inactive splits among them."""
+    """Build a journal of both pools, with every kind of change of inactive splits."""
     rng = random.Random(seed)
     sizes, requests, inactive = [], [], []
     waited_at, waits = [], []
@@ -35,12 +35,12 @@ def journal(count: int, seed: int, waiting: bool) -> Journal:
 @pytest.mark.parametrize("count", [1, FEW - 1, FEW, 1000, 3000])
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("waiting", [False, True])
-def test_both_ways_come_to_the_same(count: int, seed: int, waiting: bool) -> None:
+def test_numpy_and_python_give_equal_moves(count: int, seed: int, waiting: bool) -> None:
     records = journal(count, seed, waiting)
     assert fold(records) == fold_columns(records) == fold_records(records)
 
 
-def test_a_short_record_moves_the_bytes_of_its_block() -> None:
+def test_short_record_moves_the_bytes_of_its_block() -> None:
     """A request of a tail's front, a free that stays split; then sixteen times the bytes."""
     size = 4096
     sizes, requests = [size, -size, size, -size], [size] * 4
@@ -55,7 +55,7 @@ def test_a_short_record_moves_the_bytes_of_its_block() -> None:
 
 
 @pytest.mark.parametrize("is_small", [0, 1])
-def test_each_pool_has_its_own_peaks(is_small: int) -> None:
+def test_peaks_are_kept_for_each_pool(is_small: int) -> None:
     pools = [is_small, 1 - is_small, is_small]
     records: Journal = ([512, 1024, -512] * FEW, [400, 1000, 400] * FEW, pools * FEW, [], [])
     every, small, large = fold_columns(records)
@@ -67,8 +67,8 @@ def test_each_pool_has_its_own_peaks(is_small: int) -> None:
 
 
 @pytest.mark.parametrize("count", [4, FEW])
-def test_what_waits_is_active_and_not_allocated(count: int) -> None:
-    """A block is freed by its user, another comes, and only then the first free is complete."""
+def test_pending_block_is_active_and_not_allocated(count: int) -> None:
+    """A block is freed, another one is allocated, and then the first free completes."""
     sizes = [512, 1024, -512, -1024] * count
     at = [i + later for i in range(0, 4 * count, 4) for later in (1, 2)]
     waits = [2 * 512, -2 * 512] * count
@@ -83,7 +83,7 @@ def test_what_waits_is_active_and_not_allocated(count: int) -> None:
 
 @pytest.mark.parametrize("count", [0, 1, FEW, 1000])
 @pytest.mark.parametrize("waiting", [False, True])
-def test_the_short_way_counts_allocated_bytes_and_nothing_else(count: int, waiting: bool) -> None:
+def test_fold_allocated_counts_allocated_bytes_only(count: int, waiting: bool) -> None:
     records = journal(count, 3, waiting)
     every, small, large = fold_allocated(records)
     assert every[1] == fold_records(records)[0][1]

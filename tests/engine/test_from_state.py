@@ -1,4 +1,4 @@
-"""What a state can be asked: the largest request that fits is found, and no larger one does."""
+"""Largest request that fits the state of a snapshot."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CONFS = ("", "expandable_segments:True", "max_split_size_mb:64")
 
 
 def program(seed: int) -> Callable[[CachingAllocator], None]:
-    """Requests and frees on two streams, that leave holes."""
+    """Build a program of requests and frees on two streams that leave holes."""
 
     def run(gpu: CachingAllocator) -> None:
         rng = random.Random(seed)
@@ -37,7 +37,7 @@ def program(seed: int) -> Callable[[CachingAllocator], None]:
 @pytest.mark.parametrize("conf", CONFS)
 @pytest.mark.parametrize("memory", [None, 8 * GIB])
 @pytest.mark.parametrize("seed", range(4))
-def test_what_fits_is_answered_and_a_byte_more_is_not(
+def test_largest_request_succeeds_and_one_byte_more_fails(
     recorded: Recorded, conf: str, memory: int | None, seed: int
 ) -> None:
     recording = recorded(program(seed), "4GiB", conf)
@@ -48,7 +48,7 @@ def test_what_fits_is_answered_and_a_byte_more_is_not(
             source.allocator().malloc(size + 1, stream)
 
 
-def test_without_the_devices_memory_it_is_taken_to_be_full(recorded: Recorded) -> None:
+def test_device_without_a_given_size_is_full(recorded: Recorded) -> None:
     recording = recorded(lambda gpu: gpu.malloc(30 * MIB), "1GiB")
     source = state_source(recording, recording.devices[0])
     assert source.is_taken_full
@@ -56,13 +56,13 @@ def test_without_the_devices_memory_it_is_taken_to_be_full(recorded: Recorded) -
     assert source.largest_request() == 0
 
 
-def test_a_device_that_is_too_small_is_refused(recorded: Recorded) -> None:
+def test_device_smaller_than_its_segments_is_refused(recorded: Recorded) -> None:
     recording = recorded(lambda gpu: gpu.malloc(30 * MIB), "1GiB")
     with pytest.raises(ConfigError, match=r"20\.00 MiB is less than the 30\.00 MiB that the segm"):
         state_source(recording, recording.devices[0], device_memory=20 * MIB)
 
 
-def test_a_device_without_segments_has_no_state(recorded: Recorded) -> None:
+def test_device_without_segments_is_refused(recorded: Recorded) -> None:
     recording = recorded(lambda gpu: gpu.malloc(30 * MIB), "1GiB")
     empty = replace(recording.devices[0], segments=())
     with pytest.raises(RecordingError, match="device 0 has no segments"):

@@ -1,4 +1,4 @@
-"""A trace as the program's own steps and the gaps between them (semantics 6.2, 6.6)."""
+"""Steps of the program and gaps between them (semantics 6.2, 6.6)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from allocsim.engine import prepare
-from allocsim.engine.gaps import Gap, gaps_of, sort_out
+from allocsim.engine.gaps import Gap, classify, gaps_of
 from allocsim.trace import Action, Trace, pools_of
 from allocsim.units import MIB
 from allocsim.workload import KINDS
@@ -25,35 +25,35 @@ Entries = Callable[..., Trace]
 
 def gaps(trace: Trace) -> list[Gap]:
     pools = pools_of(trace)
-    return list(gaps_of(trace, pools, sort_out(trace, pools)))
+    return list(gaps_of(trace, pools, classify(trace, pools)))
 
 
 def plain(trace: Trace) -> list[int]:
-    return np.flatnonzero(sort_out(trace, pools_of(trace)).is_plain).tolist()
+    return np.flatnonzero(classify(trace, pools_of(trace)).is_plain).tolist()
 
 
 def growths(trace: Trace) -> list[int]:
-    return np.flatnonzero(sort_out(trace, pools_of(trace)).is_growth).tolist()
+    return np.flatnonzero(classify(trace, pools_of(trace)).is_growth).tolist()
 
 
 def numbers(gap: Gap) -> dict[str, list[int]]:
-    """The entries of each kind of effect."""
+    """Return the entries of each kind of effect."""
     kinds = ("completed", "released", "before", "obtained")
     return {kind: [each.number for each in getattr(gap, kind)] for kind in kinds}
 
 
-def test_nothing_happened(entries: Entries) -> None:
+def test_empty_trace_has_no_gaps(entries: Entries) -> None:
     assert gaps(entries()) == []
 
 
-def test_a_free_that_completes_at_once_is_one_plain_step(entries: Entries) -> None:
+def test_immediate_free_is_one_plain_step(entries: Entries) -> None:
     trace = entries((A, 0, 100), (FR, 0, 100), (FC, 0, 100), (A, 0, 7))
     assert plain(trace) == [0, 1, 3]
-    assert sort_out(trace, pools_of(trace)).is_immediate.tolist() == [False, True, False, False]
+    assert classify(trace, pools_of(trace)).is_immediate.tolist() == [False, True, False, False]
     assert gaps(trace) == []
 
 
-def test_a_free_that_completes_later_is_an_effect_before_the_next_step(entries: Entries) -> None:
+def test_later_completion_is_an_effect_before_the_next_step(entries: Entries) -> None:
     trace = entries((A, 0, 100), (FR, 0, 100), (A, 512, 5), (FC, 0, 100), (A, 0, 7))
     (gap,) = gaps(trace)
     assert plain(trace) == [0, 1, 2]
@@ -63,23 +63,23 @@ def test_a_free_that_completes_later_is_an_effect_before_the_next_step(entries: 
     assert not gap.is_open
 
 
-def test_a_completion_of_another_block_is_no_immediate_free(entries: Entries) -> None:
+def test_completion_of_another_block_is_not_an_immediate_free(entries: Entries) -> None:
     (gap,) = gaps(entries((FR, 512, 9), (FC, 0, 9), (A, 0, 9)))
     assert numbers(gap)["completed"] == [1]
     assert not gap.is_immediate
 
 
-def test_memory_obtained_stands_before_the_request_that_it_was_for(entries: Entries) -> None:
+def test_obtained_memory_comes_before_its_request(entries: Entries) -> None:
     grown = ((SA, 7 * MIB, 20 * MIB), (SA, 64 * MIB, 20 * MIB), (A, 7 * MIB, 3 * MIB))
     trace = entries((A, 0, 1), *grown)
     (gap,) = gaps(trace)
     assert plain(trace) == [0]
     assert numbers(gap)["obtained"] == [1, 2]
     assert gap.is_request
-    assert not gap.is_open  # nothing else brings memory about
+    assert not gap.is_open  # without a release, all memory is `obtained`
 
 
-def test_a_segment_for_the_request_after_it_is_a_plain_step(entries: Entries) -> None:
+def test_segment_right_before_its_request_is_a_plain_step(entries: Entries) -> None:
     trace = entries((A, 0, 1), (SA, 7 * MIB, 20 * MIB), (A, 7 * MIB, 3 * MIB))
     assert gaps(trace) == []
     assert plain(trace) == [0, 2]
@@ -87,14 +87,16 @@ def test_a_segment_for_the_request_after_it_is_a_plain_step(entries: Entries) ->
 
 
 @pytest.mark.parametrize("other", [(FC, 0, 1), (SA, 64 * MIB, 20 * MIB), (OOM, 0, 1 << 40)])
-def test_where_more_happened_it_is_none(entries: Entries, other: tuple[int, int, int]) -> None:
+def test_segment_among_other_effects_is_not_a_plain_step(
+    entries: Entries, other: tuple[int, int, int]
+) -> None:
     for between in ((other, (SA, 7 * MIB, 20 * MIB)), ((SA, 7 * MIB, 20 * MIB), other)):
         trace = entries((A, 0, 1), *between, (A, 7 * MIB, 3 * MIB))
         assert growths(trace) == []
         assert gaps(trace)
 
 
-def test_where_memory_was_given_back_anywhere_it_is_asked_why_it_grew(entries: Entries) -> None:
+def test_segment_is_not_a_plain_step_if_the_trace_has_releases(entries: Entries) -> None:
     trace = entries((A, 0, 1), (SA, 8, 20), (A, 8, 9), (SF, 64, 10), (A, 40, 1))
     assert growths(trace) == []
     assert len(gaps(trace)) == 2
@@ -102,10 +104,10 @@ def test_where_memory_was_given_back_anywhere_it_is_asked_why_it_grew(entries: E
 
 @pytest.mark.parametrize("conf", ["", "expandable_segments:True"])
 @pytest.mark.parametrize("kind", [*KINDS])
-def test_plans_are_those_of_gaps_alone(
+def test_plan_equals_the_plan_from_gaps_alone(
     kind: str, conf: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever lies between the steps: waits, pools, memory given back."""
+    """The trace has waits, pools and releases between the steps."""
     recording = KINDS[kind](conf=conf)
     (plan,) = (each.plan for each in prepare(recording))
     monkeypatch.setattr(GAPS, "_growths", lambda action, _: np.zeros(len(action), dtype=bool))
@@ -116,8 +118,8 @@ def test_plans_are_those_of_gaps_alone(
         assert got == expected
 
 
-def test_memory_given_back_leaves_a_gap_open(entries: Entries) -> None:
-    """What was taken from the driver before that, and after, is kept apart."""
+def test_release_makes_a_gap_open(entries: Entries) -> None:
+    """Memory obtained before and after the release is kept apart."""
     (gap,) = gaps(
         entries((A, 0, 1), (SA, 4, 2), (SF, 64, 10), (SF, 32, 10), (SA, 8, 20), (A, 8, 9))
     )
@@ -125,15 +127,15 @@ def test_memory_given_back_leaves_a_gap_open(entries: Entries) -> None:
     assert numbers(gap) == {"completed": [], "released": [2, 3], "before": [1], "obtained": [4]}
 
 
-def test_frees_before_and_after_memory_was_given_back(entries: Entries) -> None:
+def test_completions_before_and_after_the_release_are_counted(entries: Entries) -> None:
     trace = entries((A, 0, 1), (FC, 7, 1), (SF, 64, 10), (FC, 9, 1), (SA, 8, 20), (A, 8, 9))
     (gap,) = gaps(trace)
     assert numbers(gap)["completed"] == [1, 3]
     assert gap.n_early == 1
 
 
-def test_a_free_right_before_may_have_been_waited_for(entries: Entries) -> None:
-    """It was complete at once, as far as the entries tell; so it is no plain step."""
+def test_free_right_before_a_release_belongs_to_the_gap(entries: Entries) -> None:
+    """It seems to have completed at once, but the allocator may have waited for it."""
     trace = entries((A, 0, 9), (FR, 0, 9), (FC, 0, 9), (SF, 0, 10), (SA, 64, 20), (A, 64, 15))
     (gap,) = gaps(trace)
     assert plain(trace) == [0]
@@ -142,13 +144,13 @@ def test_a_free_right_before_may_have_been_waited_for(entries: Entries) -> None:
     assert numbers(gap)["released"] == [3]
 
 
-def test_a_free_further_back_was_complete(entries: Entries) -> None:
+def test_earlier_free_is_a_plain_step(entries: Entries) -> None:
     trace = entries((FR, 0, 9), (FC, 0, 9), (A, 4, 1), (SF, 0, 10), (SA, 64, 20), (A, 64, 15))
     assert plain(trace) == [0, 2]
     assert [gap.free for gap in gaps(trace)] == [None]
 
 
-def test_what_was_given_back_before_such_a_free_is_a_gap_of_its_own(entries: Entries) -> None:
+def test_release_before_a_held_free_is_a_separate_gap(entries: Entries) -> None:
     trace = entries((A, 0, 9), (SF, 9, 9), (FR, 0, 9), (FC, 0, 9), (SF, 0, 10), (A, 64, 1))
     first, second = gaps(trace)
     assert first.step is None
@@ -157,7 +159,7 @@ def test_what_was_given_back_before_such_a_free_is_a_gap_of_its_own(entries: Ent
     assert numbers(second)["released"] == [4]
 
 
-def test_what_the_trace_ends_with_has_no_step(entries: Entries) -> None:
+def test_gap_at_the_end_has_no_step(entries: Entries) -> None:
     (gap,) = gaps(entries((A, 0, 9), (SF, 64, 9), (SF, 32, 9)))
     assert gap.step is None
     assert gap.last == 2
@@ -165,8 +167,8 @@ def test_what_the_trace_ends_with_has_no_step(entries: Entries) -> None:
     assert not gap.is_request
 
 
-def test_an_error_is_open_where_the_device_had_room(entries: Entries) -> None:
-    """Its entry has the free bytes in place of an address."""
+def test_error_is_open_if_the_device_had_room(entries: Entries) -> None:
+    """The entry of an error has the free bytes in place of an address."""
     (full,) = gaps(entries((OOM, 5 * MIB, 30 * MIB)))
     (roomy,) = gaps(entries((OOM, 30 * MIB, 30 * MIB)))
     assert full.is_request
@@ -174,11 +176,14 @@ def test_an_error_is_open_where_the_device_had_room(entries: Entries) -> None:
     assert roomy.is_open
 
 
-def test_a_request_to_another_pool_ends_a_gap(entries: Entries) -> None:
+def test_request_to_another_pool_ends_a_gap(entries: Entries) -> None:
     trace = replace(
         entries((A, 0, 1), (A, 9, 1), (FR, 9, 1), (FC, 9, 1), (A, 9, 1), (A, 1, 1)),
         pool_ids=((0, 0), (0, 7)),
         pool_id=np.array([0, 1, 1, 1, 1, 0], dtype=np.int32),
     )
     assert plain(trace) == [0, 2, 4]
-    assert [gap.scope for gap in gaps(trace)] == [1, -1]  # of pool_ids; -1 for the default pool
+    assert [gap.scope for gap in gaps(trace)] == [
+        1,
+        -1,
+    ]  # index into pool_ids; -1 for the default pool

@@ -1,5 +1,7 @@
-"""CUDA graphs on an H200 with PyTorch 2.11: entries that name no pool, and addresses that the
-driver handed out again."""
+"""CUDA graphs on an H200 with PyTorch 2.11.
+
+Entries name no pool, and the driver reuses addresses.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ PEAKS = {
     "max-split": ("max_split_size_mb:64", 2_816_475_136),
     "roundup": ("roundup_power2_divisions:4", 2_707_423_232),
 }
-"""By setting, the option string and reserved_bytes.all.peak of the program's memory_stats()."""
+"""(option string, measured reserved_bytes.all.peak), by setting."""
 
 
 def recording(setting: str) -> Recording:
@@ -27,7 +29,7 @@ def recording(setting: str) -> Recording:
 
 
 @pytest.mark.parametrize("setting", PEAKS)
-def test_each_is_replayed_whole(setting: str) -> None:
+def test_replay_of_each_recording_is_exact(setting: str) -> None:
     [run] = replay(recording(setting)).devices
     assert run.fidelity is not None
     assert run.fidelity.first_mismatch is None
@@ -36,7 +38,7 @@ def test_each_is_replayed_whole(setting: str) -> None:
 
 
 @pytest.mark.parametrize("setting", PEAKS)
-def test_the_default_run_tells_the_peak_under_every_setting(setting: str) -> None:
+def test_what_ifs_of_the_default_run_have_the_measured_peaks(setting: str) -> None:
     conf, peak = PEAKS[setting]
     [run] = replay(recording("default"), conf).devices
     assert run.peak_reserved_bytes == peak

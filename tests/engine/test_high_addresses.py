@@ -1,5 +1,7 @@
-"""Addresses of 64 bits: an Intel GPU's begin at 0xff00000000000000, as its driver prints them when
-a program faults (intel/torch-xpu-ops, issue 1956), and what the model gives out stays below 2**64.
+"""Addresses in the upper half of 64 bits.
+
+Those of an Intel GPU begin at 0xff00000000000000, as its driver prints them when a program faults
+(intel/torch-xpu-ops, issue 1956). The model's addresses must stay below 2**64.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ Write = Callable[[Any], Recording]
 
 
 def moved(path: Path) -> Any:
-    """A snapshot with every address as if the card had been another."""
+    """Return a snapshot with every address moved to another range."""
     snapshot = pickle.loads(gzip.decompress(path.read_bytes()))
     for segment in snapshot["segments"]:
         segment["address"] += MOVED
@@ -39,7 +41,7 @@ def moved(path: Path) -> Any:
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_a_recording_comes_out_whole(written: Write, name: str) -> None:
+def test_replay_is_exact(written: Write, name: str) -> None:
     recording = written(moved(TRACES / f"{name}.pickle.gz"))
     assert int(recording.devices[0].addr[0]) >= FIRST_OF_INTEL
     assert_exact(replay(recording), OURS[name])
@@ -48,7 +50,7 @@ def test_a_recording_comes_out_whole(written: Write, name: str) -> None:
 @pytest.mark.parametrize("name", OURS)
 @pytest.mark.parametrize("conf", ["expandable_segments:True", "max_split_size_mb:64"])
 @pytest.mark.parametrize("torch", ["2.4", "2.12", "2.15"])
-def test_a_what_if_is_the_same_wherever_the_memory_lies(
+def test_what_if_does_not_depend_on_the_address_range(
     written: Write, name: str, conf: str, torch: str
 ) -> None:
     path = TRACES / f"{name}.pickle.gz"
@@ -60,7 +62,7 @@ def test_a_what_if_is_the_same_wherever_the_memory_lies(
 
 
 @pytest.mark.parametrize("conf", ["", "expandable_segments:True"])
-def test_its_picture_is_the_same(written: Write, conf: str) -> None:
+def test_picture_does_not_depend_on_the_address_range(written: Write, conf: str) -> None:
     path = TRACES / "gpt2-side-stream-torch2.15.pickle.gz"
     high, low = picture_of(written(moved(path)), conf), picture_of(load(path), conf)
     for name in ("blocks", "segments"):
@@ -69,7 +71,7 @@ def test_its_picture_is_the_same(written: Write, conf: str) -> None:
         assert (there.size == here.size).all()
 
 
-def test_what_was_made_of_it_is_a_recording_again(written: Write) -> None:
+def test_simulated_recording_replays_exactly(written: Write) -> None:
     path = TRACES / "gpt2-ragged-oom-torch2.15.pickle.gz"
     made = simulate(written(moved(path)), "expandable_segments:True").recording
     assert int(made.devices[0].addr[0]) >= FIRST_OF_INTEL
@@ -78,10 +80,10 @@ def test_what_was_made_of_it_is_a_recording_again(written: Write) -> None:
     assert again.is_exact
 
 
-def test_a_device_without_end_has_room_for_any_number_of_expandable_segments(
+def test_unlimited_device_has_address_space_for_many_expandable_segments(
     recorded: Callable[..., Recording],
 ) -> None:
-    """Each reserves what the largest card's would."""
+    """Each segment reserves as much as on the largest GPU."""
     recording = recorded(lambda a: [a.malloc(12 * MIB, stream) for stream in range(60)])
     run = replay(recording, "expandable_segments:True").devices[0]
     assert run.device_memory is None

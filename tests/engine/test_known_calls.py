@@ -1,6 +1,6 @@
-"""What a recording or a user says of a program's calls is certain, and beats every guess.
+"""Known calls of a program, recorded or from hints, take precedence over inference.
 
-Each program is run by the model, which also counts the entries before each call as `record` does.
+The model runs each program, and counts the entries before each call as `record` does.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Written = Callable[[Any], Recording]
 
 
 class Noted:
-    """A program under way, and the marks that `record` would leave of it."""
+    """Program under way, with the marks that `record` would write."""
 
     def __init__(self, memory: str = "4GiB", conf: str = "", version: str = "2.15") -> None:
         self.gpu = CachingAllocator(memory, conf, version, record_history=True)
@@ -40,7 +40,7 @@ class Noted:
             self.gpu.set_per_process_memory_fraction(value)
 
     def snapshot(self, *, is_noted: bool = True) -> dict[str, object]:
-        """The recording; with the key that `record` adds, or as PyTorch alone writes it."""
+        """Return the recording, with the key that `record` adds or as PyTorch writes it."""
         made = {**self._made, "device_memory": self.gpu.device.total, "marks": self.marks}
         return {**self.gpu.snapshot(), **({"allocsim": made} if is_noted else {})}
 
@@ -50,7 +50,7 @@ def is_exact(recording: Recording, hints: Hints | None = None) -> bool:
     return run.fidelity is not None and run.fidelity.is_exact
 
 
-def test_a_call_that_gave_memory_back_is_no_full_device(written: Written) -> None:
+def test_marked_call_explains_a_release(written: Written) -> None:
     program = Noted()
     first, _ = program.gpu.malloc(40 * MIB), program.gpu.malloc(30 * MIB)
     program.gpu.free(first)
@@ -63,8 +63,11 @@ def test_a_call_that_gave_memory_back_is_no_full_device(written: Written) -> Non
     assert "a call of empty_cache: as recorded" in run.notes
 
 
-def test_a_call_that_gave_nothing_back_is_made_under_other_settings(written: Written) -> None:
-    """A piece is in use of 60 MiB, so that none goes back; uncut, the cached ones would."""
+def test_marked_call_that_released_nothing_releases_under_other_settings(written: Written) -> None:
+    """A part of the 60 MiB block is in use, so nothing is released.
+
+    Without the split, the block would be.
+    """
     program = Noted()
     program.gpu.free(program.gpu.malloc(60 * MIB))
     program.gpu.malloc(30 * MIB)
@@ -73,14 +76,14 @@ def test_a_call_that_gave_nothing_back_is_made_under_other_settings(written: Wri
     assert is_exact(recording)
     uncut = replay(recording, "max_split_size_mb:21").devices[0].stats
     assert uncut["reserved_bytes.all.current"] == 30 * MIB
-    told = Hints(empty_cache="never")
-    kept = replay(recording, "max_split_size_mb:21", hints=told).devices[0]
+    hints = Hints(empty_cache="never")
+    kept = replay(recording, "max_split_size_mb:21", hints=hints).devices[0]
     assert kept.stats["reserved_bytes.all.current"] == 90 * MIB
-    assert "no memory was given back by empty_cache: as told" in kept.notes
+    assert "no memory was released by empty_cache: as specified" in kept.notes
 
 
-def test_a_call_between_the_halves_of_a_free(written: Written) -> None:
-    """The block waits for a stream, and the call waits for that."""
+def test_call_between_the_entries_of_a_free_waits_for_it(written: Written) -> None:
+    """The free waits for a stream, and the call waits for the free."""
     program = Noted()
     block = program.gpu.malloc(30 * MIB)
     program.gpu.record_stream(block or 0, 1)
@@ -94,7 +97,7 @@ def test_a_call_between_the_halves_of_a_free(written: Written) -> None:
 
 
 def collecting() -> Noted:
-    """60 % of 50 MiB are too little for what is cached when the last request comes."""
+    """Run a program that collects garbage at its last request: 60 % of its 50 MiB are cached."""
     program = Noted("100MiB", "garbage_collection_threshold:0.6")
     program("set_per_process_memory_fraction", 0.5)
     blocks = [program.gpu.malloc(size * MIB) for size in (10, 11, 12)]
@@ -104,7 +107,7 @@ def collecting() -> Noted:
     return program
 
 
-def test_a_recorded_fraction_is_in_force_from_the_start(written: Written) -> None:
+def test_recorded_fraction_is_in_force_from_the_start(written: Written) -> None:
     recording = written(collecting().snapshot())
     (run,) = replay(recording).devices
     assert run.fidelity is not None
@@ -117,10 +120,10 @@ def test_a_recorded_fraction_is_in_force_from_the_start(written: Written) -> Non
 
 
 @pytest.mark.parametrize("is_at_start", [True, False])
-def test_a_call_lifts_the_limit_of_the_recorded_options(
+def test_call_replaces_the_limit_of_the_recorded_options(
     is_at_start: bool, written: Written
 ) -> None:
-    """As it did where the program ran; the limit of another setting it does not (seed 206)."""
+    """It does not replace the limit of another setting (seed 206)."""
     program = Noted("100MiB", "per_process_memory_fraction:0.5")
     if not is_at_start:
         program.gpu.malloc(40 * MIB)
@@ -132,8 +135,8 @@ def test_a_call_lifts_the_limit_of_the_recorded_options(
     assert limited.stats["num_ooms"] == 1
 
 
-def test_without_a_recorded_fraction_no_garbage_was_collected(written: Written) -> None:
-    """The device was full: a limit that would do as well would have been recorded."""
+def test_without_a_marked_fraction_no_limit_is_inferred(written: Written) -> None:
+    """The device was full. A limit would explain the releases too, but it would be marked."""
     program = Noted("100MiB", "max_split_size_mb:25,garbage_collection_threshold:0.8")
     blocks = [program.gpu.malloc(size, 4096) for size in (8 * MIB, MIB // 2)]
     for block in blocks:
@@ -152,17 +155,17 @@ def test_without_a_recorded_fraction_no_garbage_was_collected(written: Written) 
     assert run.fidelity.is_exact
 
 
-def test_a_told_fraction_is_as_good_as_a_recorded_one(written: Written) -> None:
+def test_fraction_from_a_hint_equals_a_recorded_one(written: Written) -> None:
     recording = written(collecting().snapshot(is_noted=False))
     hints = Hints(memory_fraction=0.5)
     (run,) = replay(recording, device_memory="100MiB", hints=hints).devices
     assert run.fidelity is not None
     assert run.fidelity.is_exact
-    assert "a call of set_per_process_memory_fraction: as told" in run.notes
+    assert "a call of set_per_process_memory_fraction: as specified" in run.notes
 
 
 def changing() -> Noted:
-    """Large blocks are cut at first and no more later."""
+    """Run a program that splits large blocks only before a change of settings."""
     program = Noted()
     program.gpu.free(program.gpu.malloc(60 * MIB))
     program.gpu.free(program.gpu.malloc(30 * MIB))
@@ -171,18 +174,18 @@ def changing() -> Noted:
     return program
 
 
-def test_settings_change_where_they_changed(written: Written) -> None:
+def test_settings_change_at_their_mark(written: Written) -> None:
     program = changing()
     assert is_exact(written(program.snapshot()))
-    # The snapshot alone names the last settings only, under which nothing was ever cut.
+    # A snapshot names only the last settings, which never split these blocks.
     plain = written(program.snapshot(is_noted=False))
     (at,) = (int(str(mark["entry"])) for mark in program.marks)
     assert is_exact(plain, Hints(settings=((0, ""), (at, "max_split_size_mb:21"))))
     assert not is_exact(plain, Hints(settings=((0, ""),)))
 
 
-def test_a_search_knows_that_settings_change(written: Written) -> None:
-    """Every setting is tried: whatever two have in common, the program may change it."""
+def test_search_replays_every_setting_if_the_program_changes_settings(written: Written) -> None:
+    """Settings that are otherwise equivalent may differ after the change."""
     recording = written(changing().snapshot())
     (prepared,) = prepare(recording)
     assert prepared.plan.changes == ("max_split_size_mb:21",)
@@ -193,7 +196,7 @@ def test_a_search_knows_that_settings_change(written: Written) -> None:
     assert not device.device_run.fidelity.is_exact
 
 
-def test_a_deleted_pool_takes_its_own_memory_alone(written: Written) -> None:
+def test_deleted_pool_releases_only_its_memory(written: Written) -> None:
     program = Noted()
     cached, pool = program.gpu.malloc(40 * MIB), (0, 1)
     program.gpu.free(cached)
@@ -220,10 +223,9 @@ def test_a_deleted_pool_takes_its_own_memory_alone(written: Written) -> None:
         ("", "500MiB", ("max_split_size_mb:22", "garbage_collection_threshold:0.5")),
     ],
 )
-def test_nothing_is_left_to_guess(
+def test_random_programs_with_marked_calls_replay_exactly(
     written: Written, conf: str, memory: str, changes: tuple[str, ...]
 ) -> None:
-    """Random programs with every call noted come out whole."""
     for seed in range(3):
         draw = random.Random(seed)
         program, live = Noted(memory, conf), [0]
@@ -252,7 +254,7 @@ def test_nothing_is_left_to_guess(
         ({"settings": ((1, "no_such:1"),)}, "no_such"),
     ],
 )
-def test_what_cannot_have_been(written: Written, hints: dict[str, Any], sentence: str) -> None:
+def test_invalid_hints_are_refused(written: Written, hints: dict[str, Any], sentence: str) -> None:
     recording = written(collecting().snapshot())
     with pytest.raises(ConfigError, match=sentence):
         replay(recording, hints=Hints(**hints))

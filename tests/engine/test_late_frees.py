@@ -1,4 +1,4 @@
-"""Frees that complete because a full device waited for them, and whose address comes back."""
+"""Frees that complete because a full device waits for them, and whose address is reused."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ Written = Callable[[Any], Recording]
 
 @pytest.fixture
 def recording(written: Written) -> Recording:
-    """60 MiB wait for a stream when 50 MiB are asked for, on a device of 100: the retry waits,
-    gives the segment back, and the driver hands its address out again."""
+    """Record a retry that waits for a pending free of 60 MiB.
+
+    50 MiB are requested on a device of 100 MiB. The retry releases the segment, and the driver
+    reuses its address.
+    """
     gpu = CachingAllocator("100MiB", record_history=True, address_policy="firstfit")
     first, other = gpu.malloc(60 * MIB), gpu.malloc(100)
     gpu.record_stream(first or 0, 1)
@@ -32,7 +35,7 @@ def recording(written: Written) -> Recording:
     return written(gpu.snapshot())
 
 
-def test_the_run_as_it_was(recording: Recording) -> None:
+def test_replay_is_exact(recording: Recording) -> None:
     run = replay(recording).devices[0]
     assert run.fidelity is not None
     assert run.fidelity.addresses_matched == run.fidelity.allocations == 5
@@ -40,7 +43,7 @@ def test_the_run_as_it_was(recording: Recording) -> None:
 
 
 @pytest.mark.parametrize("memory", [None, 200 * MIB, 100 * MIB])
-def test_the_block_that_took_the_address_is_freed_by_its_own_free(
+def test_free_refers_to_the_latest_block_at_its_address(
     memory: int | None, recording: Recording
 ) -> None:
     drive = prepare(recording, 0)[0].drive(Setting(""), memory)

@@ -1,4 +1,4 @@
-"""What a recording leaves open: a what-if tells what it may come to by it."""
+"""Range of a what-if, because the recording does not show everything."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from allocsim import CachingAllocator, Hints, replay
-from allocsim.engine import Prepared, Setting, StepKind, left_open, open_range, prepare
-from allocsim.engine.left_open import peaks_left_open, with_calls
+from allocsim.engine import Prepared, Setting, StepKind, open_plans, prepare, uncertainty
+from allocsim.engine.open_plans import with_calls
 from allocsim.engine.plan import Plan
+from allocsim.engine.uncertainty import peaks_left_open
 from allocsim.trace import Mark, MarkKind, Provenance, Recording
 from allocsim.units import GIB, MIB, format_size
 
@@ -23,9 +24,10 @@ UNCUT = "max_split_size_mb:32"
 
 
 def two_calls(gpu: CachingAllocator) -> None:
-    """The first call gives nothing back: the 60 MiB are cut and a piece of them is in use.
+    """The first call releases nothing, because a part of the split 60 MiB block is in use.
 
-    Uncut, under max_split_size_mb:32, they would go back, and the next request take their place.
+    Under max_split_size_mb:32 the block is not split and would be released, and the next request
+    would use its room.
     """
     gpu.free(gpu.malloc(60 * MIB))
     held = gpu.malloc(30 * MIB)
@@ -43,7 +45,7 @@ def peak_of(program: Program, conf: str) -> int:
     return gpu.memory_stats()["reserved_bytes.all.peak"]
 
 
-def test_the_range_of_a_what_if_holds_the_run_with_calls_that_left_no_entry(
+def test_range_includes_the_run_with_calls_that_left_no_entry(
     recorded: Recorded,
 ) -> None:
     recording = recorded(two_calls)
@@ -52,12 +54,12 @@ def test_the_range_of_a_what_if_holds_the_run_with_calls_that_left_no_entry(
     low, high = run.peak_range
     assert low <= peak_of(two_calls, UNCUT) <= high
     assert low < run.peak_reserved_bytes
-    assert any("calls of empty_cache that gave nothing back leave no entry" in n for n in run.notes)
+    assert any("calls of empty_cache that release nothing leave no entry" in n for n in run.notes)
 
 
-@pytest.mark.parametrize("ask", ["notes", "peak_range", "peaks_left_open", "pickle"])
-def test_a_what_if_is_driven_once_until_somebody_asks_for_its_range(
-    recorded: Recorded, monkeypatch: pytest.MonkeyPatch, ask: str
+@pytest.mark.parametrize("name", ["notes", "peak_range", "peaks_left_open", "pickle"])
+def test_range_is_computed_on_first_use(
+    recorded: Recorded, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     ranges: list[Setting] = []
 
@@ -65,26 +67,26 @@ def test_a_what_if_is_driven_once_until_somebody_asks_for_its_range(
         ranges.append(setting)
         return peaks_left_open(prepared, setting, memory)
 
-    monkeypatch.setattr(open_range, "peaks_left_open", counted)
+    monkeypatch.setattr(uncertainty, "peaks_left_open", counted)
     (run,) = replay(recorded(two_calls), UNCUT).devices
     assert run.peak_reserved_bytes and run.headline() and run.timeline is not None
     assert not ranges
-    found = pickle.loads(pickle.dumps(run)) if ask == "pickle" else run
-    asked = getattr(found, "notes" if ask == "pickle" else ask)
-    assert asked == getattr(run, "notes" if ask == "pickle" else ask)
+    found = pickle.loads(pickle.dumps(run)) if name == "pickle" else run
+    read = "notes" if name == "pickle" else name
+    assert getattr(found, read) == getattr(run, read)
     assert run.peaks_left_open is not None
     assert found.peaks_left_open == run.peaks_left_open
     assert ranges == [Setting(UNCUT)]
 
 
-def test_as_recorded_nothing_is_open(recorded: Recorded) -> None:
+def test_replay_as_recorded_has_no_range(recorded: Recorded) -> None:
     (run,) = replay(recorded(two_calls)).devices
     assert run.peaks_left_open is None
     assert run.peak_range == (run.peak_reserved_bytes, run.peak_reserved_bytes)
 
 
-def test_a_program_that_shows_no_call_is_taken_to_make_none(recorded: Recorded) -> None:
-    """Wherever whole segments are cached a call would have shown: nearly always."""
+def test_program_without_visible_calls_is_assumed_to_make_none(recorded: Recorded) -> None:
+    """Whole segments are cached nearly always, so a call would have left an entry."""
 
     def careful(gpu: CachingAllocator) -> None:
         gpu.malloc(512)
@@ -103,30 +105,30 @@ def test_a_program_that_shows_no_call_is_taken_to_make_none(recorded: Recorded) 
 
 
 def peak_with_calls(prepared: Prepared, places: Sequence[int]) -> int:
-    """The peak of a what-if whose program calls empty_cache after these steps as well."""
+    """Return the peak of a what-if with additional calls of empty_cache after these steps."""
     plan = with_calls(prepared.free_plan, places)
     drive = prepared.drive(Setting(UNCUT), None, plan=plan)
     return drive.allocator.memory_stats()["reserved_bytes.all.peak"]
 
 
 def hidden_call(gpu: CachingAllocator) -> None:
-    """The one call gives nothing back, and hardly any would: nearly all is always in use."""
+    """The only call releases nothing, and nearly any other call would not either."""
     gpu.free(gpu.malloc(60 * MIB))
     gpu.malloc(30 * MIB)
     gpu.empty_cache()
     gpu.malloc(80 * MIB)
 
 
-def test_calls_that_show_leave_a_choice_even_where_it_changes_nothing(recorded: Recorded) -> None:
+def test_visible_calls_give_a_range_even_if_it_is_one_value(recorded: Recorded) -> None:
     (run,) = replay(recorded(two_calls), "roundup_power2_divisions:4").devices
     assert run.peaks_left_open == (run.peak_reserved_bytes, run.peak_reserved_bytes)
     assert f"the peak reserved stays {format_size(run.peak_reserved_bytes)}" in run.notes[-1]
 
 
 def cycles(gpu: CachingAllocator) -> None:
-    """Twenty times five moments at which a call would show, the fifth of which makes one.
+    """Per cycle, a call would be visible at five moments, and is made at the last.
 
-    Five before and the one after it would show none.
+    At the five moments before and the one after, a call would leave no entry.
     """
     for _ in range(20):
         large = gpu.malloc(30 * MIB)
@@ -142,25 +144,25 @@ def n_calls(plan: Plan) -> int:
     return int(np.count_nonzero(plan.steps.kind == StepKind.EMPTY_CACHE))
 
 
-def test_calls_are_drawn_as_often_as_those_that_show(recorded: Recorded) -> None:
-    """One in five: of 120 quiet moments 24, besides the 20 that show."""
+def test_random_calls_are_as_frequent_as_visible_ones(recorded: Recorded) -> None:
+    """One in five: 24 at the 120 quiet moments, in addition to the 20 visible ones."""
     (prepared,) = prepare(recorded(cycles))
     everywhere, *drawn = prepared.open_plans
     assert (n_calls(prepared.free_plan), n_calls(everywhere)) == (20, 20 + 120)
     assert mean(map(n_calls, drawn)) == pytest.approx(20 + 24, abs=2)
 
 
-def test_the_longer_a_plan_the_fewer_are_drawn(
+def test_longer_plans_get_fewer_random_plans(
     recorded: Recorded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recording = recorded(cycles)
     for steps, n_drawn in ((10**9, 64), (3000, 13), (100, 4)):
-        monkeypatch.setattr(left_open, "STEPS", steps)
+        monkeypatch.setattr(open_plans, "STEPS", steps)
         assert len(prepare(replace(recording))[0].open_plans) == 1 + n_drawn
 
 
 @pytest.mark.parametrize("program", [cycles, hidden_call])
-def test_whoever_asks_twice_is_told_the_same(program: Program, recorded: Recorded) -> None:
+def test_random_plans_are_deterministic(program: Program, recorded: Recorded) -> None:
     recording = recorded(program)
     first, again = (
         [plan.steps.kind.tolist() for plan in prepare(replace(recording))[0].open_plans]
@@ -170,7 +172,7 @@ def test_whoever_asks_twice_is_told_the_same(program: Program, recorded: Recorde
 
 
 def collecting(gpu: CachingAllocator) -> None:
-    """Garbage is collected above 512 MiB, of which only releases tell; then there is a call."""
+    """Collect garbage above 512 MiB, which only releases show, and then call empty_cache."""
     gpu.set_per_process_memory_fraction(0.5)
     for size in range(20, 120, 2):
         gpu.free(gpu.malloc(size * MIB))
@@ -178,7 +180,7 @@ def collecting(gpu: CachingAllocator) -> None:
     gpu.empty_cache()
 
 
-def test_a_limit_of_a_range_is_tried_at_both_ends_and_calls_as_none_too(recorded: Recorded) -> None:
+def test_open_plans_include_both_ends_of_the_limit_and_no_calls(recorded: Recorded) -> None:
     recording = recorded(collecting, "1GiB", "garbage_collection_threshold:0.5")
     prepared = prepare(recording)[0].on(GIB)
     plan = prepared.free_plan
@@ -191,8 +193,8 @@ def test_a_limit_of_a_range_is_tried_at_both_ends_and_calls_as_none_too(recorded
     assert everywhere.limit == plan.limit
 
 
-def test_a_moment_is_quiet_under_the_limit_that_was_found(recorded: Recorded) -> None:
-    """What was collected is cached no more."""
+def test_quiet_moments_use_the_inferred_limit(recorded: Recorded) -> None:
+    """Collected garbage is not cached any more."""
     loud: list[bool] = []
 
     def program(gpu: CachingAllocator) -> None:
@@ -209,20 +211,20 @@ def test_a_moment_is_quiet_under_the_limit_that_was_found(recorded: Recorded) ->
     assert list(prepared.quiet.after) == [at for at, is_loud in enumerate(loud) if not is_loud]
 
 
-def test_that_no_call_shows_says_little_where_hardly_any_would(recorded: Recorded) -> None:
+def test_program_that_could_hide_calls_gets_a_range(recorded: Recorded) -> None:
     (run,) = replay(recorded(hidden_call), UNCUT).devices
     assert run.peak_range == (peak_of(hidden_call, UNCUT), (60 + 30 + 80) * MIB)
     assert run.peak_reserved_bytes == (60 + 30 + 80) * MIB
-    assert any("no call of empty_cache shows, but at 75% of all moments" in n for n in run.notes)
+    assert any("shows no call of empty_cache, but at 75% of all moments" in n for n in run.notes)
 
 
-def test_what_calls_would_not_change_is_not_told(recorded: Recorded) -> None:
+def test_no_range_if_calls_would_not_change_the_peak(recorded: Recorded) -> None:
     (run,) = replay(recorded(hidden_call), "roundup_power2_divisions:4").devices
     assert run.peaks_left_open is None
     assert not any("empty_cache" in note for note in run.notes)
 
 
-def test_a_program_that_is_known_to_make_no_call_hides_none(recorded: Recorded) -> None:
+def test_no_range_if_calls_are_excluded(recorded: Recorded) -> None:
     recording = recorded(hidden_call)
     (run,) = replay(recording, UNCUT, hints=Hints(empty_cache="never")).devices
     assert run.peaks_left_open is None
@@ -232,7 +234,7 @@ def test_a_program_that_is_known_to_make_no_call_hides_none(recorded: Recorded) 
     assert peaks_left_open(noted, Setting(UNCUT), None) is None
 
 
-def test_calls_that_are_marked_are_all_there_are(recorded: Recorded) -> None:
+def test_no_range_if_calls_are_marked(recorded: Recorded) -> None:
     (prepared,) = prepare(recorded(two_calls))
     marked = replace(prepared, marks=(Mark(3, MarkKind.EMPTY_CACHE),))
     assert peaks_left_open(prepared, Setting(UNCUT), None) is not None

@@ -1,4 +1,4 @@
-"""Recordings that begin in the middle of a run whose segments were expandable."""
+"""Recordings with expandable segments that start mid-run."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ OOM = Path(__file__).parents[2] / "traces" / "gpt2-expandable-oom-torch2.15.pick
 
 @pytest.fixture
 def recording(written: Written) -> Recording:
-    """Seven entries: two blocks of three were there, and every one is freed."""
+    """Record seven entries: two of three blocks are older, and all are freed."""
     gpu = CachingAllocator("1GiB", "expandable_segments:True", record_history=True)
     first, second, third = (gpu.malloc(20 * MIB) for _ in range(3))
     gpu.free(second)
-    gpu.take_history()  # what the ring buffer lost
+    gpu.take_history()  # overwritten in the ring buffer
     fourth = gpu.malloc(20 * MIB)
     for block in (first, fourth, third):
         gpu.free(block)
@@ -35,7 +35,7 @@ def recording(written: Written) -> Recording:
 
 @pytest.mark.parametrize("conf", [None, "", "expandable_segments:True", "max_split_size_mb:32"])
 @pytest.mark.parametrize("memory", [None, "1GiB", "100MiB"])
-def test_what_comes_lies_beside_what_was_there(
+def test_replay_frees_old_and_new_blocks(
     conf: str | None, memory: str | None, recording: Recording
 ) -> None:
     run = replay(recording, conf, device_memory=memory, check_every=1).devices[0]
@@ -43,7 +43,7 @@ def test_what_comes_lies_beside_what_was_there(
     assert run.stats["allocated_bytes.all.current"] == 0
 
 
-def test_a_search_comes_through(recording: Recording) -> None:
+def test_drive_under_other_settings_frees_all_blocks(recording: Recording) -> None:
     prepared = prepare(recording, 0)[0]
     for conf in ("", "expandable_segments:True", "roundup_power2_divisions:4"):
         drive = prepared.drive(Setting(conf), 1 << 30)
@@ -53,7 +53,7 @@ def test_a_search_comes_through(recording: Recording) -> None:
 
 @pytest.mark.parametrize("conf", [None, "", "max_split_size_mb:64"])
 @pytest.mark.parametrize("entries", [200, 3_000, pytest.param(12_000, marks=pytest.mark.slow)])
-def test_a_run_cut_anywhere(conf: str | None, entries: int) -> None:
+def test_replay_of_a_run_cut_anywhere(conf: str | None, entries: int) -> None:
     recording = load(OOM)
     trace = recording.device(0)
     part = changed(recording, devices=(trimmed(trace, len(trace) - entries, len(trace)),))

@@ -1,4 +1,4 @@
-"""An observer sees the live allocator where it matters, under the recording's own addresses."""
+"""Events that an observer receives during a replay."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Recorded = Callable[..., Recording]
 
 
 class Notes(Observer):
-    """Writes down what it is shown."""
+    """Observer that stores what it receives."""
 
     def __init__(self) -> None:
         self.grown: list[tuple[int, int]] = []
@@ -35,14 +35,14 @@ def three(gpu: CachingAllocator) -> None:
     gpu.malloc(50 * MIB)
 
 
-def test_growth_is_seen_once_for_each_segment(recorded: Recorded) -> None:
+def test_grew_is_called_once_for_each_segment(recorded: Recorded) -> None:
     notes = Notes()
     replay(recorded(three), observers=(notes,))
-    # Each alloc stands behind its segment_alloc; the free is two entries.
+    # Each alloc follows its segment_alloc; the free has two entries.
     assert notes.grown == [(1, 30 * MIB), (3, 50 * MIB), (7, 100 * MIB)]
 
 
-def test_an_error_is_seen_with_its_figures_and_the_blocks_of_the_recording(
+def test_out_of_memory_receives_figures_and_blocks(
     recorded: Recorded,
 ) -> None:
     notes = Notes()
@@ -55,14 +55,14 @@ def test_an_error_is_seen_with_its_figures_and_the_blocks_of_the_recording(
     assert sizes == {0: 30 * MIB}
 
 
-def test_a_limit_is_among_the_figures(recorded: Recorded) -> None:
+def test_out_of_memory_receives_the_limit(recorded: Recorded) -> None:
     conf = "per_process_memory_fraction:0.5"
     (oom,) = replay(recorded(three), conf, device_memory="100MiB").devices[0].ooms
     assert oom.limit_bytes == 50 * MIB
     assert oom.free_bytes == 70 * MIB
 
 
-def test_a_recorded_error_that_is_answered_counts_as_growth(recorded: Recorded) -> None:
+def test_recorded_error_that_succeeds_counts_as_growth(recorded: Recorded) -> None:
     def program(gpu: CachingAllocator) -> None:
         gpu.malloc(30 * MIB)
         try:
@@ -76,7 +76,7 @@ def test_a_recorded_error_that_is_answered_counts_as_growth(recorded: Recorded) 
     assert notes.failed == []
 
 
-def test_what_completed_before_an_error_did_not_help_it(recorded: Recorded) -> None:
+def test_free_that_completes_before_an_error_does_not_serve_it(recorded: Recorded) -> None:
     # The free completes while the request fails, and the pool is not searched again: the replay
     # must not hand out the block that the recording says came too late.
     def program(gpu: CachingAllocator) -> None:

@@ -1,4 +1,4 @@
-"""The proof by rows says what the proof by entries says, of sound and of damaged recordings."""
+"""Comparisons by rows and by entries agree, for sound and damaged recordings."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KINDS: dict[str, Callable[[], Recording]] = {
 
 
 class Keeps(Observer):
-    """Wants the history, so that the check is told entries."""
+    """Observer that keeps the history, so that the check receives entries."""
 
     keeps_history = True
 
@@ -37,15 +37,18 @@ class Keeps(Observer):
 def verdict(
     prepared: Prepared, check: FidelityCheck, plan: Plan, *observers: Observer
 ) -> tuple[Fidelity, bool]:
-    """What `plan` comes to, told to `check`, and whether that was by rows."""
+    """Run `plan` with `check`, and return the result and whether rows were compared."""
     drive, _, _ = drive_as_recorded(prepared, prepared.recorded, None, observers=observers)
     drive.fidelity, drive.plan = check, plan
     drive.run()
     return check.result(drive.allocator), drive.keeps_rows
 
 
-def both(prepared: Prepared, trace: Trace, plan: Plan) -> Fidelity:
-    """The verdict on `trace`, which all ways give: entries, rows, and rows that are expected."""
+def compared(prepared: Prepared, trace: Trace, plan: Plan) -> Fidelity:
+    """Return the result for `trace`, after checking that all ways to compare agree.
+
+    These are by entries, by rows, and by rows with expected entries.
+    """
     by_rows, is_by_rows = verdict(prepared, FidelityCheck(trace), plan)
     by_entries, is_not = verdict(prepared, FidelityCheck(trace), plan, Keeps())
     expected = Expected.of(Compared.of(trace), plan.steps)
@@ -57,7 +60,7 @@ def both(prepared: Prepared, trace: Trace, plan: Plan) -> Fidelity:
 
 
 def damaged(trace: Trace, rng: random.Random) -> Trace:
-    """`trace` with one number of an entry changed, or with an entry or its end missing or twice."""
+    """Return `trace` with a change: a number, an entry missing or twice, cut or extended."""
     at = rng.randrange(len(trace))
     columns = {name: column.copy() for name, column in trace.columns().items()}
     numbers = ("addr", "size", "stream", "action")
@@ -78,18 +81,18 @@ def damaged(trace: Trace, rng: random.Random) -> Trace:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_sound_recording_is_proved_and_a_damaged_one_refuted_alike(kind: str) -> None:
+def test_comparisons_agree_on_sound_and_damaged_recordings(kind: str) -> None:
     (prepared,) = prepare(KINDS[kind]())
     trace, plan = prepared.trace, prepared.plan
-    assert both(prepared, trace, plan).is_exact
+    assert compared(prepared, trace, plan).is_exact
     rng = random.Random(5)
     for _ in range(24):
-        found = both(prepared, damaged(trace, rng), plan)
+        found = compared(prepared, damaged(trace, rng), plan)
         assert found.first_mismatch is not None
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_of_a_sound_recording_no_entry_is_made_to_be_compared(
+def test_sound_recording_is_compared_without_creating_entries(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (prepared,) = prepare(KINDS[kind]())
@@ -102,8 +105,8 @@ def test_of_a_sound_recording_no_entry_is_made_to_be_compared(
     assert found.is_exact
 
 
-def test_a_block_elsewhere_is_seen_where_it_is_asked_for() -> None:
-    """The recording names it alike in all of its entries; the replay places it elsewhere."""
+def test_moved_block_is_found_at_its_request() -> None:
+    """All entries of the recording use the moved address; the replay places the block elsewhere."""
     (prepared,) = prepare(KINDS["training"]())
     trace, steps = prepared.trace, prepared.plan.steps
     at = int(np.flatnonzero(trace.action == Action.ALLOC)[900])
@@ -111,12 +114,12 @@ def test_a_block_elsewhere_is_seen_where_it_is_asked_for() -> None:
     moved, named = trace.addr.copy(), steps.addr.copy()
     moved[trace.addr == trace.addr[at]] = named[steps.addr == trace.addr[at]] = other
     plan = replace(prepared.plan, steps=replace(steps, addr=named))
-    found = both(prepared, replace(trace, addr=moved), plan)
+    found = compared(prepared, replace(trace, addr=moved), plan)
     assert found.first_mismatch is not None
     assert f"{other:#x}" in found.first_mismatch.expected
 
 
-def test_an_entry_between_plain_steps_that_no_step_leaves_is_seen_there() -> None:
+def test_additional_entry_between_plain_steps_is_found() -> None:
     (prepared,) = prepare(KINDS["training"]())
     trace, steps = prepared.trace, prepared.plan.steps
     at = int(np.flatnonzero(trace.action == Action.ALLOC)[900])
@@ -124,13 +127,13 @@ def test_an_entry_between_plain_steps_that_no_step_leaves_is_seen_there() -> Non
     columns["action"][at] = Action.SEGMENT_FREE
     later = steps.entry + (steps.entry >= at)
     plan = replace(prepared.plan, steps=replace(steps, entry=later))
-    found = both(prepared, replace(trace, **columns), plan)  # type: ignore[arg-type]
+    found = compared(prepared, replace(trace, **columns), plan)  # type: ignore[arg-type]
     assert found.entries_matched == at
     assert found.first_mismatch is not None
     assert "segment_free" in found.first_mismatch.expected
 
 
-def test_a_recording_that_ends_within_a_step_ends_there(
+def test_recording_that_ends_within_a_step_is_compared_to_its_end(
     recorded: Callable[..., Recording],
 ) -> None:
     def program(a: CachingAllocator) -> None:
@@ -140,12 +143,12 @@ def test_a_recording_that_ends_within_a_step_ends_there(
     (prepared,) = prepare(recorded(program))
     trace = prepared.trace
     cut = {name: column[:-1] for name, column in trace.columns().items()}
-    found = both(prepared, replace(trace, **cut), prepared.plan)  # type: ignore[arg-type]
+    found = compared(prepared, replace(trace, **cut), prepared.plan)  # type: ignore[arg-type]
     assert found.entries_matched == len(trace) - 1
 
 
-def free_as(plan: Plan, change: str) -> Plan:
-    """`plan` with a free in its middle that is not what was asked for."""
+def with_other_free(plan: Plan, change: str) -> Plan:
+    """Return `plan` with one free changed."""
     steps = plan.steps
     frees = np.flatnonzero(np.isin(steps.kind, (StepKind.FREE, StepKind.FREE_REQUEST)))
     column = getattr(steps, change).copy()
@@ -154,18 +157,20 @@ def free_as(plan: Plan, change: str) -> Plan:
 
 
 @pytest.mark.parametrize("change", ["addr", "size", "stream"])
-def test_a_free_that_names_another_request_leaves_the_entries_of_its_block(change: str) -> None:
-    """Of another size or stream: those that were asked for.  Of no block: none at all."""
+def test_changed_free_leaves_the_entries_of_its_block(change: str) -> None:
+    """With another size or stream, the entries are the same. Without a block, there are none."""
     (prepared,) = prepare(streams(steps=20))
-    found = both(prepared, prepared.trace, free_as(prepared.plan, change))
+    found = compared(prepared, prepared.trace, with_other_free(prepared.plan, change))
     assert found.is_exact is (change != "addr")
 
 
-def test_a_failed_request_that_succeeds_answers_no_recorded_one(
+def test_recorded_error_that_succeeds_is_not_compared(
     recorded: Callable[..., Recording],
 ) -> None:
-    """The recorded device was fuller than the one that is driven: what the request got is given
-    back, and the requests after it are compared with their own entries."""
+    """The replayed device has more memory.
+
+    The block is freed, and later requests are compared with their own entries.
+    """
 
     def program(a: CachingAllocator) -> None:
         a.malloc(6 * MIB)
@@ -177,7 +182,7 @@ def test_a_failed_request_that_succeeds_answers_no_recorded_one(
     (prepared,) = prepare(recorded(program, "50MiB"))
     plan = replace(prepared.plan, capacity=200 * MIB)
     prepared.__dict__["plan"] = plan
-    found = both(prepared, prepared.trace, plan)
+    found = compared(prepared, prepared.trace, plan)
     assert found.first_mismatch is not None
     assert "oom" in found.first_mismatch.expected
     assert found.addresses_matched == found.allocations == 4

@@ -1,4 +1,4 @@
-"""What is found out about a recording is kept with it, and changes no answer."""
+"""Cached results of a recording, which do not change any result."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OTHER = "max_split_size_mb:64"
 
 
 def a_hole(a: CachingAllocator) -> None:
-    """A block freed between two that stay."""
+    """Free a block between two live ones."""
     a.malloc(12 * MIB)
     between = a.malloc(8 * MIB)
     a.malloc(4 * MIB)
@@ -31,7 +31,7 @@ def a_hole(a: CachingAllocator) -> None:
 
 @pytest.fixture
 def drives(monkeypatch: pytest.MonkeyPatch) -> list[Drive]:
-    """Every drive that is begun from here on."""
+    """Collect every drive that starts."""
     begun: list[Drive] = []
     run = Drive.run
 
@@ -43,21 +43,21 @@ def drives(monkeypatch: pytest.MonkeyPatch) -> list[Drive]:
     return begun
 
 
-def test_who_asks_for_setting_after_setting_has_the_recording_proved_once(
+def test_recording_is_proved_once_for_all_settings(
     drives: list[Drive],
 ) -> None:
     recording = load(TRACES / "gpt2-side-stream-torch2.15.pickle.gz")
     (first,) = replay(recording, OTHER).devices
-    assert len(drives) == 1  # the one asked for
+    assert len(drives) == 1  # the what-if
     assert first.parting is None
-    assert len(drives) == 2  # the replay as recorded
+    assert len(drives) == 2  # the baseline
     (second,) = replay(recording, "garbage_collection_threshold:0.8").devices
     assert second.parting is None and first.parting is None
     assert len(drives) == 3
 
 
-def test_a_what_if_that_is_sent_elsewhere_takes_its_proof_along(drives: list[Drive]) -> None:
-    """And not the recording, which is several times as long as the answer."""
+def test_pickled_what_if_contains_its_proof(drives: list[Drive]) -> None:
+    """It does not contain the recording, which is several times as large."""
     recording = load(TRACES / "gpt2-side-stream-torch2.15.pickle.gz")
     run, as_recorded = replay(recording, OTHER), replay(recording)
     sent = pickle.dumps(run)
@@ -68,10 +68,10 @@ def test_a_what_if_that_is_sent_elsewhere_takes_its_proof_along(drives: list[Dri
     assert not drives
 
 
-def test_what_a_recording_shows_of_calls_may_take_its_proof(
+def test_range_runs_the_proof_if_it_needs_quiet_moments(
     recorded: Recorded, drives: list[Drive]
 ) -> None:
-    """Of expandable segments a drive alone tells when a call would have shown; it proves too."""
+    """With expandable segments only a replay finds quiet moments, and the proof is that replay."""
     (run,) = replay(recorded(a_hole, conf="expandable_segments:True"), OTHER).devices
     assert len(drives) == 1
     assert run.notes
@@ -81,9 +81,7 @@ def test_what_a_recording_shows_of_calls_may_take_its_proof(
     assert not drives
 
 
-def test_a_replay_as_recorded_is_made_whenever_it_is_asked_for(
-    recorded: Recorded, drives: list[Drive]
-) -> None:
+def test_replay_as_recorded_always_runs(recorded: Recorded, drives: list[Drive]) -> None:
     recording = recorded(a_hole)
     for times in (1, 2, 3):
         fidelity = replay(recording).devices[0].fidelity
@@ -95,12 +93,12 @@ def test_a_replay_as_recorded_is_made_whenever_it_is_asked_for(
 @pytest.mark.parametrize(
     "name", ["gpt2-ragged-oom-torch2.15.pickle.gz", "gpt2-side-stream-torch2.15.pickle.gz"]
 )
-def test_the_second_call_answers_as_the_first(name: str, conf: str | None) -> None:
+def test_second_call_gives_the_result_of_the_first(name: str, conf: str | None) -> None:
     recording = load(TRACES / name)
     first, second = replay(recording, conf), replay(recording, conf)
-    afresh = replay(replace(recording), conf)
-    assert repr(first) == repr(second) == repr(afresh)
-    for run in (second, afresh):
+    uncached = replay(replace(recording), conf)
+    assert repr(first) == repr(second) == repr(uncached)
+    for run in (second, uncached):
         for device, before in zip(run.devices, first.devices, strict=True):
             assert device.stats == before.stats
             assert device.notes == before.notes
@@ -108,7 +106,7 @@ def test_the_second_call_answers_as_the_first(name: str, conf: str | None) -> No
             assert device.timeline.reserved.tolist() == before.timeline.reserved.tolist()
 
 
-def test_another_release_and_other_hints_are_found_out_anew(recorded: Recorded) -> None:
+def test_other_release_or_hints_are_prepared_again(recorded: Recorded) -> None:
     recording = recorded(a_hole)
     (own,) = prepare(recording)
     assert prepare(recording) == (own,)
@@ -119,13 +117,13 @@ def test_another_release_and_other_hints_are_found_out_anew(recorded: Recorded) 
 
 
 def full_once(a: CachingAllocator) -> None:
-    """A cached block, too good for what is asked for next, goes back when the device is full."""
+    """Fill the device, so that an oversize cached block is released."""
     a.free(a.malloc(60 * MIB))
     a.malloc(30 * MIB)
     a.malloc(24 * MIB)
 
 
-def test_what_the_program_did_is_read_under_the_release_that_wrote_it(recorded: Recorded) -> None:
+def test_plan_is_read_under_the_release_that_wrote_the_recording(recorded: Recorded) -> None:
     recording = recorded(full_once, "100MiB", "max_split_size_mb:50")
     (own,) = prepare(recording)
     (other,) = prepare(recording, torch_version="2.6")
@@ -137,7 +135,7 @@ def test_what_the_program_did_is_read_under_the_release_that_wrote_it(recorded: 
     assert here.plan.n_empty_cache == there.plan.n_empty_cache == 0
 
 
-def test_it_goes_with_the_recording(recorded: Recorded) -> None:
+def test_cache_is_dropped_with_the_recording(recorded: Recorded) -> None:
     recording = recorded(a_hole)
     kept = ref(prepare(recording)[0])
     gc.collect()

@@ -1,4 +1,4 @@
-"""The moments at which a call of empty_cache would have left no entry, told in two ways."""
+"""Moments at which a call of empty_cache would have left no entry, found in two ways."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from allocsim import CachingAllocator, Hints, load, replay
 from allocsim.engine import Prepared, parting_of, prepare
-from allocsim.engine.quiet import Quiet, is_told_by_entries
+from allocsim.engine.quiet import Quiet, entries_suffice
 from allocsim.errors import UndefinedBehaviorError
 from allocsim.trace import Action, Recording, trimmed
 from allocsim.units import MIB
@@ -25,15 +25,15 @@ Program = Callable[[CachingAllocator], None]
 QUIET = import_module("allocsim.engine.quiet")
 
 
-def looked_at(prepared: Prepared) -> Quiet:
-    """The moments as a drive along the recording finds them."""
+def by_drive(prepared: Prepared) -> Quiet:
+    """Return the moments as a drive finds them."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(QUIET, "is_told_by_entries", lambda _: False)
+        patch.setattr(QUIET, "entries_suffice", lambda *_: False)
         return replace(prepared).quiet
 
 
 def on_streams(seed: int) -> Program:
-    """Requests of small sizes or of all; what another stream uses waits for it when it is freed."""
+    """Return a program with random requests on two streams, and frees that wait for a stream."""
 
     def program(gpu: CachingAllocator) -> None:
         rng = random.Random(seed)
@@ -49,7 +49,7 @@ def on_streams(seed: int) -> Program:
                 held.append(gpu.malloc(rng.choice(sizes), rng.choice((0, 0, 0, 1))))
             if rng.random() < 0.02:
                 gpu.synchronize()
-            if rng.random() < 0.02:  # a lull, in which nothing or little is left
+            if rng.random() < 0.02:  # few or no blocks are left
                 n_kept = rng.randrange(2)
                 for ptr in held[n_kept:]:
                     gpu.free(ptr)
@@ -58,9 +58,9 @@ def on_streams(seed: int) -> Program:
     return program
 
 
-def test_entries_tell_what_a_drive_along_them_finds(recorded: Recorded) -> None:
-    """Of whole recordings, and of ones that begin in the middle."""
-    n_quiet = n_asked = 0
+def test_entries_and_drive_find_the_same_moments(recorded: Recorded) -> None:
+    """The recordings are complete or start mid-run."""
+    n_quiet = n_examined = 0
     for seed in range(12):
         recording = recorded(on_streams(seed))
         (trace,) = recording.devices
@@ -68,21 +68,21 @@ def test_entries_tell_what_a_drive_along_them_finds(recorded: Recorded) -> None:
         for first in (0, middle, middle + 1, middle + 2):
             cut = replace(recording, devices=(trimmed(trace, first, len(trace)),))
             (prepared,) = prepare(cut)
-            assert is_told_by_entries(prepared)
-            assert prepared.quiet == looked_at(prepared)
-            assert prepared.quiet.n_asked == len(prepared.free_plan.steps)
+            assert entries_suffice(prepared.trace, prepared.plan)
+            assert prepared.quiet == by_drive(prepared)
+            assert prepared.quiet.n_examined == len(prepared.free_plan.steps)
             n_quiet += len(prepared.quiet.after)
-            n_asked += prepared.quiet.n_asked
-    assert n_asked / 50 < n_quiet < n_asked / 2
+            n_examined += prepared.quiet.n_examined
+    assert n_examined / 50 < n_quiet < n_examined / 2
 
 
 @pytest.mark.parametrize("kind", ["streams", "fragments", "training"])
-def test_they_tell_it_of_whole_programs(kind: str) -> None:
+def test_entries_suffice_for_whole_programs(kind: str) -> None:
     (prepared,) = prepare(replace(KINDS[kind](), provenance=None))
-    assert is_told_by_entries(prepared)
-    assert prepared.quiet == looked_at(prepared)
+    assert entries_suffice(prepared.trace, prepared.plan)
+    assert prepared.quiet == by_drive(prepared)
     assert parting_of(prepared) is None
-    assert not prepared.looked  # no drive had to look
+    assert not prepared.quiet_of_proof  # no drive was needed
 
 
 def in_a_pool(gpu: CachingAllocator) -> None:
@@ -96,52 +96,52 @@ def in_a_pool(gpu: CachingAllocator) -> None:
     ("program", "conf"),
     [(in_a_pool, ""), (on_streams(1), "expandable_segments:True")],
 )
-def test_a_proof_looks_at_other_recordings_on_its_way(
+def test_proof_finds_the_moments_if_entries_do_not_suffice(
     program: Program, conf: str, recorded: Recorded
 ) -> None:
-    """Where a segment is a pool's or grows, the entries alone do not say."""
+    """With private pools or expandable segments the entries do not suffice."""
     recording = recorded(program, conf=conf)
     (proved,), (prepared,) = prepare(recording), prepare(replace(recording))
-    assert not is_told_by_entries(prepared)
+    assert not entries_suffice(prepared.trace, prepared.plan)
     alone = prepared.quiet
     assert parting_of(proved) is None
-    assert proved.looked == [alone]
-    assert proved.quiet is proved.looked[0]
+    assert proved.quiet_of_proof == [alone]
+    assert proved.quiet is proved.quiet_of_proof[0]
 
 
-def test_requests_alone_tell_of_no_segment(tmp_path: Path) -> None:
+def test_entries_do_not_suffice_for_requests_only(tmp_path: Path) -> None:
     rows = "action,id,size\nalloc,1,1000000\nalloc,2,30000000\nfree,1,\nalloc,3,5000000\nfree,2,\n"
     path = tmp_path / "requests.csv"
     path.write_text(rows)
     recording = load(path)
     (prepared,) = prepare(recording)
-    assert not is_told_by_entries(prepared)
-    assert prepared.quiet == Quiet(after=(0, 1), n_asked=5)
+    assert not entries_suffice(prepared.trace, prepared.plan)
+    assert prepared.quiet == Quiet(after=(0, 1), n_examined=5)
     assert replay(recording, "max_split_size_mb:32").devices[0].parting is None
 
 
 @pytest.mark.parametrize("moved", [-(1 << 30), 1 << 30])
-def test_a_block_that_came_and_went_outside_of_every_segment(
+def test_entries_do_not_suffice_for_a_block_outside_all_segments(
     moved: int, recorded: Recorded
 ) -> None:
-    """Nothing that contradicts itself, and nothing that tells what was cached."""
+    """The recording is consistent, but does not show what was cached."""
 
     def program(gpu: CachingAllocator) -> None:
         gpu.malloc(30 * MIB)
         gpu.free(gpu.malloc(2 * MIB))
 
     (prepared,) = prepare(recorded(program))
-    assert is_told_by_entries(prepared)
+    assert entries_suffice(prepared.trace, prepared.plan)
     trace = prepared.trace
     addr = trace.addr.astype(np.int64)
     addr[trace.size == 2 * MIB] += moved
     outside = replace(prepared, trace=replace(trace, addr=addr.astype(np.uint64)))
-    assert not is_told_by_entries(outside)
-    assert outside.quiet.n_asked == 3
+    assert not entries_suffice(outside.trace, outside.plan)
+    assert outside.quiet.n_examined == 3
 
 
-def test_entries_do_not_tell_it_of_memory_that_was_given_back(recorded: Recorded) -> None:
-    """Neither after the free nor after the call that gave it back."""
+def test_entries_do_not_suffice_after_a_release(recorded: Recorded) -> None:
+    """Neither the moment after the free nor that after the call is quiet."""
 
     def program(gpu: CachingAllocator) -> None:
         gpu.free(gpu.malloc(30 * MIB))
@@ -149,12 +149,12 @@ def test_entries_do_not_tell_it_of_memory_that_was_given_back(recorded: Recorded
         gpu.malloc(30 * MIB)
 
     (prepared,) = prepare(recorded(program))
-    assert not is_told_by_entries(prepared)
-    assert prepared.quiet == Quiet(after=(0, 3), n_asked=4)
+    assert not entries_suffice(prepared.trace, prepared.plan)
+    assert prepared.quiet == Quiet(after=(0, 3), n_examined=4)
 
 
-def test_of_a_long_recording_some_moments_are_asked(recorded: Recorded) -> None:
-    """The first half of this one is quiet; then a segment of the cut kind is cached whole."""
+def test_long_recording_is_sampled(recorded: Recorded) -> None:
+    """The first half is quiet; in the second half a whole segment is cached."""
     steps = 3000
 
     def halves(gpu: CachingAllocator) -> None:
@@ -168,14 +168,14 @@ def test_of_a_long_recording_some_moments_are_asked(recorded: Recorded) -> None:
     recording = recorded(halves)
     quiet = prepare(recording)[0].quiet
     assert quiet == prepare(recording)[0].quiet
-    assert quiet.n_asked < steps
+    assert quiet.n_examined < steps
     assert list(quiet.after) == sorted(set(quiet.after))
     assert quiet.after[-1] <= steps // 2
     assert quiet.share == pytest.approx(0.5, abs=0.03)
 
 
-def test_a_proof_that_fails_is_not_asked(recorded: Recorded) -> None:
-    """What parts from the recording may be elsewhere at any moment."""
+def test_failed_proof_gives_no_moments(recorded: Recorded) -> None:
+    """After a divergence the cache may differ."""
 
     def program(gpu: CachingAllocator) -> None:
         gpu.malloc(2 * MIB)
@@ -187,14 +187,14 @@ def test_a_proof_that_fails_is_not_asked(recorded: Recorded) -> None:
     (prepared,) = prepare(recording)
     damaged = replace(prepared, trace=replace(trace, size=size))
     assert parting_of(damaged) is not None
-    assert not damaged.looked
-    assert damaged.quiet.n_asked == 3
+    assert not damaged.quiet_of_proof
+    assert damaged.quiet.n_examined == 3
 
 
-def test_a_replay_that_pytorch_would_not_survive_is_looked_at_up_to_there(
+def test_moments_before_undefined_behaviour_are_used(
     written: Callable[[Any], Recording],
 ) -> None:
-    """Told that a limit was there from the start, on a card too small: a cut block is released."""
+    """A limit from the start, on a device too small, leads to the release of a split block."""
     gpu = CachingAllocator("200MiB", record_history=True)
     gpu.free(gpu.malloc(40 * MIB))
     gpu.malloc(8 * MIB)
@@ -202,28 +202,28 @@ def test_a_replay_that_pytorch_would_not_survive_is_looked_at_up_to_there(
     gpu.malloc(2 * MIB)
     gpu.free(gpu.malloc(62 * MIB))
     gpu.empty_cache()
-    told = Hints(settings=((0, "max_split_size_mb:25"),))
-    (prepared,) = prepare(written(gpu.snapshot()), hints=told)
+    hints = Hints(settings=((0, "max_split_size_mb:25"),))
+    (prepared,) = prepare(written(gpu.snapshot()), hints=hints)
     small = replace(prepared, assumed_memory=100 * MIB)
     assert not small.plan.is_whole
     with pytest.raises(UndefinedBehaviorError):
         small.drive(small.recorded, small.capacity)
-    assert small.quiet == Quiet(after=(0,), n_asked=3)
+    assert small.quiet == Quiet(after=(0,), n_examined=3)
 
 
 @pytest.mark.parametrize("conf", ["expandable_segments:True", ""])
-def test_a_moment_is_quiet_where_empty_cache_gives_nothing_back(conf: str) -> None:
-    """Whatever is cached: whole segments, or whole pages of mapped ones."""
+def test_moment_is_quiet_if_empty_cache_releases_nothing(conf: str) -> None:
+    """It could release whole segments or whole mapped pages."""
     gpu = CachingAllocator("16GiB", conf)
     names: list[Any] = [gpu.malloc(size) for size in (512, 30 * MIB, MIB, 70 * MIB)]
     for ptr in names:
-        assert not gives_back(gpu) or gpu.has_cached_memory
+        assert not releases(gpu) or gpu.has_cached_memory
         gpu.free(ptr)
         before = gpu.has_cached_memory
-        assert gives_back(gpu) == before
+        assert releases(gpu) == before
 
 
-def gives_back(gpu: CachingAllocator) -> bool:
+def releases(gpu: CachingAllocator) -> bool:
     reserved = gpu.reserved_bytes
     gpu.empty_cache()
     return gpu.reserved_bytes < reserved

@@ -1,4 +1,4 @@
-"""What a program did that its recording does not say: guessed, tested, withdrawn."""
+"""Inference of calls that left no entry: explanations are chosen, tested and changed."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ LAYERS = 28
 GPT2 = Path(__file__).parents[2] / "traces" / "gpt2-ragged-torch2.15.pickle.gz"
 
 
-def whole(recording: Recording, memory: int | str | None = None) -> DeviceRun:
-    """The replay, all of which must be as recorded."""
+def exact(recording: Recording, memory: int | str | None = None) -> DeviceRun:
+    """Replay a recording, and check that the replay is exact."""
     (run,) = replayed(recording, device_memory=memory).devices
     assert run.fidelity is not None
     assert run.fidelity.first_mismatch is None
@@ -71,24 +71,26 @@ def emptied_once(gpu: CachingAllocator) -> None:
 
 
 @pytest.mark.parametrize("policy", ["bump", "firstfit"])
-def test_empty_cache_before_the_same_request(policy: str, written: Written) -> None:
-    """The 40 MiB lay free, so that a request for 40 cannot have been refused."""
+def test_empty_cache_is_inferred_if_the_request_was_not_refused(
+    policy: str, written: Written
+) -> None:
+    """40 MiB were free, so a request for 40 MiB cannot have been refused."""
     recording = written(snapshot_of(emptied_once, "4GiB", address_policy=policy))
     for memory in (None, 4 * GIB):
-        run = whole(recording, memory)
+        run = exact(recording, memory)
         assert run.fidelity is not None
         assert run.fidelity.addresses_matched == 3
-    assert "a release of cached memory is taken for a call of empty_cache" in run.notes
+    assert "a release of cached memory is attributed to a call of empty_cache" in run.notes
     assert run.stats["num_alloc_retries"] == 0
 
 
-def test_empty_cache_on_a_device_whose_size_is_recorded(written: Written) -> None:
+def test_empty_cache_is_inferred_on_a_device_of_recorded_size(written: Written) -> None:
     snapshot = snapshot_of(emptied_once, "4GiB") | {"allocsim": {"device_memory": 4 * GIB}}
     assert plan_of(written(snapshot)).n_empty_cache == 1
 
 
-def test_a_device_that_is_told_had_room_where_garbage_is_collected_too(recorded: Recorded) -> None:
-    """Untold, the device was small, and refused a request that collected no garbage."""
+def test_given_device_size_excludes_a_refusal_with_garbage_collection(recorded: Recorded) -> None:
+    """Without the size, a small device is assumed that refused a request."""
 
     def program(gpu: CachingAllocator) -> None:
         small, large = gpu.malloc(512), gpu.malloc(18 * MIB)
@@ -98,14 +100,14 @@ def test_a_device_that_is_told_had_room_where_garbage_is_collected_too(recorded:
         gpu.malloc(3 * MIB)
 
     recording = recorded(program, memory="1GiB", conf="garbage_collection_threshold:0.6")
-    untold, told = plan_of(recording), plan_of(recording, 1 * GIB)
-    assert "ROOM" in kinds(untold)
+    unknown, given = plan_of(recording), plan_of(recording, 1 * GIB)
+    assert "ROOM" in kinds(unknown)
     assert {"DICTATE", "ROOM"}.isdisjoint(kinds(prepare(recording)[0].free_plan))
-    assert (told.n_empty_cache, "ROOM" in kinds(told)) == (1, False)
+    assert (given.n_empty_cache, "ROOM" in kinds(given)) == (1, False)
 
 
-def test_what_both_explain_is_said_to_be_open(recorded: Recorded) -> None:
-    """A larger request at the peak: a device of 70 to 118 MiB, or a call on any."""
+def test_note_says_that_both_causes_are_possible(recorded: Recorded) -> None:
+    """A larger request at the peak: a device of 70 to 118 MiB, or a call on any device."""
 
     def program(gpu: CachingAllocator) -> None:
         cached = gpu.malloc(40 * MIB)
@@ -114,20 +116,20 @@ def test_what_both_explain_is_said_to_be_open(recorded: Recorded) -> None:
         gpu.empty_cache()
         gpu.malloc(50 * MIB)
 
-    run = whole(recorded(program))
+    run = exact(recorded(program))
     text = " ".join(run.notes)
     assert "suggest 80.00 MiB to 118.00 MiB" in text
     assert (
-        "a release before a new segment is taken for requests that a full device refused; "
-        "calls of empty_cache explain it as well"
+        "a release before a new segment is attributed to a full device; "
+        "calls of empty_cache would explain it too"
     ) in run.notes
-    known = whole(recorded(program), 16 * GIB)
-    assert "explain it as well" not in " ".join(known.notes)
+    known = exact(recorded(program), 16 * GIB)
+    assert "explain it too" not in " ".join(known.notes)
     assert plan_of(recorded(program), 16 * GIB).n_empty_cache == 1
 
 
 def layers(first_sizes: Iterable[int], n_small: int) -> Program:
-    """Temporaries of 5.4 GiB a layer, all given back where most is held."""
+    """Return a program with temporaries of 5.4 GiB per layer, released at the peak."""
 
     def program(gpu: CachingAllocator) -> None:
         for first in first_sizes:
@@ -143,7 +145,7 @@ def layers(first_sizes: Iterable[int], n_small: int) -> Program:
 
 
 def with_stacks(snapshot: Any) -> Any:
-    """As recorded with Python stacks: what gives memory back was called by empty_cache."""
+    """Add Python stacks that name empty_cache to the releases."""
     stack = [
         {"filename": "torch/cuda/memory.py", "name": "empty_cache", "line": 222},
         {"filename": "layers.py", "name": "forward", "line": 7},
@@ -154,22 +156,22 @@ def with_stacks(snapshot: Any) -> Any:
     return snapshot
 
 
-def test_told_that_no_call_was_made_no_size_is_known_of_a_device_that_held_more(
+def test_no_device_size_is_inferred_if_calls_are_excluded_and_more_was_reserved(
     recorded: Recorded,
 ) -> None:
-    """Something must have refused 50 MiB beside 70, and 300 were held later."""
+    """50 MiB were refused with 70 MiB reserved, but 300 MiB were reserved later."""
 
     def program(gpu: CachingAllocator) -> None:
         emptied_once(gpu)
         gpu.malloc(230 * MIB)
 
     recording = recorded(program)
-    told = prepare(recording, hints=Hints(empty_cache="never"))[0].plan
-    assert (told.n_empty_cache, told.refused_below, told.n_either) == (0, None, 0)
+    plan = prepare(recording, hints=Hints(empty_cache="never"))[0].plan
+    assert (plan.n_empty_cache, plan.refused_below, plan.n_either) == (0, None, 0)
 
 
-def test_calls_would_have_given_back_more_than_a_full_device(recorded: Recorded) -> None:
-    """Under max_split_size a refused request takes one large block; a call had taken them all."""
+def test_release_of_one_oversize_block_is_a_refusal(recorded: Recorded) -> None:
+    """With max_split_size a refused request releases one oversize block; a call releases all."""
 
     def program(gpu: CachingAllocator) -> None:
         blocks = [gpu.malloc(size * MIB) for size in (40, 60)]
@@ -183,38 +185,38 @@ def test_calls_would_have_given_back_more_than_a_full_device(recorded: Recorded)
 
 
 @pytest.mark.parametrize("has_stacks", [False, True], ids=["", "stacks"])
-def test_empty_cache_at_the_peak_of_each_layer(has_stacks: bool, written: Written) -> None:
-    """28 layers of 104 requests, each asking for what the one before gave back."""
+def test_empty_cache_is_inferred_at_each_peak(has_stacks: bool, written: Written) -> None:
+    """Each of the 28 layers makes 104 requests, for what the one before released."""
     snapshot = snapshot_of(layers([32 * MIB] * LAYERS, 89), "80GiB")
     recording = written(with_stacks(snapshot) if has_stacks else snapshot)
     assert recording.devices[0].count(Action.SEGMENT_FREE) == 420
-    run = whole(recording)
+    run = exact(recording)
     assert run.fidelity is not None
     assert run.fidelity.addresses_matched == 2912
-    assert run.device_memory is None  # none is made up
+    assert run.device_memory is None  # none is inferred
     named = " (28 named by their Python stacks)" if has_stacks else ""
-    assert f"28 releases of cached memory are taken for empty_cache calls{named}" in run.notes
+    assert f"28 releases of cached memory are attributed to empty_cache calls{named}" in run.notes
 
 
 GROWING = [(400 + 2 * layer) * MIB for layer in range(LAYERS)]
-"""No layer's first request fits what the layer before had cached."""
+"""First request of each layer, larger than any block that the layer before cached."""
 
 
-def test_calls_and_a_full_device_that_look_alike(written: Written) -> None:
-    """Only a stack, or the size of the device, tells which it was."""
+def test_calls_that_look_like_a_full_device(written: Written) -> None:
+    """Only a stack or the device size shows the cause."""
     snapshot = snapshot_of(layers(GROWING, 1), "80GiB")
     recording = written(snapshot)
-    text = " ".join(whole(recording).notes)
-    assert "27 releases before a new segment are taken for requests that a full device" in text
-    assert "calls of empty_cache explain them as well" in text
-    assert whole(recording, 80 * GIB).stats["num_alloc_retries"] == 0
-    named = whole(written(with_stacks(snapshot)))
+    text = " ".join(exact(recording).notes)
+    assert "27 releases before a new segment are attributed to a full device" in text
+    assert "calls of empty_cache would explain them too" in text
+    assert exact(recording, 80 * GIB).stats["num_alloc_retries"] == 0
+    named = exact(written(with_stacks(snapshot)))
     assert named.device_memory is None
     assert "(28 named by their Python stacks)" in " ".join(named.notes)
 
 
-def test_a_device_that_was_full_each_time(written: Written) -> None:
-    """The same requests without a call, on a device that has no room for two layers."""
+def test_full_device_is_inferred_for_each_layer(written: Written) -> None:
+    """The requests are the same without calls, on a device without room for two layers."""
 
     def program(gpu: CachingAllocator) -> None:
         for first in GROWING:
@@ -224,7 +226,7 @@ def test_a_device_that_was_full_each_time(written: Written) -> None:
                 gpu.free(block)
 
     recording = written(snapshot_of(program, "5.9GiB"))
-    run = whole(recording, "5.9GiB")
+    run = exact(recording, "5.9GiB")
     assert run.stats["num_alloc_retries"] == LAYERS - 1
     assert plan_of(recording).is_whole
 
@@ -232,8 +234,8 @@ def test_a_device_that_was_full_each_time(written: Written) -> None:
 # -- MemPools ----------------------------------------------------------------------------
 
 
-def test_a_deleted_mempool_takes_its_own_memory(recorded: Recorded) -> None:
-    """empty_cache would have given the cached 40 MiB back, too."""
+def test_deleted_mempool_is_inferred(recorded: Recorded) -> None:
+    """empty_cache would have released the cached 40 MiB too."""
 
     def program(gpu: CachingAllocator) -> None:
         gpu.free(gpu.malloc(40 * MIB))
@@ -247,9 +249,9 @@ def test_a_deleted_mempool_takes_its_own_memory(recorded: Recorded) -> None:
     recording = recorded(program, "4GiB")
     assert recording.devices[0].count(Action.SEGMENT_FREE) == 1
     for memory in (None, 4 * GIB):
-        run = whole(recording, memory)
+        run = exact(recording, memory)
         assert run.stats["num_device_free"] == 1
-        assert "a MemPool was deleted: memory of private pools alone was released" in run.notes
+        assert "a MemPool was deleted: only memory of private pools was released" in run.notes
     assert plan_of(recording).n_deleted == 1
     assert plan_of(recording).n_empty_cache == 0
 
@@ -259,9 +261,13 @@ def test_a_deleted_mempool_takes_its_own_memory(recorded: Recorded) -> None:
 
 @pytest.mark.parametrize("conf", ["", "expandable_segments:True"])
 @pytest.mark.parametrize("policy", ["bump", "firstfit"])
-def test_a_free_that_the_retry_completed(policy: str, conf: str, written: Written) -> None:
-    """The last free before the request waits for a stream; the retry waits for it, and its
-    completion stands right behind it in the recording, as that of any immediate free."""
+def test_free_that_the_retry_waited_for_is_inferred(
+    policy: str, conf: str, written: Written
+) -> None:
+    """The last free before the request waits for a stream, and the retry waits for the free.
+
+    Its completion is right after it in the recording, as that of an immediate free.
+    """
 
     def program(gpu: CachingAllocator) -> None:
         side = 4096
@@ -276,7 +282,7 @@ def test_a_free_that_the_retry_completed(policy: str, conf: str, written: Writte
 
     recording = written(snapshot_of(program, "64MiB", conf, address_policy=policy))
     for memory in (None, 64 * MIB):
-        run = whole(recording, memory)
+        run = exact(recording, memory)
         assert run.fidelity is not None
         assert run.fidelity.addresses_matched == 6
         assert run.stats["num_alloc_retries"] == 1
@@ -286,8 +292,8 @@ def test_a_free_that_the_retry_completed(policy: str, conf: str, written: Writte
 
 
 @pytest.mark.parametrize("policy", ["bump", "firstfit"])
-def test_a_segment_reserved_by_a_request_that_failed(policy: str, written: Written) -> None:
-    """It is in no entry, and is the segment that the next request on its stream maps."""
+def test_segment_reserved_by_a_failed_request(policy: str, written: Written) -> None:
+    """It has no entry, and the next request on its stream maps it."""
 
     def program(gpu: CachingAllocator) -> None:
         gpu.malloc(30 * MIB)
@@ -297,15 +303,18 @@ def test_a_segment_reserved_by_a_request_that_failed(policy: str, written: Writt
         gpu.free(large)
         gpu.malloc(70 * MIB)
 
-    whole(
+    exact(
         written(snapshot_of(program, "100MiB", "expandable_segments:True", address_policy=policy))
     )
 
 
 @pytest.mark.parametrize("conf", ["", "expandable_segments:True"])
 @pytest.mark.parametrize("policy", ["bump", "firstfit"])
-def test_the_largest_request_that_can_be(policy: str, conf: str, written: Written) -> None:
-    """A byte less than an exbibyte: recorded rounded up, as what never reaches the allocator."""
+def test_largest_possible_request(policy: str, conf: str, written: Written) -> None:
+    """It is one byte less than an exbibyte.
+
+    Its recorded size is rounded up to a size that malloc does not accept.
+    """
 
     def program(gpu: CachingAllocator) -> None:
         first = gpu.malloc(30 * MIB)
@@ -318,11 +327,11 @@ def test_the_largest_request_that_can_be(policy: str, conf: str, written: Writte
     recording = written(snapshot_of(program, "100MiB", conf, address_policy=policy))
     assert recording.devices[0].size.max() == MAX_REQUEST
     for memory in (None, 100 * MIB):
-        assert whole(recording, memory).stats["num_ooms"] == 2
+        assert exact(recording, memory).stats["num_ooms"] == 2
 
 
-def test_an_error_that_the_device_does_not_explain(recorded: Recorded) -> None:
-    """A limit set by a call, or another process: nothing recorded tells which."""
+def test_error_that_the_device_does_not_explain(recorded: Recorded) -> None:
+    """The recording does not show if a limit or another process is the cause."""
 
     def program(gpu: CachingAllocator) -> None:
         gpu.set_per_process_memory_fraction(0.5)
@@ -330,11 +339,11 @@ def test_an_error_that_the_device_does_not_explain(recorded: Recorded) -> None:
         refused(gpu, 600 * MIB)
         gpu.malloc(300 * MIB)
 
-    run = whole(recorded(program, "1GiB"))
+    run = exact(recorded(program, "1GiB"))
     assert run.stats["num_ooms"] == 1
     assert run.notes[0] == (
-        "requests refused although the device had room: 1; something else held memory on it, "
-        "or the program allowed itself less"
+        "requests refused although the device had room: 1; something else used its memory, "
+        "or the program set a lower limit"
     )
 
 
@@ -342,8 +351,8 @@ def test_an_error_that_the_device_does_not_explain(recorded: Recorded) -> None:
 
 
 @pytest.mark.slow
-def test_garbage_collected_under_a_fraction_that_a_call_set(written: Written) -> None:
-    """The requests of GPT-2, on 10 GiB of which the program allows itself 60 %."""
+def test_limit_is_inferred_from_garbage_collections(written: Written) -> None:
+    """Requests of GPT-2, with a limit of 60 % of 10 GiB."""
     trace = load(GPT2).devices[0]
 
     def program(gpu: CachingAllocator) -> None:
@@ -359,19 +368,19 @@ def test_garbage_collected_under_a_fraction_that_a_call_set(written: Written) ->
     snapshot = snapshot_of(program, "10GiB", "garbage_collection_threshold:0.6")
     recording = written(snapshot)
     for memory in (None, 10 * GIB):
-        run = whole(recording, memory)
+        run = exact(recording, memory)
         assert run.fidelity is not None
         assert run.fidelity.addresses_matched == 16_997
         assert run.stats["num_device_free"] == 40
         assert "empty_cache" not in " ".join(run.notes)
     share = "6.00 GiB (60 % of the device)"
-    assert f"garbage was collected: the program seems to allow itself {share}" in run.notes
+    assert f"garbage was collected: the program seems to have set a limit of {share}" in run.notes
 
 
-# -- how guesses are made and withdrawn --------------------------------------------------
+# -- how explanations are chosen and changed ---------------------------------------------
 
 
-def test_a_free_that_completes_at_once_is_one_step(recorded: Recorded) -> None:
+def test_immediate_free_is_one_step(recorded: Recorded) -> None:
     recording = recorded(lambda gpu: gpu.free(gpu.malloc(100)))
     assert kinds(plan_of(recording)) == ["DICTATE", "ALLOC", "FREE"]
 
@@ -391,7 +400,7 @@ def test_releases_at_the_end_or_before_a_free_are_calls(recorded: Recorded) -> N
     assert plan.n_empty_cache == 2
 
 
-def test_an_oom_entry_is_a_request_and_tells_the_capacity(recorded: Recorded) -> None:
+def test_oom_entry_is_a_request_and_shows_the_capacity(recorded: Recorded) -> None:
     def program(gpu: CachingAllocator) -> None:
         gpu.malloc(20 * MIB)
         refused(gpu, 30 * MIB)
@@ -401,11 +410,10 @@ def test_an_oom_entry_is_a_request_and_tells_the_capacity(recorded: Recorded) ->
     assert plan.capacity == plan.inferred_capacity == 27 * MIB
 
 
-def test_a_guess_that_what_follows_contradicts_is_withdrawn(
+def test_explanation_is_changed_if_later_entries_contradict_it(
     recorded: Recorded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A full device gives back the largest of the blocks that max_split_size_mb keeps whole first,
-    empty_cache the smallest."""
+    """A full device releases the largest oversize block first, empty_cache the smallest."""
 
     def program(gpu: CachingAllocator) -> None:
         cached = [gpu.malloc(size * MIB) for size in (48, 48, 51)]
@@ -422,37 +430,39 @@ def test_a_guess_that_what_follows_contradicts_is_withdrawn(
     assert drives.paths[-1] != [0]
     assert plan.is_whole
     assert plan.n_empty_cache == 1
-    assert whole(recording).device_memory is None
+    assert exact(recording).device_memory is None
 
 
-def test_a_device_that_had_other_addresses_to_give_refused_nothing(tmp_path: Path) -> None:
-    """604 MiB would explain a release, but not how far the expandable segments reach: they have
-    room for nine eighths of the device (semantics 4.1)."""
+def test_refusal_is_excluded_by_addresses_of_expandable_segments(tmp_path: Path) -> None:
+    """A device of 604 MiB would explain a release, but not the recorded addresses.
+
+    Its address space would be nine eighths of the device (semantics 4.1).
+    """
     path = tmp_path / "program.pickle"
     write(FAMILIES["expandable"](random.Random("expandable 38")), "2.15", path)
     recording = load(path)
-    run = whole(recording)
+    run = exact(recording)
     assert run.device_memory is None
     assert plan_of(recording).n_empty_cache == 2
 
 
 class Drives:
-    """Counts how often a recording is driven while it is read."""
+    """Counter of the replays of a search, with their choices."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.paths: list[list[int]] = []
-        drive = reading._Reading._drive
+        drive = reading._Search._drive
 
         def counted(mine: Any, **options: Any) -> int | None:
-            parted = drive(mine, **options)
+            diverged_at = drive(mine, **options)
             self.paths.append([choice.taken for _, choice in sorted(mine.choices.items())])
-            return parted
+            return diverged_at
 
-        monkeypatch.setattr(reading._Reading, "_drive", counted)
+        monkeypatch.setattr(reading._Search, "_drive", counted)
 
 
 def many_calls(gpu: CachingAllocator) -> None:
-    """Each may as well have been a full device's doing, for all that its own entries tell."""
+    """Call empty_cache where a full device would explain each release too."""
     for turn in range(30):
         gpu.free(gpu.malloc((40 + 2 * turn) * MIB))
         gpu.empty_cache()
@@ -463,8 +473,7 @@ def many_calls(gpu: CachingAllocator) -> None:
 
 @pytest.fixture
 def tampered(written: Written) -> tuple[Recording, int]:
-    """A recording whose last request took the other of two equal blocks, as no allocator does; and
-    the entry of that request."""
+    """Return a recording whose last request got the wrong of two equal blocks, and its entry."""
     snapshot = snapshot_of(many_calls, "80GiB")
     taken, free = snapshot["segments"]
     for name in ("address", "blocks"):
@@ -488,11 +497,10 @@ def tampered(written: Written) -> tuple[Recording, int]:
     return written(snapshot), last
 
 
-def test_what_no_cause_explains_is_said_from_its_entry_on(
+def test_unexplained_entry_is_the_first_mismatch(
     tampered: tuple[Recording, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All before it came out, so that the proof fails where the recording is wrong; and it ends
-    after as many drives as make STEPS steps."""
+    """Everything before it agrees, and the search ends after STEPS steps."""
     recording, last = tampered
     monkeypatch.setattr(reading, "STEPS", 5_000)
     drives = Drives(monkeypatch)
@@ -504,10 +512,10 @@ def test_what_no_cause_explains_is_said_from_its_entry_on(
     assert 3 < len(drives.paths) <= 5_000 // len(recording.devices[0]) + 2
 
 
-def test_it_looks_back_over_so_many_choices(
+def test_search_changes_only_the_last_choices(
     tampered: tuple[Recording, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those further back than LOOK_BACK from the contradiction stay as they were taken."""
+    """Choices more than LOOK_BACK before the contradiction are not changed."""
     monkeypatch.setattr(reading, "LOOK_BACK", 2)
     drives = Drives(monkeypatch)
     assert not plan_of(tampered[0]).is_whole
@@ -517,7 +525,7 @@ def test_it_looks_back_over_so_many_choices(
     assert len({tuple(path[-2:]) for path in paths}) > 2
 
 
-def test_without_anything_open_nothing_is_driven(
+def test_recording_without_open_gaps_is_not_replayed(
     recorded: Recorded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drives = Drives(monkeypatch)
@@ -526,18 +534,18 @@ def test_without_anything_open_nothing_is_driven(
     assert drives.paths == []
 
 
-# -- at random ---------------------------------------------------------------------------
+# -- random programs ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_recordings_of_random_programs(family: str) -> None:
+def test_random_programs_replay_exactly(family: str) -> None:
     outcomes = [each for seed in range(4) for each in programs(family, seed, "2.15", is_real=False)]
     assert [each for each in outcomes if each.problem] == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
-def test_recordings_of_more_random_programs(family: str) -> None:
+def test_more_random_programs_replay_exactly(family: str) -> None:
     seeds = random.Random(family).sample(range(1000, 10_000), 60)
     outcomes = [each for seed in seeds for each in programs(family, seed, "2.15", is_real=False)]
     assert [each for each in outcomes if each.problem] == []

@@ -1,4 +1,4 @@
-"""Real recordings, to the last entry: every address, every segment, every statistic."""
+"""Exact replays of real recordings: every address, segment and statistic."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ def assert_exact(run: Run, counts: tuple[int, int, int]) -> None:
     assert (fidelity.allocations, fidelity.segments, fidelity.entries) == counts
 
 
-@pytest.mark.skipif(IS_COMPILED, reason="what a compiled module is told later it does not heed")
+@pytest.mark.skipif(IS_COMPILED, reason="a compiled module does not see the patched constant")
 @pytest.mark.parametrize("name", OURS)
-def test_they_do_where_segments_get_places_anew_at_nearly_every_one(
+def test_own_recordings_replay_exactly_if_the_heap_renumbers_segments(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(heap, "NARROW_PLACES", 64 * MIB)
@@ -68,8 +68,8 @@ def test_they_do_where_segments_get_places_anew_at_nearly_every_one(
 
 @pytest.mark.parametrize("name", OURS)
 @pytest.mark.parametrize("addresses", ["recorded", "bump"])
-def test_ours_come_out_whole(name: str, addresses: str) -> None:
-    """With every base dictated, and with none but the first."""
+def test_own_recordings_replay_exactly(name: str, addresses: str) -> None:
+    """All segments get recorded addresses, or only the first."""
     base = None if addresses == "recorded" else FIRST_BASE
     run = replay(load(TRACES / f"{name}.pickle.gz"), addresses=addresses, base_address=base)
     assert_exact(run, OURS[name])
@@ -85,7 +85,7 @@ def test_ours_come_out_whole(name: str, addresses: str) -> None:
     ("name", "entry"),
     [("gpt2-ragged-oom-torch2.15", 26_059), ("gpt2-expandable-oom-torch2.15", 26_003)],
 )
-def test_the_recorded_error_comes_at_its_entry(name: str, entry: int) -> None:
+def test_recorded_error_happens_at_its_entry(name: str, entry: int) -> None:
     run = replay(load(TRACES / f"{name}.pickle.gz"))
     assert [oom.entry for oom in run.devices[0].ooms] == [entry]
     truth = json.loads((TRACES / f"{name}.json").read_text())
@@ -93,15 +93,15 @@ def test_the_recorded_error_comes_at_its_entry(name: str, entry: int) -> None:
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_others_come_out_whole(name: str) -> None:
+def test_recordings_of_others_replay_exactly(name: str) -> None:
     path = OUTSIDE / f"{name}.pickle"
     if not path.exists():
         pytest.skip("needs recordings of other people")
     assert_exact(replay(load(path)), OTHERS[name])
 
 
-def test_the_wrong_tie_order_is_seen() -> None:
-    """2.9 breaks ties by address, 2.15 by segment: on a reused driver they part."""
+def test_wrong_tie_break_is_found() -> None:
+    """2.9 breaks ties by address, 2.15 by segment, so they differ on reused addresses."""
     path = OUTSIDE / "decomfl-torch2.9.pickle"
     if not path.exists():
         pytest.skip("needs recordings of other people")
@@ -110,13 +110,13 @@ def test_the_wrong_tie_order_is_seen() -> None:
     assert (fidelity.addresses_matched, fidelity.allocations) == (5_833, 7_946)
 
 
-def test_invariants_hold_throughout_a_real_run() -> None:
+def test_invariants_hold_during_a_real_run() -> None:
     run = replay(load(TRACES / "gpt2-ragged-oom-torch2.15.pickle.gz"), check_every=2_000)
     assert run.devices[0].fidelity is not None
 
 
-def test_cut_in_the_middle_it_still_comes_out_whole() -> None:
-    """From any entry on: the start state is rebuilt from the end."""
+def test_recording_cut_in_the_middle_replays_exactly() -> None:
+    """The start state at any entry is rebuilt from the end."""
     from dataclasses import replace  # noqa: PLC0415
 
     from allocsim.trace.rewind import trimmed  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""Steps of training that repeat are passed over, and nothing that is counted shows it."""
+"""Skipped periods of repeated training steps do not change any figure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CONFS = ["", "expandable_segments:True", "max_split_size_mb:64", "roundup_power2
 
 
 def training(seed: int, steps: int = 30) -> Program:
-    """Steps that ask for the same; each frees the last step's loss, some the weights' copy."""
+    """Repeat steps; each frees the loss of the last one, some a copy of the weights."""
 
     def program(gpu: CachingAllocator) -> None:
         rng = random.Random(seed)
@@ -47,7 +47,7 @@ def training(seed: int, steps: int = 30) -> Program:
 
 
 def figures(drive: Drive) -> tuple[object, ...]:
-    """What a search counts, and every block as it is in the end."""
+    """Return the figures that a search compares, and the final blocks."""
     allocator = drive.allocator
     stats = allocator.memory_stats()
     counted = [f"{key}.all.peak" for key in ("reserved_bytes", "allocated_bytes", "segment")]
@@ -61,7 +61,7 @@ def figures(drive: Drive) -> tuple[object, ...]:
 
 @pytest.mark.parametrize("conf", CONFS)
 @pytest.mark.parametrize("seed", range(4))
-def test_a_regular_program_is_soon_over(seed: int, conf: str, recorded: Recorded) -> None:
+def test_regular_program_is_mostly_skipped(seed: int, conf: str, recorded: Recorded) -> None:
     prepared = prepare(recorded(training(seed)), 0)[0]
     quick, slow = (
         prepared.drive(Setting(conf), None, skips=True),
@@ -72,7 +72,7 @@ def test_a_regular_program_is_soon_over(seed: int, conf: str, recorded: Recorded
     assert quick.skipped > slow.n_entries / 2
 
 
-def test_the_period_is_that_of_the_steps(recorded: Recorded) -> None:
+def test_period_is_a_training_step(recorded: Recorded) -> None:
     prepared = prepare(recorded(training(0, steps=30)), 0)[0]
     period = find_period(prepared.free_plan.steps)
     assert period is not None
@@ -80,18 +80,20 @@ def test_the_period_is_that_of_the_steps(recorded: Recorded) -> None:
     assert period.count >= 28
 
 
-def test_steps_that_share_a_number_are_no_period_for_that(
+def test_hash_collision_is_not_a_period(
     recorded: Recorded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With one number for all steps every length looks like a period; the steps say it is none."""
+    """With one hash for all steps every length looks like a period; the columns show it is not."""
     prepared = prepare(recorded(leaking), 0)[0]
     monkeypatch.setattr(REPEATS, "_FACTOR", np.uint64(0))
     assert find_period(prepared.free_plan.steps) is None
 
 
 def carrying(seed: int, steps: int = 150) -> Program:
-    """Each step frees what one, two and three steps before it asked for; the first ones free
-    what was there before, in whose places the next requests come to lie."""
+    """Free blocks one, two and three steps after their request.
+
+    The first steps free initial blocks, whose places the next requests use.
+    """
 
     def program(gpu: CachingAllocator) -> None:
         rng = random.Random(seed)
@@ -125,7 +127,7 @@ def test_blocks_may_outlive_several_steps(conf: str, recorded: Recorded) -> None
 
 
 @pytest.mark.parametrize("memory", [700 * MIB, 500 * MIB])
-def test_on_a_tight_device_every_retry_is_counted(memory: int, recorded: Recorded) -> None:
+def test_retries_on_a_small_device_are_counted(memory: int, recorded: Recorded) -> None:
     prepared = prepare(recorded(training(1)), 0)[0]
     for conf in CONFS:
         quick, slow = (
@@ -136,7 +138,7 @@ def test_on_a_tight_device_every_retry_is_counted(memory: int, recorded: Recorde
 
 
 def leaking(gpu: CachingAllocator) -> None:
-    """Each step keeps a block: no two are alike to the allocator, though they ask for the same."""
+    """Keep a block in each step, so that no state recurs though the requests do."""
     for _ in range(30):
         blocks = [gpu.malloc(size * MIB) for size in (3, 5, 40)]
         gpu.malloc(700 * KIB)
@@ -144,7 +146,7 @@ def leaking(gpu: CachingAllocator) -> None:
             gpu.free(block)
 
 
-def test_a_leak_is_no_repetition(recorded: Recorded) -> None:
+def test_leaking_program_is_not_skipped(recorded: Recorded) -> None:
     prepared = prepare(recorded(leaking), 0)[0]
     quick, slow = prepared.drive(Setting(""), None, skips=True), prepared.drive(Setting(""), None)
     assert quick.skipped == 0
@@ -157,20 +159,20 @@ def ragged(gpu: CachingAllocator) -> None:
         gpu.free(gpu.malloc(rng.randrange(1, 50 * MIB)))
 
 
-def test_where_no_step_is_like_another_none_is_passed_over(recorded: Recorded) -> None:
+def test_program_without_period_is_not_skipped(recorded: Recorded) -> None:
     prepared = prepare(recorded(ragged), 0)[0]
     assert find_period(prepared.free_plan.steps) is None
     assert prepared.drive(Setting(""), None, skips=True).skipped == 0
 
 
-def test_where_objects_are_counted_no_step_is_like_another(recorded: Recorded) -> None:
+def test_release_with_tie_break_by_creation_is_not_skipped(recorded: Recorded) -> None:
     recording = recorded(training(0))
     assert prepare(recording, 0, "2.12")[0].drive(Setting(""), None, skips=True).skipped == 0
     assert prepare(recording, 0, "2.11")[0].drive(Setting(""), None, skips=True).skipped > 0
 
 
-def test_a_program_that_goes_on_after_its_steps_finds_its_blocks(recorded: Recorded) -> None:
-    """What is freed after the last step was handed out in a step that was passed over."""
+def test_steps_after_the_period_free_blocks_of_skipped_steps(recorded: Recorded) -> None:
+    """The last free is that of a block from a skipped step."""
 
     def program(gpu: CachingAllocator) -> None:
         kept = None

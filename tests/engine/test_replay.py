@@ -1,4 +1,4 @@
-"""Replays under the recorded settings and under others, on recordings small enough to read."""
+"""Replays of small recordings under the recorded and other settings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Recorded = Callable[..., Recording]
 
 
 def two_layers(a: CachingAllocator) -> None:
-    """Two tensors kept, one of 8 MiB freed between them."""
+    """Keep two tensors, and free one of 8 MiB between them."""
     a.malloc(12 * MIB)
     between = a.malloc(8 * MIB)
     a.malloc(4 * MIB)
@@ -25,7 +25,7 @@ def two_layers(a: CachingAllocator) -> None:
 
 
 def runs_out(a: CachingAllocator) -> None:
-    """60 MiB live in three pieces with holes, then 30 MiB that do not fit on 100 MiB."""
+    """Keep 60 MiB in three pieces with holes, then request 30 MiB on 100 MiB."""
     blocks = [a.malloc(20 * MIB) for _ in range(4)]
     a.free(blocks[0])
     a.malloc(5 * MIB)
@@ -35,7 +35,7 @@ def runs_out(a: CachingAllocator) -> None:
 
 
 def side_stream(a: CachingAllocator) -> None:
-    """A block used on stream 4096 comes free only when that stream has finished."""
+    """Free a block that stream 4096 still uses."""
     block = a.malloc(3 * MIB)
     assert block is not None
     a.record_stream(block, 4096)
@@ -46,7 +46,7 @@ def side_stream(a: CachingAllocator) -> None:
 
 
 @pytest.mark.parametrize("program", [two_layers, side_stream])
-def test_a_replay_is_the_recording_again(recorded: Recorded, program: Any) -> None:
+def test_replay_as_recorded_is_exact(recorded: Recorded, program: Any) -> None:
     run = replay(recorded(program))
     fidelity = run.devices[0].fidelity
     assert fidelity is not None
@@ -56,7 +56,7 @@ def test_a_replay_is_the_recording_again(recorded: Recorded, program: Any) -> No
     assert fidelity.entries_matched == fidelity.entries == run.devices[0].entries
 
 
-def test_a_recorded_error_happens_again_and_tells_the_device(recorded: Recorded) -> None:
+def test_recorded_error_happens_again_and_shows_the_device(recorded: Recorded) -> None:
     run = replay(recorded(runs_out, "100MiB"))
     device = run.devices[0]
     assert run.device_memory == device.device_memory == 100 * MIB
@@ -71,7 +71,7 @@ def test_a_recorded_error_happens_again_and_tells_the_device(recorded: Recorded)
     assert "free plus reserved at the recorded out-of-memory error" in " ".join(device.notes)
 
 
-def test_a_recorded_error_that_does_not_happen_goes_on_without_the_block(
+def test_recorded_error_that_succeeds_continues_without_the_block(
     recorded: Recorded,
 ) -> None:
     device = replay(recorded(runs_out, "100MiB"), device_memory="1GiB").devices[0]
@@ -80,7 +80,7 @@ def test_a_recorded_error_that_does_not_happen_goes_on_without_the_block(
     assert device.stats["allocation.all.current"] == 3
 
 
-def test_an_error_of_our_own_ends_the_replay(recorded: Recorded) -> None:
+def test_unrecorded_error_ends_the_replay(recorded: Recorded) -> None:
     device = replay(recorded(two_layers), device_memory="24MiB").devices[0]
     [oom] = device.ooms
     assert not oom.is_recorded
@@ -97,13 +97,13 @@ def test_other_settings_are_not_compared(recorded: Recorded) -> None:
     assert replay(recording, " ,".strip(" ,")).devices[0].fidelity is not None
 
 
-def test_a_device_large_enough_for_all_is_the_recorded_one(recorded: Recorded) -> None:
+def test_large_enough_device_counts_as_recorded(recorded: Recorded) -> None:
     recording = recorded(two_layers)
     assert replay(recording, device_memory=8 * GIB).devices[0].fidelity is not None
     assert replay(recording, device_memory="24MiB").devices[0].fidelity is None
 
 
-def test_the_timeline_follows_the_entries(recorded: Recorded) -> None:
+def test_timeline_has_a_row_for_each_step(recorded: Recorded) -> None:
     device = replay(recorded(two_layers)).devices[0]
     timeline = device.timeline
     steps = {int(entry): i for i, entry in enumerate(timeline.entry)}
@@ -116,7 +116,7 @@ def test_the_timeline_follows_the_entries(recorded: Recorded) -> None:
     assert np.all(np.diff(timeline.entry) >= 0)
 
 
-def test_the_peak_is_the_first_moment_of_the_most_reserved(recorded: Recorded) -> None:
+def test_peak_is_the_first_moment_of_most_reserved(recorded: Recorded) -> None:
     peak = replay(recorded(two_layers)).devices[0].peak
     assert peak.reserved == 34 * MIB
     assert peak.allocated == peak.active == 24 * MIB + 1024
@@ -124,7 +124,7 @@ def test_the_peak_is_the_first_moment_of_the_most_reserved(recorded: Recorded) -
     assert peak.inactive_split + peak.whole_segments == peak.idle
 
 
-def test_the_driver_may_hand_out_addresses_instead(recorded: Recorded) -> None:
+def test_replay_with_a_requested_address_policy(recorded: Recorded) -> None:
     recording = recorded(two_layers)
     for policy in ("bump", "firstfit"):
         fidelity = replay(recording, addresses=policy).devices[0].fidelity
@@ -135,15 +135,15 @@ def test_the_driver_may_hand_out_addresses_instead(recorded: Recorded) -> None:
     assert elsewhere.addresses_matched == 0
 
 
-def test_invariants_are_walked_and_progress_is_told(recorded: Recorded) -> None:
-    told: list[tuple[int, int]] = []
+def test_invariants_are_checked_and_progress_is_reported(recorded: Recorded) -> None:
+    calls: list[tuple[int, int]] = []
     recording = recorded(side_stream)
-    replay(recording, check_every=1, progress=lambda done, total: told.append((done, total)))
-    assert told
-    assert all(0 <= done <= total == len(recording.devices[0]) for done, total in told)
+    replay(recording, check_every=1, progress=lambda done, total: calls.append((done, total)))
+    assert calls
+    assert all(0 <= done <= total == len(recording.devices[0]) for done, total in calls)
 
 
-def test_a_recording_that_starts_mid_run(written: Callable[[Any], Recording]) -> None:
+def test_recording_that_starts_mid_run(written: Callable[[Any], Recording]) -> None:
     a = CachingAllocator("1GiB", record_history=True)
     two_layers(a)
     pending = a.malloc(2 * MIB)
@@ -159,7 +159,7 @@ def test_a_recording_that_starts_mid_run(written: Callable[[Any], Recording]) ->
     assert "starts mid-run" in " ".join(device.notes)
 
 
-def test_a_device_that_cannot_hold_the_start_is_refused(
+def test_device_too_small_for_the_start_is_refused(
     written: Callable[[Any], Recording],
 ) -> None:
     a = CachingAllocator("1GiB", record_history=True)
@@ -171,7 +171,7 @@ def test_a_device_that_cannot_hold_the_start_is_refused(
         replay(recording, device_memory="50MiB")
 
 
-def test_every_device_or_one(written: Callable[[Any], Recording]) -> None:
+def test_all_devices_or_one_are_replayed(written: Callable[[Any], Recording]) -> None:
     first = CachingAllocator("1GiB", record_history=True)
     two_layers(first)
     second = CachingAllocator("1GiB", record_history=True, device=1)
@@ -191,7 +191,7 @@ def test_every_device_or_one(written: Callable[[Any], Recording]) -> None:
         replay(recording, device=7)
 
 
-def test_empty_cache_calls_are_inferred_and_said(recorded: Recorded) -> None:
+def test_inferred_empty_cache_is_noted(recorded: Recorded) -> None:
     def program(a: CachingAllocator) -> None:
         a.free(a.malloc(30 * MIB))
         a.malloc(100)
@@ -201,10 +201,10 @@ def test_empty_cache_calls_are_inferred_and_said(recorded: Recorded) -> None:
     device = replay(recorded(program)).devices[0]
     assert device.fidelity is not None
     assert device.fidelity.is_exact
-    assert "a release of cached memory is taken for a call of empty_cache" in device.notes
+    assert "a release of cached memory is attributed to a call of empty_cache" in device.notes
 
 
-def test_a_full_device_is_inferred_and_said(recorded: Recorded) -> None:
+def test_inferred_full_device_is_noted(recorded: Recorded) -> None:
     def program(a: CachingAllocator) -> None:
         a.free(a.malloc(60 * MIB))
         a.malloc(80 * MIB)
@@ -231,8 +231,8 @@ def test_private_pools_are_followed_by_their_ids(recorded: Recorded) -> None:
     assert fidelity.is_exact
 
 
-def test_collected_garbage_is_collected_again(written: Callable[[Any], Recording]) -> None:
-    """Where the recording tells the device, so that the threshold is known."""
+def test_garbage_collection_is_replayed(written: Callable[[Any], Recording]) -> None:
+    """The recording shows the device, so the threshold is known."""
     a = CachingAllocator(
         "200MiB",
         "garbage_collection_threshold:0.5,per_process_memory_fraction:0.8",
@@ -248,8 +248,8 @@ def test_collected_garbage_is_collected_again(written: Callable[[Any], Recording
     assert device.fidelity.is_exact
 
 
-def test_a_pool_whose_memory_goes_back_was_released_before(recorded: Recorded) -> None:
-    """By empty_cache, under a later scope of another pool, and by a request that needs the room."""
+def test_pool_whose_memory_is_released_was_released_before(recorded: Recorded) -> None:
+    """Releases by empty_cache, in a scope of another pool, and by a refused request."""
 
     def program(a: CachingAllocator) -> None:
         for pool in (3, 4, 5):
@@ -272,7 +272,7 @@ def test_a_pool_whose_memory_goes_back_was_released_before(recorded: Recorded) -
     assert device.stats["num_alloc_retries"] == 1
 
 
-def test_before_2_12_the_segment_tells_the_pool(written: Callable[[Any], Recording]) -> None:
+def test_pool_is_read_from_the_segment_before_2_12(written: Callable[[Any], Recording]) -> None:
     a = CachingAllocator("1GiB", torch_version="2.10", record_history=True)
     a.malloc(100)
     for _ in range(2):
@@ -288,7 +288,7 @@ def test_before_2_12_the_segment_tells_the_pool(written: Callable[[Any], Recordi
     assert fidelity.is_exact
 
 
-def test_expandable_segments_are_followed(recorded: Recorded) -> None:
+def test_expandable_segments_are_replayed(recorded: Recorded) -> None:
     def program(a: CachingAllocator) -> None:
         blocks = [a.malloc(30_000_000) for _ in range(4)]
         a.free(blocks[0])
@@ -313,12 +313,12 @@ def test_settings_that_the_release_refuses(written: Callable[[Any], Recording]) 
         replay(written(snapshot))
 
 
-def test_an_option_without_effect_is_noted(recorded: Recorded) -> None:
+def test_option_without_effect_is_noted(recorded: Recorded) -> None:
     run = replay(recorded(two_layers), "garbage_collection_threshold:0.6")
     assert any("no effect without a memory fraction" in note for note in run.notes)
 
 
-def test_requests_of_a_release_with_other_workspaces_are_said_to_be() -> None:
+def test_release_with_other_workspaces_is_noted() -> None:
     recording = load("traces/counted/gpt2-torch2.15.npz.gz")
     (said,) = [note for note in replay(recording, torch_version="2.14").notes if "cuBLAS" in note]
     assert said.startswith("the requests are those of PyTorch 2.15, which allocates and frees")
@@ -327,7 +327,7 @@ def test_requests_of_a_release_with_other_workspaces_are_said_to_be() -> None:
     assert not [note for note in replay(recording).notes if "cuBLAS" in note]
 
 
-def test_the_release_is_said_with_its_reason(recorded: Recorded) -> None:
+def test_release_is_noted_with_its_reason(recorded: Recorded) -> None:
     recording = recorded(two_layers)
-    assert "those that write this layout" in replay(recording).notes[0]
-    assert replay(recording, torch_version="2.6").notes[0] == "PyTorch 2.6: as asked"
+    assert "newest release that writes this layout" in replay(recording).notes[0]
+    assert replay(recording, torch_version="2.6").notes[0] == "PyTorch 2.6: as requested"

@@ -1,4 +1,4 @@
-"""A replay's end looked at all at once is the end looked at block by block."""
+"""The fast comparison of final segments agrees with the comparison block by block."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from allocsim.workload import KINDS
 
 
 def ended(conf: str) -> CachingAllocator:
-    """In use, waiting and free, of two pools and two streams."""
+    """Return an allocator with allocated, pending and free blocks of two pools and two streams."""
     gpu = CachingAllocator("16GiB", conf, record_history=True)
     held = [gpu.malloc(size, stream) for size in (512, 3 * MIB, 30 * MIB) for stream in (0, 1)]
     gpu.begin_allocate_to_pool(1)
@@ -33,12 +33,12 @@ def ended(conf: str) -> CachingAllocator:
 
 
 def trace_of(segments: tuple[SegmentState, ...]) -> Trace:
-    """An empty recording that ends with these segments."""
+    """Return an empty recording that ends with these segments."""
     return replace(KINDS["streams"]().devices[0], segments=segments)
 
 
-def otherwise(segment: SegmentState) -> Iterator[SegmentState]:
-    """The same but for one thing."""
+def with_changes(segment: SegmentState) -> Iterator[SegmentState]:
+    """Return the segments with one change."""
     yield replace(segment, stream=segment.stream + 1)
     yield replace(segment, is_small=not segment.is_small)
     yield replace(segment, pool_id=(0, 9))
@@ -64,7 +64,7 @@ def other_blocks(block: BlockState) -> Iterator[BlockState]:
 
 
 @pytest.mark.parametrize("conf", ["", "expandable_segments:True"])
-def test_every_difference_is_seen(conf: str) -> None:
+def test_every_difference_is_found(conf: str) -> None:
     gpu = ended(conf)
     segments = gpu.segments()
     assert {block.state for s in segments for block in s.blocks} == {ALLOCATED, PENDING, INACTIVE}
@@ -72,13 +72,13 @@ def test_every_difference_is_seen(conf: str) -> None:
     for number, segment in enumerate(segments):
         others = (segments[:number], segments[number + 1 :])
         assert not ends_alike(trace_of((*others[0], *others[1])), gpu)
-        for changed in otherwise(segment):
+        for changed in with_changes(segment):
             trace = trace_of((*others[0], changed, *others[1]))
             assert not ends_alike(trace, gpu)
             assert FidelityCheck(trace).result(gpu).segments_matched == len(segments) - 1
 
 
-def test_stale_sizes_are_compared_nowhere() -> None:
+def test_stale_sizes_are_not_compared() -> None:
     gpu = ended("")
     stale = tuple(
         replace(

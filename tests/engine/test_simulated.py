@@ -1,5 +1,7 @@
-"""A replay as a recording: as recorded it is the recording, and under other settings it is what
-real PyTorch wrote when the program ran again under them."""
+"""Simulated recordings are equal to what real PyTorch wrote.
+
+This holds as recorded, and under other settings for the programs that ran under them.
+"""
 
 from __future__ import annotations
 
@@ -29,14 +31,14 @@ SAMPLE = [
     TRACES / "counted" / "warm_start-torch2.15.npz.gz",
 ]
 SETTINGS = ("expandable", "gc", "max-split", "roundup", "tight")
-# The same requests in the same order every time; the others' threads race.
+# Only these make the same requests in the same order; threads of the others race.
 STEADY = ("gpt2_training", "greedy_decoding", "llama_checkpointing", "lora_finetuning",
           "resnet_training", "two_streams")  # fmt: skip
 MIB = 1 << 20
 
 
 def plain(recording: Recording) -> Any:
-    """What PyTorch's file holds of it, less the entries that are not the allocator's."""
+    """Return the content of PyTorch's file, without entries of others."""
     snapshot: Any = snapshot_of(recording)
     snapshot.pop("allocsim", None)
     others = [action.text for action in NOT_THE_ALLOCATORS]
@@ -50,7 +52,7 @@ def stacks_of(trace: Trace) -> list[Any]:
 
 
 def outlines(trace: Trace) -> list[Any]:
-    """The final segments without their addresses, which are the driver's doing."""
+    """Return the final segments without their addresses, which depend on the driver."""
     return [
         (
             segment.total_size,
@@ -74,13 +76,13 @@ def check_recorded(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", SAMPLE, ids=lambda path: path.name)
-def test_a_replay_as_recorded_is_the_recording(path: Path) -> None:
+def test_replay_as_recorded_is_the_recording(path: Path) -> None:
     check_recorded(path)
 
 
 @given(recordings())
 @settings(max_examples=25)
-def test_any_program_as_recorded_is_its_recording(recording: Recording) -> None:
+def test_random_program_as_recorded_is_its_recording(recording: Recording) -> None:
     if not any(map(len, recording.devices)):
         return
     made = simulate(recording, torch_version=recording.releases[-1])
@@ -92,7 +94,7 @@ def test_any_program_as_recorded_is_its_recording(recording: Recording) -> None:
 
 @given(recordings(), st.sampled_from(["", "expandable_segments:True", "max_split_size_mb:32"]))
 @settings(max_examples=25)
-def test_any_what_if_is_a_recording_that_replays_exactly(recording: Recording, conf: str) -> None:
+def test_what_if_of_a_random_program_replays_exactly(recording: Recording, conf: str) -> None:
     if not any(map(len, recording.devices)):
         return
     made = simulate(recording, conf)
@@ -109,7 +111,7 @@ def test_every_replay_as_recorded_is_its_recording(path: Path) -> None:
 
 
 def check_what_if(program: str, name: str) -> None:
-    """From the run under default settings, the file of the run under others."""
+    """Compare a what-if of the default run with the recording of the other run."""
     folder = TRACES / "recordings"
     recording = load(folder / f"{program}-default-torch2.15.npz.gz")
     real = load(folder / f"{program}-{name}-torch2.15.npz.gz")
@@ -129,18 +131,18 @@ def check_what_if(program: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["expandable", "gc"])
-def test_a_what_if_is_what_real_pytorch_wrote_of_that_run(name: str) -> None:
+def test_what_if_is_the_recording_of_that_run(name: str) -> None:
     check_what_if("gpt2_training", name)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SETTINGS)
 @pytest.mark.parametrize("program", STEADY)
-def test_every_what_if_is_what_real_pytorch_wrote(program: str, name: str) -> None:
+def test_every_what_if_is_the_recording_of_that_run(program: str, name: str) -> None:
     check_what_if(program, name)
 
 
-def test_what_a_what_if_wrote_replays_to_the_last_entry() -> None:
+def test_recording_of_a_what_if_replays_exactly() -> None:
     recording = load(TRACES / "gpt2-ragged-torch2.15.pickle.gz")
     conf = "max_split_size_mb:128"
     made = simulate(recording, conf, device_memory=6 << 30)
@@ -154,7 +156,7 @@ def test_what_a_what_if_wrote_replays_to_the_last_entry() -> None:
     assert then.stats["num_alloc_retries"] == run.stats["num_alloc_retries"]
 
 
-def test_an_error_that_the_recording_does_not_have_ends_it() -> None:
+def test_unrecorded_error_ends_the_simulated_recording() -> None:
     recording = load(TRACES / "gpt2-ragged-torch2.15.pickle.gz")
     made = simulate(recording, device_memory=5600 * MIB)
     trace, run = made.recording.devices[0], made.runs[0].devices[0]
@@ -167,7 +169,7 @@ def test_an_error_that_the_recording_does_not_have_ends_it() -> None:
     assert_array_equal(trace.action, real.action[: first + 1])
 
 
-def test_a_row_has_the_time_and_the_stack_of_its_entry() -> None:
+def test_row_has_the_time_and_the_stack_of_its_entry() -> None:
     recording = load(TRACES / "gpt2-ragged-torch2.15.pickle.gz")
     made = simulate(recording, "expandable_segments:True")
     found, recorded = made.recording.devices[0], recording.devices[0]
@@ -181,7 +183,7 @@ def test_a_row_has_the_time_and_the_stack_of_its_entry() -> None:
     assert_array_equal(found.frames[maps], found.frames[maps + 1])
 
 
-def test_what_is_not_recorded_is_not_invented(written: Any) -> None:
+def test_unrecorded_fields_are_absent(written: Any) -> None:
     allocator = CachingAllocator("1GiB", "", "2.1", record_history=True)
     allocator.free(allocator.malloc(3 * MIB))
     allocator.malloc(30 * MIB)
@@ -196,7 +198,7 @@ def test_what_is_not_recorded_is_not_invented(written: Any) -> None:
     assert "2.15" in made.releases
 
 
-def test_every_device_has_its_part_and_keeps_its_number() -> None:
+def test_every_device_keeps_its_number() -> None:
     recording = load(TRACES / "recordings" / "greedy_decoding-default-torch2.15.npz.gz")
     snapshot: Any = snapshot_of(recording)
     snapshot["device_traces"] = [[], *snapshot["device_traces"], *snapshot["device_traces"]]
@@ -210,11 +212,11 @@ def test_every_device_has_its_part_and_keeps_its_number() -> None:
     assert len(made.devices[0]) == len(made.devices[1]) > 0
 
 
-def test_marks_stand_before_the_row_that_their_entry_became() -> None:
+def test_marks_precede_the_rows_of_their_entries() -> None:
     recording = load(TRACES / "counted" / "gpt2-torch2.15.npz.gz")
     recorded = recording.devices[0]
-    asked = np.flatnonzero(recorded.action == Action.ALLOC)
-    marks = tuple(Mark(int(asked[n]), MarkKind.STEP, n) for n in (0, 30, 200))
+    allocs = np.flatnonzero(recorded.action == Action.ALLOC)
+    marks = tuple(Mark(int(allocs[n]), MarkKind.STEP, n) for n in (0, 30, 200))
     recording = replace(recording, devices=(replace(recorded, marks=marks),))
     made = simulate(recording, "expandable_segments:True")
     found = made.recording.devices[0]

@@ -1,4 +1,4 @@
-"""Every smallest device that is named for the recordings of the tree, replayed afresh."""
+"""Smallest devices for the recordings of the repository, each checked by a new replay."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CONFS = (
 
 
 def prove(prepared: Prepared) -> int:
-    """How many sizes are named for one device; each is replayed, and one a page below it."""
+    """Replay each smallest device of a device and one page less; return their number."""
     trials, n_claims = Trials(prepared), 0
     for setting in dict.fromkeys([prepared.recorded, *map(Setting, CONFS)]):
         found = smallest_device(trials, setting)
@@ -47,13 +47,13 @@ def prove(prepared: Prepared) -> int:
 
 
 @pytest.mark.parametrize("path", FEW, ids=lambda path: path.name)
-def test_a_device_that_is_named_does_and_a_page_less_does_not(path: Path) -> None:
+def test_smallest_device_suffices_and_a_page_less_does_not(path: Path) -> None:
     (prepared,) = prepare(load(path))
     assert prove(prepared) >= 5
 
 
 @pytest.mark.slow
-def test_all_that_are_named_of_all_recordings() -> None:
+def test_smallest_devices_of_all_recordings() -> None:
     n_claims = sum(prove(each) for path in RECORDINGS for each in prepare(load(path)))
     assert n_claims > 800
 

@@ -1,4 +1,4 @@
-"""A device whose driver lends the host's memory: what spills, when, and when nothing does."""
+"""Devices whose driver lends host memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Recorded = Callable[..., Recording]
 
 
 def a_step(gpu: CachingAllocator) -> None:
-    """100 MiB that stay, and 200 that come and go with the cache."""
+    """Keep 100 MiB, and allocate and free 200 MiB."""
     gpu.malloc(100 * MIB)
     big = gpu.malloc(200 * MIB)
     assert big is not None
@@ -25,8 +25,8 @@ def a_step(gpu: CachingAllocator) -> None:
     gpu.empty_cache()
 
 
-def test_what_the_card_has_not_lies_in_the_hosts_memory(recorded: Recorded) -> None:
-    """From the second request on, and no longer than until the cache is emptied."""
+def test_memory_beyond_the_device_spills_to_the_host(recorded: Recorded) -> None:
+    """It spills from the second request until the cache is emptied."""
     run = replay(recorded(a_step), device_memory="256MiB", host_spill="1GiB").devices[0]
     assert not run.ooms
     assert run.fidelity is None
@@ -34,23 +34,23 @@ def test_what_the_card_has_not_lies_in_the_hosts_memory(recorded: Recorded) -> N
     assert run.spill == Spill(1024 * MIB, 44 * MIB, second, second, 0)
 
 
-def test_where_the_card_has_room_nothing_spills(recorded: Recorded) -> None:
+def test_nothing_spills_if_the_device_has_room(recorded: Recorded) -> None:
     run = replay(recorded(a_step), device_memory="512MiB", host_spill="1GiB").devices[0]
     assert run.spill == Spill(1024 * MIB, 0, None, -1, 0)
 
 
-def test_more_than_is_lent_is_refused(recorded: Recorded) -> None:
+def test_request_beyond_the_lent_memory_fails(recorded: Recorded) -> None:
     run = replay(recorded(a_step), device_memory="128MiB", host_spill="64MiB").devices[0]
     assert [oom.tried_bytes for oom in run.ooms] == [200 * MIB]
 
 
-def test_without_a_loan_there_is_no_word_of_it(recorded: Recorded) -> None:
+def test_spill_is_none_without_lent_memory(recorded: Recorded) -> None:
     recording = recorded(a_step)
     run = replay(recording, device_memory="128MiB").devices[0]
     assert run.spill is None
     assert run.ooms
 
 
-def test_beside_a_device_of_unknown_size_nothing_can_be_lent(recorded: Recorded) -> None:
-    with pytest.raises(ConfigError, match="whose size is not recorded; name it"):
+def test_device_of_unknown_size_cannot_spill(recorded: Recorded) -> None:
+    with pytest.raises(ConfigError, match="whose size is not recorded; give it"):
         replay(recorded(a_step), host_spill="1GiB")

@@ -1,4 +1,4 @@
-"""The rows that the core's loop is given are the plan's steps, brief requests marked."""
+"""Rows for the loop of the core, with brief requests marked."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def kinds(steps: Steps, start: int, stop: int) -> list[int]:
     return [kind for kind, *_ in steps.rows(start, stop)]
 
 
-def test_a_request_that_the_next_step_frees_is_brief() -> None:
+def test_request_freed_by_the_next_step_is_brief() -> None:
     steps = steps_of((ALLOC, 1, 512, 0), (ALLOC, 2, 700, 0), (FREE, 2, 700, 0), (FREE, 1, 512, 0))
     assert kinds(steps, 0, 4) == [ALLOC, StepKind.BRIEF, FREE, FREE]
     assert steps.kind.tolist() == [ALLOC, ALLOC, FREE, FREE]
@@ -41,13 +41,13 @@ def test_a_request_that_the_next_step_frees_is_brief() -> None:
         (ALLOC, 1, 700, 0),
     ],
 )
-def test_no_other_is(after: tuple[StepKind, int, int, int]) -> None:
-    """Of another block, size or stream, or a free that is not complete at once."""
+def test_other_requests_are_not_brief(after: tuple[StepKind, int, int, int]) -> None:
+    """The free is of another block, size or stream, or does not complete at once."""
     assert kinds(steps_of((ALLOC, 1, 700, 0), after), 0, 2) == [ALLOC, after[0]]
 
 
-def test_nor_one_whose_free_is_not_among_the_rows() -> None:
-    """The loop takes the free with the request, so it has to be there to be taken."""
+def test_request_whose_free_is_outside_the_rows_is_not_brief() -> None:
+    """The loop runs the free together with the request."""
     steps = steps_of((ALLOC, 1, 700, 0), (FREE, 1, 700, 0), (ALLOC, 1, 700, 0), (FREE, 1, 700, 0))
     assert kinds(steps, 0, 3) == [StepKind.BRIEF, FREE, ALLOC]
     assert kinds(steps, 3, 4) == [FREE]

@@ -1,4 +1,4 @@
-"""The limit behind garbage_collection_threshold, found by what was collected (semantics 1.9)."""
+"""Limit inferred from garbage collections (semantics 1.9)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HALF = "garbage_collection_threshold:0.5"
 
 
 def collects(fraction: float, memory: int) -> Program:
-    """Ever larger blocks, cached one after the other, under a limit that a call sets."""
+    """Cache blocks of growing size, under a limit that a call sets."""
 
     def program(gpu: CachingAllocator) -> None:
         gpu.set_per_process_memory_fraction(fraction)
@@ -32,45 +32,45 @@ def collects(fraction: float, memory: int) -> Program:
     return program
 
 
-def test_even_shares_of_the_device_come_first() -> None:
-    """From 250 to 299 bytes on, half of a limit: 550 of 1,000, and not 500 to 599 of them all."""
+def test_round_fractions_of_the_device_come_first() -> None:
+    """The limit is 500 to 599 bytes, so 55 % of 1,000 is chosen."""
     threshold = Threshold(share=0.5, least_limit=100, memory=1000)
     threshold.low, threshold.high = 250, 300
-    assert threshold.moves()
+    assert threshold.choose_limit()
     assert threshold.limit == 550
     assert threshold.in_force == 550
-    assert not threshold.moves()  # nothing speaks against it
+    assert not threshold.choose_limit()  # it is within the bounds
 
 
-def test_without_a_device_it_is_the_middle_of_what_may_be() -> None:
+def test_limit_without_a_device_is_the_middle_of_the_range() -> None:
     threshold = Threshold(share=0.5, least_limit=100, memory=None)
     threshold.low, threshold.high = 250, 300
-    assert threshold.moves()
+    assert threshold.choose_limit()
     assert threshold.limit == 550
     threshold.low = 280
-    assert threshold.moves()
+    assert threshold.choose_limit()
     assert threshold.limit == 580
 
 
-def test_a_limit_holds_what_was_held_and_not_what_was_refused() -> None:
+def test_limit_is_between_reserved_and_refused_memory() -> None:
     threshold = Threshold(share=0.5, least_limit=700, memory=1000)
     assert threshold.low == 350
     threshold.most_limit = 720
-    assert threshold.moves()
+    assert threshold.choose_limit()
     assert threshold.limit is not None
     assert 700 <= threshold.limit < 720
 
 
-def test_as_long_as_nothing_is_collected_there_is_none() -> None:
+def test_no_limit_without_a_collection() -> None:
     threshold = Threshold(share=0.5, least_limit=100, memory=None)
-    assert not threshold.moves()
+    assert not threshold.choose_limit()
     assert threshold.limit is None
     assert threshold.high == NO_LIMIT
 
 
 @pytest.mark.parametrize("fraction", [0.5, 0.8])
-def test_on_a_known_device_the_fraction_is_found(fraction: float, recorded: Recorded) -> None:
-    """It is in no recording, and the option does nothing without it."""
+def test_fraction_is_found_on_a_known_device(fraction: float, recorded: Recorded) -> None:
+    """No recording contains it, and the option has no effect without it."""
     recording = recorded(collects(fraction, GIB), "1GiB", HALF)
     (run,) = replay(recording, device_memory=GIB).devices
     assert run.fidelity is not None
@@ -80,13 +80,13 @@ def test_on_a_known_device_the_fraction_is_found(fraction: float, recorded: Reco
     assert prepared.plan.n_empty_cache == 0
     note = f"({100 * fraction:.3g} % of the device)"
     assert any(
-        text.startswith("garbage was collected: the program seems to allow itself ")
+        text.startswith("garbage was collected: the program seems to have set a limit of ")
         and text.endswith(note)
         for text in run.notes
     )
 
 
-def test_on_an_unknown_device_it_is_a_limit_that_explains_all(recorded: Recorded) -> None:
+def test_limit_on_an_unknown_device_explains_all_collections(recorded: Recorded) -> None:
     recording = recorded(collects(0.8, GIB), "1GiB", HALF)
     (run,) = replay(recording).devices
     assert run.fidelity is not None
@@ -94,11 +94,11 @@ def test_on_an_unknown_device_it_is_a_limit_that_explains_all(recorded: Recorded
     limit = prepare(recording)[0].plan.limit
     assert limit is not None
     assert limit == pytest.approx(0.8 * GIB, rel=0.1)
-    assert any("seems to allow itself about" in note for note in run.notes)
+    assert any("seems to have set a limit of about" in note for note in run.notes)
 
 
-def test_a_limit_that_is_nearly_the_device_is_one(tmp_path: Path) -> None:
-    """It was driven with that one as long as nothing spoke against it, and collected under it."""
+def test_limit_of_nearly_the_whole_device_is_found(tmp_path: Path) -> None:
+    """The search starts with such a limit, and keeps it if garbage was collected."""
     path = tmp_path / "program.pickle"
     write(FAMILIES["collected"](random.Random("collected 20227")), "2.15", path)
     prepared = prepare(load(path))[0].on(512 * MIB)
@@ -108,12 +108,12 @@ def test_a_limit_that_is_nearly_the_device_is_one(tmp_path: Path) -> None:
     assert run.fidelity.is_exact
 
 
-def test_without_the_option_none_is_looked_for(recorded: Recorded) -> None:
+def test_no_limit_is_inferred_without_the_option(recorded: Recorded) -> None:
     plan = prepare(recorded(collects(0.8, GIB), "1GiB"))[0].plan
     assert plan.limit is None
 
 
-def test_an_error_with_room_on_the_device_shows_a_limit_too(recorded: Recorded) -> None:
+def test_error_with_room_on_the_device_shows_a_limit(recorded: Recorded) -> None:
     def program(gpu: CachingAllocator) -> None:
         gpu.set_per_process_memory_fraction(0.8)
         gpu.malloc(300 * MIB)
@@ -126,13 +126,13 @@ def test_an_error_with_room_on_the_device_shows_a_limit_too(recorded: Recorded) 
     assert run.fidelity is not None
     assert run.fidelity.is_exact
     assert (
-        "the device had room for what failed: the program seems to allow itself "
+        "the device had room for a failed request: the program seems to have set a limit of "
         "409.60 MiB (80 % of the device)"
     ) in run.notes
 
 
-def test_a_what_if_keeps_the_limit_as_a_share_of_the_device(recorded: Recorded) -> None:
-    """The program makes its call whatever the setting; a setting of its own has the last word."""
+def test_what_if_scales_the_limit_with_the_device(recorded: Recorded) -> None:
+    """The program makes its call under every setting; a limit in the setting replaces it."""
     prepared = prepare(recorded(collects(0.5, GIB), "1GiB", HALF))[0].on(GIB)
     setting = prepared.recorded
     assert prepared.limit_for(setting, GIB, prepared.plan) == GIB // 2

@@ -1,4 +1,4 @@
-"""What-ifs of recordings that start mid-run: kept, or laid out anew."""
+"""Start states of what-ifs of recordings that start mid-run."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ EXPANDABLE = Setting("expandable_segments:True")
 
 
 def cut_in_half(name: str) -> Recording:
-    """The second half of a recording, as a full ring buffer would have left it."""
+    """Return the second half of a recording, as from a full ring buffer."""
     recording = load(PROGRAMS / f"{name}.npz.gz")
     trace = recording.devices[0]
     half = trimmed(trace, len(trace) // 2, len(trace))
@@ -49,19 +49,19 @@ def cut_in_half(name: str) -> Recording:
 
 @pytest.fixture(scope="module")
 def training() -> Recording:
-    """The second half of a training run without expandable segments."""
+    """Return the second half of a training run without expandable segments."""
     return cut_in_half("gpt2_training-default-torch2.15")
 
 
 @pytest.fixture(scope="module")
 def switched(training: Recording) -> Run:
-    """The same with expandable segments."""
+    """Replay that half with expandable segments."""
     return replay(training, EXPANDABLE.conf)
 
 
 @pytest.fixture
 def split(written: Written) -> Recording:
-    """8 MiB at the front of a segment of 40 MiB were there; then 62 MiB are asked for."""
+    """Record a request of 62 MiB after 8 MiB at the front of a segment of 40 MiB."""
     gpu = CachingAllocator("200MiB", record_history=True)
     gpu.free(gpu.malloc(40 * MIB))
     gpu.malloc(8 * MIB)
@@ -70,8 +70,8 @@ def split(written: Written) -> Recording:
     return written(pickle.loads(pickle.dumps(gpu.snapshot())))
 
 
-def test_half_a_recording_foretells_what_the_real_run_came_to(switched: Run) -> None:
-    """Real PyTorch ran the program with expandable segments as well (figures.json)."""
+def test_what_if_of_half_a_recording_has_the_peak_of_the_real_run(switched: Run) -> None:
+    """Real PyTorch ran the program with expandable segments too (figures.json)."""
     figures = json.loads((PROGRAMS / "figures.json").read_text())
     (real,) = (each for each in figures if each["name"] == "gpt2_training-expandable-torch2.15")
     run = switched.devices[0]
@@ -82,7 +82,7 @@ def test_half_a_recording_foretells_what_the_real_run_came_to(switched: Run) -> 
     assert run.peaks.kept == run.peaks.high == 10_263_461_888
 
 
-def test_the_recorded_settings_have_one_start(split: Recording) -> None:
+def test_recorded_settings_have_one_start(split: Recording) -> None:
     for conf in (None, ""):
         run = replay(split, conf).devices[0]
         assert run.peaks is None
@@ -90,21 +90,21 @@ def test_the_recorded_settings_have_one_start(split: Recording) -> None:
         assert run.fidelity.is_exact
 
 
-def test_a_whole_recording_has_one_start(written: Written) -> None:
+def test_complete_recording_has_one_start(written: Written) -> None:
     gpu = CachingAllocator("1GiB", record_history=True)
     gpu.free(gpu.malloc(40 * MIB))
     gpu.malloc(8 * MIB)
     assert replay(written(gpu.snapshot()), EXPANDABLE.conf).devices[0].peaks is None
 
 
-def test_what_cuts_the_same_segments_otherwise_keeps_them(training: Recording) -> None:
+def test_other_rounding_keeps_the_segments(training: Recording) -> None:
     run = replay(training, "roundup_power2_divisions:8").devices[0]
     assert run.peaks is not None
     assert run.peaks.shown is Start.KEPT
     assert run.peaks.kept == run.peak_reserved_bytes
 
 
-def test_other_segments_for_those_who_share_are_laid_out_anew(
+def test_other_large_segment_size_allocates_live_blocks_again(
     training: Recording, written: Written
 ) -> None:
     setting = Setting("large_segment_size_mb:512")
@@ -118,8 +118,8 @@ def test_other_segments_for_those_who_share_are_laid_out_anew(
     assert no_sharing.start_under(EXPANDABLE, None) is Start.ANEW
 
 
-def test_a_request_that_shares_may_come_after_the_first_entry(written: Written) -> None:
-    """3 MiB share a segment; 40 MiB have their own, and 512 bytes one of another sort."""
+def test_large_segment_size_may_matter_for_a_later_request(written: Written) -> None:
+    """3 MiB share a segment; 40 MiB have a separate one, and 512 bytes a small one."""
     gpu = CachingAllocator("200MiB", record_history=True)
     gpu.malloc(40 * MIB)
     gpu.take_history()
@@ -141,13 +141,13 @@ def test_a_request_that_shares_may_come_after_the_first_entry(written: Written) 
         (1 * MIB, "large_segment_size_mb:64,expandable_segments:True", False),
     ],
 )
-def test_whom_the_size_of_large_segments_concerns(size: int, conf: str, matters: bool) -> None:
-    """Requests above 1 MiB that share one, below 10 MiB, or every mapping that is not small."""
+def test_large_segments_matter_by_request_size(size: int, conf: str, matters: bool) -> None:
+    """Requests above 1 MiB and below 10 MiB share one; all large mappings use it."""
     assert large_segments_matter(parse_conf(conf, RELEASES["2.15"]), [size]) is matters
 
 
-def test_a_limit_as_large_as_a_split_block(written: Written) -> None:
-    """25 of 40 MiB are left, which a limit of 25 MiB would not have cut off."""
+def test_max_split_size_equal_to_a_split_block(written: Written) -> None:
+    """25 of 40 MiB remain; with max_split_size of 25 MiB they would not have been split off."""
     gpu = CachingAllocator("200MiB", record_history=True)
     gpu.free(gpu.malloc(40 * MIB))
     gpu.malloc(15 * MIB)
@@ -159,8 +159,8 @@ def test_a_limit_as_large_as_a_split_block(written: Written) -> None:
     assert prepared.start_under(Setting("max_split_size_mb:26"), 100 * MIB) is Start.KEPT
 
 
-def test_a_limit_below_a_split_block(split: Recording) -> None:
-    """On a device that is full, the kept segments lead where no run under the limit could."""
+def test_max_split_size_below_a_split_block_allocates_live_blocks_again(split: Recording) -> None:
+    """On a full device, the kept segments lead to undefined behaviour."""
     conf = "max_split_size_mb:25"
     (prepared,) = prepare(split)
     with pytest.raises(UndefinedBehaviorError, match="lowered below a split block"):
@@ -170,10 +170,10 @@ def test_a_limit_below_a_split_block(split: Recording) -> None:
     assert run.peaks is not None
     assert (run.peaks.shown, run.peaks.kept) == (Start.ANEW, None)
     assert run.peak_reserved_bytes == run.peaks.anew == (20 + 62) * MIB
-    assert "with the segments of the start kept, the replay does not come to its end" in run.notes
+    assert "with the initial segments kept, the replay does not complete" in run.notes
 
 
-def test_a_limit_below_a_split_block_that_nothing_releases(split: Recording) -> None:
+def test_max_split_size_below_a_split_block_keeps_it_if_not_released(split: Recording) -> None:
     run = replay(split, "max_split_size_mb:25", device_memory="200MiB").devices[0]
     assert run.peaks is not None
     assert (run.peaks.shown, run.peaks.kept, run.peaks.anew) == (
@@ -183,10 +183,10 @@ def test_a_limit_below_a_split_block_that_nothing_releases(split: Recording) -> 
     )
 
 
-def test_the_device_decides_how_a_run_under_such_a_limit_begins(
+def test_start_depends_on_the_device_with_a_small_max_split_size(
     split: Recording, tmp_path: Path
 ) -> None:
-    """So that no peak tells the smallest: 82 MiB do, where 102 are reserved on a large one."""
+    """The smallest device has 82 MiB, though 102 MiB are reserved on a large one."""
     setting = Setting("max_split_size_mb:25")
     (prepared,) = prepare(split)
     found = smallest_device(Trials(prepared), setting)
@@ -197,17 +197,18 @@ def test_the_device_decides_how_a_run_under_such_a_limit_begins(
     assert run_job(job).unrefused_device is None
 
 
-def test_an_error_that_hangs_on_the_start_is_told_as_such(split: Recording) -> None:
+def test_error_that_depends_on_the_start_is_noted(split: Recording) -> None:
     run = replay(split, "roundup_power2_divisions:8", device_memory="100MiB").devices[0]
     assert run.stopped_at is not None
     assert run.peaks is not None
     assert (run.peaks.kept, run.peaks.anew) == (None, (20 + 64) * MIB)
-    assert "laid out anew, every request is answered: 84.00 MiB at its peak" in run.notes
+    note = "with the live blocks allocated again, every request succeeds, with a peak of 84.00 MiB"
+    assert note in run.notes
 
 
 @pytest.fixture
 def of_all_sorts(written: Written) -> Recording:
-    """At the start: a private pool, two streams, a pending free, cached memory."""
+    """Record a start with a private pool, two streams, a pending free and cached memory."""
     gpu = CachingAllocator("1GiB", record_history=True)
     cached = gpu.malloc(60 * MIB)
     blocks = [gpu.malloc(3 * MIB), gpu.malloc(700), gpu.malloc(30 * MIB, 64)]
@@ -221,14 +222,14 @@ def of_all_sorts(written: Written) -> Recording:
     gpu.free(cached)
     gpu.take_history()
     gpu.synchronize()
-    blocks.append(gpu.malloc(2 * MIB))  # the pending free is completed first
+    blocks.append(gpu.malloc(2 * MIB))  # completes the pending free first
     for block in blocks:
         gpu.free(block)
     return written(pickle.loads(pickle.dumps(gpu.snapshot())))
 
 
 @pytest.mark.parametrize("conf", ["", "expandable_segments:True", "max_split_size_mb:32"])
-def test_every_block_of_the_start_has_its_place(conf: str, of_all_sorts: Recording) -> None:
+def test_every_live_block_is_allocated_again(conf: str, of_all_sorts: Recording) -> None:
     (prepared,) = prepare(of_all_sorts)
     nothing = changed(prepared, trace=trimmed(prepared.trace, 0, 0))
     begun = nothing.drive(Setting(conf), None, start=Start.ANEW).allocator
@@ -246,7 +247,7 @@ def test_every_block_of_the_start_has_its_place(conf: str, of_all_sorts: Recordi
         ((0, 0), 64, 30 * MIB, False),
         ((0, 1), 0, 5 * MIB, False),
     ]
-    assert begun.reserved_bytes < prepared.held  # what was cached is not asked for
+    assert begun.reserved_bytes < prepared.held  # without the cached memory
     assert begun.calls.of_driver == 0
     ended = prepared.drive(Setting(conf), None, start=Start.ANEW)
     ended.allocator.check()
@@ -254,7 +255,7 @@ def test_every_block_of_the_start_has_its_place(conf: str, of_all_sorts: Recordi
     assert stats["active_bytes.all.current"] == stats["allocated_bytes.all.current"] == 0
 
 
-def test_a_start_that_holds_nothing_in_use_is_kept(written: Written) -> None:
+def test_start_without_live_blocks_is_kept(written: Written) -> None:
     gpu = CachingAllocator("1GiB", record_history=True)
     gpu.free(gpu.malloc(40 * MIB))
     gpu.take_history()
@@ -264,12 +265,12 @@ def test_a_start_that_holds_nothing_in_use_is_kept(written: Written) -> None:
     assert prepared.start_under(EXPANDABLE, None) is Start.KEPT
 
 
-def test_a_device_too_small_for_what_lives_is_refused(split: Recording) -> None:
-    with pytest.raises(ConfigError, match=r"6\.00 MiB cannot hold, laid out anew, what was in use"):
+def test_device_too_small_for_live_blocks_is_refused(split: Recording) -> None:
+    with pytest.raises(ConfigError, match=r"6\.00 MiB cannot hold the blocks in use"):
         replay(split, EXPANDABLE.conf, device_memory="6MiB")
 
 
-def test_trials_give_the_range(split: Recording) -> None:
+def test_trials_give_both_peaks(split: Recording) -> None:
     (prepared,) = prepare(split)
     trials = Trials(prepared, effect=effects_on(prepared))
     tried = trials.under(EXPANDABLE, None)
@@ -283,8 +284,8 @@ def test_trials_give_the_range(split: Recording) -> None:
     assert recorded.peak_range is None
 
 
-def test_sizes_at_the_start_tell_settings_apart(written: Written) -> None:
-    """Only what lived at the start is rounded otherwise; laid out anew it takes more."""
+def test_sizes_at_the_start_distinguish_settings(written: Written) -> None:
+    """Only the rounding of the initial blocks differs; allocated again, they take more."""
     gpu = CachingAllocator("1GiB", record_history=True)
     gpu.malloc(33 * MIB)
     gpu.take_history()
@@ -300,11 +301,11 @@ def peak(prepared: Prepared, setting: Setting) -> int:
     return prepared.drive(setting, None).allocator.memory_stats()["reserved_bytes.all.peak"]
 
 
-def test_the_report_names_both_ends(switched: Run) -> None:
-    told = " ".join(replay_text(switched, {}).split())
+def test_report_gives_both_peaks(switched: Run) -> None:
+    text = " ".join(replay_text(switched, {}).split())
     assert (
         "from 7.64 GiB to 9.56 GiB: shown is the run with what lived at the start laid out anew, "
-        "the other end is that with the segments of the start kept" in told
+        "the other end is that with the segments of the start kept" in text
     )
     assert replay_document(switched, {})["devices"][0]["peak_reserved_range"] == {
         "start": "anew",
@@ -313,7 +314,7 @@ def test_the_report_names_both_ends(switched: Run) -> None:
     }
 
 
-def test_a_search_names_both_ends(split: Recording) -> None:
+def test_search_gives_both_peaks(split: Recording) -> None:
     tuning = tune(split, "200MiB", confs=[EXPANDABLE.conf])
     found = next(row for row in tuning_document(tuning)["rows"] if row["conf"])
     kept = found["parts"][0]["peak_kept"]

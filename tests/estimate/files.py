@@ -1,4 +1,4 @@
-"""Small model files, written by the rules of their formats and by nothing of the package."""
+"""Small model files, written by the rules of their formats without code of the package."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ __all__ = ["gguf_bytes", "safetensors_bytes", "small_gguf", "small_safetensors"]
 
 
 def safetensors_bytes(header: Mapping[str, Any], data: int) -> bytes:
-    """A file with that header and as many bytes of data."""
+    """Return a file with that header and `data` bytes of data."""
     text = json.dumps(header).encode()
     return struct.pack("<Q", len(text)) + text + bytes(data)
 
 
 def small_safetensors() -> bytes:
-    """Two matrices and a vector."""
+    """Return a file with two matrices and a vector."""
     header = {
         "__metadata__": {"format": "pt"},
         "model.embed_tokens.weight": {
@@ -52,7 +52,10 @@ def _value(value: Any) -> bytes:
 def gguf_bytes(
     metadata: Mapping[str, Any], tensors: Sequence[tuple[str, int, Sequence[int], int]]
 ) -> bytes:
-    """A GGUF file of version 3.  tensors: name, number of the type, dims from the row's, bytes."""
+    """Return a GGUF file of version 3.
+
+    tensors: name, number of the type, dimensions from the row's on, bytes.
+    """
     out = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(metadata))
     for key, value in metadata.items():
         out += _text(key) + _value(value)
@@ -65,7 +68,7 @@ def gguf_bytes(
 
 
 def small_gguf() -> bytes:
-    """One layer, 256 wide: Q4_K, Q6_K and F32."""
+    """Return one layer, 256 wide, with Q4_K, Q6_K and F32."""
     metadata = {
         "general.architecture": "llama",
         "llama.block_count": 1,

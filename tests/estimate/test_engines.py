@@ -1,4 +1,4 @@
-"""Engines by their documented arithmetic, held against what real ones logged."""
+"""Serving engines by their documented arithmetic, compared with the logs of real ones."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def parts(needs: Needs) -> dict[str, tuple[int, int]]:
 
 
 def differences(row: dict[str, Any]) -> tuple[int, int]:
-    """Of allocated and reserved, by how many bytes the replay is off a real run."""
+    """Return the errors of the replay in allocated and reserved bytes against a real run."""
     sizes = sizes_of(CONFIGS[row["model"]])
     weights = weights_of(shapes_of(sizes), row["dtype"], sizes)
     asked = {key: row[key] for key in ("batch", "prompt", "decode")}
@@ -87,7 +87,7 @@ def test_a_token_takes_two_rows_a_layer() -> None:
     assert bytes_a_token(llama, "fp8") == 65_536
     assert bytes_a_token(llama, "q8_0") == 131_072 * 34 // 64
     assert kv_range(llama, 100, "bf16", block=16) == (112 * 131_072, 112 * 131_072)
-    with pytest.raises(ConfigError, match="no type of a cache"):
+    with pytest.raises(ConfigError, match="not a type of a cache"):
         bytes_a_token(llama, "int3")
 
 
@@ -188,7 +188,7 @@ def test_ollama_has_a_context_of_4096_and_nothing_at_rest() -> None:
     needs = ollama(work("Qwen2.5-7B", "Q4_K_M", prompt=16, decode=16))
     assert parts(needs)["keys and values"][0] == 4096 * 57_344
     assert "OLLAMA_CONTEXT_LENGTH=4096" in needs.paste
-    assert "at rest it takes nothing" in needs.notes[0]
+    assert "an idle server takes none" in needs.notes[0]
 
 
 def test_a_cache_of_fewer_bits_is_smaller() -> None:

@@ -1,4 +1,4 @@
-"""Headers of model files: what they say is read, and what cannot be is refused in a sentence."""
+"""Headers of model files: valid ones are read, and invalid ones are refused in a sentence."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ def test_a_folder_of_shards_is_read_by_its_index(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("index", "said"),
     [
-        ({"weight_map": {"a": "../secret"}}, "no file beside the index"),
-        ({"weight_map": {"a": 3}}, "names no files"),
+        ({"weight_map": {"a": "../secret"}}, "not a file beside the index"),
+        ({"weight_map": {"a": 3}}, "weight_map is not possible"),
         ({"weight_map": []}, "no weight_map"),
-        ([], "no JSON object"),
+        ([], "not a JSON object"),
     ],
 )
 def test_an_index_that_names_no_files_beside_it_is_refused(
@@ -74,8 +74,8 @@ ROW = {"dtype": "F16", "shape": [4], "data_offsets": [0, 8]}
         (struct.pack("<Q", 1 << 62) + b"{}", "expected 2 to 2"),
         (struct.pack("<Q", 2) + b"{\xff", "not JSON"),
         (struct.pack("<Q", 200_000) + b"[" * 200_000, "not JSON"),
-        (struct.pack("<Q", 2) + b"[]", "no JSON object"),
-        (struct.pack("<Q", 17) + b'{"a": 1, "a": 2} ', "a name twice"),
+        (struct.pack("<Q", 2) + b"[]", "not a JSON object"),
+        (struct.pack("<Q", 17) + b'{"a": 1, "a": 2} ', "a name occurs twice"),
         (safetensors_bytes({"a": {**ROW, "dtype": "Q4"}}, 8), "dtype 'Q4'; expected one of"),
         (safetensors_bytes({"a": {**ROW, "dtype": []}}, 8), "dtype"),
         (safetensors_bytes({"a": {**ROW, "shape": [-4]}}, 8), "shape"),
@@ -84,7 +84,7 @@ ROW = {"dtype": "F16", "shape": [4], "data_offsets": [0, 8]}
         (safetensors_bytes({"a": {**ROW, "data_offsets": [8, 16]}}, 16), "begins at byte 8"),
         (safetensors_bytes({"a": ROW, "b": ROW}, 16), "begins at byte 0; expected 8"),
         (safetensors_bytes({"a": ROW}, 9), "9 bytes of data"),
-        (safetensors_bytes({"a": 3}, 0), "is no object"),
+        (safetensors_bytes({"a": 3}, 0), "is not an object"),
     ],
 )
 def test_a_hostile_safetensors_header_is_refused(tmp_path: Path, data: bytes, said: str) -> None:
@@ -142,7 +142,7 @@ MODEL = {"general.architecture": "llama"}
             + bytes(90),
             "arrays in arrays",
         ),
-        (gguf_bytes(MODEL, [("a", 4, (32,), 32)]), "has type 4, which ggml has not"),
+        (gguf_bytes(MODEL, [("a", 4, (32,), 32)]), "has type 4, which ggml does not define"),
         (gguf_bytes(MODEL, [("a", 12, (100,), 32)]), "has no rows of Q4_K"),
         (gguf_bytes(MODEL, [("a", 0, (1 << 40, 1 << 40), 32)]), "has no rows of F32"),
         (gguf_bytes(MODEL, [("a", 0, (32,), 128), ("a", 0, (32,), 128)]), "twice"),
@@ -180,7 +180,7 @@ def test_a_folder_without_models_and_a_file_that_is_not_there_are_refused(tmp_pa
 
 
 def mutated(data: bytes, chance: random.Random) -> bytes:
-    """A file with a few bytes, lengths or stretches of its header changed."""
+    """Return a file with a few bytes, lengths or parts of its header changed."""
     out = bytearray(data)
     reach = min(len(out), 700)
     for _ in range(chance.choice((1, 1, 2, 5))):
@@ -202,7 +202,7 @@ def mutated(data: bytes, chance: random.Random) -> bytes:
 
 
 def survive(folder: Path, read: Read, data: bytes, count: int) -> int:
-    """Read `count` changed files; how many were refused.  Any other error ends the test."""
+    """Read `count` changed files and return the number refused. Any other error ends the test."""
     chance, path, refused = random.Random(7), folder / "m", 0
     tracemalloc.start()
     try:
@@ -285,5 +285,5 @@ def test_the_gguf_package_has_the_same_blocks() -> None:
     theirs = {kind.name: package.GGML_QUANT_SIZES[kind] for kind in package.GGMLQuantizationType}
     for number, name in NUMBERS.items():
         assert package.GGMLQuantizationType(number).name == name
-        if name != "Q8_1":  # theirs has 32 bits for scale and sum, as it was once
+        if name != "Q8_1":  # ggml's has 32 bits for scale and sum, as in an older version
             assert theirs[name] == (BLOCKS[name].weights, BLOCKS[name].size)

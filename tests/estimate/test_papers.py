@@ -1,4 +1,4 @@
-"""The formulas give the figures that their papers print."""
+"""Formulas compared with the figures that their papers print."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GB = 1e9
 GPT3 = (2048, 1, 12288, 96)
 MT_NLG = (2048, 1, 20480, 128)
 Sizes = tuple[int, int, int, int]
-"""s, b, h and a."""
+"""Values of s, b, h and a."""
 
 
 @pytest.mark.parametrize(("model", "scores"), [(GPT3, 80), (MT_NLG, 64)])
@@ -66,7 +66,7 @@ def test_the_first_stage_keeps_all_layers_worth_whatever_the_pipeline() -> None:
 
 
 def test_the_edges_are_as_the_paper_adds_them_up() -> None:
-    """sbhL/t (p/L + [p=1] 4/L (1 + v/h))."""
+    """The formula is sbhL/t (p/L + [p=1] 4/L (1 + v/h))."""
     s, b, h, layers, v, t = 2048, 4, 6144, 48, 51200, 8
     whole = s * b * h * layers / t
     assert edge_activations(s, b, h, v, t=t) == pytest.approx(
@@ -92,7 +92,7 @@ def test_the_edges_are_as_the_paper_adds_them_up() -> None:
     ],
 )
 def test_the_table_of_zero(billions: float, d: int, stages: tuple[float, ...]) -> None:
-    """Its table 1, in GB; 7.5 B parameters on 64 GPUs are its figure 1: 120, 31.4, 16.6, 1.9."""
+    """Table 1, in GB; 7.5 B parameters on 64 GPUs are in figure 1: 120, 31.4, 16.6, 1.9."""
     for stage, printed in enumerate(stages, 1):
         said = zero_states(billions * 1e9, d, stage) / GB
         assert said == pytest.approx(printed, rel=0.004, abs=0.06)

@@ -1,4 +1,4 @@
-"""The page of rules of thumb is what its script makes, and leaves none of the 24 figures out."""
+"""Page of rules of thumb: its script generates it with all 24 figures."""
 
 from __future__ import annotations
 

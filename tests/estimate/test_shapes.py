@@ -1,4 +1,4 @@
-"""A configuration's own tensors add up to the parameters that real models have."""
+"""Tensors of a configuration, compared with the parameters of real models."""
 
 from __future__ import annotations
 

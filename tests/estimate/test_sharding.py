@@ -1,4 +1,4 @@
-"""What one card of several holds, beside what servers printed of it when they started."""
+"""Memory of one card of several, compared with the start-up logs of servers."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ LOGGED = [
     ("Qwen2.5-32B", 4, 15.39),
     ("Llama-3.1-70B", 8, 16.4),
 ]
-"""Model, cards, and GiB of weights a card: start-up logs of vLLM, a report of the 70B."""
+"""Model, cards, and GiB of weights per card: start-up logs of vLLM, a report of the 70B."""
 
 
 @pytest.mark.parametrize(("model", "cards", "gib"), LOGGED)
 def test_a_card_holds_what_vllm_printed(model: str, cards: int, gib: float) -> None:
-    """Within 1 %: what is printed is the device's difference, whole segments and buffers too."""
+    """The tolerance is 1 %: logs include whole segments and buffers."""
     held = held_of(model, "vllm")
     found = weights_of_rank(held.weights, held.sizes, cards).size / GIB
     assert found == pytest.approx(gib, rel=0.01)
 
 
 def fp8_config(folder: Path, kv_heads: int) -> str:
-    """Llama-3.1-405B-Instruct-FP8: attention and the outer layers are left in 16 bits."""
+    """Return Llama-3.1-405B-Instruct-FP8, with attention and outer layers in 16 bits."""
     outer = [f"model.layers.{n}.mlp.{m}_proj" for n in (0, 125) for m in ("gate", "up", "down")]
     attention = [f"model.layers.{n}.self_attn.{m}_proj" for n in range(126) for m in "qkvo"]
     config = {
@@ -67,8 +67,10 @@ def fp8_config(folder: Path, kv_heads: int) -> str:
 def test_modules_that_stay_in_16_bits_are_counted_so(
     tmp_path: Path, kv_heads: int, low: float, high: float
 ) -> None:
-    """vLLM printed 57.752 GiB a card of eight when the model had been published with 16 heads of
-    keys and values; it has 8 now."""
+    """The model was published with 16 key and value heads; vLLM printed 57.752 GiB then.
+
+    That is the size per card, on eight cards. The model has 8 of these heads now.
+    """
     held = held_of(fp8_config(tmp_path, kv_heads), "vllm")
     found = weights_of_rank(held.weights, held.sizes, 8).size / GIB
     assert low < found / 57.752 - 1 < high
@@ -107,7 +109,7 @@ def vars_of(sizes: object) -> dict[str, int]:
 
 
 def test_biases_go_with_what_they_are_added_to() -> None:
-    """Those of outputs that are divided are divided; those of sums are whole on every card."""
+    """Biases of divided outputs are divided; biases of sums are whole on every card."""
     config = {"model_type": "gpt2", "vocab_size": 64, "n_embd": 64, "n_layer": 1, "n_head": 4}
     sizes = sizes_of(config)
     parts = weights_of_rank(weights_of(shapes_of(sizes), "bf16", sizes), sizes, 2)

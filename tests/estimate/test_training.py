@@ -1,4 +1,4 @@
-"""Ranks of parallel trainings: counted like the models, like the papers, and beside real ones."""
+"""Ranks of parallel trainings, compared with models, papers and real runs."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_parameters_are_those_of_the_models() -> None:
 def test_gpts_layer_counted_by_tensors_is_the_papers_formula(
     t: int, sequence_parallel: bool, flash: bool
 ) -> None:
-    """But for what a flash kernel keeps: its sums, 4 bytes for each head and token."""
+    """The difference is the sums that a flash kernel keeps: 4 bytes for each head and token."""
     layout = Layout(tensor=t, sequence_parallel=sequence_parallel, flash=flash, seq=2048)
     kept = sum(kept_of_layer(GPT3, layout, 0, FUSED).values())
     sums = 4 * 96 * 2048 / t * flash
@@ -99,7 +99,7 @@ def test_megatrons_distributed_optimizer_is_6_and_12_over_d() -> None:
 
 
 def test_the_first_stage_holds_all_layers_worth_of_activations() -> None:
-    """Equation 5, and its factor for interleaving."""
+    """This is equation 5, with its factor for interleaving."""
     one = Layout(seq=2048, tensor=8)
     piped = replace(one, pipeline=8)
     layer = sum(kept_of_layer(GPT3, one, 0, FUSED).values())
@@ -115,7 +115,7 @@ def test_a_later_stage_holds_fewer_micro_batches_and_none_more_than_there_are() 
 
 
 def test_the_worst_rank_is_named() -> None:
-    """With a long sequence the first stage is, with a large vocabulary the last."""
+    """With a long sequence it is in the first stage, with a large vocabulary in the last."""
     long = worst_rank(LLAMA_70B, Layout(pipeline=8, seq=16384), MEGATRON)
     assert (long.stage, long.moment) == (0, "backward of a layer")
     wide = replace(LLAMA_70B, layers=8, vocabulary=1_000_000)
@@ -133,7 +133,7 @@ def test_the_worst_rank_is_named() -> None:
     ],
 )
 def test_megatron_on_eight_cards_as_it_was_measured(layout: Layout, measured: float) -> None:
-    """12 layers of Llama-3-70B on B200s; benchmarks.parallel has every row."""
+    """The model is 12 layers of Llama-3-70B on B200s; benchmarks.parallel has every row."""
     shape = replace(LLAMA_70B, layers=12)
     found = worst_rank(shape, layout, MEGATRON).allocated / GIB
     assert found == pytest.approx(measured, rel=0.004)
@@ -151,7 +151,7 @@ def test_megatron_on_eight_cards_as_it_was_measured(layout: Layout, measured: fl
 def test_the_papers_four_models_fit_80_gb_by_its_techniques_alone(
     sizes: tuple[int, int, int], layout: Layout, billions: int
 ) -> None:
-    """Korthikanti et al., figure 1 and table 3; sequences of 2,048 tokens."""
+    """See Korthikanti et al., figure 1 and table 3; sequences of 2,048 tokens."""
     width, layers, heads = sizes
     more: dict[str, Any] = {
         "heads": heads,
@@ -242,7 +242,7 @@ def test_what_cannot_be_divided_is_refused(layout: Layout, sentence: str) -> Non
         ({"tensor": 0}, "tensor 0 is not possible"),
         ({"zero": 4}, "ZeRO has stages 0 to 3, not 4"),
         ({"recompute": "some"}, "recompute is one of none, selective, ops, full"),
-        ({"chunks": 2}, "there is one stage only"),
+        ({"chunks": 2}, "chunks need a pipeline with more than one stage"),
     ],
 )
 def test_a_layout_that_is_none_is_refused(wrong: dict[str, Any], sentence: str) -> None:

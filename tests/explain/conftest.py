@@ -1,4 +1,4 @@
-"""A word for stories of failed requests: `failed` gives the moment."""
+"""Fixtures for programs whose last request fails."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Program = Callable[[CachingAllocator], object]
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What is left after a request that failed.  error: PyTorch's own words."""
+    """State after a failed request; `error` is PyTorch's text."""
 
     allocator: CachingAllocator
     moment: StateAtError
@@ -25,7 +25,7 @@ class Failure:
 
 @pytest.fixture
 def failed() -> Callable[..., Failure]:
-    """Runs a program that ends out of memory; stream: that of its last request."""
+    """Run a program that runs out of memory; `stream` is that of its last request."""
 
     def play(
         program: Program, memory: str, conf: str = "", *, stream: int = 0, **options: Any

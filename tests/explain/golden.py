@@ -1,4 +1,4 @@
-"""The out-of-memory errors of the golden cases, each with the state it left behind."""
+"""Out-of-memory errors of the golden cases, each with the state after it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["GoldenOom", "golden_ooms", "replayed"]
 
 @dataclass(frozen=True, slots=True)
 class GoldenOom:
-    """One error.  index: of the failing op.  free_bytes: what the real allocator recorded."""
+    """One error, with the index of the failing op and the free bytes that PyTorch recorded."""
 
     case: cases.Case
     release: str
@@ -34,9 +34,9 @@ class GoldenOom:
 def golden_ooms(
     family: str, step: int = 1, most: int | None = None, offset: int = 0
 ) -> Iterator[GoldenOom]:
-    """The errors of every `step`-th result of a family, at most `most` of each.
+    """Yield the errors of every `step`-th result of a family, at most `most` of each.
 
-    One that a setting rejects beforehand leaves no entry in the recorded trace, and none here.
+    A request that a setting rejects before any attempt has no entry in the trace, and none here.
     """
     pairs = [(case, release) for case in cases.load(family) for release in cases.releases(case)]
     for case, release in pairs[offset % max(len(pairs), 1) :: step]:
@@ -60,7 +60,7 @@ def _ooms_of(case: cases.Case, release: str, recorded: list[int]) -> Iterator[Go
 
 
 class _Watch(CachingAllocator):
-    """The model, which keeps the state that an error left."""
+    """Model that stores the state after an error."""
 
     def __init__(self, case: cases.Case, release: str) -> None:
         self.moment: StateAtError | None = None
@@ -79,7 +79,7 @@ class _Watch(CachingAllocator):
 
 
 def replayed(oom: GoldenOom) -> CachingAllocator:
-    """The allocator after the failing op, once more from the beginning."""
+    """Replay the ops again and return the allocator after the failing op."""
     case = oom.case
     allocator = CachingAllocator(
         case["device_memory"], case["conf"], oom.release, address_policy=case["address_policy"]

@@ -1,4 +1,4 @@
-"""What is advised: by the cause, by the figures, and never against the settings in force."""
+"""Advice by cause and figures, which never contradicts the settings in force."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TAIL = (
 def modern(
     tried: str, free: str, allocated: str, idle: str, *, total: str = "8.00 GiB", more: str = ""
 ) -> str:
-    """The wording of 2.2 and later.  more: sentences between free and allocated memory."""
+    """Return the wording of 2.2 and later; `more` goes between free and allocated memory."""
     return (
         f"CUDA out of memory. Tried to allocate {tried}. GPU 0 has a total capacity of {total} of "
         f"which {free} is free. {more}Of the allocated memory {allocated} is allocated by PyTorch, "
@@ -77,12 +77,12 @@ def test_where_no_setting_can_help_it_is_said_first_and_none_is_offered(cause: s
 def test_fragmentation() -> None:
     said = advice(FRAGMENTED)
     assert "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" in said
-    assert "Not on Windows, WSL or Jetson" in said
+    assert "not available on Windows, WSL or Jetson" in said
     assert "Set " not in advice(FRAGMENTED, "expandable_segments:True")
     assert "is set already" in advice(FRAGMENTED, "expandable_segments:True")
     with_split = advice(FRAGMENTED, "max_split_size_mb:128")
     assert "max_split_size_mb:128 is set already" in with_split
-    assert "Where that cannot be used" not in with_split
+    assert "If that is not available" not in with_split
 
 
 @pytest.mark.parametrize("path", ["C:\\me\\train.py", "D:/me/train.py"])
@@ -95,7 +95,7 @@ def test_expandable_segments_are_not_advised_where_paths_are_of_windows(path: st
 
 
 def test_idle_and_free_together_are_joined_by_expandable_segments_only() -> None:
-    assert "Neither 900.00 MiB idle nor 200.00 MiB free is enough alone" in advice(LIKELY)
+    assert "Neither 900.00 MiB idle nor 200.00 MiB free memory is enough" in advice(LIKELY)
     said = advice(LIKELY, "expandable_segments:True")
     assert "Set " not in said
     assert "no other setting" in said
@@ -119,11 +119,11 @@ def test_a_release_is_not_given_what_it_lacks() -> None:
         "CUDA out of memory. Tried to allocate 2.00 GiB (GPU 0; 16.00 GiB total capacity; 9.00 GiB "
         "already allocated; 1.00 GiB free; 14.00 GiB reserved in total by PyTorch)"
     )
-    assert "upgrade" in advice(old)
+    assert "Upgrade" in advice(old)
     assert "max_split_size_mb" not in advice(old)
     hinted = f"{old} If reserved memory is >> allocated memory try setting max_split_size_mb to "
     assert "max_split_size_mb" in advice(f"{hinted}avoid fragmentation.")
-    assert "upgrade" in advice(FRAGMENTED, torch_version="2.0.1")
+    assert "Upgrade" in advice(FRAGMENTED, torch_version="2.0.1")
     assert "Set PYTORCH" in advice(old, torch_version="2.9.1")
 
 
@@ -136,7 +136,7 @@ def test_settings_without_effect_are_named() -> None:
     assert "max_split_size_mb:128, which is set, cannot help" in advice(
         FULL, "max_split_size_mb:128"
     )
-    # What only one backend reads does nothing on another.
+    # An option that only one backend reads has no effect on another.
     mps = "MPS backend out of memory (MPS allocated: 9.57 GiB, other allocations: 17.35 GiB, "
     mps += "max allowed: 27.20 GiB). Tried to allocate 292.50 MiB on private pool."
     assert "has no effect on this backend" in advice(mps, "expandable_segments:True")
@@ -155,7 +155,7 @@ def test_a_fraction_is_named_where_it_is_set() -> None:
     said = advice(LIMITED)
     assert "0.5 of the card" in said
     assert "set_per_process_memory_fraction" in said
-    assert "1024.00 MiB are idle" in said
+    assert "1024.00 MiB within the limit are idle" in said
     conf = "per_process_memory_fraction:0.5"
     assert advice(LIMITED, conf).startswith("Raise or remove per_process_memory_fraction:0.5")
 
@@ -163,7 +163,7 @@ def test_a_fraction_is_named_where_it_is_set() -> None:
 def test_a_fraction_that_the_text_does_not_print() -> None:
     """pytorch#111363: half of the card held, 38 GiB free, 64 MiB refused."""
     text = modern("64.00 MiB", "38.09 GiB", "39.10 GiB", "427.46 MiB", total="79.15 GiB")
-    assert "would go above 0.5 of it" in advice(text)
+    assert "would exceed 0.5 of it" in advice(text)
     assert "set_per_process" not in advice(text, torch_version="2.9")
     assert "set_per_process" not in advice(REFUSED)
 
@@ -193,7 +193,7 @@ def test_the_device_memory_of_the_user() -> None:
     assert given.cause == "impossible"
     assert given.figures.total_bytes is None  # as the text has none
     assert "20.00 GiB tried > 16.00 GiB on the card" in given.arithmetic
-    assert "answered, 16.20 GiB being free" in advice(FULL, device_memory="24GiB")
+    assert "succeeded, with 16.20 GiB free" in advice(FULL, device_memory="24GiB")
     assert "failed as well" in advice(FULL, device_memory="9GiB")
 
 
@@ -216,7 +216,7 @@ def test_the_arithmetic_in_one_line(text: str, line: str) -> None:
 
 
 def test_rounding_that_leaves_it_open_is_said() -> None:
-    """64 MiB asked for; "3.41 GiB" less "3.35 GiB" idle may be 51 to 72 MiB."""
+    """64 MiB are requested; "3.41 GiB" minus "3.35 GiB" idle may be 51 to 72 MiB."""
     text = (
         "CUDA out of memory. Tried to allocate 64.00 MiB (GPU 0; 4.00 GiB total capacity; 3.35 GiB "
         "already allocated; 0 bytes free; 3.41 GiB reserved in total by PyTorch)"

@@ -1,4 +1,4 @@
-"""The cheapest set of blocks in the way, against every set there is."""
+"""Compare the cheapest set of blocks in the way with all possible sets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Failed = Callable[..., Any]
 
 
 def crowded(seed: int) -> CachingAllocator:
-    """A device of 100 MiB with a few blocks in a few split segments."""
+    """Return a device of 100 MiB with a few blocks in a few split segments."""
     gpu = CachingAllocator("100MiB")
     rng = random.Random(seed)
     live = []
@@ -67,7 +67,7 @@ def test_no_cheaper_set_would_do(seed: int) -> None:
 
 
 def test_freed_blocks_that_wait_cost_nothing(failed: Failed) -> None:
-    # Inside a scope of a release that takes it for a capture nothing is waited for.
+    # Some releases treat a pool scope as a capture, and do not wait for events inside it.
     def program(gpu: CachingAllocator) -> None:
         gpu.begin_allocate_to_pool(1)
         first = gpu.malloc(60 * MIB)
@@ -101,7 +101,7 @@ def test_handles_of_an_expandable_segment_go_back_one_by_one(failed: Failed) -> 
     moment = failed(program, "100MiB", "expandable_segments:True").moment
     found = blockers_of(moment)
     assert found is not None
-    # 20 are free and 40 wanted: one handle must go, and those of the two of 20 are cheapest.
+    # 20 MiB are free and 40 are needed: one handle must be freed, and those of 20 are cheapest.
     assert (found.way, found.cost_bytes, found.is_exact) == ("driver", 20 * MIB, False)
 
 

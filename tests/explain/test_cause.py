@@ -1,4 +1,4 @@
-"""The cause by the figures alone: the comparisons in their order, and what rounding leaves open."""
+"""Cause by the figures alone: order of the comparisons, and effects of rounding."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FULL = Figures(
     idle_bytes=400 * MIB,
     free_bytes=300 * MIB,
 )
-"""900 MiB asked for; 400 MiB idle and 300 MiB free are too little."""
+"""A request of 900 MiB with only 400 MiB idle and 300 MiB free."""
 
 
 def test_the_names_and_their_order_are_those_of_the_contract() -> None:
@@ -35,7 +35,7 @@ def test_the_names_and_their_order_are_those_of_the_contract() -> None:
 
 
 def test_each_cause_in_turn() -> None:
-    """From the last to the first: each further figure outdoes the ones below it."""
+    """Go from the last cause to the first; each further figure has precedence over later causes."""
     assert cause_of(FULL) == "full"
     likely = replace(FULL, tried_bytes=700 * MIB)
     assert cause_of(likely) == "fragmentation_likely"
@@ -62,7 +62,7 @@ def test_unknown_figures_leave_their_comparison_out() -> None:
     assert cause_of(Figures(tried_bytes=MIB)) == "no_figures"
     assert cause_of(replace(FULL, tried_bytes=None)) == "no_figures"
     assert cause_of(Figures(tried_bytes=MIB, total_bytes=GIB)) == "no_figures"
-    # A log line tells no idle memory, an early XPU text no free memory.
+    # A log line has no idle memory, an early XPU text no free memory.
     assert cause_of(Figures(tried_bytes=20 * MIB, free_bytes=15 * MIB)) == "full"
     live = Figures(tried_bytes=2 * GIB, total_bytes=8 * GIB, allocated_bytes=7 * GIB)
     assert cause_of(live) == "full"
@@ -79,7 +79,7 @@ def test_a_limit_that_is_far_away_is_not_the_cause() -> None:
 
 
 def test_rounding_of_a_limit() -> None:
-    """1,072 MiB reserved, 2 more asked, "1.05 GiB" allowed, which may be 1,070 MiB."""
+    """1,072 MiB are reserved, 2 requested, and "1.05 GiB" allowed, which may be 1,070 MiB."""
     forgotten = Figures(
         tried_bytes=2 * MIB,
         total_bytes=256 * GIB,
@@ -91,12 +91,12 @@ def test_rounding_of_a_limit() -> None:
     )
     assert cause_of(forgotten) == "fraction_limit"
     assert cause_of(replace(forgotten, printed=False)) == "free_above_request"
-    # Without free memory the driver is the likelier reason.
+    # Without free memory the driver is the more likely reason.
     assert cause_of(replace(forgotten, free_bytes=0)) == "fragmentation"
 
 
 def test_rounding_of_free_memory() -> None:
-    """The driver refused 1,020 MiB: "1.00 GiB" free may be less, and then is."""
+    """The driver refused 1,020 MiB, so "1.00 GiB" free must be less."""
     close = replace(FULL, tried_bytes=1020 * MIB, free_bytes=GIB + 1, printed=True)
     assert cause_of(close) == "fragmentation_likely"
     assert cause_of(replace(close, printed=False)) == "free_above_request"

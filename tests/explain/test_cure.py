@@ -1,4 +1,4 @@
-"""A cure is proved by a replay, and nothing else is called one."""
+"""Cures are always proved by a replay."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TRACES = Path(__file__).parents[2] / "traces"
 
 @pytest.fixture(scope="module")
 def fragmented() -> Recording:
-    """A recording that ends out of memory by fragmentation."""
+    """Return a recording that runs out of memory because of fragmentation."""
     return load(TRACES / "gpt2-ragged-oom-torch2.15.pickle.gz")
 
 

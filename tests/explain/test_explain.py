@@ -1,4 +1,4 @@
-"""`explain` from Python: what is given decides what comes back."""
+"""Results of `explain` by the type of its argument."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MIB = 1 << 20
 
 @pytest.fixture
 def text_and_recording(tmp_path: Path) -> tuple[str, Path]:
-    """A card of 60 MiB with 16 in use, 24 idle and 20 free, and 60 asked of it."""
+    """A request of 60 MiB on a card of 60 MiB with 16 in use, 24 idle and 20 free."""
     gpu = CachingAllocator(device_memory="60MiB", record_history=True)
     blocks = [gpu.malloc(size * MIB) for size in (10, 10, 10, 10)]
     for block in blocks[:3]:
@@ -39,5 +39,5 @@ def test_a_text_and_the_recording_of_the_same_error(text_and_recording: tuple[st
 
 
 def test_what_is_neither_is_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match="not bytes"):
+    with pytest.raises(ConfigError, match="got bytes"):
         explain(b"CUDA out of memory")  # type: ignore[call-overload]

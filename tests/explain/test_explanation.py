@@ -1,4 +1,4 @@
-"""What a recording's error is explained with, checked against the longer run of the program."""
+"""Explanation of a recording's error, checked against a longer run of the program."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ LONGER = TRACES / "gpt2-ragged-torch2.15.pickle.gz"
 
 @pytest.fixture(scope="module")
 def recording() -> Recording:
-    """The ragged run that ends out of memory on 5,600 MiB."""
+    """Load the ragged run that runs out of memory on 5,600 MiB."""
     return load(TRACES / "gpt2-ragged-oom-torch2.15.pickle.gz")
 
 
 @pytest.fixture(scope="module")
 def ragged(recording: Recording) -> DeviceExplanation:
-    """Its explanation."""
+    """Return the explanation of the ragged run."""
     _, (device,) = explain_recording(recording)
     return device
 
 
 def what_if(conf: str) -> dict[str, Any]:
-    """What real PyTorch did with the longer run on a device of 24,000 MiB."""
+    """Results of real PyTorch for the longer run on a device of 24,000 MiB."""
     runs: list[dict[str, Any]] = json.loads((TRACES / "gpt2-ragged-what-if.json").read_text())[
         "runs"
     ]
@@ -81,7 +81,7 @@ def test_the_sizes_hold_for_the_longer_run_too(ragged: DeviceExplanation) -> Non
 
 
 def test_without_a_limit_the_longer_run_likes_more(ragged: DeviceExplanation) -> None:
-    # The error's own recording proves 5,844 MiB; in the long run it is what really happened.
+    # The recording of the error proves 5,844 MiB; the longer run really reached it.
     really = what_if("expandable_segments:True")["peak_reserved_bytes"]
     assert really == 5850 * MIB
     longer = replay(load(LONGER), "expandable_segments:True", device_memory="24000MiB").devices[0]

@@ -1,6 +1,6 @@
-"""Every out-of-memory error of the golden cases, explained to the byte.
+"""Exact explanations of the out-of-memory errors of the golden cases.
 
-A sample of each family always, all 88,231 errors when asked (`make test-slow`).
+A sample of each family always runs; `make test-slow` runs all 88,231 errors.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def check_kinds(oom: GoldenOom) -> None:
-    """The kinds add up to the device, and what is free is what the real allocator saw."""
+    """Check that the kinds add up to the device, and free memory equals that of PyTorch."""
     kinds = kinds_of(oom.moment)
     assert unexplained_bytes(oom.moment) == 0, oom
     assert sum(kinds.values()) == oom.case["device_memory"], oom
@@ -43,7 +43,7 @@ def is_answered(allocator: CachingAllocator, size: int, stream: int) -> bool:
 
 
 def check_largest(oom: GoldenOom) -> None:
-    """It is answered when asked, and the next sizes above it are not."""
+    """Check that the largest request succeeds and the next larger sizes fail."""
     largest, stream = oom.moment.largest_request_bytes, oom.op[3] * runner.HANDLE
     if largest:
         assert is_answered(replayed(oom), largest, stream), oom
@@ -52,7 +52,7 @@ def check_largest(oom: GoldenOom) -> None:
 
 
 def check_blockers(oom: GoldenOom) -> None:
-    """Without the blockers the request is answered; with the smallest still there it is not."""
+    """Check that the request succeeds without the blockers, and fails with the smallest of them."""
     found = blockers_of(oom.moment)
     if found is None:
         return

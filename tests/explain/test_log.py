@@ -1,4 +1,4 @@
-"""Figures of start-up logs and tables: each as its writer printed it, with its device and line."""
+"""Figures of start-up logs and tables, with device and line."""
 
 from __future__ import annotations
 
@@ -134,7 +134,9 @@ def test_explain_shows_them(text: str, tmp_path: Path, capsys: pytest.CaptureFix
 def test_load_says_what_a_log_is(text: str, tmp_path: Path) -> None:
     path = tmp_path / "server.log"
     path.write_text(text)
-    with pytest.raises(RecordingError, match=r"start-up log of .* explain tells the figures"):
+    with pytest.raises(
+        RecordingError, match=r"start-up log of .* explain FILE to read its figures"
+    ):
         load(path)
 
 
@@ -156,7 +158,7 @@ def test_an_error_in_a_log_comes_first(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_a_unit_is_bytes_by_the_thousand_or_the_kibi() -> None:
-    """A prefix belongs to the i: what has an i alone is no size."""
+    """The "i" of a unit needs a prefix: "iB" alone is not a unit."""
     line = "load_tensors: CUDA{} model buffer size = 5 {}\n"
     units = ("B", "KB", "MiB", "GiB", "iB")
     text = LLAMA + "".join(line.format(9 + n, unit) for n, unit in enumerate(units))

@@ -1,4 +1,4 @@
-"""Out-of-memory texts as people have them: every wording, cut, wrapped, coloured, in logs."""
+"""Out-of-memory texts in every wording: cut, wrapped, coloured, and in logs."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def one(text: str) -> Verdict:
 
 
 def mebibytes(figures: Figures) -> dict[str, float]:
-    """Every known figure in MiB, two decimals."""
+    """Return every known figure in MiB with two decimals."""
     known = {name: getattr(figures, f"{name}_bytes") for name in dict.fromkeys(FIELDS.values())}
     return {name: round(size / MIB, 2) for name, size in known.items() if size is not None}
 
@@ -84,7 +84,7 @@ def test_every_figure_of_the_newest_wording() -> None:
 
 
 def test_cached_is_idle_memory() -> None:
-    """pytorch#31252, of 2019: 4.01 + 0.35 + 5.54 GiB fill a card of 10.76 only if it is."""
+    """pytorch#31252, of 2019: 4.01 + 0.35 + 5.54 GiB fill a card of 10.76 GiB only then."""
     figures = one(
         "CUDA out of memory. Tried to allocate 1.72 GiB (GPU 0; 10.76 GiB total capacity; "
         "4.01 GiB already allocated; 356.00 MiB free; 5.54 GiB cached)"
@@ -122,7 +122,7 @@ def test_cached_is_idle_memory() -> None:
             {"tried": 1024.0, "allocated": 17674.24, "limit": 18565.12, "process": 17674.99},
             "fraction_limit",
         ),
-        (  # a forgotten fraction, AMD
+        (  # a memory fraction on AMD
             "HIP out of memory. Tried to allocate 2.00 MiB. GPU 0 has a total capacity of 255.98 "
             "GiB of which 244.65 GiB is free. 1.05 GiB allowed; Of the allocated memory 1017.01 "
             "MiB is allocated by PyTorch, with 17.00 MiB allocated in private pools (e.g., HIP "
@@ -146,7 +146,7 @@ def test_cached_is_idle_memory() -> None:
         ),
         ("CUDA out of memory. Tried to allocate more than 1EB memory.", {}, "impossible"),
         ("RuntimeError: Invalid buffer size: 24.00 GB", {"tried": 24576.0}, "no_figures"),
-        (  # nobody's wording, but words that are known
+        (  # an unknown wording with known words
             "GPU OOM! wanted to allocate 512MB; 11GB total; 100MB free",
             {"tried": 512.0, "total": 11264.0, "free": 100.0},
             "full",
@@ -212,7 +212,7 @@ def test_other_processes_are_told_from_this_one() -> None:
     )[0]
     assert named.figures.process_bytes == int(8.58 * GIB)
     assert named.others == ((1957120, int(7.10 * GIB)),)
-    # In a container both are numbers; the one that can hold what PyTorch holds is this one.
+    # In a container all processes are numbers; this one is large enough to hold PyTorch's memory.
     container = find_messages(
         MODERN.replace("Process 562167", "Process 7 has 1.00 GiB memory in use. Process 562167")
     )[0]
@@ -258,7 +258,7 @@ def test_text_inside_other_formats() -> None:
 
 
 def test_a_raw_byte_in_place_of_the_device() -> None:
-    """PyTorch 2.3 prints the index as a byte; for GPU 0 the text then often ends there."""
+    """PyTorch 2.3 prints the index as a raw byte; for GPU 0 the text often ends there."""
     cut = one("CUDA out of memory. Tried to allocate 546.00 MiB. GPU ")
     assert mebibytes(cut.figures) == {"tried": 546.0}
     assert cut.cause == "no_figures"
@@ -275,7 +275,7 @@ def test_a_log_with_several_errors() -> None:
 
 
 def test_one_error_is_not_taken_for_several() -> None:
-    """Its class, the driver's words and the allocator's are one; so is a check's own line."""
+    """Class name, driver text and allocator text are one error, as is the line of a check."""
     assert len(judge_text(f"torch.cuda.OutOfMemoryError: {MODERN}")) == 1
     assert (
         len(
@@ -406,7 +406,7 @@ def test_no_text_is_an_error(text: str) -> None:
     ],
 )
 def test_long_logs_take_time_in_proportion(filler: str) -> None:
-    """Twenty times the text, never a hundred times the time."""
+    """Check that twenty times the text takes less than a hundred times as long."""
     short, long = (filler * (size // len(filler)) + MODERN for size in (20_000, 400_000))
     assert _seconds(long) < max(100 * _seconds(short), 1.0)
 

@@ -1,4 +1,4 @@
-"""A request put to a snapshot's state: answered or refused as the model does, and whose blocks."""
+"""Requests in a snapshot's state: the model's result, and the owners of blocks in the way."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from allocsim.workload.recorder import Recorder
 
 @pytest.fixture(scope="module")
 def state() -> Recording:
-    """On one segment of 20 MiB five blocks of 4, of two lines in turn, the second and fourth gone;
-    and 100 MiB of cache."""
+    """Return a state with five blocks of 4 MiB in a segment of 20, and a cached segment of 100 MiB.
+
+    The blocks belong to two lines alternately, and the second and fourth are freed.
+    """
     recorder = Recorder("1GiB")
     lines = [recorder.code("net.py", "forward", 3), recorder.code("adam.py", "step", 9)]
     live = [recorder.malloc(4 * MIB, lines[i > 1]) for i in range(5)]

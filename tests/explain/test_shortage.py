@@ -1,4 +1,4 @@
-"""The cause of an out-of-memory error, by its figures and by its blocks."""
+"""Cause of an out-of-memory error by figures and by blocks."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ TRACES = Path(__file__).parents[2] / "traces"
 
 @pytest.fixture(scope="module")
 def recording() -> Recording:
-    """It ends with a recorded error: 694 MiB tried, 462 MiB idle, 396 MiB free."""
+    """Load a run that ends with an error: 694 MiB tried, 462 MiB idle, 396 MiB free."""
     return load(TRACES / "gpt2-ragged-oom-torch2.15.pickle.gz")
 
 
 @pytest.fixture(scope="module")
 def watch() -> OomWatch:
-    """What looked on at `device_run`."""
+    """Return the observer of `device_run`."""
     return OomWatch()
 
 
 @pytest.fixture(scope="module")
 def device_run(recording: Recording, watch: OomWatch) -> DeviceRun:
-    """The recording's replay."""
+    """Replay the recording."""
     return replay(recording, observers=(watch,)).devices[0]
 
 
 @pytest.fixture(scope="module")
 def shortage(recording: Recording, watch: OomWatch, device_run: DeviceRun) -> Shortage:
-    """The one error, with all that can be known."""
+    """Return the only error."""
     (found,) = shortages_of(device_run, recording.devices[0], watch)
     return found
 
 
 def cause_of(device_run: DeviceRun, **changes: object) -> str:
-    """The cause if the error were another, by its figures alone."""
+    """Return the cause of a changed error, by its figures alone."""
     oom = dataclasses.replace(device_run.ooms[0], **changes)  # type: ignore[arg-type]
     return shortages_of(dataclasses.replace(device_run, ooms=(oom,)))[0].cause
 
@@ -98,7 +98,7 @@ def test_an_error_of_the_replay_s_own(recording: Recording) -> None:
 
 def test_the_code_of_the_request_is_inferred_and_marked_so(shortage: Shortage) -> None:
     # The longer recording of the same program allocates here from autograd's thread, which has
-    # no Python frames either; the last line that has some is the call of backward().
+    # no Python frames either; the last line with frames is the call of backward().
     code = shortage.code
     assert code is not None
     assert (code.frame.filename, code.frame.line) == ("gpt.py", 27)

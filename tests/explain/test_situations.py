@@ -1,4 +1,4 @@
-"""Three situations that users met, with their own figures, explained.
+"""Explanations of three errors that users reported, with their figures.
 
 - vllm-project/vllm PR 41268: weights of 530 and 270 MiB; 270 land in a cached 530 MiB block.
 - pytorch/pytorch#35901: 10.84 GiB refused, 1.06 GiB allocated, 12.53 GiB reserved, 10.26 free.
@@ -24,7 +24,7 @@ Recorded = Callable[..., Recording]
 
 
 def sizes(kinds: dict[str, int]) -> dict[str, int]:
-    """The kinds that have bytes, in MiB."""
+    """Return the kinds that have bytes, in MiB."""
     return {kind: size // MIB for kind, size in kinds.items() if size}
 
 
@@ -34,7 +34,7 @@ def explained(recording: Recording, **options: Any) -> DeviceExplanation:
 
 
 def load_weights(gpu: CachingAllocator) -> None:
-    """A shard of 530 MiB is staged and dropped, one of 270 stays, then 530 are wanted again."""
+    """Load and drop a shard of 530 MiB, keep one of 270, then request 530 again."""
     gpu.free(gpu.malloc(530 * MIB))
     gpu.malloc(270 * MIB)
     gpu.malloc(530 * MIB)
@@ -59,7 +59,7 @@ def test_vllm_the_split_limit_cures_it(recorded: Recorded) -> None:
     assert "expandable_segments:True" in settings
     assert "roundup_power2_divisions:2" not in settings
     sizes_needed = {r.conf: r for r in device.remedies if r.kind == "device_memory"}
-    # 530 for what is cached and 530 more; the recording's own 800 MiB did not do.
+    # 530 MiB are cached and 530 more are needed; the recorded 800 MiB did not suffice.
     assert sizes_needed[""].device_memory == 1060 * MIB
     assert sizes_needed[""].smaller_fails_at is not None
 
@@ -72,11 +72,11 @@ def test_vllm_s_own_value_does_as_well(recorded: Recorded) -> None:
 
 
 def split_activation(gpu: CachingAllocator) -> None:
-    """The sequence assumed for #35901.
+    """Run the sequence assumed for #35901.
 
-    952 MiB of weights in segments of their own; an activation of 11,878 MiB (the 11.6 GB segment
-    that the poster showed) comes and goes; what follows is cut from its cached block, and 133 MiB
-    of that stay, 700 MiB from its start; then 11,100 MiB are asked for.
+    952 MiB of weights have separate segments.  An activation of 11,878 MiB (the 11.6 GB segment in
+    the report) is allocated and freed.  Later blocks are split from its cached block, and 133 MiB
+    of them stay, 700 MiB from its start.  Then 11,100 MiB are requested.
     """
     gpu.malloc(952 * MIB)
     gpu.free(gpu.malloc(11_878 * MIB))
@@ -122,10 +122,10 @@ SIDE = 4096
 
 
 def late_block(gpu: CachingAllocator) -> None:
-    """Of a cached 100 MiB segment 10 stay in use; the 60 behind them wait for another stream.
+    """Keep 10 MiB of a 100 MiB segment in use; the 60 behind them wait for another stream.
 
-    Something small comes in between: a free that completes in the very next entry looks in a
-    recording like one that never waited.
+    A small request comes in between, since a free that completes in the next entry looks in a
+    recording like a free that did not wait.
     """
     gpu.free(gpu.malloc(100 * MIB))
     gpu.malloc(10 * MIB)
@@ -156,7 +156,7 @@ def test_189504_is_pending_free_from_a_recording(recorded: Recorded) -> None:
     (shortage,) = device.shortages
     assert shortage.cause == "pending_free"
     assert shortage.oom.is_recorded
-    assert "Ask again" in device.advice[0][0]
+    assert "Repeat the request" in device.advice[0][0]
 
 
 def test_a_private_pool_keeps_what_would_have_served(failed: Failed, recorded: Recorded) -> None:

@@ -1,7 +1,7 @@
-"""`pretend` puts a device that the model keeps in place of a Python with PyTorch.
+"""Fixture `pretend`: replaces runs over PyTorch by a device that the model plays.
 
-What is held here is what is done with a run; the recordings are the model's own.  That the runs
-themselves are right, real PyTorch says: `test_truth.py`.
+These tests cover the use of a run; the recordings are the model's own. Real PyTorch checks the runs
+themselves in `test_truth.py`.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from allocsim.phantom.launch import TorchInstall
 from allocsim.questions.fit import ran
 
 Run = Callable[[CachingAllocator, str], int]
-"""Plays a program's text, or its command line; returns the entries before its peaks are reset."""
+"""Player of a program's text or command line; returns the entries before the peaks are reset."""
 
 
 @dataclass
 class Pretended:
-    """What was run, and how the next is to be played."""
+    """Programs that were run, and the function that plays the next one."""
 
     play: Run
     error: str = ""
@@ -42,7 +42,7 @@ class Pretended:
         return TorchInstall(python, self.version, "13.2")
 
     def record(self, program: Program) -> Recorded:
-        """Stands in for `allocsim.phantom.record`."""
+        """Replace `allocsim.phantom.record`."""
         assert program.gpu is not None
         assert program.log is not None
         file = Path(program.command[-1])
@@ -81,7 +81,7 @@ class Pretended:
 
 @pytest.fixture
 def pretend(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pretended]:
-    """Lets every program be played by a function instead."""
+    """Return a function that replaces the runs of all programs."""
 
     def put(play: Run, error: str = "") -> Pretended:
         pretended = Pretended(play, error)

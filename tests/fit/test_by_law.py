@@ -1,4 +1,4 @@
-"""Laws beside runs of real PyTorch that they were not taken from, and what there is none for."""
+"""Laws compared with runs of real PyTorch from which they were not derived, and missing laws."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ MADE_UP = [
      "H100"),
     (("gpt2", True, 50_257, 1152, 5, 18, 2048), 3, 700, "bf16", "adamw-fused", True, "RTX 3090"),
 ]  # fmt: skip
-"""Models that nobody recorded: their sizes, and how they train on which card."""
+"""Models that were not recorded: their sizes, training options and card."""
 
 WITHOUT: dict[str, Any] = {
     "dtype": "fp32", "optimizer": "adamw-foreach-off", "checkpointing": True,
 }  # fmt: skip
-"""What nobody took a law of for GPT-2."""
+"""Options of GPT-2 without a law."""
 
 LIKE_GPT2 = ("vocab_size", "n_embd", "n_layer", "n_head", "n_positions")
 SERVED = [
@@ -89,7 +89,7 @@ SERVED = [
     (("mixtral", False, 61_007, 1152, 1600, 5, 18, 6), 3, 250, "bf16", {"decode": 9}, "RTX 4090"),
     (("mixtral", False, 32_000, 1280, 960, 4, 10, 10), 6, 900, "fp16", {}, "H100"),
 ]  # fmt: skip
-"""Models that nobody recorded: their sizes, and how they answer prompts on which card."""
+"""Models that were not recorded: their sizes, serving options and card."""
 
 
 SEEN = [
@@ -98,7 +98,7 @@ SEEN = [
     ((2, 640, 2000, 7, 10, 32), 200, "autocast-bf16", False, "L40S"),
     ((21_843, 1280, 5120, 3, 20, 28), 3, "autocast-bf16", True, "A10G"),
 ]
-"""Vision transformers that nobody recorded: kinds, widths, layers, heads and patch."""
+"""Vision transformers that were not recorded: kind, width, layers, heads and patch."""
 
 OTHERWISE = [
     ("Mistral-7B-v0.1", "H100", {"seq": 600, "checkpointing": True}),
@@ -133,7 +133,7 @@ OTHERWISE = [
         "batch": 24, "seq": 384, "dtype": "autocast-bf16", "checkpointing": True,
     }),
 ]  # fmt: skip
-"""Published models on cards and at sizes of no row of the truth."""
+"""Published models on cards and at sizes that are in no row of the truth."""
 
 
 def made_up(model_type: str, is_tied: bool, *sizes: int, rope_type: str = "default") -> Configured:
@@ -141,7 +141,7 @@ def made_up(model_type: str, is_tied: bool, *sizes: int, rope_type: str = "defau
     keys = LIKE_GPT2 if model_type == "gpt2" else LIKE_LLAMA
     more: dict[str, Any] = {}
     if model_type == "gemma2":
-        more["sliding_window"] = 64  # which 60 tokens do not fill, and 90 do
+        more["sliding_window"] = 64  # 60 tokens do not fill it, 90 do
     if model_type == "mixtral":
         more |= {"num_local_experts": 5, "num_experts_per_tok": 3}
     if model_type != "gpt2":
@@ -161,7 +161,7 @@ def seeing(kinds: int, *sizes: int) -> Configured:
 
 
 def with_a_law() -> list[dict[str, Any]]:
-    """Rows of the truth that a law is for."""
+    """Return the rows of the truth that have a law."""
     with TemporaryDirectory() as place:
         tasks = [(row, task_of(row, Path(place))) for row in rows()]
         return [row for row, task in tasks if has_law(task, gpu_of(row))]
@@ -184,7 +184,7 @@ def compare(row: dict[str, Any], folder: Path) -> None:
 def test_one_program_by_law_is_real_pytorchs_to_the_byte_however_its_model_begins(
     name: str, tmp_path: Path
 ) -> None:
-    """Two that train, and one that serves and runs out of memory."""
+    """Run two trainings, and a serving that runs out of memory."""
     (row,) = [row for row in rows() if row["id"] == name]
     compare(row, tmp_path)
 
@@ -390,7 +390,7 @@ def test_a_law_lacks_the_attention_of_cudnn_where_pytorch_prefers_it() -> None:
 
 
 def test_a_run_by_law_is_the_replay_of_what_it_keeps(tmp_path: Path) -> None:
-    """Which it does without, and of which it plays a part only."""
+    """The run by law makes no replay, and plays only a part of the requests."""
     keep, gpu = tmp_path / "out.pickle", find_gpu("A100 80GB")
     ran = run_by_law(gpt2(is_training=False, prompt=900, decode=12), gpu, keep=keep)
     (run,) = replay(load(keep)).devices
@@ -403,7 +403,7 @@ def test_a_run_by_law_is_the_replay_of_what_it_keeps(tmp_path: Path) -> None:
 
 
 def test_a_card_on_which_only_a_retry_helps_is_replayed() -> None:
-    """What a full cache gave back was found out by the replay, as of any recording."""
+    """The release of a full cache is found by the replay, as for any recording."""
     gpu = find_gpu("A100 80GB")
     task = gpt2(batch=4, seq=512)
     need = run_by_law(task, gpu)

@@ -1,7 +1,7 @@
-"""`--compile` comes to its end: Inductor writes kernels for a card that is not there.
+"""`--compile` completes: Inductor generates kernels for a card that does not exist.
 
-It takes a minute, and needs a Python with PyTorch, transformers and triton in
-ALLOCSIM_TORCH_PYTHON, and a C compiler.
+The test takes a minute and needs a C compiler, and a Python with PyTorch, transformers and triton
+in ALLOCSIM_TORCH_PYTHON.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is said of a program that ended early: the texts are what Python and transformers print."""
+"""Reports of programs that ended early; the texts are those of Python and transformers."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ NO_HEAD = (
         (
             {"model_type": "phi9", "auto_map": {"AutoModelForCausalLM": "phi9.Phi9"}},
             UNKNOWN.format("phi9"),
-            "phi9 names code of its own (auto_map), which is not fetched; expected a model_type "
+            "phi9 needs custom code (auto_map), which is not fetched; expected a model_type "
             "that the installed transformers knows",
         ),
         (
             {"model_type": "phi9", "auto_map": {"AutoConfig": "phi9.Config"}},
             OWN_CODE,
-            "phi9 names code of its own (auto_map), which is not fetched; expected a model_type "
+            "phi9 needs custom code (auto_map), which is not fetched; expected a model_type "
             "that the installed transformers knows",
         ),
         (
@@ -95,7 +95,7 @@ def test_a_function_that_makes_no_model_is_told_what_is_expected() -> None:
     assert why_it_failed(log, 1, EARLY, model_of("mine:make")) == (
         "mine:make returned int; expected a model, or a model and a batch"
     )
-    assert why_it_failed(log, 1, EARLY).endswith(f"with {log}")  # of a program of the user's own
+    assert why_it_failed(log, 1, EARLY).endswith(f"with {log}")  # a user's own program
 
 
 def test_a_slip_in_the_users_code_is_found_by_file_and_line() -> None:

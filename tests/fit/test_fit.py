@@ -1,4 +1,4 @@
-"""Whether it fits, by how much, what it would need, what would help."""
+"""Answers of `fit`: the verdict, the margin, the memory needed, and recommendations."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def batch_of(program: str) -> int:
 
 
 def weights_and_batch(allocator: CachingAllocator, text: str) -> int:
-    """A model that takes twice as much while it is made, and then 100 MiB for each of a batch."""
+    """Play a model that needs twice its memory at first, and then 100 MiB per unit of batch."""
     batch = batch_of(text)
     made = [allocator.malloc(512 * MIB) for _ in range(2)]
     allocator.free(made.pop())
@@ -85,13 +85,13 @@ def test_what_does_not_fit_says_what_it_needs(pretend: Pretend) -> None:
 
 
 def text_of(ran: Ran) -> str:
-    """Of the error that ended a run; its entry is one of the run's own recording."""
+    """Return the text of the error that ended a run; its entry is in the run's own recording."""
     return "" if ran.oom is None else ran.oom.message
 
 
 def test_one_run_without_a_limit_comes_to_what_a_run_on_the_card_comes_to(pretend: Pretend) -> None:
     def play(allocator: CachingAllocator, text: str) -> int:
-        """Frees what it has reserved in sizes that cannot be used, so that the cache is emptied."""
+        """Free the reserved memory in sizes that cannot be reused, so that the cache is emptied."""
         entries = weights_and_batch(allocator, text)
         for megabytes in range(100, 1400, 100):
             allocator.free(allocator.malloc(megabytes * MIB))
@@ -126,7 +126,7 @@ def test_a_program_that_may_go_by_the_card_is_run_on_it(
 
 
 def fragmented(allocator: CachingAllocator, _: str) -> int:
-    """Every other of 340 blocks is free, two to a segment; then larger ones are asked for."""
+    """Free every other of 340 blocks, two to a segment, and then request larger blocks."""
     blocks = [allocator.malloc(9 * MIB) for _ in range(340)]
     for block in blocks[::2]:
         allocator.free(block)
@@ -153,7 +153,7 @@ def test_a_program_of_ones_own(pretend: Pretend) -> None:
 
 
 def waiting(allocator: CachingAllocator, work: str, count: int = 8) -> None:
-    """Blocks of 100 MiB that wait for another stream, or, on a card that keeps up, do not."""
+    """Play blocks of 100 MiB that wait for another stream, unless the card keeps up."""
     for _ in range(count):
         block = allocator.malloc(100 * MIB, stream=7)
         assert block is not None
@@ -164,7 +164,7 @@ def waiting(allocator: CachingAllocator, work: str, count: int = 8) -> None:
 
 
 def test_a_card_that_keeps_up_holds_less_where_freed_blocks_wait(pretend: Pretend) -> None:
-    """As FSDP gathers layers on a stream of its own, without a limit on how many."""
+    """FSDP gathers layers in this way on a separate stream, without a limit on their number."""
 
     def gathered(allocator: CachingAllocator, _text: str) -> int:
         waiting(allocator, ran.works[-1])
@@ -176,13 +176,13 @@ def test_a_card_that_keeps_up_holds_less_where_freed_blocks_wait(pretend: Preten
     assert found.ran.peak_reserved_bytes == 800 * MIB
     assert found.keeping_up is not None
     assert found.keeping_up.peak_reserved_bytes == 100 * MIB
-    assert any("where the card keeps up, 100.00 MiB" in note for note in found.notes)
+    assert any("keeps up with the program 100.00 MiB are reserved" in note for note in found.notes)
     assert found.needed_bytes == 800 * MIB
 
 
 @pytest.mark.parametrize("is_reset", [True, False])
 def test_waiting_is_seen_behind_a_higher_peak_before_it(pretend: Pretend, is_reset: bool) -> None:
-    """As of the weights that a program loads before it trains."""
+    """The higher peak is that of the weights that a program loads before it trains."""
 
     def loaded(allocator: CachingAllocator, _text: str) -> int:
         weights = allocator.malloc(1500 * MIB)
@@ -214,7 +214,7 @@ def test_waiting_that_changes_no_peak_is_no_note(pretend: Pretend) -> None:
 
 
 def test_an_answer_outlives_a_second_run_that_fails(pretend: Pretend) -> None:
-    """As where the program will not write its files twice."""
+    """For example, the program may refuse to write its files twice."""
 
     def once(allocator: CachingAllocator, _text: str) -> int:
         waiting(allocator, ran.works[-1])
@@ -226,7 +226,7 @@ def test_an_answer_outlives_a_second_run_that_fails(pretend: Pretend) -> None:
     assert found.keeping_up is None
     assert found.needed_bytes == 800 * MIB
     (note,) = [note for note in found.notes if "keeps up" in note]
-    assert note.startswith("what a card holds that keeps up with the program is not known: ")
+    assert note.startswith("the peak on a card that keeps up with the program is unknown: ")
     assert "FileExistsError" in note
 
 
@@ -267,7 +267,7 @@ def test_what_no_phantom_knows_is_told_of_what_has_it(pretend: Pretend) -> None:
     checkpointed = Task(model=model_of("gpt2"), checkpointing=True)
     assert not fit(checkpointed, CARD).notes
     (mask,) = fit(checkpointed, CARD, values=False).notes
-    assert mask.startswith("attention: with checkpointing transformers reads positions")
+    assert mask.startswith("attention: with checkpointing transformers reads the positions")
     (close,) = fit(task(30), CARD).notes
     assert close.startswith("close: it fits beside a context of 512.00 MiB")
 
@@ -405,7 +405,7 @@ def test_the_failure_is_told_apart_from_the_peak_before_it(pretend: Pretend) -> 
 def test_needed_is_the_smallest_card_that_works_not_the_peak_without_a_limit(
     pretend: Pretend,
 ) -> None:
-    """On a card without end the cache is never emptied, so that more is reserved than it takes."""
+    """An unlimited card never empties the cache, so it reserves more than the program needs."""
 
     def in_turns(allocator: CachingAllocator, _text: str) -> int:
         for size in (1000, 1200, 1400, 1600):
@@ -444,7 +444,7 @@ def test_a_card_of_what_is_needed_works_and_the_next_smaller_does_not(
 
 
 def test_the_failure_is_that_of_the_recording_that_is_kept(tmp_path: Path) -> None:
-    """What `top` says of the file at its error is what the answer says."""
+    """`top` gives the same moment for the file's error as the answer does."""
     out = tmp_path / "kept.pickle"
     question = Task(model=model_of("SmolLM2-135M"), batch=2)
     found = fit(question, Gpu("a card", 3300 * MIB), engine="laws", keep=out)
@@ -460,7 +460,7 @@ def test_the_failure_is_that_of_the_recording_that_is_kept(tmp_path: Path) -> No
 
 
 def pretend_experts(pretend: Pretend) -> Pretended:
-    """Two experts work one after the other on 600 MiB of tokens."""
+    """Play two experts that process 600 MiB of tokens one after the other."""
 
     def play(allocator: CachingAllocator, _: str) -> int:
         for size in (600,) if ran.routings[-1] == "skewed" else (300, 300):

@@ -1,4 +1,4 @@
-"""The measurement of how long an answer takes counts what a command's own children do."""
+"""Measurement of an answer's duration: it includes the children of a command."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_the_work_of_a_child_of_a_command_is_counted_and_its_sleep_is_not() -> N
 
 
 def test_an_answer_that_fails_is_no_measurement() -> None:
-    spent([sys.executable, "-c", "raise SystemExit(3)"])  # it does not fit
+    spent([sys.executable, "-c", "raise SystemExit(3)"])  # the task does not fit
     with pytest.raises(subprocess.CalledProcessError):
         spent([sys.executable, "-c", "raise SystemExit(2)"])
 

@@ -1,4 +1,4 @@
-"""The largest of one size at several values of another, each row with its own proof."""
+"""Largest value of one size at several values of another, each row with its own proof."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CARD = Gpu("a card", 16 * GIB)
 
 
 def tokens(allocator: CachingAllocator, program: str) -> int:
-    """1 GiB, and 2 MiB for each 16 tokens of a batch."""
+    """Play 1 GiB, and 2 MiB for each 16 tokens of a batch."""
     found = re.search(r"\((\d+), (\d+)\), device", program)
     assert found is not None
     allocator.malloc(GIB)
@@ -56,7 +56,7 @@ def test_what_one_row_took_tells_where_the_next_is(pretend: Pretend) -> None:
 
 
 def test_the_optimizers_peak_at_a_small_batch_misleads_nobody(pretend: Pretend) -> None:
-    """Up to a batch of 30 most is in use in the optimizer's step, whatever the batch is."""
+    """Up to a batch of 30 the peak is in the optimizer's step, whatever the batch is."""
 
     def training(allocator: CachingAllocator, program: str) -> int:
         batch, _ = map(int, re.findall(r"\((\d+), (\d+)\), device", program)[0])
@@ -77,7 +77,7 @@ def test_the_optimizers_peak_at_a_small_batch_misleads_nobody(pretend: Pretend) 
 
 
 def test_a_guess_that_misses_by_a_little_is_put_right(pretend: Pretend) -> None:
-    """Long sequences take a little less, or a little more, than their tokens say."""
+    """Long sequences take slightly less, or slightly more, than their tokens suggest."""
     for more in (-2, 2):
 
         def bent(allocator: CachingAllocator, program: str, more: int = more) -> int:

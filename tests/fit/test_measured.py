@@ -1,4 +1,4 @@
-"""The figures that others measured: none is left out, and the page shows what is kept."""
+"""Figures that others measured: none is omitted, and the page shows the kept results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of models, and configurations that no model has."""
+"""Names of models, and impossible configurations."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ PARAMETERS = {
     "Gemma-2-2B": 2_614_341_888,
     "Phi-3-mini": 3_821_079_552,
 }
-"""As their publishers count them, or the safetensors index of their weights."""
+"""Numbers of parameters by the publishers or the safetensors index of the weights."""
 
 
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_a_preset_has_as_many_parameters_as_the_model(name: str) -> None:
-    """Counted from the configuration by hand, matrix by matrix."""
+    """The parameters are counted from the configuration, matrix by matrix."""
     model = model_of(name)
     assert isinstance(model, Configured)
     assert counted(model) == PARAMETERS[name]
@@ -144,7 +144,7 @@ def test_a_file_that_is_no_configuration_is_refused(tmp_path: Path, text: str) -
 
 
 def test_a_name_that_is_near_one_is_answered_with_it() -> None:
-    with pytest.raises(ConfigError, match=r"no model that is known.*did you mean Qwen2\.5-7B"):
+    with pytest.raises(ConfigError, match=r"not a known model.*did you mean Qwen2\.5-7B"):
         model_of("Qwen2.5-7BB")
     with pytest.raises(ConfigError, match="cannot be read"):
         model_of("nowhere/config.json")

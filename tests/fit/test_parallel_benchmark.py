@@ -1,4 +1,4 @@
-"""The tables of docs/parallel.md and of benchmarks/results are what benchmarks.parallel says."""
+"""Tables of docs/parallel.md and benchmarks/results agree with benchmarks.parallel."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_megatrons_rows_are_met_within_two_percent() -> None:
 
 
 def test_llamas_on_one_card_are_met_to_some_megabytes() -> None:
-    """In one type; the rest of the gap is the allocator's: rounding and fragments."""
+    """The runs use one type; the rest of the difference is rounding and fragmentation."""
     real = [each for each in truth() if isinstance(each, Real) and "Llama" in each.what]
     plain = [each for each in real if "autocast" not in each.what]
     assert len(plain) == 13

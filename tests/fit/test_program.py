@@ -1,4 +1,4 @@
-"""The program that is run is one that a person would write."""
+"""Text of the generated program, which reads as if a person had written it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_serving_is_a_prompt_and_greedy_tokens() -> None:
 
 @pytest.mark.parametrize("model", ["gpt2", "BERT-base", "resnet50", "pkg.mod:make"])
 def test_every_combination_of_options_is_a_program(model: str) -> None:
-    """It parses, and every name that it uses is one that it made."""
+    """It parses, and it binds every name that it uses."""
     for dtype, optimizer, start, accumulate in product(DTYPES, OPTIMIZERS, STARTS, (1, 3)):
         made = task(model, dtype=dtype, optimizer=optimizer, start=start, accumulate=accumulate)
         assert undefined(program_of(made)) == set()
@@ -71,7 +71,7 @@ def test_every_combination_of_options_is_a_program(model: str) -> None:
 
 
 def undefined(text: str) -> set[str]:
-    """Names that a program reads and never binds."""
+    """Return the names that a program reads and never binds."""
     read, bound = set(), set(dir(builtins))
     for node in ast.walk(ast.parse(text)):
         match node:

@@ -1,4 +1,4 @@
-"""Training on many cards by formula: whose figures it rests on, what it says, what it searches."""
+"""Parallel training by formula: its ranges, its answer and its search."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def test_the_plan_leaves_out_nothing_that_fits() -> None:
 
 
 def test_a_pipeline_need_not_divide_the_layers() -> None:
-    """Of 61 layers four stages have 16, 15, 15 and 15, and all go at the pace of the first."""
+    """With 61 layers, four stages have 16, 15, 15 and 15, and the first one sets the pace."""
     shape = Shape(
         layers=61, width=4096, heads=32, kv_heads=8, head=128, inner=14336, vocabulary=32000
     )
@@ -203,7 +203,7 @@ def test_a_plan_for_so_many_cards_keeps_to_them_and_to_the_batch() -> None:
 
 
 def test_where_nothing_fits_the_plan_says_none() -> None:
-    """Where the states alone are too much, not one layout is worth computing."""
+    """The states alone are too large, so no layout is computed."""
     assert plan(HUNDRED, CARD, cards=8).tried == 0
     close = plan(replace(HUNDRED, layout=Layout(seq=1 << 17)), CARD, cards=32)
     assert close.fewest is None

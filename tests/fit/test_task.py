@@ -1,4 +1,4 @@
-"""What a model can be asked to do, and what it cannot."""
+"""Possible and impossible tasks of a model."""
 
 from __future__ import annotations
 
@@ -24,9 +24,17 @@ from allocsim.questions.fit import Task, lengths_of, model_of
         ),
         ("resnet50", {"is_training": False}, "ResNet-50 answers no prompts"),
         ("bert-base-uncased", {"is_training": False}, "BERT-base answers no prompts"),
-        ("resnet50", {"checkpointing": True}, "checkpointing is for its models"),
-        ("gpt2", {"ranks": 4}, "4 ranks share a model by fsdp or ddp; say which"),
-        ("gpt2", {"ranks": 4, "rank": 4, "parallel": "ddp"}, "there is no rank 4 of 4"),
+        (
+            "resnet50",
+            {"checkpointing": True},
+            "is not a transformers model; checkpointing needs one",
+        ),
+        ("gpt2", {"ranks": 4}, "4 ranks need parallel 'fsdp' or 'ddp'"),
+        (
+            "gpt2",
+            {"ranks": 4, "rank": 4, "parallel": "ddp"},
+            "rank 4 is not possible; expected 0 to 3",
+        ),
         ("gpt2", {"is_training": False, "parallel": "fsdp"}, "fsdp is for training"),
         ("a.b:c", {"parallel": "fsdp"}, "its function shards it"),
         ("a.b:c", {"lora": 8}, "its function adds the adapters"),

@@ -1,4 +1,4 @@
-"""What `fit` runs, beside runs of real PyTorch that this package had no part in.
+"""Programs of `fit` compared with independent runs of real PyTorch.
 
 The slow tests need a Python with PyTorch, transformers, peft and torchvision in
 ALLOCSIM_TORCH_PYTHON; `python -m benchmarks.truth` runs every row.

@@ -1,1 +1,1 @@
-"""Every reader on inputs that nobody meant: `make fuzz` and docs/security.md."""
+"""Fuzzing of every reader: `make fuzz` and docs/security.md."""

@@ -1,9 +1,10 @@
-"""Inputs by the million through every reader; a fault is printed, and kept as a file.
+"""Runs millions of inputs through every reader; a fault is printed and kept as a file.
 
     python -m tests.fuzz --inputs 1000000 --seed 0 --jobs 2
 
-Inputs are sound ones with random changes; `tests.fuzz.guided` looks for those that reach new lines.
-Memory and time of an input are limited (`limits.py`).  The exit code is 1 if there was a fault.
+Inputs are valid ones with random changes; `tests.fuzz.guided` searches for inputs that reach new
+lines.  Memory and time per input are limited (`limits.py`).  The exit code is 1 if there was a
+fault.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from tests.fuzz.targets import TARGETS
 
 _BATCH = 2_000
 _SHARES = {"recording": 0.7, "header": 0.1, "message": 0.1, "option_string": 0.1}
-"""Of the inputs, how many each reader gets."""
+"""Share of the inputs for each reader."""
 
 
 class Done(NamedTuple):
-    """A batch: inputs, how many were taken, the longest time of one, and faults with theirs."""
+    """Result of a batch: inputs, accepted inputs, longest time, and faults with their inputs."""
 
     inputs: int
     taken: int
@@ -38,7 +39,7 @@ class Done(NamedTuple):
 
 
 def run_batch(target: str, seed: int) -> Done:
-    """`_BATCH` inputs of one reader."""
+    """Run `_BATCH` inputs of one reader."""
     source, sound = random.Random(seed), seeds(target)
     taken, slowest, faults = 0, 0.0, []
     for _ in range(_BATCH):
@@ -55,7 +56,7 @@ def run_batch(target: str, seed: int) -> Done:
 
 
 def _limit() -> None:
-    """Refuse a worker memory beyond `MEMORY`, and time beyond `SECONDS` an input."""
+    """Limit this worker to `MEMORY` additional bytes and to `SECONDS` per input."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     limit = pages * resource.getpagesize() + MEMORY
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
@@ -67,7 +68,7 @@ def _too_long(*_: object) -> None:
 
 
 def jobs_of(inputs: int, seed: int, only: str | None) -> list[tuple[str, int]]:
-    """Batches, by reader, each with a seed of its own."""
+    """Return the batches, by reader, each with a different seed."""
     found: list[tuple[str, int]] = []
     for target, share in _SHARES.items():
         count = round(inputs * (1.0 if only else share)) if only in (None, target) else 0
@@ -76,7 +77,7 @@ def jobs_of(inputs: int, seed: int, only: str | None) -> list[tuple[str, int]]:
 
 
 def run(inputs: int, seed: int, jobs: int, only: str | None) -> int:
-    """All batches; what there was to say is printed.  The number of faults."""
+    """Run all batches, print the results and return the number of faults."""
     tally = {target: Done(0, 0, 0.0, []) for target in TARGETS}
     begin = time.perf_counter()
     with ProcessPoolExecutor(jobs, initializer=_limit) as pool:
@@ -105,7 +106,7 @@ def run(inputs: int, seed: int, jobs: int, only: str | None) -> int:
 
 
 def main() -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--inputs", type=int, default=1_000_000)

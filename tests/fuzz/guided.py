@@ -1,10 +1,10 @@
-"""The readers driven by atheris: an input that reaches something new is kept and changed further.
+"""Runs the readers with atheris, which keeps inputs that reach new code and changes them further.
 
     python -m tests.fuzz.guided --inputs 20000 --target recording --keep FOLDER
 
-Needs `pip install allocsim[fuzz]`.  A fault is left in the working directory as crash-*, oom-* or
-timeout-* (beyond `limits.py`), and the exit code is not 0 then.  What atheris itself
-keeps grows by some 20 KiB an input and counts: go on every 20,000 in a new process (--keep).
+Needs `pip install allocsim[fuzz]`.  A fault is written to the working directory as crash-*, oom-*
+or timeout-* (beyond `limits.py`), and the exit code is then not 0.  atheris itself uses about
+20 KiB per input, which counts towards the limit: start a new process every 20,000 inputs (--keep).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import atheris  # type: ignore[import-untyped, import-not-found, unused-ignore]
 
 from tests.fuzz.limits import MEMORY, SECONDS
 
-# What is instrumented must not have been imported before.
+# Instrumented modules must not have been imported before.
 with atheris.instrument_imports(include=["allocsim"]):
     from tests.fuzz.seeds import seeds
     from tests.fuzz.targets import TARGETS, Target
@@ -35,7 +35,7 @@ _LIMITS = (
 
 
 def _alone(read: Target) -> Callable[[bytes], None]:
-    """`read`, and nothing that earlier inputs left counts towards the limit of memory."""
+    """Wrap `read` so that memory left by earlier inputs does not count towards the limit."""
     inputs = count()
 
     def one(data: bytes) -> None:
@@ -47,7 +47,7 @@ def _alone(read: Target) -> Callable[[bytes], None]:
 
 
 def main() -> None:
-    """The command line; libFuzzer ends the process."""
+    """Run the command line; libFuzzer ends the process."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz.guided", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--inputs", type=int, default=20_000)

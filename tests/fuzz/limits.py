@@ -1,7 +1,7 @@
-"""What one input may take; `docs/security.md` promises it of any."""
+"""Limits per input, which `docs/security.md` promises."""
 
 __all__ = ["MEMORY", "SECONDS"]
 
 SECONDS = 10
 MEMORY = 1 << 30
-"""Bytes beyond what the modules take."""
+"""Bytes in addition to the memory of the modules."""

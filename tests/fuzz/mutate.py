@@ -1,7 +1,6 @@
-"""Changes to an input, such as a fault or an enemy makes them.
+"""Changes to an input, as by a fault or an attacker.
 
-A source of choices is all that a change depends on, so that Hypothesis can draw it and a seed can
-repeat it.
+A change depends only on a source of choices, so Hypothesis can draw it and a seed can repeat it.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ Change = Callable[[random.Random, bytearray, Sequence[bytes]], None]
 
 
 def mutated(source: random.Random, seeds: Sequence[bytes]) -> bytes:
-    """One of `seeds` with one to eight changes."""
+    """Return one of `seeds` with one to eight changes."""
     data = bytearray(source.choice(seeds))
     for _ in range(source.choice((1, 1, 1, 2, 2, 3, 5, 8))):
         source.choice(_CHANGES)(source, data, seeds)

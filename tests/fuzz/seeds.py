@@ -1,4 +1,4 @@
-"""Small sound inputs of every form, for fuzzers to change."""
+"""Small valid inputs of every form, for fuzzers to change."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _OPTIONS = (
 
 
 def seeds(target: str) -> list[bytes]:
-    """Inputs that `target` takes."""
+    """Return inputs that `target` accepts."""
     found: dict[str, Callable[[], Iterator[bytes]]] = {
         "recording": _recordings,
         "header": _headers,
@@ -91,7 +91,7 @@ def _recordings() -> Iterator[bytes]:
 
 
 def _requests() -> Iterator[bytes]:
-    """Files of requests alone: a profiler's traces of every form, a memory timeline, rows."""
+    """Yield files with requests only: profiler traces of every form, a memory timeline, rows."""
     for form in FORMS.values():
         yield json.dumps(trace_of(random_program(1, steps=40), form)).encode()
     yield json.dumps([[i, 1 + i % 2, 512 * (i // 2), i % 8] for i in range(2, 22)]).encode()

@@ -1,8 +1,8 @@
-"""What is fuzzed: a function for each reader, from bytes to an answer or a refusal.
+"""Fuzz targets: for each reader a function from bytes to acceptance or refusal.
 
-Rule: a refusal is a RecordingError of one line that a terminal can show, or a ConfigError.  What
-else a target raises is a fault, and so is a recording that is not the same when it is read straight
-from the bytes and when it is read as objects.
+Rule: a refusal is a RecordingError of one printable line, or a ConfigError.  Any other exception is
+a fault, and so is a recording that differs between the two ways to read it: directly from the bytes
+and as objects.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from tests.trace.alike import assert_alike
 __all__ = ["TARGETS", "Target"]
 
 LONGEST = 800
-"""Characters of a sentence that refuses a file."""
+"""Largest number of characters of a refusal."""
 
 Target = Callable[[bytes], bool]
-"""Whether the input was taken; False: refused, in a sentence."""
+"""Function that returns True if an input is accepted, False if it is refused with a sentence."""
 
 _LOAD: Any = importlib.import_module("allocsim.trace.load")
 _MEMORY = Path("/dev/shm")  # noqa: S108  (a file there is written a million times)
@@ -51,17 +51,17 @@ def _taken(read: Callable[[], object]) -> bool:
     try:
         read()
     except ConfigError:
-        return False  # in PyTorch's words, which quote the string; the command line escapes them
+        return False  # PyTorch's text quotes the string; the command line escapes it
     except RecordingError as error:
         sentence = str(error)
-        assert sentence.isprintable(), f"not for a terminal: {sentence!r}"
+        assert sentence.isprintable(), f"not printable: {sentence!r}"
         assert len(sentence) < LONGEST, f"{len(sentence)} characters"
         return False
     return True
 
 
 def recording(data: bytes) -> bool:
-    """A file for `load`, read as large and small ones are."""
+    """Load a file in the ways for large and for small files."""
     path = _file(data, ".recording")
 
     def read() -> None:
@@ -77,19 +77,19 @@ def recording(data: bytes) -> bool:
 
 
 def assert_same(data: bytes, path: Path, *, taken: bool) -> None:
-    """What is read straight from the bytes is what the objects are."""
+    """Assert that reading from the bytes gives the same as reading as objects."""
     with window_of(256):
         try:
             mine = read_snapshot(str(path), read_straight(io.BytesIO(data), _SHIELD), len(data))
         except (OtherForm, RecordingError):
             return
-    assert taken, "read straight from the bytes, and refused as objects"
+    assert taken, "accepted from the bytes, and refused as objects"
     with large_from(1 << 60):
         assert_alike(mine, load(path))
 
 
 class window_of:  # noqa: N801  (a context, used like a function)
-    """Windows of so many bytes, and runs of any length, so that small inputs meet every border."""
+    """Context with windows of `size` bytes and runs of any length, to reach every border."""
 
     def __init__(self, size: int) -> None:
         self._new = size, size // 2, 1
@@ -103,7 +103,7 @@ class window_of:  # noqa: N801  (a context, used like a function)
 
 
 class large_from:  # noqa: N801  (as above)
-    """From how many bytes on a file is a large one."""
+    """Context where files of at least `size` bytes count as large."""
 
     def __init__(self, size: int) -> None:
         self._new, self._old = size, _LOAD._LARGE
@@ -116,7 +116,7 @@ class large_from:  # noqa: N801  (as above)
 
 
 def header(data: bytes) -> bool:
-    """A file of weights: GGUF or safetensors, told by its beginning."""
+    """Read the header of a file of weights: GGUF or safetensors, by its first bytes."""
     if data.startswith(b"GGUF"):
         path = _file(data, ".gguf")
         return _taken(lambda: read_gguf(path))
@@ -125,7 +125,7 @@ def header(data: bytes) -> bool:
 
 
 def message(data: bytes) -> bool:
-    """A log, packed or not, in which `explain` looks for out-of-memory errors and for figures."""
+    """Search a log, packed or not, for out-of-memory errors and figures, as `explain` does."""
     path = _file(data, ".log")
     found: list[object] = []
 
@@ -138,7 +138,7 @@ def message(data: bytes) -> bool:
 
 
 def option_string(data: bytes) -> bool:
-    """An option string, in the release that its first byte chooses."""
+    """Parse an option string for the release that its first byte selects."""
     releases = list(RELEASES.values())
     text = data[1:].decode("utf-8", "replace")
     return _taken(lambda: str(parse(text, releases[data[0] % len(releases) if data else -1])))

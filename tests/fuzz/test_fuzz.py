@@ -1,4 +1,4 @@
-"""The fuzzer finds nothing in a short run, and would find what it looks for."""
+"""A short run of the fuzzer finds no fault, and the fuzzer detects the faults it looks for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory as a test: one figure whatever ran before, and the lines behind what grew."""
+"""Memory checks: figures independent of earlier runs, and the lines that grew."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Program = Callable[["Gpu"], None]
 
 
 class Gpu:
-    """The model, with a line of code for each request and marks of steps.
+    """Model with a line of code for each request, and marks of steps.
 
-    left: what a program leaves behind, for the next to free.
+    left: blocks that a program leaves allocated, for the next one to free.
     """
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class Gpu:
 
 
 def serves(gpu: Gpu, *, more: int = 0) -> None:
-    """What is gated: a request of a server, whose sizes are of its own."""
+    """Run the measured request of a server, with sizes that no other request has."""
     kept = [gpu.ask(size * MIB + 700, "serve.py:10 prefill") for size in (3, 30, 11, 70)]
     for size in (200, 90, 5):
         gpu.free(gpu.ask(size * MIB + more, "serve.py:20 attend"))
@@ -76,7 +76,7 @@ def serves(gpu: Gpu, *, more: int = 0) -> None:
 
 
 def nothing(gpu: Gpu) -> None:
-    """The first request of all."""
+    """Run nothing before the measured request."""
     del gpu
 
 
@@ -92,7 +92,7 @@ def a_long_one(gpu: Gpu) -> None:
 
 
 def one_that_leaves_something(gpu: Gpu) -> None:
-    """It is still there as the next begins, and freed in its course."""
+    """Leave a block that is freed during the next program."""
     a_long_one(gpu)
     gpu.left = [gpu.ask(45 * MIB), gpu.ask(300 * 1024)]
 
@@ -128,7 +128,7 @@ def test_five_warm_ups_and_one_number(tmp_path: Path, counts_held: bool) -> None
         ended_with.add(sum(segment.total_size for segment in trace.segments))
         run = measured(recording, at=("step", "2"), counts_held=counts_held)
         if warm_up is one_that_leaves_something:
-            # Of what it left one block lives on, and is the program's from then on.
+            # One of the remaining blocks is never freed, so it belongs to the next program.
             assert run.held.left_bytes == 300 * 1024
             assert run.held.kept_bytes == 206 * MIB + int(0.3 * MIB)
             if counts_held:
@@ -139,7 +139,7 @@ def test_five_warm_ups_and_one_number(tmp_path: Path, counts_held: bool) -> None
 
 
 def test_from_the_first_request_on_it_is_the_recorded_run(tmp_path: Path) -> None:
-    """Where nothing ran before, an empty allocator is the recorded one."""
+    """If nothing ran before, an empty allocator equals the recorded one."""
     recording = load(TRACES / "sized" / "batch2.npz.gz")
     peaks = json.loads((TRACES / "sized" / "peaks.json").read_text())["batch2"]
     run = measured(recording)
@@ -156,7 +156,7 @@ def training(name: str, step: str) -> Measured:
 
 
 def test_steps_are_alike_once_they_are_warm() -> None:
-    """Stacks tell the steps; weights and the optimizer's state count, old gradients do not."""
+    """Steps are inferred from stacks; weights and optimizer state count, old gradients do not."""
     second, third = training("batch2", "2"), training("batch2", "3")
     assert second.peak_reserved_bytes == third.peak_reserved_bytes
     assert second.held.kept_bytes > 400 * MIB < second.held.left_bytes + 200 * MIB
@@ -258,12 +258,12 @@ def test_a_part_without_requests_is_refused(tmp_path: Path) -> None:
     ptr = gpu.ask(30 * MIB)
     gpu.step(2)
     gpu.free(ptr)
-    with pytest.raises(RecordingError, match="no request comes after step 2"):
+    with pytest.raises(RecordingError, match="has no requests after step 2"):
         measured(gpu.save(tmp_path / "run.pickle"), at=("step", "2"))
 
 
 def test_a_part_that_begins_within_a_private_pool_asks_of_it(tmp_path: Path) -> None:
-    """Memory that a private pool has cached is no help to the default one."""
+    """Memory cached by a private pool does not serve the default pool."""
     gpu = Gpu()
     gpu.ask(30 * MIB)
     gpu.allocator.begin_allocate_to_pool(1)
@@ -324,14 +324,14 @@ def document_of(tmp_path: Path) -> dict[str, Any]:
 )
 def test_what_is_no_baseline_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
     (tmp_path / "b.json").write_text(json.dumps(document_of(tmp_path) | change))
-    with pytest.raises(ConfigError, match=r"b\.json is no baseline; --update writes one"):
+    with pytest.raises(ConfigError, match=r"b\.json is not a baseline; --update writes one"):
         read_baseline(tmp_path / "b.json")
 
 
 @pytest.mark.parametrize("text", ["", "[]", "null", "[" * 100_000, "\udcff"])
 def test_what_is_no_json_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "b.json").write_bytes(text.encode("utf-8", "surrogateescape"))
-    with pytest.raises(ConfigError, match="is no baseline"):
+    with pytest.raises(ConfigError, match="is not a baseline"):
         read_baseline(tmp_path / "b.json")
 
 
@@ -339,15 +339,15 @@ def test_a_baseline_of_something_else_is_refused(tmp_path: Path) -> None:
     document_of(tmp_path)
     baseline = read_baseline(tmp_path / "b.json")
     for other, sentence in (
-        ({"at": None}, "is of the run from step 2, not from the beginning on"),
-        ({"counts_held": False}, "counts what was held before"),
-        ({"conf": "expandable_segments:True"}, "is of the settings ''"),
+        ({"at": None}, "measures the run from step 2 on; expected from the beginning"),
+        ({"counts_held": False}, "counts memory held before"),
+        ({"conf": "expandable_segments:True"}, "has the settings ''"),
     ):
         recording = load(TRACES / "sized" / "batch2.npz.gz")
         asked: dict[str, Any] = {"at": ("step", "2")} | other
         with pytest.raises(ConfigError, match=sentence):
             gate(measured(recording, **asked), baseline=baseline)
-    with pytest.raises(ConfigError, match="no limit and no baseline"):
+    with pytest.raises(ConfigError, match="neither a limit nor a baseline"):
         gate(training("batch2", "2"))
     with pytest.raises(ConfigError, match=r"tolerance -0\.1 is negative"):
         gate(training("batch2", "2"), baseline=baseline, tolerance=-0.1)

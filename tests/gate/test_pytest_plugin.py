@@ -1,5 +1,4 @@
-"""The plugin of pytest: what its marks ask for, over real PyTorch where there is one, and that it
-costs nothing where nobody asks."""
+"""Marks of the pytest plugin, with real PyTorch if available, and no cost for unmarked tests."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from tests.pythons import NEEDS_TORCH, PYTHONS
 
 ROOT = Path(__file__).parents[2]
 NEEDED = ("pytest", "pluggy", "iniconfig", "packaging", "pygments", "sortedcontainers", "rich")
-"""What an interpreter with PyTorch may lack, all of it plain Python."""
+"""Pure Python packages that an interpreter with PyTorch may lack."""
 
 PLAIN = """
 import sys
@@ -111,7 +110,7 @@ def test_a_session_without_marks_imports_nothing_heavy(tmp_path: Path) -> None:
 
 
 def test_marks_that_cannot_be_meant_fail_with_a_sentence(tmp_path: Path) -> None:
-    """The right one runs where PyTorch is, and is skipped where it is not."""
+    """The valid mark runs with PyTorch and is skipped without it."""
     done = run(sys.executable, tmp_path, WRONG)
     for sentence in (
         "size '2 much' is not a number with a unit",

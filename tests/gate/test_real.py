@@ -1,4 +1,4 @@
-"""The promise of `gate` in real PyTorch, over the phantom: five warm-ups, one number."""
+"""`gate` on real PyTorch over the phantom GPU: equal figures after five different warm-ups."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What seven PyTorch releases really did, and a runner that holds any allocator against it."""
+"""Recorded behaviour of seven PyTorch releases, and a runner that compares allocators with it."""

@@ -1,7 +1,7 @@
 """Run the golden cases and print a table: `python -m tests.golden --model core --select all`.
 
-A result that the model does not give (it refuses the option, or stops) counts as a failure.
-Exit code 1 unless every result is there and agrees.
+A result that the model does not produce, because it refuses the option or stops, is a failure.  The
+exit code is 1 unless every result exists and agrees.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ Found = tuple[str, str, str, list[str]]  # family, case, release, differences
 
 
 def factory(model: str) -> runner.Factory:
-    """The class of that name; imported here so that one model runs without the other."""
+    """Return the class of a model; imported late, so that one model runs without the other."""
     module, name = MODELS[model]
     made: runner.Factory = getattr(importlib.import_module(module), name)
     return made
 
 
 def run_family(model: str, family: str, select: str, only: str) -> list[Found]:
-    """Every chosen result of one family."""
+    """Run all selected results of one family."""
     make = factory(model)
     found = []
     for case in cases.load(family):
@@ -44,7 +44,7 @@ def run_family(model: str, family: str, select: str, only: str) -> list[Found]:
 
 
 def report(found: list[Found], show: int) -> bool:
-    """Print the table and the first differences; true if there are none."""
+    """Print the table and the first differences; return True if there are none."""
     ran = Counter(family for family, *_ in found)
     good = Counter(family for family, _, _, differences in found if not differences)
     for family in ran:

@@ -1,8 +1,8 @@
-"""A case is a script; a result is what one release did with it.
+"""Golden cases: a case is a script, and a result is its effect in one release.
 
-The committed copy under `data/` is the original re-encoded, nothing computed: `unpack` is the
-exact inverse of `pack.pack`.  A case is a dictionary of the form that PROVENANCE.md describes, but
-that its results stay packed until they are asked for.
+The copy under `data/` is the original in another encoding; nothing is computed, and `unpack` is the
+exact inverse of `pack.pack`.  A case is a dictionary as PROVENANCE.md describes, but its results
+stay packed until `unpack_result`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ ACTIONS = {
 
 
 def is_basic(case: Case) -> bool:
-    """No expandable segments, no private pools."""
+    """Return True for a case without expandable segments and private pools."""
     return "expandable" not in case["conf"] and family(case) not in POOLED
 
 
@@ -57,24 +57,24 @@ def family(case: Case) -> str:
 
 
 def load(only: str | None = None) -> Iterator[Case]:
-    """Every case, or those of one family, in the order of the original files; results packed."""
+    """Return all cases, or those of one family, in the order of the original files."""
     for path in sorted(DATA.glob("*.json.xz")):
         if only is None or path.name == f"{only}.json.xz":
             yield from json.loads(lzma.decompress(path.read_bytes()))
 
 
 def names() -> list[str]:
-    """The families that have a file."""
+    """Return the families that have a file."""
     return sorted(path.name.removesuffix(".json.xz") for path in DATA.glob("*.json.xz"))
 
 
 def releases(case: Case) -> list[str]:
-    """Those that ran the case."""
+    """Return the releases that ran the case."""
     return [release for result in case["results"] for release in result["torch"]]
 
 
 def results(case: Case) -> Iterator[tuple[str, Result]]:
-    """(release, what it did) for every release that ran the case."""
+    """Yield (release, result) for each release that ran the case."""
     for packed in case["results"]:
         result = unpack_result(case["ops"], packed)
         for release in packed["torch"]:
@@ -82,12 +82,12 @@ def results(case: Case) -> Iterator[tuple[str, Result]]:
 
 
 def unpack(packed: Case) -> Case:
-    """The case as it was before packing."""
+    """Return the case as it was before packing."""
     return {**packed, "results": [unpack_result(packed["ops"], r) for r in packed["results"]]}
 
 
 def unpack_result(ops: list[Any], packed: Result) -> Result:
-    """Fill in what the ops and the placements say already."""
+    """Fill in the parts of a result that follow from ops and placements."""
     allocations = [op for op in ops if op[0] == "a"]
     words = {letter: action for action, letter in ACTIONS.items()}
     actions = [words[letter] for letter in packed["actions"]]

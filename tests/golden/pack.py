@@ -1,12 +1,12 @@
-"""Re-encode the original golden files into the committed copy; nothing is computed anew.
+"""Encode the original golden files into the committed copy; nothing is computed.
 
     python -m tests.golden.pack ../shared/golden
 
-Left out is only what the rest says already, and `cases.unpack` puts it back: the addresses (the
-`alloc` entries of the trace in order, but for the failed ones), the size and stream of `alloc`,
-`free_requested` and `free_completed` entries (those of the op, and of the `alloc` before), and
-the address of `free_requested` (where the freed id was placed).  Every packed case is unpacked
-and compared before anything is written.
+Omitted are only values that follow from the rest, and `cases.unpack` restores them: addresses (from
+the `alloc` entries of the trace, in order, except failed ones), size and stream of `alloc`,
+`free_requested` and `free_completed` entries (from the op, and the `alloc` before), and the address
+of `free_requested` (from the placement of the id).  Every packed case is unpacked and compared
+before it is written.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ __all__ = ["pack", "read_originals"]
 
 
 def read_originals(folder: Path) -> list[cases.Case]:
-    """The original cases, in the order of their file names."""
+    """Return the original cases, ordered by file name."""
     return [json.loads(gzip.decompress(p.read_bytes())) for p in sorted(folder.glob("*.gz"))]
 
 
 def pack(case: cases.Case) -> cases.Case:
-    """The compact form of one case."""
+    """Return the compact form of one case."""
     return {**case, "results": [pack_result(result) for result in case["results"]]}
 
 
@@ -49,7 +49,7 @@ def pack_result(result: cases.Result) -> dict[str, Any]:
 
 
 def main(folder: Path) -> None:
-    """Write one file a family under `data/`."""
+    """Write one file for each family under `data/`."""
     families: dict[str, list[cases.Case]] = {}
     for case in read_originals(folder):
         packed = pack(case)

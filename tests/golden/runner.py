@@ -1,7 +1,7 @@
-"""Drive an allocator through a case and compare everything that the real one left behind.
+"""Drive an allocator through a case and compare its results with the real ones.
 
-Stream n of a case is the raw handle n * 4096 for the allocator, and n again in what is compared.
-The op that leads to the first difference is named; later consequences are not listed.
+Stream n of a case is the raw handle n * 4096 for the allocator, and n in the comparison.  Only the
+op with the first difference is reported, not its consequences.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ __all__ = ["Allocator", "Factory", "compare", "run"]
 
 HANDLE = 4096
 METRICS = ("current", "peak", "allocated", "freed")
-# Kept by some releases, but not part of what the golden results recorded.
+# Statistics of some releases that the golden results did not record.
 UNRECORDED = ("num_oom_rejections", "reserved_bytes_by_private_pools.")
 
 
 class Allocator(Protocol):
-    """The public face that the core and the naive model share."""
+    """Public interface that the core and the naive model share."""
 
     def malloc(self, size: int, stream: int = 0) -> int | None: ...
     def free(self, address: int | None, /) -> None: ...
@@ -46,7 +46,10 @@ Factory = Callable[..., Allocator]
 
 
 class Script:
-    """The ops of a case on one allocator; `addresses` and `texts` are what came of them."""
+    """Ops of a case on one allocator.
+
+    addresses, texts: results of the ops so far.
+    """
 
     def __init__(self, allocator: Allocator) -> None:
         self._allocator = allocator
@@ -55,7 +58,7 @@ class Script:
         self.texts: list[str] = []
 
     def play(self, op: list[Any]) -> None:
-        """One op; an id whose allocation failed is passed over."""
+        """Run one op; skip an id whose allocation failed."""
         a, (word, *rest) = self._allocator, op
         if word == "a":
             self._allocate(*rest)
@@ -94,7 +97,7 @@ class Script:
 
 
 def run(case: Case, release: str, make: Factory) -> tuple[Script, Allocator, str | None]:
-    """The played script, the allocator after it, and what stopped it short, if anything did."""
+    """Play the script; return it, the allocator, and the error that stopped it, if any."""
     try:
         allocator = make(
             device_memory=case["device_memory"],
@@ -115,7 +118,7 @@ def run(case: Case, release: str, make: Factory) -> tuple[Script, Allocator, str
 
 
 def compare(case: Case, release: str, result: Result, make: Factory) -> list[str]:
-    """One sentence for each part that differs from what `release` did; none if all agree."""
+    """Return one sentence for each part that differs from the result of `release`."""
     try:
         script, allocator, stopped = run(case, release, make)
     except ValueError as error:
@@ -124,7 +127,7 @@ def compare(case: Case, release: str, result: Result, make: Factory) -> list[str
         return [stopped]
     found = compare_addresses(case["ops"], result["addresses"], script.addresses)
     found += compare_stats(result["stats"], allocator.memory_stats())
-    allocator.snapshot()  # so that the next one holds its entry, as the harness's did
+    allocator.snapshot()  # its entry is in the next snapshot, as in the harness
     snapshot = allocator.snapshot()
     trace = [trace_row(entry) for entry in snapshot["device_traces"][0]]
     found += first_difference("trace entry", result["trace"], trace)
@@ -149,7 +152,7 @@ def spell(address: int | None) -> str:
 
 
 def compare_stats(expected: dict[str, Any], got: dict[str, int]) -> list[str]:
-    """Every recorded figure, and none that the release did not have."""
+    """Compare every recorded statistic; the model must have no others."""
     wanted: dict[str, int] = {}
     for key, value in expected.items():
         if isinstance(value, list):
@@ -166,13 +169,13 @@ def compare_stats(expected: dict[str, Any], got: dict[str, int]) -> list[str]:
 
 
 def trace_row(entry: dict[str, Any]) -> list[Any]:
-    """[action, address or free bytes, size, stream] as the golden results write it."""
+    """Return [action, address or free bytes, size, stream] as in the golden results."""
     place = entry["device_free"] if entry["action"] == "oom" else entry["addr"]
     return [entry["action"], place, entry["size"], entry["stream"] // HANDLE]
 
 
 def segment_row(segment: dict[str, Any]) -> dict[str, Any]:
-    """A segment as the golden results write it."""
+    """Return a segment as in the golden results."""
     keys = ("address", "total_size", "requested_size", "allocated_size", "active_size")
     return {
         **{key: segment[key] for key in keys},
@@ -185,7 +188,7 @@ def segment_row(segment: dict[str, Any]) -> dict[str, Any]:
 
 
 def first_difference(noun: str, expected: list[Any], got: list[Any]) -> list[str]:
-    """The first place where two lists part, or the first that only one of them has."""
+    """Return the first index where two lists differ, or where the shorter one ends."""
     for index, (want, have) in enumerate(zip(expected, got, strict=False)):
         if want != have:
             return [f"{noun} {index}: expected {brief(want, have)}, got {brief(have, want)}"]
@@ -195,7 +198,7 @@ def first_difference(noun: str, expected: list[Any], got: list[Any]) -> list[str
 
 
 def brief(value: Any, other: Any) -> str:
-    """`value`, or where it is a dictionary only what `other` has otherwise."""
+    """Return `value`; of a dictionary, only the entries that differ from `other`."""
     if not isinstance(value, dict) or not isinstance(other, dict):
         return str(value)
     differing = {k: v for k, v in value.items() if other.get(k) != v}

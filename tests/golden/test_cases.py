@@ -1,4 +1,4 @@
-"""The committed golden data is whole, and equal to the originals where those are at hand."""
+"""The committed golden data is complete, and equal to the originals where they are available."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The core does what seven PyTorch releases did: 1,123 of 1,123 results.
+"""The core agrees with seven PyTorch releases: 1,123 of 1,123 results.
 
-Releases that did the same share a result.  The newest of each is asked always, of every second
-case; all when asked for, and by `python -m tests.golden --select all`.
+Releases with equal results share one.  Every run tests the newest release of each result for every
+second case; the slow test and `python -m tests.golden --select all` test all.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import allocsim
 from tests.golden import cases, runner
 
 SAMPLE = 2
-"""Of so many cases one is asked always."""
+"""Every run tests one case out of this number."""
 
 
 def differences(family: str, *, asks_all: bool) -> list[str]:
-    """What the core did otherwise than a release, in words."""
+    """Return the differences between the core and a release, as sentences."""
     found = []
     for case in islice(cases.load(family), 0, None, 1 if asks_all else SAMPLE):
         newest = {result["torch"][-1] for result in case["results"]}

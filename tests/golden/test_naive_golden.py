@@ -1,4 +1,4 @@
-"""The naive model holds against the golden cases by itself: a sample always, all when asked."""
+"""The naive model agrees with the golden cases: a sample in every run, all in the slow test."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from tests.golden import cases, runner
 from tests.naive.model import NaiveAllocator
 
-STEP = 199  # prime, so that the sample meets every release and most options
+STEP = 199  # prime, so that the sample contains every release and most options
 
 
 @pytest.mark.parametrize("family", cases.names())

@@ -1,4 +1,4 @@
-"""What Adafactor's sums store, as real PyTorch asked for it over the phantom GPU."""
+"""Storage of Adafactor's sums, as real PyTorch requested it over the phantom GPU."""
 
 from __future__ import annotations
 

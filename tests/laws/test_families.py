@@ -1,4 +1,4 @@
-"""Which keys of a configuration are sizes, and what is refused by name."""
+"""Configuration keys that are sizes, and values that are refused by name."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def test_what_is_left_out_is_what_transformers_takes() -> None:
         ({"vocab_size": "many"}, "vocab_size is 'many'; expected a whole number, 1 or more"),
         ({"num_hidden_layers": -1}, "num_hidden_layers is -1; expected a whole number"),
         ({"hidden_size": True}, "hidden_size is True; expected a whole number"),
-        ({"rope_scaling": {"type": "dynamic"}}, "rope_type is 'dynamic': laws are for one that"),
-        ({"rope_parameters": {"rope_type": "longrope"}}, "rope_type is 'longrope': laws are for"),
+        ({"rope_scaling": {"type": "dynamic"}}, "rope_type is 'dynamic': laws need constant"),
+        ({"rope_parameters": {"rope_type": "longrope"}}, "rope_type is 'longrope': laws need"),
         ({"rope_parameters": "llama3"}, "rope_parameters are 'llama3'; expected its keys"),
         ({"partial_rotary_factor": 0.75}, "partial_rotary_factor is 0.75: laws are for 1.0"),
     ],

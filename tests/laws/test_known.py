@@ -1,4 +1,4 @@
-"""What the pages say of which programs have laws is what the package has."""
+"""Lists of programs with laws on the pages, compared with the package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which laws are meant by a version of transformers."""
+"""Choice of the laws for a version of transformers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ def test_where_none_is_meant_it_is_the_one_installed_else_that_of_the_first_laws
 
 @pytest.mark.parametrize("wrong", ["latest", "5", "5.x", ""])
 def test_what_is_no_version_is_refused(wrong: str) -> None:
-    with pytest.raises(ConfigError, match=r"is no version of transformers; expected one as 5\.24"):
+    with pytest.raises(
+        ConfigError, match=r"is not a version of transformers; expected a version such as 5\.24"
+    ):
         numbers_of(wrong)
 
 

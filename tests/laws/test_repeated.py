@@ -1,4 +1,4 @@
-"""A part that comes as often as a number says, against the program written out."""
+"""Repeated part of a program, compared with the program written out."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from allocsim.laws import Repeated, Unrolled
 from allocsim.laws.repeated import MOST_ROWS
 
 LAYER, LOSS = 0, 1
-"""Kins."""
+"""Groups of blocks."""
 
 
 def model(**columns: list[int]) -> Repeated:
-    """Forward through the layers, a loss, and back: the last layer's block is freed first."""
+    """Return layers, a loss, and backward, which frees the last layer's block first."""
     rows = {
         #           layer, layer (the part), loss, free loss, free layer (the part), free layer
-        "asks": [1, 1, 1, 0, 0, 0],
-        "kin": [LAYER, LAYER, LOSS, LOSS, LAYER, LAYER],
+        "requests": [1, 1, 1, 0, 0, 0],
+        "group": [LAYER, LAYER, LOSS, LOSS, LAYER, LAYER],
         "value": [100, 100, 4, 0, 0, 0],
         "by_copy": [0] * 6,
         "by_copies": [0] * 6,
         **columns,
     }
-    asks = np.array(rows["asks"], dtype=bool)
-    kin, value, by_copy, by_copies = (
-        np.array(rows[name]) for name in ("kin", "value", "by_copy", "by_copies")
+    requests = np.array(rows["requests"], dtype=bool)
+    group, value, by_copy, by_copies = (
+        np.array(rows[name]) for name in ("group", "value", "by_copy", "by_copies")
     )
     parts = [(1, 2), (4, 5)]
-    return Repeated(asks, ~asks, ~asks, kin, value, by_copy, by_copies, parts)
+    return Repeated(requests, ~requests, ~requests, group, value, by_copy, by_copies, parts)
 
 
 def frees(made: Unrolled) -> list[int]:
-    """The blocks in the order in which they are freed."""
+    """Return the blocks in the order of their frees."""
     seen: set[int] = set()
     order = []
     for block in made.block.tolist():

@@ -1,4 +1,4 @@
-"""Laws are read as they were written, and what the package holds is whole."""
+"""Files of laws: they are read as they were written, and those of the package are complete."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def test_every_law_is_whole(name: str, transformers: str) -> None:
         assert law.proofs >= 2
         is_request = law.kind == REQUEST
         assert (law.number[is_request] < len(law.formulas)).all()
-        assert (law.kin[is_request] < len(laws.stacks)).all()
+        assert (law.group[is_request] < len(laws.stacks)).all()
         for formula in law.formulas:
             assert formula.at(dict.fromkeys(VARIABLES, 128)) > 0
 
 
 def test_they_take_less_than_five_megabytes() -> None:
-    """A program some 15 kilobytes: the columns of its regimes lie together."""
+    """A program takes about 15 kilobytes: the columns of its regimes are stored together."""
     sizes = [path.stat().st_size for path in stored.DATA.glob("*/*.npz")]
     assert sum(sizes) < 5e6
     assert sum(sizes) / len(sizes) < 25_000
@@ -59,13 +59,13 @@ def test_what_is_written_is_read(
         other = again.by_regime[regime]
         assert (law.formulas, law.parts, law.reset) == (other.formulas, other.parts, other.reset)
         assert (law.layers, law.period) == (other.layers, other.period)
-        for column in ("kind", "kin", "number", "by_copy", "by_copies"):
+        for column in ("kind", "group", "number", "by_copy", "by_copies"):
             assert np.array_equal(getattr(law, column), getattr(other, column))
 
 
 @pytest.fixture
 def laws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Laws:
-    """Laws of one program, beside a folder that holds none."""
+    """Return the laws of one program, beside an empty folder."""
     found = find_laws("gpt2_tied_bf16_adamw")
     assert found is not None
     monkeypatch.setattr(stored, "DATA", tmp_path)

@@ -1,4 +1,4 @@
-"""What kernels make of sizes, as real PyTorch did over the phantom GPU."""
+"""Sizes that kernels derive, as real PyTorch did over the phantom GPU."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ QWEN = {
     [(256, 1), (384, 2), (512, 1), (768, 1)],
 )
 def test_attention_takes_the_keys_apart_where_that_fills_the_card(length: int, splits: int) -> None:
-    """Qwen2.5-0.5B, one sequence, on an A100: 384 tokens only."""
+    """The program is one sequence on Qwen2.5-0.5B on an A100: 384 tokens only."""
     assert attention_splits({**QWEN, "length": length}, 108) == splits
 
 
@@ -53,7 +53,7 @@ def test_the_storage_of_a_sort(tokens: int, vocabulary: int, bytes_: int) -> Non
 def test_the_storage_of_sorts_by_expert_and_by_type(
     tokens: int, choices: int, experts: int, types: int
 ) -> None:
-    """Two experts a token; a single block sorts 2,304 indices without any."""
+    """A token has two experts; a single block sorts 2,304 indices without storage."""
     found = variables_of({**QWEN, "length": tokens, "chosen": 2}, A100)
     assert found["choices_sort_storage"] == choices
     assert found["experts_sort_storage"] == experts
@@ -217,7 +217,10 @@ def test_no_partial_sum_is_of_more_than_1024_tokens(batch: int, length: int, sum
 def test_one_token_takes_the_keys_apart_by_heads_of_keys(
     heads: tuple[int, int, int], batch: int, cached: int, splits: int, on_4090: int
 ) -> None:
-    """heads: how many, how many of keys, the size of one."""
+    """One token has a query per head.
+
+    heads: number of heads, number of key heads, and size of a head.
+    """
     sizes = dict(zip(("heads", "kv_heads", "head_dim"), heads, strict=True))
     sizes |= {"batch": batch, "length": cached}
     assert attention_splits(sizes, 108, is_step=True) == splits
@@ -263,7 +266,7 @@ def test_a_prompt_and_a_step_have_ways_of_their_own(
 
 
 def test_a_window_holds_the_keys_of_a_step_and_is_no_way_of_eager_attention() -> None:
-    """Gemma 2, whose heads of 256 were recorded with eager attention alone."""
+    """The model is Gemma 2, whose heads of 256 were recorded only with eager attention."""
     sizes = {**QWEN, "length": 300, "window": 128, "head_dim": 256}
     assert variables_of(sizes, A100, is_step=True)["windowed"] == 128
     assert variables_of({**sizes, "window": 500}, A100)["windowed"] == 300

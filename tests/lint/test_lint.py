@@ -1,4 +1,4 @@
-"""What lint finds in recordings that something happened to, and that it leaves sound ones alone."""
+"""Findings of lint in damaged recordings, and none in valid ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Plain = dict[str, Any]
 
 
 def run() -> History:
-    """Two blocks live to the end, one freed; the release of a block is what entries can lose."""
+    """Return a history with two blocks that live to the end and a freed one."""
     history = History()
     history.alloc(3 * MIB)
     history.free(history.alloc(1000))
@@ -36,7 +36,7 @@ def run() -> History:
 
 
 def snapshot(history: History) -> Plain:
-    """As the newest release writes it, without options and with a stack for each block."""
+    """Return the snapshot of the newest release, without options and with stacks."""
     made = history.snapshot()
     made["allocator_settings"] = CachingAllocator().snapshot()["allocator_settings"]
     return made
@@ -123,7 +123,7 @@ OF_OTHERS = {
     "one-event-torch2.1": ["ring", "mid_run"],
     "vllm-private-pools-state": ["contents"],
 }
-"""Recordings of other people, each with what is true of it (the README beside them)."""
+"""Recordings of other people with their expected findings (see the README beside them)."""
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="needs other people's recordings")
@@ -146,7 +146,7 @@ def test_another_build_is_a_note_and_one_that_is_not_modelled_an_error() -> None
     assert only(linted(made), "backend").severity == "error"
 
 
-# -- what a recording lost -----------------------------------------------------------------
+# -- lost entries -------------------------------------------------------------------------
 
 
 def test_a_full_ring_is_told_by_blocks_that_have_a_stack_and_no_entry() -> None:
@@ -185,7 +185,7 @@ def test_a_free_that_was_requested_before_the_first_entry_makes_a_ring_suspected
     assert ring.value.startswith("free_completed of 5000 bytes")
 
 
-# -- what contradicts itself ---------------------------------------------------------------
+# -- contradictions ------------------------------------------------------------------------
 
 
 def test_a_free_without_allocation_is_told_with_its_entry() -> None:
@@ -210,8 +210,8 @@ def test_sums_that_do_not_add_up_are_told_with_what_the_blocks_hold() -> None:
     finding = only(found, "sums")
     assert finding.value == str(3 * MIB + 512)
     assert finding.text == (
-        f"2 sums of segments do not add up, first allocated_size of the one at 0x7f0000000000: "
-        f"{3 * MIB + 512} recorded, {3 * MIB} by its blocks"
+        f"2 sums of segments are wrong, first allocated_size of the segment at 0x7f0000000000: "
+        f"{3 * MIB + 512} recorded, {3 * MIB} in its blocks"
     )
 
 
@@ -272,7 +272,7 @@ def test_clocks_that_were_set_are_notes_since_a_replay_takes_no_times() -> None:
     assert checks(found) == ["clock", "clock"]
     texts = " ".join(finding.text for finding in found.findings)
     assert "time_us goes back 1 times, first at entry 6" in texts
-    assert "time_us leaps ahead once, first at entry 4 by 3.0 days" in texts
+    assert "time_us jumps ahead once, first at entry 4 by 3.0 days" in texts
 
 
 def test_a_pause_of_an_hour_is_nothing() -> None:
@@ -288,8 +288,8 @@ def test_errors_that_tell_of_two_sizes_of_the_device_show_another_holder() -> No
     history.oom(64 * MIB, 4 * MIB)
     finding = only(linted(snapshot(history)), "device_memory")
     assert finding.text == (
-        "the error at entry 8 left 26.00 MiB to PyTorch, free and reserved, the one before it "
-        "32.00 MiB"
+        "free plus reserved memory is 26.00 MiB at the error at entry 8, and 32.00 MiB at the "
+        "previous error"
     )
     same = run()
     same.oom(64 * MIB, 10 * MIB)
@@ -308,7 +308,7 @@ def test_without_stacks_lines_of_code_cannot_be_named() -> None:
     assert linted(made).findings == ()
 
 
-# -- release and making --------------------------------------------------------------------
+# -- release and provenance ------------------------------------------------------------------
 
 
 def recording(made: Plain, **changes: Any) -> Recording:

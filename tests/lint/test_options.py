@@ -1,4 +1,4 @@
-"""What each release makes of option strings: refused, ignored, unsafe, without effect."""
+"""Option strings by release: refused, ignored, unsafe and inert options."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def only(findings: tuple[Finding, ...]) -> Finding:
 
 
 def about(recording: Recording, conf: str | None = None, **options: str) -> tuple[Finding, ...]:
-    """What is found besides the stacks, which the model does not keep."""
+    """Return the findings except those about stacks, which the model does not record."""
     findings = lint(recording, conf, **options).findings
     return tuple(finding for finding in findings if finding.check != "stacks")
 
@@ -65,7 +65,7 @@ def test_of_two_variables_the_one_named_after_cuda_wins() -> None:
     )
     finding = only(lint_conf(both, "2.12").findings)
     assert finding.value == "PYTORCH_ALLOC_CONF=expandable_segments:True"
-    assert "reads PYTORCH_CUDA_ALLOC_CONF before it" in finding.text
+    assert "reads PYTORCH_CUDA_ALLOC_CONF first" in finding.text
 
 
 def test_a_variable_that_nobody_reads_is_ignored() -> None:
@@ -104,13 +104,13 @@ def test_an_option_of_a_later_release_is_refused_and_the_releases_that_take_it_a
     ((check, text),) = found("per_process_memory_fraction:0.5", "2.9")
     assert check == "option_refused"
     assert text.startswith("unrecognized option 'per_process_memory_fraction' in release 2.9; ")
-    assert text.endswith("taken by PyTorch 2.10, 2.11, 2.12, 2.13, 2.14, 2.15")
+    assert text.endswith("accepted by PyTorch 2.10, 2.11, 2.12, 2.13, 2.14, 2.15")
 
 
 def test_an_equals_sign_is_what_people_write_instead_of_a_colon() -> None:
     ((check, text),) = found("max_split_size_mb=128,garbage_collection_threshold:0.8")
     assert check == "option_refused"
-    assert "; write max_split_size_mb:128; no release takes it" in text
+    assert "; write max_split_size_mb:128; no release accepts it" in text
 
 
 def test_expandable_segments_with_a_split_limit_are_unsafe() -> None:
@@ -215,7 +215,7 @@ def test_settings_that_their_string_does_not_make_were_set_by_a_call(recorded: R
     finding = only(about(other))
     assert finding.check == "settings"
     assert finding.value == "garbage_collection_threshold: 0.5"
-    # Where the calls are noted, a replay makes them too.
+    # A replay repeats recorded calls.
     marks = (Mark(1, MarkKind.SETTINGS, "max_split_size_mb:64"),)
     noted = replace(other, devices=(replace(other.devices[0], marks=marks),))
     assert about(noted) == ()
@@ -232,12 +232,12 @@ def test_expandable_segments_that_the_platform_refused_are_seen_in_the_segments(
     assert (finding.check, finding.value) == ("settings", "expandable_segments: False")
     on = replace(said, expandable_segments=True)
     finding = only(about(replace(recording, settings=on)))
-    assert finding.text == "expandable_segments is True, and all 2 new segments are plain ones"
+    assert finding.text == "expandable_segments is True, but none of 2 new segments is expandable"
     off = recorded(program, "1GiB", "expandable_segments:True")
     assert off.settings is not None
     other = replace(off.settings, conf="", expandable_segments=False)
     finding = only(about(replace(off, settings=other)))
-    assert "is False at the end, and there are expandable segments" in finding.text
+    assert "is False at the end, but there are expandable segments" in finding.text
 
 
 def test_a_recorded_string_that_the_release_asked_for_refuses_cannot_be_replayed(

@@ -1,4 +1,4 @@
-"""Best fit with what repeats passed over gives the places of best fit, block by block."""
+"""Best fit that skips repeated rounds gives the same offsets as plain best fit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ UNIT = 512
 
 
 def naive(blocks: Lifetimes) -> list[int]:
-    """Best fit as one would explain it: free ranges in a set, looked through one by one."""
+    """Place blocks by plain best fit, with a linear search over the free ranges."""
     offset = [0] * len(blocks)
     free: set[tuple[int, int]] = set()  # (start, end)
     top = 0
@@ -52,7 +52,7 @@ def naive(blocks: Lifetimes) -> list[int]:
 
 @dataclass(frozen=True)
 class Loop:
-    """Rounds that ask for the same, with blocks around them; entries from `begins` on."""
+    """Equal rounds from entry `begins` on, with blocks before and after."""
 
     blocks: Lifetimes
     rounds: np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -60,7 +60,7 @@ class Loop:
 
 @st.composite
 def loops(draw: st.DrawFn) -> Loop:
-    """Of a few blocks a round, some living longer than a round; others from before and after."""
+    """Generate rounds of a few blocks, some longer-lived than a round, and blocks around them."""
     length = draw(st.integers(4, 24))
     count = draw(st.integers(3, 24))
     begins = 40
@@ -100,7 +100,7 @@ def test_too_high_is_no_packing(loop: Loop, most: int) -> None:
 
 
 def events_run(monkeypatch: pytest.MonkeyPatch, blocks: Lifetimes, rounds: Sequence[int]) -> int:
-    """How many events are gone through one by one."""
+    """Return the number of events that are simulated."""
     run, n_run = _Arena.run, []
 
     def counted(arena: _Arena, events: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
@@ -116,7 +116,7 @@ def events_run(monkeypatch: pytest.MonkeyPatch, blocks: Lifetimes, rounds: Seque
 
 
 def test_a_loop_is_gone_through_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three blocks a round, one over by the next: two rounds, then as before."""
+    """With three blocks per round and one of them freed in the next, two rounds are simulated."""
     rows = [
         row
         for at in range(0, 1000, 10)
@@ -126,7 +126,7 @@ def test_a_loop_is_gone_through_a_few_times(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_what_piles_up_is_gone_through_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One block a round stays: the free ranges are as before, the top is not."""
+    """If one block of each round stays, the free ranges repeat but the top does not."""
     rows = [row for at in range(0, 200, 4) for row in ((at, 300, UNIT), (at + 1, at + 3, UNIT))]
     assert events_run(monkeypatch, lifetimes(*rows), range(0, 200, 4)) > 100
 
@@ -139,7 +139,7 @@ def test_rounds_of_other_sizes_are_gone_through(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_recorded_loop(recorded: Callable[..., Recording]) -> None:
-    """The rounds of a recording are those of its plan; with none of them it is the same."""
+    """The rounds of the recording's plan do not change the result."""
     prepared = prepare(recorded(training(0, steps=300), "16GiB"), 0)[0]
     blocks, rounds = lifetimes_of(prepared.trace), rounds_of(prepared)
     assert len(rounds) > 8

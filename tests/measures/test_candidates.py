@@ -1,4 +1,4 @@
-"""Which settings are tried: all that a release has, none that is unsafe, values from the sizes."""
+"""Candidate settings: all options of a release, no unsafe ones, values from the sizes."""
 
 from __future__ import annotations
 

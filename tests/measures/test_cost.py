@@ -1,4 +1,4 @@
-"""The estimate of driver time: every figure by hand, every one replaceable."""
+"""Estimated driver time, with manually computed figures and replaced costs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_growth_alone_costs_one_cuda_malloc_a_segment() -> None:
 
 
 def test_memory_obtained_twice_is_churn_and_so_is_waiting_for_it() -> None:
-    """Half of the memory was obtained again: 40 of 80, four frees, two waits."""
+    """Half of the memory is obtained twice: 40 of 80, with four frees and two waits."""
     twice = Trial(
         peak_reserved_bytes=100 * MIB,
         num_sync_all_streams=2,
@@ -71,7 +71,7 @@ def test_a_file_replaces_what_it_names(tmp_path: Path) -> None:
     [
         ("{", "cannot be read as JSON"),
         ("[1]", "expected an object with some of cuda_malloc"),
-        ('{"cudaMalloc": 1}', "'cudaMalloc' is no cost"),
+        ('{"cudaMalloc": 1}', "'cudaMalloc' is not a cost"),
         ('{"cuda_malloc": -1}', "cuda_malloc is -1; expected microseconds"),
         ('{"cuda_malloc": true}', "cuda_malloc is True"),
         ('{"cuda_malloc": NaN}', "cuda_malloc is nan"),

@@ -1,4 +1,4 @@
-"""The table of driver times against the file it was taken from, and against recordings."""
+"""Compare the table of driver times with its source file and with recordings."""
 
 from __future__ import annotations
 

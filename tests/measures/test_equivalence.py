@@ -1,4 +1,4 @@
-"""Settings of equal effect have equal outcomes; what is inert has the effect of nothing."""
+"""Equivalent settings have equal trials, and inert options have no effect."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def same(one: str, other: str, *sizes: int, release: str = "2.15") -> bool:
 
 
 def test_sizes_are_rounded_once_a_rounding_and_a_release() -> None:
-    """What one division to a power of two means differs between 2.1 and 2.15 (1.2)."""
+    """2.1 and 2.15 round differently with one division (1.2)."""
     sizes = asking_for(100, 3 * MIB, 5 * MIB + 1)
     for release in ("2.1", "2.15"):
         for conf in ("", "roundup_power2_divisions:1", "roundup_power2_divisions:4", ""):
@@ -58,7 +58,7 @@ def test_sizes_are_rounded_once_a_rounding_and_a_release() -> None:
     "name", ["gpt2-ragged-oom-torch2.15.pickle.gz", "counted/warm_start-torch2.15.npz.gz"]
 )
 def test_what_is_asked_is_the_same_with_and_without_its_peaks(name: str) -> None:
-    """The second starts mid-run: blocks that live then may be asked for anew."""
+    """The second recording starts mid-run, so its live blocks may be requested again."""
     (prepared,) = prepare(load(TRACES / name))
     short, whole = asked_of(prepared), sizes_of(prepared).asked
     assert short.sizes.tolist() == whole.sizes.tolist()
@@ -68,12 +68,12 @@ def test_what_is_asked_is_the_same_with_and_without_its_peaks(name: str) -> None
 def test_a_split_limit_above_every_segment_is_none() -> None:
     assert same("max_split_size_mb:64", "", 3 * MIB, 40 * MIB)
     assert not same("max_split_size_mb:40", "", 3 * MIB, 40 * MIB)
-    # 39.5 MiB get a segment of 40 MiB, which is at the limit although no request is.
+    # 39.5 MiB get a segment of 40 MiB, so a segment reaches the limit but no request does.
     assert not same("max_split_size_mb:40", "", 3 * MIB, 39 * MIB + MIB // 2)
 
 
 def test_an_expandable_segment_outgrows_every_request_and_segment() -> None:
-    """Free blocks of 20 MiB merge there into one of 140, which a limit of 100 keeps from them."""
+    """Free blocks of 20 MiB merge into one of 140, so a limit of 100 matters."""
     asked = [20 * MIB] * 8
     assert not same(
         "max_split_size_mb:100,expandable_segments:True", "expandable_segments:True", *asked
@@ -142,7 +142,7 @@ ROUNDINGS = [f"roundup_power2_divisions:{d}" for d in (1, 2, 4, 64)]
 
 @pytest.mark.parametrize("seed", range(2))
 def test_equal_effects_are_equal_outcomes(seed: int, write: Callable[..., Path]) -> None:
-    """A small device, so that the ways of giving memory back are taken as well."""
+    """Use a small device, so that memory is released in every way."""
     path = str(write(ragged(seed, steps=6)))
     prepared = prepare(load(path), 0, "2.15")[0]
     sizes = sizes_of(prepared)
@@ -155,5 +155,5 @@ def test_equal_effects_are_equal_outcomes(seed: int, write: Callable[..., Path])
             effect = (memory, effect_of(setting, NEWEST, (sizes.asked,)))
             job = Job("", path, 0, "2.15", setting, memory)
             outcomes[effect].add(replace(run_job(job), conf=""))
-    assert len(outcomes) < 2 * len(settings) - 40  # there was something to recognise
+    assert len(outcomes) < 2 * len(settings) - 40  # at least two settings were equivalent
     assert all(len(found) == 1 for found in outcomes.values())

@@ -1,4 +1,4 @@
-"""When blocks were in use: by the request of their free, and by its completion."""
+"""Lifetimes of blocks until their free is requested, and until it completes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LIFETIMES = import_module("allocsim.measures.lifetimes")
 
 
 def both(trace: Trace) -> list[list[list[int]]]:
-    """Columns and turns of the lives up to the request, at once and step by step."""
+    """Return columns and turns of the lives until the request, by the fast and the general way."""
     found = lifetimes_of(replace(trace), until=Action.FREE_REQUESTED)
     slowly = LIFETIMES._lifetimes_of(trace, len(trace), (), Action.FREE_REQUESTED)
     return [
@@ -26,7 +26,7 @@ def both(trace: Trace) -> list[list[list[int]]]:
 
 @pytest.mark.parametrize("kind", [*KINDS])
 def test_lives_up_to_the_request_are_the_same_however_found(kind: str) -> None:
-    """With frees that wait and without, of whole recordings and of ones cut anywhere."""
+    """Check recordings with and without waiting frees, whole and cut at any entry."""
     (trace,) = KINDS[kind]().devices
     for first in (0, 200, 201, 202):
         at_once, slowly = both(trimmed(trace, first, len(trace)))

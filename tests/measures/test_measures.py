@@ -1,4 +1,4 @@
-"""Fragmentation in numbers, on programs small enough to count by hand."""
+"""Measures of fragmentation on programs small enough to check manually."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_blocks_from_before_the_recording_count(recorded: Recorded) -> None:
     def program(gpu: CachingAllocator) -> None:
         first = gpu.malloc(30 * MIB)
         gpu.malloc(40 * MIB)
-        gpu.take_history()  # what came before is forgotten
+        gpu.take_history()  # earlier entries are lost
         gpu.free(first)
         gpu.malloc(10 * MIB)
 
@@ -80,7 +80,7 @@ def test_most_of_the_ragged_run_s_peak_is_avoidable() -> None:
     recording = load(TRACES / "gpt2-ragged-torch2.15.pickle.gz")
     found = measured(recording, memory="24000MiB")
     assert found.peak_reserved_bytes == 9_256_828_928  # as real PyTorch reserved
-    # Expandable segments really allocated this much at their peak; slack is all that differs.
+    # Expandable segments really allocated this much at their peak; only slack differs.
     assert found.lower_bound_bytes == 5_670_153_216
     assert found.open_bytes < MIB
     assert found.avoidable_bytes > 3 * 1024 * MIB

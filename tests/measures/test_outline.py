@@ -1,4 +1,4 @@
-"""A run in few numbers: no value of it is higher than what its outline says."""
+"""Outline of a run, whose values bound the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose line it was: the user's own first, and a neighbour's where an entry has none."""
+"""Line of an entry: the user's own, or inferred from a neighbour."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TRAIN = Frame("/home/me/train.py", "<module>", 27)
 
 
 def trace_of(*stacks: Sequence[Frame], last: Action = Action.OOM) -> Trace:
-    """Allocations with these stacks; the last entry is an error."""
+    """Return a trace of allocations with these stacks and an error as the last entry."""
     interner = FrameInterner()
     numbers = [interner.stack(map(interner.frame, stack)) for stack in stacks]
     n = len(stacks)
@@ -77,7 +77,7 @@ def test_an_entry_without_frames_takes_those_before_it() -> None:
 
 
 def test_a_row_seen_before_tells_what_follows() -> None:
-    # A step allocates at MODEL, TRAIN and then elsewhere; the second time the last one fails.
+    # A step allocates at MODEL, TRAIN and then elsewhere; in the second step the last one fails.
     third = Frame("/home/me/loss.py", "loss", 5)
     code = code_at(trace_of([MODEL], [TRAIN], [third], [MODEL], [TRAIN], []), 5)
     assert code is not None

@@ -1,4 +1,4 @@
-"""Packings overlap nowhere and lie between the bounds."""
+"""Packings have no overlaps and are between the bounds."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from allocsim.measures.packing import Packing, pack
 
 
 def lifetimes(*rows: tuple[int, int, int]) -> Lifetimes:
-    """From rows (start, end, size)."""
+    """Return lifetimes of rows (start, end, size)."""
     start, end, size = np.array(rows, dtype=np.int64).reshape(-1, 3).T
     return Lifetimes(start, end, size)
 
 
 def chance(seed: int, count: int) -> Lifetimes:
-    """Blocks of a program that frees at random."""
+    """Return the blocks of a program that frees at random."""
     rng = random.Random(seed)
     starts = [rng.randrange(1000) for _ in range(count)]
     return lifetimes(*((at, at + rng.randint(1, 200), rng.randint(1, 50) * 512) for at in starts))
 
 
 def check(blocks: Lifetimes, packing: Packing) -> None:
-    """No two that live at the same time share a byte, and the height is the highest end."""
+    """Check that live blocks do not overlap, and that the height is the highest end."""
     assert packing.height == (packing.offset + blocks.size).max()
     assert packing.offset.min() >= 0
     for i in range(len(blocks)):
@@ -62,7 +62,7 @@ def test_the_peak_counts_what_ends_before_what_begins() -> None:
 
 
 def test_a_gap_between_two_is_used() -> None:
-    # 1,024 lie at 0 until 4; the long 512 above them; then the hole of 1,024 takes two of 512.
+    # 1,024 are at 0 until entry 4, with the long 512 above; then the hole holds two of 512.
     blocks = lifetimes((0, 4, 1024), (0, 9, 512), (4, 9, 512), (4, 9, 512))
     packing = pack(blocks)
     check(blocks, packing)

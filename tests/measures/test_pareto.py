@@ -1,4 +1,4 @@
-"""Which outcomes are worth choosing between."""
+"""Pareto front of settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rule by which one setting is recommended, clause by clause."""
+"""Clauses of the rule that recommends one setting."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ FITTED = "large_segment_size_mb:1636"
 
 
 def offer(conf: str, memory: int, *, calls: int = 100, retries: int = 0, fails: int = -1) -> Offer:
-    """A setting that comes to these figures; fails: the entry at which, -1 for none."""
+    """Return an offer with these figures; `fails` is the failing entry, -1 for none."""
     trial = Trial(
         conf=conf,
         peak_reserved_bytes=memory,
@@ -60,7 +60,10 @@ BASE = offer("", 1000 * MIB)
 
 
 def chosen(*offers: Offer, base: Offer = BASE, late: dict[str, int] | None = None) -> str | None:
-    """What is pasted; late: peaks over the second half, by option string (default: as overall)."""
+    """Return the recommended option string.
+
+    late: peaks over the second half, by option string (default: the overall peak).
+    """
     peaks = {each.setting.conf: each.memory for each in (base, *offers)} | (late or {})
     found = choose(base, offers, lambda setting: peaks[setting.conf], RELEASE, ("2.15",))
     return None if found.best is None else found.best.setting.conf
@@ -123,14 +126,14 @@ def test_a_fitted_value_must_win_over_the_second_half_as_well() -> None:
 
 
 def held_to_the_end(offer: Offer, memory: int) -> Offer:
-    """An offer of which so many bytes are still reserved at the end of the run."""
+    """Return an offer with this number of bytes still reserved at the end."""
     (trial,) = offer.trials
     return replace(offer, trials=(replace(trial, obtained_large=memory),))
 
 
 @pytest.mark.parametrize("at_end", [631, 632])
 def test_the_second_half_is_replayed_only_where_the_end_does_not_tell(at_end: int) -> None:
-    """600 MiB are a twentieth less than 631.6, which the plain setting holds at its end or not."""
+    """600 MiB are 5 % less than 631.6, which the plain setting may still hold at its end."""
     plain = held_to_the_end(offer(EXPANDABLE, 800 * MIB), at_end * MIB)
     asked: list[str] = []
 
@@ -199,11 +202,11 @@ def test_which_values_are_fitted(conf: str, *, fitted: bool) -> None:
     assert not is_fitted(Setting(conf), Setting(conf), RELEASE)
 
 
-# -- what is proposed --------------------------------------------------------------------
+# -- proposals ---------------------------------------------------------------------------
 
 
 def recorded(tmp_path: Path, sizes: list[list[int]], version: str = "2.15") -> Recording:
-    """Rows of blocks in MiB, each freed before the next row."""
+    """Record rows of blocks in MiB, each row freed before the next."""
     gpu = CachingAllocator("24GiB", "", version, record_history=True)
     for row in sizes:
         blocks = [gpu.malloc(size * MIB) for size in row]
@@ -279,7 +282,7 @@ def on_xpu(prepared: Prepared) -> Prepared:
 
 
 def test_what_a_build_does_not_read_is_not_proposed_for_its_programs(tmp_path: Path) -> None:
-    """XPU's reads expandable_segments and the memory fraction alone."""
+    """XPU's build reads only expandable_segments and the memory fraction."""
     (prepared,) = prepare(recorded(tmp_path, [[9] * 30]))
     parts, config = [prepared, on_xpu(prepared)], prepared.config
     assert len(proposals(parts[:1], config)) > len(proposals(parts, config))
@@ -325,7 +328,7 @@ RECORDINGS = [*sorted(TRACES.glob("*.pickle.gz")), *sorted(TRACES.glob("recordin
 def shortened_and_whole(
     recording: Recording, confs: Sequence[str] | None = None, device_memory: int | None = None
 ) -> tuple[Recommendation, Recommendation]:
-    """The recommendation with what cannot win given up, and with every setting in full."""
+    """Return the recommendations with hopeless replays given up, and with all replays in full."""
     prepared = prepare(recording)
     run = replay_prepared(prepared, device_memory=device_memory)
 
@@ -377,7 +380,7 @@ def small(request: pytest.FixtureRequest) -> Recording:
 def test_the_answer_stays_in_whatever_order_settings_are_tried(
     small: Recording, data: st.DataObject
 ) -> None:
-    """Two and three options too; an eighth for a hundredth, so that more of them are near."""
+    """Use up to three options, and a tolerance of 1/8 instead of 1/100, so that more are near."""
     some = st.lists(
         st.sampled_from(OFFERED), min_size=1, max_size=3, unique_by=lambda conf: conf[:5]
     )
@@ -390,8 +393,11 @@ def test_the_answer_stays_in_whatever_order_settings_are_tried(
 def test_what_was_given_up_beside_a_simpler_setting_counts_again_once_that_has_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """594 MiB by one option stand beside 588 by two, until three come to 564, which 588 is still
-    a twentieth from and 594 is not."""
+    """A trial that was given up is replayed again once the setting that beat it has lost.
+
+    One option reaches 594 MiB and two reach 588, until three reach 564: 588 is within 5 % of it,
+    and 594 is not.
+    """
     monkeypatch.setattr(recommendation, "WORTH", 20)
     one = "large_segment_size_mb:64"
     two = "expandable_segments:True,roundup_power2_divisions:4"

@@ -1,4 +1,4 @@
-"""Sizes as columns: rounded as each of them would be by itself (semantics 1.2)."""
+"""Columns of sizes are rounded like single sizes (semantics 1.2)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CONFS = (
 @pytest.mark.parametrize("torch", RELEASES)
 @pytest.mark.parametrize("conf", CONFS)
 def test_a_column_is_rounded_as_its_sizes_are(conf: str, torch: str) -> None:
-    """At every place where the step may change, and beside it, in no order."""
+    """Check sizes at and beside every place where the step may change, unordered."""
     config = parse_conf(conf, find_release(torch))
     powers = [1 << bits for bits in range(60)]
     parts = [512 * divisions for divisions in (1, 2, 4, 8, 16, 64)]

@@ -1,1 +1,1 @@
-"""A second, slow reading of the allocator's rules, to hold the core against."""
+"""A second, slow implementation of the allocator's rules, to compare the core with."""

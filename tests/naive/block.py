@@ -1,7 +1,7 @@
-"""A segment is a list of blocks in address order that covers it without a gap.
+"""Segments as lists of blocks in address order that cover them without gaps.
 
-Everything else (who is free, who is whose neighbour, how much is reserved) is read off these
-lists each time it is asked for; nothing is kept twice.
+Everything else (free blocks, neighbours, reserved bytes) is computed from these lists on each use;
+nothing is stored twice.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SMALL_SEG = 2 * MIB
 
 @dataclass(eq=False, slots=True)
 class PrivatePool:
-    """The pool (0, number) and what decides its life (semantics 5.1)."""
+    """Pool (0, number), with the counts that decide its lifetime (semantics 5.1)."""
 
     number: int
     use_count: int = 1
@@ -27,7 +27,7 @@ class PrivatePool:
 
 @dataclass(eq=False, slots=True)
 class Pool:
-    """Where a request goes: small or large, the default one or a private pool's."""
+    """Destination of a request: small or large, default or of a private pool."""
 
     small: bool
     owner: PrivatePool | None = None
@@ -59,16 +59,16 @@ class Segment:
 
     @property
     def mapped(self) -> int:
-        """Bytes of memory behind it."""
+        """Bytes of its mapped memory."""
         return sum(b.size for b in self.blocks if b.state != "unmapped")
 
 
 @dataclass(eq=False, slots=True)
 class Block:
-    """A piece of a segment; state is "allocated", "pending", "free" or "unmapped".
+    """Part of a segment; state is "allocated", "pending", "free" or "unmapped".
 
-    The object has an identity that outlives its tenants: which object survives a split or a
-    merge decides stale figures (semantics 2.2, 12.8) and the counters of 2.12.
+    The identity of the object outlives an allocation: the object that survives a split or a merge
+    decides stale figures (semantics 2.2, 12.8) and the counters of 2.12.
     """
 
     segment: Segment

@@ -1,7 +1,7 @@
-"""Free memory goes back to the driver in key order, whole segments only.
+"""Release of free memory to the driver, in key order and in whole segments.
 
-Four ways lead here: garbage collection (1.9), the oversize release (1.10), the release of all
-caches (2.5) and empty_cache.
+Four callers: garbage collection (1.9), the release of oversize blocks (1.10), the release of all
+cached blocks (2.5) and empty_cache.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = [
 
 
 def release_block(state: State, block: Block) -> None:
-    """Give one cudaMalloc'ed segment back (semantics 2.5)."""
+    """Release one segment of cudaMalloc (semantics 2.5)."""
     if block.is_split:
         raise UndefinedBehaviorError(
             f"semantics 1.10: the block of {block.size} bytes at {block.address} is released "
@@ -49,7 +49,7 @@ def release_block(state: State, block: Block) -> None:
 
 
 def release_pool_blocks(state: State, pool: Pool) -> None:
-    """Ordinary segments first, then unmapping, both in key order."""
+    """Release ordinary segments first, then unmap, both in key order."""
     blocks = state.in_state(pool, "free")
     for block in blocks:
         if not block.segment.expandable and not block.is_split:
@@ -108,7 +108,7 @@ def release_available(state: State, pool: Pool, stream: int, size: int) -> bool:
 
 
 def may_release(state: State, block: Block) -> bool:
-    """Expandable blocks are passed over since 2.5; before, upstream asserted there are none."""
+    """Skip expandable blocks from 2.5 on; before, upstream asserted that there are none."""
     if block.segment.expandable and state.minor < 5:
         raise UpstreamAssertionError(
             f"semantics 1.10: an expandable block of {block.size} bytes is in the way of the "
@@ -118,7 +118,7 @@ def may_release(state: State, block: Block) -> bool:
 
 
 def release_cached(state: State) -> None:
-    """Everything that is free and whole, default pools first (semantics 2.5)."""
+    """Release everything that is wholly free, default pools first (semantics 2.5)."""
     if not state.in_capture:
         synchronize_events(state)
         release_pool_blocks(state, state.large)
@@ -130,7 +130,7 @@ def release_cached(state: State) -> None:
 
 
 def release_freeable(state: State, number: int) -> None:
-    """Small blocks, then large ones; a pool without segments is forgotten (5.1, 12.6)."""
+    """Release small blocks, then large ones; forget a pool without segments (5.1, 12.6)."""
     owner, small, large = state.private[number]
     release_pool_blocks(state, small)
     release_pool_blocks(state, large)
@@ -146,7 +146,7 @@ def release_freeable(state: State, number: int) -> None:
 
 
 def empty_pool(state: State, number: int) -> None:
-    """The memory of one freeable pool goes back, once its own events have passed (2.5)."""
+    """Release the memory of one freeable pool, once its own events have passed (2.5)."""
     if number not in state.freeable:
         return
     if state.in_capture:
@@ -159,7 +159,7 @@ def empty_pool(state: State, number: int) -> None:
 
 
 def delete_mempool(state: State, number: int) -> None:
-    """The MemPool of a pool is deleted: one use ends, and the pool is emptied (5.7)."""
+    """Delete the MemPool of a pool: one use ends, and the pool is emptied (5.7)."""
     if state.minor <= 5:
         raise ConfigError(f"in PyTorch 2.{state.minor} a MemPool holds no pool")
     known = state.private.get(number)
@@ -172,7 +172,7 @@ def delete_mempool(state: State, number: int) -> None:
 
 
 def empty_cache(state: State) -> None:
-    """torch.cuda.empty_cache(); inside a scope each release has its own way (2.5)."""
+    """Do what torch.cuda.empty_cache() does; inside a scope, releases differ (2.5)."""
     if state.in_capture and state.minor <= 7:
         state.stats.count("num_sync_all_streams")
         raise UpstreamAssertionError(

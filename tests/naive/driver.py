@@ -1,11 +1,11 @@
-"""The device under the allocator keeps books and nothing else.
+"""The device under the allocator: memory, addresses and streams as plain records.
 
-Addresses go out in whole 2 MiB steps; what fits exactly succeeds; a stream's work is finished
-when somebody says so, and waiting for an event finishes all earlier work of its stream.
+Addresses come in whole steps of 2 MiB, and an exact fit succeeds.  The work of a stream is finished
+when a caller says so; waiting for an event finishes all earlier work of its stream.
 
-Under the policy "driver" cudaMalloc takes address space in chunks of whole 32 MiB, the highest
-place below the base first, and puts memory at the lowest free place within a chunk; a chunk with
-nothing in it is gone.  Ranges without memory lie elsewhere, one after another.
+Under the policy "driver", cudaMalloc takes address space in chunks of whole 32 MiB, at the highest
+place below the base, and memory at the lowest free place of a chunk.  An empty chunk is released.
+Reservations without memory are elsewhere, one after another.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Driver:
         self._finished: dict[int, int] = {}
 
     def reserve(self, size: int) -> int:
-        """Take an address range of `size` bytes, without memory behind it."""
+        """Reserve an address range of `size` bytes, without memory."""
         size = round_up(size, CHUNK if self._policy == "driver" else PAGE)
         address = self._base
         if self._policy != "firstfit":
@@ -62,16 +62,16 @@ class Driver:
         return address
 
     def unreserve(self, address: int) -> None:
-        """Give the range that begins at `address` back."""
+        """Release the range that begins at `address`."""
         self._ranges = [(start, end) for start, end in self._ranges if start != address]
         self._chunks = [chunk for chunk in self._chunks if self._inside(chunk)]
 
     def _inside(self, chunk: tuple[int, int]) -> list[tuple[int, int]]:
-        """The ranges in use in a chunk."""
+        """Return the used ranges of a chunk."""
         return [used for used in self._ranges if chunk[0] <= used[0] < chunk[1]]
 
     def _in_chunk(self, size: int) -> int:
-        """The address of `size` bytes as the CUDA driver chooses it."""
+        """Return the address for `size` bytes as the CUDA driver chooses it."""
         for chunk in sorted(self._chunks):
             address = chunk[0]
             for start, end in [*self._inside(chunk), (chunk[1], chunk[1])]:
@@ -88,14 +88,14 @@ class Driver:
         return all(end <= first or last <= start for start, end in self._chunks)
 
     def take(self, size: int) -> bool:
-        """Take `size` bytes of memory if they are there."""
+        """Take `size` bytes of memory if they are available."""
         if size > self.free:
             return False
         self.free -= size
         return True
 
     def malloc(self, size: int) -> int | None:
-        """cudaMalloc: an address, or None when memory runs short."""
+        """Return an address as cudaMalloc, or None if out of memory."""
         size = round_up(size, PAGE)
         if not self.take(size):
             return None
@@ -107,7 +107,7 @@ class Driver:
         return address
 
     def mfree(self, address: int, size: int) -> None:
-        """cudaFree; it waits for nothing."""
+        """Free an address as cudaFree, without waiting."""
         self.unreserve(address)
         self.free += round_up(size, PAGE)
 

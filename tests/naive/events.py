@@ -1,6 +1,6 @@
-"""A block used by other streams comes free only when their work before the free is done.
+"""Blocks that other streams used are free once the work before the free is done.
 
-Events are looked at when a malloc begins and nowhere else; a release of caches waits for all.
+Events are polled only at the beginning of a malloc; a release of cached blocks waits for all.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ __all__ = ["free_block", "insert_events", "process_events", "synchronize_events"
 
 
 def free_block(state: State, block: Block) -> None:
-    """The completion of a free: merge, enter the free blocks (semantics 2.2)."""
+    """Complete a free: merge, and enter the free blocks (semantics 2.2)."""
     state.note_block("free_completed", block)
     state.make_free(block)
     state.merge(block)
@@ -29,7 +29,7 @@ def insert_events(state: State, block: Block) -> None:
 
 
 def release_deferred(state: State, blocks: list[Block]) -> None:
-    """Blocks freed in a scope get their events now (semantics 5.5)."""
+    """Record the events of blocks freed in a scope (semantics 5.5)."""
     for block in blocks:
         state.deferred.remove(block)
         if state.minor >= 4:
@@ -50,7 +50,7 @@ def complete(state: State, block: Block) -> None:
 
 
 def process_events(state: State) -> None:
-    """Free what is ready, stream by stream; an unready event holds up its own stream."""
+    """Free the blocks whose events passed, stream by stream, up to the first that did not."""
     release_deferred(state, list(state.deferred))
     passed: set[int] = set()
     while waiting := [stream for stream in state.queues if stream not in passed]:
@@ -64,7 +64,7 @@ def process_events(state: State) -> None:
 
 
 def synchronize_events(state: State, owner: PrivatePool | None = None) -> None:
-    """Wait for every event and free its block (semantics 2.4); of one private pool if given."""
+    """Wait for every event, or those of one private pool, and free its block (semantics 2.4)."""
     state.stats.count("num_sync_all_streams")
     release_deferred(state, list(state.deferred))
     for stream in list(state.queues):

@@ -1,7 +1,7 @@
-"""An expandable segment maps whole handles into a reserved range, and gives whole ones back.
+"""Expandable segments: whole handles are mapped into a reserved range and unmapped again.
 
-Semantics 4, 12.7 to 12.9: unmapped pieces begin and end on handle boundaries counted from the
-segment's base.
+Semantics 4, 12.7 to 12.9: unmapped blocks begin and end at handle boundaries counted from the base
+of the segment.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["grow", "unmap"]
 
 
 def grow(state: State, pool: Pool, stream: int, size: int) -> Block | None:
-    """A free block of at least `size` bytes in an expandable segment, or None."""
+    """Return a free block of at least `size` bytes in an expandable segment, or None."""
     start = find_room(state, pool, stream, size) or reserve(state, pool, stream, size)
     if start is None:
         return None
@@ -35,7 +35,7 @@ def grow(state: State, pool: Pool, stream: int, size: int) -> Block | None:
 
 
 def find_room(state: State, pool: Pool, stream: int, size: int) -> Block | None:
-    """The lowest run of free and unmapped blocks that holds `size` (semantics 4.2)."""
+    """Return the lowest run of free and unmapped blocks that holds `size` (semantics 4.2)."""
     unmapped = [b for b in state.in_state(pool, "unmapped") if b.stream == stream]
     for block in sorted(unmapped, key=lambda b: b.address):
         previous = block.prev
@@ -52,7 +52,7 @@ def find_room(state: State, pool: Pool, stream: int, size: int) -> Block | None:
 
 
 def reserve(state: State, pool: Pool, stream: int, size: int) -> Block | None:
-    """A new segment, all unmapped; since 2.15 none where `size` would not fit (12.7)."""
+    """Create an unmapped segment; from 2.15 on only if `size` fits (12.7)."""
     handle = SMALL_SEG if pool.small else state.options.large_segment
     space = round_up(state.options.reserve_limit(state.driver.total), handle)
     base = state.driver.reserve(space)
@@ -92,7 +92,7 @@ def map_front(state: State, block: Block, size: int) -> bool:
 
 
 def unmap(state: State, block: Block) -> None:
-    """Give back the whole handles inside a free block, if any (semantics 4.6, 12.9)."""
+    """Release the whole handles inside a free block, if any (semantics 4.6, 12.9)."""
     segment, owner = block.segment, block.pool.owner
     base, handle = segment.base, segment.handle
     start = base + round_up(block.address - base, handle)
@@ -118,7 +118,7 @@ def unmap(state: State, block: Block) -> None:
 
 
 def cut(state: State, block: Block, start: int, end: int) -> None:
-    """Leave [start, end) to `block`; what is cut off stays free, as fresh objects."""
+    """Shrink `block` to [start, end); the parts cut off stay free, as new objects."""
     blocks, segment = block.segment.blocks, block.segment
     if block.address < start:
         before = state.block(segment, block.address, start - block.address, "free")

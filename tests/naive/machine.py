@@ -1,8 +1,8 @@
-"""Two allocators side by side under a Hypothesis state machine: what one does, so does the other.
+"""Two allocators under one Hypothesis state machine that makes the same calls on both.
 
-After each step the answers are the same (an address, or an error of the same class, an
-out-of-memory text to the letter); at check steps and at the end so are all statistics and the
-snapshot.  After undefined behaviour, named by both, nothing more is asked.
+After each step the answers are equal: an address, or an error of the same class, with the same text
+if it is an out-of-memory error.  At check steps and at the end all statistics and the snapshot are
+equal.  After undefined behaviour, which both report, the machine makes no more calls.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tests.golden.runner import Allocator, Factory
 
 __all__ = ["differential_machine"]
 
-# Option strings by the first release that takes them.
+# Option strings by the first release that accepts them.
 PLAIN = {
     "": 1,
     "max_split_size_mb:21": 1,
@@ -79,9 +79,9 @@ POOLS = st.integers(1, 3)
 
 
 def answer(ask: Callable[[], int | None]) -> tuple[str, Any]:
-    """What an allocator says to one call: a value, or the name and text of its error.
+    """Return the result of one call: a value, or name and text of the error.
 
-    Texts are compared where PyTorch wrote them; elsewhere each model has its own words.
+    Only texts from PyTorch are compared; other texts differ between the models.
     """
     try:
         return ("value", ask())
@@ -93,7 +93,7 @@ def answer(ask: Callable[[], int | None]) -> tuple[str, Any]:
 
 
 def comparable(snapshot: dict[str, Any]) -> dict[str, Any]:
-    """The snapshot without clocks and stack traces, which no model has."""
+    """Return the snapshot without clocks and stack traces, which no model has."""
     unknown = ("time_us", "frames")
     traces = [
         [{k: v for k, v in entry.items() if k not in unknown} for entry in trace]
@@ -103,13 +103,13 @@ def comparable(snapshot: dict[str, Any]) -> dict[str, Any]:
 
 
 def strings(minor: int, expandable: bool) -> list[str]:
-    """The option strings that release 2.`minor` takes."""
+    """Return the option strings that release 2.`minor` accepts."""
     known = {**PLAIN, **EXPANDABLE} if expandable else PLAIN
     return [conf for conf, since in known.items() if minor >= since]
 
 
 class Differential(RuleBasedStateMachine):
-    """The rules; `differential_machine` makes the class for two given allocators."""
+    """Rules of the machine; `differential_machine` makes the class for two allocators."""
 
     make_a: Factory
     make_b: Factory
@@ -119,7 +119,7 @@ class Differential(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.over = False  # undefined behaviour was named
+        self.over = False  # after undefined behaviour
         self.minor = 0
         self.palette: list[int] = [512]
         self.a: Allocator
@@ -142,7 +142,7 @@ class Differential(RuleBasedStateMachine):
         self.b = type(self).make_b(**device)
 
     def both(self, call: Callable[[Allocator], int | None]) -> int | None:
-        """Ask both; the same answer, or the test fails.  None unless it is a value."""
+        """Call both and compare; return the value, or None after an error."""
         if self.over:
             return None
         first, second = answer(lambda: call(self.a)), answer(lambda: call(self.b))
@@ -165,7 +165,7 @@ class Differential(RuleBasedStateMachine):
 
     @rule(target=live, index=st.integers(0, 3), stream=STREAMS, count=st.integers(1, 6))
     def malloc_alike(self, index: int, stream: int, count: int) -> Any:
-        """Of a few sizes only, so that free blocks of one size compete."""
+        """Request one of a few sizes, so that free blocks of equal size compete."""
         return self.malloc_many(self.palette[index % len(self.palette)], stream % 8192, count)
 
     @rule(address=consumes(live))
@@ -240,7 +240,7 @@ class Differential(RuleBasedStateMachine):
 
     @rule()
     def check(self) -> None:
-        """All statistics and the whole snapshot are the same."""
+        """Compare all statistics and the whole snapshot."""
         if self.over or self.minor == 0:
             return
         first, second = self.a.memory_stats(), self.b.memory_stats()
@@ -257,7 +257,7 @@ class Differential(RuleBasedStateMachine):
 def differential_machine(
     make_a: Factory, make_b: Factory, *, pools: bool = False, expandable: bool = False
 ) -> type[Differential]:
-    """The machine for two allocators; pools and expandable segments only where asked for."""
+    """Return the machine for two allocators; pools and expandable segments are optional."""
 
     class Machine(Differential):
         with_pools = pools

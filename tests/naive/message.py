@@ -1,4 +1,4 @@
-"""The out-of-memory text of each release, to the letter (semantics 7.2, 12.4, 12.5)."""
+"""Out-of-memory text of each release, exactly as printed (semantics 7.2, 12.4, 12.5)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RESERVE_KEYS = "expandable_segments_reserve / expandable_segments_reserve_by_cla
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Bytes at the moment of the failure; limit is None when no limit is set."""
+    """Bytes at the moment of the failure; limit is None without a limit."""
 
     device: int
     tried: int
@@ -34,7 +34,7 @@ class Figures:
 
 
 def rejection_text(requested: int) -> str:
-    """The throw policy's text (12.4)."""
+    """Return the text of throw_on_cudamalloc_oom (12.4)."""
     return (
         "CUDA out of memory. Allocation was preemptively rejected because it would exceed "
         f"per_process_memory_fraction limit. Requested size: {format_size(requested)}"
@@ -42,7 +42,7 @@ def rejection_text(requested: int) -> str:
 
 
 def oom_text(minor: int, f: Figures) -> str:
-    """The whole text of release 2.`minor`."""
+    """Return the whole text of release 2.`minor`."""
     head = f"CUDA out of memory. Tried to allocate {format_size(f.tried)}. GPU "
     device = chr(f.device) if minor == 3 else str(f.device)
     if device == "\0":
@@ -57,7 +57,7 @@ def oom_text(minor: int, f: Figures) -> str:
 
 
 def usage(minor: int, f: Figures) -> str:
-    """The sentence on what PyTorch holds."""
+    """Return the sentence about the memory that PyTorch holds."""
     pools = f.pools if minor >= 4 else 0
     inside = ""
     if pools:
@@ -70,7 +70,7 @@ def usage(minor: int, f: Figures) -> str:
 
 
 def advice(minor: int, f: Figures) -> str:
-    """What the release recommends; nothing in 2.14 with expandable segments on."""
+    """Return the advice of the release; empty in 2.14 with expandable segments."""
     if minor >= 14 and f.expandable:
         return expandable_advice(f) if minor >= 15 else ""
     start = " If reserved but unallocated memory is large try setting "
@@ -83,7 +83,7 @@ def advice(minor: int, f: Figures) -> str:
 
 
 def expandable_advice(f: Figures) -> str:
-    """The hint of 2.15: the reserve is too small, or too much of it is in use."""
+    """Return the hint of 2.15: the reserve is too small, or too much of it is in use."""
     if f.reserve < f.tried <= f.total:
         return (
             " This allocation exceeds the expandable-segment reserve of "

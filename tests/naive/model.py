@@ -1,7 +1,7 @@
-"""The allocator read a second time, straight from the rules: slow, plain, complete.
+"""A second implementation of the allocator, directly from the rules: slow, simple, complete.
 
-Independent of `allocsim.core` on purpose: nothing here is shared with it but the error classes
-and the size formatter.  One malloc is the list of attempts of semantics 1.8, in that order.
+It shares nothing with `allocsim.core` but the error classes and the size formatter.  One malloc is
+the list of attempts of semantics 1.8, in that order.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ EXABYTE = 1 << 60
 
 
 def release_of(torch_version: str) -> int:
-    """The minor number n of release 2.n, from "2.9" or "2.9.1"."""
+    """Return the minor number n of release 2.n, from "2.9" or "2.9.1"."""
     match = re.fullmatch(r"2\.(\d{1,2})(\.\d+)?", torch_version)
     if match is None or not 1 <= int(match[1]) <= NEWEST:
         raise ConfigError(f"torch_version {torch_version!r} is not one of 2.1 to 2.{NEWEST}")
@@ -38,7 +38,7 @@ def release_of(torch_version: str) -> int:
 
 
 class NaiveAllocator:
-    """The public face of `allocsim.CachingAllocator`, over lists and scans."""
+    """Public interface of `allocsim.CachingAllocator`, implemented by lists and scans."""
 
     def __init__(
         self,
@@ -65,7 +65,10 @@ class NaiveAllocator:
             self.set_per_process_memory_fraction(options.fraction)
 
     def malloc(self, size: int, stream: int = 0) -> int | None:
-        """An address, None for 0 bytes; raises OutOfMemoryError in the release's words."""
+        """Return an address, None for 0 bytes.
+
+        Raises OutOfMemoryError with the text of the release.
+        """
         if size < 0:
             raise ValueError(f"size {size} is negative; expected bytes, 0 or more")
         if size == 0:
@@ -77,7 +80,7 @@ class NaiveAllocator:
         return Request(self._state, size, stream).serve().address
 
     def free(self, address: int | None) -> None:
-        """Free a live block; None is nothing, any other address a ValueError."""
+        """Free a live block; None does nothing, any other address is a ValueError."""
         if address is None:
             return
         state, block = self._state, self._live(address)
@@ -94,7 +97,7 @@ class NaiveAllocator:
             events.insert_events(state, block)
 
     def record_stream(self, address: int, stream: int) -> None:
-        """`stream` uses the block: it comes free only after that stream's work."""
+        """Let the free of the block wait for the work of `stream`."""
         block = self._live(address)
         if stream == block.stream:
             return
@@ -110,11 +113,11 @@ class NaiveAllocator:
         raise ValueError(f"address {address} is not that of a live allocation")
 
     def synchronize(self, stream: int | None = None) -> None:
-        """The device finishes that stream's work, or all; the allocator is not told."""
+        """Finish the work of a stream, or of all; the allocator is not informed."""
         self._state.driver.finish(stream)
 
     def empty_cache(self, pool: int | None = None) -> None:
-        """Of everything, or (2.8) of one private pool; pool 0 is everything too."""
+        """Release all cached memory, or (2.8) that of one private pool; pool 0 stands for all."""
         if not pool:
             caches.empty_cache(self._state)
         elif self._state.minor < 8:
@@ -126,7 +129,7 @@ class NaiveAllocator:
         caches.delete_mempool(self._state, pool)
 
     def set_per_process_memory_fraction(self, fraction: float) -> None:
-        """Limit the allocator to that part of the device (semantics 1.11)."""
+        """Limit reserved memory to a fraction of the device (semantics 1.11)."""
         if not 0.0 <= fraction <= 1.0:
             raise ValueError(f"fraction {fraction} is not in [0, 1]")
         state = self._state
@@ -149,7 +152,7 @@ class NaiveAllocator:
         use_on_oom: bool = False,
         stream: int | None = None,
     ) -> None:
-        """Open a scope; up to 2.2 it takes one stream's requests, by default stream 0's."""
+        """Open a scope; up to 2.2 for the requests of one stream, by default stream 0."""
         pools.begin(self._state, pool, stream, no_split=no_split, use_on_oom=use_on_oom)
 
     def end_allocate_to_pool(self, pool: int) -> None:
@@ -178,7 +181,7 @@ class Request:
         self.state = state
         self.requested = size
         self.stream = stream
-        self.rejected = False  # by the throw policy (semantics 1.12)
+        self.rejected = False  # by throw_on_cudamalloc_oom (semantics 1.12)
         self.size = self._rounded()
         self.tried = self._segment_size()
         if not state.in_capture:
@@ -186,7 +189,7 @@ class Request:
         self.pool = pools.pool_for(state, stream, self.size)
 
     def _rounded(self) -> int:
-        """Semantics 1.2."""
+        """Return the rounded size (semantics 1.2)."""
         size, minor = self.requested, self.state.minor
         divisions = self.state.options.divisions_for(size)
         if size < MIN:
@@ -201,7 +204,7 @@ class Request:
         return round_up(size, step) if step else 2 * below
 
     def _segment_size(self) -> int:
-        """Semantics 1.4."""
+        """Return the size of a new segment (semantics 1.4)."""
         if self.size <= SMALL:
             return SMALL_SEG
         if self.size < MIN_LARGE:
@@ -209,7 +212,7 @@ class Request:
         return round_up(self.size, ROUND_LARGE)
 
     def serve(self) -> Block:
-        """The allocated block, or the release's error."""
+        """Return the allocated block, or raise the error of the release."""
         found = self._attempts()
         if found is not None:
             return self._take(*found)
@@ -218,7 +221,7 @@ class Request:
         raise self._out_of_memory()
 
     def _attempts(self) -> tuple[Block, bool] | None:
-        """The block, and whether expandable segments decide how it is split."""
+        """Return the block; True if expandable segments decide how it is split."""
         state = self.state
         active = state.options.expandable
         block = self._search(self.pool, active)
@@ -244,9 +247,9 @@ class Request:
         return (block, active) if block is not None else None
 
     def _search(self, pool: Pool, active: bool) -> Block | None:
-        """Best fit (semantics 1.5), then the rules for candidates (4.4, 1.6).
+        """Find the best fit (semantics 1.5), then apply the rules for candidates (4.4, 1.6).
 
-        active: whether expandable blocks may serve.
+        active: True if expandable blocks may serve.
         """
         state, options = self.state, self.state.options
         if state.gc_enabled:
@@ -276,7 +279,7 @@ class Request:
         return block
 
     def _refuse_forgotten(self) -> None:
-        """The pool may have been forgotten under this request: the real ones abort (observed)."""
+        """Raise if the pool was forgotten during this request: real allocators abort (observed)."""
         owner, number = self.pool.owner, self.pool.number
         if owner is None:
             return
@@ -284,14 +287,14 @@ class Request:
             raise UndefinedBehaviorError(f"pool (0, {number}) is forgotten under a request for it")
 
     def _grow(self) -> Block | None:
-        """A new segment, or more of an expandable one (semantics 1.8, `alloc_block`)."""
+        """Return a new segment, or more of an expandable one (semantics 1.8, `alloc_block`)."""
         state, owner = self.state, self.pool.owner
         wanted = state.total_allocated + self.tried
         if state.limit is not None and wanted > state.limit:
             return None
         most = floor(state.options.fraction * state.driver.total)
         if state.options.switches["throw_on_cudamalloc_oom"] and wanted > most:
-            # Each refusal counts; only one at the first attempt ends the chain (observed).
+            # Each refusal counts, but only one at the first attempt ends the request (observed).
             state.stats.count("num_oom_rejections")
             self.rejected = True
             return None
@@ -314,11 +317,10 @@ class Request:
         return segment.blocks[0]
 
     def _overflow(self) -> Block | None:
-        """A free block of a use-on-OOM pool (semantics 5.6).
+        """Return a free block of a pool marked use_on_oom (semantics 5.6).
 
-        Marked pools are searched one after the other, in the order of the table of ids; a mark
-        outlives its pool's last release; since 2.10 the search and the split go as if
-        expandable segments were off.
+        Marked pools are searched in the order of the table of ids.  A mark outlives the last
+        release of its pool.  From 2.10 on, search and split ignore expandable segments.
         """
         state = self.state
         if self.pool.owner is not None:
@@ -334,7 +336,7 @@ class Request:
         return None
 
     def _take(self, block: Block, active: bool) -> Block:
-        """Split off the front if the rest is worth keeping (semantics 1.7), and hand it out."""
+        """Allocate the block, and split off the rest if it is large enough (semantics 1.7)."""
         state, rest = self.state, block.size - self.size
         owner, most = block.pool.owner, state.options.max_split_size
         if owner is not None and owner.number in state.no_split:
@@ -367,7 +369,7 @@ class Request:
         )
 
     def _out_of_memory(self) -> OutOfMemoryError:
-        """The `oom` entry, the count and the text (semantics 7.4)."""
+        """Record the `oom` entry, count it, and return the error (semantics 7.4)."""
         state = self.state
         free = state.driver.free
         state.note("oom", free, self.size, self.stream, self.pool.number)
@@ -389,7 +391,7 @@ class Request:
 
 
 def reach(block: Block) -> int:
-    """The block and the unmapped space behind it (semantics 4.4)."""
+    """Return the size of the block plus the unmapped space behind it (semantics 4.4)."""
     following = block.next
     if following is not None and following.state == "unmapped":
         return block.size + following.size

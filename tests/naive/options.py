@@ -1,6 +1,6 @@
 """The option string as each release reads it (semantics 8).
 
-Every parse first resets three options (four since 2.11); the others keep what they were.
+Every parse first resets three options (four since 2.11); the others keep their values.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from allocsim.units import GIB, MIB
 __all__ = ["NEWEST", "Options"]
 
 NEWEST = 15
-"""The minor number of the last release that is written here."""
+"""Minor number of the last release implemented here."""
 
 SINCE = {
     "max_split_size_mb": 1,
@@ -66,7 +66,7 @@ def is_power_of_two(number: int) -> bool:
 
 @dataclass(slots=True)
 class Options:
-    """What a string says to release 2.`minor`; None stands for "unlimited" or "unset"."""
+    """Option values in release 2.`minor`; None stands for "unlimited" or "unset"."""
 
     minor: int
     text: str = ""
@@ -86,9 +86,9 @@ class Options:
         return self.switches["expandable_segments"]
 
     def parse(self, text: str) -> None:
-        """Apply `text`; raises ConfigError for what the release refuses.
+        """Apply `text`; raise ConfigError if the release refuses it.
 
-        What was read before a bad option stays applied in every release (observed).
+        Options before a bad one stay applied in every release (observed).
         """
         self.text = text
         self.max_split_size = None
@@ -108,10 +108,10 @@ class Options:
                 left = self._group(left, mine)
 
     def _group(self, tokens: list[str], mine: set[str]) -> list[str]:
-        """Read one `key:value` and the comma behind it; returns what is left.
+        """Read one `key:value` and the comma behind it; return the rest.
 
-        Keys that are not `mine` are stepped over: from 2.10 on the ones that all accelerators
-        share are read first, then CUDA's own (observed).
+        Keys that are not `mine` are skipped: from 2.10 on, options that all accelerators share are
+        read before those of CUDA (observed).
         """
         key = tokens[0]
         if self.minor < SINCE.get(key, 99):
@@ -154,7 +154,7 @@ class Options:
             self._count(key, value)
 
     def _count(self, key: str, value: list[str]) -> None:
-        """An option that is a whole number, mostly of MiB."""
+        """Read an option that is a whole number, mostly of MiB."""
         count = whole(key, value)
         least = {"max_split_size_mb": 21, "max_non_split_rounding_mb": 21}.get(key, 0)
         if least and self.minor >= 10:
@@ -177,7 +177,7 @@ class Options:
             self.registration_threads = count
 
     def _divide(self, value: list[str]) -> None:
-        """Scalar or list of divisions over the 16 intervals (semantics 1.2)."""
+        """Read one number or a list of divisions over the 16 intervals (semantics 1.2)."""
         key = "roundup_power2_divisions"
         if value[0] != "[":
             divisions = whole(key, value)
@@ -205,14 +205,14 @@ class Options:
             self.divisions[last] = divisions
 
     def _reserve(self, value: list[str]) -> None:
-        """A fraction of the total or GiB; anything else is ignored (semantics 12.5)."""
+        """Read a fraction of the total or GiB; ignore anything else (semantics 12.5)."""
         match = re.fullmatch(r"\+?(\d*\.?\d+(?:[eE][+-]?\d+)?|\d+\.)([gG]?)", "".join(value))
         if match and float(match[1]) > 0.0:
             unit = match[2].upper()
             self.reserve = (unit, float(match[1]) * (GIB if unit else 1))
 
     def reserve_limit(self, total: int) -> int:
-        """Bytes of address space for an expandable segment, before rounding up to handles."""
+        """Return the address space of an expandable segment in bytes, not yet rounded."""
         most = total + total // 8
         if self.reserve is None:
             return most
@@ -224,7 +224,7 @@ class Options:
 
 
 def number(key: str, value: list[str]) -> float:
-    """A number read by its prefix, as C++ does."""
+    """Return the number at the beginning of a text, as C++ does."""
     match = re.match(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", value[0] if value else "")
     if not match:
         raise ConfigError(f"option {key} is {''.join(value)!r}; expected a number")
@@ -232,7 +232,7 @@ def number(key: str, value: list[str]) -> float:
 
 
 def whole(key: str, value: list[str]) -> int:
-    """A whole number read by its prefix: "30.7" and "30x" are 30."""
+    """Return the whole number at the beginning of a text: 30 for "30.7" and "30x"."""
     match = re.match(r"[+-]?\d+", value[0] if value else "")
     if not match:
         raise ConfigError(f"option {key} is {''.join(value)!r}; expected a whole number")

@@ -1,4 +1,4 @@
-"""A private pool lives while it is used or holds segments; scopes say who allocates to it.
+"""Private pools, which live while they are used or hold segments, and the scopes that select them.
 
 Semantics 5.1 to 5.6.  A scope here stands for use_mem_pool without a capture.
 """
@@ -22,9 +22,9 @@ def begin(
     no_split: bool = False,
     use_on_oom: bool = False,
 ) -> None:
-    """Create the pool or use it once more, then push a scope.
+    """Create the pool or add a use, then open a scope.
 
-    Up to 2.2 a scope is bound to one stream; later None accepts them all.
+    Up to 2.2 a scope is for one stream; later None stands for all.
     """
     if state.minor <= 2 and stream is None:
         stream = 0
@@ -43,7 +43,7 @@ def begin(
 
 
 def hold(state: State, number: int) -> None:
-    """One more user of the pool."""
+    """Add one use of the pool."""
     if number not in state.private:
         owner = PrivatePool(number)
         state.private[number] = (owner, Pool(True, owner), Pool(False, owner))
@@ -67,9 +67,9 @@ def end(state: State, number: int) -> None:
 
 
 def release(state: State, number: int) -> None:
-    """One user less; a pool without users is freeable.
+    """Remove one use; a pool without uses is freeable.
 
-    Marks belong to the id: no_split is forgotten here from 2.14 on only, use_on_oom never (5.1).
+    Marks belong to the id: no_split is cleared from 2.14 on only, use_on_oom never (5.1).
     """
     if number not in state.private or state.private[number][0].use_count == 0:
         raise UpstreamAssertionError(f"pool (0, {number}) is released but has no user")
@@ -82,7 +82,7 @@ def release(state: State, number: int) -> None:
 
 
 def pool_for(state: State, stream: int, size: int) -> Pool:
-    """The pool that a rounded request belongs to (semantics 1.3, 5.2)."""
+    """Return the pool for a rounded request (semantics 1.3, 5.2)."""
     small, large = state.small, state.large
     accepting = [number for number, only in state.scopes if only in (None, stream)]
     if accepting:

@@ -1,6 +1,6 @@
-"""A snapshot shows segments by address; a mapped range of an expandable segment is one entry.
+"""Snapshot: segments by address, with each mapped range of an expandable segment as one entry.
 
-Semantics 6.5.  Fields that only a stack trace could fill are empty.
+Semantics 6.5.  Fields that need a stack trace are empty.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ STATES = {
 
 
 def mapped_ranges(state: State) -> list[list[Block]]:
-    """Runs of blocks without an unmapped one between them, by address."""
+    """Return runs of blocks without an unmapped one between them, by address."""
     runs = []
     for segment in state.segments:
         for gap, run in itertools.groupby(segment.blocks, lambda b: b.state == "unmapped"):
@@ -60,7 +60,7 @@ def describe_segment(state: State, run: list[Block]) -> dict[str, Any]:
 
 
 def settings(state: State) -> dict[str, Any]:
-    """The settings that a snapshot names (semantics 6.5)."""
+    """Return the settings in a snapshot (semantics 6.5)."""
     options = state.options
     most = options.max_split_size
     found: dict[str, Any] = {
@@ -83,7 +83,7 @@ def settings(state: State) -> dict[str, Any]:
 
 
 def snapshot(state: State) -> dict[str, Any]:
-    """The dictionary; the `snapshot` entry is appended after the trace was copied."""
+    """Return the dictionary; record the `snapshot` entry after copying the trace."""
     found: dict[str, Any] = {
         "segments": [describe_segment(state, run) for run in mapped_ranges(state)],
         "device_traces": [[] for _ in range(state.device)] + [list(state.trace)],

@@ -1,4 +1,4 @@
-"""What one device's allocator knows, and what can be read off it by looking at all of it."""
+"""State of one device's allocator, and values computed by scanning all of it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["State"]
 
 @dataclass(eq=False, slots=True)
 class State:
-    """All state is here; the modules beside this one are functions on it."""
+    """Complete state; the other modules are functions on it."""
 
     minor: int
     device: int
@@ -44,7 +44,7 @@ class State:
 
     @property
     def in_capture(self) -> bool:
-        """Semantics 5.4; no real capture is ever running here."""
+        """True if an open scope counts as a capture (semantics 5.4)."""
         return self.minor <= 12 and bool(self.scopes)
 
     @property
@@ -60,13 +60,13 @@ class State:
         return most is not None and size >= most
 
     def block(self, segment: Segment, address: int, size: int, state: str) -> Block:
-        """A fresh block object, not yet in its segment's list."""
+        """Create a block object, not yet in its segment's list."""
         self.block_counter += 1
         streams: Table[None] = Table(stream_hash(self.device))
         return Block(segment, address, size, state, self.block_counter, streams)
 
     def segment(self, pool: Pool, stream: int, base: int, size: int, handle: int) -> Segment:
-        """A new segment of one block, free if it is backed by memory."""
+        """Create a segment of one block, free if it has memory."""
         self.segment_counter += 1
         segment = Segment(pool, stream, base, self.segment_counter, handle)
         state = "unmapped" if handle else "free"
@@ -75,14 +75,14 @@ class State:
         return segment
 
     def key(self, block: Block) -> tuple[int, ...]:
-        """The order of free blocks in this release (semantics 1.5)."""
+        """Return the sort key of a free block in this release (semantics 1.5)."""
         if self.minor <= 11:
             return (block.stream, block.size, block.address)
         counter = block.counter if self.minor == 12 else block.segment.counter
         return (block.stream, block.size, counter, block.address)
 
     def in_state(self, pool: Pool, state: str) -> list[Block]:
-        """The pool's blocks in that state, in key order."""
+        """Return the blocks of the pool in that state, in key order."""
         mine = (s for s in self.segments if s.pool is pool)
         return sorted((b for s in mine for b in s.blocks if b.state == state), key=self.key)
 
@@ -91,7 +91,7 @@ class State:
         block.gc_base = block.pool.searches
 
     def merge(self, block: Block) -> None:
-        """`block` absorbs its neighbours of the same kind; the object that calls survives."""
+        """Merge `block` with neighbours of the same kind; its object survives."""
         for other in (block.prev, block.next):
             if other is not None and other.state == block.state:
                 block.address = min(block.address, other.address)
@@ -102,7 +102,7 @@ class State:
         self.stats.observe(self.segments)
 
     def note(self, action: str, address: int, size: int, stream: int, number: int = 0) -> None:
-        """Append a trace entry; that of an `oom` has the free bytes in the address's place."""
+        """Append a trace entry; of an `oom`, the address is the free bytes."""
         if not self.record_history:
             return
         place = "device_free" if action == "oom" else "addr"

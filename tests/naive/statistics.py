@@ -1,10 +1,9 @@
-"""Every byte and count statistic is what a scan of all blocks finds at that moment.
+"""Statistics of bytes and counts, from a scan of all blocks at each event.
 
-`observe` is called after each event of semantics 3 (one placement, one free, one completion,
-one driver call).  What grew since the last scan counts as `allocated`, what shrank as `freed`:
-the net rule of inactive_split (2.2) needs nothing more.  Only what no block remembers is
-counted by hand: the oversize figures, which depend on the option of the moment, and the plain
-counters.
+`observe` is called after each event of semantics 3 (a placement, a free, a completion, a driver
+call).  An increase since the last scan counts as `allocated`, a decrease as `freed`, which includes
+the net rule of inactive_split (2.2).  Counted separately are only values that no block shows: the
+oversize figures, which depend on the current option, and the plain counters.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ COUNTERS = {
 
 @dataclass(slots=True)
 class Stat:
-    """Current, peak, and the sums of all that came and went."""
+    """Current value, peak, and sums of all increases and decreases."""
 
     current: int = 0
     peak: int = 0
@@ -58,7 +57,7 @@ class Stat:
 
 
 def scan(segments: Iterable[Segment]) -> dict[str, list[int]]:
-    """The figures of NAMES, in that order, for the small and the large pools."""
+    """Return the figures of NAMES, in that order, for the small and the large pools."""
     found = {"small_pool": [0] * 9, "large_pool": [0] * 9}
     for segment in segments:
         row = found[segment.pool.kind]
@@ -83,7 +82,7 @@ def scan(segments: Iterable[Segment]) -> dict[str, list[int]]:
 
 
 class Statistics:
-    """torch.cuda.memory_stats() of release 2.`minor`."""
+    """Values of torch.cuda.memory_stats() in release 2.`minor`."""
 
     def __init__(self, minor: int, max_split_size: int | None) -> None:
         self._minor = minor
@@ -97,12 +96,12 @@ class Statistics:
         return self._stats[key].current
 
     def count(self, name: str) -> None:
-        """One more of `name`, where the release counts it."""
+        """Add one to `name`, if the release counts it."""
         if name in self.counters:
             self.counters[name] += 1
 
     def observe(self, segments: list[Segment]) -> None:
-        """Scan, and book what has changed since the last time."""
+        """Scan, and count the changes since the last scan."""
         found = scan(segments)
         small, large = found["small_pool"], found["large_pool"]
         for name, s, g in zip(NAMES, small, large, strict=True):
@@ -114,7 +113,7 @@ class Statistics:
             self._observe_pools(segments)
 
     def _observe_pools(self, segments: list[Segment]) -> None:
-        """reserved_bytes again, for each private pool that ever grew."""
+        """Count reserved_bytes for each private pool that ever grew."""
         for number in {s.pool.number for s in segments if s.mapped} - {0}:
             for kind in KINDS:
                 self._pools.setdefault(f"0_{number}.{kind}", Stat())
@@ -139,7 +138,7 @@ class Statistics:
         self.counters = dict.fromkeys(self.counters, 0)
 
     def flat(self) -> dict[str, int]:
-        """The flat dictionary, sorted by key."""
+        """Return the flat dictionary, sorted by key."""
         found = {**self.counters, "max_split_size": self._max_split_size}
         for key, stat in self._all().items():
             found[f"{key}.current"] = stat.current

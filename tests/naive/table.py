@@ -1,7 +1,7 @@
-"""Iteration order is part of the rules: this table walks exactly as upstream's does (12.1).
+"""Hash table that iterates in the order of upstream's, which is part of the rules (12.1).
 
-Slots by Fibonacci hashing, robin-hood displacement, no wrap-around, a bucket count that only
-grows.  Streams, blocks' stream sets and freeable pools are all kept in such tables.
+Fibonacci hashing, robin-hood displacement, no wrap-around, and a bucket count that only grows.
+Streams, stream sets of blocks and freeable pools are in such tables.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ _GOLDEN = 11400714819323198485
 
 
 def stream_hash(device: int) -> Callable[[int], int]:
-    """The hash of a raw stream handle on CUDA device `device` (semantics 2.3)."""
+    """Return the hash of a raw stream handle on CUDA device `device` (semantics 2.3)."""
     return lambda handle: (1 << 56) | (device << 48) | (handle % (1 << 48))
 
 
 def pool_hash(number: int) -> int:
-    """The hash of the pool id (0, number) (semantics 12.2)."""
+    """Return the hash of the pool id (0, number) (semantics 12.2)."""
     return number
 
 
 class Table(Generic[V]):
-    """A map from int to `V` that iterates in the order of upstream's hash map."""
+    """Map from int to `V` that iterates in the order of upstream's hash map."""
 
     def __init__(self, hash_of: Callable[[int], int]) -> None:
         self.hash_of = hash_of
@@ -49,7 +49,7 @@ class Table(Generic[V]):
         return iter([entry[1] for entry in self._entries if entry is not None])
 
     def insert(self, key: int, value: V) -> None:
-        """Add `key` unless it is there already."""
+        """Add `key` unless it is present."""
         if key in self:
             return
         count = len(self)
@@ -82,7 +82,7 @@ class Table(Generic[V]):
         return ((_GOLDEN * self.hash_of(key)) % (1 << 64)) >> shift
 
     def _landing(self, key: int) -> tuple[int, int] | None:
-        """Where `key` would first displace or land; None where it would lie too far off."""
+        """Return the slot where `key` displaces another or lands; None if it is too far."""
         if self._buckets == 0:
             return None
         index, distance = self._slot(key), 0
@@ -98,7 +98,7 @@ class Table(Generic[V]):
             self.insert(key, value)
 
     def erase(self, key: int) -> None:
-        """Remove `key`; the entries after it move back towards their slots."""
+        """Remove `key` and shift the entries behind it towards their slots."""
         keys = [entry[1] if entry is not None else None for entry in self._entries]
         index = keys.index(key)
         self._entries[index] = None

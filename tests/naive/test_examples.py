@@ -1,4 +1,4 @@
-"""The worked examples of the rules, and the exact order of the hash table."""
+"""Worked examples of the rules, and the exact order of the hash table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.naive.table import Table, stream_hash
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_worked_example_of_the_statistics(release: str) -> None:
-    """Semantics 3, the example at its end."""
+    """The example at the end of semantics 3."""
     a = NaiveAllocator("1GiB", torch_version=release)
     for address in [a.malloc(100), a.malloc(3_000_000)]:
         a.free(address)
@@ -41,7 +41,7 @@ def test_worked_example_of_the_statistics(release: str) -> None:
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_worked_example_of_expandable_segments(release: str) -> None:
-    """Semantics 4.7: holes are given back, and the lowest room that suffices is taken."""
+    """Semantics 4.7: holes are released, and the least expandable size that suffices is taken."""
     a = NaiveAllocator(
         200 * MIB, "expandable_segments:True", torch_version=release, record_history=True
     )
@@ -62,7 +62,7 @@ def test_worked_example_of_expandable_segments(release: str) -> None:
 
 @pytest.mark.parametrize("release", ["2.4", "2.8", "2.11", "2.13"])
 def test_a_stream_recorded_in_a_scope_outlives_the_tenant(release: str) -> None:
-    """Semantics 12.3b, the script given there."""
+    """The script in semantics 12.3b."""
     a = NaiveAllocator("1GiB", torch_version=release, record_history=True)
     first = a.malloc(10 * MIB)
     assert first is not None

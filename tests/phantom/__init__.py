@@ -1,1 +1,1 @@
-"""The phantom GPU: scripts, the stub's books, the wheel cache, and real releases if cached."""
+"""Phantom GPU: op scripts, the stub's bookkeeping, the wheel cache, and cached releases."""

@@ -1,4 +1,4 @@
-"""The stub libraries, compiled once: a process can hold the books of one device only."""
+"""Stub libraries, compiled once: one process has one device."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from allocsim.phantom import Stubs, UnavailableError, build_stubs
 
 @pytest.fixture(scope="session")
 def libraries(tmp_path_factory: pytest.TempPathFactory) -> Stubs:
-    """Those of CUDA 13."""
+    """Stubs for CUDA 13."""
     try:
         return build_stubs(tmp_path_factory.mktemp("stub"), 13)
     except UnavailableError as error:

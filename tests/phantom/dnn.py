@@ -27,7 +27,7 @@ FLOAT, BFLOAT16 = 0, 9
 
 
 def run_over_h200(program: str, kernels: Path) -> subprocess.CompletedProcess[str]:
-    """Run a program with PyTorch 2.11 over the phantom of an H200, with a file as its argument."""
+    """Run a program with PyTorch 2.11 on a phantom H200, with a file as its argument."""
     torch = find_torch(python_of("2.11"))
     return subprocess.run(
         [torch.python, "-c", program, str(kernels)],
@@ -69,7 +69,7 @@ class ConvolutionShape:
 
 
 class Backend:
-    """The functions of the graph interface, with arrays in place of pointers."""
+    """Functions of the graph interface, with arrays instead of pointers."""
 
     def __init__(self, stubs: Stubs) -> None:
         self.device = Device(stubs)
@@ -89,7 +89,7 @@ class Backend:
     def get(
         self, descriptor: ctypes.c_void_p, name: int, most: int = 8
     ) -> tuple[int, tuple[int, ...]]:
-        """The status, and the int64 values of an attribute."""
+        """Return the status and the int64 values of an attribute."""
         array, n = (ctypes.c_int64 * most)(), ctypes.c_int64()
         status = self.dnn.cudnnBackendGetAttribute(
             descriptor, name, IS_INT64, ctypes.c_int64(most), ctypes.byref(n), array
@@ -97,7 +97,7 @@ class Backend:
         return status, tuple(array[: min(n.value, most)])
 
     def get_into(self, descriptor: ctypes.c_void_p, name: int, out: ctypes.c_void_p) -> int:
-        """Read the first descriptor of an attribute into `out`; the number there are."""
+        """Read the first descriptor of an attribute into `out`; return the number of elements."""
         array, n = (ctypes.c_void_p * 1)(out), ctypes.c_int64()
         status = self.dnn.cudnnBackendGetAttribute(
             descriptor, name, IS_DESCRIPTOR, ctypes.c_int64(1), ctypes.byref(n), array
@@ -136,9 +136,9 @@ class Backend:
         return made
 
     def graph(self, *operations: tuple[int, Mapping[int, Sequence[int]]]) -> ctypes.c_void_p:
-        """A graph of operations: a kind, and the sizes of its tensors by attribute.
+        """Return a graph of operations, given as kind and tensor sizes by attribute.
 
-        It alone keeps its operations and tensors.
+        The graph has the only references to its operations and tensors.
         """
         made = self.create(GRAPH)
         kept = [self._operation(kind, tensors) for kind, tensors in operations]
@@ -157,12 +157,15 @@ class Backend:
         return made
 
     def attention(self, queries: Sequence[int], keys: Sequence[int]) -> ctypes.c_void_p:
-        """Scaled dot product attention as one operation; sizes are batch, heads, length, values."""
+        """Return scaled dot product attention as one operation.
+
+        Sizes are batch, heads, length, values.
+        """
         shapes = (queries, keys, keys, queries)
         return self.graph((SDPA_FORWARD, dict(enumerate(shapes, start=2800))))
 
     def attention_in_parts(self, queries: Sequence[int], keys: Sequence[int]) -> ctypes.c_void_p:
-        """The same as the two matrix products of it."""
+        """Return the same attention as its two matrix products."""
         batch, heads, length, values = queries
         scores = (batch, heads, length, keys[2])
         transposed = (*keys[:2], values, keys[2])
@@ -172,7 +175,7 @@ class Backend:
         )
 
     def attention_backward(self, queries: Sequence[int], keys: Sequence[int]) -> ctypes.c_void_p:
-        """The five products of the backward pass, and the sums over heads that share keys."""
+        """Return the five products of the backward pass and the sums over heads that share keys."""
         batch, heads, length, values = queries
         scores = (batch, heads, length, keys[2])
         transposed = (*keys[:2], values, keys[2])
@@ -192,7 +195,7 @@ class Backend:
     def convolution(
         self, kind: int, shape: ConvolutionShape, *, is_channels_last: bool = False
     ) -> ctypes.c_void_p:
-        """One convolution as PyTorch describes it: forward, or backward for weight or data."""
+        """Return a convolution as PyTorch describes it: forward, or backward for weight or data."""
         how, operation, made = self.create(CONVOLUTION), self.create(kind), self.create(GRAPH)
         for name, each in ((102, 1), (103, shape.stride), (104, shape.pad), (105, shape.pad)):
             assert self.set(how, name, IS_INT64, [each] * 2) == SUCCESS
@@ -211,13 +214,13 @@ class Backend:
         return made
 
     def heuristics(self, graph: ctypes.c_void_p) -> tuple[int, ctypes.c_void_p]:
-        """The status of finalizing heuristics of a graph, and the heuristics."""
+        """Return heuristics for a graph, and the status of finalizing them."""
         made = self.create(HEURISTICS)
         assert self.set(made, 201, IS_DESCRIPTOR, [graph]) == SUCCESS
         return self.finalize(made), made
 
     def plan(self, graph: ctypes.c_void_p) -> ctypes.c_void_p:
-        """A plan of the first configuration that the heuristics have."""
+        """Return a plan of the heuristics' first configuration."""
         status, heuristics = self.heuristics(graph)
         config, made = self.create(CONFIG), self.create(PLAN)
         assert (status, self.get_into(heuristics, 202, config)) == (SUCCESS, 1)
@@ -227,7 +230,7 @@ class Backend:
         return made
 
     def workspace(self, graph: ctypes.c_void_p) -> int:
-        """Bytes that a plan of the graph needs."""
+        """Return the workspace of a graph's plan, in bytes."""
         plan = self.plan(graph)
         status, (size,) = self.get(plan, 402)
         assert status == SUCCESS

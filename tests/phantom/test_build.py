@@ -1,4 +1,4 @@
-"""What the machine lacks is said in one sentence; nothing half-built is left behind."""
+"""Errors for missing requirements are one sentence, and a failed build leaves no files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Entries become columns that hold each stack and each text once."""
+"""Conversion of entries to columns that share equal stacks and texts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from allocsim.phantom.by_column import columns_of
 
 
 def entries(count: int) -> list[dict[str, Any]]:
-    """As PyTorch makes them: a list of shared frames for each block, and texts anew."""
+    """Return entries as PyTorch creates them: shared frames per block, a new string per text."""
     frames = [{"name": "f", "filename": "a.py", "line": line} for line in range(3)]
     return [
         {"action": "alloc", "addr": n, "frames": list(frames[n % 2 :]), "user_metadata": f"{n % 2}"}

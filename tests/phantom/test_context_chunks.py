@@ -1,4 +1,4 @@
-"""Address space of a CUDA context: segments go where a real card placed them."""
+"""Address space of a CUDA context: segments have the addresses that a real card gave them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ for word in sys.argv[2:]:
 
 
 def placed(libraries: Stubs, sizes: list[int], **variables: str) -> list[int]:
-    """Return the addresses of requests; kernels are loaded after the first of 2 MiB."""
+    """Return the addresses of requests; kernels are loaded after the first one of 2 MiB."""
     variables |= {"ALLOCSIM_PHANTOM_MEMORY": str(1 << 37), "ALLOCSIM_PHANTOM_POLICY": "driver"}
     variables |= {"ALLOCSIM_PHANTOM_BASE": str(0x700000000000)}
     command = [sys.executable, "-c", PLACE, str(libraries.device), *map(str, sizes)]

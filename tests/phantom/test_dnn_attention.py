@@ -1,6 +1,6 @@
-"""The workspaces of cuDNN's attention, beside what a real H200 asked for.
+"""Workspaces of cuDNN's attention, compared with the requests on a real H200.
 
-`traces/h200/kernels.json` has the requests of scaled_dot_product_attention at 45 shapes, with
+`traces/h200/kernels.json` has the requests of scaled_dot_product_attention for 45 shapes, with
 PyTorch 2.11 and cuDNN 9.19; the others are from recordings of the same card.
 """
 
@@ -29,7 +29,7 @@ def backend(libraries: Stubs) -> Backend:
 
 
 def sizes_of(row: dict[str, Any]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Those of the queries and of the keys."""
+    """Return the sizes of queries and keys."""
     return (
         tuple(row[name] for name in ("b", "h", "s", "d")),
         tuple(row[name] for name in ("b", "h", "t", "d")),
@@ -37,7 +37,7 @@ def sizes_of(row: dict[str, Any]) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def released_at_once(requests: list[int]) -> int:
-    """The size of the one request whose release is the next thing that happens."""
+    """Return the size of the one request that is released immediately."""
     (size,) = (size for size, after in pairwise(requests) if size == -after)
     return size
 
@@ -50,7 +50,7 @@ def test_forward_takes_what_the_card_took(backend: Backend) -> None:
 
 
 def test_backward_takes_what_the_card_took(backend: Backend) -> None:
-    """PyTorch itself adds what is accumulated in float32: the queries' gradient, a sum a row."""
+    """PyTorch adds the float32 sums: the gradient of the queries and one sum per row."""
     trained = [row for row in BY_CUDNN if row["train"]]
     assert len(trained) == 22
     for row in trained:
@@ -96,7 +96,7 @@ def test_decoding_takes_room_for_the_parts_of_long_texts(
 
 
 def test_only_the_workspace_of_a_card_that_was_measured_is_no_guess(backend: Backend) -> None:
-    """The device of these tests is like an A100."""
+    """The device of these tests is similar to an A100."""
     backend.workspace(backend.attention((1, 8, 64, 64), (1, 8, 64, 64)))
     assert "cuDNN" in backend.device.guesses()
 

@@ -1,4 +1,4 @@
-"""cuDNN's graph interface: descriptors that a program fills, and the plans made of them."""
+"""cuDNN's graph interface: descriptors that a program fills, and plans."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_graph_that_no_law_knows_has_no_plan(backend: Backend) -> None:
 
 
 def test_an_engine_can_be_asked_for_by_its_number(backend: Backend) -> None:
-    """As PyTorch 2.15 does on a B200 where a head has 256 values."""
+    """PyTorch 2.15 does this on a B200 for heads with 256 values."""
     graph, engine, config = backend.attention(QUERIES, KEYS), *map(backend.create, (ENGINE, CONFIG))
     status, (n_engines,) = backend.get(graph, 802)
     assert status == SUCCESS

@@ -1,4 +1,4 @@
-"""Workspaces of batch norm: those of an H200 with cuDNN 9.19, as ResNet-50 requested them."""
+"""Workspaces of batch norm, compared with ResNet-50 and cuDNN 9.19 on an H200."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def asked(
     mode: int = SPATIAL_PERSISTENT,
     dtype: int = FLOAT,
 ) -> Any:
-    """Return the bytes of each workspace, forward and backward, and what an H200 guessed."""
+    """Return the bytes of each workspace, forward and backward, and the guesses noted."""
     gpu = find_gpu("H200")
     environment = os.environ | {
         "ALLOCSIM_PHANTOM_CAPABILITY": ".".join(map(str, gpu.capability)),
@@ -68,7 +68,7 @@ def asked(
 
 
 def requests_of_card() -> set[tuple[int, ...]]:
-    """Return every four successive requests of the card."""
+    """Return each sequence of four successive requests on the card."""
     [device] = load(CHANNELS_LAST).devices
     sizes = device.size[device.action == int(Action.ALLOC)]
     runs = np.lib.stride_tricks.sliding_window_view(sizes, 4)

@@ -1,4 +1,4 @@
-"""Generation ends by its length over a phantom, where no value ever says that it is complete."""
+"""Generation on a phantom ends by length, because no value reports that a text is complete."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Tokens:
 
 
 def transformers() -> types.SimpleNamespace:
-    """The two classes, as they ask."""
+    """Return the two classes, with the method that asks whether to continue."""
 
     class MaxLengthCriteria:
         max_length = 5
@@ -39,7 +39,7 @@ def transformers() -> types.SimpleNamespace:
 
 
 def generated(module: types.SimpleNamespace, most: int) -> int:
-    """The loop of generate(): how long the text gets, over a device that says "not finished"."""
+    """Return the length of a text from the loop of generate() on a device that never stops it."""
     model, criteria, length = module.GenerationMixin(), module.MaxLengthCriteria(), 2
     while model._has_unfinished_sequences(this_peer_finished=False) and length < most:
         length += 1
@@ -49,10 +49,10 @@ def generated(module: types.SimpleNamespace, most: int) -> int:
 
 def test_it_ends_at_the_length_that_was_asked_for() -> None:
     module = transformers()
-    assert generated(module, 100) == 100, "as it is, only a value would end it"
+    assert generated(module, 100) == 100, "unpatched, only a value would end it"
     end_at_max_length(module)
     assert generated(module, 100) == 5
-    assert generated(module, 100) == 5, "and the next text begins anew"
+    assert generated(module, 100) == 5, "the next text starts at zero"
 
 
 def test_a_release_that_asks_otherwise_is_left_alone() -> None:

@@ -1,4 +1,4 @@
-"""A card is found under each of its names, and PyTorch finds it to be that card."""
+"""Cards are found under each of their names, and PyTorch sees the card that was named."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_pytorch_finds_the_card_that_was_named(card: str, python: str) -> None:
         "shared_memory_per_block_optin": limits["block_shared_memory"],
         "shared_memory_per_multiprocessor": limits["shared_memory"],
     }
-    # Releases add properties; one that this release lacks is None.
+    # Releases add properties; a property that this release lacks is None.
     found = {name: value for name, value in json.loads(done.stdout).items() if value is not None}
     assert len(found) >= 6
     assert found == {name: expected[name] for name in found}

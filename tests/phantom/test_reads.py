@@ -1,4 +1,4 @@
-"""Where a program reads values back from a device that has none is known by its lines."""
+"""Report of the lines where a program reads values back from a phantom device."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.trace.test_provenance import snapshot, written
 
 @pytest.fixture(scope="module")
 def cudart(libraries: Stubs) -> ctypes.CDLL:
-    # The books are found as in a program into which they are preloaded.
+    # The device is found as in a program that preloads it.
     ctypes.CDLL(str(libraries.device), mode=ctypes.RTLD_GLOBAL)
     return ctypes.CDLL(str(libraries.cudart))
 
@@ -29,7 +29,7 @@ def test_each_line_that_copies_to_the_host_is_noted(cudart: ctypes.CDLL) -> None
     def copy(to: object, source: object, size: int) -> None:
         cudart.cudaMemcpy(to, source, ctypes.c_size_t(size), 4)
 
-    copy(on_host, on_device, 8)  # nothing watches yet
+    copy(on_host, on_device, 8)  # not recorded yet
     assert on_host.raw[:9] == bytes(8) + b"\xff"
     assert watch_reads(True)
     line = inspect.currentframe().f_lineno  # type: ignore[union-attr]
@@ -57,7 +57,7 @@ def test_the_program_is_named_and_not_its_libraries() -> None:
 
 
 def test_a_logged_loss_comes_last(tmp_path: Path) -> None:
-    """A mask's count has four bytes as well, so the line tells the two apart."""
+    """A mask's count also has four bytes, so the line distinguishes the two."""
     program = tmp_path / "train.py"
     program.write_text("log(loss.item())\nx = x[mask]\n")
     loss, mask = (100, 4, str(program), 1), (1, 4, str(program), 2)
@@ -83,10 +83,10 @@ def test_a_replay_says_what_the_phantom_could_not_tell(tmp_path: Path) -> None:
     recording = written(tmp_path / "a.pickle", snapshot(allocsim=made.plain()))
     notes = replay(recording).devices[0].notes
     assert (
-        "values were read back at train.py:31 (3 times): they are zero on a phantom GPU, and "
-        "sizes that depend on them are not the program's"
+        "the program read values back at train.py:31 (3 times): they are zero on a phantom GPU, so "
+        "sizes that depend on them may be wrong"
     ) in notes
     assert (
-        "workspaces of cuDNN, cuFFT are a phantom GPU's guess, as small as they can be: a card may "
-        "take more"
+        "workspaces of cuDNN, cuFFT have the smallest possible size on a phantom GPU; a real GPU "
+        "may use more"
     ) in notes

@@ -1,7 +1,7 @@
-"""A program runs unmodified and leaves its memory history; nothing else about it changes.
+"""Recording of unmodified programs, which must not be affected otherwise.
 
-The interpreter is real and so is the hook in it; torch is a package of forty lines that keeps
-what PyTorch's would be asked.  The slow tests run the real one.
+The interpreter and its hook are real; torch is a package of forty lines that records the calls.
+The slow tests run the real PyTorch.
 """
 
 from __future__ import annotations
@@ -70,15 +70,15 @@ class _C:
 """
 
 LONG_S = 600
-"""A time that no program here takes, however busy the machine."""
+"""Time that no program of these tests takes, even on a busy machine."""
 OVER = f"sitecustomize.recorder.began -= {LONG_S}"
-"""The line of a program after which that time is over."""
+"""Line of a program that lets this time pass at once."""
 BEGAN = "ALLOCSIM_RECORD_BEGAN"
 
 
 @pytest.fixture
 def pretend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder whose torch is a pretend one, on every program's path."""
+    """Return a folder with a fake torch that is on the path of every program."""
     package = tmp_path / "packages" / "torch"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text(_TORCH)
@@ -104,7 +104,7 @@ def test_what_a_program_leaves(pretend: Path) -> None:
     assert (made.torch_version, made.release, made.exit_code) == ("2.15.0+cu130", "2.15", 3)
     assert (made.device_name, made.device_memory, made.is_phantom) == ("Pretend", 1 << 30, False)
     assert made.command.endswith("program.py")
-    # Nothing but the recording is left where it was written.
+    # The recording is the only new file.
     assert sorted(path.name for path in pretend.iterdir()) == [
         "packages",
         "program.py",
@@ -156,7 +156,7 @@ def test_where_sizes_are_all_there_is_one_thread_to_the_host(pretend: Path) -> N
 def test_what_a_compiler_keeps_is_of_one_run_on_a_phantom(
     own: str | None, pretend: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Unless the user names a folder: two runs in one would not hold the same memory."""
+    """Two runs that share a cache would differ in memory; the user can still name a folder."""
     module = sys.modules[record.__module__]
     monkeypatch.setattr(module, "find_torch", lambda _: object())
     monkeypatch.setattr(module, "phantom_environment", lambda *_, **__: {})
@@ -232,7 +232,7 @@ def test_a_forked_child_does_not_write_its_parents_history(pretend: Path) -> Non
     ],
 )
 def test_a_guard_ends_an_endless_loop_in_order(pretend: Path, guard: str, body: str) -> None:
-    """`finally` runs, the recording is written, and the program's code is 0."""
+    """`finally` runs, the recording is written, and the exit code is 0."""
     mark = pretend / "ended-in-order"
     program = (
         f"import sitecustomize, time, torch\ntorch.cuda.init()\ntry:\n    {body}\n"
@@ -246,7 +246,7 @@ def test_a_guard_ends_an_endless_loop_in_order(pretend: Path, guard: str, body: 
 
 
 def test_a_recording_that_is_being_written_is_left_in_peace(pretend: Path) -> None:
-    """The time is over in the middle of the program's last act, which is our own."""
+    """The limit passes while the hook writes the recording."""
     program = (
         "import sitecustomize, time, torch\ntorch.cuda.init()\n"
         "sitecustomize.GRACE_S = 0.1\n"
@@ -290,7 +290,7 @@ def test_what_will_not_stop_is_ended_after_its_recording_is_written(pretend: Pat
 
 
 def test_the_time_is_that_of_the_program_not_of_each_interpreter(pretend: Path) -> None:
-    """A process that the program starts late has what is left."""
+    """A process that the program starts late has only the remaining time."""
     child = "import torch, time; torch.cuda.init()\nwhile True: time.sleep(0.01)"
     program = (
         "import os, subprocess, sys\n"
@@ -303,7 +303,7 @@ def test_the_time_is_that_of_the_program_not_of_each_interpreter(pretend: Path) 
 
 
 def test_calls_that_leave_no_entry_are_marked(pretend: Path) -> None:
-    """Each with the entries before it, however the statistics are counted anew meanwhile."""
+    """Each mark has the number of entries before it, even if the statistics are reset."""
     program = (
         "import torch\nfrom torch import _C\ntorch.cuda.init()\n"
         "def ask(): torch.cuda.log.append(1)\n"
@@ -316,7 +316,7 @@ def test_calls_that_leave_no_entry_are_marked(pretend: Path) -> None:
     )
     (process,) = run(pretend, program).processes
     recording = load(process.file)
-    # "recording" is the first of the pretended entries, and a segment lies before it.
+    # "recording" is the first of the fake entries, and a segment precedes it.
     assert recording.devices[0].marks == (
         Mark(2, MarkKind.FRACTION, 0.5),
         Mark(3, MarkKind.EMPTY_CACHE),
@@ -329,7 +329,7 @@ def test_calls_that_leave_no_entry_are_marked(pretend: Path) -> None:
 
 
 def test_a_history_that_is_not_whole_has_no_marks(pretend: Path) -> None:
-    """Where entries are missing, none of the places is known."""
+    """If entries are missing, the position of a mark is unknown."""
     program = (
         "import torch\ntorch.cuda.init()\ntorch._C._cuda_emptyCache()\ntorch.cuda.reset = -5\n"
     )
@@ -348,7 +348,7 @@ def test_the_programs_own_sitecustomize_still_runs(
 def test_the_option_string_reaches_the_program_alone(
     pretend: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An option string under another name would win over ours, so it is taken away."""
+    """An option string under another name would take precedence, so it is removed."""
     monkeypatch.setenv("PYTORCH_ALLOC_CONF", "expandable_segments:True")
     program = "import os; print([v for k, v in os.environ.items() if k.endswith('ALLOC_CONF')])"
     run(pretend, program, conf="max_split_size_mb:64")
@@ -382,7 +382,7 @@ def test_a_build_without_cuda_is_refused_by_name(pretend: Path) -> None:
 
 
 def recorded_by_torch(python: str, folder: Path, program: str) -> tuple[dict[str, Any], str]:
-    """The document of `allocsim record` over a phantom A100, and what the program printed."""
+    """Return the document of `allocsim record` on a phantom A100 and the program's output."""
     path = folder / "program.py"
     path.write_text(program)
     command = [sys.executable, "-m", "allocsim", "record", "--gpu", "A100 80GB", "--json"]
@@ -419,7 +419,7 @@ def test_real_pytorch_finds_the_card_that_is_not_there(python: str, tmp_path: Pa
 @NEEDS_TORCH
 @pytest.mark.parametrize("python", PYTHONS)
 def test_real_pytorch_reports_where_it_reads_unknown_values(python: str, tmp_path: Path) -> None:
-    """Integers are known, so that line 8 is not among the places."""
+    """Integers are known, so line 8 is not among the places."""
     program = (
         "import torch\n"
         "x = torch.randn(8, 4, device='cuda', requires_grad=True)\n"
@@ -467,7 +467,7 @@ NCCL = "'nccl', rank=0, world_size=4, store=dist.HashStore()"
 @pytest.mark.parametrize("python", PYTHONS)
 @pytest.mark.parametrize("group", [FAKE, NCCL_ALONE, NCCL])
 def test_real_pytorch_trains_one_rank_of_several(group: str, python: str, tmp_path: Path) -> None:
-    """Its buckets are there, and no check of the other ranks' values stops it."""
+    """Its buckets are allocated, and no check of other ranks' values stops it."""
     program = (
         "import torch, torch.distributed as dist\n"
         "from torch.nn.parallel import DistributedDataParallel\n"

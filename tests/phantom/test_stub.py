@@ -1,6 +1,6 @@
-"""The books of the device that is not there, compiled alone: no CUDA, no PyTorch.
+"""Bookkeeping of the phantom device, compiled alone, without CUDA and PyTorch.
 
-The libraries are loaded here by path; everything is asked through the names CUDA gives them.
+The libraries are loaded by path and called by the names that CUDA gives their functions.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ BASE = 1 << 44
 BUMP, FIRSTFIT, DRIVER = 0, 1, 2
 SUCCESS, INVALID_VALUE, OUT_OF_MEMORY, NOT_READY, NOT_PERMITTED = 0, 1, 2, 600, 800
 INSUFFICIENT_SIZE = 7
-"""Of NVML; the others are CUDA's."""
+"""Error of NVML; the others are CUDA's."""
 HANDLE_OF_NOBODY, HANDLE_OF_FILES, HANDLE_OF_FABRIC = 0, 1, 8
-"""How other processes may open the memory of a handle."""
+"""Ways for other processes to open a handle's memory."""
 
 
 class Device:
-    """The three stub libraries over one set of books."""
+    """The three stub libraries over one device."""
 
     def __init__(self, stubs: Stubs) -> None:
-        # The books first: the others find them by soname.
+        # The device first, because the other libraries find it by soname.
         self.books = ctypes.CDLL(str(stubs.device), mode=ctypes.RTLD_GLOBAL)
         self.cudart = ctypes.CDLL(str(stubs.cudart))
         self.cuda = ctypes.CDLL(str(stubs.cuda))
@@ -49,7 +49,7 @@ class Device:
         )
 
     def malloc(self, size: int) -> int | None:
-        """Offset from the base, None where the device is full."""
+        """Return the offset from the base, None if the device is full."""
         out = ctypes.c_void_p()
         error = self.cudart.cudaMalloc(ctypes.byref(out), ctypes.c_size_t(size))
         assert error in (SUCCESS, OUT_OF_MEMORY)
@@ -73,12 +73,12 @@ class Device:
         return None if error else handle.value
 
     def guesses(self) -> set[str]:
-        """The libraries of which this process asked for a workspace that only a card knows."""
+        """Return the libraries whose workspaces were guessed in this process."""
         self.books.device_guesses.restype = ctypes.c_char_p
         return set(filter(None, self.books.device_guesses().decode().split(", ")))
 
     def create_as(self, shared_as: int, handle: Any, size: int) -> int:
-        """The error of cuMemCreate for pinned memory that is shared in this way."""
+        """Return the error of cuMemCreate for pinned memory that is shared in this way."""
         properties = (ctypes.c_int * 8)(1, shared_as)
         flags = ctypes.c_ulonglong(0)
         return int(self.cuda.cuMemCreate(handle, ctypes.c_size_t(size), properties, flags))
@@ -87,7 +87,7 @@ class Device:
         return int(self.books.device_free_bytes())
 
     def submitted(self, stream: int) -> int:
-        """Pieces of work that a stream was given: the second field of struct device_stream."""
+        """Return the number of pieces of work of a stream, the second field of device_stream."""
         self.books.device_stream.restype = ctypes.POINTER(ctypes.c_uint64)
         return int(self.books.device_stream(ctypes.c_size_t(stream))[1])
 
@@ -135,12 +135,12 @@ def test_bump_never_reuses_an_address(device: Device) -> None:
 
 
 def in_mib(device: Device, *sizes: int) -> list[int]:
-    """Where requests of so many MiB go, in MiB from the base."""
+    """Return the addresses of requests, sizes and addresses in MiB from the base."""
     return [(device.malloc(size * MIB) or 0) // MIB for size in sizes]
 
 
 def test_the_driver_policy_places_what_cu_mem_alloc_placed_on_an_h200(device: Device) -> None:
-    """But for what went into the chunk of the CUDA context, which is 500 MiB above the others."""
+    """Segments in the chunk of the CUDA context, 500 MiB above the others, are left out."""
     calls = json.loads(CALLS.read_text())["addresses"]
     base = calls[3][1] + 32 * MIB
     made = [(size, address) for size, address in calls if size != "free"]
@@ -274,7 +274,7 @@ def test_waiting_for_an_event_completes_earlier_work_of_its_stream(device: Devic
 
 
 def test_between_two_events_lies_a_time_to_divide_by(device: Device) -> None:
-    """Autotuners do, and repeat what seems short."""
+    """Autotuners divide by this time, and repeat a measurement that seems short."""
     first, second = (device.event(4096) for _ in range(2))
     elapsed = ctypes.c_float()
     for asked in (device.cudart.cudaEventElapsedTime, device.cudart.cudaEventElapsedTime_v2):
@@ -310,9 +310,9 @@ NO_KERNEL_IMAGE = 209
 
 
 def kernel_version(device: Device, *images: tuple[int, int]) -> int | None:
-    """What a kernel says of itself whose module has these (kind, architecture); None: an error.
+    """Return the version that a kernel reports; None for an error.
 
-    The layout of a fat binary is the compiler's.
+    images: (kind, architecture) of each image of its module, in a fat binary as compilers emit.
     """
     code = b"".join(
         struct.pack("<HHIQ12xI32x", kind, 1, 64, 8, architecture) + bytes(8)
@@ -334,7 +334,7 @@ def kernel_version(device: Device, *images: tuple[int, int]) -> int | None:
 
 
 def test_a_kernel_is_of_the_best_version_that_its_module_holds(device: Device) -> None:
-    """The device is an 8.0: machine code serves within a major version, PTX upwards."""
+    """The device is an 8.0: machine code runs within a major version, PTX on later ones."""
     all_kinds = [(MACHINE_CODE, 75), (MACHINE_CODE, 80), (MACHINE_CODE, 86), (MACHINE_CODE, 90)]
     assert kernel_version(device, *all_kinds) == 80
     assert kernel_version(device, (MACHINE_CODE, 70), (PTX, 75), (PTX, 90)) == 75
@@ -379,7 +379,7 @@ print(json.dumps([
 
 @pytest.mark.parametrize("card", ["RTX 4090", "T4", "H100"])
 def test_a_card_answers_with_its_own_limits(libraries: Stubs, card: str) -> None:
-    """Through the runtime, through the driver and in the runtime's table of properties alike."""
+    """The runtime, the driver and the runtime's property table agree."""
     gpu = find_gpu(card)
     environment = os.environ | {
         "ALLOCSIM_PHANTOM_CAPABILITY": ".".join(map(str, gpu.capability)),
@@ -402,7 +402,7 @@ def test_a_card_answers_with_its_own_limits(libraries: Stubs, card: str) -> None
 
 
 def test_values_are_zero_but_for_those_that_come_straight_back(device: Device) -> None:
-    """Ranks agree so on numbers: to the device, through a broadcast, and back."""
+    """Ranks agree on numbers this way: to the device, through a broadcast, and back."""
     on_device, stream = ctypes.c_void_p(), ctypes.c_void_p(0)
     device.cudart.cudaMalloc(ctypes.byref(on_device), ctypes.c_size_t(64))
     sent, size = ctypes.create_string_buffer(b"12345678", 8), ctypes.c_size_t(8)
@@ -430,7 +430,7 @@ def test_no_process_uses_the_device(device: Device) -> None:
 
 
 def test_processes_are_those_of_the_environment(device: Device) -> None:
-    """This process holds what the others do not."""
+    """This process holds the rest of the memory in use."""
 
     class Process(ctypes.Structure):
         _fields_ = (("number", ctypes.c_uint), ("used", ctypes.c_ulonglong))
@@ -463,7 +463,7 @@ def test_processes_are_those_of_the_environment(device: Device) -> None:
 def test_no_two_handles_are_alike(
     libraries: Stubs, library: str, create: str, destroy: str
 ) -> None:
-    """PyTorch up to 2.14 keeps a workspace for each; autograd's thread has a handle of its own."""
+    """PyTorch up to 2.14 keeps a workspace per handle; autograd's thread has its own handle."""
     stub = ctypes.CDLL(str(getattr(libraries, library)))
     handles = [ctypes.c_void_p() for _ in range(3)]
     for handle in handles:
@@ -475,7 +475,7 @@ def test_no_two_handles_are_alike(
 def test_a_workspace_that_only_a_card_knows_is_small_and_noted(
     device: Device, libraries: Stubs
 ) -> None:
-    """cuSOLVER's is LAPACK's least, in elements; cuFFT's a complex number a point, in bytes."""
+    """cuSOLVER: LAPACK's minimum, in elements; cuFFT: a complex number per point, in bytes."""
     math = ctypes.CDLL(str(libraries.math))
     before = device.guesses() - {"cuFFT", "cuSOLVER"}
     elements, vectors = ctypes.c_int(), 1
@@ -487,7 +487,7 @@ def test_a_workspace_that_only_a_card_knows_is_small_and_noted(
 
 
 def work_area(math: ctypes.CDLL, *lengths: int, batch: int) -> int:
-    """Bytes that a plan of cuFFT for complex numbers of single precision asks for."""
+    """Return the bytes of work area for a single-precision complex plan of cuFFT."""
     sizes, far = (ctypes.c_longlong * len(lengths))(*lengths), ctypes.c_longlong
     size, single = ctypes.c_size_t(), 4
     assert not math.cufftXtMakePlanMany(
@@ -500,16 +500,16 @@ def work_area(math: ctypes.CDLL, *lengths: int, batch: int) -> int:
 @pytest.mark.parametrize(
     ("lengths", "elements"),
     [
-        pytest.param((256,), 0, id="as c3a has them on an L40S"),
-        pytest.param((3072, 3072), 0, id="as fourierft has them there"),
-        pytest.param((9216, 3072), 9216 * 3072, id="and those of its longer matrices"),
-        pytest.param((4096,), 0, id="the longest that a block's 48 KiB of shared memory holds"),
-        pytest.param((8192,), 8192, id="too long for it"),
-        pytest.param((240,), 240, id="with another factor than 2 and 3"),
+        pytest.param((256,), 0, id="c3a on an L40S"),
+        pytest.param((3072, 3072), 0, id="fourierft on an L40S"),
+        pytest.param((9216, 3072), 9216 * 3072, id="longer matrices of fourierft"),
+        pytest.param((4096,), 0, id="longest that a block's 48 KiB of shared memory holds"),
+        pytest.param((8192,), 8192, id="too long for shared memory"),
+        pytest.param((240,), 240, id="a factor other than 2 and 3"),
     ],
 )
 def test_a_short_transform_works_in_place(
     libraries: Stubs, lengths: tuple[int, ...], elements: int
 ) -> None:
-    """Runs on an L40S reserved what this gives (docs/fit-imagegen.md)."""
+    """Runs on an L40S reserved these sizes (docs/fit-imagegen.md)."""
     assert work_area(ctypes.CDLL(str(libraries.math)), *lengths, batch=5) == 5 * elements * 8

@@ -1,4 +1,4 @@
-"""Numbers that nobody looks at are not drawn on the host."""
+"""Random numbers of large host tensors are not drawn."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from allocsim.phantom.unfilled import leave_unfilled
 
 
 class Tensor:
-    """One of PyTorch's, that counts how often it is filled."""
+    """Fake tensor that counts how often it is filled."""
 
     def __init__(self, numbers: int, device: str) -> None:
         self.numbers, self.device, self.filled = numbers, types.SimpleNamespace(type=device), 0
@@ -25,7 +25,7 @@ class Tensor:
 
 @pytest.fixture
 def tensor(monkeypatch: pytest.MonkeyPatch) -> type[Tensor]:
-    monkeypatch.setattr(Tensor, "uniform_", Tensor.uniform_)  # put back afterwards
+    monkeypatch.setattr(Tensor, "uniform_", Tensor.uniform_)  # restored after the test
     leave_unfilled(types.SimpleNamespace(Tensor=Tensor))
     return Tensor
 

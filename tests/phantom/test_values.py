@@ -38,7 +38,7 @@ def test_a_thread_is_told_what_its_reads_bring(libraries: Stubs) -> None:
 
 
 def run(python: str, program: str, tmp_path: Path, *options: str) -> list[str]:
-    """The lines that a program prints over a phantom H200; its own arguments follow its name."""
+    """Return the lines that a program prints on a phantom H200; arguments follow its name."""
     command = [sys.executable, "-m", "allocsim", "record", "--gpu", "H200", *options]
     command += ["-o", str(tmp_path / "run.pickle"), "--", python, *program.split()]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -66,16 +66,16 @@ def test_random_programs_of_integers_give_what_the_host_gives(
     python: str, seed: int, tmp_path: Path
 ) -> None:
     (line,) = run(python, f"{PROGRAMS / 'random_integers.py'} {seed} 400", tmp_path)
-    told = json.loads(line)
-    assert told["operations"] == 400
-    assert told["different"] == []
+    report = json.loads(line)
+    assert report["operations"] == 400
+    assert report["different"] == []
 
 
 @pytest.mark.slow
 @NEEDS_TORCH
 @pytest.mark.parametrize("python", PYTHONS)
 def test_computing_values_asks_for_no_memory(python: str, tmp_path: Path) -> None:
-    """Sizes that do not depend on values are the same, entry for entry, with values and without."""
+    """If sizes do not depend on values, all entries are equal with and without values."""
     program = str(PROGRAMS / "same_sizes.py")
     with_values = run(python, program, tmp_path)
     without = run(python, program, tmp_path, "--no-values")
@@ -89,11 +89,11 @@ def test_computing_values_asks_for_no_memory(python: str, tmp_path: Path) -> Non
 def test_what_is_not_known_is_said_to_be_read(python: str, tmp_path: Path) -> None:
     lines = run(python, str(PROGRAMS / "unknown_values.py"), tmp_path)
     assert lines == ["[0, 0, 0]", "[0, 0, 0]", "[0, 0, 0]", "[7, 7, 7]"]
-    told = (tmp_path / "stderr").read_text()
-    assert "unknown_values.py:10" in told
-    assert "unknown_values.py:13" in told
-    assert "unknown_values.py:18" in told
-    assert "unknown_values.py:21" not in told
+    report = (tmp_path / "stderr").read_text()
+    assert "unknown_values.py:10" in report
+    assert "unknown_values.py:13" in report
+    assert "unknown_values.py:18" in report
+    assert "unknown_values.py:21" not in report
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""A release's folder is complete or absent, whatever pip brings.  Nothing is downloaded here."""
+"""A release's folder is complete or absent, whatever pip does.  Nothing is downloaded here."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NVCC = {"nvidia/cuda_nvcc/include/crt/host_defines.h": "// crt", "nvidia/cuda_nv
 
 
 def fake_pip(shelf: dict[str, dict[str, str]], asked: list[str]) -> Run:
-    """A pip whose index holds `shelf`, by the beginning of what is required."""
+    """Return a fake pip whose index is `shelf`, by the beginning of a requirement."""
 
     def run(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
         requirement = next(word for word in command if "==" in word)
@@ -109,7 +109,7 @@ def test_no_build_with_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UnavailableError) as caught:
         fetch_wheel("2.6")
     assert str(caught.value).startswith(
-        "no CUDA wheel of torch 2.6.0 to be had (Python 3.12: a build without CUDA; Python 3.11: "
+        "no CUDA wheel of torch 2.6.0 is available (Python 3.12: a build without CUDA; "
     )
 
 
@@ -118,7 +118,7 @@ def test_a_wheel_that_reaches_outside_is_refused(
 ) -> None:
     hostile = {**TORCH, "torch/include/../../../../evil.h": "// evil"}
     monkeypatch.setattr(subprocess, "run", fake_pip({"torch==2.6.0": hostile}, []))
-    with pytest.raises(UnavailableError, match="which lies outside of it"):
+    with pytest.raises(UnavailableError, match="expected a path inside the wheel"):
         fetch_wheel("2.6")
     assert not list(cache.rglob("evil.h"))
 

@@ -1,7 +1,7 @@
-"""Where blocks and segments lay and when, against a story that can be counted by hand.
+"""Addresses and lifetimes of blocks and segments, on a program that can be checked manually.
 
-The story is `allocsim synth oom`: six blocks of 9 MiB in three segments of 20 MiB (entries 0 to
-8), every other block freed (9 to 14), then 12 MiB asked for in vain (15).
+The program is `allocsim synth oom`: six blocks of 9 MiB in three segments of 20 MiB (entries 0 to
+8), every other block freed (9 to 14), then a request of 12 MiB that fails (15).
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def test_reserved_memory_is_what_the_recorded_driver_calls_add_up_to() -> None:
 
 
 def test_a_recorded_error_that_is_answered_leaves_no_block() -> None:
-    """It is given back at the same entry, so it is in use after none."""
+    """It is released at the same entry, so it is never in use after an entry."""
     name = "gpt2-ragged-oom-torch2.15.pickle.gz"
     picture = picture_of(load(TRACES / name), "max_split_size_mb:64")
     assert picture.device_run.ooms == ()

@@ -1,4 +1,4 @@
-"""What pictures are drawn from: shares of pixels, extremes of curves, axes, owners, sizes."""
+"""Data of pictures: shares of pixels, extremes of curves, axes, owners and sizes."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def gpt2() -> Picture:
 def share_of(
     left: float, right: float, low: float, high: float, shape: tuple[int, int]
 ) -> NDArray[np.float32]:
-    """The shares of one rectangle."""
+    """Return the shares of one rectangle."""
     return coverage(np.array([left]), np.array([right]), np.array([low]), np.array([high]), shape)
 
 
 def one(left: float, right: float, low: float, high: float) -> list[list[float]]:
-    """The same on three rows of four pixels."""
+    """Return the shares on three rows of four pixels."""
     found = share_of(left, right, low, high, (3, 4))
     return [[round(float(x), 6) for x in row] for row in found]
 

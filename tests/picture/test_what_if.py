@@ -1,4 +1,4 @@
-"""Other settings side by side: each a replay of the same recording on the same device."""
+"""Comparison of what-if replays of one recording on one device."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Real programs, recorded by real PyTorch over the GPU that is not there."""
+"""Programs recorded with real PyTorch on the phantom GPU."""

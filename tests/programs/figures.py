@@ -1,5 +1,7 @@
-"""What the recorded runs said of themselves: traces/recordings/figures.json, written by
-traces/record_all.py from real PyTorch, never by the model."""
+"""Figures that the recorded programs printed, from traces/recordings/figures.json.
+
+traces/record_all.py writes that file from real PyTorch; the model computes none of it.
+"""
 
 from __future__ import annotations
 
@@ -18,32 +20,32 @@ FOLDER = Path(__file__).parents[2] / "traces" / "recordings"
 RUNS: dict[str, dict[str, Any]] = {
     row["name"]: row for row in json.loads((FOLDER / "figures.json").read_text())
 }
-"""By name; `stats` is the program's own memory_stats(), None where it ran out of memory."""
+"""Figures by name; `stats` is the program's memory_stats(), None if it ran out of memory."""
 
 
 @lru_cache(maxsize=2)
 def recording(name: str) -> Recording:
-    """The committed recording of that run."""
+    """Return the committed recording of a run."""
     return load(FOLDER / f"{name}.npz.gz")
 
 
 def baseline(run: dict[str, Any]) -> str:
-    """The name of the run of the same program and release under the default settings."""
+    """Return the name of the run of the same program and release under the default settings."""
     return f"{run['program']}-default-torch{run['torch']}"
 
 
 def what_if(run: dict[str, Any]) -> DeviceRun:
-    """What the program's default recording predicts of `run`."""
+    """Return the what-if replay that predicts `run` from the program's default recording."""
     predicted = replay(recording(baseline(run)), run["conf"], device_memory=run["device_memory"])
     return predicted.devices[0]
 
 
 def comparable(stats: dict[str, int]) -> dict[str, int]:
-    """The statistics that the end of a program leaves alone.
+    """Return the statistics that do not change at the end of a program.
 
-    A program prints them before its last tensors go, a recording ends after: what was freed
-    since, what is there now, and how split the rest is, are of another moment.  A call of
-    empty_cache that released nothing was counted (num_sync_all_streams), but is in no recording.
+    A program prints its statistics before its last tensors are freed, and a recording ends after
+    that, so freed counts, current values and fragmentation differ.  A call of empty_cache that
+    released nothing is counted (num_sync_all_streams), but no recording has it.
     """
     last = (".current", ".freed")
     return {
@@ -54,6 +56,6 @@ def comparable(stats: dict[str, int]) -> dict[str, int]:
 
 
 def of_program(stats: dict[str, int], run: dict[str, Any]) -> dict[str, int]:
-    """`stats` of a replay, as far as the program's own can be compared with them."""
-    told = comparable(run["stats"])
-    return {key: value for key, value in comparable(stats).items() if key in told}
+    """Return the `stats` of a replay that can be compared with the program's own."""
+    known = comparable(run["stats"])
+    return {key: value for key, value in comparable(stats).items() if key in known}

@@ -1,7 +1,7 @@
-"""The programs themselves, run anew by the PyTorch that ALLOCSIM_TORCH_PYTHON names.
+"""The programs, run again with the PyTorch that ALLOCSIM_TORCH_PYTHON names.
 
-That is one Python or several, as in PATH, each with a CUDA build of torch and with transformers,
-peft, torchvision and diffusers; no GPU is needed.
+The variable names one or several interpreters, separated as in PATH, each with a CUDA build of
+torch and with transformers, peft, torchvision and diffusers.  No GPU is needed.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ QWEN2_MIB = {
     "2.15": {16: 14_736, 3000: 15_342, 10_000: 17_084},
     "2.6": {16: 14_736, 3000: 15_452, 10_000: 17_116},
 }
-"""Reserved at the peak, by release and tokens of the prompt: 2.6 holds one workspace more."""
+"""Bytes reserved at the peak, by release and prompt tokens; 2.6 holds one more workspace."""
 
 
 @pytest.mark.parametrize("python", PYTHONS)
@@ -55,7 +55,7 @@ QWEN2_MIB = {
 def test_a_decoder_of_seven_billion_parameters_fits_a_card_of_24_gib(
     python: str, prompt: int, tmp_path: Path
 ) -> None:
-    """On a Hopper, whose workspace for cuBLAS is larger."""
+    """The card is a Hopper, whose cuBLAS workspace is larger."""
     hopper = find_gpu("H100")
     gpu = Gpu(hopper.name, 24 * GIB, hopper.capability, hopper.multiprocessors)
     program = next(path for path in PROGRAMS if path.stem == "qwen2_decoding")

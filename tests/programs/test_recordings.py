@@ -1,8 +1,7 @@
-"""Every committed recording of a program, to the last entry, and what each default recording
-predicts of the same program's runs under other settings.
+"""Replays of the committed recordings, and predictions of runs under other settings.
 
-The truth is in traces/recordings/figures.json: the statistics that each run printed, the text
-of its error.  The longer ones are left to `make test-slow`.
+The true figures are in traces/recordings/figures.json: the statistics that each run printed, or the
+text of its error.  `make test-slow` runs the longer recordings.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from tests.programs.figures import what_if as predict
 from traces.record_all import readme
 
 LONG = 15_000
-"""Entries from which a replay is left to the slow tests."""
+"""Number of entries from which a replay is a slow test."""
 
 PREDICTED = {
     name: run
     for name, run in RUNS.items()
     if baseline(run) in RUNS and name != baseline(run) and not run["arguments"]
 }
-"""Runs of a program that was recorded under the defaults as well."""
+"""Runs of programs that were also recorded under the default settings."""
 
 
 def parameters(names: Iterable[str]) -> list[Any]:
@@ -55,7 +54,7 @@ def test_the_page_tells_where_each_comes_from() -> None:
 
 @pytest.mark.parametrize("run", parameters(committed()))
 def test_it_comes_out_whole(run: dict[str, Any]) -> None:
-    """Every address, entry and segment; every statistic that the program printed."""
+    """All addresses, entries, segments and statistics that the program printed are equal."""
     made = recording(run["name"])
     assert made.provenance is not None
     assert made.provenance.is_phantom
@@ -74,7 +73,7 @@ def test_it_comes_out_whole(run: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("run", parameters(PREDICTED))
 def test_the_default_recording_predicts_it(run: dict[str, Any]) -> None:
-    """Peaks, driver calls, retries and totals of what real PyTorch then did; or its error."""
+    """Peaks, driver calls, retries and totals, or the error, are as in real PyTorch."""
     device = predict(run)
     if run["oom_text"]:
         assert [oom.message for oom in device.ooms] == [run["oom_text"]]

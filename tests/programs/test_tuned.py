@@ -1,6 +1,6 @@
-"""What `tune` finds does in real PyTorch what it says: peak, driver calls and retries.
+"""Settings that `tune` recommends have the predicted peak, driver calls and retries in PyTorch.
 
-Run by `ALLOCSIM_TORCH_PYTHON=PYTHON make test-slow`, as in test_programs.py.
+Run with `ALLOCSIM_TORCH_PYTHON=PYTHON make test-slow`, as in test_programs.py.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ COUNTS = ("num_device_alloc", "num_device_free", "num_alloc_retries")
 
 
 def test_the_front_is_what_real_pytorch_does(tmp_path: Path) -> None:
-    """The programs make the same requests again, so the real runs are the judge."""
+    """The programs make the same requests again, so the real runs decide."""
     found = tune(str(DEFAULTS), 24 * GIB)
     assert found.best is not None
     candidates = {row.conf: row for row in (found.best, *found.front)}
@@ -37,7 +37,7 @@ def test_the_front_is_what_real_pytorch_does(tmp_path: Path) -> None:
         out = tmp_path / f"{number}.pickle"
         made = record(Program((python, str(PROGRAM)), out, CARD, conf, output_to_stderr=True))
         assert made.exit_code == 0
-        (device,) = replay(load(out)).devices  # proved to be what PyTorch did
+        (device,) = replay(load(out)).devices  # matches PyTorch exactly
         assert device.fidelity is not None
         assert device.fidelity.is_exact
         real = {name: device.stats[name] for name in COUNTS}

@@ -1,4 +1,4 @@
-"""The ranks of a job: found by their names, replayed side by side, the bad ones named."""
+"""Ranks of a job: found by name, replayed in parallel, invalid files reported."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TRACES = Path(__file__).parents[2] / "traces"
 
 
 def write(path: Path, *sizes: int, rank: str = "", memory: str = "8GiB") -> None:
-    """A rank that asks for so many MiB, one after the other, and gives back every other."""
+    """Write a rank that requests these MiB in order and frees every other block."""
     gpu = CachingAllocator(memory, record_history=True)
     blocks = [gpu.malloc(size * MIB) for size in sizes]
     for block in blocks[::2]:
@@ -97,7 +97,7 @@ def test_where_nothing_tells_ranks_it_is_said(tmp_path: Path) -> None:
         write(tmp_path / name, 2)
     found = ranks([str(tmp_path)])
     assert [run.rank for run in found.runs] == [0, 1]
-    assert "numbered in the order of their names" in found.notes[0]
+    assert "numbered by name" in found.notes[0]
 
 
 def test_bad_files_are_named_and_the_rest_done(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_bad_files_are_named_and_the_rest_done(tmp_path: Path) -> None:
 
 
 def killed(path: str, *asked: str | None, smallest: bool) -> RankRun:
-    """Stands in for a process that the system kills for its memory, at one file."""
+    """Kill the process at one file, as the system does for lack of memory."""
     if "rank1" in path:
         os.kill(os.getpid(), signal.SIGKILL)
     return run_of(path, *asked, smallest=smallest)
@@ -137,7 +137,7 @@ def test_any_executor_gives_the_same_and_names_what_a_worker_lost(
 
 
 def lost(path: str, *asked: str | None, smallest: bool) -> RankRun:
-    """Stands in for what a cluster raises of a worker that went away."""
+    """Raise the error of a cluster whose worker disappeared."""
     if "rank1" in path:
         raise RuntimeError("left the cluster")
     return run_of(path, *asked, smallest=smallest)
@@ -171,7 +171,7 @@ def test_a_process_that_is_killed_takes_no_other_file_with_it(
 def test_two_files_of_one_rank_are_refused(tmp_path: Path) -> None:
     for folder in "ab":
         write(tmp_path / folder / "rank0.pickle", 2)
-    with pytest.raises(RecordingError, match="is of rank 0, and so is"):
+    with pytest.raises(RecordingError, match="has rank 0, as has"):
         ranks([str(tmp_path)])
 
 
@@ -230,7 +230,7 @@ def test_states_stand_beside_recordings(tmp_path: Path) -> None:
     found = ranks([str(tmp_path)])
     assert found.runs[0].is_state
     assert found.runs[0].retries is None
-    assert "hold a state only" in found.notes[0]
+    assert "hold only a state" in found.notes[0]
 
 
 def test_a_folder_without_recordings_is_refused(tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""The comparison with recordings of a real card, and the command that measures one."""
+"""Tests of the comparison with recordings of a real GPU, and of the command that records one."""

@@ -1,4 +1,4 @@
-"""Differences between sequences of entries: each kind counted where it occurs, and only there."""
+"""Each kind of difference between sequences of entries is counted where it occurs."""
 
 from __future__ import annotations
 

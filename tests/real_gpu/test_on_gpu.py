@@ -1,4 +1,4 @@
-"""`benchmarks.on_gpu`: jobs one by one, what it keeps, and a rehearsal over the phantom."""
+"""Jobs of `benchmarks.on_gpu`, their output, and a rehearsal on the phantom GPU."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_job_after_the_deadline_is_skipped(tmp_path: Path) -> None:
     assert (outcome.status, "no time left" in outcome.reason) == ("skipped", True)
 
 
-def test_process_that_fails_is_told_by_its_last_line(tmp_path: Path) -> None:
+def test_process_that_fails_is_reported_with_its_last_line(tmp_path: Path) -> None:
     log = tmp_path / "logs" / "a.txt"
     text = "import sys; sys.exit('no card')"
     with pytest.raises(FailedError, match="exit code 1: no card"):
@@ -98,7 +98,7 @@ def on_gpu(*words: str, environment: dict[str, str] | None = None) -> str:
 
 
 def test_compare_prints_the_tables_of_the_parts_that_are_there(tmp_path: Path) -> None:
-    """PyTorch is not needed: the tests run without it."""
+    """The comparison does not need PyTorch."""
     (tmp_path / "programs").mkdir()
     (tmp_path / "cases").mkdir()
     for name in ("driver.json", "kernels.json", "cases/cases.jsonl"):
@@ -154,7 +154,7 @@ def test_rehearsal_over_the_phantom_runs_every_part_and_continues(tmp_path: Path
 @pytest.mark.slow
 @NEEDS_TORCH
 def test_programs_of_a_card_are_captured_with_times(tmp_path: Path) -> None:
-    """The path of a real card, with a phantom as the card of the whole command."""
+    """The commands for a real GPU run on a phantom GPU."""
     environment = phantom_environment(find_torch(PYTHONS[0]), find_gpu("H200"))
     words = (str(tmp_path), "--python", PYTHONS[0], "--only", "two_streams-default")
     parts = ("--parts", "programs", "--minutes", "10")

@@ -1,4 +1,4 @@
-"""`docs/real-gpu.md` and the summary in README.md are what the recordings of the card say."""
+"""`docs/real-gpu.md` and the summary in README.md agree with the recordings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Comparisons with a card: each figure from inputs small enough to check by hand."""
+"""Comparisons with a GPU on inputs small enough to verify."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_what_if_names_driver_addresses_only_if_the_policies_differ() -> None:
 
 
 def recorded(sizes: Sequence[int], *, frees: bool = False) -> Recording:
-    """Return a recording of requests of MiB, all of which are freed at the end if `frees`."""
+    """Return a recording of requests of MiB; `frees` frees all of them at the end."""
     history = History()
     made = [history.alloc(size * MIB) for size in sizes]
     for address in made if frees else []:
@@ -122,7 +122,7 @@ AUTOCAST = {
 }
 
 
-def test_case_table_tells_chance_and_addresses_from_other_causes() -> None:
+def test_case_table_distinguishes_chance_and_addresses_from_other_causes() -> None:
     row = {"kind": "train", "model": "m", "optimizer": "sgd", "batch": 1, "seq": 2}
     row |= {"dtype": "autocast_bf16", "peak_reserved": 1000, "peak_allocated": 900}
     other = {"first_request": "", "same_requests": 5, "same_entries_frees_unordered": 3}

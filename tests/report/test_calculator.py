@@ -143,7 +143,7 @@ def test_a_law_comes_back_number_for_number(written: tuple[str, Page]) -> None:
         return [int(value) for value in np.cumsum(changes)]
 
     assert set(about["regimes"]) == set(laws.by_regime)
-    names = ("kind", "kin", "number", "by_copy", "by_copies", "parts", "formulas")
+    names = ("kind", "group", "number", "by_copy", "by_copies", "parts", "formulas")
     columns = {each: column(each) for each in names}
     for regime, law in laws.by_regime.items():
         rows, parts, formulas = (slice(*span) for span in about["regimes"][regime]["spans"])
@@ -299,7 +299,7 @@ def test_the_script_serves_as_python_does(serving: str) -> None:
         (["gpt2", "--attention", "flash"], "there is no law for attention 'flash'"),
         (["gpt2", "--serve", "--lengths", "9,12"], "--lengths applies to a single answer"),
         (["Gemma-2-2B"], "transformers runs Gemma-2-2B with attention 'eager' alone"),
-        (["gpt2", "--start", "made"], "has no gpt2_tied_bf16_adamw, made; --engine laws answers"),
+        (["gpt2", "--start", "made"], "has no gpt2_tied_bf16_adamw, made; use --engine laws"),
         (["gpt2", "--gpu", "T4"], "Tesla T4: laws are for cards of compute capability 8.0"),
     ],
 )

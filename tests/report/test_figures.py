@@ -268,7 +268,7 @@ def test_results_lines_are_read_as_well(tmp_path: Path) -> None:
 def test_a_file_without_settings_is_refused(tmp_path: Path, text: str) -> None:
     file = tmp_path / "other.json"
     file.write_text(text)
-    with pytest.raises(ConfigError, match=r"other\.json: holds no settings; expected what"):
+    with pytest.raises(ConfigError, match=r"other\.json: holds no settings; expected the output"):
         read_tried(str(file))
 
 

@@ -63,8 +63,8 @@ def test_every_reserved_byte_is_of_a_kind(shown: tuple[Still, Page]) -> None:
     still, page = shown
     assert sum(still.kinds.values()) == still.instant.reserved
     kinds = dict(table(page, "memory"))
-    assert kinds["asked for and in use"] == "24.00 MiB", "six blocks of 4"
-    assert kinds["idle in whole segments, which the allocator can give back"] == "100.00 MiB"
+    assert kinds["requested and in use"] == "24.00 MiB", "six blocks of 4"
+    assert kinds["idle in whole segments, which the allocator can release"] == "100.00 MiB"
     assert kinds["idle between live blocks of a segment"] == "16.00 MiB"
 
 

@@ -1,4 +1,4 @@
-"""Headroom over time, and what reserved memory is worth to the largest request."""
+"""Headroom over time, and reserved memory that cannot serve the largest request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs whose parts come as often as a size says, made up so that every other size is known."""
+"""Programs whose parts repeat as often as a size says, constructed so that every size is known."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Sizes = Mapping[str, int]
 
 
 def training(gpu: CachingAllocator, at: Sizes) -> None:
-    """Weights, and steps with activations, gradients and the lists of an optimizer."""
+    """Play weights, and steps with activations, gradients and the lists of an optimizer."""
     layers, batch = at["layers"], at.get("batch", 4)
     for _ in range(layers):
         gpu.malloc(3 * MIB)
@@ -48,7 +48,7 @@ def training(gpu: CachingAllocator, at: Sizes) -> None:
 
 
 def decoding(gpu: CachingAllocator, at: Sizes) -> None:
-    """A cache for each of two layers, a token longer with every step."""
+    """Play a cache for each of two layers that grows by a token with every step."""
     caches = [gpu.malloc(100 * KIB) for _ in range(2)]
     for step in range(at["tokens"]):
         work = gpu.malloc(9 * MIB)
@@ -83,7 +83,7 @@ def test_every_step_may_be_a_little_larger_than_the_last(tmp_path: Path) -> None
 
 
 Layer = tuple[int, bool]
-"""Units of 100 KiB of a request of a layer, and whether it is kept for the way back."""
+"""Units of 100 KiB of a layer's request, and whether the request is kept for the backward pass."""
 
 shapes = st.lists(st.tuples(st.integers(1, 40), st.booleans()), min_size=1, max_size=4)
 
@@ -121,9 +121,9 @@ def test_layers_and_the_batch_act_together(tmp_path: Path) -> None:
         assert law.at(at).peak_reserved_bytes == peak(training, at)
     with pytest.raises(ConfigError, match="how layers and batch act together; expected 4"):
         scaling(training, tmp_path, *corners[:3])
-    with pytest.raises(ConfigError, match=r"which batch\? expected batch=N"):
+    with pytest.raises(ConfigError, match=r"no value of batch; expected batch=N"):
         law.at({"layers": 9})
-    with pytest.raises(ConfigError, match=r"which layers\? expected layers=N"):
+    with pytest.raises(ConfigError, match=r"no value of layers; expected layers=N"):
         law.at({"batch": 9})
 
 
@@ -140,7 +140,7 @@ def test_fewer_layers_than_recorded_are_not_told(tmp_path: Path) -> None:
 def test_recordings_two_apart_tell_of_every_second(tmp_path: Path) -> None:
     law = scaling(training, tmp_path, {"layers": 3}, {"layers": 5})
     assert law.at({"layers": 21}).peak_reserved_bytes == peak(training, {"layers": 21})
-    with pytest.raises(ConfigError, match="tell of every 2 more; expected one at 4"):
+    with pytest.raises(ConfigError, match="determine every 2 more; expected a recording at 4"):
         law.at({"layers": 6})
     found = law.largest("layers", {}, "2GiB")
     assert found.fitting is not None
@@ -156,7 +156,7 @@ def test_the_most_layers_of_a_device(tmp_path: Path) -> None:
 
 
 def test_what_comes_more_often_and_repeats_nothing_is_no_growth(tmp_path: Path) -> None:
-    """From some batch on kernels take another way; that is no part that comes once more."""
+    """From some batch on, other kernels run; these rows are not another copy of a part."""
 
     def program(gpu: CachingAllocator, at: Sizes) -> None:
         for _ in range(3):
@@ -164,7 +164,7 @@ def test_what_comes_more_often_and_repeats_nothing_is_no_growth(tmp_path: Path) 
             if at["batch"] > 2:
                 gpu.free(gpu.malloc(at["batch"] * 300 * KIB))
 
-    with pytest.raises(RecordingError, match=r"does something else than .* a law holds within one"):
+    with pytest.raises(RecordingError, match=r"differs from .* a law needs the same kernels"):
         scaling(program, tmp_path, {"batch": 2}, {"batch": 3})
 
 
@@ -177,7 +177,9 @@ def test_a_recording_that_does_not_follow_is_refused_with_its_first_step(tmp_pat
                 gpu.malloc(MIB)
 
     runs = [{"layers": layers} for layers in (2, 3, 5)]
-    with pytest.raises(RecordingError, match=r"else than the others make of layers=5 from .* ends"):
+    with pytest.raises(
+        RecordingError, match=r"the prediction of the others at layers=5, first at .* ends"
+    ):
         scaling(program, tmp_path, *runs)
 
 
@@ -185,7 +187,7 @@ rows = st.lists(st.integers(0, 3), max_size=40)
 
 
 def likeness(form: list[int]) -> Likeness:
-    """Of rows that are nothing but their form."""
+    """Return rows that differ only in their form."""
     number, none = np.array(form, dtype=np.int64), np.zeros(len(form), dtype=np.int64)
     return Likeness(number, number, none, none, none)
 

@@ -1,4 +1,4 @@
-"""Laws of programs made up for it, whose sizes are known because the test chose them."""
+"""Laws of constructed programs, whose sizes the test determines."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Sized = Callable[[CachingAllocator, Mapping[str, int]], object]
 
 
 def run(program: Sized, folder: Path, at: Mapping[str, int], memory: str = "64GiB") -> Recording:
-    """The recording of `program` at some sizes."""
+    """Return the recording of `program` at some sizes."""
     gpu = CachingAllocator(memory, record_history=True)
     program(gpu, at)
     path = folder / f"{at}.pickle"
@@ -35,14 +35,14 @@ def scaling(program: Sized, folder: Path, *sizes: dict[str, int]) -> Scaling:
 
 
 def peak(program: Sized, at: Mapping[str, int]) -> int:
-    """What the program reserves when it is run at that size."""
+    """Return the memory that the program reserves at that size."""
     gpu = CachingAllocator("64GiB")
     program(gpu, at)
     return gpu.statistics().all.reserved_bytes.peak
 
 
 Step = tuple[int, int, bool]
-"""Bytes of a request whatever the batch, bytes by each of it, and whether it is freed at once."""
+"""Fixed bytes of a request, bytes per unit of batch, and whether it is freed at once."""
 
 steps = st.lists(
     st.tuples(st.integers(0, 8 * MIB), st.integers(1, 3 * MIB), st.booleans()), min_size=1
@@ -86,9 +86,9 @@ def test_a_size_of_its_own_for_each_run_stays_what_it_was(tmp_path: Path) -> Non
     assert law.at({"batch": 7}).at == {"batch": 7, "layers": 4}
     with pytest.raises(ConfigError, match="every recording is of layers=4"):
         law.at({"batch": 7, "layers": 5})
-    with pytest.raises(ConfigError, match="told apart by batch, layers"):
+    with pytest.raises(ConfigError, match="unknown size; the recordings have batch, layers"):
         law.at({"width": 7})
-    with pytest.raises(ConfigError, match=r"which batch\? expected batch=N"):
+    with pytest.raises(ConfigError, match=r"no value of batch; expected batch=N"):
         law.at({})
 
 
@@ -126,7 +126,7 @@ def test_the_first_step_that_differs_is_named(tmp_path: Path) -> None:
         if at["batch"] > 2:
             gpu.malloc(7 * MIB)
 
-    with pytest.raises(RecordingError, match="nothing: it ends there"):
+    with pytest.raises(RecordingError, match="nothing: the program ends"):
         scaling(longer, tmp_path, {"batch": 2}, {"batch": 3})
 
 
@@ -139,7 +139,7 @@ def test_a_run_that_failed_tells_of_no_other(tmp_path: Path) -> None:
                 return
 
     runs = [(run(program, tmp_path, {"batch": b}, "1GiB"), {"batch": b}) for b in (1, 2)]
-    with pytest.raises(RecordingError, match="ran out of memory there"):
+    with pytest.raises(RecordingError, match="ran out of memory; expected"):
         scaling_of(runs)
 
 
@@ -159,7 +159,7 @@ def test_not_even_one_may_fit(tmp_path: Path) -> None:
 
 
 def from_the_middle(recording: Recording) -> Recording:
-    """What remains of a recording that began when the first block was there."""
+    """Return the rest of a recording that begins when the first block is allocated."""
     trace = recording.devices[0]
     first = int(np.flatnonzero(trace.action == Action.ALLOC)[0]) + 1
     return dataclasses.replace(recording, devices=(trimmed(trace, first, len(trace)),))

@@ -1,4 +1,4 @@
-"""What real PyTorch reserved at sizes that were never recorded, predicted from two that were.
+"""Memory that real PyTorch reserved at sizes without a recording, predicted from two others.
 
 The truth is `traces/sized/peaks.json`: each program's own `memory_stats()`.
 """
@@ -41,7 +41,7 @@ def scaling(runs: dict[str, dict[str, int]]) -> Scaling:
 
 @pytest.fixture(scope="module")
 def pair() -> Scaling:
-    """The program at batch 2 and 3."""
+    """Return the law of the program at batch 2 and 3."""
     return scaling(PAIR)
 
 
@@ -76,7 +76,7 @@ def test_the_largest_batch_of_a_device_is_the_one_that_really_fits_it() -> None:
 
 @pytest.fixture(scope="module")
 def layered() -> Scaling:
-    """The program at two and three layers, checked at five."""
+    """Return the law of the program at two and three layers, checked at five."""
     return scaling({**LAYERS, "layers5": {"layers": 5}})
 
 
@@ -107,7 +107,7 @@ def test_layers_and_the_batch_together() -> None:
 
 def test_other_code_is_no_layer_more() -> None:
     runs = {"layers2": {"layers": 2}, "batch2-checkpointing": {"layers": 6}}
-    with pytest.raises(RecordingError, match="does something else than"):
+    with pytest.raises(RecordingError, match="differs from"):
         scaling(runs)
 
 
@@ -120,7 +120,7 @@ def test_a_further_recording_is_a_check() -> None:
 
 
 def test_a_size_that_counts_squared_takes_three_of_its_values() -> None:
-    """The mask of attention grows with the square of the length."""
+    """The attention mask grows with the square of the length."""
     runs = {
         "batch2": {"batch": 2, "sequence": 2048},
         "batch2-sequence2560": {"batch": 2, "sequence": 2560},
@@ -135,11 +135,11 @@ def test_a_size_that_counts_squared_takes_three_of_its_values() -> None:
 
 
 def test_another_way_through_the_kernels_is_refused_with_its_first_step() -> None:
-    """Below 1,024 tokens a view takes no copy."""
+    """Below 1,024 tokens a view is not copied."""
     runs = {"batch1-sequence512": {"batch": 1}, **PAIR}
-    with pytest.raises(RecordingError, match=r"something else .* find_packed_sequence_indices"):
+    with pytest.raises(RecordingError, match=r"differs from .* find_packed_sequence_indices"):
         scaling(runs)
-    with pytest.raises(RecordingError, match="does something else"):
+    with pytest.raises(RecordingError, match="differs from"):
         scaling({"batch2": {"batch": 2}, "batch3-checkpointing": {"batch": 3}})
 
 

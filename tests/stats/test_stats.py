@@ -1,4 +1,4 @@
-"""What a file holds, counted from the file, and held against a replay where one tells it too."""
+"""Contents of a file, counted from the file and compared with a replay."""
 
 from __future__ import annotations
 

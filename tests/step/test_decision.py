@@ -1,4 +1,4 @@
-"""Decisions: what docs/allocator.md says must be what `step` tells, and recordings agree."""
+"""Decisions of `step` agree with docs/allocator.md and with recordings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RAGGED = ROOT / "traces" / "gpt2-ragged-torch2.15.pickle.gz"
 
 
 class Session:
-    """An allocator asked step by step."""
+    """Allocator with a decision for each request."""
 
     def __init__(self, memory: str = "16GiB", conf: str = "") -> None:
         self.gpu = CachingAllocator(memory, conf, record_history=True)
@@ -84,7 +84,7 @@ def test_exactly_one_mib_left_is_not_split() -> None:
     session = Session()
     session.free(session.malloc(20 * MIB))
     said = texts(session.malloc(19 * MIB))
-    assert "are not more than 1,048,576: handed out whole" in said["no split"]
+    assert "are not more than 1,048,576: the block stays whole" in said["no split"]
 
 
 def test_a_free_joins_both_neighbours() -> None:
@@ -95,7 +95,7 @@ def test_a_free_joins_both_neighbours() -> None:
     said = texts(session.free(b))
     assert said["merge"] == (
         "5,242,880 bytes join the free 3,145,728 before it and 12,582,912 behind it: "
-        "20,971,520 together"
+        "20,971,520 in all"
     )
     assert "cached" in said
 
@@ -133,7 +133,7 @@ def test_collected_garbage_is_not_taken_for_a_retry() -> None:
     session.free(session.malloc(40 * MIB))
     session.free(b)
     said = texts(session.malloc(70 * MIB))
-    assert said["collection"].startswith("1 segment with 62,914,560 bytes go back")
+    assert said["collection"].startswith("1 segment with 62,914,560 bytes released")
     assert "retry" not in said
 
 

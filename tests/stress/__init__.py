@@ -1,1 +1,1 @@
-"""Random scripts on two allocators at once; what `make stress` runs."""
+"""Random scripts on two allocators at once, run by `make stress`."""

@@ -1,15 +1,14 @@
-"""Random scripts over every option, release and device size, core beside the naive model.
+"""Random scripts over every option, release and device size, core against naive model.
 
     python -m tests.stress --ops 10000000 --seed 0 --jobs 2
 
-Every other script runs in rows, the way of a replay.  Prints what was run, by operation, option
-and release.  A divergence is made as short as it can be and printed as a test to paste; the exit
-code is then 1.
+Every second script uses the loop of a replay.  Prints the number of runs by operation, option and
+release.  A divergence is shortened and printed as a test to paste; the exit code is then 1.
 
     python -m tests.stress --what-ifs 200000
 
-compares whole replays instead: random programs are recorded, and what the replay of the recording
-says of other settings and devices is held against the program run there by the naive model.
+compares replays instead: a random program is recorded, and a replay of the recording under other
+settings and devices must equal the program run there by the naive model.
 """
 
 from __future__ import annotations
@@ -30,16 +29,16 @@ from tests.stress.duel import duel, shortest
 from tests.stress.what_ifs import differences
 
 BATCH = 200
-"""Scripts a job: some seconds of work."""
+"""Scripts in a job; a job takes some seconds."""
 
 Found = tuple[Script, str, bool, str]
-"""(script, release, whether in rows, what differs)."""
+"""(script, release, True if it used the loop of a replay, difference)."""
 
 Batch = tuple[Tally, list[Found]]
 
 
 def run_batch(first_seed: int) -> Batch:
-    """`BATCH` seeds, each on the next release: what ran, and what differed."""
+    """Run `BATCH` seeds, each on the next release; return counts and differences."""
     tally = Tally()
     found = []
     releases = list(RELEASES.values())
@@ -55,7 +54,7 @@ def run_batch(first_seed: int) -> Batch:
 
 
 def as_test(script: Script, release: str, *, in_rows: bool) -> str:
-    """The divergence as a test that fails."""
+    """Return the divergence as a failing test."""
     ops = "\n".join(f"        {list(op)!r}," for op in script.ops)
     return (
         "from allocsim.questions.crosscheck import Script\nfrom tests.stress.duel import duel\n\n\n"
@@ -68,7 +67,7 @@ def as_test(script: Script, release: str, *, in_rows: bool) -> str:
 
 
 def report(tally: Tally, seconds: float) -> str:
-    """The counts, by kind."""
+    """Print the counts by kind."""
     lines = []
     for kind in ("operation", "option", "release", "device"):
         lines.append(f"ops by {kind}")
@@ -78,7 +77,7 @@ def report(tally: Tally, seconds: float) -> str:
 
 
 def run_what_ifs(first_seed: int) -> tuple[Counter[str], list[str]]:
-    """The what-ifs of `BATCH` programs, each of the next release: how many, and what differed."""
+    """Compare the what-if replays of `BATCH` programs; return their number and the differences."""
     counts: Counter[str] = Counter()
     found = []
     releases = list(RELEASES.values())
@@ -96,7 +95,7 @@ def run_what_ifs(first_seed: int) -> tuple[Counter[str], list[str]]:
 
 
 def main() -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.stress")
     parser.add_argument("--ops", type=int, default=10_000_000, help="operations to run at least")
     parser.add_argument(
@@ -116,7 +115,7 @@ Batched = TypeVar("Batched")
 def batches(
     run: Callable[[int], Batched], seed: int, jobs: int, wants_more: Callable[[], bool]
 ) -> Iterator[Batched]:
-    """What `run` returns for batch after batch from `seed` on, as long as more is wanted."""
+    """Yield the results of `run` for one batch after another, while more are wanted."""
     with ProcessPoolExecutor(jobs) as executor:
         waiting: set[Future[Batched]] = set()
         while wants_more() or waiting:
@@ -129,7 +128,7 @@ def batches(
 
 
 def compare_what_ifs(least: int, seed: int, jobs: int) -> int:
-    """Replays of programs beside the programs, `least` of them; the exit code."""
+    """Compare at least `least` replays with their programs; return the exit code."""
     begin = time.monotonic()
     counts: Counter[str] = Counter()
     found: list[str] = []
@@ -152,7 +151,7 @@ def compare_what_ifs(least: int, seed: int, jobs: int) -> int:
 
 
 def compare_scripts(least: int, seed: int, jobs: int) -> int:
-    """Core beside naive model over `least` operations; the exit code."""
+    """Compare core and naive model over at least `least` operations; return the exit code."""
     begin = time.monotonic()
     tally = Tally()
     found: list[Found] = []

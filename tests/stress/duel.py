@@ -1,9 +1,9 @@
-"""One script on two models, op by op; the first difference, or none.
+"""One script on two models, op by op, up to the first difference.
 
-Rule: after each op the two have given the same address or the same error text; at the end, and
-at every look on the way, they have the same statistics, segments and history.  What a release
-leaves undefined ends a script: the core names it, the naive model need not.  In rows the core takes
-requests and frees the way of a replay (core/fast_path.py).
+After each op both have returned the same address or error text.  At the end, and every `LOOK_EVERY`
+ops, statistics, segments and history are equal.  Undefined behaviour ends a script: the core must
+report it, the naive model need not.  In rows, the core takes requests and frees through the loop of
+a replay (core/fast_path.py).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from tests.naive.model import NaiveAllocator
 __all__ = ["duel", "shortest"]
 
 LOOK_EVERY = 500
-"""Ops between looks at the whole state of both, and walks of the core's invariants."""
+"""Ops between comparisons of the whole state, with a check of the invariants."""
 
 
 class Played:
-    """The core, its requests and frees taken as rows of one step where it takes them."""
+    """The core, with requests and frees passed to `play` one at a time."""
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
         self._allocator = CachingAllocator(*arguments, **keywords)
@@ -43,7 +43,7 @@ class Played:
 
 
 def duel(script: Script, release: str, *, in_rows: bool = False) -> str | None:
-    """What differs first, in a sentence; None if nothing does."""
+    """Return the first difference as a sentence, or None."""
     core = _made(Played if in_rows else CachingAllocator, script, release)
     naive = _made(NaiveAllocator, script, release)
     if isinstance(core, str) or isinstance(naive, str):
@@ -85,7 +85,7 @@ def _made(make: Callable[..., Any], script: Script, release: str) -> Any:
 
 
 def _outcome(a: Allocator, op: Op, live: dict[Any, Any], handles: dict[int, int]) -> str:
-    """The address, or the error: its text where that is PyTorch's, else its class."""
+    """Return the address, or the error: its text if it is from PyTorch, else its class."""
     try:
         return str(_do(a, op, live, handles))
     except OutOfMemoryError as error:
@@ -138,7 +138,7 @@ def _do(  # noqa: PLR0912  (one branch an op)
 
 
 def _state(core: CachingAllocator, naive: Allocator) -> str | None:
-    """What differs in statistics, segments or history; also a broken invariant of the core."""
+    """Return the difference in statistics, segments or history, or a broken invariant."""
     try:
         core.check()
     except InvariantError as error:
@@ -189,7 +189,7 @@ def _first(
 
 
 def shortest(script: Script, release: str, *, in_rows: bool = False) -> Script:
-    """A script of few ops that still differs in the same way."""
+    """Return a script of few ops that still differs in the same way."""
     way = _way(duel(script, release, in_rows=in_rows))
     return minimiser.shortest(
         script, lambda fewer: _way(duel(fewer, release, in_rows=in_rows)) == way
@@ -197,7 +197,7 @@ def shortest(script: Script, release: str, *, in_rows: bool = False) -> Script:
 
 
 def _way(difference: str | None) -> str | None:
-    """A difference without the numbers, and without the op that showed it."""
+    """Return a difference without its numbers and without its op."""
     if difference is None:
         return None
     return re.sub(r"0x[0-9a-f]+|[\d.]+", "#", difference.partition("]: ")[2] or difference)

@@ -1,4 +1,4 @@
-"""A few hundred random scripts, core beside naive model; `make stress` runs millions of ops."""
+"""A few hundred random scripts, core against naive model; `make stress` runs millions of ops."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_core_and_naive_model_agree(release: str, in_rows: bool) -> None:
 
 @pytest.mark.skipif(IS_COMPILED, reason="a compiled core cannot be changed")
 def test_a_divergence_is_found_and_made_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A core that splits off remainders of exactly 1 MiB parts from the rules."""
+    """A core that splits off remainders of exactly 1 MiB violates the rules."""
     monkeypatch.setattr("allocsim.core.pool.SMALL_SIZE", (1 << 20) - 1)
     ops: list[Op] = [["a", 1, 100, 0], ["a", 2, 10 << 20, 0], ["f", 2], ["a", 3, 9 << 20, 0], ["e"]]
     script = Script(ops, 1 << 30, "", "bump")

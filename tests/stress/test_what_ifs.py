@@ -1,4 +1,4 @@
-"""A few hundred what-ifs beside the programs themselves; `make stress` compares 200,000."""
+"""A few hundred what-if replays against the programs; `make stress` compares 200,000."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_what_if_is_what_the_program_comes_to(release: str) -> None:
     ],
 )
 def test_programs_whose_recording_was_once_misread(seed: int) -> None:
-    """By limits, frees, collected garbage or the rules of another release: see tests/engine."""
+    """Limits, frees, collected garbage or another release's rules: see tests/engine."""
     release = list(RELEASES.values())[seed % len(RELEASES)]
     found = [difference for _, _, difference in differences(seed, release)]
     assert found
@@ -49,7 +49,7 @@ def test_programs_whose_recording_was_once_misread(seed: int) -> None:
 
 
 def test_the_programs_are_not_all_alike() -> None:
-    """Some requests are refused, some settings run out, frees are held up, caches emptied."""
+    """Some requests are refused, some settings run out, frees are delayed, caches emptied."""
     programs = [make_program(seed, RELEASES["2.15"]) for seed in range(60)]
     letters = {op[0] for program in programs for op in program.ops}
     assert letters == {"a", "f", "r", "s", "S", "e", "m", "c"}
@@ -59,7 +59,7 @@ def test_the_programs_are_not_all_alike() -> None:
 
 
 def test_what_a_program_did_not_do_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program that frees one block fewer than its recording says."""
+    """The program frees one block less than its recording shows."""
 
     def one_free_less(program: Program) -> Program:
         kept = [number for number, op in enumerate(program.ops) if op[0] == "f"][:1]

@@ -1,11 +1,10 @@
-"""Random programs recorded under one setting, replayed under others, and really run under those.
+"""Random programs recorded under one setting, replayed under others, and run under those.
 
-Rule: what a replay says of another setting or device is what the naive model comes to when the
-program itself runs there: every statistic at its end, and the text of the error that ends it.
-And the replay as recorded, at the addresses that are dictated to it, is the recording.
-The recording is all that the replay has, so a program does only what a recording can tell: requests
-and frees on several streams, uses by other streams, and the calls that `record` marks, of
-empty_cache, set_per_process_memory_fraction and _set_allocator_settings.
+A what-if replay must equal the run of the program by the naive model under the same setting and
+device: every statistic at its end, and the text of the error that ends it.  The replay of the
+recorded settings, at the recorded addresses, must equal the recording.  A program contains only
+what a recording can show: requests and frees on several streams, uses by other streams, and the
+calls that `record` marks, empty_cache, set_per_process_memory_fraction and _set_allocator_settings.
 """
 
 from __future__ import annotations
@@ -53,15 +52,15 @@ _MARKED = {
     "c": "_set_allocator_settings",
 }
 _WHAT_IFS = 10
-"""Of each recording."""
+"""Number of what-if replays for each recording."""
 
 Answer = tuple[str | None, dict[str, int]]
-"""(the error that ended the program, the statistics it left)."""
+"""(error that ended the program, its statistics)."""
 
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """Another setting, device or release; policy: how the driver hands out addresses."""
+    """Another setting, device or release; policy: address policy of the driver."""
 
     release: str
     conf: str
@@ -71,7 +70,7 @@ class WhatIf:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Ops in the form of crosscheck's scripts, and what they are recorded under."""
+    """Ops in the form of the cross-check's scripts, and the settings of their recording."""
 
     ops: tuple[Op, ...]
     release: str
@@ -80,12 +79,12 @@ class Program:
 
     @property
     def is_used_by_others(self) -> bool:
-        """Whether other streams use blocks, and so hold up their frees."""
+        """True if other streams use blocks, and so delay their frees."""
         return any(op[0] == "r" for op in self.ops)
 
 
 def make_program(seed: int, release: Release) -> Program:
-    """The program of `seed`: sizes that crowd at the boundaries of the rules, and repeat."""
+    """Return the program of `seed`: sizes near the boundaries of the rules, with repeats."""
     rng = random.Random(f"what-if {seed} {release.version}")
     conf = RandomSettings(rng, release, has_pools=False).make() if rng.random() < 0.5 else ""
     device_memory = rng.choice(_DEVICES)
@@ -120,10 +119,11 @@ def make_program(seed: int, release: Release) -> Program:
 
 
 def _survived(program: Program) -> Program:
-    """The program up to the request that the device of its recording refuses.
+    """Return the program up to the request that the recorded device refuses.
 
-    Without uses by other streams, the first that it refuses for good: a request that waits for what
-    they still do leaves the recording without a word on when that would have been done by itself.
+    Without uses by other streams, up to the first request refused for good.  A request that waits
+    for other streams does not show in the recording when their frees would have completed without
+    it.
     """
     made = CachingAllocator(program.device_memory, program.conf, program.release)
     live: dict[int, int | None] = {}
@@ -144,8 +144,10 @@ def _size(rng: random.Random, device_memory: int) -> int:
 
 
 def what_ifs(seed: int, release: Release) -> Iterator[WhatIf]:
-    """Some settings of every option that a release has, mostly of `release`, on devices that may be
-    too small."""
+    """Return settings of every option of a release, mostly `release`, on devices of several sizes.
+
+    Some devices are too small.
+    """
     rng = random.Random(f"settings {seed} {release.version}")
     for _ in range(_WHAT_IFS):
         asked = release if rng.random() < 0.7 else rng.choice(list(RELEASES.values()))
@@ -155,7 +157,7 @@ def what_ifs(seed: int, release: Release) -> Iterator[WhatIf]:
 
 
 def recorded(program: Program) -> Recording:
-    """What `record` would have written of it."""
+    """Return the recording that `record` would have written."""
     made = CachingAllocator(
         program.device_memory,
         program.conf,
@@ -203,7 +205,7 @@ def _do(a: Allocator, op: Op, live: dict[int, int | None]) -> None:
 
 
 def run(program: Program, asked: WhatIf) -> Answer:
-    """What the naive model comes to when the program itself runs there."""
+    """Run the program with the naive model and return the answer."""
     model = NaiveAllocator(
         asked.device_memory,
         asked.conf,
@@ -217,7 +219,7 @@ def run(program: Program, asked: WhatIf) -> Answer:
     has_limit = is_other and Setting(asked.conf).fraction(release) is not None
     for op in program.ops:
         if op[0] == "m" and has_limit:
-            continue  # another setting's own limit has the last word
+            continue  # a limit in the other setting wins
         try:
             _do(model, op, live)
         except OutOfMemoryError as found:
@@ -228,7 +230,7 @@ def run(program: Program, asked: WhatIf) -> Answer:
 
 
 def replayed(recording: Recording, asked: WhatIf) -> Answer:
-    """What the replay of its recording says."""
+    """Replay the recording of the program and return the answer."""
     (device,) = replay(
         recording,
         asked.conf,
@@ -241,7 +243,7 @@ def replayed(recording: Recording, asked: WhatIf) -> Answer:
 
 
 def differences(seed: int, release: Release) -> Iterator[tuple[Program, WhatIf, str | None]]:
-    """Each what-if of a program, and what differs, in a sentence; None if nothing does."""
+    """Return each what-if of a program with its difference as a sentence, or None."""
     program = make_program(seed, release)
     if not any(op[0] == "a" for op in program.ops):
         return
@@ -255,7 +257,7 @@ def differences(seed: int, release: Release) -> Iterator[tuple[Program, WhatIf, 
         except RecordingError:
             if asked.release == program.release:
                 raise
-            continue  # the recorded settings are none of that release
+            continue  # that release refuses the recorded settings
         except AllocsimError as error:
             said = _raised(error), {}
         is_order_open = program.is_used_by_others and said[1].get("num_alloc_retries", 0) > 0
@@ -267,7 +269,7 @@ def _as_recorded(program: Program) -> WhatIf:
 
 
 def _unlike_recorded(recording: Recording) -> str | None:
-    """What of the replay as recorded is not the recording, every invariant walked on the way."""
+    """Return how the replay as recorded differs from the recording; checks every invariant."""
     (device,) = replay(recording, check_every=32).devices
     assert device.fidelity is not None
     if device.fidelity.is_exact:
@@ -281,10 +283,10 @@ def _raised(error: AllocsimError) -> str:
 
 
 def _first(said: Answer, true: Answer, *, is_order_open: bool) -> str | None:
-    """is_order_open: frees that other streams held up were waited for together.
+    """Return the first difference between replay and program, or None.
 
-    Which stream held up which, and so the order in which they then came free, is in no recording;
-    it shows in what lay idle between one and the next.
+    is_order_open: frees that other streams delayed were completed by one wait.  A recording does
+    not show the order of such frees, which affects inactive_split between two of them.
     """
     if said[0] != true[0]:
         return f"the replay ends with {said[0]!r}, the program with {true[0]!r}"

@@ -1,1 +1,1 @@
-"""Whose memory it is, beside what programs counted themselves."""
+"""Owners of memory, compared with counts by the programs themselves."""

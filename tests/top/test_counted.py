@@ -1,8 +1,7 @@
-"""Categories beside what programs counted of themselves (traces/counted/programs.py).
+"""Compare categories with counts by the programs themselves (traces/counted/programs.py).
 
-Each program looked its parameters, buffers, gradients, optimizer state and caches up where PyTorch
-keeps them, a block for each storage, while real PyTorch ran it.  They are told here from nothing
-but the recording.
+Each program looked up its parameters, buffers, gradients, optimizer state and caches in PyTorch,
+one block per storage, while real PyTorch ran it.  Here they are inferred from the recording alone.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ FOLDER = Path(__file__).parents[2] / "traces" / "counted"
 COUNTED: dict[str, list[dict[str, Any]]] = json.loads((FOLDER / "counted.json").read_text())
 NAMES = ("parameters", "buffers", "gradients", "optimizer state", "caches")
 MOST = 3
-"""Moments of a program that are asked for one by one."""
+"""Number of moments of each program that are checked."""
 
 
 @lru_cache(maxsize=1)
@@ -31,7 +30,7 @@ def recording(name: str) -> Recording:
 
 
 def moments(name: str) -> list[dict[str, Any]]:
-    """Some of the moments at which a program counted, spread over the run, the last among them."""
+    """Return some of the moments at which a program counted, including the last."""
     every = COUNTED[name]
     return every[:: -(-len(every) // MOST)] + every[-1:]
 
@@ -52,7 +51,7 @@ def test_categories_are_what_the_program_counted(name: str) -> None:
         categories = {each: told.categories.get(each, 0) for each in NAMES}
         counted = {each: moment[each] for each in NAMES}
         if moment["what"] == "within backward":
-            # What is made and not yet handed over to its parameter is one all the same.
+            # A block that is not yet assigned to its parameter counts as well.
             assert categories.pop("gradients") >= counted.pop("gradients")
         assert categories == counted, moment
 

@@ -1,4 +1,4 @@
-"""The course of a run says of every entry what a moment at that entry says."""
+"""The course of a run agrees with the moment at every entry."""
 
 from __future__ import annotations
 

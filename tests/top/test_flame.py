@@ -1,4 +1,4 @@
-"""The flame graph of a moment: every byte below the stack that asked for it, nothing twice."""
+"""Flame graph of a moment: every byte is in the boxes of its stack, exactly once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TRACES = Path(__file__).parents[2] / "traces"
 
 
 def answer(*holdings: Holding) -> Top:
-    """An answer of these holdings."""
+    """Return an answer with these holdings."""
     categories: dict[str, int] = {}
     for holding in holdings:
         categories[holding.category] = categories.get(holding.category, 0) + holding.bytes
@@ -35,18 +35,18 @@ def answer(*holdings: Holding) -> Top:
 
 
 def held(size: int, *names: str, category: str = "parameters", silent: str = "") -> Holding:
-    """A block of `size` bytes; names: its functions, the outermost first."""
+    """Return a block of `size` bytes; `names` are its functions, outermost first."""
     frames = tuple(Frame("/home/me/net.py", name, 1) for name in reversed(names))
     return Holding(frames, silent, category, size, 1)
 
 
 def told(flame: FlameGraph) -> list[tuple[int, int, int, str]]:
-    """Depth, start, bytes and function of each box."""
+    """Return depth, start, bytes and function of each box."""
     return [(b.depth, b.start, b.bytes, b.name.rpartition(" ")[2]) for b in flame.boxes]
 
 
 def children(flame: FlameGraph, box: FlameBox) -> list[FlameBox]:
-    """The boxes right below a box."""
+    """Return the boxes of a box's callees."""
     end = box.start + box.bytes
     return [b for b in flame.boxes if b.depth == box.depth + 1 and box.start <= b.start < end]
 

@@ -1,4 +1,4 @@
-"""Names of owners: parts of the model, lines, and the code that a backward belongs to."""
+"""Names of owners: parts of the model, lines, and the forward code of a backward."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LLAMA = TRACES / "recordings" / "llama_checkpointing-default-torch2.15.npz.gz"
 
 
 def called(*frames: tuple[str, int, str]) -> list[Frame]:
-    """A stack in which PyTorch calls each module, the program's line last."""
+    """Return a stack of module calls, with the program's line last."""
     stack = []
     for filename, line, name in frames:
         stack.append(Frame(filename, name, line))
@@ -40,7 +40,7 @@ def test_a_part_of_the_model_is_the_row_of_its_modules() -> None:
     "name", ["wrapped_func", "deprecate_kwarg.<locals>.wrapper.<locals>.wrapped_func"]
 )
 def test_what_decorates_a_forward_is_no_part_of_the_model(name: str) -> None:
-    """transformers 5.24 wraps the forward of models, layers and attention once more."""
+    """Transformers 5.24 wraps the forward of models, layers and attention."""
     modeling = "/env/site-packages/transformers/models/llama/modeling_llama.py"
     renamed = Frame("/env/site-packages/transformers/utils/deprecation.py", name, 173)
     call = Frame("torch/nn/modules/module.py", "_call_impl", 1798)

@@ -1,4 +1,4 @@
-"""Rows that add up: at every entry of a recording, by whatever they are."""
+"""Rows add up at every entry of a recording, for every kind of owner."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ QUICK = [
 
 
 def held_after_every_entry(recording: Recording) -> list[int]:
-    """Bytes of the blocks in use after each entry, which are what the replay has allocated."""
+    """Return the bytes in use after each entry, which must equal the replay's allocated bytes."""
     (prepared,) = prepare(recording)
     timeline = replay(recording).devices[0].timeline
     blocks = blocks_of(prepared.trace, prepared.start, timeline)
@@ -32,7 +32,7 @@ def held_after_every_entry(recording: Recording) -> list[int]:
     np.add.at(moved, blocks.born + 1, blocks.size)
     np.add.at(moved, blocks.freed + 1, -blocks.size)
     held = np.cumsum(moved)[1:]
-    # An entry can take several steps, and a request that waits is answered before its frees.
+    # An entry may have several steps, and a request that waits is served before its frees.
     last = np.append(np.diff(timeline.entry) > 0, True)
     last &= timeline.entry >= np.maximum.accumulate(timeline.entry)
     assert (held[timeline.entry[last]] == timeline.allocated[last]).all()

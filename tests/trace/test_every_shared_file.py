@@ -20,7 +20,7 @@ FILES = [
 LAYOUTS = {".pickle": ("snapshot", "snapshot 2.0"), ".gz": ("profiler trace", "memory timeline")}
 SENTENCES = {
     "README.md": "is text that begins with '# Recordings",
-    "oom_messages.jsonl": "is text with an out-of-memory error, of which allocsim explain tells",
+    "oom_messages.jsonl": "is text with an out-of-memory error, expected a PyTorch snapshot; run",
     "truth.jsonl": "is text that begins with",
     "measured.csv": "is text that begins with",
 }

@@ -1,4 +1,4 @@
-"""Programs whose recordings are small enough to replay a hundred times."""
+"""Programs with recordings small enough for a hundred replays."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Program = Callable[[CachingAllocator], object]
 
 
 def ragged(seed: int, steps: int = 12) -> Program:
-    """A program of training steps of ragged lengths: no step asks for what another does."""
+    """Record training steps of different lengths, so that no two steps request the same."""
 
     def program(gpu: CachingAllocator) -> None:
         rng = random.Random(seed)

@@ -1,4 +1,4 @@
-"""The baseline of a search is the run that `replay` shows: its device, its peaks, its retries."""
+"""The baseline of a search equals `replay` in device, peaks and retries."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def figures(run: DeviceRun) -> dict[str, int | None]:
 
 
 def assert_same(path: Path) -> Tuning:
-    """`tune` without anything to try, beside `replay`."""
+    """Compare `tune` without further settings with `replay`."""
     tuning, run = tune(path, confs=[]), replay(load(path))
     assert tuning.baseline.is_as_recorded
     assert tuning.warnings == run.warnings
@@ -63,13 +63,13 @@ def test_of_every_recording_in_the_tree(name: str) -> None:
 
 
 def full(gpu: CachingAllocator) -> None:
-    """A device that is full, so that each request of another size empties the cache first."""
+    """Record a full device, where each request of a new size empties the cache first."""
     for step in range(6):
         gpu.free(gpu.malloc((150 + step) * MIB))
 
 
 def test_of_a_device_that_only_its_retries_tell(write: Write) -> None:
-    """Without a limit it would be another run: more reserved, and no retries."""
+    """Without a limit the run would differ: more reserved memory and no retries."""
     path = write(full, memory="256MiB")
     tuning = assert_same(path)
     assert tuning.baseline.num_alloc_retries == 3
@@ -98,7 +98,7 @@ def test_another_device_is_not_called_as_recorded(write: Write) -> None:
 
 
 def test_each_recording_keeps_its_own_device(write: Write) -> None:
-    """One that nothing tells takes the others' where it would have fitted, as its replay does."""
+    """A recording without known device uses the others' if its run fits there."""
 
     def large(gpu: CachingAllocator) -> None:
         gpu.malloc(700 * MIB)
@@ -122,7 +122,7 @@ def test_each_recording_keeps_its_own_device(write: Write) -> None:
 def test_on_another_device_it_is_said_as_well_where_the_replay_parts(
     write: Write, jobs: int
 ) -> None:
-    """The settings it was made under are lost, so that the default ones do not lead to it."""
+    """Its settings are not recorded, and the defaults do not reproduce it."""
     whole = load(write(ragged(0), conf="large_segment_size_mb:64"))
     parted = replace(whole, settings=None, provenance=None)
     tuning = tune(parted, "1700MiB", confs=[], jobs=jobs)

@@ -1,4 +1,4 @@
-"""What no allocator could do with less than, under every rounding."""
+"""Lower bounds for every allocator, under every rounding."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from allocsim.questions.tune.floor import LivePeak, _once
 from allocsim.units import KIB, MIB
 from tests.measures.test_best_fit import Loop, loops
 
-# In use at once: 1.25 MiB and the 3 MiB that were there before; then that and 1,536 bytes.
+# Live: 1.25 MiB and 3 MiB from before the recording; later 1,536 bytes more.
 BLOCKS = [(0, 4, 1280 * KIB), (-1, 9, 3 * MIB), (4, 6, 1536)]
 NO_ROUNDS = np.zeros(0, dtype=np.int64)
 
@@ -33,7 +33,7 @@ def lifetimes(*rows: tuple[int, int, int]) -> Lifetimes:
     ],
 )
 def test_requests_count_as_they_are_rounded(conf: str, expected: int) -> None:
-    """What was there before the recording keeps its size: 3 MiB, which 2 divisions leave too."""
+    """The block from before the recording keeps its 3 MiB, also under 2 divisions."""
     peak = LivePeak(lifetimes(*BLOCKS), NO_ROUNDS)
     assert peak.under(parse_conf(conf, RELEASES["2.15"])) == expected
 
@@ -50,7 +50,7 @@ def test_at_one_moment_what_ends_goes_first() -> None:
     assert peak.under(parse_conf("roundup_power2_divisions:4", RELEASES["2.15"])) == 2 * MIB
 
 
-# -- rounds that ask the same ------------------------------------------------------------
+# -- equal rounds ------------------------------------------------------------------------
 
 ROUNDINGS = ["", "roundup_power2_divisions:2", "roundup_power2_divisions:[1:8,>:4]"]
 
@@ -63,7 +63,7 @@ def test_rounds_change_no_peak(loop: Loop, conf: str) -> None:
 
 
 def moves_left(*rows: tuple[int, int, int], length: int) -> int:
-    """How many moves are gone through for each setting; each row is a block of one round."""
+    """Return the number of moves kept for each setting; each row is a block of one round."""
     blocks = lifetimes(
         *((at + k * length, end + k * length, n) for k in range(9) for at, end, n in rows)
     )
@@ -73,7 +73,7 @@ def moves_left(*rows: tuple[int, int, int], length: int) -> int:
 
 
 def test_of_equal_rounds_one_is_left() -> None:
-    """The first round frees nothing of one before it; the last is not known to end as they do."""
+    """The first round frees no earlier block, and the end of the last is unknown."""
     assert moves_left((0, 3, MIB), (1, 12, KIB), length=10) == 3 + 4 + (4 + 1)
 
 

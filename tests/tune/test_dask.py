@@ -1,4 +1,4 @@
-"""The sweep on a real Dask cluster of processes, one of which is killed on the way."""
+"""Sweep on a real Dask cluster of processes with one killed worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is sure of a peak before the replay is over: never too much, and enough to be of use."""
+"""Lower bound of a peak during the replay: never too high, and high enough to be useful."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TRACES = Path(__file__).parents[2] / "traces"
 
 
 class BoundWatch(Observer):
-    """The bound at the beginning and after each growth, beside what was reserved then."""
+    """Observer of the bound and the reserved bytes at the beginning and after each growth."""
 
     def __init__(self, prepared: Prepared, conf: str) -> None:
         self.floor = Demand(prepared).floor(parse_conf(conf, prepared.release))
@@ -56,7 +56,7 @@ def watched(path: Path, conf: str = "", memory: int | None = None) -> BoundWatch
     return observer
 
 
-# -- stories -----------------------------------------------------------------------------
+# -- programs ----------------------------------------------------------------------------
 
 
 def one_stream_after_the_other(gpu: CachingAllocator) -> None:
@@ -91,7 +91,7 @@ def a_short_one_then_a_long_one(gpu: CachingAllocator) -> None:
 
 
 def test_a_segment_serves_nothing_longer(write: Write) -> None:
-    """Once 50 MiB are there, 80 will come beside them; expandable segments grow."""
+    """80 MiB will be reserved beside the 50 MiB, unless an expandable segment grows."""
     path = write(a_short_one_then_a_long_one)
     assert watched(path).bounds == [80 * MIB, 130 * MIB, 130 * MIB]
     assert watched(path, "expandable_segments:True").bounds == [80 * MIB] * 3
@@ -112,7 +112,7 @@ def test_above_a_split_limit_memory_is_kept_for_its_like(write: Write) -> None:
 
 
 def test_no_more_is_told_than_a_refusal_would_leave(write: Write) -> None:
-    """On 150 MiB the third stream's request has the first one's memory released."""
+    """On 150 MiB the request of the third stream releases the memory of the first."""
 
     def program(gpu: CachingAllocator) -> None:
         for stream in range(3):
@@ -153,7 +153,7 @@ def test_where_memory_may_go_back_nothing_is_told(
     assert Demand(prepared).floor(config) is None
 
 
-# -- never too much ----------------------------------------------------------------------
+# -- upper limit ------------------------------------------------------------------------
 
 CONFS = (
     "",
@@ -168,7 +168,7 @@ CONFS = (
 
 
 def anything(seed: int) -> Program:
-    """Streams, pools, frees that wait; sizes of every class."""
+    """Generate streams, pools and waiting frees with sizes of every class."""
 
     def program(gpu: CachingAllocator) -> None:
         rng = random.Random(seed)

@@ -1,4 +1,4 @@
-"""A recording of many devices is read and looked through once, not once for each of them."""
+"""A recording of many devices is read and checked once, not once per device."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ N_DEVICES = 40
 
 
 def many_devices() -> dict[str, Any]:
-    """A segment and a block on each device."""
+    """Record a segment and a block on each device."""
     segments, traces = [], []
     for device in range(N_DEVICES):
         at = {"addr": (device + 1) << 36, "stream": 0, "frames": []}
@@ -65,5 +65,5 @@ def test_the_work_grows_with_the_devices_and_not_with_their_square(
 
 
 def lint_internals() -> Any:
-    """The module, which the package's function of its name hides."""
+    """Return the module `lint`, which the function of the same name hides in the package."""
     return sys.modules[lint_module.__module__]

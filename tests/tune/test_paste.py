@@ -1,4 +1,4 @@
-"""What to paste works in every release that a layout allows, or says which it needs."""
+"""A recommended setting works in every release of a layout, or names those it needs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from allocsim.units import MIB
 
 
 def stranding(gpu: CachingAllocator) -> None:
-    """530 MiB cached under 270 in use strand 260 MiB a time, until nothing is left."""
+    """Cache 530 MiB with 270 in use repeatedly; each time 260 MiB become unusable."""
     for _ in range(3):
         gpu.free(gpu.malloc(530 * MIB))
         gpu.malloc(270 * MIB)
@@ -28,7 +28,7 @@ def stranding(gpu: CachingAllocator) -> None:
 
 
 def in_small_pieces(gpu: CachingAllocator) -> None:
-    """Blocks of 9 MiB, two to a segment of 20; 56 to one of 512 waste less."""
+    """Record blocks of 9 MiB; two fit a segment of 20, and 56 fit one of 512 with less waste."""
     for _ in range(112):
         gpu.malloc(9 * MIB)
 
@@ -38,7 +38,7 @@ Program = Callable[[CachingAllocator], None]
 
 @pytest.fixture
 def layout(tmp_path: Path) -> Callable[[str, Program], Path]:
-    """A program recorded by the release of a version; the path."""
+    """Record a program in the layout of a release, and return the path."""
 
     def write(version: str, program: Program) -> Path:
         gpu = CachingAllocator("2GiB", "", version, record_history=True)
@@ -59,7 +59,7 @@ def takes(conf: str, version: str) -> bool:
 
 
 def refused_by(conf: str, needs: str | None, possible: tuple[str, ...]) -> list[str]:
-    """The releases of a layout that refuse a setting, although nothing said that they would."""
+    """Return the releases of a layout that refuse a setting without being excluded by its note."""
     versions = list(RELEASES)
     since = versions[0] if needs is None else needs.removeprefix("PyTorch ").split()[0]
     told = versions[versions.index(since) :]

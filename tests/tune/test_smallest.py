@@ -1,4 +1,4 @@
-"""The smallest device of a setting: proved from both sides, from the peak where that is a proof."""
+"""Smallest device of a setting, proved from both sides, or by the peak where that suffices."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def outcome(path: Path, conf: str = "", memory: int | None = None, **asked: obje
 
 
 def two_loads(gpu: CachingAllocator) -> None:
-    """270 MiB land in a cached block of 530, so the next 530 need a segment of their own."""
+    """Place 270 MiB in a cached block of 530, so that the next 530 need another segment."""
     gpu.free(gpu.malloc(530 * MIB))
     gpu.malloc(270 * MIB)
     gpu.malloc(530 * MIB)
 
 
 def load_twice(gpu: CachingAllocator) -> None:
-    """A cached 530 MiB is too small for 540: on a tight device it has to go first."""
+    """Request 540 MiB after 530 are cached, which a tight device must release first."""
     gpu.free(gpu.malloc(530 * MIB))
     gpu.malloc(540 * MIB)
 

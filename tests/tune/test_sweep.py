@@ -1,4 +1,4 @@
-"""Every job ends in one outcome, whatever becomes of its worker; no outcome is found twice."""
+"""Every job gives one trial, even if its worker dies, and no trial is computed twice."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def outcomes_of(jobs: list[Job], crew: Crew) -> dict[str, Trial]:
 
 
 def deadly(job: Job) -> Trial:
-    """`run_job`, but one setting kills the process that tries it."""
+    """Run a job, but kill the process for one setting."""
     if job.setting.conf == POISON:
         os.kill(os.getpid(), signal.SIGKILL)
     return run_job(job)
@@ -80,18 +80,18 @@ def test_a_job_that_cannot_be_done_is_an_outcome_with_its_error() -> None:
 
 
 def test_a_deadly_job_takes_no_other_with_it(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The pool breaks with every job in it; all but the deadly one have their outcome."""
+    """The pool breaks with all its jobs; all but the deadly one still give a trial."""
     monkeypatch.setattr(sweep_module, "run_job", deadly)
     jobs = jobs_on(write(ragged(0)), *CONFS[:2], POISON, *CONFS[2:])
     found = outcomes_of(jobs, Crew(2))
     assert len(found) == len(jobs)
-    assert found[f"0|0|{POISON}"].error == "the worker died with it, twice"
+    assert found[f"0|0|{POISON}"].error == "its worker process died twice"
     others = [job for job in jobs if job.setting.conf != POISON]
     assert {job.key: found[job.key] for job in others} == outcomes_of(others, Crew())
 
 
 class Refusing(Executor):
-    """An executor that has broken."""
+    """Broken executor."""
 
     def submit(self, *_: Any, **__: Any) -> Future[Any]:
         raise BrokenExecutor("all workers are gone")
@@ -112,12 +112,12 @@ def test_an_unforeseen_error_is_an_outcome_too(monkeypatch: pytest.MonkeyPatch) 
 
 
 def where(_: Job) -> int:
-    """The process that carries it out."""
+    """Return the number of the process that runs the job."""
     return os.getpid()
 
 
 def only_here(job: Job, here: int = os.getpid()) -> int:
-    """`where`, but another process dies of it, one from before as well as one forked from this."""
+    """Like `where`, but kill any process other than this one."""
     if os.getpid() != here:
         os.kill(os.getpid(), signal.SIGKILL)
     return where(job)
@@ -133,7 +133,7 @@ def test_what_runs_beside_the_jobs_runs_elsewhere_if_it_can() -> None:
 
 
 class AtOnce(Executor):
-    """Does what it is handed before anything else; `acts`: what that was."""
+    """Executor that runs each submitted function at once; `acts` lists them."""
 
     def __init__(self) -> None:
         self.acts: list[str] = []
@@ -146,7 +146,7 @@ class AtOnce(Executor):
 
 
 def test_what_runs_beside_a_sweep_is_handed_over_behind_its_jobs(write: Write) -> None:
-    """Somebody waits for those; and one a sweep, so that the next finds room, too."""
+    """Users wait for a sweep's jobs; one background job per sweep leaves room for the next."""
     executor = AtOnce()
     crew = Crew(executor=executor)
     first, second = jobs_on(write(ragged(0)), *CONFS[:2])
@@ -164,11 +164,11 @@ def test_what_dies_elsewhere_is_found_here(write: Write) -> None:
     with Crew(2) as crew:
         found = crew.beside(only_here, jobs[0])
         assert found() == os.getpid()
-        # The pool broke; the search goes on with a new one.
+        # The pool broke, and the search continues with a new one.
         assert crew.beside(where, jobs[0])() != os.getpid()
 
 
-# -- what jobs read -----------------------------------------------------------------------
+# -- input of jobs ------------------------------------------------------------------------
 
 
 def columns_written(monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -186,7 +186,7 @@ def columns_written(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_columns_are_written_for_processes_that_begin_with_nothing(
     method: str, write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A forked process has what this one has read; others read it anew, quickly."""
+    """A forked process inherits the recordings; other processes read columns, which is fast."""
     context = multiprocessing.get_context(method)
     monkeypatch.setattr(sweep_module, "get_context", lambda: context)
     recording = load(write(ragged(0)))
@@ -248,16 +248,16 @@ def test_what_was_given_up_then_is_run_if_nothing_gives_it_up_now(
 def test_results_of_another_question_are_refused(write: Write, tmp_path: Path) -> None:
     results = tmp_path / "results.jsonl"
     tune(write(ragged(1)), "2GiB", results=results, confs=[])
-    with pytest.raises(ConfigError, match="results of another device_memory"):
+    with pytest.raises(ConfigError, match="results for device_memory"):
         tune(write(ragged(1)), "3GiB", results=results, confs=[])
-    with pytest.raises(ConfigError, match="results of another recordings"):
+    with pytest.raises(ConfigError, match="results for recordings"):
         tune(write(ragged(2), name="other.pickle"), "2GiB", results=results, confs=[])
 
 
 def test_a_file_of_something_else_is_left_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "thesis.txt"
     path.write_text("years of work\nwithout a last newline")
-    with pytest.raises(ConfigError, match="is no file of results"):
+    with pytest.raises(ConfigError, match="is not a results file"):
         Results(path, {})
     assert path.read_text() == "years of work\nwithout a last newline"
 
@@ -269,5 +269,5 @@ def test_a_line_that_is_no_outcome_is_named(tmp_path: Path) -> None:
     with Results(path, {}) as results:
         assert results.known == {"a": Trial(conf="a", peak_reserved_bytes=5, at_min=(1, 2, 3))}
     path.write_text(path.read_text() + '{"key": "b", "peak": 1}\n')
-    with pytest.raises(ConfigError, match="line 3 is no outcome"):
+    with pytest.raises(ConfigError, match="line 3 is not a trial"):
         Results(path, {})

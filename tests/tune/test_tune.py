@@ -1,4 +1,4 @@
-"""The search as a whole: what wins, what several recordings share, and that no trick shows."""
+"""Whole searches: best settings, several recordings, and shortcuts that do not change rows."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ RECORDINGS = [
     for path in phantom_recordings()
     if path.stat().st_size < 10_000_000 and not path.name.startswith("qwen2")
 ]
-"""All but the six of a quarter of a million entries each, of a search without tricks an hour."""
+"""Recordings except the six largest, for which a search without shortcuts takes an hour."""
 
 
 def stranding(gpu: CachingAllocator) -> None:
-    """Weights of 530 and 270 MiB in turn; each 270 lands in a cached 530 and strands the rest."""
+    """Record weights of 530 and 270 MiB in turn; each 270 makes a rest of 530 unusable."""
     for _ in range(3):
         gpu.free(gpu.malloc(530 * MIB))
         gpu.malloc(270 * MIB)
@@ -37,13 +37,13 @@ def stranding(gpu: CachingAllocator) -> None:
 
 
 def plain(gpu: CachingAllocator) -> None:
-    """Blocks that all live to the end: nothing is cached, nothing can be saved."""
+    """Record blocks that all live to the end, so that nothing is cached or can be saved."""
     for _ in range(20):
         gpu.malloc(64 * MIB)
 
 
 def thrifty(tuning: Tuning) -> tuple[object, ...]:
-    """What a search answers."""
+    """Return the result of a search."""
     best = tuning.best
     return (
         None if best is None else (best.setting, best.parts[0].peak_reserved_bytes, best.point),
@@ -83,7 +83,7 @@ def test_what_fails_on_another_device_and_survives_is_said_to_help(write: Write)
     tuning = tune(write(stranding), "1400MiB")
     assert tuning.baseline.num_ooms == 1
     assert tuning.best is not None
-    assert tuning.reason.startswith("under the recorded settings the run does not go through")
+    assert tuning.reason.startswith("under the recorded settings the run fails")
 
 
 def test_expandable_segments_can_be_left_out(write: Write) -> None:
@@ -93,7 +93,7 @@ def test_expandable_segments_can_be_left_out(write: Write) -> None:
 
 
 def test_a_search_tries_only_what_the_build_of_the_program_reads(write: Write) -> None:
-    """XPU's has no max_split_size_mb: tried, it would tell nothing of an XPU."""
+    """XPU's build has no max_split_size_mb, so trying it would be meaningless."""
     recording = load(write(stranding))
     frames = FrameTable((Frame("", "c10::xpu::XPUCachingAllocator::malloc(unsigned long)", 0),))
     traces = [replace(trace, frame_table=frames) for trace in recording.devices]
@@ -123,7 +123,7 @@ def test_settings_asked_for_are_replayed_to_their_end_duplicates_marked(write: W
 
 def test_a_setting_that_saves_by_thrashing_is_marked_and_never_the_best(write: Write) -> None:
     def sawing(gpu: CachingAllocator) -> None:
-        """Every size by itself, over and over: a tight limit throws each away for the next."""
+        """Request every size alone, repeatedly; a tight limit releases each for the next."""
         for _ in range(20):
             for size in (100, 200, 300, 400):
                 gpu.free(gpu.malloc(size * MIB))
@@ -198,12 +198,12 @@ def test_the_smallest_device_decides_if_asked_to(write: Write) -> None:
     assert tuning.baseline.min_device_memory_bytes <= tuning.baseline.peak_reserved_bytes
 
 
-# -- tricks ------------------------------------------------------------------------------
+# -- shortcuts ---------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def exhaustive() -> dict[int, Tuning]:
-    """Searches without a trick, by seed: each takes seconds, and is compared with several."""
+    """Return searches without shortcuts by seed; each takes seconds and is used several times."""
     return {}
 
 
@@ -215,8 +215,10 @@ EACH = [
     Tricks(),
 ]
 ALWAYS_SPARE = {1, 2, 4}
-"""Those that leave less to replay of any recording: the sizes may leave nothing to recognise, and
-the rows are only quicker."""
+"""Indices of the shortcuts that save replayed entries for every recording.
+
+`equivalent` may find nothing to skip, and `fast_path` only replays faster.
+"""
 
 
 @pytest.mark.parametrize("trick", EACH, ids=["equivalent", "drop", "from_peak", "fast_path", "all"])
@@ -233,7 +235,7 @@ def test_no_trick_changes_a_result(
 
 
 def compare(quick: Tuning, slow: Tuning) -> None:
-    """Equal answers; every row that was replayed to its end equal; every other truly beaten."""
+    """Check that answers and whole rows are equal, and that every other row is really beaten."""
     assert thrifty(quick) == thrifty(slow)
     rows = {row.setting: row for row in slow.rows}
     assert all(row.is_whole for row in slow.rows)
@@ -269,7 +271,7 @@ def test_on_every_recording_the_results_are_those_of_an_exhaustive_search(path: 
     compare(quick, slow)
 
 
-# -- what is refused ---------------------------------------------------------------------
+# -- errors ------------------------------------------------------------------------------
 
 
 def test_what_cannot_be_asked_is_said_in_a_sentence(write: Write) -> None:

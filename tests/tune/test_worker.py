@@ -1,4 +1,4 @@
-"""What one job of a sweep says of one recording: from its own entries, and of no other file."""
+"""Trial of one job of a sweep, which depends only on its own recording."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Program = Callable[[CachingAllocator], None]
 
 
 def waiting(gpu: CachingAllocator) -> None:
-    """100 MiB wait for another stream while the next 100 are in use."""
+    """Record 100 MiB that wait for another stream while the next 100 are in use."""
     first = gpu.malloc(100 * MIB)
     gpu.record_stream(first or 0, 1)
     gpu.free(first)
@@ -30,8 +30,7 @@ def waiting(gpu: CachingAllocator) -> None:
 
 
 def test_what_waits_for_a_stream_can_be_waited_for(write: Write) -> None:
-    """On 102 MiB the second request empties the cache first, which waits; 100 MiB would not even
-    hold what is in use then."""
+    """On 102 MiB the second request waits and empties the cache; 100 MiB are too few."""
     path = write(waiting)
     (row,) = (row for row in tune(path, find_device=True).rows if row.is_baseline)
     assert row.min_device_memory_bytes == 102 * MIB
@@ -57,7 +56,7 @@ def test_a_file_that_was_written_anew_is_read_anew(write: Write) -> None:
 
 
 def repeating(gpu: CachingAllocator) -> None:
-    """Steps that are all alike, and then a request that nothing can answer."""
+    """Record equal steps, followed by a request that always fails."""
     for _ in range(400):
         blocks = [gpu.malloc(size * MIB) for size in (3, 40, 60)]
         for block in blocks:
@@ -76,7 +75,7 @@ def test_entries_that_were_passed_over_were_not_replayed(write: Write) -> None:
 
 
 def test_what_cannot_fit_is_not_begun_once_another_went_through(write: Write) -> None:
-    """33 MiB at once are 48 as two divisions round them; alone it is replayed until it fails."""
+    """Two divisions round 33 MiB to 48; the setting alone is replayed until it fails."""
 
     def program(gpu: CachingAllocator) -> None:
         gpu.free(gpu.malloc(20 * MIB))

@@ -1,4 +1,4 @@
-"""Recordings as they arrive: each read once, when it is whole, and what is no recording named."""
+"""Arriving recordings: each is read once when complete, and invalid files are reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The synthetic recordings: each shows what it promises, and replays to the last entry."""
+"""Synthetic recordings show the behaviour that they are named after, and replay exactly."""
 
 from __future__ import annotations
 

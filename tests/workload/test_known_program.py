@@ -1,4 +1,4 @@
-"""A program known row by row: what is passed over is what would have come out."""
+"""Programs with known rows: copied results equal played ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CONFS = ["", "expandable_segments:True", "max_split_size_mb:21", "garbage_collec
 
 
 class Writer:
-    """Writes a program down, a row at a time."""
+    """Builder of a program, row by row."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[int, int, int, int]] = []
@@ -41,8 +41,11 @@ class Writer:
 def that_serves(
     seed: int, *, tokens: int = 24, cache: int = 3 * MIB, grows: int = 2 * KIB
 ) -> KnownProgram:
-    """Layers keep a cache that grows with each token, in the large pool as long as it is so large;
-    what a token passes on to the next changes places with what it got."""
+    """Return a program whose layers keep a cache that grows with each token.
+
+    The cache is in the large pool while it is large enough.  The blocks that a token passes to the
+    next one alternate between two addresses.
+    """
     random = Random(seed)
     writer = Writer()
     weights = [writer.ask(random.randrange(1, 5) * 700 * KIB) for _ in range(4)]
@@ -55,7 +58,7 @@ def that_serves(
         writer.stretches.append(len(writer.rows))
         for layer, old in enumerate(caches):
             held = [writer.ask(size) for size in scratch[: 2 + layer]]
-            held.append(writer.ask(4 * KIB + token))  # grows, below what is rounded
+            held.append(writer.ask(4 * KIB + token))  # grows by less than the rounding
             caches[layer] = writer.ask(cache + grows * (token + 1))
             writer.free(old)
             for number in orders[layer]:
@@ -110,7 +113,7 @@ def same(one: object, other: object, name: str = "") -> None:
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("cache", [3 * MIB, 900 * KIB])
 def test_what_is_passed_over_is_as_played(seed: int, conf: str, cache: int) -> None:
-    """The cache of the second grows out of the small pool on its way."""
+    """The cache of the second program outgrows the small pool during the run."""
     program = that_serves(seed, cache=cache)
     _, recording, run = played(program, conf)
     _, whole, run_of_whole = played(replace(program, stretches=()), conf)

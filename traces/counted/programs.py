@@ -2,9 +2,9 @@
 
     allocsim record --device-memory 24GiB -o gpt2.pickle -- python traces/counted/programs.py gpt2
 
-Rule: what is counted is looked up where PyTorch keeps it, a block for each storage, at moments
-between two entries of the history; the last line printed has all of it as JSON.  Nothing here
-knows how `allocsim top` tells categories apart.
+Rule: counts come from PyTorch's own objects, one block per storage, at moments between two entries
+of the history.  The last line of output has all counts as JSON.  The code is independent of the
+categories of `allocsim top`.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from torch import nn
 
 
 class Count:
-    """Notes what is held at moments of a program.
+    """Counter of the memory held at moments of a program.
 
-    caches: tensors that a server keeps, asked for at each moment.
+    caches: function that returns the tensors a server keeps.
     """
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> None:
         self.model = model
-        # FSDP puts gathered copies in their place while they are in use.
+        # FSDP replaces parameters by gathered copies while they are in use.
         self.parameters = list(model.parameters())
         self.optimizer = optimizer
         self.caches: Callable[[], Iterable[torch.Tensor]] = tuple
         self.moments: list[dict[str, Any]] = []
 
     def note(self, what: str) -> None:
-        """Count now.  entry: how many entries the history has so far."""
+        """Count now; entry: number of entries in the history so far."""
         snapshot = torch.cuda.memory._snapshot()
         sizes = {
             block["address"]: block["size"]
@@ -43,15 +43,15 @@ class Count:
             for block in segment["blocks"]
             if block["state"] == "active_allocated"
         }
-        told: dict[str, Any] = {"what": what, "entry": len(snapshot["device_traces"][0])}
+        counts: dict[str, Any] = {"what": what, "entry": len(snapshot["device_traces"][0])}
         for name, tensors in self._held().items():
             places = {storage_of(tensor) for tensor in tensors if tensor.is_cuda}
-            told[name] = sum(sizes[place] for place in places)
-        told["allocated"] = torch.cuda.memory_stats()["allocated_bytes.all.current"]
-        self.moments.append(told)
+            counts[name] = sum(sizes[place] for place in places)
+        counts["allocated"] = torch.cuda.memory_stats()["allocated_bytes.all.current"]
+        self.moments.append(counts)
 
     def on_gradients(self, every: int) -> None:
-        """Count in the midst of each backward pass too, when every n-th gradient is there."""
+        """Also count during each backward pass, after every n-th gradient."""
         for index, weight in enumerate(self.parameters):
             if index % every == 0 and weight.requires_grad:
                 weight.register_post_accumulate_grad_hook(lambda _: self.note("within backward"))
@@ -70,7 +70,7 @@ class Count:
 
 
 def storage_of(tensor: torch.Tensor) -> int:
-    """Where the memory of a tensor begins; of a sharded one that of this rank's shard."""
+    """Return the address of a tensor's storage; for a sharded one, that of this rank's shard."""
     local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     return local.untyped_storage().data_ptr()
 
@@ -81,7 +81,7 @@ def train(
     loss_of: Callable[[Any], torch.Tensor],
     steps: int = 3,
 ) -> None:
-    """The usual loop, counted at the end of each of its parts."""
+    """Run a training loop with a count at the end of each of its parts."""
     optimizer = count.optimizer
     assert optimizer is not None
     for _ in range(steps):
@@ -96,14 +96,14 @@ def train(
 
 
 def tokens_of(vocabulary: int, batch: int, longest: int) -> Iterator[torch.Tensor]:
-    """Batches of sequences whose length changes."""
+    """Yield batches of sequences with varying length."""
     lengths = random.Random(0)
     while True:
         yield torch.randint(vocabulary, (batch, lengths.randrange(32, longest)), device="cuda")
 
 
 def gpt2() -> Count:
-    """GPT-2, moved to the device, with AdamW."""
+    """Train GPT-2, moved to the device, with AdamW."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     config = GPT2Config(n_layer=3, n_embd=192, n_head=4, vocab_size=5003, use_cache=False)
@@ -116,7 +116,7 @@ def gpt2() -> Count:
 
 
 def llama() -> Count:
-    """A Llama in bfloat16, its activations dropped and computed again."""
+    """Train a Llama in bfloat16 with activation checkpointing."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
@@ -142,7 +142,7 @@ def llama() -> Count:
 
 
 def lora() -> Count:
-    """Adapters on a frozen Llama."""
+    """Train adapters on a frozen Llama."""
     from peft import LoraConfig, get_peft_model
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -165,7 +165,7 @@ def lora() -> Count:
 
 
 def resnet() -> Count:
-    """ResNet-18 with SGD and momentum."""
+    """Train ResNet-18 with SGD and momentum."""
     import torchvision
 
     with torch.device("cuda"):
@@ -186,7 +186,7 @@ def resnet() -> Count:
 
 
 def unet() -> Count:
-    """A conditional diffusion U-Net under autocast, weights averaged as training goes on."""
+    """Train a conditional diffusion U-Net under autocast, with an average of the weights."""
     from diffusers import UNet2DConditionModel
 
     with torch.device("cuda"):
@@ -218,7 +218,7 @@ def unet() -> Count:
 
 
 def bert() -> Count:
-    """BERT under autocast with a gradient scaler, clipped gradients, two batches a step."""
+    """Train BERT under autocast: gradient scaler, clipped gradients, two batches per step."""
     from transformers import BertConfig, BertForSequenceClassification
 
     config = BertConfig(
@@ -254,7 +254,7 @@ def bert() -> Count:
 
 
 class Layer(nn.Module):
-    """A residual feed-forward layer, with a buffer."""
+    """Residual feed-forward layer with a buffer."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -267,7 +267,7 @@ class Layer(nn.Module):
 
 
 def fsdp2() -> Count:
-    """Layers sharded over eight ranks, of which only this one is there."""
+    """Train layers sharded over eight ranks; only this rank exists."""
     import torch.distributed as dist
     from torch.distributed.fsdp import fully_shard
     from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -288,7 +288,7 @@ def fsdp2() -> Count:
 
 @torch.inference_mode()
 def server() -> Count:
-    """Greedy decoding of several prompts with a cache of keys and values."""
+    """Decode several prompts greedily with a cache of keys and values."""
     from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
@@ -318,7 +318,7 @@ def server() -> Count:
 
 
 def accumulation() -> Count:
-    """Two batches a step, SGD without state, gradients dropped at the beginning of a step."""
+    """Train with two batches per step, SGD without state, and gradients dropped at the start."""
 
     class Net(nn.Module):
         def __init__(self) -> None:
@@ -349,7 +349,7 @@ def accumulation() -> Count:
 
 
 def compiled() -> Count:
-    """Layers through torch.compile: its gradients are made by Python of its own."""
+    """Train layers with torch.compile, whose gradients come from generated Python."""
     with torch.device("cuda"):
         model = nn.Sequential(*(Layer(256) for _ in range(3)), nn.Linear(256, 64))
     run = torch.compile(model)
@@ -361,7 +361,7 @@ def compiled() -> Count:
 
 
 class Product(torch.autograd.Function):
-    """A matrix product with a backward of its own."""
+    """Matrix product with a custom backward."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -375,7 +375,7 @@ class Product(torch.autograd.Function):
 
 
 class Multiplied(nn.Module):
-    """A layer that is such a product."""
+    """Layer with the custom product."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -386,7 +386,7 @@ class Multiplied(nn.Module):
 
 
 def function() -> Count:
-    """Gradients made in the Python of an autograd function, an average of the weights kept."""
+    """Train with gradients from an autograd function in Python, and an average of the weights."""
     import copy
 
     with torch.device("cuda"):
@@ -401,7 +401,7 @@ def function() -> Count:
 
 
 def warm_start() -> Count:
-    """A history that begins after the first step: what there is has no stack."""
+    """Start the history after the first step, so earlier blocks have no stack."""
     with torch.device("cuda"):
         model = nn.Sequential(*(Layer(256) for _ in range(3)), nn.Linear(256, 64))
     count = Count(model, torch.optim.AdamW(model.parameters(), lr=1e-4))

@@ -1,9 +1,9 @@
-"""Records the programs of programs.py, over the GPU that is not there, with what each counted.
+"""Records the programs of programs.py on the phantom GPU, with their own counts of memory.
 
     python -m traces.counted.record --torch-python ~/torch2.15/bin/python [--only gpt2]
 
-Rule: the recordings and counted.json hold what real PyTorch said, never what allocsim computed.
-File names in frames are cut to their last part, times are dropped.
+Rule: the recordings and counted.json contain results of real PyTorch, never of allocsim.  File
+names in frames are cut to their last part, and times are dropped.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PROGRAMS = (
 
 
 def run(program: str, python: Path, torch: str) -> None:
-    """Record one program, keep its recording and what it counted."""
+    """Record one program; keep its recording and its counts."""
     environment = os.environ | {"PATH": f"{python.parent}:{os.environ['PATH']}"}
     with tempfile.TemporaryDirectory() as folder:
         snapshot, plain = Path(folder) / "snapshot.pickle", Path(folder) / "compact.npz"

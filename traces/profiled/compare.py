@@ -1,9 +1,9 @@
-"""What is read of a profiler's traces, held against what PyTorch itself said of the same run.
+"""Comparison of a profiler's traces, as allocsim reads them, with PyTorch's figures of that run.
 
     python -m traces.profiled.compare ~/torch-2.5/bin/python ~/torch-2.9/bin/python
 
-Rule: every figure on the other side is PyTorch's own: its snapshot of the run, which it keeps by
-itself, and its memory_stats().  What is compared is counted, and a table has a row a release.
+Rule: the reference is always PyTorch's own snapshot of the run and its memory_stats().  The output
+is a table of counts with a row per release.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ _Row = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One release's traces of a run.
+    """Traces of one release's run.
 
-    events, alike: requests and frees of the whole trace, and those that are the snapshot's in
-        their order, by action, address and size.
-    late_events, late_alike: the same of a trace that begins in the middle of the run.
-    peaks, late_peak: allocated and reserved bytes of the replays; of the late one allocated alone,
-        since what was held before it began has no places.
-    torch_peaks, torch_late_peak: as the run itself counted them.
-    names: what an event has in `args`.
-    cpu: the sentence on a trace of the processor alone.
+    events, alike: number of requests and frees in the trace, and of those that equal the snapshot's
+        in order, action, address and size.
+    late_events, late_alike: the same for a trace that begins in the middle of the run.
+    peaks, late_peak: allocated and reserved bytes of the replays; for the late trace only allocated
+        bytes, because blocks from before it have no addresses.
+    torch_peaks, torch_late_peak: the run's own counts.
+    names: keys of an event's `args`.
+    cpu: error for a trace of the CPU only.
     """
 
     torch: str
@@ -61,9 +61,9 @@ class Compared:
 
 
 def compared(python: str, folder: Path) -> Compared:
-    """The run as that interpreter's PyTorch makes it, over a phantom card and on the processor.
+    """Run the program with an interpreter, on a phantom card and on the CPU.
 
-    folder: what the program writes goes to `written` in it, and of the processor to `cpu`.
+    folder: parent of the output folders, `written` for the card and `cpu` for the CPU.
     """
     torch = find_torch(python)
     out = profiled(python, folder)
@@ -88,16 +88,16 @@ def compared(python: str, folder: Path) -> Compared:
 
 
 def _gpu_events(path: Path) -> list[dict[str, Any]]:
-    """`args` of the trace's [memory] events of GPUs, by nothing but JSON."""
+    """Return `args` of the trace's [memory] events of GPUs, parsed as plain JSON."""
     events = json.loads(path.read_text())["traceEvents"]
     memory = [event["args"] for event in events if event["name"] == "[memory]"]
     return [args for args in memory if args["Device Type"] == 1]
 
 
 def _alike(recording: Recording, path: Path, snapshot: Path) -> tuple[int, int]:
-    """How many events the trace has, and how many rows are the last of the snapshot's.
+    """Return the number of events in the trace, and of those that equal the snapshot's last rows.
 
-    What was there before a trace began stands in front of its own rows.
+    Rows for blocks from before the trace precede the trace's own rows.
     """
     count = len(_gpu_events(path))
     found = _rows(recording)[-count:]
@@ -112,8 +112,10 @@ def _rows(recording: Recording) -> list[_Row]:
 
 
 def _is_alike(found: _Row, recorded: _Row) -> bool:
-    """A trace has the bytes of blocks, a snapshot those of requests: the next whole 512, since in
-    this run no block is left whole that is larger."""
+    """Compare the bytes of a block, in a trace, with those of a request, in a snapshot.
+
+    A block has the request rounded up to 512 bytes; in this run no larger block is left unsplit.
+    """
     return found == (*recorded[:2], -(-recorded[2] // 512) * 512)
 
 

@@ -1,9 +1,9 @@
-"""A small training run under PyTorch's profiler, written in every form that tells of its memory.
+"""Small training run under PyTorch's profiler, written in every form that reports memory.
 
     python traces/profiled/program.py FOLDER [cuda|cpu]
 
-On a GPU as it is; on none under `allocsim record --`.  The CPU's own events are no allocator's that
-allocsim models: a trace of them shows what a reader says of it.
+It runs unchanged on a GPU, and without one under `allocsim record --`.  Events of the CPU come from
+no allocator that allocsim models; a trace of them shows the reader's error.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def main(folder: str, device: str = "cuda") -> None:
 
 
 def late(model, optimizer, out: Path) -> None:
-    """A trace that begins in the middle of the run, and frees what was there before it."""
+    """Write a trace that begins in the middle of the run and frees earlier blocks."""
     before = [torch.zeros(300, 512, device="cuda") for _ in range(3)]
     torch.cuda.reset_peak_memory_stats()
     with torch.profiler.profile(
@@ -69,7 +69,7 @@ def late(model, optimizer, out: Path) -> None:
 
 
 def warm_up() -> None:
-    """What is imported when it is first needed: 400 MB of calls in a trace of 2.2."""
+    """Trigger lazy imports, which would be 400 MB of calls in a trace of 2.2."""
     model = nn.Linear(8, 8)
     step(model, torch.optim.AdamW(model.parameters(), foreach=False), torch.zeros(8, 8))
 

@@ -1,10 +1,10 @@
-"""Records program.py under the profiler, over the GPU that is not there, and keeps what is small.
+"""Records program.py under the profiler on the phantom GPU, and keeps the small parts.
 
     python -m traces.profiled.record --torch-python ~/torch/bin/python
 
-Rule: what is kept is what PyTorch wrote, less what tells nothing of memory (kernels, shapes, the
-names of temporary files).  stats.json is the run's own `memory_stats()`: the truth that a replay of
-the trace is held against.
+Rule: the files are PyTorch's output without the events that do not concern memory (kernels, shapes,
+names of temporary files).  stats.json has the run's own `memory_stats()`, the reference for replays
+of the trace.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _KEPT = ("ph", "cat", "name", "pid", "tid", "ts", "dur", "s")
 
 
 def profiled(python: str, folder: Path) -> Path:
-    """Run the program over a phantom card; the folder that it wrote to."""
+    """Run the program on a phantom card; return its output folder."""
     out = folder / "written"
     program = Program(
         (python, str(PROGRAM), str(out)),
@@ -44,7 +44,7 @@ def profiled(python: str, folder: Path) -> Path:
 
 
 def reduced(trace: dict[str, Any]) -> dict[str, Any]:
-    """The trace without what tells nothing of memory."""
+    """Return the trace without events that do not concern memory."""
     events = []
     for event in trace["traceEvents"]:
         if event["name"] == "[memory]":

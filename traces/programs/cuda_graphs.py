@@ -1,7 +1,7 @@
 """CUDA graphs: inference captured for several batch sizes in one pool, training in another.
 
-The graphs for inference are kept, or with --drop given up before the training.  The last line
-printed is `torch.cuda.memory_stats()` as JSON.
+The graphs for inference are kept, or with --drop deleted before the training.  The last line of
+output is `torch.cuda.memory_stats()` as JSON.
 """
 
 import argparse
@@ -12,7 +12,7 @@ from torch import nn
 
 
 class Block(nn.Module):
-    """Attention and a feed-forward layer, each beside a residual path."""
+    """Attention and a feed-forward layer, each with a residual connection."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -27,14 +27,14 @@ class Block(nn.Module):
 
 
 Captured = tuple[torch.cuda.CUDAGraph, torch.Tensor, torch.Tensor]
-"""A graph, its input and its output."""
+"""Graph, input and output."""
 
 
 @torch.no_grad()
 def serve(
     model: nn.Module, batches: list[int], length: int, width: int, rounds: int
 ) -> list[Captured]:
-    """Capture one graph for each batch size, the largest first, and replay them all."""
+    """Capture one graph for each batch size, largest first, and replay them all."""
     pool = torch.cuda.graph_pool_handle()
     graphs: list[Captured] = []
     for batch in sorted(batches, reverse=True):
@@ -53,7 +53,7 @@ def serve(
 
 
 def train(model: nn.Sequential, batch: int, length: int, width: int, rounds: int) -> None:
-    """Forward and backward pass of each block are graphs; the optimizer runs outside."""
+    """Train with graphs for forward and backward of each block; the optimizer is not captured."""
     sample = torch.randn(batch, length, width, device="cuda", requires_grad=True)
     samples = tuple((sample.detach().clone().requires_grad_(),) for _ in model)
     blocks = torch.cuda.make_graphed_callables(tuple(model), samples)
@@ -76,7 +76,7 @@ def main() -> None:
     options = parser.parse_args()
 
     torch.manual_seed(options.seed)
-    # A thread of its own would free the last pass's tensors while the next pass asks for its.
+    # Autograd's own thread would free tensors of one pass while the next one allocates.
     torch.autograd.set_multithreading_enabled(False)
     with torch.device("cuda"):
         model = nn.Sequential(*(Block(768) for _ in range(options.layers)))

@@ -1,7 +1,7 @@
 """Greedy decoding with a key-value cache that grows by one token at each step.
 
-The loop is counted: it asks for so many tokens and never looks at one to see whether to stop.
-The last line printed is `torch.cuda.memory_stats()` as JSON.
+The number of tokens is fixed; the loop never reads a token to decide when to stop.  The last line
+of output is `torch.cuda.memory_stats()` as JSON.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
 @torch.inference_mode()
 def decode(model: LlamaForCausalLM, prompt: torch.Tensor, n_tokens: int) -> torch.Tensor:
-    """The prompt and `n_tokens` more."""
+    """Return the prompt with `n_tokens` more tokens."""
     cache = DynamicCache()
     text = fresh = prompt
     for _ in range(n_tokens):

@@ -1,7 +1,7 @@
 """A Llama of 0.2 billion parameters in bfloat16, trained with activation checkpointing.
 
-Each layer's activations are dropped and computed again in the backward pass.  The last line
-printed is `torch.cuda.memory_stats()` as JSON.
+Activations of each layer are dropped and recomputed in the backward pass.  The last line of output
+is `torch.cuda.memory_stats()` as JSON.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """A decoder of Qwen2-7B's size in bfloat16: load it, read a prompt, decode 64 tokens.
 
-Weights have no values: they are laid out on the device as loading a checkpoint would.  The loop
-is counted, it never looks at a token.  The last line printed is `torch.cuda.memory_stats()` as
+Weights are uninitialised but have the layout of a loaded checkpoint.  The number of tokens is
+fixed, and no token is read.  The last line of output is `torch.cuda.memory_stats()` as
 JSON.
 """
 
@@ -39,7 +39,7 @@ def main() -> None:
     tokens = torch.randint(CONFIG.vocab_size, (1, options.prompt), device="cuda")
     cache = DynamicCache()
     for _ in range(options.tokens):
-        # Only the last position's logits are wanted: those of a long prompt would fill the card.
+        # Only the last position's logits: those of a long prompt would fill the card.
         logits = model(
             input_ids=tokens, past_key_values=cache, use_cache=True, logits_to_keep=1
         ).logits

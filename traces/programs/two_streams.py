@@ -1,7 +1,7 @@
-"""Training with a second stream, which clones each gradient while the backward pass goes on.
+"""Training with a second stream, which clones each gradient during the backward pass.
 
-`record_stream` keeps a gradient's memory until the second stream is done with it.  The host
-waits for the device at every other step.  The last line printed is `torch.cuda.memory_stats()`
+`record_stream` keeps a gradient's memory until the second stream has used it.  The host waits for
+the device at every other step.  The last line of output is `torch.cuda.memory_stats()`
 as JSON.
 """
 
@@ -31,7 +31,7 @@ def main() -> None:
     clones: list[torch.Tensor] = []
 
     def clone(weight: torch.Tensor) -> None:
-        """The gradient of `weight` is there: a copy of it on the second stream."""
+        """Copy the gradient of `weight`, which is complete, on the second stream."""
         grad = weight.grad
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):

@@ -11,7 +11,7 @@ import torch
 from diffusers import UNet2DConditionModel
 
 SHAPES = [(64, 64), (48, 80), (80, 48), (56, 72), (72, 56)]
-"""Height and width of the latents: images are put together by their aspect ratio."""
+"""Height and width of the latents; a batch has images of one aspect ratio."""
 
 
 def main() -> None:

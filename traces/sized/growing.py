@@ -2,8 +2,8 @@
 
     python traces/sized/growing.py llama --layers 3
 
-They run on a GPU as they are, and on none under `allocsim record`; `benchmarks/layers.py` holds
-what `allocsim scale` says of them against what they do.  The last line printed is
+They run unchanged on a GPU, and without one under `allocsim record`.  `benchmarks/layers.py`
+compares predictions of `allocsim scale` with them.  The last line of output is
 `torch.cuda.memory_stats()` as JSON.
 """
 
@@ -24,7 +24,7 @@ BATCH, LENGTH = 2, 384
 
 @dataclass(frozen=True)
 class Options:
-    """How often the parts come."""
+    """Numbers of the repeated parts, and sizes."""
 
     layers: int
     steps: int
@@ -34,7 +34,7 @@ class Options:
 
 
 def decoder(options: Options, name: str = "Llama", **more: object) -> nn.Module:
-    """A causal language model of the Llama family."""
+    """Return a causal language model of the Llama family."""
     config = getattr(hf, f"{name}Config")(
         vocab_size=VOCABULARY,
         hidden_size=WIDTH,
@@ -49,7 +49,7 @@ def decoder(options: Options, name: str = "Llama", **more: object) -> nn.Module:
 
 
 def gpt2(options: Options) -> nn.Module:
-    """GPT-2, with dropout."""
+    """Return a GPT-2 with dropout."""
     config = hf.GPT2Config(
         vocab_size=VOCABULARY, n_embd=WIDTH, n_layer=options.layers, n_head=HEADS
     )
@@ -66,7 +66,7 @@ def language_loss(model: nn.Module, options: Options) -> torch.Tensor:
 
 
 def square_loss(model: nn.Module, options: Options) -> torch.Tensor:
-    """Of a model that takes vectors."""
+    """Return a loss for models that take vectors."""
     return model(torch.randn(options.batch, options.length, WIDTH, device="cuda")).square().mean()
 
 
@@ -81,7 +81,7 @@ def train(
     zeroes: bool = False,
     **more: object,
 ) -> None:
-    """Some steps of training."""
+    """Train for some steps."""
     model.train()
     trained = [each for each in model.parameters() if each.requires_grad]
     updates = optimizer(trained, lr=1e-3, **more)
@@ -168,26 +168,26 @@ def vit(options: Options) -> None:
 
 
 def sequential_sgd(options: Options) -> None:
-    """Nothing but layers that are all alike."""
+    """Train identical layers with SGD."""
     parts = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU()) for _ in range(options.layers)]
     model = nn.Sequential(*parts).to("cuda")
     train(model, options, square_loss, torch.optim.SGD)
 
 
 def sequential_adamw(options: Options) -> None:
-    """Nothing but layers that are all alike, in lists of an optimizer."""
+    """Train identical layers with AdamW, which keeps its tensors in lists."""
     parts = [nn.Linear(WIDTH, WIDTH, device="cuda") for _ in range(options.layers)]
     train(nn.Sequential(*parts), options, square_loss)
 
 
 def encoder(options: Options) -> None:
-    """PyTorch's own transformer."""
+    """Train PyTorch's own transformer encoder."""
     layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 2048, batch_first=True, device="cuda")
     train(nn.TransformerEncoder(layer, options.layers), options, square_loss)
 
 
 def decode(options: Options, *, is_static: bool = False) -> None:
-    """Serving, a token at a time, with a cache that grows or one of its full size."""
+    """Decode token by token, with a growing cache or one of full size."""
     model = decoder(options, "Qwen2").eval()
     longest = options.length + options.decode
     cache = hf.StaticCache(model.config, longest) if is_static else hf.DynamicCache()
@@ -203,13 +203,13 @@ def decode_static(options: Options) -> None:
 
 
 def generate(options: Options) -> None:
-    """Serving as transformers does it."""
+    """Decode with transformers' `generate`."""
     model = decoder(options, "Qwen2").eval()
     model.generate(tokens(options), max_new_tokens=options.decode, do_sample=False, pad_token_id=0)
 
 
 def t5(options: Options) -> None:
-    """An encoder and a decoder, which both grow."""
+    """Train an encoder and a decoder that grow together."""
     config = hf.T5Config(
         vocab_size=VOCABULARY,
         d_model=WIDTH,
@@ -224,7 +224,7 @@ def t5(options: Options) -> None:
 
 
 def gpt2_serving(options: Options) -> None:
-    """Many prompts, one after the other, no cache."""
+    """Serve many prompts one after the other, without a cache."""
     model = gpt2(options).eval()
     with torch.no_grad():
         for _ in range(options.steps):

@@ -1,9 +1,9 @@
-"""Records training.py at several sizes, over the GPU that is not there, with each run's peaks.
+"""Records training.py at several sizes on the phantom GPU, with the peaks of each run.
 
     python -m traces.sized.record --torch-python ~/torch2.15/bin/python [--only "--batch 2"]
 
-Rule: the recordings and peaks.json hold what real PyTorch said, never what allocsim computed.
-Recordings are kept of the sizes that others are predicted from; of the others the peaks alone.
+Rule: the recordings and peaks.json contain results of real PyTorch, never of allocsim.  Recordings
+are kept for sizes that others are predicted from; for the others only the peaks.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ OTHERS = (
     *("--layers 12", "--layers 24", "--layers 80"),
 )
 TIGHT = ("--batch 17", "--batch 18")
-"""Run once more on 24 GiB, which only the first of them fits."""
+"""Sizes to run again with 24 GiB, where only the first fits."""
 
 _CARD = ("--gpu", "A100 80GB")
 _TIGHT = (*_CARD, "--device-memory", "24GiB", "--context-memory", "512MiB")
 
 
 def name_of(options: str) -> str:
-    """The name of a run: batch2, batch2-sequence2560, batch2-checkpointing."""
+    """Return the name of a run, such as batch2, batch2-sequence2560, batch2-checkpointing."""
     return options.replace(" --", "-").replace("--", "").replace(" ", "")
 
 
 def run(
     options: str, python: Path, card: tuple[str, ...] = _CARD, *, keeps: bool = False
 ) -> dict[str, int] | None:
-    """Run the program at one size, keep its recording if told to, and return its peaks.
+    """Run the program at one size and return its peaks; None if it ran out of memory.
 
-    None where it ran out of memory.
+    Keeps the recording if requested.
     """
     environment = os.environ | {"PATH": f"{python.parent}:{os.environ['PATH']}"}
     with tempfile.TemporaryDirectory() as folder:
@@ -99,7 +99,7 @@ def main() -> None:
 
 
 def write(known: dict[str, object]) -> None:
-    """Keep what the runs said."""
+    """Write the results of the runs."""
     rows = [f"{json.dumps(name)}: {json.dumps(peaks)}" for name, peaks in known.items()]
     PEAKS.write_text("{\n" + ",\n".join(rows) + "\n}\n")
 

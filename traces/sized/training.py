@@ -1,6 +1,6 @@
-"""A Llama of 0.1 billion parameters trained in bfloat16, all of its sizes being options.
+"""Training of a Llama of 0.1 billion parameters in bfloat16; all of its sizes are options.
 
-Recorded at a few sizes it tells of others (docs/scale.md).  The last line printed is
+Recordings at a few sizes predict other sizes (docs/scale.md).  The last line of output is
 `torch.cuda.memory_stats()` as JSON.
 """
 

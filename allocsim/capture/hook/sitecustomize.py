@@ -1,8 +1,8 @@
-"""Runs at the start of a program's interpreter, before any code of the program, and captures it.
+"""Hook that runs when a program's interpreter starts, before any of its code, and captures it.
 
-Rule: the program behaves as without it.  The interpreter need not have allocsim: the package is
-found beside this file, and nothing else that lies there is.  The sitecustomize that this one hides
-still runs.
+Rule: the program behaves as it does without the hook.  The interpreter may lack allocsim: the
+package is loaded from the folder of this file, but no other package there is visible.  Another
+sitecustomize still runs.
 """
 
 import importlib.machinery
@@ -15,7 +15,7 @@ BESIDE = os.path.dirname(os.path.dirname(os.path.dirname(HERE)))
 
 
 class Finder:
-    """Finds the package allocsim, where the program's interpreter has none."""
+    """Finder of the package allocsim for interpreters that lack it."""
 
     @staticmethod
     def find_spec(name, path=None, target=None):
@@ -25,7 +25,7 @@ class Finder:
 
 
 def run_the_other():
-    """Runs the sitecustomize that this one hides, if there is one."""
+    """Run the sitecustomize that this one hides, if there is one."""
     rest = [place for place in sys.path if os.path.abspath(place or ".") != HERE]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", rest)
     if spec is not None and spec.loader is not None:
@@ -40,5 +40,5 @@ if os.environ.get("ALLOCSIM_CAPTURE"):
         install()
     except Exception as error:
         if sys.stderr is not None:
-            sys.stderr.write(f"allocsim: nothing is captured: {error!r}\n")
+            sys.stderr.write(f"allocsim: the program is not captured: {error!r}\n")
 run_the_other()

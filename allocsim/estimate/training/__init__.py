@@ -1,4 +1,4 @@
-"""Memory of training on many cards, by formula: the papers', and a count of tensors by rank."""
+"""Memory of parallel training by formula: the papers' formulas, and a count of tensors by rank."""
 
 from allocsim.estimate.training.kept import EAGER, FUSED, Practice, kept_of_layer
 from allocsim.estimate.training.layout import RECOMPUTE, Layout, refuse_impossible

@@ -1,6 +1,6 @@
-"""How a training is laid out over ranks, and what is computed again instead of kept.
+"""Layout of a training over ranks, and recomputation in backward.
 
-Rule: a layout is possible once it exists beside its shape (`refuse_impossible`).
+Rule: `refuse_impossible` checks that a layout suits its shape.
 """
 
 from __future__ import annotations
@@ -13,24 +13,32 @@ from allocsim.estimate.training.shape import Shape
 __all__ = ["Layout", "RECOMPUTE", "refuse_impossible"]
 
 RECOMPUTE = ("none", "selective", "ops", "full")
-"""What is computed again in backward: nothing; the core of attention (Megatron's "selective"); all
-but attention's outputs and every second matrix product's (torchtitan's "selective" of operations);
-whole layers."""
+"""Recomputation in backward.
+
+none: nothing.
+selective: the core of attention, as Megatron's "selective".
+ops: all but the outputs of attention and of every second matrix product, as torchtitan's
+    "selective".
+full: whole layers.
+"""
 _MOST = 1 << 20
 _STAGES = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """Ranks by what they share, and one micro-batch's size.
+    """Parallel groups, and the size of one micro-batch.
 
-    tensor, pipeline, data, context, expert: sizes of the groups; experts are spread over some of
-    the data and context parallel ranks, each split among tensor parallel ones as well.
-    chunks: of layers on a stage, more than 1 when stages are interleaved.
-    zero: stage 0 to 3 of ZeRO; 1 is Megatron's distributed optimizer, 3 is FSDP.
-    sequence_parallel: norms and dropout are split among tensor parallel ranks too.
-    recompute: one of `RECOMPUTE`.  flash: no scores of attention are kept.
-    micro_batch: sequences at a time.  micro_batches: in a step, and so at most in flight.
+    tensor, pipeline, data, context, expert: sizes of the groups. Experts are spread over some of
+        the data and context parallel ranks, and each is also split by tensor parallelism.
+    chunks: model chunks per stage, more than 1 for interleaved stages.
+    zero: stage of ZeRO, 0 to 3; 1 is Megatron's distributed optimizer, 3 is FSDP.
+    sequence_parallel: whether tensor parallel ranks also split norms and dropout.
+    recompute: one of `RECOMPUTE`.
+    flash: whether no attention scores are kept.
+    seq: tokens of a sequence.
+    micro_batch: sequences in a micro-batch.
+    micro_batches: micro-batches in a step, which limits those in flight.
     """
 
     tensor: int = 1
@@ -58,21 +66,21 @@ class Layout:
         if self.recompute not in RECOMPUTE:
             raise ConfigError(f"recompute is one of {', '.join(RECOMPUTE)}, not {self.recompute}")
         if self.chunks > 1 and self.pipeline == 1:
-            raise ConfigError("chunks are of a pipeline's stages; there is one stage only")
+            raise ConfigError("chunks need a pipeline with more than one stage")
 
     @property
     def ranks(self) -> int:
-        """Cards in all."""
+        """Number of cards."""
         return self.tensor * self.pipeline * self.data * self.context
 
     @property
     def shards(self) -> int:
-        """Ranks that hold the same weights, and may share their state: data and context."""
+        """Number of ranks that hold the same weights: those of data and context parallelism."""
         return self.data * self.context
 
     @property
     def expert_shards(self) -> int:
-        """Ranks that hold the same experts."""
+        """Number of ranks that hold the same experts."""
         return self.shards // self.expert
 
     @property
@@ -82,23 +90,23 @@ class Layout:
 
     @property
     def split(self) -> int:
-        """Among how many ranks norms and dropout are split."""
+        """Number of ranks that split norms and dropout."""
         return self.tensor if self.sequence_parallel else 1
 
     def layers_of(self, stage: int, layers: int) -> range:
-        """The layers of a stage; the first stages have one more where they do not divide.
+        """Return the layers of a stage; the first stages have one more if the layers do not divide.
 
-        With chunks a stage has others than these, and as many.
+        With chunks, a stage has the same number of layers, but other ones.
         """
         each, more = divmod(layers, self.pipeline)
         first = stage * each + min(stage, more)
         return range(first, first + each + (stage < more))
 
     def in_flight(self, stage: int) -> float:
-        """Micro-batches whose activations a stage holds at most.
+        """Return the most micro-batches whose activations a stage holds.
 
-        1F1B: those of the stages from it on (Narayanan et al. 2021, section 2.2); interleaved,
-        1 + (p-1)/(pm) times that of the first stage (Korthikanti et al., 4.2.3).
+        1F1B: the number of stages from this one on (Narayanan et al. 2021, section 2.2).
+        Interleaved: for the first stage 1 + (p-1)/(pm) times as many (Korthikanti et al., 4.2.3).
         """
         depth: float = self.pipeline - stage
         if self.chunks > 1:
@@ -108,7 +116,7 @@ class Layout:
 
 
 def refuse_impossible(shape: Shape, layout: Layout) -> None:
-    """Raises ConfigError for a layout that the shape cannot be divided by."""
+    """Raise ConfigError for a layout that does not divide the shape."""
     t, p = layout.tensor, layout.pipeline
     if shape.heads % t:
         raise ConfigError(f"{t} tensor parallel ranks do not divide {shape.heads} heads")
@@ -123,6 +131,6 @@ def refuse_impossible(shape: Shape, layout: Layout) -> None:
         )
     if layout.shards % layout.expert:
         raise ConfigError(
-            f"{layout.expert} expert parallel ranks are among the {layout.shards} data and context "
-            "parallel ones, and do not divide them"
+            f"{layout.expert} expert parallel ranks do not divide the {layout.shards} data and "
+            "context parallel ranks"
         )

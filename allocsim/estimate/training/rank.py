@@ -1,8 +1,8 @@
-"""What one rank allocates at its peak, part by part, and which rank that is most.
+"""Memory that one rank allocates at its peak, part by part, and the rank that allocates most.
 
-Rule: a rank's parts are those of one moment, the worst of several: the loss (logits stand beside
-all activations), backward of a layer, backward's end, the optimizer's step.  Every part says how it
-was computed.  Nothing is added for the allocator: these are bytes of tensors.
+Rule: the parts of a rank are those of its worst moment: the loss (logits beside all activations),
+backward of a layer, the end of backward, or the optimizer's step. Every part gives its arithmetic.
+Allocator overhead is not included: these are bytes of tensors.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ from allocsim.estimate.training.shape import Shape
 __all__ = ["MIXED", "Part", "Precision", "Rank", "Training", "rank_memory", "worst_rank"]
 
 _BUCKET = 500_000_000
-"""Elements of DeepSpeed's reduce bucket where nothing else is asked for."""
+"""Default number of elements in DeepSpeed's reduce bucket."""
 _ALL = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precision:
-    """Bytes a parameter of weights, gradients and optimizer, and of an element that is computed.
+    """Bytes per parameter, and bytes per element of activations.
 
-    optimizer: its state, and the 32-bit weights where `weights` are of 16 bits.
+    optimizer: bytes of its state, including 32-bit weights if `weights` are 16-bit.
+    compute: bytes per element of activations.
     """
 
     weights: int = 2
@@ -35,12 +36,15 @@ class Precision:
 
 
 MIXED = Precision()
-"""16-bit weights and gradients, Adam in 32 bits: ZeRO's 2 + 2 + 12."""
+"""16-bit weights and gradients with Adam in 32 bits: ZeRO's 2 + 2 + 12."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Something that memory is for.  arithmetic: how `size`, in bytes, was computed."""
+    """One use of memory.
+
+    arithmetic: computation of `size`, which is in bytes.
+    """
 
     name: str
     size: int
@@ -49,9 +53,9 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """The worst moment of the ranks of one pipeline stage.
+    """Worst moment of the ranks of one pipeline stage.
 
-    parameters: that are on such a rank before anything is shared by ZeRO.
+    parameters: parameters of such a rank before ZeRO shares anything.
     """
 
     stage: int
@@ -61,13 +65,16 @@ class Rank:
 
     @property
     def allocated(self) -> int:
-        """Bytes of tensors in all."""
+        """Bytes of all parts."""
         return sum(part.size for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """A training on many cards.  name: of the model."""
+    """A parallel training.
+
+    name: name of the model.
+    """
 
     name: str
     shape: Shape
@@ -76,20 +83,20 @@ class Training:
     practice: Practice = FUSED
 
     def worst(self) -> Rank:
-        """The stage whose ranks allocate most.
+        """Return the worst moment of the stage whose ranks allocate most.
 
         Raises ConfigError for a layout that the model cannot have.
         """
         return worst_rank(self.shape, self.layout, self.precision, self.practice)
 
     def stages(self) -> tuple[Rank, ...]:
-        """Every pipeline stage's ranks at their worst moment."""
+        """Return the worst moment of each pipeline stage."""
         every = range(self.layout.pipeline)
         parts = self.shape, self.layout
         return tuple(rank_memory(*parts, stage, self.precision, self.practice) for stage in every)
 
     def least(self) -> int:
-        """Bytes that the first stage holds at least, whatever is computed again."""
+        """Return the least bytes of the first stage, which are those with full recomputation."""
         layout = replace(self.layout, recompute="full")
         account = _Account(self.shape, layout, 0, self.precision, self.practice)
         return sum(part.size for part in (*account.before(), *account.kept()))
@@ -98,9 +105,9 @@ class Training:
 def worst_rank(
     shape: Shape, layout: Layout, precision: Precision = MIXED, practice: Practice = FUSED
 ) -> Rank:
-    """The stage whose ranks allocate most."""
+    """Return the worst moment of the stage whose ranks allocate most."""
     refuse_impossible(shape, layout)
-    # Stages between the first and the last have less of everything than the second.
+    # Stages between the second and the last hold less of everything than the second.
     stages = sorted({0, min(1, layout.pipeline - 1), layout.pipeline - 1})
     ranks = [rank_memory(shape, layout, stage, precision, practice) for stage in stages]
     return max(ranks, key=lambda rank: rank.allocated)
@@ -113,7 +120,7 @@ def rank_memory(
     precision: Precision = MIXED,
     practice: Practice = FUSED,
 ) -> Rank:
-    """What the ranks of pipeline stage `stage` allocate."""
+    """Return the worst moment of the ranks of one pipeline stage."""
     account = _Account(shape, layout, stage, precision, practice)
     return account.worst()
 
@@ -132,7 +139,7 @@ class _Account:
 
     @property
     def kinds(self) -> dict[int, int]:
-        """A layer of each kind that the stage has, with their count."""
+        """First layer of each kind on the stage, with the number of layers of its kind."""
         dense = [layer for layer in self.layers if not self.shape.has_experts(layer)]
         others = self.layers[len(dense) :]
         return {kind[0]: len(kind) for kind in (dense, others) if kind}
@@ -159,14 +166,14 @@ class _Account:
         return Rank(self.stage, name, self.dense + self.experts, moments[name])
 
     def before(self) -> tuple[Part, ...]:
-        """States when backward begins; gradients that are set to None are not there yet."""
+        """Return the states when backward begins, without gradients that are still None."""
         return tuple(
             part for part in self.states() if part.name != "gradients" or self._accumulates
         )
 
     @property
     def _accumulates(self) -> bool:
-        """Whether gradients are there from the last backward on."""
+        """True if gradients exist when the next backward begins."""
         layout = self.layout
         return self.practice.keeps_gradients or layout.pipeline * layout.micro_batches > 1
 
@@ -174,13 +181,13 @@ class _Account:
 
     @property
     def dense(self) -> int:
-        """Parameters on the rank that are not of experts."""
+        """Parameters on the rank outside experts."""
         own = sum(n * self._dense_of(layer) for layer, n in self.kinds.items())
         return own + self.edges
 
     @property
     def edges(self) -> int:
-        """Of those, what stands before the layers and after them."""
+        """Parameters on the rank before and after the layers, included in `dense`."""
         shape, t = self.shape, self.layout.tensor
         count = 0
         if self.is_first:
@@ -193,7 +200,7 @@ class _Account:
 
     @property
     def experts(self) -> int:
-        """Parameters on the rank that are of experts."""
+        """Parameters on the rank in experts."""
         return sum(n * self._experts_of(layer) for layer, n in self.kinds.items())
 
     def _dense_of(self, layer: int) -> int:
@@ -215,7 +222,7 @@ class _Account:
     # States
 
     def states(self) -> Iterator[Part]:
-        """Weights, gradients and optimizer, as ZeRO shares them."""
+        """Yield weights, gradients and optimizer state, as ZeRO shares them."""
         zero, precision = self.layout.zero, self.precision
         yield self._state("weights", precision.weights, zero >= _ALL)
         yield self._state("gradients", precision.gradients, zero >= 2)
@@ -243,7 +250,7 @@ class _Account:
     # Activations
 
     def kept(self) -> Iterator[Part]:
-        """Activations of all micro-batches in flight."""
+        """Yield the activations of all micro-batches in flight."""
         depth = self.layout.in_flight(self.stage)
         tokens, layout = self.layout.tokens, self.layout
         each = {layer: self._kept_of(layer) for layer in self.kinds}
@@ -273,7 +280,7 @@ class _Account:
     # The three moments
 
     def at_loss(self) -> Iterator[Part]:
-        """Logits, and what the output layer's backward begins with."""
+        """Yield the logits and the first tensors of the output layer's backward."""
         shape, layout, item = self.shape, self.layout, self.precision.compute
         ends = 2 * layout.tokens * shape.width * item / layout.split
         yield Part("last norm and output layer's input", round(ends), "2 x tokens x width")
@@ -284,7 +291,7 @@ class _Account:
         how = f"{layout.tokens:,} tokens x {shape.vocabulary:,} x {each} bytes{among}"
         yield Part("logits and loss", round(logits), how)
         yield self._gathered_input("output layer's input, and its gradient", 2)
-        yield from self._left_of_weight_gradients()
+        yield from self._weight_gradient_placeholders()
         head = shape.embedding // layout.tensor
         if practice.weight_gradients:
             yield Part("output layer's gradient", head * item, f"{head:,} x {item} bytes")
@@ -292,13 +299,13 @@ class _Account:
             yield from self._gathered_at_ends()
 
     def in_layer(self) -> Iterator[Part]:
-        """What backward of one layer needs besides."""
+        """Yield the temporaries of one layer's backward."""
         shape, layout, item = self.shape, self.layout, self.precision.compute
         layer = max(self.kinds, key=self._whole)
         if layout.recompute in ("full", "ops"):
-            again = self._whole(layer)
-            how = f"{again / layout.tokens:,.0f} bytes a token"
-            yield Part("one layer, computed again", round(again), how)
+            recomputed = self._whole(layer)
+            how = f"{recomputed / layout.tokens:,.0f} bytes a token"
+            yield Part("one layer, computed again", round(recomputed), how)
         wide = shape.inner
         if shape.has_experts(layer):
             wide = max(shape.expert_inner * shape.chosen, shape.shared_inner)
@@ -307,18 +314,19 @@ class _Account:
         yield Part("gradients in the MLP", round(size), f"{factor} x tokens x {wide:,}")
         if layout.split > 1:
             yield self._gathered_input("a linear layer's input, gathered", 1)
-        yield from self._left_of_weight_gradients()
+        yield from self._weight_gradient_placeholders()
         yield from self._in_flight()
 
     def _gathered_input(self, name: str, count: int) -> Part:
-        """What sequence parallel ranks gather, of the tokens of them all."""
+        """Return the inputs that sequence parallel ranks gather."""
         size = count * self.layout.tokens * self.shape.width * self.precision.compute
         return Part(name, size, f"{count} x tokens x width" if count > 1 else "tokens x width")
 
-    def _left_of_weight_gradients(self) -> Iterator[Part]:
+    def _weight_gradient_placeholders(self) -> Iterator[Part]:
         if not self.practice.weight_gradients:
             return
         shape, t, item = self.shape, self.layout.tensor, self.precision.compute
+        # Transformer Engine keeps one placeholder per shape, which all layers share.
         count = shape.attention // t + max(map(shape.whole, self.kinds))
         for layer in self.kinds:
             inside = shape.shared + shape.expert if shape.has_experts(layer) else shape.mlp
@@ -327,7 +335,7 @@ class _Account:
         yield Part("weight gradients' places", count * item, how)
 
     def _in_flight(self) -> Iterator[Part]:
-        """What ZeRO's stages 2 and 3 send and gather."""
+        """Yield the buffers with which ZeRO's stages 2 and 3 send and gather."""
         layout = self.layout
         if layout.shards == 1:
             return
@@ -344,8 +352,11 @@ class _Account:
             yield from self._gathered_at_ends()
 
     def _gathered_at_ends(self) -> Iterator[Part]:
-        """What FSDP holds gathered all through: embeddings and output layer, and in a pipeline,
-        whose micro-batches follow each other closely, the stage with its gradients."""
+        """Yield the tensors that FSDP keeps gathered all the time.
+
+        They are embeddings and output layer. In a pipeline, whose micro-batches follow each other
+        closely, they are the whole stage and its gradients.
+        """
         if self.layout.pipeline == 1:
             yield self._gathered(self.edges, "embeddings and output layer, gathered")
             return
@@ -358,7 +369,7 @@ class _Account:
         return Part(name, count * item, f"{count:,} x {item} bytes")
 
     def in_step(self) -> Iterator[Part]:
-        """What the optimizer's step needs besides."""
+        """Yield the temporaries of the optimizer's step."""
         if not self.practice.foreach:
             return
         layout, each = self.layout, self.precision.weights

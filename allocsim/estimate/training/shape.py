@@ -1,8 +1,8 @@
-"""The sizes of a transformer that formulas ask for, and its parameters counted from them.
+"""Sizes of a transformer that the formulas take, and its number of parameters.
 
-Rule: a shape describes one decoder of equal layers, the first `dense_layers` of them without
-experts; what is counted is what the weights' files of such models hold, to the parameter, which
-tests compare with real ones.
+Rule: a shape describes one decoder of equal layers; only the first `dense_layers` have no
+experts. The number of parameters is exactly that of the weight files of such models, as tests
+check.
 """
 
 from __future__ import annotations
@@ -19,15 +19,19 @@ _VOCABULARY = 128256
 _LEAST, _MOST = 10**9, 10**13
 _TIED_BELOW = 5 * 10**9
 _INNER = 3.25
-"""Width of the MLP over the model's: Llama-3's are 3.25 (405 B) and 3.5."""
+"""Ratio of the MLP's width to the model's: Llama-3's are 3.25 (405 B) and 3.5."""
 _ASPECT = 112
-"""Width over layers: between Llama-3's 102 (70 B) and 130 (405 B)."""
+"""Ratio of width to layers: between Llama-3's 102 (70 B) and 130 (405 B)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latent:
-    """Multi-head latent attention (DeepSeek): ranks of queries, keys and values; the part of a head
-    that turns with the position; a value's size."""
+    """Multi-head latent attention (DeepSeek).
+
+    query, key_value: ranks of the latents of queries, and of keys and values.
+    turning: elements of a head with rotary position embedding.
+    value: elements of a head's value.
+    """
 
     query: int
     key_value: int
@@ -37,13 +41,23 @@ class Latent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """head: size of one.  inner: width of the MLP.  is_tied: the output layer is the embedding.
-    is_gated: the MLP has a gate (SwiGLU).  positions: learned ones, 0 without.
-    norms: of a layer.  has_biases: linear layers and norms have them.  query_bias: of queries, keys
-    and values alone.
-    experts, chosen: of a layer, and of a token; expert_inner: each one's; shared_inner: of those
-    that see every token.  latent: None for usual attention.
-    dropout: masks of it are kept, after attention and after the MLP.
+    """Sizes of a decoder.
+
+    head: width of one head.
+    inner: width of the MLP.
+    is_tied: whether the output layer shares the embedding's weights.
+    is_gated: whether the MLP has a gate (SwiGLU).
+    positions: learned positions, or 0.
+    norms: norms per layer.
+    has_biases: whether linear layers and norms have biases.
+    query_bias: whether only queries, keys and values have biases.
+    dropout: whether dropout masks are kept after attention and after the MLP.
+    experts: experts per layer, or 0.
+    chosen: experts that a token chooses.
+    expert_inner: width of one expert.
+    shared_inner: width of the experts that every token passes.
+    dense_layers: first layers, which have no experts.
+    latent: sizes of latent attention, or None for usual attention.
     """
 
     layers: int
@@ -73,7 +87,7 @@ class Shape:
         return self.kv_heads * self.head
 
     def has_experts(self, layer: int) -> bool:
-        """Whether that layer, of 0 and up, has experts."""
+        """Return whether a layer, numbered from 0, has experts."""
         return bool(self.experts) and layer >= self.dense_layers
 
     @property
@@ -89,7 +103,7 @@ class Shape:
 
     @property
     def mlp(self) -> int:
-        """Parameters of a layer's MLP without experts; all split."""
+        """Parameters of a layer's MLP without experts; tensor parallelism splits all of them."""
         return (2 + self.is_gated) * self.width * self.inner + self.inner * self.has_biases
 
     @property
@@ -99,12 +113,14 @@ class Shape:
 
     @property
     def shared(self) -> int:
-        """Parameters of what every token passes beside the experts; split."""
+        """Parameters of the experts that every token passes; tensor parallelism splits them."""
         return (2 + self.is_gated) * self.width * self.shared_inner
 
     def whole(self, layer: int) -> int:
-        """Parameters of a layer that every rank of a tensor parallel group has: norms, router,
-        biases of row-parallel layers, projections down to a latent."""
+        """Return the parameters of a layer that tensor parallelism does not split.
+
+        They are norms, router, biases of row-parallel layers, and projections down to a latent.
+        """
         count = self.norms * self.width * (1 + self.has_biases)
         count += 2 * self.width * self.has_biases
         if (latent := self.latent) is not None:
@@ -113,7 +129,7 @@ class Shape:
         return count + self.width * self.experts * self.has_experts(layer)
 
     def layer(self, layer: int) -> int:
-        """Parameters of that layer, all its experts among them."""
+        """Return the parameters of a layer, with all its experts."""
         inside = self.mlp
         if self.has_experts(layer):
             inside = self.experts * self.expert + self.shared
@@ -121,29 +137,30 @@ class Shape:
 
     @property
     def embedding(self) -> int:
-        """Parameters of the embedding of tokens; the output layer has as many."""
+        """Parameters of the token embedding; the output layer has the same number."""
         return self.vocabulary * self.width
 
     @property
     def parameters(self) -> int:
-        """Parameters in all."""
         count = sum(map(self.layer, range(self.layers)))
         count += self.embedding * (1 if self.is_tied else 2) + self.positions * self.width
         return count + self.width * (1 + self.has_biases)
 
 
 def shape_for(parameters: int) -> Shape:
-    """A usual shape of about that many parameters, as the Llamas from 3 on have it.
+    """Return a typical shape of about `parameters` parameters, like the Llama models from 3 on.
 
-    Heads of 128, 8 key and value heads, a gated MLP some 3.25 times as wide as the model, a
-    vocabulary of 128,256, tied below 5 billion parameters; the width is near 112 times the layers,
-    and the MLP takes what is left.
-    Raises ConfigError for numbers that no such shape has: below 1 or above 10,000 billion.
+    Heads have 128 elements, there are 8 key and value heads, the gated MLP is about 3.25 times as
+    wide as the model, the vocabulary has 128,256 tokens and is tied below 5 billion parameters. The
+    width is near 112 times the layers, and the MLP takes the remaining parameters.
+
+    Raises ConfigError for less than 1 billion or more than 10,000 billion parameters.
     """
     if not _LEAST <= parameters <= _MOST:
         raise ConfigError(
             f"{parameters:,} parameters have no usual shape; expected 1 B to 10,000 B, or a model"
         )
+    # A layer has about 12 x width^2 parameters, and the width is _ASPECT times the layers.
     deep = (parameters / (12 * _ASPECT**2)) ** (1 / 3)
     step = 16 if deep >= 40 else 4
     layers = max(round(deep / step), 1) * step
@@ -152,7 +169,7 @@ def shape_for(parameters: int) -> Shape:
 
 
 def _shape(parameters: int, layers: int, width: int) -> Shape:
-    """The usual shape of that width, whose MLP makes up the parameters."""
+    """Return the shape of a given width, with an MLP that makes up the remaining parameters."""
     empty = Shape(
         layers=layers,
         width=width,

@@ -1,14 +1,14 @@
-"""Runs at the start of a recorded program's interpreter, before any code of the program.
+"""Hook that runs when a recorded program's interpreter starts, before any code of the program.
 
-Rule: the program behaves as without it.  Only the standard library is imported (the program's
-interpreter may not have allocsim), torch is used only after the program imports it, and what is
-changed here is undone or passed on: another sitecustomize still runs.  (Numbers of the host are
-others where ALLOCSIM_PHANTOM_SIZES_ONLY says that nobody looks at them.)
+Rule: the program behaves as it does without the hook.  Only the standard library is imported (the
+program's interpreter may lack allocsim), torch is used only after the program imports it, and
+another sitecustomize still runs.  (Exception: with ALLOCSIM_PHANTOM_SIZES_ONLY, values of large
+host tensors are not drawn.)
 
-`allocsim.phantom.record` sets the variables ALLOCSIM_RECORD_*.  At exit a process that used CUDA
-leaves a pickle in <folder>: a snapshot as PyTorch writes it, with one more key, "allocsim", for
-what a replay needs and the snapshot lacks: calls that leave no entry among it, as marks.  A summary
-lies beside it as JSON.
+`allocsim.phantom.record` sets the variables ALLOCSIM_RECORD_*.  A process that used CUDA writes a
+pickle to that folder at exit: a snapshot as PyTorch writes it, with the additional key "allocsim"
+for what a replay needs and the snapshot lacks, such as marks for calls that leave no entry.  A JSON
+file beside it has a summary.
 """
 
 import atexit
@@ -24,16 +24,16 @@ import threading
 import time
 
 FOLDER = os.environ.get("ALLOCSIM_RECORD_FOLDER")
-# Stands for the program's exit code until that is known, and is then overwritten in place.
+# Placeholder for the program's exit code, which is overwritten in place when it is known.
 UNKNOWN_EXIT = -(1 << 31)
 GRACE_S = 10.0
 POLL_S = 0.02
-# What of a recording is printed when the program has ended.
+# Keys of the recording that are copied to the summary.
 PRINTED = ("stopped_by", "oom_text", "reads_back", "guessed", "routing")
 
 
 class Recorder:
-    """One process's recording, from the moment that CUDA is initialised to its exit."""
+    """Recording of one process, from the initialisation of CUDA to its exit."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -45,7 +45,7 @@ class Recorder:
         self.oom_text = None
         self.max_entries = int(os.environ.get("ALLOCSIM_RECORD_MAX_ENTRIES") or 0)
         self.max_seconds = float(os.environ.get("ALLOCSIM_RECORD_MAX_SECONDS") or 0)
-        # The clock of all processes of this machine; the program's start, not this interpreter's.
+        # The monotonic clock is common to all processes, so this is the start of the whole program.
         self.began = float(os.environ.get("ALLOCSIM_RECORD_BEGAN") or time.monotonic())
         self.lock = threading.RLock()
         self.is_ending = False
@@ -56,49 +56,49 @@ class Recorder:
         self.values = None
 
     def on_import(self, torch):
-        """torch is loaded: ask for a call when CUDA is initialised, and start the guard."""
+        """Request a call when CUDA is initialised, and start the guard thread."""
         self.torch = torch
         self.calls = self.marks.Calls(torch, torch.cuda, self.is_noting)
         self.calls.watch()
         if os.environ.get("ALLOCSIM_PHANTOM_SIZES_ONLY"):
-            with contextlib.suppress(Exception):  # it is only to be faster
+            with contextlib.suppress(Exception):  # only an optimisation
                 beside("unfilled").leave_unfilled(torch)
         torch.cuda._lazy_call(self.on_cuda)
         if self.max_seconds or self.max_entries:
             threading.Thread(target=self.guard, name="allocsim-guard", daemon=True).start()
 
     def on_cuda(self):
-        """CUDA is initialised and nothing is allocated yet."""
+        """Start recording; CUDA is initialised and nothing is allocated yet."""
         # The ring grows as needed up to this bound, so nothing is lost.
         self.torch.cuda.memory._record_memory_history(
             "all", context="alloc", stacks="python", max_entries=1 << 40
         )
-        with contextlib.suppress(Exception):  # it is only to know more
+        with contextlib.suppress(Exception):  # optional information
             self.conf_at_start = conf_of(self.torch.cuda.memory._snapshot())
         self.is_recording = True
         if os.environ.get("ALLOCSIM_PHANTOM_MEMORY"):
-            with contextlib.suppress(Exception):  # it is only to know more
+            with contextlib.suppress(Exception):  # optional information
                 ctypes.CDLL(None).device_watch_reads(1)
             if os.environ.get("ALLOCSIM_PHANTOM_VALUES"):
-                with contextlib.suppress(Exception):  # without, every value is zero
+                with contextlib.suppress(Exception):  # on failure, every value is zero
                     known = beside("known").Known(self.torch)
                     is_skewed = os.environ["ALLOCSIM_PHANTOM_VALUES"] == "skewed"
                     router = beside("routing").Router(self.torch, is_skewed=is_skewed)
                     self.values = beside("values").install(
                         self.torch, known, router, beside("operators")
                     )
-            with contextlib.suppress(Exception):  # a program of one rank does without
+            with contextlib.suppress(Exception):  # needed only by distributed programs
                 beside("ranks").answer_for_others(self.torch)
 
     def entries(self):
-        """How many entries the history has, those of segments aside."""
+        """Return the number of entries in the history, without those of segments."""
         return sum(self.calls.counts())
 
     def is_noting(self):
         return self.is_recording and os.getpid() == self.pid
 
     def guard(self):
-        """Ends the program in order when it has recorded or run long enough."""
+        """End the program in order when it reaches a limit of entries or time."""
         while self.stopped_by is None:
             time.sleep(POLL_S)
             reached = None
@@ -108,22 +108,23 @@ class Recorder:
                 reached = "max-entries"
             with self.lock:
                 if self.is_ending:
-                    return  # by itself, and is not to be disturbed while it writes
+                    return  # the program ends by itself; do not interrupt the write
                 if reached is not None:
                     self.stopped_by = reached
                     main = ctypes.c_ulong(threading.main_thread().ident)
                     stop = ctypes.py_object(SystemExit)
+                    # Raises SystemExit in the main thread, so that `finally` blocks run.
                     ctypes.pythonapi.PyThreadState_SetAsyncExc(main, stop)
         time.sleep(GRACE_S)
         with self.lock:
             if self.is_ending:
-                return  # it stopped, and has written what there is or failed to
-            # It would not stop: write what there is and leave.
+                return  # the program stopped, and the write is done or has failed
+            # The program did not stop: write the recording and exit.
             self.at_exit()
             os._exit(0)
 
     def on_exception(self, error):
-        """Notes the text of an out-of-memory error that ends the program."""
+        """Store the text of an out-of-memory error that ends the program."""
         seen = set()
         while error is not None and id(error) not in seen:
             seen.add(id(error))
@@ -132,7 +133,7 @@ class Recorder:
             error = error.__cause__ or error.__context__
 
     def at_exit(self):
-        """Writes what was recorded, and never disturbs the program's own end."""
+        """Write the recording; report errors without disturbing the program's end."""
         while not self.is_written:
             try:
                 with self.lock:
@@ -142,14 +143,14 @@ class Recorder:
                     finish_work(self.torch)
                 return
             except SystemExit:
-                continue  # the guard's, sent just before
+                continue  # raised by the guard just before
             except Exception as error:
                 if sys.stderr is not None:
                     sys.stderr.write(f"allocsim: the recording could not be written: {error!r}\n")
                 return
 
     def write(self):
-        # A helper process that outlives the program, or allocates nothing, writes nothing.
+        # Skip helper processes that outlive the program, and processes without allocations.
         is_ours = os.getpid() == self.pid and os.path.isdir(self.folder)
         if self.is_written or not self.is_recording or not is_ours or not self.entries():
             return
@@ -170,7 +171,7 @@ class Recorder:
             "rank": rank,
             "oom_text": self.oom_text or "",
             "stopped_by": self.stopped_by or "",
-            **told_by_phantom(),
+            **phantom_reports(),
             "routing": self.routing(),
         }
         self.add_marks(snapshot)
@@ -188,7 +189,7 @@ class Recorder:
         self.is_written = True
 
     def routing(self):
-        """How experts were chosen, where sizes or values that the host read followed from it."""
+        """Return the routing of experts if sizes or reads of the host depended on it, else ""."""
         if self.values is None or not self.values.routed_reads:
             return ""
         return os.environ["ALLOCSIM_PHANTOM_VALUES"]
@@ -208,8 +209,11 @@ class Recorder:
 
 
 def beside(name, folder=""):
-    """A module of allocsim.phantom, or of another package, by its path: the program's interpreter
-    may not have it, and a name of ours must hide none of the program's modules."""
+    """Load a module of allocsim from its path.
+
+    The program's interpreter may lack allocsim, and a module name on `sys.path` could hide one of
+    the program's modules.
+    """
     place = os.path.join(os.path.dirname(__file__), os.pardir, folder, name + ".py")
     spec = importlib.util.spec_from_file_location("allocsim.phantom." + name, place)
     module = importlib.util.module_from_spec(spec)
@@ -218,8 +222,11 @@ def beside(name, folder=""):
 
 
 def finish_work(torch):
-    """A process group that a program leaves open waits, as the interpreter ends, until a GPU has
-    done its work: a phantom does it when told, and the group is closed while it can be."""
+    """Close a process group that the program left open, on a phantom only.
+
+    At interpreter exit an open group waits for the GPU, and a phantom completes work only on
+    request.
+    """
     if os.environ.get("ALLOCSIM_PHANTOM_MEMORY") and torch is not None:
         with contextlib.suppress(Exception):
             if torch.distributed.is_initialized():
@@ -227,8 +234,8 @@ def finish_work(torch):
 
 
 def memory_of(torch, card):
-    """What the memory of a real device is used for, in bytes; nothing where that is unknown."""
-    with contextlib.suppress(Exception):  # it is only to know more
+    """Return the use of a real device's memory in bytes; empty if unknown."""
+    with contextlib.suppress(Exception):  # optional information
         free, total = torch.cuda.mem_get_info()
         reserved = torch.cuda.memory_reserved()
         processes = beside("processes", os.path.join(os.pardir, "capture"))
@@ -241,30 +248,30 @@ def memory_of(torch, card):
     return {}
 
 
-def told_by_phantom():
-    """What only the phantom device knows of the program: nothing of it, on a real one."""
-    told = {"reads_back": "", "guessed": ""}
+def phantom_reports():
+    """Return what the phantom device reports about the program; empty texts on a real one."""
+    reports = {"reads_back": "", "guessed": ""}
     if os.environ.get("ALLOCSIM_PHANTOM_MEMORY"):
-        with contextlib.suppress(Exception):  # it is only to know more
+        with contextlib.suppress(Exception):  # optional information
             module = beside("read_back")
-            told["guessed"] = module.guesses()
-            told["reads_back"] = module.reads_text(module.places_of(module.read_sites()))
-    return told
+            reports["guessed"] = module.guesses()
+            reports["reads_back"] = module.reads_text(module.places_of(module.read_sites()))
+    return reports
 
 
 def conf_of(snapshot):
-    """The option string in a snapshot; None before 2.3."""
+    """Return the option string in a snapshot; None before 2.3."""
     return snapshot.get("allocator_settings", {}).get("PYTORCH_CUDA_ALLOC_CONF")
 
 
 def let_generation_end(module):
-    """Only over a phantom, where the device never says that a text is complete."""
-    with contextlib.suppress(Exception):  # most programs do without
+    """Let `generate()` end on a phantom, which never reports that a text is complete."""
+    with contextlib.suppress(Exception):  # optional for most programs
         beside("generation").end_at_max_length(module)
 
 
 def watch_exceptions(recorder):
-    """Passes the exception that ends the program to the recorder, then to the previous hook."""
+    """Pass the exception that ends the program to the recorder, then to the previous hook."""
     show = sys.excepthook
 
     def excepthook(kind, error, trace):
@@ -275,7 +282,7 @@ def watch_exceptions(recorder):
 
 
 def run_the_other():
-    """Runs the sitecustomize that this one hides, if there is one."""
+    """Run the sitecustomize that this one hides, if there is one."""
     here = os.path.dirname(os.path.abspath(__file__))
     rest = [place for place in sys.path if os.path.abspath(place or ".") != here]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", rest)
@@ -290,7 +297,7 @@ if FOLDER:
     if os.environ.get("ALLOCSIM_PHANTOM_MEMORY"):
         sys.meta_path.insert(0, Finder("transformers.generation.utils", let_generation_end))
     watch_exceptions(recorder)
-    # Twice, because the guard's SystemExit may arrive at the first line of the first.
+    # Registered twice: the guard's SystemExit may arrive in the first line of the first call.
     atexit.register(recorder.at_exit)
     atexit.register(recorder.at_exit)
 run_the_other()

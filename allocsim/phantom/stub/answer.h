@@ -1,4 +1,4 @@
-// What an allocator came to, written as JSON in the golden form.
+// Final state of an allocator, written as JSON in the golden form.
 #pragma once
 
 #include <cinttypes>
@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <string>
 
-// Streams of scripts are numbered; the handle keeps its low bits clear, as real ones do.
+// Streams of scripts are numbered; like real handles, their handles have zero low bits.
 
 struct Json {
   FILE* file;
@@ -52,7 +52,7 @@ struct Json {
   }
 };
 
-// A template, so that a member which this release lacks is only looked for, never needed.
+// A template, so that members that a release lacks are only looked up, not required.
 template <class Stats>
 void tell_stats(Json& json, const Stats& stats) {
   fputs("\"stats\":{", json.file);

@@ -1,4 +1,4 @@
-/* The chunks, holes and gaps of one process's address space; arena.h states the rules. */
+/* Chunks, holes and gaps in the address space of one process; arena.h has the rules. */
 #include "arena.h"
 
 #include <stdlib.h>
@@ -10,14 +10,14 @@
 struct span {
   uintptr_t start, end;
 };
-struct spans { /* by start, never overlapping */
+struct spans { /* disjoint, sorted by start */
   struct span *items;
   size_t n, room;
 };
 static struct spans chunks, holes, gaps;
-static uintptr_t lowest; /* where the lowest chunk begins */
+static uintptr_t lowest; /* start of the lowest chunk */
 
-/* The index of the first span that begins at or above `start`. */
+/* Return the index of the first span that starts at or above `start`. */
 static size_t index_of(const struct spans *spans, uintptr_t start) {
   size_t low = 0, high = spans->n;
   while (low < high) {
@@ -44,7 +44,7 @@ static void remove_at(struct spans *spans, size_t i) {
   memmove(spans->items + i, spans->items + i + 1, (--spans->n - i) * sizeof *spans->items);
 }
 
-/* Add a span; `has_room` was asked before.  An empty one is left out. */
+/* Add a span unless it is empty; the caller has checked `has_room`. */
 static void add(struct spans *spans, uintptr_t start, uintptr_t end) {
   if (start >= end) return;
   const size_t i = index_of(spans, start);
@@ -52,7 +52,7 @@ static void add(struct spans *spans, uintptr_t start, uintptr_t end) {
   spans->items[i] = (struct span){start, end};
 }
 
-/* Add a span to those that it touches, which become one with it; not below `from` nor above `to`. */
+/* Merge a span with the spans it touches, within `from` and `to`, and return the result. */
 static struct span join(struct spans *spans, struct span span, uintptr_t from, uintptr_t to) {
   size_t i = index_of(spans, span.start);
   if (i < spans->n && spans->items[i].start == span.end && span.end < to) {
@@ -67,7 +67,7 @@ static struct span join(struct spans *spans, struct span span, uintptr_t from, u
   return span;
 }
 
-/* Take `size` bytes of new chunk: from the highest gap that is wide enough, else below all. */
+/* Take a chunk of `size` bytes from the highest gap that is large enough, else below all chunks. */
 static uintptr_t new_chunk(size_t size) {
   for (size_t i = gaps.n; i-- > 0;) {
     struct span *gap = gaps.items + i;
@@ -79,7 +79,7 @@ static uintptr_t new_chunk(size_t size) {
   return lowest < size ? 0 : (lowest -= size);
 }
 
-/* What a context uses until its first kernels are loaded, and what it then takes. */
+/* Chunk of the context before its first kernels are loaded, and the bytes these kernels take. */
 static struct span temporary;
 static size_t of_kernels;
 
@@ -109,15 +109,17 @@ uintptr_t arena_place(size_t size) {
 }
 
 void arena_release(uintptr_t start, size_t size) {
-  if (!has_room(&holes) || !has_room(&gaps)) return; /* the addresses are lost, as with bump */
+  if (!has_room(&holes) || !has_room(&gaps)) return; /* the addresses are lost, as under `bump` */
   const size_t i = index_of(&chunks, start + 1) - 1;
   const struct span chunk = chunks.items[i];
+  /* Within the chunk only, because a hole never spans two chunks. */
   const struct span hole =
       join(&holes, (struct span){start, start + size}, chunk.start, chunk.end);
   if (hole.start != chunk.start || hole.end != chunk.end) return;
   remove_at(&holes, index_of(&holes, hole.start));
   remove_at(&chunks, i);
   const struct span gap = join(&gaps, chunk, 0, UINTPTR_MAX);
+  /* Below the lowest chunk there is no gap: the next chunk is placed there in any case. */
   if (gap.start != lowest) return;
   lowest = gap.end;
   remove_at(&gaps, index_of(&gaps, gap.start));

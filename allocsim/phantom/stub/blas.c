@@ -1,10 +1,10 @@
-/* cuBLAS and cuBLASLt as far as PyTorch calls them: every routine succeeds and computes nothing.
+/* cuBLAS and cuBLASLt, as far as PyTorch calls them: every routine succeeds and computes nothing.
  *
- * Rule: whatever a routine is asked, it needs no workspace of its own.  The workspaces that
- * PyTorch allocates for cuBLAS come through its own allocator and are as on any device of the
- * same compute capability; those that the heuristics of cuBLASLt would add are not.
+ * Rule: no routine needs a workspace of the library.  The workspaces that PyTorch allocates for
+ * cuBLAS come from PyTorch's allocator and are as on any device of the same compute capability.
+ * Workspaces that the heuristics of cuBLASLt would add are missing.
  *
- * Routines that only succeed are declared without arguments: none is looked at.
+ * Routines that only succeed are declared without arguments, because they read none.
  */
 #include <stddef.h>
 #include <stdint.h>
@@ -17,8 +17,8 @@ enum { SUCCESS = 0, ALLOC_FAILED = 3 };
 
 /* --- handles --------------------------------------------------------------------------------- */
 
-/* PyTorch keeps a workspace for each handle and stream, and makes a handle for each thread that
- * multiplies: autograd's has its own.  So no two are alike. */
+/* Each handle is distinct: PyTorch keeps a workspace for each handle and stream, and creates a
+ * handle for each thread that multiplies, such as autograd's. */
 static int made(void **handle) {
   *handle = malloc(1);
   return *handle ? SUCCESS : ALLOC_FAILED;
@@ -75,7 +75,7 @@ SUCCEEDS(cublasZgetrfBatched)
 SUCCEEDS(cublasZtrsmBatched)
 SUCCEEDS(cublasZtrsm_v2)
 
-/* Three that tell the caller, and not the device, whether its arguments are in order. */
+/* Three routines that report invalid arguments to the caller, not on the device. */
 #define EACH_TYPE(macro, routine) \
   macro(cublasS##routine) macro(cublasD##routine) macro(cublasC##routine) macro(cublasZ##routine)
 #define GELS(name)                                                                           \
@@ -106,7 +106,7 @@ EACH_TYPE(GETRS, getrsBatched)
 
 /* --- cuBLASLt -------------------------------------------------------------------------------- */
 
-/* A descriptor is opaque and of the caller's own layout, so any address serves. */
+/* Descriptors are opaque to the caller, so all have the same address. */
 static int the_descriptor;
 static int create(void **out) { *out = &the_descriptor; return SUCCESS; }
 int cublasLtMatmulDescCreate(void **out, int compute, int scale) {
@@ -129,7 +129,7 @@ struct heuristic {
   int reserved[4];
 };
 
-/* One algorithm that needs no workspace. */
+/* Return one algorithm that needs no workspace. */
 int cublasLtMatmulAlgoGetHeuristic(void *handle, void *matmul, void *a, void *b, void *c, void *d,
                                    void *preference, int wanted, struct heuristic *out,
                                    int *found) {

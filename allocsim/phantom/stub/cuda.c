@@ -1,8 +1,8 @@
-/* libcuda.so.1: the driver's virtual-memory calls, and what run-time compiled kernels need.
+/* libcuda.so.1: the driver's virtual-memory calls, and the calls of kernels compiled at run time.
  *
- * A reservation is address space without memory, a handle memory without an address; mapping
- * joins the two and costs nothing.  A module loads and has every function it is asked for; a
- * launch runs nothing.  Declared by hand for the reason given in cudart.c.
+ * A reservation is address space without memory, and a handle is memory without an address; mapping
+ * joins the two and uses no memory.  A module loads and has every function that is requested; a
+ * launch runs nothing.  cudart.c gives the reason for the declarations.
  */
 #include "device.h"
 
@@ -65,14 +65,14 @@ int cuMemAddressFree(uintptr_t address, size_t size) {
   return device_release(address) ? INVALID_VALUE : SUCCESS;
 }
 
-/* What a handle is to be, as far as it matters here. */
+/* CUmemAllocationProp, as far as it matters here. */
 struct handle_properties {
   int type;
-  int shared_as; /* how other processes may open it */
+  int shared_as; /* how other processes can open the handle */
 };
 enum { SHARED_BY_FABRIC = 8 };
 
-/* As on a card without a fabric, on which some releases ask for one first and then do without. */
+/* A card without a fabric: some releases first request a fabric handle and then do without. */
 int cuMemCreate(unsigned long long *out, size_t size, const struct handle_properties *properties,
                 unsigned long long flags) {
   (void)flags;
@@ -117,7 +117,7 @@ int cuMemGetAddressRange_v2(uintptr_t *start, size_t *size, uintptr_t address) {
 /* --- the device and its one context ---------------------------------------------------------- */
 
 int cuInit(unsigned flags) { (void)flags; return SUCCESS; }
-/* The driver's private tables, which the run-time compiler looks for and can do without. */
+/* Private tables of the driver, which the run-time compiler looks up but does not need. */
 int cuGetExportTable(const void **table, const void *id) {
   (void)id;
   *table = NULL;
@@ -235,7 +235,7 @@ int cuModuleGetFunction(void **function, void *module, const char *name) {
 }
 int cuFuncGetAttribute(int *value, int attribute, void *function) {
   (void)function;
-  *value = attribute == 0 ? device_attribute(1) : 0; /* threads a block; else nothing used */
+  *value = attribute == 0 ? device_attribute(1) : 0; /* threads per block; everything else unused */
   return SUCCESS;
 }
 int cuKernelGetAttribute(int *value, int attribute, void *kernel, int device) {
@@ -299,7 +299,7 @@ int cuOccupancyMaxActiveClusters(int *clusters, void *function, const void *laun
   return SUCCESS;
 }
 
-/* Looked up by some release, reached by no single-device program. */
+/* Looked up by some releases, never called by a single-device program. */
 #define NEVER_REACHED(name) \
   int name(void) { return NOT_SUPPORTED; }
 NEVER_REACHED(cuMemExportToShareableHandle)
@@ -314,7 +314,7 @@ NEVER_REACHED(cuMulticastBindMem)
 NEVER_REACHED(cuMulticastCreate)
 NEVER_REACHED(cuMulticastUnbind)
 
-/* Looked up by cuDNN's kernels when they are planned, reached when they run. */
+/* Looked up when cuDNN plans its kernels, called only when they run. */
 NEVER_REACHED(cuKernelGetFunction)
 NEVER_REACHED(cuKernelSetAttribute)
 NEVER_REACHED(cuLibraryGetKernel)

@@ -1,9 +1,9 @@
-/* libcudart.so.N as far as PyTorch calls it: device, memory, streams and events over device.h's
- * books (launch.c has the kernels, graph.c the captures).
+/* libcudart.so.N, as far as PyTorch calls it: device, memory, streams and events over device.h
+ * (launch.c has the kernels, graph.c the captures).
  *
- * Declared by hand and without CUDA's headers, so that one source serves every CUDA release
- * and compiles where no toolkit is.  Types that are only passed through are `void *`; enums
- * are `int`.  What no single-device program reaches answers "not supported" by name.
+ * Functions are declared here and not by CUDA's headers, so one source serves every CUDA release
+ * and compiles without a toolkit.  Types that are only passed through are `void *`; enums are
+ * `int`.  Functions that no single-device program reaches return "not supported".
  */
 #define _GNU_SOURCE
 #include "cudart.h"
@@ -93,7 +93,7 @@ int cudaDeviceSetLimit(int limit, size_t value) { (void)limit, (void)value; retu
 int cudaProfilerStart(void) { return SUCCESS; }
 int cudaProfilerStop(void) { return SUCCESS; }
 
-/* Offsets in cudaDeviceProp, from the headers; only the part behind the clock rate moved. */
+/* Offsets in cudaDeviceProp, from CUDA's headers; only the fields after the clock rate moved. */
 #if PHANTOM_CUDA >= 13
 enum { MULTIPROCESSORS = 384, PCI_BUS = 568, L2 = 596, MULTIPROCESSOR_THREADS = 604,
        MULTIPROCESSOR_SHARED = 624, MULTIPROCESSOR_REGS = 632, OPTIN_SHARED = 672,
@@ -105,7 +105,7 @@ enum { MULTIPROCESSORS = 388, PCI_BUS = 584, L2 = 616, MULTIPROCESSOR_THREADS = 
        PROPERTIES_SIZE = PHANTOM_CUDA == 12 ? 1032 : 728 };
 #endif
 
-/* The front of cudaDeviceProp, whose layout no release from 11 to 13 changed. */
+/* Beginning of cudaDeviceProp, which has the same layout in releases 11 to 13. */
 struct properties {
   char name[256];
   char uuid[16];
@@ -119,7 +119,7 @@ struct properties {
   int max_threads_per_block;
   int max_threads_dim[3];
   int max_grid_size[3];
-  int clock_rate; /* padding from 13 on */
+  int clock_rate; /* padding from CUDA 13 */
   size_t total_const_mem;
   int major, minor;
 };
@@ -182,7 +182,7 @@ int cudaMemGetInfo(size_t *free, size_t *total) {
   return SUCCESS;
 }
 
-/* A pinned page is a page: the books only need to know whose address it is. */
+/* Pinned memory is ordinary host memory; only its addresses are recorded. */
 int cudaHostAlloc(void **out, size_t size, unsigned flags) {
   (void)flags;
   if (posix_memalign(out, 4096, size ? size : 1)) return answer(MEMORY_ALLOCATION);
@@ -192,7 +192,7 @@ int cudaMallocHost(void **out, size_t size) { return cudaHostAlloc(out, size, 0)
 int cudaMallocManaged(void **out, size_t size, unsigned flags) {
   return cudaHostAlloc(out, size, flags);
 }
-/* Managed pages, as of bitsandbytes' paged optimizers, lie on the host here and stay there. */
+/* Managed memory, as in bitsandbytes' paged optimizers, is on the host here and stays there. */
 int cudaMemPrefetchAsync(void) { return SUCCESS; }
 int cudaFreeHost(void *address) {
   if (!address) return SUCCESS;
@@ -237,8 +237,8 @@ static int is_on_device(const void *pointer) {
   return device_find((uintptr_t)pointer, &start, &size) == 0;
 }
 
-/* What leaves the device is zeros or what the caller told; what enters it or moves within it is not
- * kept, but for what comes back at once (device_keep). */
+/* Copies to the host bring zeros or the value that the caller set (device_tell_reads).  Copies to
+ * the device or within it are not stored, except the last one (device_keep). */
 static void copy(void *to, const void *from, size_t size) {
   if (is_on_device(to)) return;
   if (is_on_device(from)) {
@@ -309,7 +309,7 @@ int cudaStreamQuery(void *handle) {
 }
 
 int cudaStreamCreateWithPriority(void **out, unsigned flags, int priority) {
-  static uintptr_t last = (uintptr_t)1 << 32; /* far above the handles of scripts */
+  static uintptr_t last = (uintptr_t)1 << 32; /* far above the handles that scripts use */
   (void)flags, (void)priority;
   *out = (void *)(last += 4096);
   return SUCCESS;
@@ -360,8 +360,8 @@ int cudaEventQuery(void *event) {
   return answer(device_is_done(event) ? SUCCESS : NOT_READY);
 }
 int cudaEventSynchronize(void *event) { device_wait(event); return SUCCESS; }
-/* Nothing is computed, so that nothing takes time.  Not zero, by which autotuners divide, and as
-   long a time as they run but once; all that they compare takes the same, and they keep the first. */
+/* Every measured time is the same, because nothing is computed.  It is not zero, because autotuners
+   divide by it, and so long that they run each candidate once; on a tie they keep the first. */
 int cudaEventElapsedTime(float *milliseconds, void *start, void *end) {
   (void)start, (void)end;
   *milliseconds = 1000;
@@ -371,7 +371,7 @@ int cudaEventElapsedTime_v2(float *milliseconds, void *start, void *end) {
   return cudaEventElapsedTime(milliseconds, start, end);
 }
 
-/* --- the way to the driver's virtual-memory calls ----------------------------------------- */
+/* --- access to the driver's virtual-memory calls -------------------------------------------- */
 
 static int driver_entry(const char *name, void **out, int *status) {
   void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
@@ -391,7 +391,7 @@ int cudaGetDriverEntryPointByVersion(const char *name, void **out, unsigned vers
   return driver_entry(name, out, status);
 }
 
-/* --- reached only by other backends and other processes ------------------------------------- */
+/* --- reached only by other backends and by programs with several processes ------------------ */
 
 NEVER_REACHED(cudaDeviceDisablePeerAccess)
 NEVER_REACHED(cudaDeviceGetDefaultMemPool)

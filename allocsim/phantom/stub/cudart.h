@@ -1,4 +1,4 @@
-/* What the sources of libcudart share: the errors they answer, and how. */
+/* Error codes and helpers shared by the sources of libcudart. */
 #ifndef ALLOCSIM_PHANTOM_CUDART_H
 #define ALLOCSIM_PHANTOM_CUDART_H
 
@@ -14,7 +14,7 @@ enum {
   NOT_SUPPORTED = 801
 };
 
-/* Notes an error for cudaGetLastError, as every call of the runtime does, and returns it. */
+/* Store an error for cudaGetLastError, as every runtime call does, and return it. */
 int answer(int error);
 
 #define NEVER_REACHED(name) \

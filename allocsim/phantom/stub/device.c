@@ -1,4 +1,4 @@
-/* The books of the device that is not there; device.h states the rules. */
+/* Bookkeeping of the phantom device; device.h has the rules. */
 #define _GNU_SOURCE
 #include "device.h"
 
@@ -10,27 +10,27 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Autograd, data loading and the program call from threads of their own. */
+/* Autograd, data loading and the program call from different threads. */
 static pthread_mutex_t books_lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 static int lock_books(void) { return pthread_mutex_lock(&books_lock); }
 static void unlock_books(int *ignored) {
   (void)ignored;
   pthread_mutex_unlock(&books_lock);
 }
-/* Holds the lock to the end of the enclosing block. */
+/* Hold the lock to the end of the enclosing block. */
 #define LOCKED __attribute__((cleanup(unlock_books))) int locked = lock_books(); (void)locked
 
 struct range {
   uintptr_t start;
   size_t size;    /* address space, whole pages */
-  size_t counted; /* bytes held of the capacity; 0 for a bare reservation */
+  size_t counted; /* bytes of the capacity that it uses; 0 for a bare reservation */
   int is_of_arena;
 };
 
-/* Bytes of shared memory that the system keeps of each block, from 8.0 on. */
+/* Bytes of shared memory per block that the system reserves, from capability 8.0. */
 #define RESERVED_SHARED (card.major >= 8 ? 1024 : 0)
 
-#define STREAM_SLOTS 65536 /* a power of two, far above the streams of any script */
+#define STREAM_SLOTS 65536 /* a power of two, far above the number of streams of any script */
 
 static size_t capacity = (size_t)16 << 30;
 static size_t used;
@@ -38,7 +38,7 @@ static enum device_policy policy = DEVICE_BUMP;
 static uintptr_t base = (uintptr_t)1 << 44;
 static uintptr_t next = (uintptr_t)1 << 44;
 
-struct book { /* ranges by start, never overlapping */
+struct book { /* disjoint ranges, sorted by start */
   struct range *ranges;
   size_t count, room;
 };
@@ -64,7 +64,7 @@ void device_configure(size_t new_capacity, enum device_policy new_policy, uintpt
 }
 
 static unsigned startup; /* milliseconds */
-static pid_t started;    /* the process that has its context */
+static pid_t started;    /* process that has its context */
 
 void device_start_context(void) {
   LOCKED;
@@ -73,33 +73,34 @@ void device_start_context(void) {
   usleep(startup * 1000);
 }
 
-static const char *told(const char *name) {
+static const char *variable(const char *name) {
   const char *text = getenv(name);
   return text && *text ? text : NULL;
 }
 
 __attribute__((constructor)) static void configure_from_environment(void) {
   const char *text;
-  if ((text = told("ALLOCSIM_PHANTOM_MEMORY"))) capacity = strtoull(text, NULL, 10);
-  if ((text = told("ALLOCSIM_PHANTOM_CONTEXT"))) used = strtoull(text, NULL, 10);
-  if ((text = told("ALLOCSIM_PHANTOM_POLICY")))
+  if ((text = variable("ALLOCSIM_PHANTOM_MEMORY"))) capacity = strtoull(text, NULL, 10);
+  if ((text = variable("ALLOCSIM_PHANTOM_CONTEXT"))) used = strtoull(text, NULL, 10);
+  if ((text = variable("ALLOCSIM_PHANTOM_POLICY")))
     policy = !strcmp(text, "driver")     ? DEVICE_DRIVER
              : !strcmp(text, "firstfit") ? DEVICE_FIRSTFIT
                                          : DEVICE_BUMP;
-  if ((text = told("ALLOCSIM_PHANTOM_BASE"))) base = next = strtoull(text, NULL, 10);
-  if ((text = told("ALLOCSIM_PHANTOM_STARTUP"))) startup = (unsigned)strtoul(text, NULL, 10);
-  if ((text = told("ALLOCSIM_PHANTOM_WORK"))) at_once = strcmp(text, "at-once") == 0;
-  if ((text = told("ALLOCSIM_PHANTOM_NAME"))) snprintf(card.name, sizeof card.name, "%s", text);
-  if ((text = told("ALLOCSIM_PHANTOM_CAPABILITY"))) sscanf(text, "%d.%d", &card.major, &card.minor);
-  if ((text = told("ALLOCSIM_PHANTOM_MULTIPROCESSORS"))) card.multiprocessors = atoi(text);
-  if ((text = told("ALLOCSIM_PHANTOM_LIMITS"))) {
+  if ((text = variable("ALLOCSIM_PHANTOM_BASE"))) base = next = strtoull(text, NULL, 10);
+  if ((text = variable("ALLOCSIM_PHANTOM_STARTUP"))) startup = (unsigned)strtoul(text, NULL, 10);
+  if ((text = variable("ALLOCSIM_PHANTOM_WORK"))) at_once = strcmp(text, "at-once") == 0;
+  if ((text = variable("ALLOCSIM_PHANTOM_NAME"))) snprintf(card.name, sizeof card.name, "%s", text);
+  if ((text = variable("ALLOCSIM_PHANTOM_CAPABILITY")))
+    sscanf(text, "%d.%d", &card.major, &card.minor);
+  if ((text = variable("ALLOCSIM_PHANTOM_MULTIPROCESSORS"))) card.multiprocessors = atoi(text);
+  if ((text = variable("ALLOCSIM_PHANTOM_LIMITS"))) {
     struct device_limits *limits = &card.limits;
     sscanf(text, "%d %d %d %d %d %d", &limits->threads, &limits->blocks, &limits->shared,
            &limits->block_shared, &limits->l2, &limits->registers);
   }
   if (used > capacity) used = capacity;
   arena_reset(base);
-  if ((text = told("ALLOCSIM_PHANTOM_CONTEXT_CHUNKS"))) arena_add_context(text);
+  if ((text = variable("ALLOCSIM_PHANTOM_CONTEXT_CHUNKS"))) arena_add_context(text);
 }
 
 size_t device_capacity(void) { return capacity; }
@@ -109,25 +110,25 @@ const struct device_card *device_card(void) { return &card; }
 
 int device_attribute(int number) {
   switch (number) {
-    case 1: return 1024;                  /* threads a block, */
-    case 2: case 3: return 1024;          /* along x and y */
-    case 4: return 64;                    /* and z */
-    case 5: return 2147483647;            /* blocks of a grid along x */
-    case 6: case 7: return 65535;         /* and y and z */
-    case 8: return 48 << 10;              /* shared memory a block */
-    case 10: return 32;                   /* warp */
-    case 12: case 82: return card.limits.registers; /* a block and a multiprocessor */
+    case 1: return 1024;                  /* threads per block */
+    case 2: case 3: return 1024;          /* block size along x and y */
+    case 4: return 64;                    /* and along z */
+    case 5: return 2147483647;            /* grid size along x */
+    case 6: case 7: return 65535;         /* and along y and z */
+    case 8: return 48 << 10;              /* shared memory per block without opt-in */
+    case 10: return 32;                   /* warp size */
+    case 12: case 82: return card.limits.registers; /* per block and per multiprocessor */
     case 16: return card.multiprocessors;
-    case 31: case 41: case 95: return 1;  /* concurrent kernels, one address space, cooperation */
+    case 31: case 41: case 95: return 1;  /* concurrent kernels, unified addresses, cooperation */
     case 38: return card.limits.l2;
-    case 39: return card.limits.threads;  /* a multiprocessor's, and its */
-    case 81: return card.limits.shared;   /* shared memory */
+    case 39: return card.limits.threads;  /* per multiprocessor */
+    case 81: return card.limits.shared;   /* per multiprocessor */
     case 75: return card.major;
     case 76: return card.minor;
     case 97: return card.limits.block_shared;
     case 106: return card.limits.blocks;
-    case 111: return RESERVED_SHARED;     /* of a block's shared memory, the system's */
-    default: return 0;                    /* no fabric, no peers, no memory pools */
+    case 111: return RESERVED_SHARED;     /* shared memory per block for the system */
+    default: return 0;                    /* includes fabric, peers and memory pools: none */
   }
 }
 
@@ -144,7 +145,7 @@ static size_t whole_pages(size_t size) {
   return (size + DEVICE_PAGE - 1) / DEVICE_PAGE * DEVICE_PAGE;
 }
 
-/* The index of the first range of `book` that starts above `address`. */
+/* Return the index of the first range of `book` that starts above `address`. */
 static size_t above(const struct book *book, uintptr_t address) {
   size_t low = 0, high = book->count;
   while (low < high) {
@@ -172,7 +173,7 @@ static int insert(struct book *book, size_t index, struct range range) {
   return 0;
 }
 
-/* Take the range that starts at `address` out of `book`; -1: there is none. */
+/* Remove the range that starts at `address` from `book`; return -1 if there is none. */
 static int remove_start(struct book *book, uintptr_t address, struct range *removed) {
   size_t i = above(book, address);
   struct range *range = book->ranges + i - 1;
@@ -183,14 +184,14 @@ static int remove_start(struct book *book, uintptr_t address, struct range *remo
   return 0;
 }
 
-/* The range of `book` that holds `address`, or NULL. */
+/* Return the range of `book` that contains `address`, or NULL. */
 static const struct range *holder(const struct book *book, uintptr_t address) {
   size_t i = above(book, address);
   const struct range *range = book->ranges + i - 1;
   return i == 0 || address - range->start >= range->size ? NULL : range;
 }
 
-/* The lowest hole of `size` bytes: its address, and in `index` where its range belongs. */
+/* Return the address of the lowest hole of `size` bytes; set `index` to its place in the book. */
 static uintptr_t lowest_hole(size_t size, size_t *index) {
   const struct range *ranges = space.ranges;
   uintptr_t hole = base;
@@ -201,7 +202,7 @@ static uintptr_t lowest_hole(size_t size, size_t *index) {
   return hole;
 }
 
-/* The driver places memory by its arena, and reservations one after another above its top. */
+/* Choose an address.  Under `driver`, memory is in the arena and reservations follow above it. */
 static uintptr_t place(size_t size, size_t counted) {
   struct range range = {next, whole_pages(size), counted, policy == DEVICE_DRIVER && counted};
   size_t index = space.count;
@@ -278,7 +279,7 @@ int device_is_pinned(uintptr_t address) {
 
 struct device_stream *device_stream(uintptr_t handle) {
   LOCKED;
-  /* Handles are page-like (low bits clear), so the slot looks at the bits above. */
+  /* The low bits of handles are zero, as those of pages, so the slot also uses the bits above. */
   size_t slot = (handle >> 12 ^ handle) & (STREAM_SLOTS - 1);
   for (size_t tried = 0; tried < STREAM_SLOTS; tried++) {
     struct device_stream *met = streams[slot];
@@ -304,7 +305,7 @@ void device_submit(uintptr_t handle) {
 }
 
 static struct {
-  uintptr_t start; /* 0: nothing */
+  uintptr_t start; /* 0 if nothing is kept */
   size_t size;
   char bytes[64 << 10];
 } kept;
@@ -356,10 +357,11 @@ int device_is_done(const struct device_event *event) {
 
 void device_wait(const struct device_event *event) {
   LOCKED;
+  /* Work submitted after the event stays unfinished. */
   if (!device_is_done(event)) event->stream->finished = event->position;
 }
 
-/* In the order of the alphabet. */
+/* Names of libraries, in alphabetical order. */
 static struct {
   const char *library;
   int is_noted;

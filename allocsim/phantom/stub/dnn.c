@@ -27,7 +27,7 @@ void cudnnGetLastErrorString(char *text, size_t size) {
   if (size) *text = 0;
 }
 
-/* No two handles are alike, as cuBLAS's. */
+/* Each handle is distinct, as in blas.c. */
 struct handle {
   void *stream;
 };
@@ -48,7 +48,7 @@ int cudnnBackendExecute(struct handle *handle, void *plan, void *variant_pack) {
   return SUCCESS;
 }
 
-/* --- descriptors, which hold nothing --------------------------------------------------------- */
+/* --- descriptors, which are empty ------------------------------------------------------------ */
 
 static int the_descriptor;
 
@@ -125,7 +125,7 @@ int cudnnDropoutGetStatesSize(void *handle, size_t *size) {
   return SUCCESS;
 }
 
-/* --- what only has to succeed ---------------------------------------------------------------- */
+/* --- routines that only succeed -------------------------------------------------------------- */
 
 SUCCEEDS(cudnnConvolutionBackwardData)
 SUCCEEDS(cudnnConvolutionBackwardFilter)
@@ -156,7 +156,7 @@ SUCCEEDS(cudnnSpatialTfGridGeneratorForward)
 SUCCEEDS(cudnnSpatialTfSamplerBackward)
 SUCCEEDS(cudnnSpatialTfSamplerForward)
 
-/* --- what is not offered --------------------------------------------------------------------- */
+/* --- not supported --------------------------------------------------------------------------- */
 
 REFUSES(cudnnCTCLoss)
 REFUSES(cudnnCTCLoss_v8)

@@ -2,17 +2,17 @@
  *
  * PyTorch describes scaled dot product attention either as one operation or as the matrix products,
  * reductions and pointwise operations that it consists of: two products forward, five backward.
- * A plan needs 256 bytes in both directions.  What the backward pass accumulates in float32 (the
- * gradient of the query and the row sums) is not the plan's: the copy of cudnn-frontend in PyTorch
- * adds it to the workspace, because it describes them as tensors of its own.  Where several heads of
- * the query share one of the keys and values, the plan also holds the gradients of keys and values for
+ * A plan needs 256 bytes in both directions.  The float32 sums of the backward pass (the gradient
+ * of the query and the row sums) are not part of the plan: the copy of cudnn-frontend in PyTorch
+ * describes them as separate tensors and adds them to the workspace.  If several heads of the query
+ * share one head of the keys and values, the plan also holds the gradients of keys and values for
  * every head of the query, which are then summed.
  *
  * Decoding, one query for each sequence, splits the keys: every part writes its output and two
- * values a row in float32, and the results are combined.  A decoding step that is not split needs no
- * workspace.  The number of parts is a power of two.  With 147 to 153 keys it was 1, with 777 to 932
- * keys 4, with 3,001 to 3,064 keys 16, and it was the same for 16 and for 128 rows, so at most 256
- * keys a part explains all of them.  Lengths of exactly 256, 512, 1,024... keys were not measured.
+ * values per row in float32, and the results are combined.  A decoding step that is not split needs
+ * no workspace.  The number of parts is a power of two.  It was 1 with 147 to 153 keys, 4 with 777
+ * to 932 keys and 16 with 3,001 to 3,064 keys, both for 16 and for 128 rows, which agrees with at
+ * most 256 keys per part.  Lengths of exactly 256, 512, 1,024... keys were not measured.
  * On cards of another compute capability the workspace is noted as a guess.
  */
 #include "dnn_backend.h"

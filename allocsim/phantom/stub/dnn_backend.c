@@ -1,9 +1,9 @@
-/* cuDNN's graph interface: a store of descriptors; dnn_backend.h states what it is for.
+/* cuDNN's graph interface: a store of descriptors; dnn_backend.h describes its purpose.
  *
  * Rules:
  *   - an attribute is a copy of the elements that were set, and a descriptor among them is kept
- *     until what refers to it is destroyed;
- *   - a graph has one engine with one configuration when a law knows its workspace; the
+ *     until every descriptor that refers to it is destroyed;
+ *   - a graph has one engine with one configuration if a law knows its workspace; the
  *     heuristics refuse every other graph;
  *   - executing a plan is one piece of work for the stream of the handle.
  */
@@ -136,7 +136,7 @@ static int set(struct dnn_descriptor *descriptor, int name, int type, size_t n,
   return DNN_SUCCESS;
 }
 
-/* Give `to` the attributes of `from`: a program passes a descriptor in to read one out. */
+/* Give `to` the attributes of `from`: a program reads a descriptor into one that it passes in. */
 static int assign(struct dnn_descriptor *to, const struct dnn_descriptor *from) {
   if (!to || to->kind != from->kind) return DNN_BAD_PARAM;
   for (const struct attribute *each = from->attributes; each; each = each->next) {
@@ -147,7 +147,7 @@ static int assign(struct dnn_descriptor *to, const struct dnn_descriptor *from) 
   return DNN_SUCCESS;
 }
 
-/* --- what a law reads ------------------------------------------------------------------------ */
+/* --- functions for laws ---------------------------------------------------------------------- */
 
 size_t dnn_operations(const struct dnn_descriptor *graph) {
   const struct attribute *operations = attribute_of(graph, DNN_GRAPH_OPERATIONS);
@@ -233,7 +233,7 @@ size_t dnn_bytes(int type) {
 
 /* --- graphs, engines, plans ------------------------------------------------------------------ */
 
-/* The workspace of a graph in bytes, -1 where no law knows it. */
+/* Return the workspace of a graph in bytes, -1 if no law knows it. */
 static int64_t workspace_of(const struct dnn_descriptor *graph) {
   int64_t workspace = 0;
   for (size_t i = 0; i < sizeof laws / sizeof *laws; i++)
@@ -274,7 +274,7 @@ static int configure(struct dnn_descriptor *graph, struct dnn_descriptor *out) {
   return status;
 }
 
-/* An engine's number is below this; a program may ask for one by number. */
+/* Upper bound of engine numbers; a program may request an engine by number. */
 enum { ENGINES = 64 };
 
 static int answer_number(int64_t value, int64_t wanted, int64_t *n, void *out) {
@@ -314,7 +314,7 @@ int cudnnBackendGetAttribute(struct dnn_descriptor *descriptor, int name, int ty
   if (name == PLAN_WORKSPACE || name == CONFIG_WORKSPACE)
     return answer_number(workspace_of(graph_of(descriptor)), wanted, n, out);
   if (name == GRAPH_ENGINES) return answer_number(ENGINES, wanted, n, out);
-  if (name == CONFIG_SHARED_MEMORY) { /* int32: a program skips what needs more than it has */
+  if (name == CONFIG_SHARED_MEMORY) { /* int32; a program skips engines that need too much */
     if (n) *n = 1;
     if (out && wanted > 0) memset(out, 0, sizeof(int32_t));
     return DNN_SUCCESS;
@@ -324,7 +324,7 @@ int cudnnBackendGetAttribute(struct dnn_descriptor *descriptor, int name, int ty
     return out && wanted > 0 ? configure(graph_of(descriptor), *(struct dnn_descriptor **)out)
                              : DNN_SUCCESS;
   }
-  /* Notes, knobs and layouts that a program asks an engine for are none. */
+  /* An engine has no notes, knobs or layouts. */
   const struct attribute *found = attribute_of(descriptor, name);
   if (n) *n = found ? (int64_t)found->n : 0;
   if (!found || !out) return DNN_SUCCESS;

@@ -1,12 +1,12 @@
-/* cuDNN's graph interface: the descriptors that a program fills, and what a workspace law may read.
+/* cuDNN's graph interface: the descriptors that a program fills, and the functions for laws.
  *
  * A program describes tensors and operations as descriptors with attributes, joins the operations
  * in an operation graph, asks the heuristics for engine configurations and makes an execution plan
  * of one.  dnn_backend.c stores the attributes and connects the descriptors.  A workspace law reads
  * the operation graph with the functions below and returns the size of the plan's workspace.
  *
- * Descriptor kinds, attribute names and data types have the numbers of NVIDIA's cudnn_graph.h; those
- * that the store and the laws use are listed here.
+ * Descriptor kinds, attribute names and data types have the numbers of NVIDIA's cudnn_graph.h.
+ * This header lists those that the store and the laws use.
  *
  * To add a law for another kind of graph: write a function of type dnn_law in a file of its own,
  * declare it at the end of this header, and add it to `laws` in dnn_backend.c.
@@ -86,7 +86,7 @@ enum dnn_type {
 
 #define DNN_MOST_DIMENSIONS 8
 
-/* A tensor of an operation.  `is_virtual`: it passes between operations and is not in memory. */
+/* A tensor of an operation.  `is_virtual`: it is passed between operations and is not in memory. */
 struct dnn_tensor {
   int64_t uid;
   int type; /* enum dnn_type */

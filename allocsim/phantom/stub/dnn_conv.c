@@ -1,17 +1,18 @@
 /* The workspace of a convolution: forward, backward for the data, backward for the weight.
  *
- * The installed cuDNN plans for the phantom's card (dnn_installed.h).  It cannot plan two kinds of
- * kernels without a device; this file computes their workspace by laws that were measured on an H200
- * with cuDNN 9.19 (204 shapes, traces/h200/kernels.json):
+ * The installed cuDNN plans for the phantom's card (dnn_installed.h).  It cannot plan three kinds of
+ * kernels without a device.  This file computes their workspace by laws measured on an H200 with
+ * cuDNN 9.19 (204 shapes, traces/h200/kernels.json):
  *
  *   - Hopper's kernels with clusters of blocks, whose scheduler depends on how many clusters the
  *     card runs at once.  Tiles that do not fill a last wave are split along the summed dimension;
  *     the parts are written to the workspace in float32 and added in a tree with one counter for
  *     each addition.
  *   - A convolution of 1x1 with stride 1, which is a matrix product of cuBLASLt.
+ *   - Winograd's algorithm for the weight's gradient of 3x3 kernels, one image.
  *
- * Before both, tensors that are not channels-last, or whose channels do not fill 16 bytes, are
- * copied into the workspace.  If the installed cuDNN does not answer (before 9.8), these copies are
+ * Before the first two, tensors that are not channels-last, or whose channels do not fill 16 bytes,
+ * are copied into the workspace.  If the installed cuDNN does not answer (before 9.8), these copies are
  * the whole estimate.
  */
 #include "dnn_installed.h"
@@ -63,8 +64,8 @@ static int is_all(const struct dnn_descriptor *convolution, int attribute, int64
   return 1;
 }
 
-/* cuBLASLt's kernels read 16 bytes of channels at once.  Several images that are not channels-last
- * and have few points are left to other kernels: 49 of them were, 64 mostly were not. */
+/* cuBLASLt's kernels read 16 bytes of channels at once.  Other kernels take several images that are
+ * not channels-last and have few points: all with 49 points, few with 64. */
 enum { LEAST_POINTS = 64 };
 static int suits_products(const struct convolution *of) {
   const int64_t step = CHANNEL_BYTES / of->element;
@@ -105,7 +106,7 @@ static int64_t padded(const struct convolution *of, int64_t channels) {
   return divide_up(channels, step > 0 ? step : 1) * (step > 0 ? step : 1);
 }
 
-/* Bytes of the copy of one tensor, 0 where the kernel reads or writes it as it is. */
+/* Return the bytes of a tensor's copy, 0 if the kernel uses the tensor directly. */
 static int64_t copy_of(const struct convolution *of, const struct dnn_tensor *tensor,
                        int64_t rows) {
   const int64_t channels = padded(of, tensor->sizes[1]);
@@ -126,7 +127,7 @@ static int64_t copies(const struct convolution *of) {
 /* Counters are aligned to this many bytes, and eight more of them than additions are kept. */
 enum { COUNTER_BYTES = 4, ALIGNMENT_BYTES = 127, SPARE_COUNTERS = 8, MOST_CLUSTER = 16 };
 
-/* Rows and columns of a tile by its knob, and what a split costs there in float32 and in 16 bits, in
+/* Rows and columns of a tile by its knob, and the cost of a split in float32 and in 16 bits: the
  * iterations along the summed dimension for each level of the tree.  The costs were fitted. */
 static const struct {
   int rows, columns, cost, cost_of_half;
@@ -135,11 +136,11 @@ static const struct {
     {256, 64, 16, 16},  {64, 64, 30, 16},  {0, 0, 0, 0},       {128, 64, 16, 48},
     {64, 64, 30, 16},   {128, 128, 16, 16},
 };
-/* The cost where the split tiles follow full waves, and the fewest iterations of a part. */
+/* Cost of a split after full waves, and the smallest number of iterations of a part. */
 enum { COST_AFTER_WAVES = 4, LEAST_ITERATIONS = 7 };
 
-/* Blocks that run at once in clusters of a size, as measured with 132 multiprocessors: a cluster
- * lies in one of the card's unequal groups of multiprocessors. */
+/* Return the blocks that run at once in clusters of a size, measured with 132 multiprocessors.  A
+ * cluster is inside one of the card's groups of multiprocessors, whose sizes differ. */
 static int64_t blocks_at_once(int64_t cluster) {
   static const int64_t measured[MOST_CLUSTER + 1] = {
       [1] = 132, [2] = 132, [3] = 117, [4] = 120, [5] = 120, [6] = 102,
@@ -162,7 +163,7 @@ static int64_t additions_of(int64_t parts) {
   return additions;
 }
 
-/* The parts that a tile is split into: the fewest of those that end first. */
+/* Return the number of parts of a tile with the shortest total time, the smallest on a tie. */
 static int64_t parts_of(int64_t iterations, int64_t most, int64_t cost) {
   int64_t best = 1, least = iterations;
   for (int64_t parts = 2; parts <= most && parts * LEAST_ITERATIONS <= iterations; parts++) {
@@ -190,7 +191,7 @@ static struct product product_of(const struct convolution *of) {
   }
 }
 
-/* Bytes of the scheduler, -1 where the configuration is of another kind. */
+/* Return the bytes of the scheduler, -1 for a configuration of another kind. */
 static int64_t scheduler(const struct convolution *of, const struct dnn_choice *choice) {
   const int64_t tile = dnn_knob_of(choice, DNN_KNOB_TILE);
   const int64_t has_none = dnn_knob_of(choice, DNN_KNOB_WORKSPACE);
@@ -215,16 +216,16 @@ static int64_t scheduler(const struct convolution *of, const struct dnn_choice *
   if (parts > 1)
     bytes += parts * rest * tiles[tile].rows * tiles[tile].columns * SIZE_OF_FLOAT +
              (rest * additions_of(parts) + SPARE_COUNTERS) * COUNTER_BYTES;
-  if (all > 2 * at_once) bytes += COUNTER_BYTES; /* of waves, from the third on */
+  if (all > 2 * at_once) bytes += COUNTER_BYTES; /* a counter of waves, from the third wave */
   return bytes ? bytes + ALIGNMENT_BYTES : 0;
 }
 
 /* --- 1x1 ------------------------------------------------------------------------------------- */
 
-/* Parts of a product in float32, which are summed.  All constants here were fitted. */
+/* Parts of a product in float32, which are then summed.  All constants were fitted. */
 enum { LT_BYTES = 256, LT_LONG = 128, LT_SHORT = 64, LT_MOST_NARROW = 4, LT_LEAST_PARTS = 4 };
 
-/* One image in float32: the summed channels are split. */
+/* Return the workspace of one image in float32, where the summed channels are split. */
 static int64_t image_workspace(const struct convolution *of) {
   enum { LENGTH = 64, LEAST = 512, MOST_PARTS = 20 };
   const struct product product = product_of(of);
@@ -235,8 +236,8 @@ static int64_t image_workspace(const struct convolution *of) {
   return parts * product.rows * product.columns * SIZE_OF_FLOAT + LT_BYTES;
 }
 
-/* Tiles of a product.  In float32 the long side of a tile is along the long side of the product, and
- * the other side is as long where there are many tiles. */
+/* Return the number of tiles of a product.  In float32 the long side of a tile is along the long
+ * side of the product; with many tiles, the other side is equally long. */
 static int64_t lt_tiles(const struct product *product, int is_float) {
   const int is_wide = is_float && product->columns > product->rows;
   const int64_t length = is_wide ? product->columns : product->rows;
@@ -246,15 +247,15 @@ static int64_t lt_tiles(const struct product *product, int is_float) {
   return divide_up(length, LT_LONG) * divide_up(width, LT_LONG);
 }
 
-/* The parts of a sum in float32 when each is lengthened to a multiple of 16 bytes. */
+/* Return the parts of a sum in float32, each rounded up to a multiple of 16 bytes. */
 static int64_t aligned_parts(int64_t summed, int64_t wanted) {
   enum { STEP = CHANNEL_BYTES / SIZE_OF_FLOAT };
   if (wanted < 1) return 0;
   return divide_up(summed, divide_up(divide_up(summed, wanted), STEP) * STEP);
 }
 
-/* The weight's gradient: one part for each image, or, where the images follow each other in memory,
- * as many as keep the card busy. */
+/* Return the workspace of the weight's gradient: one part per image or, if the images are adjacent
+ * in memory, enough parts to keep the card busy. */
 static int64_t filter_workspace(const struct convolution *of) {
   const struct product product = product_of(of);
   const int64_t weight = product.rows * product.columns * SIZE_OF_FLOAT;
@@ -275,17 +276,39 @@ static int64_t product_workspace(const struct convolution *of) {
   return of->kind == BACKWARD_FILTER ? filter_workspace(of) : image_workspace(of);
 }
 
-/* Whether the parts of a weight's gradient are so large that copies for another kernel cost less:
- * 1.04 times the copies were kept, 1.74 times were not. */
+/* Return 1 if the parts of a weight's gradient are so large that copies for another kernel cost
+ * less.  Measured: 1.04 times the copies was kept, 1.74 times was not. */
 static int has_costly_parts(const struct convolution *of) {
   return of->kind == BACKWARD_FILTER && !is_channels_last(&of->x) && of->x.sizes[0] > 1 &&
          2 * product_workspace(of) > 3 * copies(of);
+}
+
+/* --- Winograd's algorithm -------------------------------------------------------------------- */
+
+/* Bytes of the transformed weight, input and gradient: 36 values in float32 for each pair of channels
+ * and for each channel of a tile of 4x4 points.  0 where cuDNN takes another kernel.  The limits are
+ * between the shapes that used it on the card (64 channels and more, up to 11.8 MB in float32 and
+ * 4.2 MB in 16 bits) and those that did not (4 channels; 25.9 MB in float32, 11.8 MB in 16 bits). */
+static int64_t winograd_workspace(const struct convolution *of) {
+  enum { KERNEL = 3, TILE = 4, VALUES = 36, LEAST_CHANNELS = 64, MOST_BYTES = 4 << 20 };
+  if (of->kind != BACKWARD_FILTER || of->element > SIZE_OF_FLOAT || of->x.n != 4) return 0;
+  if (of->w.sizes[2] != KERNEL || of->w.sizes[3] != KERNEL || of->is_strided) return 0;
+  if (of->n_groups != 1 || of->x.sizes[0] != 1 || is_channels_last(&of->x)) return 0;
+  if (of->x.sizes[2] != of->y.sizes[2] || of->x.sizes[3] != of->y.sizes[3]) return 0;
+  const int64_t from = of->x.sizes[1], to = of->y.sizes[1];
+  const int64_t tiles = divide_up(of->y.sizes[2], TILE) * divide_up(of->y.sizes[3], TILE);
+  const int64_t bytes = VALUES * SIZE_OF_FLOAT * (from * to + tiles * (from + to));
+  const int is_used = from >= LEAST_CHANNELS && to >= LEAST_CHANNELS &&
+                      bytes <= MOST_BYTES * of->element;
+  return is_used ? bytes : 0;
 }
 
 /* --- the law --------------------------------------------------------------------------------- */
 
 static int64_t workspace_of(const struct convolution *of, const struct dnn_choice *choice) {
   if (of->is_product && !has_costly_parts(of)) return product_workspace(of);
+  const int64_t of_winograd = winograd_workspace(of);
+  if (of_winograd) return of_winograd;
   if (!choice) return of->n_groups == 1 ? copies(of) : 0;
   const int64_t of_scheduler = scheduler(of, choice);
   return of_scheduler < 0 ? choice->workspace : copies(of) + of_scheduler;

@@ -1,9 +1,9 @@
-/* Ask the installed cuDNN: copy a graph's descriptors into it, and read its first configuration.
+/* Queries to the installed cuDNN: copy a graph into it and read its first configuration.
  *
- * The program's own cuDNN is looked up, never loaded: a program without it gets no answer.  A
- * configuration is asked for its workspace before any plan is made of it, which takes milliseconds.
- * The card is described as JSON with the keys that cuDNN's device descriptor asks for; clock rates
- * are zero, as everywhere on the phantom, and change no answer.
+ * The program's own cuDNN is looked up, never loaded, so a program without it gets no answer.  The
+ * workspace is read from the configuration, before a plan is made, which takes milliseconds.
+ * The card is described as JSON with the keys that cuDNN's device descriptor requires; clock rates
+ * are zero, as everywhere on the phantom, and affect no answer.
  */
 #define _GNU_SOURCE
 #include "dnn_installed.h"
@@ -48,7 +48,7 @@ static struct {
   int (*finalize)(descriptor);
   int (*set)(descriptor, int, int, int64_t, const void *);
   int (*get)(descriptor, int, int, int64_t, int64_t *, void *);
-  descriptor card; /* NULL where it cannot describe one */
+  descriptor card; /* NULL if this cuDNN cannot describe one */
 } installed;
 
 static int describe_card(descriptor *out) {
@@ -73,7 +73,7 @@ static int describe_card(descriptor *out) {
   return !installed.set(*out, DEVICE_JSON, IS_CHARACTER, length, text) && !installed.finalize(*out);
 }
 
-/* Find the functions of the program's own cuDNN, behind those of this library. */
+/* Find the functions of the program's own cuDNN, which this library hides. */
 static void find_installed(void) {
   void *library = dlopen("libcudnn.so.9", RTLD_LAZY | RTLD_NOLOAD);
   if (!library) return;
@@ -93,7 +93,7 @@ static void find_installed(void) {
 static descriptor copy_of(const struct dnn_descriptor *from);
 
 static int copy_attribute(void *to, int name, int type, size_t n, const void *elements) {
-  if (name == GRAPH_HANDLE) return 1; /* a handle is of the stub */
+  if (name == GRAPH_HANDLE) return 1; /* the handle belongs to the stub */
   if (type != IS_DESCRIPTOR) return !installed.set(to, name, type, (int64_t)n, elements);
   descriptor copies[MOST_CONFIGS];
   size_t made = 0;
@@ -113,7 +113,7 @@ static descriptor copy_of(const struct dnn_descriptor *from) {
   return NULL;
 }
 
-/* --- the question ---------------------------------------------------------------------------- */
+/* --- query ----------------------------------------------------------------------------------- */
 
 static int read_knob(descriptor knob, struct dnn_choice *out) {
   int64_t n;

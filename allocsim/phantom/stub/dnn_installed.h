@@ -1,7 +1,7 @@
-/* The cuDNN that is installed beside PyTorch, asked about a card that is not there.
+/* Queries to the cuDNN that is installed with PyTorch, for the phantom's card.
  *
- * From 9.8 on cuDNN answers for a card that a program describes: its heuristics and its plans then
- * need no device.  Nothing is compiled or run, and NVIDIA's driver is not asked.
+ * From 9.8, cuDNN's heuristics and plans accept a card that the program describes and need no
+ * device.  Nothing is compiled or run, and NVIDIA's driver is not called.
  */
 #ifndef ALLOCSIM_PHANTOM_DNN_INSTALLED_H
 #define ALLOCSIM_PHANTOM_DNN_INSTALLED_H
@@ -18,7 +18,7 @@ enum dnn_knob {
 
 #define DNN_MOST_KNOBS 16
 
-/* The configuration that the heuristics put first for a graph. */
+/* First configuration that the heuristics return for a graph. */
 struct dnn_choice {
   int64_t workspace;
   size_t n_knobs;
@@ -28,10 +28,10 @@ struct dnn_choice {
   } knobs[DNN_MOST_KNOBS];
 };
 
-/* The value of a knob, -1 where the configuration has no such knob. */
+/* Return the value of a knob, -1 if the configuration lacks it. */
 int64_t dnn_knob_of(const struct dnn_choice *choice, enum dnn_knob kind);
 
-/* Ask for a graph on the phantom's card.  Return 0 where the installed cuDNN cannot answer. */
+/* Query the installed cuDNN for a graph on the phantom's card; return 0 if it cannot answer. */
 int dnn_installed_choice(const struct dnn_descriptor *graph, struct dnn_choice *out);
 
 #endif

@@ -1,6 +1,6 @@
-/* Batch norm of cuDNN's older interface: its workspace, and the tensor descriptors of the question.
+/* Batch norm of cuDNN's older interface: its workspace, and the tensor descriptors that it needs.
  *
- * PyTorch asks for the spatial persistent mode in training where the input is channels-last.  On an
+ * PyTorch uses the spatial persistent mode in training if the input is channels-last.  On an
  * H200 with cuDNN 9.19 this mode takes a workspace of float32: for each 64 channels, the partial
  * sums of each block of points and one more value, and two values for each multiprocessor.  A block
  * has 64 points forward, with one value beside its 128 sums, and 96 points backward; forward takes

@@ -1,18 +1,16 @@
-/* cuFFT as far as PyTorch calls it: every plan is made and every transform succeeds.
+/* cuFFT, as far as PyTorch calls it: every plan can be made and every transform succeeds.
  *
- * Rule: a plan's work area is one complex element for each point of each transform, the least
- * that cuFFT's manual names; but none where a block's shared memory holds each of its dimensions,
- * of lengths that 2 and 3 divide.  Real runs on an L40S with 256 points, 3072 x 3072 and larger
- * reserved what that gives, to the byte (docs/fit-imagegen.md, c3a and fourierft).  What other
- * lengths and other cards take cannot be known here, so that a program with plans is noted as
- * guessed.
+ * Rule: a plan's work area is one complex element for each point of each transform, the minimum
+ * in cuFFT's manual.  There is none if every dimension fits in a block's shared memory and its
+ * length has only the factors 2 and 3.  Real runs on an L40S with 256 points, 3072 x 3072 and more
+ * reserved exactly these sizes (docs/fit-imagegen.md, c3a and fourierft).  Other lengths and cards
+ * are not known, so every program with plans is noted as guessed.
  */
-#include "device.h"
 
 #include <stddef.h>
 
 enum { SUCCESS = 0, HALF = 6, SINGLE = 4 };
-enum { SHARED_MEMORY = 48 << 10 }; /* bytes that a block of any card may have */
+enum { SHARED_MEMORY = 48 << 10 }; /* bytes that a block can use on any card */
 
 #define SUCCEEDS(name) \
   int name(void) { return SUCCESS; }

@@ -1,7 +1,7 @@
-/* libcudart.so.N's graphs: a capture notes how much work it took, a launch is one piece of work.
+/* Graphs of libcudart.so.N: a capture counts its work, and a launch is one piece of work.
  *
- * Enough for PyTorch's private pools: which streams take part in which capture is exact, what a
- * graph consists of is not kept, so nothing that edits or inspects nodes is offered.
+ * This is enough for PyTorch's private pools.  It is tracked exactly which streams belong to which
+ * capture.  Nodes are not stored, so calls that edit or inspect nodes are not supported.
  */
 #include "cudart.h"
 
@@ -12,7 +12,7 @@ struct graph {
   uint64_t nodes;
 };
 
-/* What a stream had submitted when its capture began; one capture at a time is PyTorch's rule. */
+/* Work that the stream had when its capture began; PyTorch allows one capture at a time. */
 static uint64_t submitted_before;
 
 int cudaStreamBeginCapture(void *stream, int mode) {
@@ -91,7 +91,7 @@ int cudaGraphRetainUserObject(void *graph, void *object, unsigned count, unsigne
   (void)graph, (void)object, (void)count, (void)flags;
   return SUCCESS;
 }
-/* An object that a graph would own lives as long as the process. */
+/* An object owned by a graph lives as long as the process. */
 int cudaUserObjectCreate(void **out, void *pointer, void (*destroy)(void *), unsigned references,
                          unsigned flags) {
   (void)destroy, (void)references, (void)flags;

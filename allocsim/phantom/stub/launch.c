@@ -1,8 +1,7 @@
-/* libcudart.so.N's kernels: every launch succeeds and runs nothing.
+/* Kernels of libcudart.so.N: every launch succeeds and runs nothing.
  *
- * A launch is one piece of work for its stream.  What a kernel tells about itself is enough for
- * libraries to choose a launch size: the version of its code that the device would run, and no
- * shared memory.
+ * A launch is one piece of work for its stream.  A kernel reports only what libraries need to
+ * choose a launch size: the version of the code that the device would run, and no shared memory.
  */
 #include "cudart.h"
 
@@ -15,13 +14,13 @@ typedef struct {
 
 /* --- registration, as the compiler emits it ------------------------------------------------- */
 
-/* A module is code for several architectures, of which a device runs the best of its own major
- * version; CUB refuses a kernel of another version than its module was compiled for. */
-struct fat_binary { /* what the compiler hands over */
+/* A module has code for several architectures, and a device runs the best one of its own major
+ * version.  CUB refuses a kernel whose version differs from its module's. */
+struct fat_binary { /* passed by the code that the compiler emits */
   uint32_t magic, version;
   const unsigned char *images;
 };
-struct images { /* then the images themselves, each behind an image_header */
+struct images { /* followed by the images, each after an image_header */
   uint32_t magic;
   uint16_t version, header_size;
   uint64_t size;
@@ -35,7 +34,7 @@ struct image_header {
 };
 enum { MACHINE_CODE = 2, IMAGES_MAGIC = 0xBA55ED50 };
 
-/* The version of the code that the device would run; 0 where the module has none for it. */
+/* Return the version of the code that the device would run; 0 if the module has none for it. */
 static int best_version(const struct fat_binary *binary) {
   const struct images *head = (const struct images *)binary->images;
   const int device = device_card()->major * 10 + device_card()->minor;
@@ -52,13 +51,14 @@ static int best_version(const struct fat_binary *binary) {
   return best;
 }
 
-/* Each kernel's version, by the address that the host knows it by. */
+/* Version of each kernel, by the kernel's host address. */
 static struct kernel {
   const void *function;
   int version;
 } *kernels;
 static size_t n_kernels, room;
 
+/* Open addressing with Fibonacci hashing; the table is at most half full. */
 static struct kernel *slot_of(const void *function) {
   size_t slot = ((uintptr_t)function >> 4) * 0x9E3779B97F4A7C15u >> 32 & (room - 1);
   while (kernels[slot].function && kernels[slot].function != function)
@@ -84,7 +84,7 @@ void **__cudaRegisterFatBinary(void *binary) {
 }
 void __cudaRegisterFatBinaryEnd(void **module) { (void)module; }
 void __cudaUnregisterFatBinary(void **module) { free(module); }
-/* Libraries are loaded one at a time, so nobody else is in here. */
+/* No lock is needed: libraries are loaded one at a time. */
 void __cudaRegisterFunction(void **module, const void *function) {
   if (2 * n_kernels >= room) grow();
   struct kernel *kernel = slot_of(function);
@@ -104,7 +104,7 @@ int cudaGetFuncBySymbol(void **function, const void *symbol) {
   return SUCCESS;
 }
 
-/* A variable of the device has an address that nothing reads. */
+/* A device variable gets an address that is never read. */
 int cudaGetSymbolAddress(void **out, const void *symbol) {
   *out = (void *)symbol;
   return SUCCESS;
@@ -116,7 +116,7 @@ int cudaMemcpyToSymbol(const void *symbol, const void *from, size_t size, size_t
 
 /* --- launches -------------------------------------------------------------------------------- */
 
-/* f<<<grid, block, shared, stream>>>(...) pushes these, and f's stub takes them off again. */
+/* f<<<grid, block, shared, stream>>>(...) pushes these values, and the stub of f pops them. */
 static __thread struct {
   dim3 grid, block;
   size_t shared;
@@ -163,7 +163,7 @@ int cudaLaunchKernelExC(const struct launch *launch, const void *function, void 
                           launch->stream);
 }
 
-/* The host's part of a stream's work runs at once: there is nothing it could wait for. */
+/* Host functions run immediately: there is no work to wait for. */
 int cudaLaunchHostFunc(void *stream, void (*function)(void *), void *data) {
   device_launch((uintptr_t)stream);
   function(data);
@@ -177,7 +177,7 @@ int cudaStreamAddCallback(void *stream, void (*function)(void *, int, void *), v
   return SUCCESS;
 }
 
-/* --- what a kernel is ------------------------------------------------------------------------ */
+/* --- kernel attributes ----------------------------------------------------------------------- */
 
 struct function_attributes {
   size_t shared, constant, local;
@@ -223,7 +223,7 @@ int cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, const vo
   return cudaOccupancyMaxActiveBlocksPerMultiprocessor(blocks, function, threads, shared);
 }
 
-/* Kernels out of libraries made at run time are not offered. */
+/* Kernels of libraries that are loaded at run time are not supported. */
 NEVER_REACHED(cudaLibraryGetGlobal)
 NEVER_REACHED(cudaLibraryGetKernel)
 NEVER_REACHED(cudaLibraryGetKernelCount)

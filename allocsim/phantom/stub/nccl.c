@@ -1,8 +1,8 @@
-/* NCCL as far as PyTorch calls it: a communicator of any number of ranks, of which one is here.
+/* NCCL, as far as PyTorch calls it: a communicator of any number of ranks, of which one exists.
  *
- * Rule: every collective is a piece of work of its stream and moves nothing.  What comes from
- * other ranks is zero; what a broadcast brings to the rank that sends it stays as it is.  NCCL's
- * own buffers, which it takes from the driver, are not counted.
+ * Rule: every collective is one piece of work for its stream and moves nothing.  Data of other
+ * ranks is zero; a broadcast leaves the data of the sending rank unchanged.  NCCL's own buffers,
+ * which it allocates from the driver, are not counted.
  */
 #include "device.h"
 
@@ -50,7 +50,7 @@ int ncclCommInitRankScalable(struct communicator **out, int ranks, int rank, int
   (void)count, (void)ids, (void)config;
   return made(out, ranks, rank);
 }
-/* A part of a communicator has a size that only the other ranks know. */
+/* Not supported: the size of a part of a communicator is known only with the other ranks. */
 int ncclCommSplit(struct communicator *whole, int color, int key, struct communicator **out,
                   void *config) {
   (void)key, (void)config;
@@ -84,7 +84,7 @@ int ncclCommRegister(struct communicator *communicator, void *buffer, size_t siz
 int ncclRedOpCreatePreMulSum(int *operation, void *factor, int type, int residence,
                              struct communicator *communicator) {
   (void)factor, (void)type, (void)residence, (void)communicator;
-  *operation = 5; /* the first behind NCCL's own */
+  *operation = 5; /* the first number after NCCL's own */
   return SUCCESS;
 }
 SUCCEEDS(ncclCommDeregister)

@@ -1,9 +1,9 @@
-/* libnvidia-ml.so.1 as far as the out-of-memory text asks: which processes hold memory.
+/* libnvidia-ml.so.1, as far as the out-of-memory text calls it: the processes that use memory.
  *
- * ALLOCSIM_PHANTOM_PROCESSES lists them, such as "4711:9663676416,self": other processes by their
- * number and bytes, and this one, which holds what is left of the memory in use.  Without it there
- * are none, which leaves the text's sentences about processes out.  "No fabric" keeps expandable
- * segments on plain handles.
+ * ALLOCSIM_PHANTOM_PROCESSES lists them, such as "4711:9663676416,self": other processes by id and
+ * bytes, and this process, which holds the rest of the memory in use.  Without the variable there
+ * are none, and the text has no sentences about processes.  "No fabric" keeps expandable segments
+ * on plain handles.
  */
 #include "device.h"
 
@@ -39,7 +39,7 @@ struct process {
   unsigned long long used;
 };
 
-/* Fills in up to `room` processes; returns how many there are. */
+/* Write at most `room` processes; return the number of all processes. */
 static unsigned read_processes(struct process *out, unsigned room) {
   const char *text = getenv("ALLOCSIM_PHANTOM_PROCESSES");
   unsigned long long others = 0;
@@ -59,11 +59,12 @@ static unsigned read_processes(struct process *out, unsigned room) {
     n++;
     text = *end == ',' ? end + 1 : NULL;
   }
+  /* Last, because this process holds the memory that no other process does. */
   if (self < room) out[self].used = device_capacity() - device_free_bytes() - others;
   return n;
 }
 
-/* Later versions of the call have other structures; PyTorch asks for this one. */
+/* PyTorch calls this version; later versions have other structures. */
 int nvmlDeviceGetComputeRunningProcesses(void *device, unsigned *count, void *processes) {
   (void)device;
   const unsigned room = processes ? *count : 0;
@@ -83,7 +84,7 @@ int nvmlSystemGetCudaDriverVersion_v2(int *version) {
   return SUCCESS;
 }
 
-/* 2.13 insists on success, so the absence of a fabric is told in the answer's state. */
+/* 2.13 requires success, so the state of the answer reports that there is no fabric. */
 struct fabric {
   unsigned version;
   unsigned char cluster[16];

@@ -1,9 +1,9 @@
-/* Where a program reads values back from the device: the frames of its Python.
+/* Recording of the Python frames from which a program reads values back from the device.
  *
- * Rule: the program cannot tell.  Nothing of Python runs here, so nothing can be raised in it or
- * interrupt it; its own functions are asked for the frames of the thread that copies, and of no
- * other.  They are looked up in the process: without them (another interpreter, Python 3.8)
- * nothing is noted.
+ * Rule: the program is not affected.  No Python code runs here, so nothing can raise or interrupt.
+ * Only the frames of the copying thread are read, by functions of the program's own Python that are
+ * looked up in the process.  If they are missing (another interpreter, Python 3.8), nothing is
+ * recorded.
  */
 #define _GNU_SOURCE
 #include "device.h"
@@ -16,11 +16,11 @@
 enum { SITES = 1024, DEPTH = 64 };
 
 static struct python {
-  void *(*thread)(void); /* NULL: not watching */
+  void *(*thread)(void); /* NULL if recording is off */
   int (*lock)(void);
   void (*unlock)(int);
-  void *(*frame)(void);     /* the running one, borrowed */
-  void *(*back)(void *);    /* the rest are new references */
+  void *(*frame)(void);     /* the current frame, a borrowed reference */
+  void *(*back)(void *);    /* this and the following return new references */
   void *(*code)(void *);
   int (*line)(void *);
   void (*drop)(void *);
@@ -56,13 +56,14 @@ int device_watch_reads(int wanted) {
   return 1;
 }
 
-/* The frames of this thread, the innermost first; the codes stay referenced. */
+/* Store the frames of this thread, innermost first; keep a reference to each code object. */
 static size_t frames_of(struct device_read_frame *frames) {
   size_t depth = 0;
   void *frame = python.frame();
   for (int is_owned = 0; frame && depth < DEPTH; is_owned = 1) {
     frames[depth++] = (struct device_read_frame){python.code(frame), python.line(frame)};
     void *next = python.back(frame);
+    /* Only the first frame is a borrowed reference. */
     if (is_owned) python.drop(frame);
     frame = next;
   }
@@ -70,6 +71,7 @@ static size_t frames_of(struct device_read_frame *frames) {
   return depth;
 }
 
+/* Equal stacks share a site.  When the table is full, further stacks are not recorded. */
 static struct device_read_site *site_of(const struct device_read_frame *frames, size_t depth) {
   const size_t size = depth * sizeof *frames;
   for (size_t i = 0; i < n_sites; i++)
@@ -85,26 +87,26 @@ static struct device_read_site *site_of(const struct device_read_frame *frames, 
 static __thread struct {
   enum device_reads kind;
   long long value;
-} told;
+} mode;
 
 void device_tell_reads(enum device_reads kind, long long value) {
-  told.kind = kind;
-  told.value = value;
+  mode.kind = kind;
+  mode.value = value;
 }
 
 enum device_reads device_told_reads(long long *value) {
-  *value = told.value;
-  return told.kind;
+  *value = mode.value;
+  return mode.kind;
 }
 
 void device_read_back(size_t size) {
-  if (told.kind != DEVICE_READS_NOTED) return;
+  if (mode.kind != DEVICE_READS_NOTED) return;
   if (!python.thread || !python.thread()) return;
   struct device_read_frame frames[DEPTH];
   memset(frames, 0, sizeof frames);
   const int state = python.lock();
   const size_t depth = frames_of(frames);
-  /* Python's lock is held: whoever holds the other wants no more of Python. */
+  /* No deadlock with Python's lock, which is held here: no holder of sites_lock waits for it. */
   pthread_mutex_lock(&sites_lock);
   const size_t before = n_sites;
   struct device_read_site *site = site_of(frames, depth);

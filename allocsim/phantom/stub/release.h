@@ -1,4 +1,4 @@
-// Names and argument lists that changed between releases: the one place that asks which it is.
+// Names and argument lists that changed between releases: only this file checks the release.
 //
 // PHANTOM_TORCH is the release as major * 100 + minor, 215 for 2.15.
 #pragma once
@@ -18,7 +18,7 @@
 
 namespace allocator = c10::cuda::CUDACachingAllocator;
 namespace c10::cuda::_internal {
-// Exported by the library; in some releases no header says so.
+// Exported by the library, but not declared by the headers of some releases.
 C10_CUDA_API void setHasPrimaryContext(bool (*has)(DeviceIndex));
 }  // namespace c10::cuda::_internal
 
@@ -44,7 +44,7 @@ inline void change_settings(const std::string& conf) {
 #endif
 }
 
-// Up to 2.2 a scope belongs to one stream, which no op names.
+// Up to 2.2 a pool's scope belongs to one stream, which the ops do not name.
 #if PHANTOM_TORCH >= 203
 inline void begin_pool(PoolId id) {
   allocator::beginAllocateToPool(0, id, [](cudaStream_t) { return true; });
@@ -80,17 +80,17 @@ inline void empty_pool(PoolId id) {
 #endif
 }
 
-// What the destructor of a MemPool calls, one by one, because an assertion in a destructor ends the
-// process.  2.6 and 2.7 empty the pool that is "active", which takes an object with its id.
+// Calls of the destructor of MemPool, made one by one because a failed assertion in a destructor
+// ends the process.  2.6 and 2.7 empty the "active" pool, which requires an object with its id.
 #if PHANTOM_TORCH == 206 || PHANTOM_TORCH == 207
 template <PoolId c10::cuda::MemPool::* id>
 struct IdOfMemPool {
   friend PoolId& id_of(c10::cuda::MemPool& pool) { return pool.*id; }
 };
-template struct IdOfMemPool<&c10::cuda::MemPool::id_>;  // a private member may be named here
+template struct IdOfMemPool<&c10::cuda::MemPool::id_>;  // explicit instantiation may name it
 PoolId& id_of(c10::cuda::MemPool& pool);
 
-// Never deleted; the pool of its own stays empty and is none that a script names.
+// Never deleted.  The object's original pool stays empty, and no script names it.
 inline c10::cuda::MemPool& mempool_of(PoolId id) {
   constexpr size_t named_by_scripts = 1 << 16;
   static c10::cuda::MemPool* pool = [] {

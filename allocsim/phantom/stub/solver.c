@@ -1,10 +1,9 @@
-/* cuSOLVER as far as PyTorch calls it: every routine succeeds and computes nothing.
+/* cuSOLVER, as far as PyTorch calls it: every routine succeeds and computes nothing.
  *
- * Rule: a routine's workspace is the least that LAPACK asks for the same routine.  A real GPU
- * takes more, by amounts that depend on the card and the release and cannot be known here, so
- * that whoever asks for one is noted as guessed.
+ * Rule: a routine's workspace is the smallest that LAPACK allows for the same routine.  A real GPU
+ * takes more, depending on the card and the release, so each workspace is noted as a guess.
  *
- * Routines that only succeed are declared without arguments: none is looked at.
+ * Routines that only succeed are declared without arguments, because they read none.
  */
 #include "device.h"
 
@@ -20,7 +19,7 @@ enum { SUCCESS = 0, ALLOC_FAILED = 2 };
 #define EACH(macro, routine) \
   macro(cusolverDnS##routine) macro(cusolverDnD##routine) \
   macro(cusolverDnC##routine) macro(cusolverDnZ##routine)
-/* The same routine has other names for real and for complex matrices. */
+/* Some routines have different names for real and complex matrices. */
 #define EACH_NAMED(macro, real, complex) \
   macro(cusolverDnS##real) macro(cusolverDnD##real) \
   macro(cusolverDnC##complex) macro(cusolverDnZ##complex)
@@ -70,7 +69,7 @@ SUCCEEDS(cusolverDnXsytrs)
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
-/* LAPACK's xSYEVD with vectors; the eigenvalues alone need 2n + 1. */
+/* LAPACK's xSYEVD with vectors; eigenvalues alone need 2n + 1. */
 static int64_t of_syevd(int vectors, int64_t n) {
   return vectors ? 1 + 6 * n + 2 * n * n : 2 * n + 1;
 }

@@ -122,7 +122,7 @@ def compare_settings(
     """
     trace = recording.only_device(device)
     if not trace.count(Action.ALLOC):
-        what = "holds a state only, which cannot be replayed under other settings"
+        what = "holds only a state, which cannot be replayed under other settings"
         raise RecordingError(recording.path, what)
     (prepared,) = prepare(recording, trace.device, torch_version)
     first, second = (_side(prepared, conf, at, progress) for conf in confs)

@@ -86,11 +86,11 @@ def side_of_run(prepared: Prepared, device_run: DeviceRun, conf: str, at: str | 
     scene = scene_of_run(trace, prepared.start, device_run.timeline)
     timeline = device_run.timeline
     if not len(timeline.entry):
-        raise RecordingError(prepared.path, "nothing is allocated in it, so nothing is compared")
+        raise RecordingError(prepared.path, "allocates nothing; expected a recording with requests")
     fullest = int(timeline.entry[np.argmax(timeline.allocated)])
     notes = []
     if device_run.fidelity is not None and not device_run.fidelity.is_exact:
-        notes.append(f"the replay is not as recorded: {device_run.fidelity.first_mismatch}")
+        notes.append(f"the replay differs from the recording: {device_run.fidelity.first_mismatch}")
     moment = moment_of(prepared.path, trace, device_run, scene, at or "peak")
     stats = device_run.stats
     return Side(
@@ -123,7 +123,7 @@ def side_of_state(recording: Recording, trace: Trace, at: str | int | None) -> S
         retries=None,
         ooms=None,
         driver_calls=None,
-        notes=("holds a state only, so that its peaks are not known: it is compared as it was",),
+        notes=("holds only a state, so its peaks are unknown and the state is compared",),
         outline=None,
     )
 

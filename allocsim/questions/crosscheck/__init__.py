@@ -1,4 +1,4 @@
-"""Is the model right?  The same scripts through real PyTorch and through the model, compared."""
+"""Comparison of the model with real PyTorch on the same op scripts."""
 
 from allocsim.questions.crosscheck.crosscheck import Check, Report, Source, WheelSource, crosscheck
 from allocsim.questions.crosscheck.golden import check_case, load_case

@@ -1,6 +1,6 @@
-"""`python -m allocsim.questions.crosscheck`: golden cases through a release's allocator.
+"""`python -m allocsim.questions.crosscheck`: run golden cases on a release's allocator.
 
-Exit codes: 0 done; 1 a golden case differed; 2 the input or the machine is not up to it.
+Exit codes: 0 for success, 1 if a golden case differs, 2 for wrong input or a missing requirement.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(words: list[str] | None = None) -> int:
-    """Runs one command; its exit code."""
+    """Run one command and return its exit code."""
     arguments = _parser().parse_args(words)
     try:
         code: int = arguments.run(arguments)

@@ -1,8 +1,7 @@
-"""The model's results beside real ones: the first divergence, or none.
+"""First difference between the model's results and real ones.
 
-Rule: everything is compared, in an order in which the first thing that differs is the nearest
-to its cause: where a run stopped, each address, each entry, each segment, each text, each
-statistic.
+Rule: everything is compared, in an order that puts a difference near its cause first: the op at
+which a run stopped, addresses, entries, segments, texts, statistics.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ _LISTS = ("addresses", "trace", "segments", "messages")
 
 
 class Answer(Protocol):
-    """What both `ModelAnswer` and `RealAnswer` have."""
+    """Common interface of `ModelAnswer` and `RealAnswer`."""
 
     @property
     def addresses(self) -> list[int | None]: ...
@@ -35,10 +34,11 @@ class Answer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One value of the model and the real one in its place.
+    """A value of the model and the real value at the same position.
 
-    field: of the results.  at: the place in a list, the name of a statistic, None for the whole.
-    A value is None where the list is too short or the statistic missing.
+    field: name of the result's field.
+    at: index in a list or name of a statistic; None for a whole field.
+    ours, expected: the values; None if the list is too short or the statistic is missing.
     """
 
     field: str
@@ -52,12 +52,12 @@ class Difference:
 
     @property
     def kind(self) -> tuple[str, str | None]:
-        """What stays the same while a script is made shorter."""
+        """Field and statistic, which a minimised script must preserve."""
         return self.field, self.at if isinstance(self.at, str) else None
 
 
 def first_difference(ours: Answer, expected: Answer) -> Difference | None:
-    """Where the model parts from the real results; texts of stops are not compared."""
+    """Return the first difference, None if equal; texts of stops are not compared."""
     stops = [None if answer.stopped is None else answer.stopped[0] for answer in (ours, expected)]
     if stops[0] != stops[1]:
         return Difference("stopped", None, ours.stopped, expected.stopped)
@@ -68,7 +68,7 @@ def first_difference(ours: Answer, expected: Answer) -> Difference | None:
 
 
 def list_difference(field: str, ours: Sequence[Any], expected: Sequence[Any]) -> Difference | None:
-    """The first place where two lists differ."""
+    """Return the first difference between two lists, None if equal."""
     for at, (one, other) in enumerate(zip(ours, expected, strict=False)):
         if one != other:
             return Difference(field, at, one, other)

@@ -1,7 +1,6 @@
-"""Random scripts, many of them, through the model and through real PyTorch.
+"""Cross-check of the model with real PyTorch on many random scripts.
 
-Rule: what comes of a check depends on its seed, releases and settings alone, never on the
-number of processes.
+Rule: the result depends only on seed, releases and settings, not on the number of processes.
 """
 
 from __future__ import annotations
@@ -25,23 +24,23 @@ from allocsim.questions.crosscheck.tally import Tally
 __all__ = ["Check", "Report", "Source", "WheelSource", "crosscheck"]
 
 _BATCH = 10
-"""Scripts a job: a second or so of work."""
+"""Scripts per job, about a second of work."""
 
 Progress = Callable[[int, int], None]
 
 
 class Source(Protocol):
-    """Where scripts come from and what answers them; picklable, one for each release."""
+    """Source of scripts and of the allocator that runs them; picklable, one per release."""
 
     @property
     def release(self) -> str:
-        """Such as "2.15"."""
+        """Release, such as "2.15"."""
 
     def open(self) -> Real:
-        """The real allocator, for this process."""
+        """Return the real allocator for this process."""
 
     def script(self, real: Real, seed: int) -> Script:
-        """The script of `seed`."""
+        """Return the script of `seed`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +58,11 @@ class WheelSource:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What is asked for.
+    """Options of a cross-check.
 
-    ops: at least so many of each release.  conf: the option string of every script, which is
-    then never changed at run time; None: random ones.  jobs: processes.
+    ops: minimum number of ops for each release.
+    conf: option string of every script, which then never changes at run time; None for random ones.
+    jobs: number of processes.
     """
 
     sources: tuple[Source, ...]
@@ -74,7 +74,11 @@ class Check:
 
 @dataclass(slots=True)
 class Report:
-    """What came of it.  seeds: (first, last) by release.  divergence: the first, made short."""
+    """Result of a cross-check.
+
+    seeds: first and last seed, by release.
+    divergence: the first divergence, minimised; None for none.
+    """
 
     tally: Tally = field(default_factory=Tally)
     seeds: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -82,7 +86,7 @@ class Report:
 
 
 def crosscheck(check: Check, progress: Progress | None = None) -> Report:
-    """Runs scripts until each release has had its ops, or until one differs."""
+    """Run scripts until each release has run its ops, or until one diverges."""
     report = Report()
     total = check.ops * len(check.sources)
     executor = ProcessPoolExecutor(check.jobs) if check.jobs > 1 else None
@@ -110,7 +114,7 @@ class _Batch:
 
 
 def _batches(check: Check, source: Source, executor: Executor | None) -> Iterator[_Batch]:
-    """The batches of one release in order of their seeds, without end."""
+    """Yield the batches of one release in order of their seeds, endlessly."""
     seeds = count(check.seed, _BATCH)
     if executor is None:
         yield from (_run_batch(check, source, first) for first in seeds)
@@ -118,6 +122,7 @@ def _batches(check: Check, source: Source, executor: Executor | None) -> Iterato
     ahead: deque[Future[_Batch]] = deque()
     try:
         while True:
+            # Batches are taken in order of their seeds, so the result does not depend on jobs.
             while len(ahead) < 2 * check.jobs:
                 ahead.append(executor.submit(_run_batch, check, source, next(seeds)))
             yield ahead.popleft().result()
@@ -127,7 +132,7 @@ def _batches(check: Check, source: Source, executor: Executor | None) -> Iterato
 
 
 def _run_batch(check: Check, source: Source, first: int) -> _Batch:
-    """Some scripts, up to the first that differs."""
+    """Run a batch of scripts, up to the first divergence."""
     real, tally = source.open(), Tally()
     for seed in range(first, first + _BATCH):
         script = source.script(real, seed)

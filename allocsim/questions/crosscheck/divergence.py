@@ -1,7 +1,7 @@
-"""A script on which the model and real PyTorch part, made short and written as a test.
+"""Script on which the model and real PyTorch differ, minimised and written as a test.
 
-Rule: the test needs no PyTorch.  It plays the script on the model and expects, literally, what
-the real allocator answered, so that it fails now and passes once the model is mended.
+Rule: the test needs no PyTorch.  It plays the script on the model and expects the literal results
+of the real allocator, so it fails until the model is corrected.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ Judge = Callable[[Script], "Divergence | None"]
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """One script, the release it ran on, and where the model differs first.
+    """A script, its release, and the first difference.
 
-    arguments: what `play` was given besides script and release.  expected: the real results in
-    which the difference lies, as a whole.
+    expected: complete value of the real result's field that differs.
+    arguments: arguments of `play` besides script and release.
     """
 
     release: str
@@ -35,7 +35,7 @@ class Divergence:
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
     def as_test(self) -> str:
-        """A module with one test, which runs anywhere and fails while the model is wrong."""
+        """Return the source of a module with one test, which fails while the model is wrong."""
         script, name = self.script, self.release.replace(".", "_")
         ops = "\n".join(f"        {list(op)!r}," for op in script.ops)
         conditions = [script.device_memory, script.conf, script.address_policy]
@@ -69,12 +69,12 @@ class Divergence:
 
 
 def minimised(found: Divergence, judge: Judge) -> Divergence:
-    """The same kind of divergence with few ops.  judge: what a script comes to."""
+    """Return the same kind of divergence with few ops; `judge` runs a script."""
 
     def still_differs(script: Script) -> bool:
         try:
             other = judge(script)
-        except (RefusedError, ScriptError):  # a free whose allocation was left out, say
+        except (RefusedError, ScriptError):  # e.g. a free whose allocation was removed
             return False
         return other is not None and other.difference.kind == found.difference.kind
 

@@ -1,7 +1,7 @@
 // Runs one op script through the native allocator of the release it was compiled against.
 //
-// Usage: driver SCRIPT RESULT.  The script is text, one thing a line (phantom/script.py writes
-// it); the result is one JSON object.  The device behind the allocator is device.h's books.
+// Usage: driver SCRIPT RESULT.  The script is text with one item per line, as script.py writes it;
+// the result is one JSON object.  The allocator runs on the device of device.h.
 
 #include <algorithm>
 #include <csignal>
@@ -27,15 +27,15 @@
 
 constexpr size_t kExabyte = size_t{1} << 60;
 constexpr const char* kRefusal = "CUDA driver error: invalid argument";
-constexpr uintptr_t kStreamStep = 4096;  // between the handles of streams that have no line
+constexpr uintptr_t kStreamStep = 4096;  // between the handles of streams without a line
 
 // Small and plain, because the timed loop reads nothing else.
 struct Op {
   size_t bytes = 0;
   double fraction = 0;
-  uint32_t id = 0;  // of an allocation, a pool, or a place in Script::confs
+  uint32_t id = 0;  // number of an allocation or a pool, or index in Script::confs
   uint32_t stream = 0;
-  char kind = 0;  // the letter of the script; pools: b, x (end), d (drop), v (empty), l (delete)
+  char kind = 0;  // letter of the script; pools: b, x (end), d (drop), v (empty), l (delete)
   bool no_split = false, use_on_oom = false;
 };
 
@@ -43,12 +43,12 @@ struct Script {
   size_t memory = 0;
   device_policy policy = DEVICE_BUMP;
   uintptr_t base = 0;
-  long repeats = 0;  // 0: run once and tell everything
+  long repeats = 0;  // 0: run once and write all results
   uint32_t ids = 0;
   uint32_t streams = 1;
   std::vector<Op> ops;
   std::vector<std::string> confs;
-  std::map<uint32_t, uintptr_t> handles;  // raw handles that a line gives, by stream number
+  std::map<uint32_t, uintptr_t> handles;  // raw handles from the script, by stream number
 
   uintptr_t handle(uint32_t stream) const {
     const auto found = handles.find(stream);
@@ -103,11 +103,11 @@ static Script read_script(const char* path) {
   return script;
 }
 
-// --- running it -----------------------------------------------------------------------------
+// --- running ops ----------------------------------------------------------------------------
 
 static volatile sig_atomic_t current_op = -1;
 
-// The only way to say where a release broke its own heap or aborted.
+// A signal handler is the only way to report where a release corrupts its heap or aborts.
 static void on_crash(int signal_number) {
   char text[64];
   int n = snprintf(text, sizeof text, "\nphantom: stopped at op %d\n", int(current_op));
@@ -136,7 +136,7 @@ struct Runner {
     return reinterpret_cast<cudaStream_t>(script.handle(n));
   }
 
-  // From an exabyte on only allocate() refuses as a user sees it; it takes the current stream.
+  // From 1 EiB only allocate() refuses as users see it; it uses the current stream.
   void* request(const Op& op) {
     if (op.bytes < kExabyte)
       return allocator::raw_alloc_with_stream(op.bytes, handle(op.stream));
@@ -157,7 +157,7 @@ struct Runner {
       live[op.id] = nullptr;
       if (!keeps_results) return;
       addresses.emplace_back(false, 0);
-      // 2.3 writes a NUL into its text, and a user reads no further.
+      // 2.3 writes a NUL into its text; users see only the part before it.
       messages.emplace_back(error.msg().c_str());
     } catch (const c10::Error& error) {
       if (error.msg() != kRefusal) throw;
@@ -220,7 +220,7 @@ struct Runner {
     return false;
   }
 
-  // Back to a device with nothing on it, so that the next repeat does the same work.
+  // Reset to an empty device, so that the next repeat does the same work.
   void clear() {
     for (auto& [id, count] : open)
       for (; count > 0; count--) end_pool(PoolId{0, id});
@@ -239,11 +239,11 @@ struct Runner {
   }
 };
 
-// --- telling what came of it ----------------------------------------------------------------
+// --- writing results ------------------------------------------------------------------------
 
 static void tell(const char* path, const Runner& runner, long stopped_at,
                  const std::string& why) {
-  // Two snapshots: the first one's own entry is what ends the trace of the second.
+  // The entry of the first snapshot is the last one in the trace of the second.
   const auto before = allocator::snapshot();
   const auto after = allocator::snapshot();
   Json json{fopen(path, "w")};
@@ -326,5 +326,5 @@ int main(int count, char** words) {
     return 1;
   }
   fflush(nullptr);
-  _exit(0);  // the wheel's own exit handlers would look for a device that is gone
+  _exit(0);  // the wheel's exit handlers would access the missing device
 }

@@ -1,6 +1,6 @@
-"""The C++ program that drives a release's native allocator, built for it.
+"""Build of the C++ program that runs scripts on a release's native allocator.
 
-Rule: it links the release's own `libc10_cuda.so` and the stubs, and nothing of CUDA.
+Rule: it links the release's own `libc10_cuda.so` and the stubs, but no library of CUDA.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SOURCE = Path(__file__).with_name("driver.cpp")
 
 
 def build_driver(wheel: Wheel) -> Path:
-    """The driver program for a release, built if need be.  Raises UnavailableError."""
+    """Return the driver program for a release; build it if needed.  Raises UnavailableError."""
     name = digest_of(f"{wheel.torch} {wheel.cuda}", _SOURCE, Path(__file__))
     folder = wheel.folder / "build" / name
 

@@ -1,8 +1,7 @@
-"""A driver's own doing, taken from a trace: where its memory lies and how much it has left.
+"""Decisions of a real driver, read from a trace: segment addresses and free memory.
 
-Rule: only what no allocator decides is taken.  The base of a new segment comes from the entry
-that tells of it, the free memory that an error text prints from the `oom` entry; all else is
-still predicted.
+Rule: only values that no allocator decides are read.  The address of a new segment comes from its
+entry, and the free memory in an error text from the `oom` entry.  Everything else is predicted.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ _ENDS_A_REQUEST = ("alloc", "oom")
 
 
 class DriverTrace:
-    """The trace of a real device: [action, address, size, stream] an entry, in order."""
+    """Trace of a real device, in order; an entry is [action, address, size, stream]."""
 
     def __init__(self, entries: Sequence[Sequence[Any]]) -> None:
         self._entries = entries
 
     def dictate(self, allocator: CachingAllocator) -> None:
-        """Before a request: where the next segment lies, if the trace has a new one next."""
+        """Set the address of the next segment, if the trace has a new one in the next request."""
         if not self._entries:
             return
         done = len(allocator.history)
@@ -39,7 +38,7 @@ class DriverTrace:
                 return
 
     def correct(self, trace: Sequence[list[Any]], messages: list[str]) -> None:
-        """Afterwards: free memory in `oom` entries and texts as the driver gave it."""
+        """Replace the free memory in `oom` entries and texts by the driver's."""
         texts = _naming_free_memory(messages)
         for ours, expected in zip(trace, self._entries, strict=False):
             if ours[0] != "oom":
@@ -54,6 +53,6 @@ class DriverTrace:
 
 
 def _naming_free_memory(messages: Sequence[str]) -> Iterator[int]:
-    """The texts that belong to `oom` entries; a request of an exbibyte, say, leaves none."""
+    """Yield the indices of texts with an `oom` entry; an absurdly large request has none."""
     apart = ("more than 1EB memory", "preemptively rejected", DriverRefusalError.TEXT)
     return (i for i, text in enumerate(messages) if not any(words in text for words in apart))

@@ -1,14 +1,13 @@
-"""Random op scripts that stay near what a release accepts, and now and then beyond it.
+"""Random op scripts, mostly valid for a release and sometimes beyond its limits.
 
-Rule: a script is a function of its seed and release alone, and every kind of op that the
-release has may meet every other in it.  Sizes crowd at the boundaries of the rules and repeat,
-because ties and exact fits are where allocators part.  What would hide a difference follows less
-often than chance would have it: a malloc after the end of a scope, growth after a reset.
+Rule: a script depends only on its seed and release, and all kinds of ops of the release can follow
+each other.  Sizes are frequently at the boundaries of the rules and frequently repeated, because
+allocators differ on ties and exact fits.  Ops that would hide a difference, such as a malloc after
+the end of a scope or growth after a reset, are less frequent.
 
-A reproducible script keeps away from what compiled allocators answer differently from run to
-run: several frees deferred at once from 2.9 to 2.12 (semantics 12.3a), and up to 2.12 streams
-recorded now inside a scope and now outside, which upstream remembers by an object's address
-(12.3b).
+A reproducible script avoids two cases where compiled allocators differ from run to run: several
+frees deferred at once from 2.9 to 2.12 (semantics 12.3a), and, up to 2.12, streams recorded both
+inside and outside scopes, which upstream identifies by an object's address (12.3b).
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _DEVICES = (
 )
 _ABSURD = (1 << 40, (1 << 60) - 512, (1 << 60) - 1, 1 << 60, (1 << 63) + 1)
 _LARGEST = (1 << 64) - 1
-"""What the allocator's own type of sizes holds."""
+"""Largest value of the allocator's size type."""
 _LENGTHS = (15, 40, 100, 250, 250, 1000)
 
 
@@ -44,11 +43,12 @@ def make_script(
     largest: int = _LARGEST,
     length_factor: int = 1,
 ) -> Script:
-    """The script of `seed` for `release`.
+    """Return the script of `seed` for `release`.
 
-    with_marks: pools may be marked no_split and use_on_oom, emptied by themselves, and given up
-    as a MemPool does, where the release has these calls.  largest: bytes that can be asked for.
-    length_factor: factor on the number of operations, for allocators whose processes start slowly.
+    with_marks: allow pools that are marked no_split and use_on_oom, emptied separately, or
+        deleted as a MemPool, if the release has these calls.
+    largest: largest request in bytes.
+    length_factor: factor on the number of ops, for allocators whose processes start slowly.
     """
     rng = random.Random(f"{seed} {release.version}")
     memory = rng.choice(_DEVICES)
@@ -62,7 +62,7 @@ def make_script(
     )
     conf = maker.options.make() if rng.random() < 0.75 else ""
     if "garbage_collection_threshold" in conf and rng.random() < 0.7:
-        maker.limit()  # nothing is collected without one
+        maker.limit()  # without a limit nothing is collected
     if len(maker.streams) >= MANY and rng.random() < 0.8:
         maker.crowd()  # a table overflows most easily while it has few buckets
     for _ in range(length_factor * rng.choice(_LENGTHS)):
@@ -73,7 +73,7 @@ def make_script(
 
 
 class _Maker:
-    """One script in the making; knows what is live and which scopes are open."""
+    """Script under construction, with its live blocks and open scopes."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class _Maker:
     ) -> None:
         self.rng = rng
         self.release = release
-        reserved = memory + memory // 8  # by an expandable segment
+        reserved = memory + memory // 8  # size of an expandable segment's reservation
         self.memory = memory
         absurd = (size for size in _ABSURD if size <= largest)
         self.beyond = (memory, memory + 1, reserved, reserved + 1, *absurd)
@@ -101,8 +101,8 @@ class _Maker:
         self.favourites = [self._any_size() for _ in range(rng.choice((1, 3, 8)))]
         self.scopes: list[int] = []
         self.uses: dict[int, int] = {}
-        self.homes: dict[int, tuple[int, ...]] = {}  # id: the pools in which it may live
-        self.forgotten: set[int] = set()  # pools that may be begun anew
+        self.homes: dict[int, tuple[int, ...]] = {}  # id: pools that may hold the block
+        self.forgotten: set[int] = set()  # pools that may be begun again
         pools = not release.scope_by_stream and rng.random() < 0.5
         self.options = RandomSettings(rng, release, has_pools=pools)
         self.recorded: set[int] = set()
@@ -125,12 +125,12 @@ class _Maker:
         }
 
     def step(self) -> None:
-        """Append one op, or none where chance asks for what cannot be."""
+        """Append a random op; append none if the chosen op is impossible."""
         makers, weights = zip(*self.weights.items(), strict=True)
         self.rng.choices(makers, weights)[0]()
 
     def finale(self) -> None:
-        """Sometimes what makes plain at the end which caches and which peaks there are."""
+        """Sometimes append ops that make the final caches and peaks visible."""
         if self.rng.random() < 0.2:
             self.empty_cache()
         if self.rng.random() < 0.2:
@@ -157,7 +157,7 @@ class _Maker:
         self.homes[self.n_ids] = tuple(self.scopes)
         self.ops.append(["a", self.n_ids, size, self.rng.choice(self.streams)])
         if not self.scopes and 0 < size < 1 << 60:
-            self.has_deferred = False  # a request completes what a closed scope deferred
+            self.has_deferred = False  # a request completes the frees deferred by a closed scope
 
     def free(self) -> None:
         if not self.live:
@@ -208,7 +208,7 @@ class _Maker:
         self.ops.append(["m", self.rng.choice((1.0, 0.0, 0.5, 0.9, self.rng.random()))])
 
     def give_up(self) -> None:
-        """Empty a pool, or delete its MemPool; mostly where that does not assert."""
+        """Empty a pool, or delete its MemPool, mostly where that does not assert."""
         rng, release = self.rng, self.release
         is_sure = not (self.scopes and release.scope_is_capture) or rng.random() < 0.02
         if not self.uses or not is_sure:
@@ -226,7 +226,7 @@ class _Maker:
         self._forget(pool)
 
     def _forget(self, *pools: int) -> None:
-        """Those that nothing uses and nothing lives in are gone once they were emptied."""
+        """Mark emptied pools as forgotten if they have no users and no live blocks."""
         inhabited = {pool for name in self.live for pool in self.homes[name]}
         gone = {n for n in pools if self.uses.get(n) == 0 and n not in inhabited}
         self.forgotten |= gone - {*self.scopes}
@@ -238,7 +238,7 @@ class _Maker:
         self.ops.append([self.rng.choice("kK")])
 
     def scope(self) -> None:
-        """Mostly what a program may do with pools; seldom what asserts."""
+        """Append a valid pool op, or rarely an op that asserts."""
         rng = self.rng
         if rng.random() < 0.002:
             self.ops.append(["P", rng.choice("ber"), rng.randint(1, 4)])
@@ -263,7 +263,7 @@ class _Maker:
             self.ops.append(["P", "r", pool])
 
     def _may_begin(self, pool: int) -> bool:
-        """A pool that was released to the end asserts unless it is forgotten."""
+        """Return True if a pool may be begun; a fully released pool asserts unless forgotten."""
         return self.uses.get(pool) != 0 or pool in self.forgotten or self.rng.random() < 0.01
 
     def _marks(self) -> list[int]:

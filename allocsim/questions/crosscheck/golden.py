@@ -1,8 +1,8 @@
-"""Golden cases run again through the real allocator: equal to the last entry, or where not.
+"""Golden cases, run again on the real allocator and compared in full.
 
-Rule: only a result that the case holds for the release is compared.  A release that stands in
-no group of a case refused its options, stopped on an internal error or gives another order
-from run to run; what it does today is answer and judged by nobody.
+Rule: only results that the case holds for the release are compared.  If a case has no result for a
+release, the release refused its options, stopped on an internal error or varies from run to run;
+its outcome is reported and not judged.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ _FIELDS = ("addresses", "trace", "segments")
 
 @dataclass(frozen=True, slots=True)
 class CaseCheck:
-    """How one case went.
+    """Result of one case.
 
-    outcome: "equal", "different" or, where the case holds no result of the release, "refused",
-    "stopped" or "ran".  detail: the first divergence or the release's own words, else "".
+    outcome: "equal" or "different"; if the case has no result of the release, "refused",
+        "stopped" or "ran".
+    detail: first difference, or the release's message; "" for none.
     """
 
     name: str
@@ -38,7 +39,7 @@ class CaseCheck:
 
 
 def load_case(path: Path) -> dict[str, Any]:
-    """The case in a .json.gz file.  Raises PhantomError for a file that is none."""
+    """Return the case in a .json.gz file.  Raises PhantomError for an invalid file."""
     try:
         with gzip.open(path, "rt") as file:
             case: dict[str, Any] = json.load(file)
@@ -48,7 +49,7 @@ def load_case(path: Path) -> dict[str, Any]:
 
 
 def check_case(real: RealAllocator, case: dict[str, Any]) -> CaseCheck:
-    """Runs the case's script and compares with what the case holds for the release."""
+    """Run a case's script and compare it with the case's result for the release."""
     name, version = case["name"], real.torch_version
     group = next((g for g in case["results"] if version in g["torch"]), None)
     try:
@@ -67,7 +68,7 @@ def _stop(results: RealAnswer) -> str:
 
 
 def first_difference(results: RealAnswer, expected: dict[str, Any], texts: list[str]) -> str | None:
-    """The first divergence from a golden result, or None."""
+    """Return the first difference from a golden result; None if equal."""
     if results.stopped:
         return _stop(results)
     pairs = [(field, getattr(results, field), expected[field]) for field in _FIELDS]

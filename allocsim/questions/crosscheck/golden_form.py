@@ -1,7 +1,7 @@
-"""What `torch.cuda` answers, turned into the form of the golden cases.
+"""Conversion of statistics and segments of `torch.cuda` to the form of the golden cases.
 
-Rule: the model and real PyTorch answer with the same dicts, so one conversion serves both, and
-nothing that is compared is dropped on the way.  Streams become the numbers of the script.
+Rule: the model and real PyTorch return the same dicts, so one conversion serves both and drops
+nothing that is compared.  Stream handles become the numbers of the script.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ Numbers = Callable[[int], int]
 
 
 def golden_stats(flat: Mapping[str, int]) -> dict[str, Any]:
-    """`torch.cuda.memory_stats()` with four numbers a statistic; plain counters as they are."""
+    """Return `torch.cuda.memory_stats()` with four numbers per statistic and plain counters."""
     names = [key.removesuffix(".current") for key in flat if key.endswith(".current")]
     grouped = {name: [flat[f"{name}.{column}"] for column in _COLUMNS] for name in names}
     return grouped | {key: flat[key] for key in flat if "." not in key}
 
 
 def golden_segment(segment: Mapping[str, Any], number: Numbers) -> dict[str, Any]:
-    """A segment of `torch.cuda.memory._snapshot()`; `number`: of a stream's raw handle."""
+    """Convert a segment of `torch.cuda.memory._snapshot()`; `number` maps stream handles."""
     return {
         **{key: segment[key] for key in _AS_THEY_ARE},
         "stream": number(segment["stream"]),

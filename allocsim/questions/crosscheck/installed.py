@@ -1,10 +1,10 @@
-"""Whole PyTorch, as an interpreter has it installed, run on op scripts.
+"""Complete PyTorch of an installed interpreter, run on op scripts.
 
-Rule: each script meets a fresh allocator, and the results have the form of the golden cases, so
-that this and `RealAllocator` can stand in for one another.  Over the phantom GPU everything is
-equal to the last address.  On a real GPU the driver's own doing (bases, free memory, handles of
-streams) is read from the results and handed to the model, which predicts the rest; what a text
-says of processes is left out.
+Rule: each script gets a fresh allocator, and the results have the form of the golden cases, so this
+class and `RealAllocator` are interchangeable.  On the phantom GPU all results must be equal,
+including addresses.  On a real GPU the driver's decisions (segment addresses, free memory, stream
+handles) are read from the results and given to the model, which predicts the rest; sentences about
+processes are removed from the texts.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ _WITHOUT_ADDRESS = ("oom", "snapshot")
 _LARGEST = (1 << 63) - 1
 _LAST_BYTES = 4096
 _AHEAD = 2
-"""Processes that make their CUDA context while a script runs on a real GPU."""
+"""Processes that create their CUDA context while a script runs on a real GPU."""
 _LONGER = 4
 """Factor on the length of scripts for a real GPU, because each script needs a context."""
 
 
 class InstalledTorch:
-    """The PyTorch of the interpreter `python`, over the phantom GPU or a real one.
+    """PyTorch of the interpreter `python`, on the phantom GPU or a real one.
 
-    Raises UnavailableError where the interpreter has no CUDA build of torch, or the stubs
-    cannot be built.
+    Raises UnavailableError if the interpreter has no CUDA build of torch, or if the stubs cannot
+    be built.
     """
 
     def __init__(self, python: str, *, is_phantom: bool = True) -> None:
@@ -58,7 +58,7 @@ class InstalledTorch:
         environment = plain_environment()
         if is_phantom:
             environment |= phantom_environment(install, Gpu("allocsim", GIB))
-        # Unnamed, so that nothing is left behind however this process ends.
+        # An unnamed file, so nothing is left behind however this process ends.
         self._said = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(  # noqa: S603
             [python, torch_player.__file__, str(0 if is_phantom else _AHEAD)],
@@ -74,7 +74,7 @@ class InstalledTorch:
             raise UnavailableError(f"torch {install.version} does not start: {reason}")
 
     def run(self, script: Script) -> RealAnswer:
-        """As `RealAllocator.run`; on a real GPU with the conditions that it ran under."""
+        """Run a script as `RealAllocator.run` does; on a real GPU, return its conditions too."""
         answer = self._execute(script)
         handles = {int(number): handle for number, handle in answer["handles"].items()}
         shift = script.base_address - (script.base_address or BASE) if self._is_phantom else 0
@@ -102,7 +102,7 @@ class InstalledTorch:
         return texts if self._is_phantom else [without_processes(text)[0] for text in texts]
 
     def memory(self) -> int:
-        """Bytes of the device, as it tells them itself."""
+        """Return the bytes of the device, as the device reports them."""
         if self._memory is None:
             self._memory = int(self._execute(Script([], GIB))["total"])
         return self._memory
@@ -133,7 +133,7 @@ class InstalledTorch:
         }
 
     def _ask(self, line: list[str]) -> str:
-        """The exit status of the fork that ran it."""
+        """Send a request and return the exit status of the fork that handled it."""
         try:
             if self._process.stdin is not None:
                 print(json.dumps(line), file=self._process.stdin, flush=True)
@@ -156,7 +156,7 @@ class InstalledTorch:
 
     def _last_words(self) -> str:
         size = os.fstat(self._said.fileno()).st_size
-        # Not by reading on: the place in the file is the child's too.
+        # pread, because the file position is shared with the child.
         said = os.pread(self._said.fileno(), _LAST_BYTES, max(0, size - _LAST_BYTES))
         lines = [line.strip() for line in said.decode(errors="replace").splitlines()]
         return next((line for line in reversed(lines) if line), "nothing said")
@@ -165,7 +165,7 @@ class InstalledTorch:
         """End the process."""
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
-                with suppress(OSError):  # what was not read before it ended
+                with suppress(OSError):  # unsent data if the process has ended
                     pipe.close()
         self._process.wait()
         self._said.close()
@@ -174,22 +174,23 @@ class InstalledTorch:
 def _conditions(
     answer: dict[str, Any], handles: dict[int, int], trace: list[list[Any]]
 ) -> dict[str, Any]:
-    """What the driver of a real GPU decided, as arguments of `play`."""
+    """Return the decisions of a real GPU's driver, as arguments of `play`."""
     held = answer["total"] - answer["free"]
     return {"handles": handles, "context_memory": held, "driver_trace": trace}
 
 
 @cache
 def opened(python: str, is_phantom: bool) -> InstalledTorch:
-    """One process for each worker: importing torch takes seconds."""
+    """Return the process of this worker; it is shared because importing torch takes seconds."""
     return InstalledTorch(python, is_phantom=is_phantom)
 
 
 @dataclass(frozen=True, slots=True)
 class InstalledSource:
-    """Whole PyTorch.
+    """Source that runs complete PyTorch.
 
-    release: its "major.minor", as `find_torch` tells it.  jobs: scripts that run at a time.
+    release: "major.minor" of the PyTorch that `find_torch` finds.
+    jobs: number of scripts that run at the same time.
     """
 
     release: str
@@ -201,9 +202,9 @@ class InstalledSource:
         return opened(self.python, self.is_phantom)
 
     def script(self, real: Real, seed: int) -> Script:
-        """Without marked pools: those are made by MemPool objects, whose ids no script chooses.
+        """Return a script without marked pools, whose MemPool objects choose their own ids.
 
-        A tensor's size is signed, so that no more than its half can be asked for.
+        Sizes are at most 2^63 - 1, because the size of a tensor is signed.
         """
         release = find_release(self.release)
         longer = 1 if self.is_phantom else _LONGER

@@ -1,7 +1,7 @@
-"""One script through the model and through real PyTorch: equal, or where not.
+"""Comparison of one script on the model and on real PyTorch.
 
-Rule: a script either comes out equal in everything that can be read, or is a divergence.
-Where the model says that PyTorch's behaviour is undefined, the script is compared up to there.
+Rule: a script is either equal in everything that can be read, or a divergence.  If the model
+reports undefined behaviour, the script is compared up to that op.
 """
 
 from __future__ import annotations
@@ -25,17 +25,23 @@ _ASSERTED = "equal up to an internal assertion that stops both"
 
 
 class Real(Protocol):
-    """Real PyTorch's allocator, however it is reached.  torch_version: such as "2.15.0"."""
+    """Allocator of real PyTorch; torch_version: such as "2.15.0"."""
 
     torch_version: str
 
     def run(self, script: Script) -> RealAnswer:
-        """What the release makes of a script; RefusedError where it refuses or dies."""
+        """Return the release's results; raise RefusedError if it refuses or dies."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """One script's.  script: as far as it was compared.  end: how it ended, in words."""
+    """Judgement of one script.
+
+    script: the compared part of the script.
+    addresses: results of its allocations.
+    end: reason for its end, as text.
+    divergence: difference found; None if equal.
+    """
 
     script: Script
     addresses: list[int | None]
@@ -44,10 +50,10 @@ class Judgement:
 
 
 def judge(real: Real, script: Script) -> Judgement:
-    """Runs one script through both, and through the model once more in rows, the way of a replay.
+    """Run a script on both, and on the model once more by rows, the path of a replay.
 
-    An internal assertion leaves PyTorch half-way through an op, in a state that nobody is
-    promised: where it stops is compared, and everything else as it was before that op.
+    An internal assertion leaves PyTorch in the middle of an op, in an unspecified state.  The op
+    that stops is compared, and everything else as it was before that op.
     """
     release = find_release(real.torch_version).version
     try:
@@ -93,7 +99,7 @@ def _diverged(
 
 
 def _judge_refusal(real: Real, script: Script, reason: str) -> Judgement:
-    """The model refuses the settings; the release must too."""
+    """Judge a script whose settings the model refuses; the release must refuse them too."""
     try:
         real.run(script)
     except RefusedError:

@@ -1,7 +1,7 @@
-"""A long script made short while something stays true of it.
+"""Minimisation of a script that has some property.
 
-Rule: pieces are left out from large to small, each only if the script without it still has
-what is looked for; no single op can be left out of the result.
+Rule: pieces are removed from large to small, each only if the script keeps the property without it.
+No single op of the result can be removed.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ __all__ = ["shortest"]
 
 
 def shortest(script: Script, still_holds: Callable[[Script], bool]) -> Script:
-    """A script of few ops for which `still_holds`; `script` itself must be one."""
+    """Return a short script for which `still_holds`, which must hold for `script`."""
     ops = list(script.ops)
     piece = max(1, len(ops) // 2)
     while piece:
         shorter = _without_pieces(script, ops, piece, still_holds)
-        # Ops that needed one another go one by one only once the others are gone.
+        # Removal of one op can make another one removable, so single ops are tried again.
         if piece > 1 or len(shorter) == len(ops):
             piece //= 2
         ops = shorter

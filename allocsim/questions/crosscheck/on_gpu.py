@@ -1,11 +1,11 @@
-"""A script made fit for a GPU that is there, whose memory and timing no script chooses.
+"""Adaptation of a script to a real GPU, whose memory and timing a script cannot choose.
 
-Rule: nothing is left to chance and the card is never filled.  Each free is followed by a wait
-for the whole device, so that every event is done by the next request; frees that a scope
-defers record their events only later, so that a script has them or record_stream, not both;
-and the script's own device becomes a memory fraction of the real one, small enough for several
-scripts at a time.  The address of a segment whose handles were refused is unknown, so only the
-settings at a script's start ask for such handles.
+Rule: results must be reproducible and the card is never filled.  Each free is followed by a wait
+for the whole device, so that every event is complete at the next request.  Frees deferred by a
+scope record their events later, so a script has either scopes or record_stream.  The script's
+device becomes a memory fraction of the card, small enough for several scripts at a time.  The
+address of a segment whose handles were refused is unknown, so only the settings at the start of a
+script may request such handles.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["on_gpu"]
 
 
 _MOST = 0.5
-"""The share of a card that all scripts at a time may use."""
+"""Share of a card that all concurrent scripts may use."""
 _FRACTION = re.compile(r"\bper_process_memory_fraction:([\d.]+)")
 _ODD_SEGMENTS = re.compile(r"\blarge_segment_size_mb:(\d*[13579])\b")
 

@@ -1,7 +1,7 @@
-"""An op script played on the model, with results in the form of the golden cases.
+"""Op scripts, played on the model with results in the form of the golden cases.
 
-Rule: the first error ends the run, unless memory runs out or the driver refuses a handle; all other
-fields then report the state at that point, as for the real allocator.  An id whose allocation
+Rule: the first error ends the run, unless memory runs out or the driver refuses a handle.  All
+other fields then report the state at that point, as for the real allocator.  An id whose allocation
 failed is skipped.
 """
 
@@ -25,12 +25,12 @@ from allocsim.questions.crosscheck.script import Op, Script
 __all__ = ["ModelAnswer", "play", "play_defined"]
 
 _ONE = 0
-"""What a row of one step calls its block."""
+"""Name of the block in a row of one step."""
 
 
 @dataclass(slots=True)
 class ModelAnswer:
-    """What the model made of a script.  stopped: (op, the error), None where all ops ran."""
+    """Results of the model; stopped: (op, error), None if all ops ran."""
 
     addresses: list[int | None] = field(default_factory=list)
     messages: list[str] = field(default_factory=list)
@@ -52,12 +52,13 @@ def play(
 ) -> ModelAnswer:
     """Run every op on a model of `torch_version`.
 
-    check_every: ops between walks of the model's own invariants; they are walked at the end in
-    any case.  in_rows: most requests and frees go the way of a replay (core/fast_path.py).
-    handles: raw handles by stream number, those of the script if
-    None.  context_memory: bytes of the device that others hold.  driver_trace: the trace of a real
-    device, which the model takes the driver's own doing from.  Raises ConfigError where the
-    script's own option string is refused.
+    check_every: number of ops between checks of the model's invariants, which are always checked
+        at the end; 0 for none.
+    in_rows: run most requests and frees on the path of a replay (core/fast_path.py).
+    handles: raw handles by stream number; None for those of the script.
+    context_memory: bytes of the device used by others.
+    driver_trace: trace of a real device, which supplies the driver's decisions.
+    Raises ConfigError if the script's option string is refused.
     """
     allocator = CachingAllocator(
         script.device_memory,
@@ -87,7 +88,7 @@ def play(
 def play_defined(
     script: Script, torch_version: str, **arguments: Any
 ) -> tuple[Script, ModelAnswer, UndefinedBehaviorError | None]:
-    """As `play`, of the script up to where it becomes undefined; with the error that said so."""
+    """Play a script up to its first undefined op; also return the error that reports that op."""
     outcome = play(script, torch_version, **arguments)
     at, error = outcome.stopped or (0, None)
     if not isinstance(error, UndefinedBehaviorError):
@@ -97,7 +98,7 @@ def play_defined(
 
 
 class _Player:
-    """One model under a script; `live` knows the address behind each id."""
+    """Model that runs a script; `live` maps ids to addresses."""
 
     def __init__(
         self, allocator: CachingAllocator, handles: Mapping[int, int], driver: DriverTrace
@@ -126,7 +127,7 @@ class _Player:
         return self._handles[stream]
 
     def step(self, op: Op) -> None:
-        """One op; the letters are explained in script.py."""
+        """Run one op; script.py explains the letters."""
         allocator, live = self._allocator, self._live
         match op:
             case ["a", name, size, stream]:
@@ -167,7 +168,7 @@ class _Player:
             self._pools[what](pool)
 
     def tell(self) -> None:
-        """Fill in statistics, segments and trace."""
+        """Collect statistics, segments and trace."""
         outcome, number = self.outcome, stream_numbers(self._handles)
         outcome.stats = golden_stats(self._allocator.memory_stats())
         outcome.segments = [golden_segment(s, number) for s in self._allocator.memory_snapshot()]
@@ -181,14 +182,14 @@ class _Player:
 
 
 def malloc_in_row(allocator: CachingAllocator, size: int, stream: int) -> int | None:
-    """`allocator.malloc` by a row of one step, where it takes such a row."""
+    """Allocate by a row of one step if the fast path takes it, else by `allocator.malloc`."""
     if allocator.play(((MALLOC, _ONE, size, stream),), {}, []) is None:
         return allocator.take_name(_ONE)
     return allocator.malloc(size, stream)
 
 
 def free_in_row(allocator: CachingAllocator, address: int | None) -> None:
-    """`allocator.free` by a row of one step, where it takes such a row."""
+    """Free by a row of one step if the fast path takes it, else by `allocator.free`."""
     if address is not None and allocator.is_allocated(address):
         allocator.give_name(address, _ONE)
         if allocator.play(((FREE, _ONE, 0, 0),), {}, []) is None:

@@ -1,4 +1,4 @@
-"""The sentences of an out-of-memory text about the processes that use the card.
+"""Sentences of an out-of-memory text about the processes that use the card.
 
 Rule: the allocator does not decide what the driver reports about processes, so the model prints
 none of these sentences.  They are removed only if they have exactly the form that PyTorch gives
@@ -22,9 +22,10 @@ _BEFORE = re.compile(rf"of which (?:{_SIZE}) is free\. ")
 
 @dataclass(frozen=True, slots=True)
 class ProcessMemory:
-    """A process and the memory that it uses.
+    """Process and its memory.
 
-    number: of the process, None for the process that prints the text.  size: as printed.
+    number: process id; None for the process that prints the text.
+    size: as printed.
     """
 
     number: int | None

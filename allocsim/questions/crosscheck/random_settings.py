@@ -1,8 +1,8 @@
-"""Random option strings: every option that a release knows, with values at the edges.
+"""Random option strings with all options that a release knows and values at their limits.
 
-Rule: a string is one that the release accepts, given the large segment size that was in force
-before it.  Options that would stop a release or leave its results to chance are left out, and
-`RandomSettings` says which.
+Rule: the release accepts each string, given the large segment size that was in force before it.
+Options that would stop a release or make its results random are left out; `RandomSettings` names
+them.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ __all__ = ["RandomSettings"]
 
 _LARGE_SEGMENT = 20
 _SHARE = 0.3
-"""How often an option that decides about memory is in a string; the others half as often."""
+"""Probability of an option that affects memory; half of it for large_segment_size_mb."""
 
 
 class RandomSettings:
-    """Makes the option strings of one script.
+    """Generator of the option strings of one script.
 
-    has_pools: the script opens scopes.  Up to 2.12 these count as captures, inside which
-    graph_capture_record_stream_reuse asks for the topology of a graph that is not there
-    (semantics 5.5), so that the two are never in one script.
+    has_pools: True if the script opens scopes.  Up to 2.12 scopes count as captures, where
+        graph_capture_record_stream_reuse reads the topology of a graph that does not exist
+        (semantics 5.5), so a script never has both.
     """
 
     def __init__(self, rng: random.Random, release: Release, *, has_pools: bool) -> None:
@@ -37,7 +37,7 @@ class RandomSettings:
         self._inert = {key: values for key, values in inert.items() if key in release.options}
 
     def make(self) -> str:
-        """The next string; the large segment size that it sets stays in force."""
+        """Return the next string; the large segment size that it sets stays in force."""
         rng = self._rng
         parts: dict[str, object] = {}
         if "large_segment_size_mb" in self._release.options and rng.random() < _SHARE / 2:
@@ -68,7 +68,7 @@ class RandomSettings:
         }
 
     def _reserve(self) -> dict[str, object]:
-        """Of expandable segments; some are sizes that the rules round to."""
+        """Return a reserve for expandable segments, sometimes a size that the rules round to."""
         values = (0.05, 0.3, 0.7, 1, 2, "1G", "0.1G", "0.0625G", "0.0390625G")
         key = "expandable_segments_reserve"
         return {key: self._rng.choice(values)} if key in self._release.options else {}
@@ -99,4 +99,4 @@ _INERT: dict[str, tuple[object, ...]] = {
     "pinned_max_round_threshold_mb": (1, 64),
     "pinned_max_cached_size_mb": (1, 1024),
 }
-"""Options without effect on device memory: they must be read past, and change nothing."""
+"""Options without effect on device memory: they must be accepted and change nothing."""

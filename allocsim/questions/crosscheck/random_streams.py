@@ -1,7 +1,7 @@
-"""The streams of one random script, by number and raw handle.
+"""Streams of one random script, by number and raw handle.
 
-Rule: in some scripts the handles are chosen so that tables of streams overflow: many streams whose
-hashes fall into few slots of a table of 16 buckets (semantics 12.1).
+Rule: in some scripts the handles make tables of streams overflow: many streams hash into few slots
+of a table of 16 buckets (semantics 12.1).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ __all__ = ["MANY", "RandomStreams"]
 
 _FEW = ([0], [0], [0, 1], [0, 1, 2], [0, 3, 7, 9, 21, 40])
 MANY = 8
-"""Streams that suffice to make a table overflow."""
+"""Number of streams that can make a table overflow."""
 _COUNTS = (MANY, 12, 16)
 _LARGEST_HANDLE = 1 << 47
 _ALIGNMENT = 16
@@ -25,14 +25,14 @@ _CROWDED_SLOTS = (2, 3, 3, 4, _SLOTS)
 
 @dataclass(frozen=True, slots=True)
 class RandomStreams:
-    """The streams of a script: their numbers, and the raw handles of those with random ones."""
+    """Numbers of a script's streams, and the raw handles that are not n * 4096."""
 
     numbers: list[int]
     handles: dict[int, int] = field(default_factory=dict)
 
     @classmethod
     def make(cls, rng: random.Random) -> RandomStreams:
-        """Choose few streams with plain handles, or many with random or crowded ones."""
+        """Choose a few streams with default handles, or many with random or crowded ones."""
         if rng.random() < 0.6:
             return cls(rng.choice(_FEW))
         numbers = list(range(rng.choice(_COUNTS) + 1))

@@ -1,7 +1,7 @@
-"""The native allocator of a published PyTorch release, run on op scripts without a GPU.
+"""Native allocator of a published PyTorch release, run on op scripts without a GPU.
 
-Rule: nothing of a script is interpreted here.  Each run is a fresh process of the compiled
-driver, so settings, counters and hash tables start as they do for a user.
+Rule: scripts are not interpreted here.  Each run is a fresh process of the compiled driver, so
+settings, counters and hash tables start as they do for a user.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from allocsim.questions.crosscheck.script import ADDRESS_POLICIES, RealAnswer, S
 __all__ = ["BASE", "RealAllocator", "plain_environment"]
 
 BASE = 1 << 44
-"""Address 0 would read as a failure to the real allocator; a script's 0 is moved up here."""
+"""Offset for scripts with base 0: the real allocator treats address 0 as a failure."""
 
 _SETTINGS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 _SWITCHES = ("PYTORCH_NO_CUDA_MEMORY_CACHING", "LD_PRELOAD", "LD_LIBRARY_PATH")
 
 
 class RealAllocator:
-    """PyTorch's own allocator over a device that keeps books.
+    """PyTorch's own allocator over a device that only does bookkeeping.
 
-    torch_version: "2.15.0", or "2.15" for its usual patch release.  download: fetch the wheel
-    (hundreds of MiB) if the cache lacks it; otherwise its absence raises UnavailableError, as
-    does a missing compiler.
+    torch_version: "2.15.0", or "2.15" for the default patch release.
+    download: download the wheel (hundreds of MiB) if the cache lacks it.
+    Raises UnavailableError if the wheel or a compiler is missing.
     """
 
     def __init__(self, torch_version: str, *, download: bool = False) -> None:
@@ -54,10 +54,10 @@ class RealAllocator:
         self._driver = build_driver(wheel)
 
     def run(self, script: Script) -> RealAnswer:
-        """What the release makes of a script: history on, every text kept.
+        """Run a script with the history on, and return the results and all texts.
 
-        Raises ScriptError for a script that says nothing sensible, RefusedError where the
-        release refuses the option string or its process dies.
+        Raises ScriptError for an invalid script, and RefusedError if the release refuses the
+        option string or its process dies.
         """
         answer = self._execute(script, repeats=0)
         shift = script.base_address - (script.base_address or BASE)
@@ -67,7 +67,7 @@ class RealAllocator:
             segment["stream"] = number(segment["stream"])
         for entry in answer["trace"]:
             entry[3] = number(entry[3])
-            # An oom entry carries free bytes in place of an address, a snapshot entry nothing.
+            # The address field of an oom entry has free bytes, that of a snapshot entry nothing.
             if entry[0] not in ("oom", "snapshot"):
                 entry[1] += shift
         addresses = [None if at is None else at + shift for at in answer.pop("addresses")]
@@ -80,11 +80,11 @@ class RealAllocator:
         )
 
     def time(self, script: Script, repeats: int = 3) -> list[float]:
-        """Seconds that each of `repeats` passes over the ops took, in one process.
+        """Return the seconds of each of `repeats` passes over the ops, in one process.
 
-        No history is recorded and nothing is kept; statistics are on, as they always are.
-        Between passes everything is freed and the cache emptied, outside the clock.  Only the
-        loop over the ops, parsed beforehand, is timed.  Raises as `run` does.
+        Only the loop over the parsed ops is timed, without history and with statistics, which are
+        always on.  Between passes everything is freed and the cache is emptied.  Raises as `run`
+        does.
         """
         if repeats < 1:
             raise ScriptError(f"repeats {repeats} is not a count of passes, 1 or more")
@@ -117,7 +117,7 @@ def _device_lines(script: Script, repeats: int) -> list[str]:
     if script.device_memory <= 0 or script.base_address < 0:
         raise ScriptError(
             f"a device of {script.device_memory} bytes at address {script.base_address} "
-            "cannot be; expected more than 0 and not below 0"
+            "is invalid; expected more than 0 bytes and an address of at least 0"
         )
     return [
         f"memory {script.device_memory}",
@@ -129,7 +129,7 @@ def _device_lines(script: Script, repeats: int) -> list[str]:
 
 
 def plain_environment(conf: str = "") -> dict[str, str]:
-    """This process's environment without what changes allocators or libraries, and `conf`."""
+    """Return the environment plus `conf`, without variables that affect allocators or libraries."""
     hidden = {*_SETTINGS, *_SWITCHES}
     environment = {name: value for name, value in os.environ.items() if name not in hidden}
     if conf:
@@ -138,7 +138,7 @@ def plain_environment(conf: str = "") -> dict[str, str]:
 
 
 def _reason(done: subprocess.CompletedProcess[str]) -> str:
-    """Why the process ended, in one sentence, from its standard error."""
+    """Return the reason why the process ended, as one sentence, from its standard error."""
     lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
     where = [line.split("phantom: ")[1] for line in lines if line.startswith("phantom: ")]
     what = [line.split("what():", 1)[1].strip() for line in lines if "what():" in line]

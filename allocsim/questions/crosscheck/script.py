@@ -1,15 +1,15 @@
-"""Op scripts: what is asked of an allocator, and what came of it, in the golden form.
+"""Op scripts for allocators, and their results in the golden form.
 
 Ops are lists that begin with a letter:
     ["a", id, bytes, stream]     allocate              ["f", id]       free
     ["r", id, stream]            record_stream         ["e"]           empty_cache
-    ["s", stream], ["S"]         the device finishes that stream's / all work
+    ["s", stream], ["S"]         the device completes the work of a stream, or all work
     ["m", fraction]              set_per_process_memory_fraction
     ["P", "b", pool], ["P", "b", pool, no_split, use_on_oom]    begin allocating to a pool
-    ["P", "e", pool], ["P", "r", pool]                          end allocating to, release it
+    ["P", "e", pool], ["P", "r", pool]                          end allocating to it; release it
     ["P", "v", pool], ["P", "l", pool]                          empty it; delete its MemPool
     ["c", conf]                  set_allocator_settings at run time
-    ["k"], ["K"]                 reset peak / accumulated statistics
+    ["k"], ["K"]                 reset peak statistics; reset accumulated statistics
 
 Rules: an id whose allocation failed is skipped when freed; stream n is an external stream, whose
 raw handle is n * 4096 unless `Script.handles` gives another; pool n is the pool id (0, n).
@@ -28,23 +28,24 @@ __all__ = ["ADDRESS_POLICIES", "HANDLE", "Op", "RealAnswer", "Script", "encode_o
 
 Op = Sequence[Any]
 HANDLE = 4096
-"""The raw handle of stream 1 by default; stream n has n times that."""
+"""Default raw handle of stream 1; stream n has n times that."""
 ADDRESS_POLICIES = ("bump", "firstfit")
 _POOL_LETTERS = {"b": "b", "e": "x", "r": "d", "v": "v", "l": "l"}
-"""What the driver reads for each pool op."""
-_MAX_STREAM = 50_000  # the stub's table of streams stays sparse
+"""Letter that the driver reads for each pool op."""
+_MAX_STREAM = 50_000  # keeps the stub's table of streams sparse
 _MAX_BYTES = (1 << 64) - 1
 _MAX_POOL = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """An op script and the device under it.
+    """Op script and its device.
 
-    device_memory: bytes.  conf: the option string, as in PYTORCH_CUDA_ALLOC_CONF.
+    device_memory: bytes.
+    conf: option string, as in PYTORCH_CUDA_ALLOC_CONF.
     address_policy: "bump" (no address is reused) or "firstfit" (the lowest hole).
-    base_address: what the first address is called; 0 as in the golden cases.
-    handles: raw handles of streams by number, where they are not n * 4096.
+    base_address: first address in results; 0 as in the golden cases.
+    handles: raw handles of streams by number, if not n * 4096.
     """
 
     ops: Sequence[Op]
@@ -56,29 +57,29 @@ class Script:
 
     @classmethod
     def from_golden(cls, case: Mapping[str, Any]) -> Script:
-        """The script of a golden case."""
+        """Return the script of a golden case."""
         return cls(case["ops"], case["device_memory"], case["conf"], case["address_policy"])
 
     def stream_handles(self) -> dict[int, int]:
-        """The raw handle of each stream of the ops, by number; the default stream is stream 0."""
+        """Return the raw handle of each stream of the ops, by number, and of stream 0."""
         numbers = {0} | {op[-1] for op in self.ops if op[0] in "ars"}
         return {n: self.handles.get(n, n * HANDLE) for n in sorted(numbers)}
 
     def with_ops(self, ops: Sequence[Op]) -> Script:
-        """Other ops under the same conditions."""
+        """Return a copy with other ops."""
         return replace(self, ops=ops)
 
 
 @dataclass(frozen=True, slots=True)
 class RealAnswer:
-    """What one release made of a script; the fields are those of a golden result.
+    """Results of one release for a script; the fields are those of a golden result.
 
-    addresses: in order of the `a` ops, None where out of memory (or of 0 bytes).
-    stats: (current, peak, allocated, freed), plain counters as they are.
-    messages: every out-of-memory text and every refusal of a handle by the driver, in order.
-    stopped: None, or (op, text) where the release stopped on another error; everything else then
-    tells the state it stopped in.
-    conditions: what a model must be answer besides the script, as arguments of `play`.
+    addresses: results of the `a` ops in order; None if out of memory, or for 0 bytes.
+    stats: (current, peak, allocated, freed) per statistic, and plain counters.
+    messages: all out-of-memory texts and driver refusals of a handle, in order.
+    stopped: (op, text) if another error stopped the release, else None; all other fields then
+        report the state at that point.
+    conditions: arguments of `play` that the model needs besides the script.
     """
 
     torch: str
@@ -91,7 +92,7 @@ class RealAnswer:
     conditions: Mapping[str, Any] = field(default_factory=dict)
 
     def as_golden(self) -> dict[str, Any]:
-        """The same as one entry of a golden case's `results`."""
+        """Return the results as an entry of a golden case's `results`."""
         return {
             "torch": [self.torch],
             "addresses": self.addresses,
@@ -103,7 +104,7 @@ class RealAnswer:
 
 
 class _Encoder:
-    """Checks ops one by one and turns them into lines; ids become small dense numbers."""
+    """Encoder that checks ops and writes them as lines; ids become small dense numbers."""
 
     def __init__(self) -> None:
         self.ids: dict[Any, int] = {}
@@ -188,9 +189,9 @@ class _Encoder:
 
 
 def encode_ops(ops: Sequence[Op]) -> list[str]:
-    """The lines that the compiled driver reads, one an op.
+    """Return the lines that the compiled driver reads, one per op.
 
-    Raises ScriptError, naming the op, for a letter, count or value that no op has.
+    Raises ScriptError, with the number of the op, for an unknown letter or wrong arguments.
     """
     encoder = _Encoder()
     lines = []

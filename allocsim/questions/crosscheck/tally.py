@@ -1,7 +1,7 @@
-"""What a cross-check ran, counted by operation, feature, option, release and end.
+"""Counts of a cross-check by operation, feature, option, release and end.
 
-Rule: only ops that ran are counted.  An op counts for every option of the string in force, and
-for every feature whose rules it met.
+Rule: only ops that ran are counted.  An op counts for every option of the string in force, and for
+every feature whose rules it used.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _RESET_BY_A_PARSE = (
 
 
 class Tally:
-    """Counts by (kind, name); kinds are those of KINDS."""
+    """Counts by (kind, name), where kind is one of KINDS."""
 
     def __init__(self) -> None:
         self.counts: Counter[tuple[str, str]] = Counter()
@@ -55,16 +55,16 @@ class Tally:
         return self
 
     def rows(self, kind: str) -> list[tuple[str, int]]:
-        """(name, count) of one kind, the most first."""
+        """Return (name, count) for one kind, largest count first."""
         rows = [(name, count) for (of, name), count in self.counts.items() if of == kind]
         return sorted(rows, key=lambda row: (-row[1], row[0]))
 
     def as_dict(self) -> dict[str, dict[str, int]]:
-        """Every kind with its rows."""
+        """Return the rows of every kind."""
         return {kind: dict(self.rows(kind)) for kind in KINDS}
 
     def add(self, script: Script, release: str, addresses: Sequence[int | None], end: str) -> None:
-        """One script: `addresses` in order of its `a` ops, `end`: how it ended, in words."""
+        """Count one script; `addresses`: results of its `a` ops, `end`: reason for its end."""
         counts, ops = self.counts, script.ops
         self.ops += len(ops)
         counts["release", release] += len(ops)
@@ -86,7 +86,7 @@ def _option_names(conf: str) -> set[str]:
 
 
 def _options_in_force(script: Script) -> Iterator[set[str]]:
-    """For each op the options that decide about it."""
+    """Yield, for each op, the options in force."""
     options = _option_names(script.conf)
     for op in script.ops:
         if op[0] == "c":
@@ -95,7 +95,7 @@ def _options_in_force(script: Script) -> Iterator[set[str]]:
 
 
 def _features(script: Script, addresses: Sequence[int | None]) -> Iterator[str]:
-    """The features that the ops met, one for each time."""
+    """Yield the features that the ops used, once per use."""
     place = _Place(script.conf)
     answers = iter(addresses)
     for op in script.ops:
@@ -119,7 +119,7 @@ def _features(script: Script, addresses: Sequence[int | None]) -> Iterator[str]:
 
 
 class _Place:
-    """Where in a script an op stands: under which scopes and settings, after which records."""
+    """Context of an op in a script: open scopes, settings, recorded blocks."""
 
     def __init__(self, conf: str) -> None:
         self.open_scopes = 0
@@ -128,7 +128,7 @@ class _Place:
         self.set(conf)
 
     def set(self, conf: str) -> None:
-        """Settings without the option leave it as it was."""
+        """Update the settings; a string without the option leaves it unchanged."""
         if "expandable_segments:" in conf:
             self.is_expandable = "expandable_segments:True" in conf
 

@@ -1,14 +1,13 @@
-"""Runs op scripts through the PyTorch of the interpreter that executes this file.
+"""Program that runs op scripts with the PyTorch of the interpreter that executes it.
 
-Rule: each script meets an allocator that nobody used before.  torch is imported once, CUDA is not
-touched, and every script runs in a fork of that process, with its own option string in the
-environment.  A context is slow on a real GPU, so some forks start before their scripts and make
-their context through the driver only: PyTorch's own state is untouched until the script begins.
+Rule: each script gets an unused allocator.  torch is imported once without touching CUDA, and every
+script runs in a fork of that process with its own option string in the environment.  A context is
+slow on a real GPU, so some forks start before their scripts and create their context through the
+driver, which leaves PyTorch's own state untouched until the script begins.
 
-It needs nothing but torch: the interpreter may know nothing of allocsim.  Requests come as
-lines of JSON on standard input, [script file, result file]; each is answered by a line with
-the fork's exit status.  The argument is the number of forks to make ahead.  `installed.py` is the
-other end.
+Only torch is required; the interpreter may lack allocsim.  Requests are lines of JSON on standard
+input, [script file, result file]; the answer to each is a line with the fork's exit status.  The
+argument is the number of forks to start ahead.  `installed.py` sends the requests.
 """
 
 from __future__ import annotations
@@ -26,18 +25,18 @@ from pathlib import Path
 from typing import Any
 
 REFUSAL = "CUDA driver error: invalid argument"
-"""The error after which a script goes on, as after an out-of-memory one."""
+"""Error after which a script continues, as after an out-of-memory error."""
 
 REFUSED = 3
-"""Exit code of a fork in which PyTorch refused its settings before the first op."""
+"""Exit code of a fork where PyTorch refused its settings before the first op."""
 
 
 NO_CONTEXT = 4
-"""Exit code of a fork in which the driver makes no context."""
+"""Exit code of a fork where the driver could not create a context."""
 
 
 class PhantomWork:
-    """Streams and their work over the phantom GPU: external handles, done when a script says so."""
+    """Streams on the phantom GPU: external handles whose work completes when a script says so."""
 
     def __init__(self, torch: Any, script: dict[str, Any]) -> None:
         self._torch = torch
@@ -61,10 +60,10 @@ class PhantomWork:
 
 
 class RealWork:
-    """Streams and their work on a GPU that is there.
+    """Streams on a real GPU.
 
-    A stream of PyTorch's own is given again by its handle, as an external one: the order in
-    which queues of events are polled depends on a number that only then is the handle.
+    A stream created by PyTorch is used as an external stream.  PyTorch polls event queues in an
+    order that depends on a stream's id, which is the raw handle only for external streams.
     """
 
     def __init__(self, torch: Any) -> None:
@@ -86,12 +85,12 @@ class RealWork:
 
 
 def _first_of(module: Any, *names: str) -> Any:
-    """The function by the first of its names that this release has."""
+    """Return the function under the first of these names that this release has."""
     return next(getattr(module, name) for name in names if hasattr(module, name))
 
 
 class Player:
-    """One script on this process's PyTorch."""
+    """Run of one script with this process's PyTorch."""
 
     def __init__(self, torch: Any, work: Any, ops: list[list[Any]]) -> None:
         self.torch = torch
@@ -114,7 +113,7 @@ class Player:
         )
 
     def step(self, op: list[Any]) -> None:
-        """One op; the letters are explained in script.py."""
+        """Run one op; script.py explains the letters."""
         letter, cuda = op[0], self.torch.cuda
         if letter == "a":
             self.allocate(*op[1:])
@@ -143,7 +142,7 @@ class Player:
             plain[letter]()
 
     def allocate(self, name: Any, size: int, stream: int) -> None:
-        """A tensor of `size` bytes."""
+        """Allocate a tensor of `size` bytes."""
         torch = self.torch
         self.live.pop(name, None)
         if stream != self.current:
@@ -166,7 +165,7 @@ class Player:
 
 
 def play(torch: Any, script: dict[str, Any]) -> dict[str, Any]:
-    """The results of one script, as PyTorch tells them."""
+    """Run one script and return PyTorch's results."""
     work = PhantomWork(torch, script) if script["is_phantom"] else RealWork(torch)
     torch.cuda.init()
     free, total = torch.cuda.mem_get_info(0)
@@ -179,7 +178,7 @@ def play(torch: Any, script: dict[str, Any]) -> dict[str, Any]:
         except (RuntimeError, ValueError) as error:
             stopped = [number, str(error)]
             break
-    # A snapshot's own entry is in the trace of the next one.
+    # A snapshot's own entry is only in the trace of the next snapshot.
     before = torch.cuda.memory._snapshot()
     after = torch.cuda.memory._snapshot()
     return {
@@ -204,13 +203,13 @@ def play(torch: Any, script: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plain(segment: dict[str, Any]) -> dict[str, Any]:
-    """A segment without the frames, which are none."""
+    """Return a segment without frames, which are not recorded."""
     blocks = [{k: v for k, v in b.items() if k != "frames"} for b in segment["blocks"]]
     return {k: v for k, v in segment.items() if k != "frames"} | {"blocks": blocks}
 
 
 def start_context() -> None:
-    """Make the context of the first GPU, by the driver alone; PyTorch takes it over later."""
+    """Create the context of the first GPU through the driver; PyTorch uses it later."""
     driver, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
     for error in (driver.cuInit(0), driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)):
         if error:
@@ -233,8 +232,8 @@ class Fork:
         run(torch, reading, starts_context=starts_context)
 
     def answer(self, line: str) -> int:
-        """Run the script that `line` asks for and return the wait status."""
-        with suppress(BrokenPipeError):  # it has ended already, and its status says why
+        """Run the script that `line` names and return the wait status."""
+        with suppress(BrokenPipeError):  # the fork has ended, and its status gives the reason
             os.write(self._asking, line.encode())
         os.close(self._asking)
         return os.waitpid(self._pid, 0)[1]
@@ -246,7 +245,7 @@ class Fork:
 
 
 def run(torch: Any, reading: int, *, starts_context: bool) -> None:
-    """The child's part: wait for a script, run it and end the process."""
+    """Run the child process: wait for a script, run it and exit."""
     code = 1
     try:
         if starts_context:
@@ -272,11 +271,11 @@ def run(torch: Any, reading: int, *, starts_context: bool) -> None:
         traceback.print_exc()
     finally:
         sys.stderr.flush()
-        os._exit(code)  # CUDA's exit handlers would look for a device that is gone
+        os._exit(code)  # without CUDA's exit handlers, which would access the missing device
 
 
 def main() -> None:
-    """Answers requests until standard input ends."""
+    """Answer requests until standard input ends."""
     torch = importlib.import_module("torch")
     gc.freeze()
     n_ahead = int(sys.argv[1])
@@ -286,7 +285,7 @@ def main() -> None:
         while len(forks) < n_ahead + 1:
             forks.append(Fork(torch, starts_context=n_ahead > 0))
         print(forks.popleft().answer(line), flush=True)
-    for fork in reversed(forks):  # a fork holds the pipes of those before it
+    for fork in reversed(forks):  # later forks hold the pipes of earlier ones
         fork.end()
 
 

@@ -1,6 +1,6 @@
-"""Why did a request find no memory, and what would have let it through?
+"""Explanation of out-of-memory errors: the cause, the blocks in the way, and proved remedies.
 
-What only texts of servers and snapshots without entries need is imported when it is first used.
+Names that are needed only for snapshots without entries are imported when they are first used.
 """
 
 from typing import TYPE_CHECKING
@@ -52,7 +52,7 @@ _LATER = {
     "StateExplanation": "of_state",
     "explain_state": "of_state",
 }
-"""The module of each name that is imported when it is first used."""
+"""Module of each name that is imported when it is first used."""
 
 
 __getattr__ = lazily(globals(), _LATER)

@@ -1,19 +1,20 @@
-"""The live blocks that stand in the way of a request: the cheapest set whose absence lets it in.
+"""Smallest set of live blocks that must be freed for a request to succeed.
 
-Rule: of all sets that would do, the one with the fewest live bytes is reported, and of equal ones
-the one with the fewest blocks.  Two ways are searched exhaustively, and the cheaper one wins:
+The set with the fewest live bytes is reported, and the one with the fewest blocks among equals.
+Two ways are searched exhaustively, and the cheaper one is used:
 
-1. *a run*: neighbours in one segment that the request may use.  Without its live blocks the run
-   is one free block that the request accepts.  A scan with two ends meets every minimal run.
-2. *the driver*: whole segments, and whole handles of expandable segments, that would go back to
-   the driver once empty, enough of them for the segment that was tried.  This is a knapsack,
-   solved exactly over 2 MiB pages; beyond `LARGEST_TABLE` cells units are taken by cost per page.
-   A request that would grow an expandable segment is taken to need whole handles, so the set may
-   hold a handle too many; where a limit meets segments of broken pages, likewise a page.  In all
-   these cases the set suffices, but `is_exact` is False.
+1. *run*: adjacent blocks in one segment that the request may use.  Without its live blocks the run
+   is one free block that the request accepts.  A scan with two pointers finds every minimal run.
+2. *driver*: whole segments, and whole handles of expandable segments, that return to the driver
+   once they are empty, enough for the segment that the request needs.  This is a knapsack problem,
+   solved exactly over 2 MiB pages.  Above `LARGEST_TABLE` cells, units are taken by cost per page
+   instead.  A request that would grow an expandable segment is assumed to need whole handles, so
+   the set may contain one handle too many.  If a limit applies to segments that are not whole
+   pages, the set may contain one page too many.  In these cases the set suffices, but `is_exact`
+   is False.
 
-A freed block that waits for another stream costs nothing in either way: it is on its way out.
-Blocks that only a different order of requests would have put elsewhere are `tune`'s business.
+A freed block that waits for another stream costs nothing, since its memory comes free anyway.
+Whether other settings would have placed blocks differently is not considered here; see `tune`.
 """
 
 from __future__ import annotations
@@ -33,20 +34,20 @@ from allocsim.units import round_up
 __all__ = ["LARGEST_TABLE", "Blockers", "blockers_of"]
 
 LARGEST_TABLE = 30_000_000
-"""Cells (units by pages) of the exact search; more than that would take seconds and much memory."""
+"""Largest table (units by pages) of the exact search; a larger one would take seconds."""
 
-_ONE = 1 << 20
-_NEVER = 1 << 62
+_ONE = 1 << 20  # weight of one byte in a price, above any number of blocks
+_NEVER = 1 << 62  # price of a page count that cannot be reached
 
 
 @dataclass(frozen=True, slots=True)
 class Blockers:
-    """A set of live blocks in the way.
+    """Live blocks that must be freed for a request to succeed.
 
     way: "run" or "driver".
-    cost_bytes: what they hold, slack included.
-    freed_bytes: the free run that their absence makes, or what the driver gets back.
-    is_exact: whether no cheaper set would do.
+    cost_bytes: sum of their sizes, including slack.
+    freed_bytes: size of the resulting free run, or bytes returned to the driver.
+    is_exact: True if no cheaper set suffices.
     """
 
     way: str
@@ -57,9 +58,9 @@ class Blockers:
 
 
 def blockers_of(state: StateAtError) -> Blockers | None:
-    """The cheapest set in the way of the state's request; None if no set would do.
+    """Return the cheapest set for the state's request.
 
-    None means that even an empty PyTorch could not answer it, or that nothing was in the way.
+    Return None if freeing every block would not suffice, or if no block is in the way.
     """
     usable = (segment for segment in state.segments if state.request.may_use(segment))
     runs = [_cheapest_run(state, segment.blocks) for segment in usable]
@@ -99,7 +100,7 @@ def _cheapest_run(state: StateAtError, blocks: Sequence[BlockState]) -> Blockers
 
 
 def _widened(blocks: Sequence[BlockState], first: int, last: int) -> tuple[int, int]:
-    """The run with the free blocks that it would merge with, as [start, stop)."""
+    """Return the run extended by the free blocks that it would merge with, as [start, stop)."""
     while first > 0 and blocks[first - 1].state == INACTIVE:
         first -= 1
     while last + 1 < len(blocks) and blocks[last + 1].state == INACTIVE:
@@ -113,9 +114,11 @@ def _cost(block: BlockState) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Unit:
-    """What goes back to the driver as a whole once no live block touches it.
+    """Segment or handle that returns to the driver as a whole once no live block touches it.
 
-    shared: the live blocks that the unit before it, in the same segment, needs gone as well.
+    pages: size in 2 MiB pages.
+    live: live blocks that touch it.
+    shared: live blocks that also touch the previous unit of the same segment.
     """
 
     pages: int
@@ -144,7 +147,7 @@ def _driver(state: StateAtError) -> Iterator[Blockers]:
 
 
 def _needed(state: StateAtError) -> int:
-    """Bytes that must go back before the driver and the limit let the request in."""
+    """Return the bytes that must be released before driver and limit allow the request."""
     request = state.request
     wanted = request.tried_bytes
     if request.handle_size:
@@ -157,7 +160,11 @@ def _needed(state: StateAtError) -> int:
 
 
 def _units(state: StateAtError, segment: SegmentState, *, counts_reserved: bool) -> Iterator[_Unit]:
-    """counts_reserved: in whole pages of the segment's own size, as a limit counts it."""
+    """Yield the units of a segment.
+
+    counts_reserved: count whole pages within the segment's size, as a limit does; otherwise count
+        the pages that the driver gets back.
+    """
     if not state.is_returnable(segment):
         return
     live = [block for block in segment.blocks if block.state == ALLOCATED]
@@ -182,16 +189,17 @@ def _units(state: StateAtError, segment: SegmentState, *, counts_reserved: bool)
 
 
 def _price(blocks: Sequence[BlockState]) -> int:
-    """Bytes, then blocks, as one number."""
+    """Return one number that orders sets of blocks by bytes and then by count."""
     return sum(block.size for block in blocks) * _ONE + len(blocks)
 
 
 def _knapsack(units: Sequence[_Unit], pages: int) -> list[_Unit]:
-    """The units of at least `pages` at the least price.
+    """Return the cheapest units with at least `pages` pages.
 
-    Two tables run along the units: the least price of j pages with the unit at hand left, and
-    with it taken; a block that two neighbours share is paid once.  A block over three handles is
-    paid twice if the middle one is left, which is never cheapest, since the middle is free then.
+    Dynamic programming over the units, with two tables: the lowest price of j pages if the current
+    unit is not taken, and if it is.  A block shared by two adjacent taken units is counted once.  A
+    block that spans three handles is counted twice if only the outer two are taken.  This is never
+    the cheapest choice, since adding the middle one then costs nothing.
     """
     left = np.full(pages + 1, _NEVER, dtype=np.int64)
     taken = left.copy()
@@ -215,7 +223,7 @@ def _traced(
     *,
     is_taken: bool,
 ) -> list[_Unit]:
-    """The choice that led to the last cell of the tables."""
+    """Return the units that were chosen for the last cell of the tables."""
     chosen = []
     for unit, (before_left, before_taken) in zip(reversed(units), reversed(was_taken), strict=True):
         if is_taken:
@@ -228,7 +236,7 @@ def _traced(
 
 
 def _by_ratio(units: Sequence[_Unit], pages: int) -> list[_Unit]:
-    """The units by price per page until there are enough."""
+    """Return units in order of price per page until there are enough pages."""
     ordered = sorted(units, key=lambda unit: _price(unit.live) / unit.pages)
     before = [0, *accumulate(unit.pages for unit in ordered)]
     return [unit for unit, held in zip(ordered, before, strict=False) if held < pages]

@@ -1,12 +1,12 @@
-"""Why a request found no memory, by the figures of the moment alone.
+"""Cause of an out-of-memory error, from its figures alone.
 
-Rule: the cause is the first comparison that holds, in the order of `MESSAGE_CAUSES`; one that
-lacks a figure does not hold, and where none holds the cause is `no_figures`.
+The cause is the first comparison that holds, in the order of `MESSAGE_CAUSES`.  A comparison with
+an unknown figure does not hold.  If none holds, the cause is `no_figures`.
 
-Printed figures are rounded, and the refusal itself says how to read two of them.  The driver
-refused, so free memory counts as enough only where rounding cannot have made it so.  A limit is
-printed only where one is set, so it counts as reached if the driver had the memory and rounding
-may have hidden the excess.  The others compare the figures as they stand.
+Printed figures are rounded, which matters for two comparisons.  The driver refused the request, so
+free memory counts as enough only if rounding cannot explain it.  A limit is printed only if it is
+set, so it counts as reached if the driver had enough memory and rounding may hide the excess.  The
+other comparisons use the printed figures.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ __all__ = ["MESSAGE_CAUSES", "Figures", "cause_of", "rounding_of", "arithmetic_o
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What an out-of-memory text prints, in bytes; None where it prints no such figure.
+    """Figures of an out-of-memory error in bytes; None for a figure that is not known.
 
-    tried_bytes: the segment asked from the driver, or what was asked of it.
-    total_bytes, free_bytes: of the device.
-    allocated_bytes: live in PyTorch.
-    reserved_bytes: held by PyTorch, live or not; a text prints this or idle_bytes.
-    idle_bytes: held and not allocated.
-    limit_bytes: what PyTorch may reserve at most.
-    process_bytes: all that the process holds on the device.
-    pool_bytes: allocated in private pools, a part of allocated_bytes.
-    printed: rounded to the second decimal of its unit, as PyTorch prints.
+    tried_bytes: segment requested from the driver, or the request itself.
+    total_bytes, free_bytes: total and free memory of the device.
+    allocated_bytes: memory in live blocks.
+    reserved_bytes: memory that PyTorch holds; a text prints this or idle_bytes.
+    idle_bytes: reserved but not allocated memory.
+    limit_bytes: largest number of bytes that PyTorch may reserve.
+    process_bytes: memory that the process holds on the device.
+    pool_bytes: part of allocated_bytes in private pools.
+    printed: True if the figures are rounded to two decimals of their unit, as PyTorch prints them.
     """
 
     tried_bytes: int | None = None
@@ -48,7 +48,7 @@ class Figures:
 
     @property
     def reserved(self) -> int | None:
-        """Reserved bytes, added up where the text prints its two parts."""
+        """Reserved bytes, if necessary as the sum of allocated and idle bytes."""
         if self.reserved_bytes is not None:
             return self.reserved_bytes
         if self.allocated_bytes is None or self.idle_bytes is None:
@@ -57,7 +57,7 @@ class Figures:
 
     @property
     def idle(self) -> int | None:
-        """Reserved but unallocated bytes, subtracted where the text prints the whole."""
+        """Idle bytes, if necessary as the difference of reserved and allocated bytes."""
         if self.idle_bytes is not None:
             return self.idle_bytes
         if self.allocated_bytes is None or self.reserved_bytes is None:
@@ -66,36 +66,36 @@ class Figures:
 
     @property
     def within_reach(self) -> int | None:
-        """Idle and free together; None where either is unknown."""
+        """Sum of idle and free bytes; None if either is unknown."""
         idle = self.idle
         return None if idle is None or self.free_bytes is None else idle + self.free_bytes
 
     @property
     def unallocated(self) -> int | None:
-        """All of the card but what is live: idle and free memory are at most this."""
+        """Total minus allocated bytes, an upper bound of idle and free memory."""
         if self.total_bytes is None or self.allocated_bytes is None:
             return None
         return max(0, self.total_bytes - self.allocated_bytes)
 
     @property
     def limited(self) -> int | None:
-        """What counts against the limit: what PyTorch holds, else the process, else the live."""
+        """Bytes that count against the limit: reserved, else of the process, else allocated."""
         held = (self.reserved, self.process_bytes, self.allocated_bytes)
         return next((size for size in held if size is not None), None)
 
     @property
     def real_limit(self) -> int | None:
-        """The limit, where it lies below the card: fraction 1.0 limits nothing."""
+        """Limit if it is below the device's memory; a fraction of 1.0 has no effect."""
         limit, total = self.limit_bytes, self.total_bytes
         return limit if limit is not None and (total is None or limit < total) else None
 
     def doubt(self, *values: int | None) -> float:
-        """How far rounding may have moved a sum or difference of `values`; 0 where exact."""
+        """Return the largest rounding error of a sum or difference of `values`; 0 if exact."""
         return sum(rounding_of(value) for value in values if value) if self.printed else 0
 
 
 def rounding_of(size: int) -> float:
-    """Half a unit of the last digit that PyTorch prints of `size` bytes (semantics 7.1)."""
+    """Return half a unit of the last digit that PyTorch prints for `size` (semantics 7.1)."""
     if size <= KIB:
         return 0
     return 0.005 * (KIB if size <= MIB else MIB if size <= GIB else GIB)
@@ -111,18 +111,21 @@ MESSAGE_CAUSES = (
     "full",
     "no_figures",
 )
-"""What figures can prove, in the order in which it is asked."""
+"""Causes that figures can prove, in the order of the comparisons."""
 
 
 def cause_of(figures: Figures) -> str:
-    """The cause that `figures` prove, one of `MESSAGE_CAUSES`; `no_figures` where none."""
+    """Return the cause that `figures` prove, one of `MESSAGE_CAUSES`."""
     comparisons = () if figures.tried_bytes is None else _comparisons(figures)
     proved = (cause for cause, holds in zip(MESSAGE_CAUSES, comparisons, strict=False) if holds)
     return next(proved, "no_figures")
 
 
 def _comparisons(figures: Figures) -> Iterator[bool]:
-    """Whether each cause but the last holds; with an unknown figure, which is nan, none does."""
+    """Yield True for each cause that holds, in order.
+
+    An unknown figure is nan, so comparisons with it are False.
+    """
     tried, total = _known(figures.tried_bytes), _known(figures.total_bytes)
     live, free = _known(figures.allocated_bytes), _known(figures.free_bytes)
     held, limit = _known(figures.limited), _known(figures.real_limit)
@@ -133,11 +136,11 @@ def _comparisons(figures: Figures) -> Iterator[bool]:
     over = held + tried - limit
     doubt = figures.doubt(figures.limited, figures.tried_bytes, figures.real_limit)
     yield over > 0 or (not free < tried and over + doubt > 0)
-    # A byte of grace: the ends of two printed ranges that touch are themselves rounded.
+    # One byte of tolerance, since the bounds of the two printed ranges are rounded themselves.
     yield free - tried >= max(0, figures.doubt(figures.tried_bytes, figures.free_bytes) - 1)
     yield _known(figures.idle) >= tried
     yield _known(figures.within_reach) >= tried
-    # What is idle may be unknown (the asynchronous backend, a log line): the card is full.
+    # Idle memory may be unknown (asynchronous backend, log lines); then the card counts as full.
     yield figures.free_bytes is not None or tried > _known(figures.unallocated)
 
 
@@ -146,7 +149,7 @@ def _known(size: int | None) -> float:
 
 
 def arithmetic_of(cause: str, figures: Figures) -> str:
-    """One line, such as "2.87 GiB tried <= 4.94 GiB idle"; "" where there is nothing to show."""
+    """Return the deciding comparison, such as "2.87 GiB tried <= 4.94 GiB idle"; "" if unknown."""
     line = tried = f"{_size(figures.tried_bytes)} tried"
     match cause:
         case "impossible":
@@ -199,7 +202,7 @@ def _idle(figures: Figures) -> str:
 
 
 def _doubt(figures: Figures) -> str:
-    """Where the text is too coarse to decide: by how much it may be wrong."""
+    """Return the rounding error if it could change the comparison, else ""."""
     tried, idle, reach = figures.tried_bytes, figures.idle, figures.within_reach
     if tried is None or idle is None:
         return ""

@@ -1,8 +1,8 @@
-"""The settings that were tried on each device of a recording, and the one that is recommended.
+"""Settings tried on each device of a recording, and the recommended one.
 
-Rule: nothing is recommended that a replay of the same recording, on the same device memory and
-release, has not proved; which one it is, `allocsim.measures.recommend` decides for all devices of
-the program at once, since they share the variable.
+A recommendation is always proved by a replay of the same recording on the same device memory and
+release.  `allocsim.measures.recommend` makes one recommendation for all devices of a program, since
+they share the environment variable.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ __all__ = ["Cure", "cures_of", "entries_after", "needed_by"]
 
 @dataclass(frozen=True, slots=True)
 class Cure:
-    """The outcome of a search on one device.
+    """Result of a search on one device.
 
-    trials: of the settings that PyTorch would survive.
-    best: the trial to paste, None if none helps or none can be proved.
-    is_withheld: the replay is not the recorded run, so that nothing is proved by others.
-    needs: which releases read the best as meant, in words; None where all do that the recording
-        can come from.
+    baseline: trial under the present settings.
+    trials: trials of the settings that PyTorch accepts.
+    best: recommended trial; None if none helps or none is proved.
     entries_left: see `entries_after`.
+    is_withheld: True if the replay differs from the recorded run, so that nothing is proved.
+    needs: releases that read the best setting as intended, in words; None if these include every
+        release that the recording can come from.
     """
 
     device: int
@@ -39,7 +40,7 @@ class Cure:
 
 
 def cures_of(recommendation: Recommendation, cases: Sequence[Case]) -> tuple[Cure, ...]:
-    """The part of each device in a recommendation; `cases` are those that it was made for."""
+    """Return the cure of each device; `cases` are those of the recommendation."""
     best = recommendation.best
     return tuple(
         Cure(
@@ -57,12 +58,12 @@ def cures_of(recommendation: Recommendation, cases: Sequence[Case]) -> tuple[Cur
 
 
 def needed_by(prepared: Prepared, conf: str) -> str | None:
-    """`releases_needed` for a setting that was proved on a recording."""
+    """Return `releases_needed` for a setting that was proved on a recording."""
     return releases_needed(conf, prepared.release, prepared.releases)
 
 
 def entries_after(device_run: DeviceRun, ooms: Sequence[SimulatedOom]) -> int | None:
-    """Entries after the last of `ooms`; None if there is none, or it is not in the recording."""
+    """Return the number of entries after the last error; None if it is not in the recording."""
     if not ooms or not ooms[-1].is_recorded:
         return None
     return device_run.entries - 1 - ooms[-1].entry

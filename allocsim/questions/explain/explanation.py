@@ -1,7 +1,7 @@
-"""A recording's out-of-memory errors explained: the moment, the code, and what would have helped.
+"""Explanation of a recording's out-of-memory errors: the state, the code and the remedies.
 
-Rule: a cure is offered only with the replay that proves it, and with what it leaves open: a
-recording that ends at its error proves nothing about what would have come after.
+Each remedy comes with the replay that proves it, and with the number of entries after the error: a
+recording that ends at its error proves nothing about the time after it.
 """
 
 from __future__ import annotations
@@ -46,18 +46,21 @@ __all__ = [
 
 _BY_FIGURES = ("impossible", "host_fallback", "fraction_limit", "free_above_request", "full")
 """Causes whose advice needs no replay."""
+
 _SHOWN = 5
-"""Errors in the table of a notebook."""
+"""Number of errors in the table of a notebook."""
 
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """One change under which the recording goes through, as its replay proved.
+    """One change under which every request is served, as its replay proves.
 
     kind: "conf", "device_memory" or "memory_fraction".
-    device_memory: bytes of the device replayed.
-    needs: as in `Cure`.
-    smaller_fails_at: for a device, the entry that fails on one 2 MiB smaller.
+    conf: option string of the replay.
+    device_memory: device memory of the replay in bytes.
+    trial: the replay.
+    smaller_fails_at: entry that fails on a device that is 2 MiB smaller; only for "device_memory".
+    needs: see `Cure`.
     """
 
     kind: str
@@ -70,14 +73,16 @@ class Remedy:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class DeviceExplanation(Shown):
-    """One device of a recording.
+    """Explanation of one device of a recording.
 
-    remedies: what lets every request through, the best setting first; none where the replay is
-        not the recorded run.
-    tried: every setting that was replayed.
+    device_run: baseline of the device.
+    shortages: out-of-memory errors in order.
+    remedies: changes under which every request is served, best setting first; empty if the replay
+        differs from the recorded run.
+    tried: trials of all settings that were replayed.
     entries_left: see `entries_after`.
     advice: sentences for each shortage.
-    recommendation: the one setting to paste, for all devices of the program.
+    recommendation: recommended setting for all devices of the program.
     """
 
     device_run: DeviceRun
@@ -89,25 +94,24 @@ class DeviceExplanation(Shown):
     recommendation: Recommendation
 
     def headline(self) -> str:
-        """The last error and the first cure."""
+        """Return the last error and the first setting that avoids it."""
         device = f"device {self.device_run.device}"
         if not self.shortages:
             return f"{device}: no request failed"
         cures = [remedy.conf for remedy in self.remedies if remedy.kind == "conf"]
-        cure = f"; {cures[0] or 'the defaults'} would do" if cures else ""
-        return f"{device}: {_told(self.shortages[-1])}{cure}"
+        cure = f"; {cures[0] or 'the defaults'} would avoid it" if cures else ""
+        return f"{device}: {_summary(self.shortages[-1])}{cure}"
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """The last errors, and what would have helped."""
+        """Yield the last errors and the remedies."""
         for shortage in self.shortages[-_SHOWN:]:
-            yield "out of memory", _told(shortage)
+            yield "out of memory", _summary(shortage)
         for remedy in self.remedies:
             with_conf = f"{format_size(remedy.device_memory)} with {remedy.conf or 'the defaults'}"
             yield f"would help: {remedy.kind}", with_conf
 
 
-def _told(shortage: Shortage) -> str:
-    """An error on one line."""
+def _summary(shortage: Shortage) -> str:
     tried = format_size(shortage.tried_bytes)
     return f"{shortage.cause} at entry {shortage.oom.entry:,}, {tried} tried"
 
@@ -123,9 +127,10 @@ def explain_recording(
     progress: Progress | None = None,
     watch: Watch | None = None,
 ) -> tuple[Run, tuple[DeviceExplanation, ...]]:
-    """Replay `recording` and explain every request that found no memory, device by device.
+    """Replay `recording` and explain every out-of-memory error of each device.
 
-    The arguments are those of `replay`; watch: see `Watch`, for the replays of the search.
+    watch: see `Watch`; for the replays of the search.
+    The other arguments are those of `replay`.
     """
     devices = prepare(recording, device, torch_version, hints=hints)
     return explain_prepared(
@@ -141,7 +146,7 @@ def explain_prepared(
     progress: Progress | None = None,
     watch: Watch | None = None,
 ) -> tuple[Run, tuple[DeviceExplanation, ...]]:
-    """`explain_recording` of devices that were made ready before."""
+    """Explain devices that are already prepared; see `explain_recording`."""
     setting, memory = None if conf is None else Setting(conf), bytes_of(device_memory)
     devices = [each.on(memory) for each in devices]
     seen = OomWatch(devices)
@@ -168,14 +173,14 @@ def explain_device(
     recommendation: Recommendation,
     index: int = 0,
 ) -> DeviceExplanation:
-    """What would have helped one device of a recording that has been replayed.
+    """Explain one device of a recording that has been replayed.
 
-    index: of the device among those that the recommendation was made for.
+    index: index of the device among the cases of the recommendation.
     """
     device_run = case.device_run
     remedies: tuple[Remedy, ...] = ()
     tried = tuple(offer.trials[index] for offer in recommendation.offers)
-    # What refused a request although the device had room is there under every setting.
+    # If the device had room, the request was refused by something that no setting changes.
     is_open = not shortages or shortages[0].cause != "free_above_request"
     if device_run.ooms and device_run.parting is None and is_open:
         best = recommendation.best
@@ -191,7 +196,7 @@ def explain_device(
 def _remedies(
     case: Case, setting: Setting, tried: Sequence[Trial], best: Trial | None
 ) -> tuple[Remedy, ...]:
-    """best: the trial of the setting that is recommended, which goes first."""
+    """Return the remedies of one device; `best` is the recommended trial, which comes first."""
     trials, memory = case.trials, case.device_run.device_memory
     found: list[Remedy] = []
     if memory is not None:
@@ -218,12 +223,14 @@ def _advice(
 ) -> tuple[str, ...]:
     if shortage.cause == "free_above_request":
         return (
-            "The device had room for this request, so what refused it is not in the recording: a "
-            "memory fraction set while the program ran, another process, or the driver.",
+            "The device had room for this request, so it was refused by something that is not in "
+            "the recording: a memory fraction set while the program ran, another process, or the "
+            "driver.",
             *_in_general(run, shortage),
         )
     best = recommendation.best
-    is_refuted = best is not None and shortage.cause == "full"  # a replay knows better
+    # A replay that succeeds refutes the general advice that no setting can help.
+    is_refuted = best is not None and shortage.cause == "full"
     found = [] if is_refuted else [*_in_general(run, shortage)]
     if best is not None:
         conf = best.setting.conf
@@ -231,9 +238,9 @@ def _advice(
         needs = f" ({recommendation.needs})" if recommendation.needs else ""
         found.append(f"Set {line}: a replay under it answers every recorded request{needs}.")
     elif device_run.parting is not None:
-        found.append("No setting was tried: the replay is not the recorded run.")
+        found.append("No setting was tried, since the replay differs from the recorded run.")
     elif shortage.cause not in _BY_FIGURES:
-        found.append("No setting tried lets every recorded request through.")
+        found.append("No setting tried answers every recorded request.")
     for each in remedies:
         if each.kind == "device_memory" and each.conf == run.conf:
             text = f"With these settings a device of {format_size(each.device_memory)} is the "
@@ -242,16 +249,16 @@ def _advice(
 
 
 def _in_general(run: Run, shortage: Shortage) -> Sequence[str]:
-    """What the cause says by itself."""
+    """Return the advice that follows from the cause alone."""
     if shortage.cause == "pending_free":
         return (
-            "Ask again: the same request succeeds when repeated, since the wait has ended. To "
-            "avoid it, let the stream that used the block finish before this line, or free the "
+            "Repeat the request: it succeeds the second time, since the wait has ended. To avoid "
+            "the error, let the stream that used the block finish before this line, or free the "
             "block earlier.",
         )
     if shortage.cause == "private_pool":
         return (
-            "Let go of the CUDA graphs or MemPools that are no longer replayed, or mark the pool "
+            "Delete the CUDA graphs or MemPools that are no longer used, or mark the pool "
             "use_on_oom (PyTorch 2.8 and later).",
         )
     if shortage.cause not in _BY_FIGURES:
@@ -293,14 +300,18 @@ def explain(
     device_memory: int | str | None = None,
     hints: Hints | None = None,
 ) -> tuple[Verdict, ...] | tuple[DeviceExplanation, ...]:
-    """A verdict on every out-of-memory error in a text, at least one; or a recording's devices.
+    """Explain the out-of-memory errors in a text, or those of each device of a recording.
 
-    conf: of a text PYTORCH_CUDA_ALLOC_CONF as it was set, of a recording the settings to replay
-    under.  torch_version: the release ("2.9.1"), default: that of the wording or recording.
-    device_memory: bytes or "24GiB"; for a text without the card's memory, or another's to compare.
-    hints: what is known of the program of a recording besides.
-    Raises ConfigError for an option string, release or size that is none, RecordingError for a
-    recording with nothing to replay.
+    A text without an error has one verdict, `no_figures`.
+
+    source: text of an error or log, or a recording.
+    conf: for a text PYTORCH_CUDA_ALLOC_CONF as it was set; for a recording the settings to replay.
+    torch_version: release, such as "2.9.1"; None for that of the wording or recording.
+    device_memory: bytes or "24GiB"; for a text the card's memory if it is not printed, else that of
+        another card to compare with.
+    hints: facts about the recorded program that the recording does not contain.
+    Raises ConfigError for an invalid option string, release or size, RecordingError for a recording
+    with nothing to replay.
     """
     if isinstance(source, Recording):
         _, devices = explain_recording(
@@ -308,10 +319,10 @@ def explain(
         )
         return devices
     if hints is not None:
-        raise ConfigError("hints are about a recorded program; expected a recording")
+        raise ConfigError("hints apply to a recorded program only; expected a recording")
     if not isinstance(source, str):
         raise ConfigError(
-            f"explain takes an error's text or a recording, not {type(source).__name__}"
+            f"explain got {type(source).__name__}; expected the text of an error or a recording"
         )
     try:
         memory = None if device_memory is None else parse_size(device_memory)

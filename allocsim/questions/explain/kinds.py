@@ -1,8 +1,7 @@
-"""What the device's memory was doing at a state, in kinds that a user can act on.
+"""Division of the device's memory at one state into kinds.
 
-Rule: every byte of the device is of one kind, the first that holds in the order of `KINDS`.  Each
-kind is added up on its own, none is what the others leave, so that their sum is a check
-(`unexplained_bytes`).
+Every byte belongs to one kind, the first that applies in the order of `KINDS`.  Each kind is summed
+separately and none is computed as a remainder, so the sum is a check (`unexplained_bytes`).
 """
 
 from __future__ import annotations
@@ -15,27 +14,29 @@ from allocsim.state import ALLOCATED, DEFAULT_POOL, PENDING, BlockState, Segment
 __all__ = ["KINDS", "kinds_of", "unexplained_bytes"]
 
 KINDS = {
-    "live": "asked for and in use",
-    "slack": "in live blocks beyond what was asked for",
+    "live": "requested and in use",
+    "slack": "in live blocks beyond the requested size",
     "pending": "freed, but waiting for work on another stream",
-    "late": "large enough, but came free only while the request was failing",
+    "late": "large enough, but freed only while the request was failing",
     "private_pool": "idle, but kept for a private pool (a CUDA graph, a MemPool)",
-    "default_pool": "idle, but outside the private pool that was asked",
+    "default_pool": "idle, but outside the private pool of the request",
     "other_stream": "idle, but kept for another stream",
-    "other_size_pool": "idle, but kept for the other size (small: up to 1 MiB)",
+    "other_size_pool": "idle, but in the pool of the other size (small: up to 1 MiB)",
     "interleaved": "idle between live blocks of a segment",
     "whole_segments": "idle in whole segments",
     "driver_rounding": "lost to the driver's pages of 2 MiB",
     "free": "free on the device",
-    "other_processes": "of other processes on the card",
+    "other_processes": "held by other processes on the card",
     "context": "outside PyTorch: the CUDA context and its libraries",
 }
-"""Each kind and what it means, in the order of precedence.  From `private_pool` on to
-`whole_segments` they are idle: reserved by PyTorch and in no block that is used or waits."""
+"""Kinds with their descriptions, in order of precedence.
+
+Those from `private_pool` to `whole_segments` are idle: reserved, but in no live or pending block.
+"""
 
 
 def kinds_of(state: StateAtError) -> dict[str, int]:
-    """Bytes of each kind, those of no bytes included; see `KINDS`."""
+    """Return the bytes of each kind in `KINDS`, including kinds without bytes."""
     kinds: Counter[str] = Counter(dict.fromkeys(KINDS, 0))
     for segment in state.segments:
         kinds["driver_rounding"] += state.driver_bytes(segment) - segment.total_size
@@ -54,7 +55,7 @@ def kinds_of(state: StateAtError) -> dict[str, int]:
 
 
 def unexplained_bytes(state: StateAtError) -> int:
-    """The device's memory less all kinds: 0, or the model is wrong."""
+    """Return the device's memory minus all kinds, which is 0 unless the model is wrong."""
     return state.total_bytes - sum(kinds_of(state).values())
 
 

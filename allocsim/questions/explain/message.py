@@ -1,8 +1,9 @@
-"""Out-of-memory errors in any text: a line, a traceback, megabytes of log.
+"""Search for out-of-memory errors in a text, such as a line, a traceback or megabytes of log.
 
-Rule: every error is found once, in order, and no text makes this raise.  An error begins at one
-of the opening words, unless they continue the error before (the class name, "out of memory" and
-"Tried to allocate" are one error), and ends at the next.  The time is linear in the text's length.
+Every error is found once, in order, and no text raises an exception.  An error begins at one of the
+opening words and ends where the next error begins.  Opening words that continue an error do not
+begin a new one: the class name, "out of memory" and "Tried to allocate" belong to one error.  The
+time is linear in the length of the text.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ from allocsim.questions.explain.wording import ERAS, EXPANDABLE, STATED, opening
 __all__ = ["OomMessage", "find_messages"]
 
 _OPENING = openings()
-_LONGEST = 4000  # characters of one error, the longest hints included
-_SAME = 50  # characters of a line within which two openings are one phrase
-_NEAR = 300  # characters within which two openings without a size between them are one error
-_APART = 800  # characters within which a request belongs to the figures before it
-_REQUEST = 40  # characters after an opening within which the size asked for is printed
-_LEAD = 120  # characters before an opening within which the device may be named
+# Distances in characters.
+_LONGEST = 4000  # length of one error with the longest hints
+_SAME = 50  # two openings within this distance on a line are one phrase
+_NEAR = 300  # two openings within this distance and without a size between them are one error
+_APART = 800  # a request within this distance belongs to the figures before it
+_REQUEST = 40  # the requested size is printed within this distance after an opening
+_LEAD = 120  # the device may be named within this distance before an opening
 _COLOUR = re.compile(r"(?:\x1b|\\u001b|\\x1b|\\033)\[[0-9;]{0,20}[A-Za-z]")
 _ESCAPED = re.compile(r"\\+[nrt]")
 _PREFIX = re.compile(
@@ -43,24 +45,25 @@ _NAMED = re.compile(
 )
 _BACKEND = re.compile(r"\b(CUDA|HIP|NPU|XPU|MPS|CPU|MUSA|MLU|HPU|GCU)\b", re.IGNORECASE)
 _ASYNC = re.compile(r"Allocation (?:failed )?on device|would exceed allowed memory")
-_FIRST_WORD = re.compile(r"THCudaCheck FAIL")  # what is printed before the error itself
+_FIRST_WORD = re.compile(r"THCudaCheck FAIL")  # printed before the error itself
 _VARIABLE = re.compile(r"PYTORCH_(?:(?:CUDA|HIP|NPU|XPU|MUSA)_)?ALLOC_CONF")
 
 
 @dataclass(frozen=True, slots=True)
 class OomMessage:
-    """One out-of-memory error.
+    """One out-of-memory error in a text.
 
-    text: its words, line prefixes removed, up to its last figure.
-    line: where it begins, from 1.
-    backend: "CUDA", "HIP", "NPU", "XPU", "MPS", ..., "" where the text names none.
-    others: (process id, bytes) of the processes that the text counts apart.
-    variable: the environment variable that its hint names, "" if none.
-    since: the oldest release with this wording; None where it is not known.
-    is_expandable: its words say that expandable segments are on.
-    is_async: from the cudaMallocAsync backend.
-    stated: a cause that the words name, "" if none.
-    has_figures: whether it has any.
+    text: its words up to the last figure, without line prefixes.
+    line: line number of its beginning, from 1.
+    figures: figures that it prints.
+    backend: "CUDA", "HIP", "NPU", "XPU", "MPS" or another name; "" if the text names none.
+    others: (process id, bytes) of the other processes that the text lists.
+    variable: environment variable that its hint names; "" if there is none.
+    since: oldest release with this wording; None if unknown.
+    is_expandable: True if the text says that expandable segments are on.
+    is_async: True for the cudaMallocAsync backend.
+    stated: cause that the text names; "" if there is none.
+    has_figures: True if it prints any figure.
     """
 
     text: str
@@ -84,7 +87,7 @@ class _Span:
 
 
 def find_messages(text: str) -> tuple[OomMessage, ...]:
-    """Every out-of-memory error in `text`, in order."""
+    """Return every out-of-memory error in `text`, in order."""
     if "\x1b" in text:
         text = _COLOUR.sub("", text)
     messages: list[tuple[OomMessage, bool]] = []
@@ -94,13 +97,13 @@ def find_messages(text: str) -> tuple[OomMessage, ...]:
         counted = span.start
         messages.append((_message(text, span, floor, line), span.is_strong))
         floor = span.end
-    # A class name without figures, as in a line of source code, is no error beside real ones.
+    # A class name without figures may be a line of source code; drop it if there are real errors.
     found = [message for message, is_strong in messages if is_strong or message.has_figures]
     return tuple(found or [message for message, _ in messages[:1]])
 
 
 def _spans(text: str) -> Iterator[_Span]:
-    """Where the errors are; opening words that continue an error are passed over."""
+    """Yield the span of each error; opening words that continue an error do not begin a new one."""
     current: _Span | None = None
     last, has_request = 0, False
     for match in _OPENING.finditer(text):
@@ -121,7 +124,7 @@ def _spans(text: str) -> Iterator[_Span]:
 def _continues(
     text: str, current: _Span, last: int, match: re.Match[str], has_request: bool
 ) -> bool:
-    """Whether an opening belongs to the current error, whose last one ended at `last`."""
+    """Return True if an opening continues the current error, whose last opening ended at `last`."""
     start = match.start()
     between = text[last : min(start, last + _APART)]
     if start - last >= _APART or start - current.start >= _LONGEST:
@@ -163,17 +166,20 @@ def _message(text: str, span: _Span, floor: int, line: int) -> OomMessage:
 
 
 def _backend(lead: str, words: str) -> str:
-    """The device named, at best right before "out of memory": ROCm says "torch.cuda" as well."""
+    """Return the backend that the text names, preferably directly before "out of memory".
+
+    Other names are less reliable, since ROCm prints "torch.cuda" as well.
+    """
     found = _NAMED.findall(lead + words) or _BACKEND.findall(lead)[-1:]
     found = found or _BACKEND.findall(words[:_LEAD])
     return found[0].upper() if found else ""
 
 
 def _best_reading(raw: str) -> tuple[str, Reading]:
-    """One line's words and their figures, however the text was wrapped.
+    """Return the words of an error on one line, and the figures in them.
 
-    A terminal may break a line within a word: then the parts are joined without a blank, if
-    more is understood so.
+    A terminal may break lines within a word, so lines are joined without a blank if more figures
+    are recognised that way.
     """
     lines = _ESCAPED.sub("\n", _COLOUR.sub("", raw)).split("\n")
     lines = [_SUFFIX.sub("", _PREFIX.sub("", line)) for line in lines]

@@ -1,7 +1,7 @@
-"""Would a request of this size find memory in a snapshot's state, and if not, what is in the way?
+"""Result of a request in the state of a snapshot without entries, and the blocks in its way.
 
-Rule: the model answers, put into the recorded state and asked; what stood in the way is looked at
-as at any other error.  What no state tells is not guessed: no age of a block, no cure by a replay.
+The model is put into the recorded state and receives the request.  A state has no history, so there
+are no ages of blocks and no remedies proved by a replay.
 """
 
 from __future__ import annotations
@@ -25,10 +25,14 @@ __all__ = ["Refusal", "StateExplanation", "explain_state"]
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why the request fails.
+    """Explanation of a request that fails.
 
-    cause: one of `CAUSES`.  figures: exact; the total only where the device's memory was given.
-    blockers: those of the findings, the largest first, with the code of their frames.
+    rounded_bytes: size of the block that it needs.
+    tried_bytes: segment that it requests from the driver.
+    cause: one of `CAUSES`.
+    figures: exact figures; the total is None unless the device's memory was given.
+    findings: what the blocks show.
+    blockers: blockers of the findings, largest first, with their code.
     """
 
     rounded_bytes: int
@@ -41,12 +45,16 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class StateExplanation(Shown):
-    """The answer for one device and one request of the default stream.
+    """Result of one request on the default stream of one device.
 
-    served: "cached" by a free block, "driver" by a new segment, "retry" by one for which cached
-    segments had to go back first; "" where it fails, and then there is a refusal.
-    largest_request_bytes: of the largest request that would succeed in that state.
-    is_asked: whether the user named the request; otherwise it is the least that would fail.
+    path: path of the recording.
+    source: state that receives the request.
+    requested_bytes: size of the request.
+    served: "cached" by a free block, "driver" by a new segment, "retry" by a new segment after
+        cached segments were released; "" if it fails.
+    largest_request_bytes: largest request that would succeed.
+    refusal: explanation of a failure; None if the request succeeds.
+    is_asked: True if the user gave the request; otherwise it is the smallest that fails.
     """
 
     path: str
@@ -58,7 +66,7 @@ class StateExplanation(Shown):
     is_asked: bool = True
 
     def headline(self) -> str:
-        """What becomes of the request."""
+        """Return the result of the request."""
         asked = format_size(self.requested_bytes)
         if self.refusal is None:
             return f"{asked}: answered ({self.served})"
@@ -66,7 +74,7 @@ class StateExplanation(Shown):
         return f"{asked}: refused, {self.refusal.cause}; {largest} would be answered"
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """The largest request, and the blocks in the way."""
+        """Yield the largest request and the blocks in the way."""
         yield "largest request", format_size(self.largest_request_bytes)
         if self.refusal is not None:
             blockers = self.refusal.blockers
@@ -83,11 +91,10 @@ def explain_state(
     device_memory: int | None = None,
     torch_version: str | None = None,
 ) -> StateExplanation:
-    """What becomes of a request of `request` bytes; the other arguments as of `state_source`.
+    """Return the result of a request of `request` bytes in the state of a snapshot.
 
-    request: None for the least that fails, one byte more than the largest that would be answered.
-
-    Raises RecordingError and ConfigError as that does.
+    request: bytes; None for the smallest request that fails.
+    The other arguments, and the errors raised, are those of `state_source`.
     """
     source = state_source(
         recording, trace, conf, device_memory=device_memory, torch_version=torch_version
@@ -138,7 +145,7 @@ def _refusal(
 
 
 def _blockers(findings: Findings, trace: Trace) -> tuple[Blocker, ...]:
-    """The blocks in the way with the code that their recorded frames tell."""
+    """Return the blocks in the way, with the code of their recorded frames."""
     if findings.blockers is None:
         return ()
     frames = {block.address: block.frames for s in trace.segments for block in s.blocks}

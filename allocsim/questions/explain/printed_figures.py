@@ -1,11 +1,12 @@
-"""Sizes as out-of-memory texts print them, and which figure each one is.
+"""Recognition of the figures in out-of-memory texts.
 
-Rule: a size belongs to the words that touch it.  Words before it that end in a colon, "of" or
-the like win over words after it, these over bare words before it; of several sizes for one
-figure the first counts.  A number without a unit is a size only after words and a colon.
+The words next to a size say which figure it is.  Words before it that end in a colon, "of" or
+similar have precedence over words after it, and these over other words before it.  If a figure
+occurs several times, the first one counts.  A number without a unit is a size only after words and
+a colon.
 
-Units are powers of two, with or without the "i": PyTorch prints no other, and Apple's older
-texts write GB for GiB.
+Units are powers of two, with or without the "i": PyTorch prints no others, and Apple's older texts
+write GB for GiB.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ _SIZE = re.compile(
     re.IGNORECASE | re.ASCII,
 )
 _SHIFT = {"k": 10, "m": 20, "g": 30, "t": 40, "p": 50, "e": 60}
-_BESIDE = 100  # characters before and after a size that may say what it is
-_SHORT = 40  # characters that a colon and the blanks around it may take
-_FARTHEST = 400  # characters between two figures of one text
+_BESIDE = 100  # characters before and after a size that are searched for its name
+_SHORT = 40  # most characters of a colon with the blanks around it
+_FARTHEST = 400  # most characters between two figures of one text
 _ENDING = re.compile(
     r"if reserved|see documentation|please use|memory summary|traceback \(|time taken",
     re.IGNORECASE,
 )
-"""What follows the last figure of a text; figures after it are another program's words."""
+"""Words after the last figure of an error; later sizes do not belong to it."""
 
-_UNSET = 1 << 64  # what an unset limit prints as: no limit at all
+_UNSET = 1 << 64  # printed value of an unset limit
 
 
 def _either(rows: tuple[tuple[str, str], ...]) -> str:
@@ -46,7 +47,7 @@ _JOINED = re.compile(
     rf"(?<![\w-])(?:{_either(BEFORE)})['\"]?(?:\s*[:=]\s*| (?:is|of|was|has|at) )['\"~]?\Z", _FLAGS
 )
 _CONNECTED = re.compile(r"(?:[:=]\s*|\s(?:is|of|was|has|at)\s)['\"~]?\Z", _FLAGS)
-"""Looked for first, because most sizes have none of it."""
+"""Cheap test before `_JOINED`, since most sizes have no such connector."""
 
 _TOUCHING = re.compile(
     rf"(?<![\w-])(?:{_either(BEFORE)})\s+(?:(?:about|approximately|a|of)\s+)?\Z", _FLAGS
@@ -58,12 +59,13 @@ _FOLLOWING = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The figures of one text.
+    """Figures of one text.
 
+    figures: recognised figures.
     others: (process id, bytes) of other processes.
-    count: how many figures it has.
-    end: where the last figure ends.
-    understood: characters of the words that say what the figures are.
+    count: number of recognised figures.
+    end: position of the end of the last figure.
+    understood: number of characters in the words that name figures.
     """
 
     figures: Figures
@@ -74,14 +76,14 @@ class Reading:
 
 
 def sizes_in(text: str) -> Iterator[tuple[int, int]]:
-    """(position, bytes) of every number in `text` that has a unit."""
+    """Yield (position, bytes) of every number in `text` that has a unit."""
     for match in _SIZE.finditer(text):
         if match["unit"]:
             yield match.start(), _bytes(match)
 
 
 def read_figures(text: str) -> Reading:
-    """What the sizes in `text`, one error's words, are; a second request ends them."""
+    """Return the figures in `text`, the words of one error; a second request ends the error."""
     found: dict[str, int] = {}
     others: list[tuple[int, int]] = []
     end = understood = 0
@@ -104,7 +106,7 @@ def read_figures(text: str) -> Reading:
 
 
 def _named(text: str) -> Iterator[tuple[str, re.Match[str], str]]:
-    """(figure, where its size is, the words beside it) of every size that words name."""
+    """Yield (figure, match of the size, words next to it) of every size with a known name."""
     for match in _SIZE.finditer(text):
         before = text[max(0, match.start() - _BESIDE) : match.start()]
         beside = _JOINED.search(before) if _CONNECTED.search(before[-_SHORT:]) else None
@@ -132,7 +134,11 @@ def _figures(found: dict[str, int], others: list[tuple[int, int]]) -> Figures:
 
 
 def _own(found: dict[str, int], sizes: list[int]) -> int | None:
-    """This process among numbered ones: in a container its own number is not recognised."""
+    """Return the memory of this process, guessed among the listed ones.
+
+    In a container the driver's process numbers are not the program's own, so the smallest process
+    that holds at least PyTorch's memory is used.
+    """
     held = found.get("reserved", found.get("allocated", 0) + found.get("idle", 0))
     return min((size for size in sizes if size >= held), default=max(sizes))
 

@@ -1,8 +1,8 @@
-"""The releases that an error's text can come from: those that are modelled, and those before.
+"""Releases that an error's text can come from: the modelled ones, and earlier ones.
 
-Rule: what a modelled release has is read from the model's own table, so that a new row there needs
-none here; `EARLIER` has the releases before.  But for `wording.py`, which dates texts, no other
-module knows releases older than those that are modelled.
+The properties of modelled releases come from the model's table; `EARLIER` has the earlier releases.
+Apart from `wording.py`, which dates texts, no other module knows releases older than the modelled
+ones.
 """
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ from allocsim.errors import ConfigError
 __all__ = ["TextRelease", "text_release"]
 
 EARLIER: tuple[tuple[str, tuple[str, ...]], ...] = (("1.0", ()), ("1.10", ("max_split_size_mb",)))
-"""Releases before the first that is modelled, and the options of the advice that came with them."""
+"""Releases before the first modelled one, with the options of the advice that each introduced."""
 
 _VERSION = re.compile(r"(\d{1,3})\.(\d{1,3})")
 
 
 @dataclass(frozen=True, slots=True)
 class TextRelease:
-    """What the advice needs to know of a release.
+    """Properties of a release that the advice depends on.
 
-    rules: how it reads an option string; a release older than the model has those of its first.
-    options: those that it has.
-    prints_limit: whether its text says how much a limit allows.
+    rules: release whose rules apply to option strings; for a release older than the model, the
+        first modelled one.
+    options: names of its options.
+    prints_limit: True if its text prints the limit.
     """
 
     rules: Release
@@ -36,7 +37,10 @@ class TextRelease:
 
 
 def text_release(version: str) -> TextRelease:
-    """The release of "1.13" or "2.9.1".  Raises ConfigError where there is none."""
+    """Return the release of a version such as "1.13" or "2.9.1".
+
+    Raises ConfigError if there is no such release.
+    """
     number = _number(version)
     if number is None:
         raise ConfigError(

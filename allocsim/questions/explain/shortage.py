@@ -1,15 +1,15 @@
-"""Why a request of a recording found no memory, and what stood in its way.
+"""Cause of an out-of-memory error of a recording, and the blocks in the way.
 
-Rule: the cause is that of the figures of the moment, unless the blocks prove a narrower one:
+The figures at the error determine the cause, unless the blocks prove a more specific one:
 
-pending_free    a block that the request accepts was there, or would be once it merged, but its
-                free waited for another stream when the request looked (semantics 2.3, 1.8: the
-                pool is not searched again after the wait)
-private_pool    idle memory of a private pool that the request may not use would have held it,
-                or, given back to the driver, would have made the room
+pending_free    a block, or several after merging, would have served the request, but a free still
+                waited for another stream (semantics 2.3, 1.8: the pool is not searched again after
+                the wait)
+private_pool    idle memory of a private pool that the request may not use would have served it, or
+                would have sufficed if returned to the driver
 
-Both come after `impossible` and `host_fallback`; `private_pool` also after `fraction_limit` and
-`free_above_request`.
+Both are considered after `impossible` and `host_fallback`, and `private_pool` also after
+`fraction_limit` and `free_above_request`.
 """
 
 from __future__ import annotations
@@ -35,17 +35,18 @@ __all__ = ["CAUSES", "Blocker", "Findings", "OomWatch", "Shortage", "moment_caus
 CAUSES = (*MESSAGE_CAUSES[:-1], "pending_free", "private_pool", MESSAGE_CAUSES[-1])
 
 MOST_WATCHED = 200
-"""Errors of one replay whose blocks are looked at; later ones have figures only."""
+"""Number of errors of one replay whose blocks are examined; later ones have figures only."""
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What the blocks show at the moment of an error.
+    """Results of examining the blocks at an error.
 
-    kinds: bytes by kind, adding up to the device's memory.
+    kinds: bytes by kind; the sum is the device's memory.
     largest_request_bytes, recorded_addresses: see `StateAtError`.
-    late_bytes: of a block that would have served and came free during the request; 0 for none.
-    holds_in_private_pool: whether idle memory of a private pool would have been enough.
+    late_bytes: size of a suitable block that came free during the request; 0 if there is none.
+    holds_in_private_pool: True if idle memory of a private pool would have been enough.
+    blockers: smallest set of blocks in the way; None if there is none.
     """
 
     kinds: dict[str, int]
@@ -57,15 +58,16 @@ class Findings:
 
 
 class OomWatch(Observer):
-    """An observer for `replay` that looks at the blocks whenever it runs out of memory.
+    """Observer that examines the blocks at each out-of-memory error of a replay.
 
-    devices: that are replayed, which tell what other processes hold on the card.
+    findings: findings by (device, entry).
+
+    `devices` are the replayed devices, which know the memory that other processes hold.
     """
 
     def __init__(self, devices: Iterable[Prepared] = ()) -> None:
         self._others = {each.trace.device: each.others_memory for each in devices}
         self.findings: dict[tuple[int, int], Findings] = {}
-        """By (device, entry)."""
 
     def out_of_memory(
         self, allocator: CachingAllocator, oom: SimulatedOom, blocks: Mapping[int, Block]
@@ -79,12 +81,14 @@ class OomWatch(Observer):
 
 @dataclass(frozen=True, slots=True)
 class Blocker:
-    """A live block in the way.
+    """Live block in the way of a request.
 
-    size: bytes, slack included.
-    entry: its `alloc`, None if it is older than the recording.
-    age: entries between its `alloc` and the error; None likewise.
-    code: that asked for it; None where it is not known.
+    address: address of the block in the replay.
+    size: bytes, including slack.
+    requested_bytes: bytes of its request.
+    entry: entry of its allocation; None if it is older than the recording.
+    age: number of entries between its allocation and the error; None if `entry` is None.
+    code: code that requested it; None if unknown.
     """
 
     address: int
@@ -97,13 +101,14 @@ class Blocker:
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """One out-of-memory error with the memory there was, in bytes.
+    """One out-of-memory error of a recording.
 
+    oom: error of the replay.
     cause: one of `CAUSES`.
-    figures: exact, `printed` is False.
-    findings: None where no `OomWatch` observed the replay.
-    blockers: those of the findings, with their entries and code.
-    code: of the request.
+    figures: exact figures; `printed` is False.
+    findings: what the blocks show; None if no `OomWatch` observed the replay.
+    blockers: blockers of the findings, with their entries and code.
+    code: code of the request; None if unknown.
     """
 
     oom: SimulatedOom
@@ -115,29 +120,29 @@ class Shortage:
 
     @property
     def tried_bytes(self) -> int:
-        """The segment asked from the driver; the rounded request where the text prints none."""
+        """Segment requested from the driver, or the rounded request if none was; bytes."""
         return self.oom.tried_bytes or self.oom.rounded_bytes
 
     @property
     def is_answered(self) -> bool:
-        """Whether the replay answers what the recording refused."""
+        """True if the replay serves the request that failed in the recording."""
         return not self.oom.message
 
     @property
     def idle_bytes(self) -> int:
-        """Reserved but unallocated, pending frees included, as in PyTorch's text."""
+        """Reserved but unallocated bytes, including pending frees, as in PyTorch's text."""
         return self.oom.reserved_bytes - self.oom.allocated_bytes
 
 
 def shortages_of(
     device_run: DeviceRun, trace: Trace | None = None, watch: OomWatch | None = None
 ) -> tuple[Shortage, ...]:
-    """Every out-of-memory error of one device's replay, in order.
+    """Return every out-of-memory error of one device's replay, in order.
 
-    watch: the observer of the replay.
-    trace: the recording of the device, for entries and code, and for recorded errors that a
-    replay under the recorded settings answers: what refused them is not in the recording (a
-    fraction set while running, another process, the driver).
+    trace: recording of the device.  It adds entries and code, and the recorded errors that the
+        baseline does not have, because something outside the recording refused the request (a
+        memory fraction set while the program ran, another process, the driver).
+    watch: observer of the replay.
     """
     ooms = list(device_run.ooms)
     if trace is not None and device_run.fidelity is not None:
@@ -146,7 +151,7 @@ def shortages_of(
 
 
 def _answered(device_run: DeviceRun, trace: Trace) -> Iterator[SimulatedOom]:
-    """The recorded errors that the replay does not have, with the recorded figures."""
+    """Yield the recorded errors that the replay does not have, with the recorded figures."""
     failed = {oom.entry for oom in device_run.ooms}
     timeline = device_run.timeline
     for entry in np.flatnonzero(trace.action[: device_run.stopped_at] == Action.OOM).tolist():
@@ -192,7 +197,7 @@ def _shortage(
 
 
 def moment_cause(figures: Figures, findings: Findings | None) -> str:
-    """One of `CAUSES`: what the figures prove, or what the blocks prove beyond them."""
+    """Return the cause by the figures, or a more specific cause that the blocks prove."""
     by_figures = cause_of(figures)
     if findings is None or by_figures in ("impossible", "host_fallback"):
         return by_figures
@@ -203,7 +208,7 @@ def moment_cause(figures: Figures, findings: Findings | None) -> str:
 
 
 def findings_of(state: StateAtError) -> Findings:
-    """What the blocks of a moment show."""
+    """Examine the blocks of a state."""
     return Findings(
         kinds=kinds_of(state),
         largest_request_bytes=state.largest_request_bytes,
@@ -215,7 +220,7 @@ def findings_of(state: StateAtError) -> Findings:
 
 
 def _late(state: StateAtError) -> int:
-    """The largest run of free and waiting blocks that the request would accept, in bytes."""
+    """Return the bytes of the largest run of free and pending blocks that the request accepts."""
     usable = [segment for segment in state.segments if state.request.may_use(segment)]
     runs = (
         sum(block.size for block in run)
@@ -240,7 +245,7 @@ def _holds_in_private_pool(state: StateAtError) -> bool:
 def _resolved(
     findings: Findings, blockers: Blockers, trace: Trace | None, entry: int
 ) -> tuple[Blocker, ...]:
-    """The blocks with the entries that made them, the largest first."""
+    """Return the blocks with the entries that allocated them, largest first."""
     recorded = findings.recorded_addresses
     addresses = [recorded[b.address] for b in blockers.blocks if b.address in recorded]
     made = {} if trace is None else _made(trace, entry, addresses)
@@ -257,7 +262,7 @@ def _resolved(
 
 
 def _made(trace: Trace, entry: int, addresses: list[int]) -> dict[int, int]:
-    """The last `alloc` before `entry` at each of the recorded addresses."""
+    """Return the last `alloc` before `entry` at each of the recorded addresses."""
     is_wanted = np.isin(trace.addr[:entry], np.array(addresses, dtype=np.uint64))
     entries = np.flatnonzero((trace.action[:entry] == Action.ALLOC) & is_wanted)
     # Later ones overwrite earlier ones.

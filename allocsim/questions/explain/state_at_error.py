@@ -1,8 +1,8 @@
-"""An allocator while a request fails, as frozen values: its segments, and what the request may use.
+"""Immutable copy of an allocator's state while a request fails.
 
-Invariant: every mapped byte of the device is in exactly one block of `segments`; all figures come
-from these blocks, none from the allocator's statistics.
-Source: semantics 6.5 (segments), 1.8 (the request), 5.6 (pools that may help out).
+Every mapped byte of the device is in exactly one block of `segments`.  All figures are computed
+from these blocks and not from the allocator's statistics.
+Source: semantics 6.5 (segments), 1.8 (the request), 5.6 (pools with use_on_oom).
 """
 
 from __future__ import annotations
@@ -30,13 +30,15 @@ __all__ = ["FailedRequest", "StateAtError"]
 
 @dataclass(frozen=True, slots=True)
 class FailedRequest:
-    """The request that fails, in bytes, and what the allocator would take for it.
+    """Request that fails; sizes are bytes.
 
-    rounded_bytes: the block it needs.
-    tried_bytes: the segment it asks from the driver.
+    rounded_bytes: size of the block that it needs.
+    tried_bytes: segment that it requests from the driver.
+    stream: stream of the request.
+    pool_id: pool of the request.
     helping_pools: private pools that serve it when the device is full.
-    handle_size: of the expandable segment that it grows, 0 if it calls cudaMalloc.
-    config: the settings in force.
+    handle_size: handle size of the expandable segment that it grows; 0 if it calls cudaMalloc.
+    config: settings in force.
     """
 
     rounded_bytes: int
@@ -49,11 +51,11 @@ class FailedRequest:
 
     @property
     def is_small(self) -> bool:
-        """Whether the small pool serves it."""
+        """True if the small pool serves it."""
         return self.rounded_bytes <= SMALL_SIZE
 
     def may_use(self, segment: SegmentState) -> bool:
-        """Whether its search looks at the free blocks of `segment`."""
+        """Return True if the search considers the free blocks of `segment`."""
         return (
             segment.stream == self.stream
             and segment.is_small == self.is_small
@@ -62,23 +64,26 @@ class FailedRequest:
         )
 
     def accepts(self, size: int) -> bool:
-        """Whether a free block of `size` bytes that it looks at would serve it (1.5)."""
+        """Return True if a free block of `size` bytes serves the request (1.5)."""
         return self.config.accepts(self.rounded_bytes, size)
 
 
 @dataclass(frozen=True, slots=True)
 class StateAtError:
-    """The device while `request` fails, after all that the allocator tried for it.
+    """Device and allocator when `request` fails, after all attempts of the allocator.
 
-    total_bytes, free_bytes, context_bytes: of the device.  others_bytes: the part of context_bytes
-        that other processes hold, where that is a notable part of the device.
-    limit_bytes: None without a memory fraction.
-    releases_cache: False inside a capture, where nothing goes back to the driver.
-    returnable_pools: whose wholly free memory goes back to the driver.
-    handle_sizes: of expandable segments, by address.
-    largest_request_bytes: the largest that would have succeeded then and there, asked raw.
-    recorded_addresses: where the recording has the blocks in use, by their address here; under
-        other settings than the recorded ones the two differ.
+    request: request that fails.
+    total_bytes, free_bytes, context_bytes: memory of the device.
+    limit_bytes: limit of the memory fraction; None without one.
+    releases_cache: False inside a capture, where no memory returns to the driver.
+    returnable_pools: pools whose wholly free memory returns to the driver.
+    handle_sizes: handle sizes of expandable segments, by address.
+    largest_request_bytes: largest request, before rounding, that would have succeeded.
+    segments: all segments with their blocks.
+    recorded_addresses: recorded address of each block in use, by its address here; the two differ
+        in a what-if replay.
+    others_bytes: part of context_bytes that other processes hold, if it is a notable part of the
+        device.
     """
 
     request: FailedRequest
@@ -103,9 +108,11 @@ class StateAtError:
         recorded: Mapping[int, Block] | None = None,
         others: int = 0,
     ) -> StateAtError:
-        """Return the state as a request left it.
+        """Return the state after a failed request.
 
-        recorded: the blocks by recorded address.  others: bytes that other processes hold.
+        rounded: rounded size of the request.
+        recorded: blocks by recorded address.
+        others: bytes that other processes hold.
         """
         device = allocator.device
         return cls(
@@ -124,12 +131,12 @@ class StateAtError:
         )
 
     def driver_bytes(self, segment: SegmentState) -> int:
-        """What the driver gave for a segment: whole pages."""
+        """Return the bytes that the driver uses for a segment, which are whole pages."""
         size = segment.total_size
         return size if segment.is_expandable else round_up(size, PAGE)
 
     def is_returnable(self, segment: SegmentState) -> bool:
-        """Whether what is wholly free in it goes back to the driver when a request fails."""
+        """Return True if its wholly free memory returns to the driver when a request fails."""
         return segment.pool_id in self.returnable_pools
 
 

@@ -1,6 +1,6 @@
-"""An out-of-memory text, judged: cause, figures, arithmetic, advice.
+"""Verdict on an out-of-memory text: cause, figures, deciding comparison and advice.
 
-Rule: any text has a verdict, at least `no_figures`; only the user's own options can be wrong.
+Every text has a verdict, at least `no_figures`.  Only invalid arguments of the user raise errors.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ _ASYNC = re.compile(r"\s*backend\s*:\s*cudaMallocAsync\s*,?")
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Verdict(Shown):
-    """Why one request failed.
+    """Cause of one error in a text, with advice.
 
+    message: error in the text.
     cause: one of `MESSAGE_CAUSES`.
-    arithmetic: the deciding comparison, "" where there is none.
-    advice: sentences, the most useful first.
+    arithmetic: deciding comparison; "" if there is none.
+    advice: sentences, most useful first.
     """
 
     message: OomMessage
@@ -41,15 +42,15 @@ class Verdict(Shown):
 
     @property
     def figures(self) -> Figures:
-        """The figures that the text prints."""
+        """Figures that the text prints."""
         return self.message.figures
 
     def headline(self) -> str:
-        """The cause and the comparison that decided it."""
+        """Return the cause and the deciding comparison."""
         return f"{self.cause}: {self.arithmetic}" if self.arithmetic else self.cause
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """Cause, comparison, advice."""
+        """Yield the cause, the deciding comparison and the advice."""
         yield "cause", self.cause
         if self.arithmetic:
             yield "because", self.arithmetic
@@ -63,10 +64,14 @@ def judge_text(
     torch_version: str | None = None,
     device_memory: int | None = None,
 ) -> tuple[Verdict, ...]:
-    """A verdict on every out-of-memory error in `text`; on a text without one, `no_figures`.
+    """Return a verdict on every out-of-memory error in `text`.
 
-    conf: the settings that were in force.  torch_version: "1.13", "2.9.1"; default: known by the
-    wording.  device_memory: bytes, for a text without them, or of another device to compare with.
+    A text without an error has one verdict, `no_figures`.
+
+    conf: settings that were in force.
+    torch_version: release, such as "1.13" or "2.9.1"; None to recognise it by the wording.
+    device_memory: the card's memory in bytes if the text does not print it, else that of another
+        card to compare with.
     Raises ConfigError for a conf that the release refuses and for an unknown release.
     """
     release = None if torch_version is None else text_release(torch_version)
@@ -100,7 +105,7 @@ def _judge(
 
 
 def _settings(conf: str | None, release: TextRelease | None) -> tuple[AllocatorConfig | None, bool]:
-    """The settings as values, and whether they choose the asynchronous backend."""
+    """Return the parsed settings, and True if they select the cudaMallocAsync backend."""
     if conf is None:
         return None, False
     native, count = _ASYNC.subn("", conf)
@@ -108,5 +113,5 @@ def _settings(conf: str | None, release: TextRelease | None) -> tuple[AllocatorC
     try:
         return parse_conf(native, rules), count > 0
     except ConfigError as error:
-        hint = "; options are written key:value" if "=" in native else ""
+        hint = "; expected options as key:value" if "=" in native else ""
         raise ConfigError(f"{error}{hint}") from None

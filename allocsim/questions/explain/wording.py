@@ -1,11 +1,11 @@
-"""The words that PyTorch and its relatives put around a figure, as data: a new one is a new row.
+"""Tables of the words that PyTorch and its relatives print next to a figure.
 
-Rule: a row names one figure and the words right before or right after it, never their order in the
-text, so that a new wording is read if its words are known.
+A row has one figure and the words directly before or after it.  The order of figures in the text
+does not matter, so a new text is understood if its words are known.
 
-"cached" (1.0 to 1.3) is idle memory, not reserved: only so do the texts of that time add up
-(4.01 GiB allocated, 356.00 MiB free, 5.54 GiB cached of 10.76 GiB).
-"capacty" is 2.1's own spelling.  An asynchronous backend's "requested" is the request itself.
+"cached" (1.0 to 1.3) is idle and not reserved memory, since only then the figures of such texts add
+up (4.01 GiB allocated, 356.00 MiB free, 5.54 GiB cached of 10.76 GiB).  2.1 spells "capacty".  In
+texts of the asynchronous backend "requested" is the request itself.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ BEFORE: tuple[tuple[str, str], ...] = (
     ("others", r"process \d{1,12}(?: \([^()]{0,80}\))? (?:has|uses|is using)"),
     ("ignored", r"(?:current |currently )?active|reserve of"),
 )
-"""What a figure is when these words, regular expressions without groups, end right before it.
+"""Figures and the words directly before them, as regular expressions without groups.
 
-Figures are the fields of `Figures` less "_bytes", "others" (another process), "rest" (Apple:
-outside the allocator) and "ignored".
+A figure is a field of `Figures` without "_bytes", or "others" (another process), "rest" (Apple:
+outside the allocator) or "ignored".
 """
 
 AFTER: tuple[tuple[str, str], ...] = (
@@ -52,7 +52,7 @@ AFTER: tuple[tuple[str, str], ...] = (
     ("tried", r"(?:was |were )?(?:requested|tried)"),
     ("ignored", r"current(?:ly)? active|active"),
 )
-"""What a figure is when these words follow it at once."""
+"""Figures and the words directly after them."""
 
 OPENINGS: tuple[tuple[str, bool], ...] = (
     (r"out\s{1,8}of\s{1,8}memory", True),
@@ -66,16 +66,16 @@ OPENINGS: tuple[tuple[str, bool], ...] = (
     ),
     (r"OutOfMemoryError|ErrorMemoryAllocation", False),
 )
-"""Words of an error.  True: enough to begin one right after another has ended."""
+"""Words that begin an error; True if they do so even directly after another error."""
 
 STATED: tuple[tuple[str, str], ...] = (
     ("per_process_memory_fraction limit", "fraction_limit"),
     ("more than 1EB", "impossible"),
 )
-"""Words that name the cause themselves, as regular expressions, and that cause."""
+"""Words that name the cause, as regular expressions, with that cause."""
 
 EXPANDABLE = "expandable_segments is enabled"
-"""Words of a text that was written while expandable segments were on."""
+"""Words of a text that is printed if expandable segments are on."""
 
 ERAS: tuple[tuple[str, str], ...] = (
     (EXPANDABLE, "2.15"),
@@ -89,11 +89,11 @@ ERAS: tuple[tuple[str, str], ...] = (
     ("reserved in total", "1.4"),
     (" cached)", "1.0"),
 )
-"""Words and the first release that printed them, the newest first."""
+"""Words with the first release that printed them, newest first."""
 
 
 def openings() -> re.Pattern[str]:
-    """All of `OPENINGS` as one expression; its group `strong` is set by those that are True."""
+    """Return `OPENINGS` as one expression; the group `strong` matches those marked True."""
     strong = "|".join(words for words, is_strong in OPENINGS if is_strong)
     weak = "|".join(words for words, is_strong in OPENINGS if not is_strong)
     return re.compile(f"(?P<strong>{strong})|{weak}", re.IGNORECASE)

@@ -1,4 +1,4 @@
-"""Will it fit: a model at work, run by real PyTorch on a GPU that is not there."""
+"""The `fit` question: predict whether a model's training or serving fits a GPU."""
 
 from allocsim.questions.fit.answered import Answered, ReadFront, read_answers, read_frontier
 from allocsim.questions.fit.by_law import run_by_law

@@ -1,6 +1,6 @@
-"""Answers of `allocsim fit`, read again from what its --json printed.
+"""Reader of the answers that `allocsim fit --json` prints.
 
-Rule: a file that holds none is refused in a sentence; figures are bytes, none below 0.
+Rule: a file without an answer is refused in one sentence; byte counts are 0 or more.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ _MOST_BYTES = 1 << 24
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """One card's answer.  breakdown: bytes by what they are for, empty where it was not asked."""
+    """Answer for one card.
+
+    breakdown: bytes by purpose, empty if it was not requested.
+    """
 
     name: str
     fits: bool
@@ -32,10 +35,11 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class ReadFront:
-    """The answer to --find of two sizes.
+    """Answer to --find with two sizes.
 
-    name, other: the sizes.  points: a value of the other, the largest value of the one there, 0
-    where none fits, and the bytes reserved at its peak.
+    name, other: the two sizes.
+    points: value of `other`, largest value of `name` that fits there (0 if none does), and bytes
+        reserved at its peak.
     """
 
     gpu: str
@@ -45,14 +49,17 @@ class ReadFront:
 
 
 def read_answers(path: str) -> tuple[Answered, ...]:
-    """The answers in the file at `path`.  Raises ConfigError for anything else."""
+    """Return the answers in the file at `path`.
+
+    Raises ConfigError if the file holds no answer.
+    """
     return _read(path, lambda document: tuple(map(_answered, document.get("cards", [document]))))
 
 
 def read_frontier(path: str) -> ReadFront | None:
-    """The answer to --find of two sizes, None if the file at `path` holds another answer.
+    """Return the answer to --find with two sizes, or None if the file holds another answer.
 
-    Raises ConfigError as `read_answers`.
+    Raises ConfigError as `read_answers` does.
     """
     return _read(path, lambda document: _frontier(document) if "frontier" in document else None)
 
@@ -60,16 +67,16 @@ def read_frontier(path: str) -> ReadFront | None:
 _T = TypeVar("_T")
 
 
-def _read(path: str, taken: Callable[[Any], _T]) -> _T:
+def _read(path: str, parse: Callable[[Any], _T]) -> _T:
     try:
         with Path(path).open("rb") as file:
             document = json.loads(file.read(_MOST_BYTES))
-        return taken(document)
+        return parse(document)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise ConfigError(
-            f"{path}: holds no answer; expected what `allocsim fit --json` prints"
+            f"{path}: has no answer; expected the output of `allocsim fit --json`"
         ) from None
 
 
@@ -88,6 +95,7 @@ def _frontier(document: Mapping[str, Any]) -> ReadFront:
 def _answered(document: Mapping[str, Any]) -> Answered:
     breakdown = dict(document.get("breakdown", {}))
     sizes = [document["device_memory"], document["context_memory"], *breakdown.values()]
+    # needed_bytes is null if the memory that would suffice is unknown.
     needed = document["needed_bytes"] or document["peak_reserved_bytes"]
     if not all(type(size) is int and size >= 0 for size in (*sizes, needed)):
         raise ValueError

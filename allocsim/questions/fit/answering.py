@@ -1,7 +1,7 @@
-"""What answers for a task: the program itself over PyTorch, or the law of its requests.
+"""Choice of the engine that answers: the program over PyTorch, or a law of its requests.
 
-Rule: the same task comes to the same bytes by either; a law that does not hold is refused, and
-nothing falls back from one to the other within a question.
+Rule: both engines give the same bytes for the same task. A law that does not hold is refused; a
+question never switches from one engine to the other.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ ENGINES = ("auto", "program", "laws")
 def engine_for(
     engine: str, python: str | None, task: Task, gpu: Gpu, transformers: str | None
 ) -> str:
-    """What answers: for "auto" the program, or laws where PyTorch is missing and there is one.
+    """Return the engine that answers: "program" or "laws".
 
-    Raises UnavailableError if PyTorch is missing and there is no law, or `python` is named and has
-    none.
+    "auto" chooses the program, or laws if PyTorch is missing and the task has a law. Raises
+    UnavailableError if PyTorch is missing and the task has no law, or if the interpreter `python`
+    has no PyTorch.
     """
     if engine != "auto":
         return engine
@@ -50,8 +51,11 @@ def runner_for(
     torch_version: str | None,
     transformers: str | None,
 ) -> Callable[..., Ran]:
-    """`run_by` with what answers for `task` on `gpu`, for tasks and cards like them; `keep` and
-    `work` are left to say.  The arguments are those of `fit`."""
+    """Return `run_by` with its engine and options fixed.
+
+    The engine is chosen for `task` on `gpu`; the result runs similar tasks and cards. Only `keep`,
+    `work`, `values` and `routing` remain to be given. The arguments are those of `fit`.
+    """
     return partial(
         run_by,
         engine_for(engine, python, task, gpu, transformers),
@@ -76,16 +80,16 @@ def run_by(
     values: bool = True,
     routing: str = "balanced",
 ) -> Ran:
-    """The run of `task` on `gpu` by "program" or "laws", with the arguments and errors of `fit`.
+    """Run `task` on `gpu` by "program" or "laws", with the arguments and errors of `fit`.
 
-    routing: how tokens choose experts in a program, as `Program` has it.
+    routing: how tokens choose experts in a program; see `Program`.
     """
     if engine == "laws":
         return run_by_law(task, gpu, conf=conf, transformers=transformers, keep=keep)
     if transformers is not None:
         raise ConfigError(
-            f"transformers {transformers} is for laws (--engine laws); a program runs with the one "
-            "that its Python has"
+            f"transformers {transformers} applies to laws (--engine laws) only; a program uses the "
+            "version that its Python has"
         )
     return run_task(
         task,

@@ -1,8 +1,8 @@
-"""A task's run by its law: no PyTorch, the requests that it made at other sizes.
+"""Run of a task by its law, without PyTorch: formulas give the requests at any size.
 
-Rule: a law is used for the program and in the regime that it was taken from; for anything else the
-sentence says what there is none for.  What PyTorch reserves for the requests is the model's answer,
-as in a replay.
+Rule: a law is used only for the program and the regime from which it was recorded; any other task
+is refused with a sentence that names the difference. The allocator model decides what is reserved
+for the requests, as in a replay.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from allocsim.questions.fit.model import Classifier, Configured, Model
 from allocsim.questions.fit.ran import Ran, ran_of
 from allocsim.questions.fit.task import Task
 from allocsim.trace import Provenance, Recording
-from allocsim.workload import EMPTY_CACHE as EMPTIES
+from allocsim.workload import EMPTY_CACHE as PLAYED_EMPTY_CACHE
 from allocsim.workload import KnownProgram, Played, play_known, write_recording
 
 __all__ = [
@@ -46,7 +46,7 @@ __all__ = [
 ]  # fmt: skip
 
 OLDEST_CAPABILITY = (8, 0)
-"""Of cards with FlashAttention, over which the laws were taken."""
+"""Oldest compute capability with FlashAttention; the laws were recorded on such cards."""
 
 _BASE_ADDRESS = 0x7000_0000_0000
 
@@ -59,16 +59,18 @@ def run_by_law(
     transformers: str | None = None,
     keep: Path | None = None,
 ) -> Ran:
-    """What `run_program` would give for the program of `task`, by its law.
+    """Return the run that `run_program` would give for the program of `task`, by its law.
 
-    conf: PYTORCH_CUDA_ALLOC_CONF.  transformers: the version that is meant (`library.py`).
-    keep: where the recording goes.
-    Raises ConfigError where there is no law.
+    conf: value of PYTORCH_CUDA_ALLOC_CONF.
+    transformers: intended release (`library.py`).
+    keep: file to which the recording is written.
+
+    Raises ConfigError if the task has no law.
     """
     began = time.perf_counter()
     laws = _laws(task, transformers)
     requests = _requests(task, gpu, laws)
-    played = _played(requests, gpu, laws, conf or "")
+    played = _play(requests, gpu, laws, conf or "")
     recording = _recording(played, requests, gpu, laws, task.text)
     if keep is not None:
         write_recording(recording, keep)
@@ -86,7 +88,7 @@ def run_by_law(
 
 
 def has_law(task: Task, gpu: Gpu, transformers: str | None = None) -> bool:
-    """Whether there is a law for a task on a card, in a release of transformers."""
+    """Return whether a task has a law on a card, in a release of transformers."""
     try:
         _refuse_without_law(task, gpu, _laws(task, transformers))
     except ConfigError:
@@ -95,16 +97,17 @@ def has_law(task: Task, gpu: Gpu, transformers: str | None = None) -> bool:
 
 
 def card_of(gpu: Gpu) -> Card:
-    """What of a card decides sizes."""
+    """Return the properties of a card on which sizes of requests depend."""
     return Card(gpu.capability, gpu.multiprocessors, gpu.limits.threads)
 
 
 def mask_unit(task: Task) -> int:
-    """Numbers of attention's mask that its rows are padded to: 8, however wide, and 1 for eager
-    attention, which adds it to the scores; 0 for a program that makes none.
+    """Return the multiple, in elements, to which rows of the attention mask are padded.
 
-    With checkpointing transformers makes one, over a phantom (`notes.py`), where tokens have
-    positions that are told, and with a window that the sequence fills.
+    It is 8 for a mask of fused attention, 1 for eager attention, which adds the mask to the scores,
+    and 0 for a program without a mask. transformers builds a mask over a phantom GPU (`notes.py`)
+    with checkpointing, where tokens have explicit positions, and with a window that the sequence
+    fills.
     """
     if task.attention == "eager":
         return 1
@@ -115,9 +118,9 @@ def mask_unit(task: Task) -> int:
 
 
 def laws_name(task: Task) -> str:
-    """The name of the laws of a task's program.
+    """Return the name of the laws of a task's program.
 
-    Raises ConfigError for a model or an option that there are none for.
+    Raises ConfigError for a model or an option without laws.
     """
     config = config_of(task.model)
     family = family_of(config)
@@ -143,14 +146,14 @@ def laws_name(task: Task) -> str:
 
 
 def config_of(model: Model) -> Mapping[str, Any]:
-    """The configuration of a model, empty for one that has no laws."""
+    """Return the configuration of a model, empty for a model without laws."""
     if isinstance(model, Configured):
         return model.config
     return CLASSIFIERS.get(model.function, {}) if isinstance(model, Classifier) else {}
 
 
 def _sizes_of(model: Model) -> dict[str, int]:
-    """The sizes of a model that has laws."""
+    """Return the sizes of a model that has laws."""
     config = config_of(model)
     family = family_of(config)
     assert family is not None
@@ -158,7 +161,7 @@ def _sizes_of(model: Model) -> dict[str, int]:
 
 
 def _without_law(task: Task) -> Iterator[str]:
-    """The options of a task that no law was taken with."""
+    """Yield the options of a task with which no law was recorded."""
     usual = {each.name: each.default for each in fields(Task)}
     for name in ("accumulate", "compiles", "steps", "parallel", "lengths"):
         if getattr(task, name) != usual[name]:
@@ -170,8 +173,10 @@ def _without_law(task: Task) -> Iterator[str]:
 
 
 def nearest_law(name: str) -> str | None:
-    """The name of a program with a law that is most like `name`: of the same family where there is
-    one, and one that trains or serves as it does; None where there is none."""
+    """Return the most similar name of a program with a law, or None if there is none.
+
+    The program trains or serves as `name` does, and is of the same family if possible.
+    """
     alike = [each for each in known_laws() if _serves(each) == _serves(name)]
     family = f"{name.partition('_')[0]}_"
     candidates = [each for each in alike if each.startswith(family)] or alike
@@ -193,12 +198,12 @@ def _laws(task: Task, transformers: str | None = None) -> Laws:
 
 
 def is_fused(task: Task) -> bool:
-    """Whether attention is FlashAttention's where it has no mask."""
+    """Return whether attention without a mask uses FlashAttention."""
     return task.attention == "sdpa" and task.dtype != "fp32"
 
 
 def serving_of(task: Task, gpu: Gpu) -> Serving:
-    """What a task serves, as laws name it."""
+    """Return the serving workload of a task, in the terms of the laws."""
     return Serving(
         sizes=_sizes(task),
         card=card_of(gpu),
@@ -211,14 +216,14 @@ def serving_of(task: Task, gpu: Gpu) -> Serving:
 
 
 def positions_of(model: Model) -> str:
-    """How positions are scaled, as the configuration of a model with rotary ones says."""
+    """Return the scaling of rotary positions, as the configuration gives it."""
     config = config_of(model)
     scaling = config.get("rope_parameters") or config.get("rope_scaling") or {}
     return str(scaling.get("rope_type") or scaling.get("type") or "default")
 
 
 def _sizes(task: Task) -> dict[str, int]:
-    """The sizes of a task: its model's, and of its work."""
+    """Return the sizes of a task: those of its model and those of its work."""
     sizes = _sizes_of(task.model)
     length = task.seq if task.is_training else task.prompt
     if task.model.sees:
@@ -230,13 +235,13 @@ def _sizes(task: Task) -> dict[str, int]:
 
 
 def refuse_card_without_law(gpu: Gpu) -> None:
-    """Raises ConfigError for a card that no law holds for."""
+    """Raise ConfigError for a card that no law supports."""
     if gpu.capability < OLDEST_CAPABILITY:
         raise ConfigError(f"{gpu.name}: laws are for cards of compute capability 8.0 or later")
 
 
 def _refuse_without_law(task: Task, gpu: Gpu, laws: Laws) -> None:
-    """Raises ConfigError for a card or a regime that there is no law for."""
+    """Raise ConfigError for a card or a regime without a law."""
     refuse_card_without_law(gpu)
     if task.is_training:
         regimes = [regime_of(_sizes(task), card_of(gpu), mask_unit(task))]
@@ -263,9 +268,10 @@ def _requests(task: Task, gpu: Gpu, laws: Laws) -> Requests:
     return requests if task.start == "clean" else requests.with_the_making()
 
 
-def _played(requests: Requests, gpu: Gpu, laws: Laws, conf: str) -> Played:
-    """The requests asked of the model."""
-    kinds = np.array([MALLOC, FREE, EMPTIES], dtype=np.int64)  # by REQUEST, FREE, EMPTY_CACHE
+def _play(requests: Requests, gpu: Gpu, laws: Laws, conf: str) -> Played:
+    """Play the requests on the allocator model."""
+    # Indexed by the laws' REQUEST, FREE and EMPTY_CACHE.
+    kinds = np.array([MALLOC, FREE, PLAYED_EMPTY_CACHE], dtype=np.int64)
     program = KnownProgram(
         kind=kinds[requests.kind],
         block=requests.block,
@@ -285,7 +291,7 @@ def _played(requests: Requests, gpu: Gpu, laws: Laws, conf: str) -> Played:
 
 
 def _recording(played: Played, requests: Requests, gpu: Gpu, laws: Laws, text: str) -> Recording:
-    """What a run of the program would have left."""
+    """Return the recording that a run of the program would have left."""
     provenance = Provenance(
         torch_version=laws.torch_version,
         device_name=gpu.name,
@@ -295,6 +301,6 @@ def _recording(played: Played, requests: Requests, gpu: Gpu, laws: Laws, text: s
         command=f"allocsim fit: {text}",
         oom_text=played.oom_text,
     )
-    empties = np.flatnonzero(requests.kind == EMPTY_CACHE).tolist()
-    marks = played.marks(requests.reset, empties)
+    empty_cache_rows = np.flatnonzero(requests.kind == EMPTY_CACHE).tolist()
+    marks = played.marks(requests.reset, empty_cache_rows)
     return played.recording(f"fit {text}", laws.stacks, provenance, marks)

@@ -1,8 +1,8 @@
-"""What a calculator by laws offers: models, cards, and the question that it opens with.
+"""Models, cards and opening question of the calculator page, which answers by laws.
 
-Rule: a model is offered if its configuration is of a family that has laws; whether the program
-asked about has one, the laws themselves say, as in `by_law.py`.  The page has every family, with
-adapters on all linear modules or on none, which its fields can express; the command has more.
+Rule: a model is offered if its configuration belongs to a family with laws; the laws themselves
+decide whether a program has one, as in `by_law.py`. The page offers every family, with LoRA
+adapters on all linear modules or none. The command offers more.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = [
     "opening_at",
 ]
 
-_CARRIED = re.compile(
+_ON_PAGE = re.compile(
     rf"({'|'.join(FAMILIES)})(_(un)?tied)?_[a-z\d-]+_"
     rf"(serve(_eager)?|({'|'.join(OPTIMIZERS)})(_checkpointing)?(_eager)?(_lora)?)"
 )
@@ -43,11 +43,15 @@ _CARRIED = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class LawModel:
-    """A model whose configuration laws hold for.
+    """A model whose configuration has laws.
 
-    sizes: those that the configuration gives, by the names that laws have for them; the others
-    follow (`Family.sizes_of`).  sees: whether it tells images apart.  scaling: how its positions
-    are scaled.  has_law: whether there are laws for any program of it.
+    family: transformers' model_type.
+    is_tied: whether the output layer shares the embedding's weights.
+    sizes: sizes that the configuration gives, by the names of the laws; the rest follow from
+        `Family.sizes_of`.
+    sees: whether the model classifies images.
+    scaling: scaling of rotary positions.
+    has_law: whether any program of the model has a law.
     """
 
     name: str
@@ -61,7 +65,7 @@ class LawModel:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """The question that a calculator opens at."""
+    """The question that a calculator opens with."""
 
     model: LawModel
     card: str
@@ -70,12 +74,12 @@ class Opening:
 
 
 def law_programs() -> tuple[str, ...]:
-    """The programs with laws that a calculator can ask about."""
-    return tuple(name for name in known_laws() if _CARRIED.fullmatch(name))
+    """Return the programs with laws that a calculator supports."""
+    return tuple(name for name in known_laws() if _ON_PAGE.fullmatch(name))
 
 
 def law_model(model: Model) -> LawModel:
-    """`model` as a calculator has it.  Raises ConfigError for one that it has no laws of."""
+    """Return `model` as a calculator describes it. Raises ConfigError if it has no laws."""
     config = config_of(model)
     family = family_of(config)
     if family is None:
@@ -91,7 +95,7 @@ def law_model(model: Model) -> LawModel:
 
 
 def law_models() -> tuple[LawModel, ...]:
-    """The presets that laws hold for."""
+    """Return the presets that have laws."""
     known = {name.partition("_")[0] for name in law_programs()}
     found = []
     for name in (*CONFIGURATIONS, *TORCHVISION):
@@ -107,20 +111,20 @@ def law_models() -> tuple[LawModel, ...]:
 
 
 def law_cards() -> dict[str, Gpu]:
-    """The cards that laws hold for, by the name that people use."""
+    """Return the cards that laws support, by common name."""
     return {name: gpu for name, gpu in CARDS.items() if gpu.capability >= OLDEST_CAPABILITY}
 
 
 def opening_at(task: Task, gpu: Gpu) -> Opening:
-    """A calculator that opens at `task` on `gpu`.
+    """Return a calculator that opens at `task` on `gpu`.
 
-    Raises ConfigError for an option that the calculator does not have, or a model or a card that
-    no laws hold for.
+    Raises ConfigError for an option that the calculator does not have, and for a model or card
+    without laws.
     """
     name = laws_name(task)
-    if task.start != "clean" or not _CARRIED.fullmatch(name):
+    if task.start != "clean" or not _ON_PAGE.fullmatch(name):
         law_model(task.model)
-        raise ConfigError(f"the page of --html has no {name}, {task.start}; --engine laws answers")
+        raise ConfigError(f"the page of --html has no {name}, {task.start}; use --engine laws")
     refuse_card_without_law(gpu)
     short = next((name for name, card in CARDS.items() if card == gpu), "")
     return Opening(law_model(task.model), short, gpu, task)

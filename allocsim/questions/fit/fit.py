@@ -1,11 +1,14 @@
-"""Whether a task fits a card, by how much, and what it would need.
+"""Answer of whether a task fits a card, with the margin and the memory that it would need.
 
-Rule: the answer is that of a run on the card asked for.  What a task needs that does not fit is
-the smallest card on which the requests of a run of the same program, on the same card without a
-limit on its memory, are all answered.  One run serves for both where the program cannot tell the
-two apart before it runs out of memory: its requests are then replayed on the card as it is
-(`ran_on`).  Where freed blocks wait for other streams, how long is a matter of the card's speed:
-that run has them wait as long as they can, another as little.
+Rule: the answer is that of a run on the requested card. If the task does not fit, the memory that
+it needs is that of the smallest card on which all requests of an unlimited run succeed; the
+unlimited run is the same program on the same card without a memory limit.
+
+One run gives both answers if the program cannot tell the two cards apart before it runs out of
+memory: its requests are then replayed on the limited card (`ran_on`).
+
+How long freed blocks wait for other streams depends on the card's speed. The main run makes them
+wait as long as possible, a second run as briefly as possible.
 """
 
 from __future__ import annotations
@@ -39,23 +42,23 @@ __all__ = ["Fit", "fit", "fit_command"]
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Fit(Shown):
-    """The answer.
+    """Answer of `fit`.
 
-    task: None for a program of the user's own, `program` its command line.
-    program: its text, or its command line.
-    ran: the run on the card.
-    unlimited: where it does not fit, the run of the same program on a card without end; None if
-    that runs out of memory too.
-    lent: where it does not fit and the driver lends the host's memory, the same requests on the
-    card with that; None else.
-    least_room: where it does not fit, bytes beside the context of the smallest card on which it
-    does; None if that is not known.
-    recommendation: where it does not fit, the setting under which it does, if there is one.
-    keeping_up: where freed blocks waited for other streams, the run on a card that is done with its
-    work as soon as it is given; `ran` is on one that is done only when something waits for it.
-    skewed: where sizes depend on which experts tokens choose, the run in which all tokens choose
-    the same ones; `ran` spreads them evenly.
-    notes: what is not known, in sentences.
+    task: the task, or None for a user's own program.
+    program: text of the generated program, or the user's command line.
+    conf: value of PYTORCH_CUDA_ALLOC_CONF.
+    ran: run on the card, with work done only when something waits for it.
+    unlimited: run without a memory limit, if the task does not fit; None if that run ends out of
+        memory too.
+    lent: replay with host memory lent by the driver, if the task does not fit; None if none is
+        lent.
+    least_room: bytes without the context on the smallest card that fits, if the task does not fit;
+        None if unknown.
+    recommendation: setting under which the task fits, if it does not fit as given.
+    keeping_up: run on a card that finishes work at once, if freed blocks wait for other streams.
+    skewed: run where all tokens choose the same experts, if sizes depend on the choice; `ran`
+        spreads tokens evenly.
+    notes: facts that the answer does not know, one sentence each.
     """
 
     task: Task | None
@@ -72,49 +75,50 @@ class Fit(Shown):
 
     @property
     def gpu(self) -> Gpu:
-        """The card."""
         return self.ran.gpu
 
     @property
     def fits(self) -> bool:
-        """Whether the program came to its end."""
+        """True if the program completed."""
         return not self.ran.is_out_of_memory
 
     @property
     def runs_on_loan(self) -> bool:
-        """Whether it comes to its end with the host's memory, and not without."""
+        """True if the program completes only with memory lent by the host."""
         return self.lent is not None and not self.lent.ooms
 
     @property
     def needed_bytes(self) -> int | None:
-        """Bytes beside the context that are enough: where it fits, those reserved at the peak, else
-        those of the smallest card on which it does; None if that is not known."""
+        """Bytes that suffice, without the CUDA context; None if unknown.
+
+        The reserved peak if the task fits, else the size of the smallest card that fits it.
+        """
         return self.ran.peak_reserved_bytes if self.fits else self.least_room
 
     @property
     def failure(self) -> Failure | None:
-        """The error that ended the program; None where it came to its end."""
+        """Error that ended the program, or None if it completed."""
         return failure_of(self.ran)
 
     @property
     def room_bytes(self) -> int:
-        """What the card has for the allocator."""
+        """Bytes that the card has for the allocator."""
         return self.gpu.room
 
     @property
     def spare_bytes(self) -> int:
-        """What is left of that at the peak; negative where it does not fit."""
+        """Free bytes of that at the peak; negative if the task does not fit."""
         return self.room_bytes - (self.needed_bytes or self.ran.peak_reserved_bytes)
 
     @property
     def process_bytes(self) -> tuple[int, int]:
-        """The least and the most that the process holds of the card at its peak."""
+        """Lowest and highest total that the process uses of the card at its peak."""
         low, high = CONTEXT_MEMORY_SEEN
         peak = self.needed_bytes or self.ran.peak_reserved_bytes
         return peak + low, peak + high
 
     def headline(self) -> str:
-        """Whether it fits, and by how much."""
+        """Return the verdict and the margin."""
         name, needed = self.gpu.name, self.needed_bytes
         if self.fits:
             return f"fits {name} with {format_size(self.spare_bytes)} to spare"
@@ -127,7 +131,7 @@ class Fit(Shown):
         return f"does not fit {name}: {format_size(needed)} are needed, {short} more than it has"
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """Memory."""
+        """Yield the names and sizes of the peaks."""
         yield "reserved at the peak", format_size(self.ran.peak_reserved_bytes)
         yield "allocated at the peak", format_size(self.ran.peak_allocated_bytes)
         low, high = map(format_size, self.process_bytes)
@@ -147,18 +151,22 @@ def fit(
     host_spill: int = 0,
     values: bool = True,
 ) -> Fit:
-    """Whether `task` fits `gpu`, by running it there.
+    """Run `task` on `gpu` and report whether it fits.
 
-    gpu: a card, or its name, as "RTX 4090".  conf: PYTORCH_CUDA_ALLOC_CONF.
-    engine: "program" runs it over PyTorch, "laws" without (`by_law.py`); "auto" takes laws where
-    PyTorch is missing.
-    python: an interpreter with a CUDA build of PyTorch (default: this one, or that on the PATH).
-    torch_version: the release that is meant; another one that has to do is a note.
-    transformers: likewise, of laws (default: the one installed, else that of the first laws).
-    keep: a file for the recording.  host_spill: bytes of the host's memory that the driver lends.
-    values: whether small integers and booleans of a program are computed.
-    Raises UnavailableError without PyTorch, ConfigError if the program fails otherwise than by
-    memory, or has no law.
+    gpu: a card or its name, such as "RTX 4090".
+    engine: "program" runs the task over PyTorch, "laws" without it (`by_law.py`); "auto" uses laws
+        if PyTorch is missing.
+    conf: value of PYTORCH_CUDA_ALLOC_CONF.
+    python: interpreter with a CUDA build of PyTorch; default: this one, or the one on the PATH.
+    torch_version: intended release of PyTorch; a note reports if another one ran.
+    transformers: intended release for laws; default: the installed one, else that of the first
+        laws.
+    keep: file to which the recording is written.
+    host_spill: bytes of host memory that the driver lends.
+    values: whether a program's small integers and booleans are computed.
+
+    Raises UnavailableError if PyTorch is missing. Raises ConfigError if the program fails for a
+    reason other than memory, or if the task has no law.
     """
     card = find_gpu(gpu) if isinstance(gpu, str) else gpu
     runner = runner_for(
@@ -171,17 +179,17 @@ def fit(
         transformers=transformers,
     )
     run = partial(runner, task, values=values)
-    way = _Way(
+    setup = _Setup(
         run, card, conf, torch_version, keep, host_spill, transformers, _is_blind(task), values
     )
-    return _answer(task, program_of(task), way)
+    return _answer(task, program_of(task), setup)
 
 
 def _is_blind(task: Task) -> bool:
-    """Whether the program asks for the same memory whatever the card has left, up to an error.
+    """Return whether the program requests the same memory whatever the card has left.
 
-    Convolutions are tried with another algorithm when one runs out of memory, compilers try their
-    kernels out, and what a user's own code does is not known.
+    Convolutions retry with another algorithm after an out-of-memory error, compilers benchmark
+    their kernels, and user code may do anything.
     """
     return not (isinstance(task.model, UserModel) or task.model.sees or task.compiles)
 
@@ -196,18 +204,19 @@ def fit_command(
     host_spill: int = 0,
     values: bool = True,
 ) -> Fit:
-    """`fit` of any program: the command line that starts it."""
+    """Run the program of a command line on `gpu`; the other arguments are those of `fit`."""
     run = partial(run_program, command, conf=conf, values=values)
-    way = _Way(run, gpu, conf, torch_version, keep, host_spill, values=values)
-    return _answer(None, shlex.join(command), way)
+    setup = _Setup(run, gpu, conf, torch_version, keep, host_spill, values=values)
+    return _answer(None, shlex.join(command), setup)
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
-    """How a program is run, and where.
+class _Setup:
+    """Setup of a run: the program, its options and the card.
 
-    run: on a card; `keep`, `work` and `routing` as `run_program` has them.  is_blind: to what the
-    card has left.  values: whether small integers and booleans of a program are computed.
+    run: runs the program on a card; see `run_program` for `keep`, `work` and `routing`.
+    is_blind: see `_is_blind`.
+    values: whether a program's small integers and booleans are computed.
     """
 
     run: Callable[..., Ran]
@@ -222,46 +231,46 @@ class _Way:
 
     @property
     def endless(self) -> Gpu:
-        """The card, with more memory than anybody has beside the same context."""
+        """The same card with practically unlimited memory."""
         return replace(self.gpu, memory=TIB)
 
 
-def _answer(task: Task | None, text: str, way: _Way) -> Fit:
-    gpu = way.gpu
-    ran, unlimited = _runs(way)
+def _answer(task: Task | None, text: str, setup: _Setup) -> Fit:
+    gpu = setup.gpu
+    ran, unlimited = _runs(setup)
     recommendation = lent = least_room = None
     if unlimited is not None:
         prepared = unlimited.prepared
         trials = Trials(prepared, None, effects_on(prepared))
         recommendation = _recommended(unlimited, gpu, trials)
         least_room = needed_room(unlimited, gpu, trials)
-        if way.host_spill:
-            lent = replay_on(gpu, unlimited, way.host_spill)
-    keeping_up, untold = _keeping_up(way, ran)
-    skewed, unrouted = _skewed(way, ran)
+        if setup.host_spill:
+            lent = replay_on(gpu, unlimited, setup.host_spill)
+    keeping_up, speed_notes = _keeping_up(setup, ran)
+    skewed, routing_notes = _skewed(setup, ran)
     parting = ran.device_run.parting
     notes = (
         *([] if parting is None else [str(parting)]),
-        *release_note(way.torch_version, ran.torch_version),
+        *release_note(setup.torch_version, ran.torch_version),
         *notes_of(
             task,
             gpu,
             ran.engine,
-            is_computed=way.values and ran.engine == "program",
+            is_computed=setup.values and ran.engine == "program",
             is_routed=skewed is not None,
         ),
-        *notes_of_law(ran, way.transformers),
+        *notes_of_law(ran, setup.transformers),
         *notes_of_run(task, ran.prepared.provenance),
-        *_range(ran, keeping_up),
-        *untold,
-        *_routed(ran, skewed),
-        *unrouted,
+        *_speed_range(ran, keeping_up),
+        *speed_notes,
+        *_routing_range(ran, skewed),
+        *routing_notes,
         *_close(ran, gpu),
     )
     return Fit(
         task=task,
         program=text,
-        conf=way.conf,
+        conf=setup.conf,
         ran=ran,
         unlimited=unlimited,
         lent=lent,
@@ -273,73 +282,78 @@ def _answer(task: Task | None, text: str, way: _Way) -> Fit:
     )
 
 
-def _runs(way: _Way) -> tuple[Ran, Ran | None]:
-    """The run on the card and, if it does not fit and does come to an end, that without."""
+def _runs(setup: _Setup) -> tuple[Ran, Ran | None]:
+    """Return the run on the card and, if it does not fit, the unlimited run if that completes."""
+    # An unlimited run first: if it completes, its replay on the card replaces a second run. A
+    # recording that is kept must be that of the card itself.
     unlimited = None
-    if way.is_blind and way.keep is None:
-        unlimited = way.run(way.endless)
+    if setup.is_blind and setup.keep is None:
+        unlimited = setup.run(setup.endless)
     if unlimited is not None and not unlimited.is_out_of_memory:
-        ran = ran_on(way.gpu, unlimited)
+        ran = ran_on(setup.gpu, unlimited)
     else:
-        ran = way.run(way.gpu, keep=way.keep)
+        ran = setup.run(setup.gpu, keep=setup.keep)
     if not ran.is_out_of_memory:
         return ran, None
     if unlimited is None:
-        unlimited = way.run(way.endless)
+        unlimited = setup.run(setup.endless)
     return ran, None if unlimited.is_out_of_memory else unlimited
 
 
-def _keeping_up(way: _Way, ran: Ran) -> tuple[Ran | None, list[str]]:
-    """The run on a card that keeps up with the program, None where no block waits, and in
-    sentences why it is not known."""
+def _keeping_up(setup: _Setup, ran: Ran) -> tuple[Ran | None, list[str]]:
+    """Return the run on a card that finishes work at once, or None, with a note on a failure.
+
+    The run is None if no freed block waits for another stream.
+    """
     if not _waits(ran):
         return None, []
     try:
-        return way.run(way.gpu, work="at-once"), []
+        return setup.run(setup.gpu, work="at-once"), []
     except (ConfigError, UnavailableError) as error:
-        return None, [f"what a card holds that keeps up with the program is not known: {error}"]
+        return None, [f"the peak on a card that keeps up with the program is unknown: {error}"]
 
 
 def _waits(ran: Ran) -> bool:
-    """Whether blocks that were freed waited for other streams, once it counts."""
+    """Return whether freed blocks wait for other streams after the first counted entry."""
     trace = ran.prepared.trace
     requested = any_of(trace.action[ran.entry :], (Action.FREE_REQUESTED,))
     at_once = completes_at_once(trace.action, trace.addr)[ran.entry :]
     return int(np.count_nonzero(requested)) != int(np.count_nonzero(at_once))
 
 
-def _range(ran: Ran, keeping_up: Ran | None) -> Iterator[str]:
-    """What the card's speed decides."""
+def _speed_range(ran: Ran, keeping_up: Ran | None) -> Iterator[str]:
+    """Yield the effect of the card's speed."""
     if keeping_up is None or keeping_up.peak_reserved_bytes == ran.peak_reserved_bytes:
         return
     if ran.is_out_of_memory or keeping_up.is_out_of_memory:
         other = "does not fit either" if keeping_up.is_out_of_memory else "fits"
         yield (
-            "freed blocks wait for other streams, here as long as they can: on a card that keeps "
-            f"up with the program it {other}"
+            "freed blocks wait for other streams as long as possible here; on a card that keeps up "
+            f"with the program it {other}"
         )
         return
     yield (
-        "freed blocks wait for other streams: this is reserved where the program runs as far "
-        "ahead of the card as it can; where the card keeps up, "
-        f"{format_size(keeping_up.peak_reserved_bytes)}"
+        "freed blocks wait for other streams as long as possible here; on a card that keeps up "
+        f"with the program {format_size(keeping_up.peak_reserved_bytes)} are reserved"
     )
 
 
-def _skewed(way: _Way, ran: Ran) -> tuple[Ran | None, list[str]]:
-    """The run in which all tokens choose the same experts, None where no size depends on that, and
-    in sentences why it is not known."""
+def _skewed(setup: _Setup, ran: Ran) -> tuple[Ran | None, list[str]]:
+    """Return the run where all tokens choose the same experts, or None, with a note on a failure.
+
+    The run is None if no size depends on the choice.
+    """
     made = ran.prepared.provenance
     if made is None or not made.routing:
         return None, []
     try:
-        return way.run(way.gpu, routing="skewed"), []
+        return setup.run(setup.gpu, routing="skewed"), []
     except (ConfigError, UnavailableError) as error:
-        return None, [f"what is reserved if all tokens choose the same experts is unknown: {error}"]
+        return None, [f"the peak if all tokens choose the same experts is unknown: {error}"]
 
 
-def _routed(ran: Ran, skewed: Ran | None) -> Iterator[str]:
-    """The range that the choice of experts gives."""
+def _routing_range(ran: Ran, skewed: Ran | None) -> Iterator[str]:
+    """Yield the range of memory over the possible choices of experts."""
     if skewed is None:
         return
     if ran.is_out_of_memory or skewed.is_out_of_memory:
@@ -356,23 +370,23 @@ def _routed(ran: Ran, skewed: Ran | None) -> Iterator[str]:
         else f"{format_size(low)} to {format_size(high)}"
     )
     yield (
-        "experts: tokens are spread evenly over the experts; from there to all tokens choosing the "
-        f"same ones, {how} are reserved"
+        f"experts: {how} are reserved, from tokens spread evenly over the experts to all tokens "
+        "choosing the same ones"
     )
 
 
 def _close(ran: Ran, gpu: Gpu) -> Iterator[str]:
-    """Whether the answer depends on how much the CUDA context takes."""
+    """Yield a warning if a larger CUDA context would make the task not fit."""
     _, high = CONTEXT_MEMORY_SEEN
     peak = ran.peak_reserved_bytes
     if not ran.is_out_of_memory and peak + high > gpu.memory:
         yield (
-            f"close: it fits beside a context of {format_size(gpu.context_memory)}; one of "
+            f"close: it fits beside a context of {format_size(gpu.context_memory)}; a context of "
             f"{format_size(high)} would leave less than the peak"
         )
 
 
 def _recommended(unlimited: Ran, gpu: Gpu, trials: Trials) -> Recommendation:
-    """The setting under which all that the program asks for fits the card."""
+    """Return the setting under which all requests of the program fit the card."""
     case = Case(trials, replay_on(gpu, unlimited))
     return recommend([case], unlimited.prepared.recorded, in_full=False)

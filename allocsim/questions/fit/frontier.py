@@ -1,7 +1,7 @@
-"""The largest of one size that fits a card, at each of several values of another.
+"""Search for the largest value of one size that fits, at several values of another.
 
-Rule: every row is a search of its own, whose last two runs prove it.  What the rows before tell is
-only where to look first.
+Rule: every row is a separate search, proven by its last two runs. Earlier rows only tell where to
+start.
 """
 
 from __future__ import annotations
@@ -16,17 +16,20 @@ from allocsim.questions.fit.task import Task, most_of
 
 __all__ = ["Frontier", "frontier", "usual_values"]
 
-_TIMES = {"seq": 1, "prompt": 1, "image": 2}
-"""Sizes that a batch multiplies, and the power in which they stand there: memory grows with their
-product, so that one line through all runs tells where to look."""
+_POWERS = {"seq": 1, "prompt": 1, "image": 2}
+"""Power of each size that multiplies with the batch.
+
+Memory grows linearly with the product, so one line through all runs predicts where to look.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Frontier:
-    """The answer.
+    """Answer of `frontier`.
 
-    name: of the size that was looked for, other: of the one that was given.
-    rows: for each value of the other, ascending, what was found there.
+    name: size that was searched for.
+    other: size whose values were given.
+    rows: result at each value of `other`, ascending.
     """
 
     name: str
@@ -35,18 +38,20 @@ class Frontier:
 
     @property
     def fits(self) -> bool:
-        """Whether any value fits anywhere."""
+        """True if any value fits."""
         return any(found.fitting is not None for _, found in self.rows)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is not known, in sentences."""
+        """Facts that the answer does not know, one sentence each."""
         return tuple(dict.fromkeys(note for _, found in self.rows for note in found.notes))
 
 
 def usual_values(task: Task, other: str) -> tuple[int, ...]:
-    """Where none are asked for: half of what the task has, that, and twice as much, so far as the
-    model has positions for it."""
+    """Return the default values of `other`: the task's value, half of it, and twice it.
+
+    The model's positions limit the last.
+    """
     own: int = getattr(task, other)
     return tuple(sorted({max(own // 2, 1), own, min(2 * own, most_of(task, other))}))
 
@@ -66,11 +71,10 @@ def frontier(
     transformers: str | None = None,
     watch: Callable[[str], object] | None = None,
 ) -> Frontier:
-    """The largest value of the size `name` at which `task` fits `gpu`, for each of `values` of the
-    size `other` (default: `usual_values`).
+    """Find the largest `name` at which `task` fits `gpu`, for each value of `other`.
 
-    The other options are those of `largest`.  Raises ConfigError as that does, and if the two sizes
-    are one.
+    values: values of `other`; default: `usual_values`. The other options are those of `largest`.
+    Raises ConfigError as `largest` does, and if the two sizes are the same.
     """
     if name == other or not {name, other} <= set(SIZES):
         raise ConfigError(f"{name} and {other}: expected two of {', '.join(SIZES)}")
@@ -81,36 +85,37 @@ def frontier(
             name,
             gpu,
             step=step,
-            first=_guessed(name, other, rows, value, gpu),
+            first=_predicted(name, other, rows, value, gpu),
             engine=engine,
             conf=conf,
             python=python,
             torch_version=torch_version,
             transformers=transformers,
-            watch=None if watch is None else _watched(watch, f"{other}={value}"),
+            watch=None if watch is None else _with_position(watch, f"{other}={value}"),
         )
         rows.append((value, found))
     return Frontier(name, other, tuple(rows))
 
 
-def _watched(watch: Callable[[str], object], where: str) -> Callable[[str], object]:
+def _with_position(watch: Callable[[str], object], where: str) -> Callable[[str], object]:
     return lambda what: watch(f"{what}, {where}")
 
 
-def _guessed(
+def _predicted(
     name: str, other: str, rows: Sequence[tuple[int, Largest]], value: int, gpu: Gpu
 ) -> int | None:
-    """Where the card is full at `value`, by what the rows before took; None where there is none."""
+    """Predict where the card is full at `value` from earlier rows; None if unknown."""
     if not rows:
         return None
-    if name == "batch" and other in _TIMES:
-        ours, theirs = 1, _TIMES[other]
-    elif other == "batch" and name in _TIMES:
-        ours, theirs = _TIMES[name], 1
+    if name == "batch" and other in _POWERS:
+        power, other_power = 1, _POWERS[other]
+    elif other == "batch" and name in _POWERS:
+        power, other_power = _POWERS[name], 1
     else:
         return max(rows[-1][1].value, 1)
+    # Runs of all earlier rows are points on one line: peak over the product of both sizes.
     peaks = {
-        each.value**ours * at**theirs: each.peak_reserved_bytes
+        each.value**power * at**other_power: each.peak_reserved_bytes
         for at, found in rows
         for each in found.tried
         if each.fits
@@ -119,4 +124,4 @@ def _guessed(
     if far == near or peaks[far] <= peaks[near]:
         return None
     room = (gpu.room - peaks[near]) / (peaks[far] - peaks[near]) * (far - near) + near
-    return int(max(room / value**theirs, 1.0) ** (1 / ours))
+    return int(max(room / value**other_power, 1.0) ** (1 / power))

@@ -1,7 +1,7 @@
-"""The largest batch, sequence, image or prompt of a task that fits a card.
+"""Search for the largest batch, sequence, image or prompt of a task that fits a card.
 
-Rule: what is said to fit has run, and so has the next larger, which does not; more of a size is
-taken never to fit where less did not.
+Rule: the reported value has run, and so has the next larger one, which does not fit. The search
+assumes that a value does not fit if a smaller one does not.
 """
 
 from __future__ import annotations
@@ -26,22 +26,26 @@ from allocsim.units import TIB
 __all__ = ["SIZES", "Fewest", "Largest", "Tried", "fewest", "largest"]
 
 SIZES = ("batch", "seq", "image", "prompt", "decode", "accumulate", "lora")
-"""What can be looked for."""
+"""Sizes that can be searched for."""
 _MOST = 1 << 20
 _MOST_RANKS = 1024
-_FURTHER = 4
-"""How many times further to look where nothing has failed yet."""
+_GROWTH = 4
+"""Factor between tries while nothing has failed yet."""
 _PARTS = 128
-"""Parts of a run that are compared with those of another."""
+"""Number of parts into which a run is divided for comparison with another."""
 _ALIKE = 0.95
-"""The least share of requests that two runs of one program have in common."""
+"""Least ratio between the lengths of two runs of one program."""
 _AT_ONCE = 2
-"""Programs run side by side: each takes a processor."""
+"""Programs that run at the same time; each occupies a processor."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """A value that was run: the peak of reserved memory, up to the error if it does not fit."""
+    """A value that was run.
+
+    peak_reserved_bytes: peak of reserved memory, up to the error if the value does not fit.
+    is_limited: whether the run was on the card itself, not on an unlimited one.
+    """
 
     value: int
     fits: bool
@@ -51,12 +55,15 @@ class Tried:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Largest:
-    """The answer.
+    """Answer of `largest`.
 
-    fitting: the run at the largest value that fits, None if not even 1 does.
-    value: it, 0 for none.  failing: the run at the next value, None if the model
-    has no positions for it.  step: what values are multiples of.
-    tried: every run, in order.  notes: what is not known, in sentences.
+    name: size that was searched for.
+    value: largest value that fits, 0 if not even the least does.
+    step: values are multiples of it.
+    fitting: run at `value`, or None if nothing fits.
+    failing: run at the next value, or None if the model has no positions for it.
+    tried: all runs, in order.
+    notes: facts that the answer does not know, one sentence each.
     """
 
     name: str
@@ -69,7 +76,7 @@ class Largest:
 
     @property
     def engine(self) -> str:
-        """What answered."""
+        """Engine that answered."""
         run = self.fitting or self.failing
         return "program" if run is None else run.engine
 
@@ -89,12 +96,15 @@ def largest(
     keep: Path | None = None,
     watch: Callable[[str], object] | None = None,
 ) -> Largest:
-    """The largest value of the size `name` at which `task` fits `gpu`.
+    """Find the largest value of the size `name` at which `task` fits `gpu`.
 
-    step: look among its multiples.  first: where to look first, if that is known; else two runs
-    without a limit tell.  keep: a file for the recording at that value, if one fits.
-    watch: called with each value before it is run.  The others are as of `fit`.
-    Raises ConfigError for a size of another task, and if the memory does not grow with it.
+    step: search among its multiples.
+    first: value to try first; default: estimated by two runs without a memory limit.
+    keep: file for the recording at the value found, if one fits.
+    watch: called with each value before it runs.
+
+    The other arguments are those of `fit`. Raises ConfigError for a size that the task does not
+    have, and if memory does not grow with the size.
     """
     run = runner_for(
         task,
@@ -113,10 +123,11 @@ def largest(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fewest:
-    """The fewest GPUs, a power of two, that share a task and have room for it.
+    """Fewest GPUs, a power of two, on which a shared task fits.
 
-    ranks: they, None if no number up to `_MOST_RANKS` does.  fitting: the run of their first rank.
-    tried, notes: as of `Largest`.
+    ranks: number of GPUs, None if no number up to `_MOST_RANKS` suffices.
+    fitting: run of the first rank.
+    tried, notes: as in `Largest`.
     """
 
     ranks: int | None
@@ -138,10 +149,10 @@ def fewest(
     keep: Path | None = None,
     watch: Callable[[str], object] | None = None,
 ) -> Fewest:
-    """The fewest of `gpu` that train `task` by FSDP or DDP.
+    """Find the fewest GPUs like `gpu` that train `task` by FSDP or DDP.
 
-    Options are those of `largest`.  Each has a batch of the task's own; the rank that is run is
-    the first, which has as much as any.
+    The arguments are those of `largest`. Each GPU has the task's batch. Only the first rank is run;
+    no rank needs more memory than it.
     """
     tried = list[Tried]()
     run = runner_for(
@@ -172,24 +183,23 @@ def fewest(
 
 
 _Run = Callable[[Task, Gpu], Ran]
-"""How a task is run on a card."""
 
 
 def _keep(ran: Ran | None, keep: Path | None) -> None:
-    """Write the recording of what was found to `keep`."""
+    """Write the recording of `ran` to `keep`."""
     if ran is not None and keep is not None:
         write_snapshot(ran.recording, keep)
 
 
 def _notes(torch_version: str | None, transformers: str | None, ran: Ran | None) -> tuple[str, ...]:
-    """Whether another release ran than was asked for, or a law."""
+    """Return notes on another release than the requested one, and on a law."""
     if ran is None:
         return ()
     return (*release_note(torch_version, ran.torch_version), *notes_of_law(ran, transformers))
 
 
 def _side_by_side(run: _Run, tasks: Sequence[Task], gpu: Gpu) -> list[Ran]:
-    """The runs of tasks, a few at a time."""
+    """Return the runs of tasks, running `_AT_ONCE` at the same time."""
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         return list(pool.map(run, tasks, [gpu] * len(tasks)))
 
@@ -199,12 +209,13 @@ def _tried(value: int, ran: Ran, *, is_limited: bool) -> Tried:
 
 
 def full_at(runs: Mapping[int, Ran], room: int) -> int | None:
-    """About the largest n at which a program takes no more than `room`, by its runs at two.
+    """Estimate the largest n at which a program fits in `room`, from its runs at two values.
 
-    Each part of the program has a line of its own: the fullest one at a small batch, where the
-    optimizer is, is seldom that at a large one.  None where no part grows, or the runs are of
-    different lengths, so that their parts are not the same.
+    Memory of each part of the program grows linearly, at its own rate. At a small batch the fullest
+    part is the optimizer; at a large one it is usually another. Returns None if no part grows, or
+    if the lengths of the runs differ so much that their parts do not correspond.
     """
+    # Each part is a line through two points; the first line to reach the limit decides.
     (n_near, near), (n_far, far) = runs.items()
     lengths = [len(ran.device_run.timeline.entry) for ran in runs.values()]
     if min(lengths) < _ALIKE * max(lengths):
@@ -214,15 +225,18 @@ def full_at(runs: Mapping[int, Ran], room: int) -> int | None:
     grows = slope > 0
     if not grows.any():
         return None
-    # What is reserved beyond what is allocated is taken to grow alike.
+    # Assumes that reserved memory grows in proportion to allocated memory.
     allocated = room * far.peak_allocated_bytes / far.peak_reserved_bytes
     until = n_near + (allocated - first[grows]) / slope[grows]
     return max(int(until.min()), 1)
 
 
 def _parts(ran: Ran) -> NDArray[np.int64]:
-    """The most that is allocated in each of `_PARTS` parts of a run, the parts beside it included:
-    runs at two sizes make nearly, not always exactly, as many requests."""
+    """Return the most that is allocated in each part of a run or in the parts next to it.
+
+    Neighbors are included because runs at two sizes make nearly, not exactly, the same number of
+    requests, so that a peak may be in the next part.
+    """
     allocated = ran.device_run.timeline.allocated
     starts = np.linspace(0, len(allocated), _PARTS, endpoint=False).astype(np.int64)
     most = np.maximum.reduceat(allocated, starts)
@@ -232,7 +246,7 @@ def _parts(ran: Ran) -> NDArray[np.int64]:
 
 
 class _Search:
-    """Runs two values at a time: where a line through what is known meets the card's memory."""
+    """Search that runs two values at a time, where the known peaks predict the limit."""
 
     def __init__(self, task: Task, name: str, gpu: Gpu, step: int, run: _Run) -> None:
         self.task, self.name, self.gpu, self.step, self.run_on = task, name, gpu, step, run
@@ -240,17 +254,17 @@ class _Search:
         self.runs: dict[int, Ran] = {}
         self.peaks: dict[int, int] = {}
         self.tried: list[Tried] = []
-        self.is_near = True
+        self.is_first = True
 
     def run(self, first: int | None, watch: Callable[[str], object]) -> Largest:
         if first is None:
             endless = replace(self.gpu, memory=TIB, context_memory=0)
-            # Of 1 PyTorch makes views where it copies of more.
+            # PyTorch makes views of size 1 where it copies larger sizes, so 1 is no measure.
             least = min(max(getattr(self.task, self.name) // self.step, 2), self.bound)
             pair = list(dict.fromkeys((least, min(2 * least, self.bound))))
             runs = self._try(pair, endless, watch)
-            by_moments = full_at(runs, self.gpu.room) if len(runs) > 1 else None
-            guess = min(by_moments or self._guessed(), self.bound - 1) or 1
+            by_parts = full_at(runs, self.gpu.room) if len(runs) > 1 else None
+            guess = min(by_parts or self._predicted(), self.bound - 1) or 1
         else:
             guess = max(min(first // self.step, self.bound), 1)
         low, high = 0, self.bound + 1
@@ -267,6 +281,7 @@ class _Search:
             if high - low <= 1:
                 break
             pair = self._next(low, high)
+        # At the model's own bound nothing larger exists; at the search limit memory never grew.
         if high not in self.runs and self.bound == _MOST // self.step:
             raise ConfigError(
                 f"{self.name} makes no difference to the memory: {low * self.step:,} fits as well"
@@ -283,14 +298,14 @@ class _Search:
     def _try(
         self, values: Sequence[int], gpu: Gpu, watch: Callable[[str], object]
     ) -> dict[int, Ran]:
-        """Run the values on `gpu`, side by side."""
+        """Run the values on `gpu`, side by side, and note their peaks."""
         for n in values:
             watch(f"{self.name}={n * self.step}")
         tasks = [self.task.at(self.name, n * self.step) for n in values]
         is_limited = gpu is self.gpu
         runs = dict(zip(values, _side_by_side(self.run_on, tasks, gpu), strict=True))
         for n, ran in runs.items():
-            # What stays below the limit is the same run with and without one.
+            # A run that stays below the limit is the same with and without a limit.
             if is_limited or ran.peak_reserved_bytes <= self.gpu.room:
                 self.runs[n] = ran
             if not ran.is_out_of_memory:
@@ -298,29 +313,32 @@ class _Search:
             self.tried.append(_tried(n * self.step, ran, is_limited=is_limited))
         return runs
 
-    def _guessed(self) -> int:
-        """Where the card is full, if the peak grows evenly; 1 at least."""
+    def _predicted(self) -> int:
+        """Return where the card is full if the peak grows linearly, at least 1."""
         if len(self.peaks) < 2:
             return 1
         *_, near, far = sorted(self.peaks)
         growth = (self.peaks[far] - self.peaks[near]) / (far - near)
         if growth <= 0:
-            return min(_FURTHER * far, self.bound - 1)
+            return min(_GROWTH * far, self.bound - 1)
         guess = int(near + (self.gpu.room - self.peaks[near]) / growth)
         return min(max(guess, 1), max(self.bound - 1, 1))
 
     def _next(self, low: int, high: int) -> list[int]:
-        """Two values between one that fits and one that does not: by the line, else by thirds.
+        """Return two values between `low`, which fits, and `high`, which does not.
 
-        The first guess is taken to have missed by little, once.
+        They are at the predicted limit, or else divide the interval into thirds. After the first
+        guess, values next to a known bound are tried once.
         """
-        inner, guess = high - low - 1, self._guessed()
-        is_near, self.is_near = self.is_near, False
+        inner, guess = high - low - 1, self._predicted()
+        is_first, self.is_first = self.is_first, False
+        # Nothing has failed yet: go up, in growing steps once the first guess has been too low.
         if high not in self.runs:
-            value = max(guess, low + 1 if is_near else _FURTHER * low)
+            value = max(guess, low + 1 if is_first else _GROWTH * low)
             value = min(value, high - 1)
             return [value, min(value + 1, high - 1)]
-        if is_near and low not in self.runs and not self.peaks:
+        # Nothing fits and no peak is known, so there is no line to follow.
+        if is_first and low not in self.runs and not self.peaks:
             return [max(high - 2, 1), high - 1]
         if inner <= _AT_ONCE:
             return list(range(low + 1, high))

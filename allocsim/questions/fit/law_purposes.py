@@ -1,8 +1,7 @@
-"""What the requests of laws are for: the rules of `allocsim top`, asked of a program that the laws
-make.
+"""Purposes of the requests of laws, found by the rules of `allocsim top`.
 
-Rule: a purpose depends on stacks and lives, which sizes do not change; so it is told once for each
-request of a law, at sizes at which no two tensors that differ in kind are as large.
+Rule: a purpose depends on stacks and lifetimes, which do not change with sizes. So it is found once
+for each request of a law, at sizes where tensors of different kinds differ in size.
 """
 
 from __future__ import annotations
@@ -38,14 +37,14 @@ _SIZES = {
     "hidden": 2304, "intermediate": 6208, "heads": 18, "kv_heads": 6, "head_dim": 128,
     "vocabulary": 61_007, "positions": 2048, "batch": 3, "length": 777, "lora": 8, "patch": 14,
 }  # fmt: skip
-_TIMES = 2
-"""A stretch that comes more often is told as it came for the second time, its like before it."""
+_REPETITION = 2
+"""Repetition of a repeated part from which its purposes are taken, so that one precedes it."""
 _CARD = Card((8, 0), 108, 2048)
 _SERVED = Serving(_SIZES, _CARD, is_fused=True, decode=1, requests=1)
 
 
 def purposes_of_laws(laws: Laws) -> dict[str, NDArray[np.int64]]:
-    """By regime, the number in `CATEGORIES` of each request of its law, in their order."""
+    """Return the index in `CATEGORIES` of each request of each law, by regime."""
     if any(name.startswith(f"{MAKE}.") for name in laws.by_regime):
         return _of_serving(laws)
     variables = variables_of(_SIZES, _CARD)
@@ -57,31 +56,32 @@ def purposes_of_laws(laws: Laws) -> dict[str, NDArray[np.int64]]:
 
 def _purposes(laws: Laws, made: Requests) -> NDArray[np.int64]:
     n = len(made.kind)
-    asks, frees = np.flatnonzero(made.kind == REQUEST), np.flatnonzero(made.kind == FREE)
-    freed = np.full(len(asks), n)
+    requests, frees = np.flatnonzero(made.kind == REQUEST), np.flatnonzero(made.kind == FREE)
+    freed = np.full(len(requests), n)
     freed[made.block[frees]] = frees
-    return purposes_of(laws.stacks, made.stack[asks], made.size[asks], (asks, freed), n)
+    return purposes_of(laws.stacks, made.stack[requests], made.size[requests], (requests, freed), n)
 
 
 def _of_serving(laws: Laws) -> dict[str, NDArray[np.int64]]:
-    """Of programs that serve."""
+    """Return the purposes of the laws of a serving program."""
     found: dict[str, NDArray[np.int64]] = {}
     for names in _programs(laws.by_regime):
         stretches = _stretches(laws.by_regime, names)
         layers = laws.by_regime[names[0]].layers
         made = requests_of(stretches, names, 0, layers)
-        purposes, told, at = _purposes(laws, made), dict[str, int](), 0
+        purposes, counts, at = _purposes(laws, made), dict[str, int](), 0
         for name, rows in zip(names, stretches, strict=True):
             count = int((rows.kind == REQUEST).sum())
-            told[name] = told.get(name, 0) + 1
-            if told[name] <= _TIMES:
+            counts[name] = counts.get(name, 0) + 1
+            # The first repetition is overwritten by the second, which follows one of its kind.
+            if counts[name] <= _REPETITION:
                 found[name] = purposes[at : at + count]
             at += count
     return found
 
 
 def _programs(known: Mapping[str, Law]) -> Iterator[Sequence[str]]:
-    """Two requests of three tokens each, so that every law comes in one of them."""
+    """Yield programs of two requests with three tokens each, which together use every law."""
     regimes = {kind: _regimes(known, kind) for kind in (MAKE, START, STEP)}
     most = max(map(len, regimes.values()))
     for i in range(most):
@@ -99,7 +99,7 @@ def _regimes(known: Mapping[str, Law], kind: str) -> list[str]:
 
 
 def _stretches(known: Mapping[str, Law], names: Sequence[str]) -> list[Rows]:
-    """The rows of each name; the cache grows by a token with every step."""
+    """Return the rows of each law; the cache grows by one token with every step."""
     found, length = [], _SIZES["length"]
     for name in names:
         kind = name.partition(".")[0]

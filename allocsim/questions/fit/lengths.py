@@ -1,6 +1,6 @@
-"""Lengths of sequences, from a file or drawn from a distribution.
+"""Lengths of sequences, read from a file or drawn from a distribution.
 
-Rule: the same words give the same lengths; what is drawn stands in the program's text.
+Rule: the same text gives the same lengths, and the drawn lengths are written into the program.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ _BYTES = 1 << 22
 
 
 def lengths_of(text: str, count: int) -> tuple[int, ...]:
-    """`count` lengths that `text` describes, in tokens.
+    """Return `count` lengths in tokens, as `text` describes them.
 
-    "uniform:LOW:HIGH", "lognormal:MEDIAN:SIGMA" (of the logarithm), or a file of whole numbers,
-    all of which are taken.  Raises ConfigError for anything else.
+    text: "uniform:LOW:HIGH", "lognormal:MEDIAN:SIGMA" (SIGMA of the logarithm), or a file of whole
+    numbers, which are all returned.
+
+    Raises ConfigError for any other text.
     """
     found = _DRAWN.fullmatch(text)
     if found is None:

@@ -1,7 +1,7 @@
-"""Which model: a preset, a configuration on disk, or a function of the user's own.
+"""Models that `fit` accepts: a preset, a configuration on disk, or a user's function.
 
-Rule: what cannot be is refused here, in one sentence, before anything runs; what transformers alone
-can judge is left to it.
+Rule: an impossible configuration is refused here, in one sentence, before anything runs. Checks
+that need transformers are left to transformers.
 """
 
 from __future__ import annotations
@@ -28,15 +28,17 @@ _HEADS = {
     "ForSequenceClassification": "AutoModelForSequenceClassification",
     "ForImageClassification": "AutoModelForImageClassification",
 }
-"""The class that makes a model whose architecture ends so."""
-_ENCODERS = frozenset(
+"""Class of transformers that builds a model, by the ending of its architecture's name."""
+_ENCODER_TYPES = frozenset(
     (
         *("albert", "bert", "camembert", "deberta-v2", "distilbert", "electra", "modernbert"),
         *("mpnet", "roberta", "xlm-roberta"),
     )
 )
-_TRANSLATORS = frozenset(("bart", "led", "m2m_100", "marian", "mbart", "mt5", "pegasus", "t5"))
-_SEERS = frozenset(("beit", "convnext", "deit", "dinov2", "resnet", "swin", "swinv2", "vit"))
+_TRANSLATION_TYPES = frozenset(
+    ("bart", "led", "m2m_100", "marian", "mbart", "mt5", "pegasus", "t5")
+)
+_VISION_TYPES = frozenset(("beit", "convnext", "deit", "dinov2", "resnet", "swin", "swinv2", "vit"))
 IMAGES = "AutoModelForImageClassification"
 
 _SIZES = {
@@ -51,12 +53,12 @@ _SIZES = {
     "experts": ("num_local_experts",),
     "chosen": ("num_experts_per_tok",),
 }
-"""The sizes of a configuration, and the keys that families have for them."""
+"""Keys that model families use for each size of a configuration."""
 _LEARNED_POSITIONS = frozenset(
     ("gpt2", "bert", "roberta", "distilbert", "electra", "opt", "albert")
 )
 _NEEDED = ("width", "heads", "layers", "vocabulary")
-"""The sizes that no family leaves out by a null."""
+"""Sizes that must not be null in any family."""
 _MOST_LAYERS = 10_000
 _MOST_BYTES = 1 << 20
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
@@ -64,10 +66,11 @@ _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 @dataclass(frozen=True, slots=True)
 class Configured:
-    """A model that transformers makes of a configuration.
+    """A model that transformers builds from a configuration.
 
-    config: the keys of its file.  head: the class that makes it.
-    path: where the configuration lies, None for a preset.
+    config: contents of the configuration file.
+    head: transformers class that builds the model.
+    path: file of the configuration, or None for a preset.
     """
 
     name: str
@@ -77,16 +80,16 @@ class Configured:
 
     @property
     def sees(self) -> bool:
-        """Whether its inputs are images."""
+        """True if the inputs are images."""
         return self.head == IMAGES
 
     @property
     def writes(self) -> bool:
-        """Whether it writes token after token."""
+        """True if the model generates text token by token."""
         return self.head in ("AutoModelForCausalLM", "AutoModelForSeq2SeqLM")
 
     def size(self, what: str) -> int | None:
-        """One of the sizes of `_SIZES`; None where the configuration leaves it to its default."""
+        """Return one of the sizes of `_SIZES`, or None if the configuration omits it."""
         for key in _SIZES[what]:
             value = self.config.get(key)
             if value is not None:
@@ -96,7 +99,7 @@ class Configured:
 
 @dataclass(frozen=True, slots=True)
 class Classifier:
-    """A model of torchvision, made by its function of that name."""
+    """A torchvision model, built by the named function of torchvision.models."""
 
     name: str
     function: str
@@ -105,7 +108,7 @@ class Classifier:
 
 @dataclass(frozen=True, slots=True)
 class UserModel:
-    """A model that a function of the user's makes; it may return a batch beside it."""
+    """A model that a user's function returns, optionally with a batch."""
 
     name: str
     module: str
@@ -117,9 +120,10 @@ Model = Configured | Classifier | UserModel
 
 
 def model_of(text: str) -> Model:
-    """The model that `text` names: a preset, a configuration's file or folder, or module:function.
+    """Return the model that `text` names: a preset, a configuration or module:function.
 
-    Raises ConfigError for a name that is none of these, and a configuration that no model has.
+    A configuration is given by its file or its folder. Raises ConfigError for any other text, and
+    for a configuration that no model can have.
     """
     place = Path(text)
     if place.suffix == ".json" or (place / "config.json").is_file():
@@ -136,7 +140,7 @@ def model_of(text: str) -> Model:
     near = get_close_matches(text, [*CONFIGURATIONS, *TORCHVISION], n=1, cutoff=0.5)
     meant = f"; did you mean {near[0]}?" if near else ""
     raise ConfigError(
-        f"{text[:80]!r} is no model that is known: expected a preset (--list-models), a "
+        f"{text[:80]!r} is not a known model: expected a preset (--list-models), a "
         f"config.json or its folder, or module:function{meant}"
     )
 
@@ -162,22 +166,22 @@ def _on_disk(place: Path) -> Configured:
 
 
 def _head_of(config: Mapping[str, Any]) -> str:
-    """The class that makes a model of `config`: by its architecture, else by its type."""
+    """Return the transformers class for `config`, by its architecture or else its model type."""
     architectures = config.get("architectures")
     if isinstance(architectures, list) and architectures:
         for ending, head in _HEADS.items():
             if str(architectures[0]).endswith(ending):
                 return head
     kind = config["model_type"]
-    if kind in _ENCODERS:
+    if kind in _ENCODER_TYPES:
         return "AutoModelForMaskedLM"
-    if kind in _TRANSLATORS:
+    if kind in _TRANSLATION_TYPES:
         return "AutoModelForSeq2SeqLM"
-    return IMAGES if kind in _SEERS else "AutoModelForCausalLM"
+    return IMAGES if kind in _VISION_TYPES else "AutoModelForCausalLM"
 
 
 def _refuse_impossible(model: Configured, where: str) -> None:
-    """Raises ConfigError for a configuration that no model has."""
+    """Raise ConfigError for a configuration that no model can have."""
     _refuse_entries(model.config, where)
     layers, words = model.size("layers"), model.size("vocabulary")
     if layers and layers > _MOST_LAYERS:
@@ -200,7 +204,7 @@ def _refuse_impossible(model: Configured, where: str) -> None:
 
 
 def _refuse_entries(config: Mapping[str, Any], where: str) -> None:
-    """Raises ConfigError for sizes that are none, and for a key that is another's slip."""
+    """Raise ConfigError for invalid sizes and for misspelled keys."""
     keys = {key for family in _SIZES.values() for key in family}
     needed = {key for family in _NEEDED for key in _SIZES[family]}
     for key in sorted(keys & set(config)):
@@ -217,7 +221,7 @@ def _refuse_entries(config: Mapping[str, Any], where: str) -> None:
 
 
 def most_positions(model: Model) -> int | None:
-    """The longest sequence for which the model has learned positions; None where it has none."""
+    """Return the number of learned positions, or None if the model has no learned positions."""
     if isinstance(model, Configured) and model.config["model_type"] in _LEARNED_POSITIONS:
         return model.size("positions")
     return None

@@ -1,7 +1,7 @@
-"""What an answer rests on that a run over a phantom cannot know.
+"""Notes on facts that a run over a phantom GPU or a law cannot know.
 
-Rule: a sentence for each, only where it applies; a figure that is not known is a range or a name,
-never a guess inside another figure.
+Rule: each note is one sentence, given only if it applies. An unknown figure is reported as a range
+or by name, never as a guess inside another figure.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ __all__ = [
 ]  # fmt: skip
 
 CUDNN_ATTENTION = (9, 10)
-"""The major compute capabilities on which PyTorch prefers cuDNN's attention: Hopper, Blackwell."""
+"""Major compute capabilities on which PyTorch prefers cuDNN's attention: Hopper, Blackwell."""
 
 CUDNN_NOTE = (
-    "attention: on this card PyTorch prefers cuDNN's kernels, which the laws do not have; they "
-    "are of flash attention, whose peak was within 0.01 % in the 13 tasks that were compared"
+    "attention: on this card PyTorch prefers cuDNN's kernels, but laws describe flash attention; "
+    "the peaks differed by at most 0.01 % in the 13 tasks that were compared"
 )
-"""Of a law on cards of that capability, in 16 bits."""
+"""Note on laws in 16 bits, for cards of `CUDNN_ATTENTION`."""
 MASK_NOTE = (
-    "attention: with checkpointing transformers reads positions, zero here, and makes a mask that "
-    "it would do without on a GPU, where another kernel may run"
+    "attention: with checkpointing transformers reads the positions, which are zero here, and "
+    "builds a mask that it would omit on a GPU, where another kernel may run"
 )
 
 EXPERTS_NOTE = (
@@ -44,12 +44,12 @@ CONVOLUTIONS_NOTE = (
     "convolutions: cuDNN's workspaces depend on the algorithm that it finds fastest on the card, "
     "and are not known without one"
 )
-"""Of a law, which has none of them."""
+"""Note on laws, which have no convolution workspaces."""
 PLANNED_NOTE = (
     "convolutions: cuDNN's workspaces are those that it plans for the card, and laws measured on "
     "an H200 where a plan needs a device; 556 of 612 requests there were exact"
 )
-"""Of a program."""
+"""Note on programs."""
 
 
 def notes_of(
@@ -63,8 +63,8 @@ def notes_of(
     """Yield the uncertainties of a task on a card.
 
     engine: "program" or "laws".
-    is_computed: small integers and booleans had their real values.
-    is_routed: the range over the choice of experts is known.
+    is_computed: whether small integers and booleans had their real values.
+    is_routed: whether the range over the choices of experts is known.
     """
     if task is None:
         return
@@ -80,13 +80,13 @@ def notes_of(
 
 
 def _lacks_cudnn(task: Task, gpu: Gpu) -> bool:
-    """Whether PyTorch would run cuDNN's attention where a law has another's."""
+    """Return whether PyTorch would use cuDNN's attention where a law has another kernel."""
     is_asked = task.attention == "sdpa" and task.dtype != "fp32" and not task.model.sees
     return is_asked and gpu.capability[0] in CUDNN_ATTENTION
 
 
 def notes_of_run(task: Task | None, made: Provenance | None) -> Iterator[str]:
-    """What a run told of itself: values that the user's code read back, libraries guessed."""
+    """Yield notes on values that the program read back and on guessed libraries."""
     if made is None:
         return
     if made.reads_back and (task is None or isinstance(task.model, UserModel)):
@@ -99,36 +99,36 @@ def notes_of_run(task: Task | None, made: Provenance | None) -> Iterator[str]:
 
 
 def notes_of_law(ran: Ran, transformers: str | None = None) -> Iterator[str]:
-    """That the requests are a law's, where they are.
+    """Yield notes on the releases behind a law, if a law made the requests.
 
-    transformers: the version that was asked for.
+    transformers: requested version.
     """
     if ran.engine != "laws":
         return
     yield (
-        f"by law: the requests are those that PyTorch {ran.torch_version} and transformers "
-        f"{ran.transformers} made of this program at other sizes, over a phantom A100; --engine "
-        "program runs the program itself"
+        f"by law: the requests follow formulas recorded with PyTorch {ran.torch_version} and "
+        f"transformers {ran.transformers} at other sizes over a phantom A100; --engine program "
+        "runs the program itself"
     )
     meant = installed_transformers() if transformers is None else transformers
     if meant is not None and (numbers := numbers_of(meant)) != numbers_of(str(ran.transformers)):
         older = "older" if numbers < numbers_of(TRANSFORMERS[0]) else "newer"
         yield (
-            f"transformers {meant} is {older} than the laws, which are of {ran.transformers}, and "
-            "may ask otherwise"
+            f"transformers {meant} is {older} than {ran.transformers}, the version of the laws, "
+            "and may request other sizes"
         )
 
 
-def release_note(asked: str | None, installed: str) -> Iterator[str]:
-    """What differs between the release that was asked for and the one that ran.
+def release_note(requested: str | None, installed: str) -> Iterator[str]:
+    """Yield the difference between the requested and the installed release of PyTorch.
 
     Raises ConfigError for a release that is not modelled.
     """
-    if asked is None:
+    if requested is None:
         return
-    wanted, ran = find_release(asked), ".".join(installed.split(".")[:2])
+    wanted, ran = find_release(requested), ".".join(installed.split(".")[:2])
     if wanted.version == ran:
         return
-    yield f"PyTorch {asked} is not installed: this is {installed}"
+    yield f"PyTorch {requested} is not installed: this is {installed}"
     if (differs := workspace_note(ran, wanted)) is not None:
         yield differs

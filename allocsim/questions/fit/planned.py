@@ -1,11 +1,13 @@
-"""The fewest cards that a training needs, and what more cards save.
+"""Search for the fewest cards that a training needs, and for what more cards save.
 
-Rule: every layout in the stated space is computed, none by a shortcut that could miss a smaller
-one; a layout fits if it likely fits (`Sharded.fits`).  The space: tensor parallel 1 to 8 (one
-machine's cards), pipelines of any depth, whose first stages have a layer more where they do not
-divide the layers, ZeRO 0 to 3 (0 and 1 in a pipeline, whose micro-batches would gather and send too
-often), recomputation none or full, and micro-batches of 1, 2, 4 and 8 sequences, the largest that
-surely fits, or one.
+Rule: every layout in the search space is computed; no shortcut can miss a smaller one. A layout
+fits if it likely fits (`Sharded.fits`). The search space:
+
+- tensor parallelism of 1 to 8, the cards of one machine
+- pipelines of any depth; the first stages have one layer more if the layers do not divide evenly
+- ZeRO 0 to 3, in a pipeline only 0 and 1, because its micro-batches would communicate too often
+- no recomputation or full recomputation
+- micro-batches of 1, 2, 4 and 8 sequences: the largest that surely fits, else 1
 """
 
 from __future__ import annotations
@@ -25,23 +27,24 @@ _TENSOR = (1, 2, 4, 8)
 _MICRO_BATCHES = (1, 2, 4, 8)
 _IN_A_MACHINE = 8
 _MOST_CARDS = 1 << 13
-_AGAIN = 1 / 3
-"""Computing forward again, of forward and a backward that is twice as much."""
-_MORE = (1.25, 1.5, 2, 3, 4, 6, 8)
-"""Times the fewest cards that the front looks at."""
-_LESS = 0.0005
-"""Extra work that shows when it is printed."""
+_RECOMPUTE_SHARE = 1 / 3
+"""Extra work of recomputing the forward pass; a backward pass is twice a forward pass."""
+_CARD_FACTORS = (1.25, 1.5, 2, 3, 4, 6, 8)
+"""Multiples of the fewest cards at which the Pareto front is computed."""
+_VISIBLE = 0.0005
+"""Smallest difference in extra work that is visible when printed."""
 _PER_STAGE = 4
-"""Micro-batches for each stage of a pipeline in a step, where nothing is asked for."""
+"""Default of micro-batches per pipeline stage and step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """One layout that fits.
+    """A layout that fits.
 
-    extra: work and waiting beside the training's own, as a share of it: recomputation by a third,
-    and the pipeline's bubble, (p-1) of its micro-batches (Narayanan et al. 2021, section 2.2), all
-    at the pace of the stage with the most layers.
+    extra: extra work and waiting, as a share of the training's own work.
+
+    Extra work is a third for recomputation, the pipeline bubble of (p-1) / micro-batches (Narayanan
+    et al. 2021, section 2.2), and the delay of the stage with the most layers.
     """
 
     answer: Sharded
@@ -49,12 +52,12 @@ class Planned:
 
     @property
     def cards(self) -> int:
-        """How many it needs."""
+        """Number of cards of the layout."""
         return self.answer.training.layout.ranks
 
     @property
     def rank(self) -> tuple[float, ...]:
-        """Of two, the lower is preferred: less extra work, then less to communicate."""
+        """Sort key of preference, lowest first: less extra work, then less communication."""
         layout = self.answer.training.layout
         return (
             *(round(self.extra, 3), layout.zero, layout.tensor, layout.pipeline),
@@ -64,10 +67,12 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """fewest: the cards, None if no number in the space does.
+    """Answer of `plan`.
 
-    choices: the layouts that fit on so many cards, the preferred first.  front: on more cards,
-    each that has less extra work than those on fewer.  tried: how many layouts were computed.
+    fewest: number of cards, None if no number in the search space suffices.
+    choices: layouts that fit on `fewest` cards, in order of preference.
+    front: layouts on more cards that have less extra work than those on fewer.
+    tried: number of layouts that were computed.
     """
 
     fewest: int | None
@@ -79,11 +84,12 @@ class Plan:
 def plan(
     training: Training, gpu: Gpu, *, cards: int | None = None, micro_batch: int | None = None
 ) -> Plan:
-    """The fewest cards of `gpu` for `training`.
+    """Find the fewest cards of `gpu` on which `training` fits.
 
-    What is not searched for is as in its layout: tokens, attention, context parallelism,
-    micro-batches of a step.  cards: exactly so many.  micro_batch: that many sequences instead of
-    the largest.
+    Tokens, attention, context parallelism and micro-batches per step are those of its layout.
+
+    cards: exact number of cards to use.
+    micro_batch: sequences in a micro-batch, instead of the largest that fits.
     """
     search = _Search(training, gpu, micro_batch)
     tried = 0
@@ -97,13 +103,14 @@ def plan(
     if not choices:
         return Plan(None, (), (), tried)
     front = choices[:1]
-    for factor in _MORE if cards is None else ():
+    for factor in _CARD_FACTORS if cards is None else ():
         if not front[-1].extra:
             break
         layouts = list(search.layouts(round_up(round(front[0].cards * factor), _IN_A_MACHINE)))
         tried += len(layouts)
         best = search.fitting(layouts)[:1]
-        front += [each for each in best if each.extra < front[-1].extra - _LESS]
+        # More cards must save visibly more work to be on the front.
+        front += [each for each in best if each.extra < front[-1].extra - _VISIBLE]
     return Plan(choices[0].cards, tuple(choices), tuple(front), tried)
 
 
@@ -114,7 +121,12 @@ class _Search:
     micro_batch: int | None
 
     def counts(self) -> Iterator[int]:
-        """Numbers of cards: 1, 2, 4 and whole machines, from where all states could fit."""
+        """Return the numbers of cards to try, from the least whose memory holds all states.
+
+        They are 1, 2, 4 and multiples of one machine's cards.
+        """
+        # With ZeRO 3 the states are spread over all cards, so fewer cards than this cannot hold
+        # them.
         precision = self.training.precision
         each = precision.weights + precision.gradients + precision.optimizer
         least = ceil(self.training.shape.parameters * each / max(self.gpu.room, 1))
@@ -122,7 +134,7 @@ class _Search:
         return (count for count in counts if count >= least)
 
     def layouts(self, cards: int) -> Iterator[Layout]:
-        """Every layout on so many cards that is not hopeless, with the least micro-batch."""
+        """Yield each layout on `cards` cards that may fit, with the least micro-batch."""
         shape, context = self.training.shape, self.training.layout.context
         for t in (t for t in _TENSOR if shape.heads % t == 0 and cards % (t * context) == 0):
             left = cards // (t * context)
@@ -145,19 +157,21 @@ class _Search:
                         yield replace(groups, zero=zero, recompute=recompute)
 
     def _experts(self, shards: int) -> int:
-        """The widest expert parallelism that both divide into."""
+        """Return the widest expert parallelism that divides both the experts and `shards`."""
         experts = self.training.shape.experts
         return max((n for n in range(1, experts + 1) if experts % n == 0 and shards % n == 0),
                    default=1)  # fmt: skip
 
     def fitting(self, layouts: Iterable[Layout]) -> list[Planned]:
-        """Those that fit, the preferred first."""
+        """Return the layouts that fit, in order of preference."""
         found = [each for each in map(self.best, layouts) if each is not None]
         return sorted(found, key=lambda each: each.rank)
 
     def best(self, layout: Layout) -> Planned | None:
-        """That layout with the largest micro-batch that surely fits, or the least if it likely
-        does."""
+        """Return `layout` with the largest micro-batch that surely fits.
+
+        The least micro-batch only has to fit likely; None if it does not.
+        """
         least, *more = _MICRO_BATCHES if self.micro_batch is None else (self.micro_batch,)
         best = self._answer(layout, least)
         if not best.fits:
@@ -173,15 +187,16 @@ class _Search:
         return shard(replace(self.training, layout=replace(layout, micro_batch=size)), self.gpu)
 
     def _is_hopeless(self, layout: Layout) -> bool:
-        """Whether no layout on these groups fits: what all of them hold is too much already."""
+        """Return whether no layout on these groups can fit, not even the one with least memory."""
         training = replace(self.training, layout=layout)
         return training.least() * RESERVED_SEEN[1] > self.gpu.room
 
     def _extra(self, layout: Layout) -> float:
-        again = _AGAIN if layout.recompute == "full" else 0.0
+        recompute = _RECOMPUTE_SHARE if layout.recompute == "full" else 0.0
         p = layout.pipeline
         count = min(layout.micro_batches, _PER_STAGE * p)
         bubble = (p - 1) / (count * layout.chunks)
         layers = self.training.shape.layers
+        # All stages wait for the one with the most layers.
         pace = ceil(layers / p) * p / layers
-        return (1 + again) * (1 + bubble) * pace - 1
+        return (1 + recompute) * (1 + bubble) * pace - 1

@@ -1,8 +1,8 @@
-"""Models that people ask for by name, as their published configurations.
+"""Published configurations of common models, by name.
 
-Rule: a configuration holds what decides a tensor's shape or a kernel, under the keys that the
-model's configuration file has; weights are not needed.  Sources: the configuration files of each
-publisher, and for `TORCHVISION` the functions of torchvision that bear those names.
+Rule: a configuration holds the values that determine a tensor's shape or a kernel, under the keys
+of the model's configuration file. Weights are not needed. Sources: the publishers' configuration
+files and, for `TORCHVISION`, the functions of torchvision with those names.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ _SIZES = (
 
 
 def _like_llama(model_type: str, *sizes: int, **more: Any) -> Configuration:
-    """sizes: those of `_SIZES`, in that order."""
+    """Return a configuration with Llama's keys.
+
+    sizes: values of `_SIZES`, in that order.
+    """
     return {"model_type": model_type, **dict(zip(_SIZES, sizes, strict=True)), **more}
 
 
@@ -42,7 +45,7 @@ def _rope(theta: float) -> dict[str, Any]:
 
 
 def _llama3_rope(factor: float) -> dict[str, Any]:
-    """RoPE as Llama stretches it from 3.1 on."""
+    """Return the scaled rotary embedding of Llama 3.1 and later."""
     return {
         "rope_parameters": {
             "rope_type": "llama3",
@@ -60,7 +63,7 @@ def _llama(*sizes: int, rope: Mapping[str, Any], tied: bool = False, **more: Any
 
 
 def _qwen2(*sizes: int, tied: bool) -> Configuration:
-    """Qwen2.5."""
+    """Return a configuration of Qwen2.5."""
     return _like_llama("qwen2", *sizes, tie_word_embeddings=tied, **_rope(1000000.0))
 
 
@@ -73,7 +76,11 @@ def _phi3(*sizes: int, window: int | None, pad: int = 32000) -> Configuration:
 
 
 def _gemma2(*sizes: int, head: int, scale: int) -> Configuration:
-    """sizes: from the width to the key and value heads."""
+    """Return a configuration of Gemma 2.
+
+    sizes: hidden_size, intermediate_size, num_hidden_layers, num_attention_heads,
+    num_key_value_heads.
+    """
     return _like_llama(
         "gemma2",
         *(256000, *sizes, 8192),
@@ -144,7 +151,7 @@ CONFIGURATIONS: dict[str, Configuration] = {
     "BERT-base": _bert(768, 3072, 12, 12),
     "BERT-large": _bert(1024, 4096, 24, 16),
 }
-"""Language models, for Hugging Face transformers."""
+"""Configurations of language models for Hugging Face transformers."""
 
 TORCHVISION = {
     "ViT-B/16": "vit_b_16",
@@ -159,7 +166,7 @@ TORCHVISION = {
     "EfficientNet-B0": "efficientnet_b0",
     "Swin-B": "swin_b",
 }
-"""Image classifiers: the function of torchvision.models that makes each."""
+"""Function of torchvision.models that builds each image classifier."""
 
 _OTHER_NAMES = {
     "gpt2small": "gpt2",
@@ -178,7 +185,7 @@ _OTHER_NAMES = {
 
 
 def _key(name: str) -> str:
-    """A name without case, publisher, punctuation, and "meta" or "instruct" around it."""
+    """Return a name in lower case, without publisher, punctuation and words such as "instruct"."""
     plain = name if name in TORCHVISION else name.rsplit("/", 1)[-1]
     key = "".join(c for c in plain.lower() if c.isalnum())
     key = key.replace("instruct", "").replace("chat", "")
@@ -188,7 +195,7 @@ def _key(name: str) -> str:
 
 
 def find_preset(name: str) -> str | None:
-    """The preset that people mean by `name`, None if there is none.
+    """Return the preset that `name` means, or None if there is none.
 
     "Qwen/Qwen2.5-7B-Instruct", "qwen2.5-7b" and "Qwen2.5-7B" are the same.
     """

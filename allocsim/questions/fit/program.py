@@ -1,7 +1,7 @@
-"""The program that answers whether a task fits: one that a person would write.
+"""Generator of the program that answers whether a task fits, as a person would write it.
 
-Rule: it is the whole truth of the answer.  Nothing but this text is run, it says what it does in
-PyTorch's and transformers' own words, and it runs on a real GPU as it stands.
+Rule: nothing but this text is run. It uses the interfaces of PyTorch and transformers, and it runs
+unchanged on a real GPU.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _WIDTH = 88
 
 
 def program_of(task: Task) -> str:
-    """The text of a Python program that does `task` on the first GPU."""
+    """Return the text of a Python program that does `task` on the first GPU."""
     lines = [
         *textwrap.wrap(f'"""{task.text}."""', _WIDTH),
         "",
@@ -63,7 +63,7 @@ def _imports(task: Task) -> Iterator[str]:
 
 
 def _ranks(task: Task) -> Iterator[str]:
-    """The job's other ranks, which are imagined: PyTorch's fake group sends nothing."""
+    """Yield the process group; the other ranks are fake and receive nothing."""
     if task.parallel:
         yield "torch.distributed.init_process_group("
         yield f'    "fake", store=FakeStore(), rank={task.rank}, world_size={task.ranks}'
@@ -71,7 +71,7 @@ def _ranks(task: Task) -> Iterator[str]:
 
 
 def _model(task: Task) -> Iterator[str]:
-    """The model on the device, and what is done to it before it works."""
+    """Yield the creation of the model on the device and its preparation."""
     model, dtype = task.model, f"torch.{task.parameters_dtype}"
     device = "meta" if task.parallel == "fsdp" else "cuda"
     if isinstance(model, Configured):
@@ -103,8 +103,8 @@ def _model(task: Task) -> Iterator[str]:
         yield "model = model.to(memory_format=torch.channels_last)"
     yield "model.train()" if task.is_training else "model.eval()"
     if task.is_training:
-        yield from _adapted(task)
-    yield from _shared(task)
+        yield from _adapters(task)
+    yield from _sharding(task)
     if task.compiles:
         yield "model = torch.compile(model)"
     if task.start == "clean":
@@ -127,8 +127,8 @@ def _config(model: Configured) -> Iterator[str]:
     yield ")"
 
 
-def _adapted(task: Task) -> Iterator[str]:
-    """Checkpointing and adapters of a model of transformers."""
+def _adapters(task: Task) -> Iterator[str]:
+    """Yield the checkpointing and LoRA adapters of a model of transformers."""
     if task.checkpointing:
         yield "model.config.use_cache = False"
         yield 'model.gradient_checkpointing_enable({"use_reentrant": False})'
@@ -141,8 +141,8 @@ def _adapted(task: Task) -> Iterator[str]:
             yield "model.enable_input_require_grads()"
 
 
-def _shared(task: Task) -> Iterator[str]:
-    """The model's share of one rank."""
+def _sharding(task: Task) -> Iterator[str]:
+    """Yield the sharding or replication of the model."""
     if task.parallel == "ddp":
         yield "model = DistributedDataParallel(model, device_ids=[0])"
     if task.parallel != "fsdp":

@@ -1,7 +1,7 @@
-"""One run of a program on a GPU that is not there, and what the allocator came to.
+"""One run of a program on a phantom GPU or by a law, with the resulting peaks.
 
-Rule: the figures are the real allocator's.  The program is run by real PyTorch, its recording is
-replayed to find the moments, and a replay that is not the recorded run says so in `notes`.
+Rule: the figures are the real allocator's. Real PyTorch runs the program, and its recording is
+replayed to find the moments. A replay that differs from the recorded run says so in `notes`.
 """
 
 from __future__ import annotations
@@ -43,15 +43,16 @@ _PROGRAM = "program.py"
 class Ran:
     """A program's run on one card.
 
-    recording, prepared: what it left.  device_run: its replay on the card; as_recorded: on the one
-    that it ran on, which may be another of its kind (`ran_on`).
-    entry: the first that counts; what comes before is the making of the model, where the program
-    resets the peaks after it.
-    busiest: the entry after which most was allocated.
+    recording, prepared: recording of the run, and the same prepared for replay.
+    device_run: replay on `gpu`.
+    as_recorded: replay on the card of the recording, which may have another memory size (`ran_on`).
+    entry: first entry that counts; earlier ones build the model, if the program resets the peaks.
+    busiest: entry after which most was allocated.
     is_out_of_memory: whether an out-of-memory error ended the program.
-    torch_version: the release that ran it.  seconds: of the run, imports included.
-    engine: what made the requests, "program" or "laws".
-    transformers: the release of transformers that a law is for; None of a program.
+    torch_version: release that ran the program.
+    seconds: duration of the run, including imports.
+    engine: origin of the requests, "program" or "laws".
+    transformers: release of transformers that a law describes; None for a program.
     """
 
     gpu: Gpu
@@ -71,16 +72,19 @@ class Ran:
 
     @property
     def oom(self) -> SimulatedOom | None:
-        """The error that ended the program."""
+        """Error that ended the program."""
         ooms = self.device_run.ooms
         return ooms[-1] if self.is_out_of_memory and ooms else None
 
 
 def find_python(python: str | None = None, torch_version: str | None = None) -> str:
-    """An interpreter with a CUDA build of PyTorch: `python`, else this one or that on the PATH.
+    """Return an interpreter with a CUDA build of PyTorch.
 
-    torch_version: the release that is preferred.
-    Raises UnavailableError, saying what each lacks.
+    It is `python` if given, else this interpreter or the one on the PATH.
+
+    torch_version: preferred release.
+
+    Raises UnavailableError that names what each interpreter lacks.
     """
     places = [python] if python is not None else [sys.executable, shutil.which("python3")]
     found, wrong = [], []
@@ -108,10 +112,7 @@ def run_task(
     values: bool = True,
     routing: str = "balanced",
 ) -> Ran:
-    """Run a task's own program on a phantom of `gpu`.
-
-    Otherwise as `run_program`.
-    """
+    """Run a task's own program on a phantom of `gpu`; see `run_program`."""
     return run_program(
         program_of(task),
         gpu,
@@ -139,13 +140,18 @@ def run_program(
     routing: str = "balanced",
     model: Model | None = None,
 ) -> Ran:
-    """Run a program, its text or a command line, on a phantom of `gpu`.
+    """Run a program on a phantom of `gpu`.
 
-    conf: PYTORCH_CUDA_ALLOC_CONF.  python, torch_version: as `find_python`, for a text.
-    keep: where the recording goes.  work: when the card is done with it, as `phantom_environment`
-    has it.  values, routing: as `Program` has them.  model: what a text was made to run.
-    Raises UnavailableError where PyTorch is missing, ConfigError if the program ends with another
-    error than one of memory, or does not use the GPU.
+    program: text of a program, or a command line.
+    conf: value of PYTORCH_CUDA_ALLOC_CONF.
+    python, torch_version: as in `find_python`, for the text of a program.
+    keep: file to which the recording is written.
+    work: time at which the card finishes its work; see `phantom_environment`.
+    values, routing: see `Program`.
+    model: model that the text runs, for better error messages.
+
+    Raises UnavailableError if PyTorch is missing. Raises ConfigError if the program ends with an
+    error other than out of memory, or does not use the GPU.
     """
     began = time.perf_counter()
     with TemporaryDirectory(prefix="allocsim-fit-") as place:
@@ -167,8 +173,8 @@ def run_program(
                 values=values,
                 routing=routing,
                 log=log,
-                by_column=keep is None,  # what is kept is for PyTorch's own viewer too
-                # A user's code may use values.
+                by_column=keep is None,  # PyTorch's own viewer needs rows
+                # User code may depend on values.
                 sizes_only=model is not None and not isinstance(model, UserModel),
             )
         )
@@ -176,6 +182,7 @@ def run_program(
         if not recorded.processes:
             when = "without using the GPU"
             raise ConfigError(why_it_failed(text, recorded.exit_code, when, model))
+        # Helper processes may use the GPU too; the program is the one with most entries.
         process = max(recorded.processes, key=lambda each: each.entries)
         if recorded.exit_code and not process.oom_text:
             raise ConfigError(why_it_failed(text, recorded.exit_code, "before its end", model))
@@ -205,10 +212,11 @@ def ran_of(
     transformers: str | None = None,
     made: Played | None = None,
 ) -> Ran:
-    """What a recording of the task comes to.  The arguments are fields of `Ran`.
+    """Return the run that `recording` describes. The arguments are fields of `Ran`.
 
-    made: how the model made it, whose replay that is.
+    made: play of the requests on the allocator model, which replaces a replay.
     """
+    # A recording may have several devices; the program used the one with most entries.
     device = max(recording.devices, key=len).device
     if made is None:
         (prepared,) = prepare(recording, device)
@@ -219,7 +227,7 @@ def ran_of(
             prepared, made.allocator, made.moved, made.peak, made.peak_device_bytes
         )
     resets = [mark.entry for mark in prepared.marks if mark.kind is MarkKind.PEAK_RESET]
-    return _counted(
+    return _with_peaks(
         Ran(
             gpu=gpu,
             recording=recording,
@@ -240,21 +248,22 @@ def ran_of(
 
 
 def ran_on(gpu: Gpu, ran: Ran) -> Ran:
-    """The requests of a run that no card's memory ended, on another card of its kind: `gpu`.
+    """Replay a run that no memory limit ended on `gpu`, a card of the same kind.
 
-    It is what the program would come to there if it does not go by what the card has left.
+    The result is that of the program itself if the program does not depend on the free memory.
     """
     held = ran.device_run.peak_device_bytes
     if held <= gpu.memory and not ran.prepared.recorded.conf:
-        # Every request was answered by what this card has, too; a setting may go by its size.
+        # All requests succeed on this card as well. With a conf they might not: a setting may
+        # depend on the card's size.
         return replace(ran, gpu=gpu, device_run=replace(ran.device_run, device_memory=gpu.memory))
     device_run = replay_on(gpu, ran)
     is_out = device_run.stopped_at is not None
-    return _counted(replace(ran, gpu=gpu, device_run=device_run, is_out_of_memory=is_out))
+    return _with_peaks(replace(ran, gpu=gpu, device_run=device_run, is_out_of_memory=is_out))
 
 
 def replay_on(gpu: Gpu, ran: Ran, host_spill: int = 0) -> DeviceRun:
-    """The requests of a run on `gpu`, whose driver may lend so many bytes of the host's memory."""
+    """Replay the requests of a run on `gpu`, with up to `host_spill` bytes of host memory."""
     prepared = ran.prepared
     memory = gpu.room + prepared.context_memory
     (found,) = replay_prepared(
@@ -263,11 +272,12 @@ def replay_on(gpu: Gpu, ran: Ran, host_spill: int = 0) -> DeviceRun:
     return found
 
 
-def _counted(ran: Ran) -> Ran:
-    """With the peaks of its replay."""
+def _with_peaks(ran: Ran) -> Ran:
+    """Return `ran` with the peaks of its replay."""
     timeline = ran.device_run.timeline
-    # What is allocated at the reset counts, as the row before says.  What is reserved counts too,
-    # but an empty_cache before it has no row of its own; the row after has as much at least.
+    # Memory allocated at the reset counts, and the row before the reset has it. Reserved memory
+    # counts too, but an empty_cache() before the reset has no row, so the row after it is used;
+    # that one reserves at least as much.
     first = min(int(np.searchsorted(timeline.entry, ran.entry)), len(timeline.entry) - 1)
     before = max(first - 1, 0)
     allocated, reserved = timeline.allocated[before:], timeline.reserved[first:]

@@ -1,7 +1,7 @@
-"""Whether a model that a serving engine holds fits a card, by formula: nothing is run.
+"""Answer of whether a model in a serving engine fits a card, by formula, without a run.
 
-Rule: weights are counted from a configuration's own tensors or from a file's header, the engine's
-part by its documented arithmetic; what is not known stays a range, and "fits" means all of it.
+Rule: weights are counted from the configuration's tensors or a file's header, the engine's part by
+its documented arithmetic. Unknown figures stay ranges, and "fits" means that the upper end fits.
 """
 
 from __future__ import annotations
@@ -56,17 +56,20 @@ SERVERS: dict[str, Callable[[Work], Needs]] = {
     "llama.cpp": llama_cpp,
     "ollama": ollama,
 }
-"""By name, what answers for each engine."""
+"""Function that answers for each engine."""
 
-_OF_GGML = ("llama.cpp", "ollama")
-_OF_SEVERAL_CARDS = ("vllm", "sglang", "tensorrt-llm")
+_GGML_SERVERS = ("llama.cpp", "ollama")
+_PARALLEL_SERVERS = ("vllm", "sglang", "tensorrt-llm")
 _AS_GGML = {"fp32": "F32", "fp16": "F16", "bf16": "BF16"}
 _MOST_TOKENS = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A model as an engine holds it.  source: where its weights' bytes come from."""
+    """A model with its weights in the format that an engine loads.
+
+    source: origin of the bytes of the weights.
+    """
 
     name: str
     sizes: Sizes
@@ -76,8 +79,11 @@ class Held:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Served(Shown):
-    """The answer.  work: what was asked, of several cards the part of one of them.  needs: what the
-    engine needs of each card and of the host."""
+    """Answer of `serve`.
+
+    work: requested work; of several cards, the part of one card.
+    needs: memory that the engine needs on each card and on the host.
+    """
 
     held: Held
     gpu: Gpu
@@ -86,16 +92,16 @@ class Served(Shown):
 
     @property
     def fits(self) -> bool:
-        """Whether the most that it may need is there."""
+        """True if the upper end of the range fits."""
         return self.needs.high <= self.gpu.memory
 
     @property
     def may_fit(self) -> bool:
-        """Whether the least is."""
+        """True if the lower end of the range fits."""
         return self.needs.low <= self.gpu.memory
 
     def headline(self) -> str:
-        """Whether it fits, and by how much."""
+        """Return the verdict and the margin."""
         name, memory = self.gpu.name, self.gpu.memory
         if self.work.cards > 1:
             name = f"{self.work.cards} of {name}"
@@ -111,45 +117,49 @@ class Served(Shown):
         return " on each" if self.work.cards > 1 else ""
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """The parts."""
+        """Yield the names and sizes of the parts."""
         for part in self.needs.parts:
             yield part.name, format_range(part.low, part.high)
 
 
 def held_of(text: str, server: str, weights: str | None = None) -> Held:
-    """The model that `text` names, as `server` holds it.
+    """Return the model that `text` names, with its weights as `server` loads them.
 
-    text: what `model_of` takes, a .gguf or .safetensors file, or a folder of shards beside their
-    config.json.  weights: a format of `FORMATS`; default: the file's, what the configuration's
-    quantization_config says, else 16 bits, for llama.cpp and Ollama Q4_K_M.
-    Raises ConfigError or RecordingError for what is none of these.
+    text: text that `model_of` accepts, a .gguf or .safetensors file, or a folder of shards with
+        their config.json.
+    weights: a format of `FORMATS`; default: the file's, else the quantization_config of the
+        configuration, else Q4_K_M for llama.cpp and Ollama and 16 bits for the others.
+
+    Raises ConfigError or RecordingError if `text` is none of these.
     """
     place = Path(text)
     if place.suffix == ".gguf":
-        if server not in _OF_GGML or weights is not None:
-            raise ConfigError(f"{text[:80]}: a GGUF file is as it is, for llama.cpp or ollama")
+        if server not in _GGML_SERVERS or weights is not None:
+            raise ConfigError(
+                f"{text[:80]}: a GGUF file cannot be converted; expected llama.cpp or ollama"
+            )
         file = read_gguf(place)
         sizes = gguf_sizes(place, file)
         return Held(place.stem, sizes, weights_in(file.tensors, "as in the file"), "its header")
     is_folder = place.is_dir() and any(place.glob("*.safetensors"))
     if place.suffix == ".safetensors" or (is_folder and weights is None):
-        return _of_tensors(place, server)
+        return _from_tensors(place, server)
     model = model_of(text)
     if not isinstance(model, Configured):
-        raise ConfigError(f"{model.name} is no language model with a configuration")
+        raise ConfigError(f"{model.name} is not a language model with a configuration")
     sizes = sizes_of(model.config)
     kept: dict[str, Any] = {}
-    if weights is None and server not in _OF_GGML:
+    if weights is None and server not in _GGML_SERVERS:
         weights = format_in(model.config)
         kept = {"is_unconverted": unconverted_in(model.config)}
     found = weights_of(shapes_of(sizes), _format(server, weights), sizes, **kept)
     return Held(model.name, sizes, found, "its configuration")
 
 
-def _of_tensors(place: Path, server: str) -> Held:
-    """Weights of safetensors files, sizes of the config.json beside them."""
-    if server in _OF_GGML:
-        raise ConfigError(f"{place}: {server} reads GGUF files, and none of safetensors")
+def _from_tensors(place: Path, server: str) -> Held:
+    """Return weights of safetensors files with the sizes of the config.json beside them."""
+    if server in _GGML_SERVERS:
+        raise ConfigError(f"{place}: {server} cannot read safetensors; expected a GGUF file")
     folder = place if place.is_dir() else place.parent
     tensors = read_safetensors(place)
     model = model_of(str(folder / "config.json"))
@@ -159,7 +169,7 @@ def _of_tensors(place: Path, server: str) -> Held:
 
 
 def _format(server: str, weights: str | None) -> str:
-    if server in _OF_GGML:
+    if server in _GGML_SERVERS:
         name = (weights or "Q4_K_M").upper()
         name = _AS_GGML.get((weights or "").lower(), name)
         if name not in BASES:
@@ -167,7 +177,7 @@ def _format(server: str, weights: str | None) -> str:
         return name
     name = weights or "bf16"
     if server == "transformers" and name.upper() in BASES and name not in _AS_GGML:
-        raise ConfigError(f"transformers turns {name} into 16 bits when it loads; ask for bf16")
+        raise ConfigError(f"transformers converts {name} to 16 bits on loading; expected bf16")
     return name
 
 
@@ -185,25 +195,25 @@ def serve(
     logged: Logged | None = None,
     cards: int = 1,
 ) -> Served:
-    """What `server`, one of `SERVERS`, needs to answer that on `gpu`.
+    """Return the memory that `server`, one of `SERVERS`, needs to do the work on `gpu`.
 
-    cards: how many of `gpu` share each layer (tensor parallelism); the answer is for each of them.
-    logged: what the server printed when it held this model on one card, this or another.
+    cards: number of cards that share each layer (tensor parallelism); the answer is for each card.
+    logged: log of the server with this model on one card, of any kind.
     """
     counts = {"batch": batch, "prompt": prompt, "decode": decode, "requests": requests}
     counts["tensor-parallel"] = cards
     for name, value in counts.items():
         if not 0 < value <= _MOST_TOKENS:
             raise ConfigError(f"{name} {value} is not possible; expected 1 to {_MOST_TOKENS:,}")
-    if gpu_layers is not None and server not in _OF_GGML:
+    if gpu_layers is not None and server not in _GGML_SERVERS:
         raise ConfigError(f"--gpu-layers is for llama.cpp and ollama, not {server}")
     if kv_type and server == "transformers":
-        raise ConfigError("transformers keeps its growing cache in the model's type")
-    if cards > 1 and server not in _OF_SEVERAL_CARDS:
-        known = ", ".join(_OF_SEVERAL_CARDS)
+        raise ConfigError("transformers keeps its cache in the model's type; omit the type")
+    if cards > 1 and server not in _PARALLEL_SERVERS:
+        known = ", ".join(_PARALLEL_SERVERS)
         raise ConfigError(f"tensor parallelism is for {known}, not {server}")
     if cards > 1 and logged is not None:
-        raise ConfigError(f"a log is of one card, and tells nothing of {cards} that share a model")
+        raise ConfigError(f"a log describes one card, not {cards} that share a model")
     work = Work(
         sizes=held.sizes if cards == 1 else sizes_of_rank(held.sizes, cards),
         weights=held.weights if cards == 1 else weights_of_rank(held.weights, held.sizes, cards),
@@ -221,7 +231,7 @@ def serve(
     if logged is None:
         return Served(held, gpu, work, SERVERS[server](work))
     if not work.sizes.windowed:
-        kind = kv_type or ("fp16" if server in _OF_GGML else work.computed_in)
+        kind = kv_type or ("fp16" if server in _GGML_SERVERS else work.computed_in)
         logged.refuse_other(bytes_a_token(work.sizes, kind), held.name)
     work = replace(work, logged=logged)
     needs = SERVERS[server](work)
@@ -230,7 +240,7 @@ def serve(
 
 
 def _from_log(needs: Needs, logged: Logged) -> str:
-    """What of the answer the log says."""
+    """Name the parts of the answer that come from the log."""
     names = [part.name for part in needs.parts if part.why == AS_LOGGED]
     if logged.fraction:
         names.append(f"the fraction of {logged.fraction:g}")

@@ -1,7 +1,7 @@
-"""The shape that formulas are given, from a model's configuration.
+"""Conversion of a model's configuration into the shape that the formulas take.
 
-Rule: what a configuration leaves out is what transformers has for its type; a type that is no
-decoder of equal layers is refused, because the formulas would be another's.
+Rule: values that a configuration omits are the defaults of transformers for its type. A type that
+is not a decoder of equal layers is refused, because the formulas do not describe it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ _DECODERS = frozenset(
 
 
 def shape_of(model: Model) -> Shape:
-    """The sizes of `model`.  Raises ConfigError for one that the formulas do not describe."""
+    """Return the shape of `model`.
+
+    Raises ConfigError for a model that the formulas do not describe.
+    """
     kind = model.config["model_type"] if isinstance(model, Configured) else "function"
     if not isinstance(model, Configured) or kind not in _DECODERS:
         raise ConfigError(
@@ -55,14 +58,14 @@ def shape_of(model: Model) -> Shape:
 def _needed(model: Configured, what: str) -> int:
     value = model.size(what)
     if value is None:
-        raise ConfigError(f"{model.name}: its configuration does not tell the {what}")
+        raise ConfigError(f"{model.name}: its configuration lacks the {what}")
     return value
 
 
 def _inside(
     model: Configured, config: Mapping[str, Any], head: int, usual_inner: int
 ) -> dict[str, Any]:
-    """The head and the MLP: experts, latent attention."""
+    """Return the sizes of attention heads and MLP, with experts and latent attention."""
     inner = model.size("inner") or usual_inner
     found: dict[str, Any] = {"head": head, "inner": inner}
     if config["model_type"] == "mixtral":

@@ -1,7 +1,8 @@
-"""What a card lacks on which a program runs out of memory, and the moment when it did.
+"""Moment at which a program runs out of memory, and the memory that it would need.
 
-Rule: the moment of the error and that of the peak before it are two; what a program needs is the
-smallest card on which it comes to its end, not what it would reserve on a card without end.
+Rule: the moment of the error and the earlier peak are reported separately. The memory that a
+program needs is that of the smallest card on which it completes, not the amount that it would
+reserve on an unlimited card.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ __all__ = ["Failure", "failure_of", "needed_room"]
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The error that ended a run.
+    """Error that ended a run.
 
-    entry: of the recording.  tried_bytes: what the driver was asked for.  reserved_bytes,
-    allocated_bytes: of PyTorch, as the error left them.
+    entry: entry of the recording.
+    tried_bytes: bytes requested from the driver.
+    reserved_bytes, allocated_bytes: PyTorch's counters after the error.
     """
 
     entry: int
@@ -30,7 +32,7 @@ class Failure:
 
 
 def failure_of(ran: Ran) -> Failure | None:
-    """Return the error that ended `ran`; None if none did, or no replay of it shows it."""
+    """Return the error that ended `ran`; None if there was none or the replay does not show it."""
     oom = ran.oom
     if oom is None:
         return None
@@ -39,15 +41,18 @@ def failure_of(ran: Ran) -> Failure | None:
 
 
 def needed_room(unlimited: Ran, gpu: Gpu, trials: Trials) -> int | None:
-    """Return the least bytes beside the context on which the program's requests are all answered.
+    """Return the least bytes, without the context, with which all requests succeed.
 
-    unlimited: the run on a card without end.  gpu: a card on which the program fails.  trials: of
-    the unlimited run.  None where no size does, or where the same requests come through on `gpu`,
-    so that there the program did not ask for the same.
+    unlimited: run on a card without a memory limit.
+    gpu: card on which the program fails.
+    trials: replays of the unlimited run.
+
+    None if no size suffices, or if the same requests succeed on `gpu`: the program then requested
+    other sizes there.
     """
     prepared = unlimited.prepared
     setting, context = prepared.recorded, prepared.context_memory
-    # With a failure there, only larger cards are looked at.
+    # smallest_device() assumes that the run fails on `gpu`: it only looks at larger cards.
     if trials.under(setting, gpu.room + context, to_first_oom=True).goes_through:
         return None
     found = smallest_device(trials, setting)

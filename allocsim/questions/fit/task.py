@@ -1,7 +1,6 @@
-"""What a model is to do: training or serving, how much at a time, in which precision.
+"""Task of a `fit` question: training or serving, amount of work, and precision.
 
-Rule: a task is complete and possible once it exists; the program that runs it is made from nothing
-else.
+Rule: a task that exists is complete and possible. The program that runs it depends on nothing else.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ DTYPES = {
     "autocast-bf16": ("float32", "bfloat16"),
     "autocast-fp16": ("float32", "float16"),
 }
-"""By name, the parameters' type and that of torch.autocast."""
+"""Type of the parameters and type of torch.autocast, by dtype option."""
 OPTIMIZERS = {
     "adamw": "torch.optim.AdamW(parameters, lr=1e-4)",
     "adamw-fused": "torch.optim.AdamW(parameters, lr=1e-4, fused=True)",
@@ -40,14 +39,17 @@ OPTIMIZERS = {
     "sgd": "torch.optim.SGD(parameters, lr=1e-4)",
     "momentum": "torch.optim.SGD(parameters, lr=1e-4, momentum=0.9)",
 }
-"""By name, how a program makes each of its parameters."""
+"""Expression that creates each optimizer in the generated program."""
 ATTENTION = {"sdpa": "sdpa", "eager": "eager", "flash": "flash_attention_2"}
-"""By name, transformers' attn_implementation."""
+"""Value of transformers' attn_implementation, by attention option."""
 STARTS = ("clean", "made")
-"""How a model begins: "clean", loaded in place, with what making it left behind given back and the
-peaks reset; "made" on the device, all of which counts."""
+"""Ways to create a model.
+
+clean: loaded in place; freed memory is released and the peaks are reset afterwards.
+made: built on the device; memory of the construction counts.
+"""
 PARALLEL = ("fsdp", "ddp")
-"""FSDP2, every layer sharded by itself, or DistributedDataParallel."""
+"""Ways to share a training: FSDP2, with each layer sharded separately, or DDP."""
 _COUNTS = (
     *("batch", "seq", "image", "accumulate", "steps", "prompt", "decode", "requests", "ranks"),
 )
@@ -58,25 +60,31 @@ _NAMED = {
     "start": STARTS,
     "parallel": ("", *PARALLEL),
 }
-"""The fields of a task that are one of some names."""
+"""Fields of a task with a fixed set of values."""
 _MOST = 1 << 24
-_USUAL = 1024
+_DEFAULT_TOKENS = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One model at work.
+    """One model with the work it does.
 
-    is_training: else it serves.
-    batch: sequences or images at a time.  seq: tokens of a sequence in training.
-    image: pixels of a side.  lengths: of sequences or prompts, one for each in turn, padded to the
-    longest of a batch; empty for `seq` or `prompt`.
-    checkpointing: of activations, without reentrance.  accumulate: micro-batches a step.
-    lora: rank of the adapters, 0 for training all.  lora_targets: names of modules, empty for all
-    linear ones.
-    steps: of training.  prompt, decode: tokens in and out of a request.  requests: one by one.
-    parallel: how `ranks` GPUs share the training, one of `PARALLEL`, "" for one alone.  rank: the
-    one that is run.
+    is_training: True for training, False for serving.
+    batch: sequences or images at a time.
+    seq: tokens of a training sequence.
+    image: pixels of an image's side.
+    lengths: lengths of successive sequences or prompts, padded to the longest of their batch; empty
+        if all have the length `seq` or `prompt`.
+    checkpointing: activation checkpointing, non-reentrant.
+    accumulate: micro-batches per optimizer step.
+    lora: rank of the LoRA adapters, 0 to train all parameters.
+    lora_targets: names of the adapted modules, empty for all linear modules.
+    steps: training steps.
+    prompt, decode: prompt and generated tokens of a request.
+    requests: number of requests, served one after another.
+    parallel: one of `PARALLEL`, or "" for a single GPU.
+    ranks: number of GPUs that share the training.
+    rank: rank that is run.
     """
 
     model: Model
@@ -116,7 +124,7 @@ class Task:
         self._refuse_too_long()
 
     def _refuse_unknown(self) -> None:
-        """Names that stand in none of the tables."""
+        """Raise ConfigError for a value that its option does not have."""
         for name, known in _NAMED.items():
             value = getattr(self, name)
             if value not in known:
@@ -124,7 +132,7 @@ class Task:
                 raise ConfigError(f"{name} {value!r} is not known; expected one of {expected}")
 
     def _refuse_unfit(self) -> None:
-        """Options that the model has no use for."""
+        """Raise ConfigError for options that do not apply to the model."""
         model = self.model
         is_of_transformers = isinstance(model, Configured)
         if not self.is_training and not (isinstance(model, Configured) and model.writes):
@@ -132,22 +140,20 @@ class Task:
         if self.lora and isinstance(model, UserModel):
             raise ConfigError(f"{model.name} makes its own model; its function adds the adapters")
         if self.checkpointing and not is_of_transformers:
-            raise ConfigError(
-                f"{model.name} is not of transformers; checkpointing is for its models"
-            )
+            raise ConfigError(f"{model.name} is not a transformers model; checkpointing needs one")
         if not self.is_training and self.dtype.startswith("autocast"):
             raise ConfigError(f"serving in {self.dtype} is not usual; expected fp32, bf16 or fp16")
 
     def _refuse_alone(self) -> None:
-        """Ranks that share nothing, and sharing without ranks."""
+        """Raise ConfigError for inconsistent values of `parallel`, `ranks` and `rank`."""
         if self.ranks > 1 and not self.parallel:
-            raise ConfigError(f"{self.ranks} ranks share a model by fsdp or ddp; say which")
+            raise ConfigError(f"{self.ranks} ranks need parallel 'fsdp' or 'ddp'")
         if self.parallel and not self.is_training:
             raise ConfigError(f"{self.parallel} is for training")
         if self.parallel and isinstance(self.model, UserModel):
             raise ConfigError(f"{self.model.name} makes its own model; its function shards it")
         if not 0 <= self.rank < self.ranks:
-            raise ConfigError(f"there is no rank {self.rank} of {self.ranks}; they begin at 0")
+            raise ConfigError(f"rank {self.rank} is not possible; expected 0 to {self.ranks - 1}")
 
     def _refuse_too_long(self) -> None:
         most, name = most_positions(self.model), self.model.name
@@ -157,27 +163,27 @@ class Task:
             raise ConfigError(f"{name} has {most:,} positions; {longest:,} tokens are too many")
 
     def at(self, size: str, value: int) -> Task:
-        """The same task with another batch, seq, image or prompt."""
+        """Return the same task with another value of one size, such as "batch"."""
         changed: dict[str, Any] = {size: value}
         return replace(self, **changed)
 
     @property
     def parameters_dtype(self) -> str:
-        """torch's name for the type of the parameters."""
+        """Name that torch has for the type of the parameters."""
         return DTYPES[self.dtype][0]
 
     @property
     def autocast_dtype(self) -> str | None:
-        """torch's name for the type of torch.autocast, None without."""
+        """Name that torch has for the type of torch.autocast, or None without autocast."""
         return DTYPES[self.dtype][1]
 
     @property
     def text(self) -> str:
-        """ "4 training steps of gpt2, batch 8 x 1,024 tokens, bf16, adamw, checkpointing"."""
+        """Description, as "4 training steps of gpt2, batch 8 x 1,024 tokens, bf16, adamw"."""
         return self.text_with(self._amount())
 
     def text_with(self, amount: str) -> str:
-        """The text with other words for how much there is at a time."""
+        """Return the description with `amount` in place of the batch and its size."""
         what = [self._work(), amount, self.dtype]
         if self.is_training:
             what.append(self.optimizer)
@@ -208,14 +214,17 @@ class Task:
 
 
 def usual_lengths(model: Model, decode: int = 64) -> dict[str, int]:
-    """`seq` and `prompt` where none are asked for: 1,024 tokens, or what the model has positions
-    for, `decode` tokens after the prompt among them."""
+    """Return the default `seq` and `prompt`: 1,024 tokens, or fewer if positions are fewer.
+
+    decode: generated tokens, which need positions after the prompt.
+    """
     most = most_positions(model) or _MOST
-    return {"seq": min(_USUAL, most), "prompt": max(min(_USUAL, most - decode), 1)}
+    prompt = max(min(_DEFAULT_TOKENS, most - decode), 1)
+    return {"seq": min(_DEFAULT_TOKENS, most), "prompt": prompt}
 
 
 def most_of(task: Task, size: str) -> int:
-    """The largest value that a size of `task` can have: tokens end with the model's positions."""
+    """Return the largest possible value of a size; learned positions limit the tokens."""
     most = most_positions(task.model) or _MOST
     if size == "seq":
         return most

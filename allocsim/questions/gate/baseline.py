@@ -81,7 +81,7 @@ def read_baseline(path: str | os.PathLike[str]) -> Baseline:
     try:
         return _read(name, document)
     except (AttributeError, KeyError, TypeError, ValueError):
-        raise ConfigError(f"{name} is no baseline; --update writes one") from None
+        raise ConfigError(f"{name} is not a baseline; --update writes one") from None
 
 
 def _read(path: str, document: Any) -> Baseline:

@@ -111,9 +111,9 @@ def gate(
     if the baseline is for another part of the run or other settings.
     """
     if budget.is_empty and baseline is None:
-        raise ConfigError("there is no limit and no baseline; expected one")
+        raise ConfigError("there is neither a limit nor a baseline; expected one of them")
     if tolerance < 0:
-        raise ConfigError(f"tolerance {tolerance} is negative; expected a share, as 0.01")
+        raise ConfigError(f"tolerance {tolerance} is negative; expected a share such as 0.01")
     checks = [
         Check(what, value, limit)
         for what, value, limit in (
@@ -142,14 +142,18 @@ def _against(measured: Measured, baseline: Baseline, what: str, tolerance: float
 
 def _refuse_other(measured: Measured, baseline: Baseline) -> None:
     ours, theirs = (each.at for each in (measured, baseline))
-    told = [" ".join(at) if at else "the beginning" for at in (ours, theirs)]
+    places = [" ".join(at) if at else "the beginning" for at in (ours, theirs)]
     if ours != theirs:
-        raise ConfigError(f"{baseline.path} is of the run from {told[1]}, not from {told[0]} on")
+        raise ConfigError(
+            f"{baseline.path} measures the run from {places[1]} on; expected from {places[0]} on"
+        )
     if measured.counts_held != baseline.counts_held:
         counts = "counts" if baseline.counts_held else "does not count"
-        raise ConfigError(f"{baseline.path} {counts} what was held before, unlike what is asked")
+        raise ConfigError(
+            f"{baseline.path} {counts} memory held before the measured part, unlike this check"
+        )
     if measured.conf != baseline.conf:
         raise ConfigError(
-            f"{baseline.path} is of the settings {baseline.conf!r}, and this run of "
-            f"{measured.conf!r}; --update writes it anew"
+            f"{baseline.path} has the settings {baseline.conf!r}; expected {measured.conf!r}, or "
+            "--update to rewrite it"
         )

@@ -69,12 +69,16 @@ def measured(
     """
     trace = recording.only_device(device)
     if not trace.count(Action.ALLOC):
-        raise RecordingError(recording.path, "holds no requests, so that there is nothing to gate")
+        raise RecordingError(
+            recording.path, "holds no requests; expected a recording with a history"
+        )
     (prepared,) = prepare(recording, trace.device, torch_version)
     body = body_of(prepared, at, counts_held=counts_held, annotations=recording.annotations)
     if not body.trace.count(Action.ALLOC):
         place = " ".join(at or ())
-        raise RecordingError(recording.path, f"no request comes after {place}, so nothing is gated")
+        raise RecordingError(
+            recording.path, f"has no requests after {place}; expected an earlier place"
+        )
     setting = prepared.recorded if conf is None else Setting(conf)
     drive = _driven(prepared, body, setting, progress)
     timeline = drive.timeline.build(drive.plan.steps.entry)
@@ -128,7 +132,7 @@ def _driven(prepared: Prepared, body: Body, setting: Setting, progress: Progress
 def _notes(drive: Drive, body: Body) -> tuple[str, ...]:
     found = []
     if body.trace.count(Action.OOM):
-        found.append("requests that failed in the recording are counted: here they are answered")
+        found.append("requests that failed in the recording succeed here, and they count")
     if drive.plan.empties_cache:
-        found.append("the program empties the cache on the way, and so does this replay")
+        found.append("the program calls empty_cache(), and so does this replay")
     return tuple(found)

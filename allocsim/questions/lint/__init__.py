@@ -1,4 +1,4 @@
-"""Can a recording, or an option string, be trusted as it is?"""
+"""Checks of recordings and option strings before a replay."""
 
 from allocsim.questions.lint.finding import CHECKS, Check, Finding
 from allocsim.questions.lint.lint import Lint, lint, lint_conf

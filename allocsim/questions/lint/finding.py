@@ -1,7 +1,6 @@
-"""What lint finds: one thing wrong or notable, where it stands, and what it means for a replay.
+"""Findings of lint: each has a text, a place and its meaning for a replay.
 
-Rule: every check has a row in `CHECKS`, and its meaning stands there once; a finding adds what it
-saw, with entry and value.
+Every check has one row in `CHECKS` with its meaning.  A finding adds the entry and the value.
 """
 
 from __future__ import annotations
@@ -21,8 +20,9 @@ ERROR, WARNING, NOTE = "error", "warning", "note"
 class Check:
     """One check.
 
-    severity: of what it finds, unless the trace's own lint calls it an error.
-    meaning: for a replay, a sentence; of_error: of an error, where that means another thing.
+    severity: severity of its findings, unless `allocsim.trace.lint` reports an error.
+    meaning: consequence for a replay, as a sentence.
+    of_error: consequence of an error, if it differs from `meaning`; else "".
     """
 
     severity: str
@@ -32,13 +32,15 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that a check found.
+    """Finding of a check.
 
-    check: its name, a key of `CHECKS`.
-    severity: "error": it cannot be replayed, or PyTorch refuses it; "warning": a replay tells less
-        than one may think, or another thing, or the settings do harm; "note": it changes nothing.
-    text: what was found, with its figures.  meaning: what that means for a replay.
-    device, entry: where, None if nowhere in particular.  value: what stands there, "" for nothing.
+    check: name of the check, a key of `CHECKS`.
+    severity: "error": it cannot be replayed, or PyTorch refuses it; "warning": a replay shows less
+        than it seems to, or something else, or the settings do harm; "note": no consequence.
+    text: what was found, with its figures.
+    meaning: consequence for a replay.
+    device, entry: place of the finding; None if there is no particular place.
+    value: value at that place; "" if there is none.
     """
 
     check: str
@@ -51,12 +53,12 @@ class Finding:
 
     @property
     def matters(self) -> bool:
-        """Whether it is more than a note."""
+        """True for errors and warnings."""
         return self.severity != NOTE
 
 
-_UNSOUND = "it cannot be replayed; a file that was edited looks so, or two processes' in one"
-_TIMES = "a replay goes by the order of the entries, not by their times; time axes are off"
+_UNSOUND = "it cannot be replayed; causes are an edited file, or two processes in one file"
+_TIMES = "a replay uses the order of the entries and not their times; time axes are wrong"
 
 CHECKS: dict[str, Check] = {
     "contents": Check(ERROR, "there is nothing to replay"),
@@ -67,13 +69,13 @@ CHECKS: dict[str, Check] = {
     "alignment": Check(NOTE, "sizes are replayed as they are recorded, unrounded", _UNSOUND),
     "reader": Check(
         WARNING,
-        "a replay takes what is there, and what was made of it; it is compared with nothing that "
-        "the file lacks",
+        "a replay uses the contents of the file and what was inferred from them; nothing that the "
+        "file lacks can be compared",
     ),
     "backend": Check(
         NOTE,
-        "the proof tells whether that build's allocator acts as CUDA's does",
-        "it is refused, since nothing that a replay told would be true",
+        "the proof shows whether that build's allocator behaves as CUDA's does",
+        "it is refused, since a replay would give wrong results",
     ),
     "layout": Check(
         WARNING,
@@ -81,52 +83,54 @@ CHECKS: dict[str, Check] = {
     ),
     "mid_run": Check(
         WARNING,
-        "what came before the first entry is in no figure, and another setting tried lays out "
-        "anew what was there; record from the start, before anything is on the device",
+        "no figure includes the time before the first entry, and a what-if replay allocates again "
+        "what was there; record from the start, before anything is on the device",
     ),
     "ring": Check(
         WARNING,
-        "requests, peaks and errors of what is lost are in no figure; record with a larger "
+        "no figure includes requests, peaks and errors of the lost entries; record with a larger "
         "max_entries",
     ),
     "processes": Check(
         WARNING,
-        "each device is replayed by itself, and what is told of all of them together is of no "
-        "process",
+        "each device is replayed separately, and figures for all devices together describe no "
+        "single process",
     ),
-    "sums": Check(WARNING, "a replay takes the blocks; the file was made or changed elsewhere"),
+    "sums": Check(
+        WARNING, "a replay uses the blocks; the file was created or changed by another program"
+    ),
     "device_memory": Check(
         NOTE,
-        "something else took memory of the device or gave some back; another setting is tried on "
-        "one of the first size",
+        "something else took or released device memory; what-if replays use a device of the first "
+        "size",
     ),
     "clock": Check(NOTE, _TIMES),
     "stacks": Check(
         NOTE,
-        "addresses and sizes are exact all the same; explain, top and gate cannot name lines of "
-        'code; record with stacks="python"',
+        "addresses and sizes are still exact, but explain, top and gate cannot name lines of code; "
+        'record with stacks="python"',
     ),
-    "provenance": Check(NOTE, "the replay is of what was recorded; on a card it may differ"),
+    "provenance": Check(NOTE, "a replay shows the recorded run; a run on a card may differ"),
     "no_settings": Check(
-        NOTE, "the defaults are assumed; --conf names others, and the proof tells if they held"
+        NOTE, "the defaults are assumed; --conf gives others, and the proof shows if they applied"
     ),
     "settings": Check(
         WARNING,
-        "a replay follows the recorded string; --set 0:CONF tells what the program began with",
+        "a replay uses the recorded string; give the settings at the start with --set 0:CONF",
     ),
-    "release": Check(WARNING, "a replay tells what the release asked for would have done"),
+    "release": Check(WARNING, "a replay shows what the given release would have done"),
     "workspaces": Check(
         WARNING,
-        "a replay takes the requests as they were recorded; those for workspaces would be others",
+        "a replay uses the recorded requests, but the given release would request other workspaces",
     ),
     "option_refused": Check(ERROR, "PyTorch stops with an error, and so does a replay"),
-    "option_ignored": Check(WARNING, "the run is as without it; so is a replay of the run"),
+    "option_ignored": Check(WARNING, "it has no effect on the run or on a replay"),
     "option_unsafe": Check(
         WARNING, "a replay models both; tune and explain never propose them together"
     ),
     "option_inert": Check(NOTE, "a replay is the same without it"),
 }
-"""Every check by its name."""
+"""Checks by name."""
 
 
 def found(
@@ -137,13 +141,13 @@ def found(
     entry: int | None = None,
     value: str = "",
 ) -> Finding:
-    """A finding of `check`, with the severity and the meaning of its row."""
+    """Return a finding of `check`, with the severity and meaning of its row."""
     row = CHECKS[check]
     return Finding(check, row.severity, text, row.meaning, device, entry, value)
 
 
 def gathered(recording: Recording, findings: Iterable[Found]) -> Iterable[Finding]:
-    """What the trace's own lint found, as findings; its errors stay errors."""
+    """Convert the findings of `allocsim.trace.lint`; its errors stay errors."""
     for each in findings:
         row = CHECKS[each.check]
         is_error = each.severity == "error"
@@ -159,13 +163,12 @@ def gathered(recording: Recording, findings: Iterable[Found]) -> Iterable[Findin
 
 
 def _at(recording: Recording, device: int | None, entry: int | None) -> str:
-    """What an entry says."""
     if device is None or entry is None:
         return ""
     return entry_text(recording.device(device)[entry])
 
 
 def entry_text(entry: Entry) -> str:
-    """ "alloc of 512 bytes at 0x7000 on stream 0"."""
+    """Return an entry as text, such as "alloc of 512 bytes at 0x7000 on stream 0"."""
     place = f"with {entry.addr} bytes free" if entry.action.name == "OOM" else f"at {entry.addr:#x}"
     return f"{entry.action.text} of {entry.size} bytes {place} on stream {entry.stream}"

@@ -1,7 +1,6 @@
-"""What the entries of a recording show to be missing, mixed or out of time.
+"""Checks of the entries: lost entries, mixed processes, clock changes and shared devices.
 
-Rule: only what a recording proves is said; a program that idled, or that shares its device, does
-nothing wrong.
+A finding reports only what the recording proves.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from allocsim.units import format_size
 __all__ = ["about_history", "about_processes", "lost_entries"]
 
 _LEAP = timedelta(days=1)
-"""Longer than programs idle between two entries, as a rule."""
+"""Gap between two entries that indicates a clock change rather than an idle program."""
 
 
 def about_history(trace: Trace, start: tuple[SegmentState, ...]) -> Iterator[Finding]:
-    """Of a sound trace that began with the segments of `start`."""
+    """Yield the findings of a consistent trace that began with the segments of `start`."""
     yield from _leaps(trace)
     yield from _other_holders(trace, start)
     requests = trace.action == Action.ALLOC
@@ -36,10 +35,11 @@ def about_history(trace: Trace, start: tuple[SegmentState, ...]) -> Iterator[Fin
 
 
 def lost_entries(trace: Trace, start: tuple[SegmentState, ...]) -> Finding | None:
-    """That entries were kept before the first, and are gone.
+    """Return a finding if entries before the first one were lost.
 
-    PyTorch keeps a block's stack only while it records, so that a block with one has had an entry.
-    start: the segments before the first entry.
+    PyTorch stores the stack of a block only while it records, so an earlier block with a stack had
+    an entry.
+    start: segments before the first entry.
     """
     there = [block for segment in start for block in segment.blocks if block.state != INACTIVE]
     stacked = [block for block in there if block.frames >= 0]
@@ -48,15 +48,15 @@ def lost_entries(trace: Trace, start: tuple[SegmentState, ...]) -> Finding | Non
     size = format_size(sum(block.size for block in stacked))
     text = (
         f"{len(stacked):,} of {len(there):,} blocks ({size}) from before the first entry have a "
-        f"stack, so that they were recorded, and their entries are gone: the {len(trace):,} that "
-        "are left are those of a full ring, or of a recording that was begun anew"
+        f"stack, so they were recorded and their entries are lost: the {len(trace):,} remaining "
+        "entries are from a full ring or a restarted recording"
     )
     first = entry_text(trace[0]) if len(trace) else ""
     return found("ring", text, device=trace.device, entry=0 if first else None, value=first)
 
 
 def _leaps(trace: Trace) -> Iterator[Finding]:
-    """A clock that was set forward."""
+    """Yield a finding if the clock was set forward."""
     if trace.time_us is None:
         return
     ahead = np.diff(trace.time_us)
@@ -65,12 +65,12 @@ def _leaps(trace: Trace) -> Iterator[Finding]:
         at = int(leaps[0]) + 1
         days = float(ahead[at - 1]) / (_LEAP / timedelta(microseconds=1))
         times = "once" if len(leaps) == 1 else f"{len(leaps)} times"
-        text = f"time_us leaps ahead {times}, first at entry {at} by {days:.1f} days"
+        text = f"time_us jumps ahead {times}, first at entry {at} by {days:.1f} days"
         yield found("clock", text, device=trace.device, entry=at, value=entry_text(trace[at]))
 
 
 def _other_holders(trace: Trace, start: tuple[SegmentState, ...]) -> Iterator[Finding]:
-    """Errors that tell of devices of several sizes: free bytes and what PyTorch held."""
+    """Yield a finding if free plus reserved memory differs between errors."""
     ooms = np.flatnonzero(trace.action == Action.OOM)
     if len(ooms) < 2:
         return
@@ -79,8 +79,8 @@ def _other_holders(trace: Trace, start: tuple[SegmentState, ...]) -> Iterator[Fi
     for (_, before), (at, size) in pairwise(zip(ooms.tolist(), sizes, strict=True)):
         if abs(size - before) >= PAGE:
             text = (
-                f"the error at entry {at} left {format_size(size)} to PyTorch, free and reserved, "
-                f"the one before it {format_size(before)}"
+                f"free plus reserved memory is {format_size(size)} at the error at entry {at}, and "
+                f"{format_size(before)} at the previous error"
             )
             what = entry_text(trace[at])
             yield found("device_memory", text, device=trace.device, entry=at, value=what)
@@ -88,9 +88,9 @@ def _other_holders(trace: Trace, start: tuple[SegmentState, ...]) -> Iterator[Fi
 
 
 def about_processes(recording: Recording, errors: dict[int, Found]) -> Iterator[Finding]:
-    """Several processes in one file.
+    """Yield findings that show several processes in one file.
 
-    errors: of the devices whose data contradicts itself, the first.
+    errors: first error of each inconsistent device.
     """
     if len(recording.processes) > 1:
         named = ", ".join(each or "one without a number" for each in recording.processes[:8])
@@ -101,7 +101,7 @@ def about_processes(recording: Recording, errors: dict[int, Found]) -> Iterator[
         if both is not None:
             text = (
                 f"device {left.device} and device {right.device} both have a segment at "
-                f"0x{both:x}, and in one process no two devices share addresses"
+                f"0x{both:x}, but devices of one process never share addresses"
             )
             yield found("processes", text, device=right.device, value=f"0x{both:x}")
             break
@@ -109,7 +109,7 @@ def about_processes(recording: Recording, errors: dict[int, Found]) -> Iterator[
         if trace.device in errors and (at := _second_run(trace)) is not None:
             text = (
                 f"entries 0 to {at - 1:,} and {at:,} to {len(trace) - 1:,} are each in order of "
-                "time and contradict one another: they read like two recordings"
+                "time but contradict each other, as entries of two recordings do"
             )
             yield found(
                 "processes", text, device=trace.device, entry=at, value=entry_text(trace[at])
@@ -117,7 +117,7 @@ def about_processes(recording: Recording, errors: dict[int, Found]) -> Iterator[
 
 
 def _shared_address(left: Trace, right: Trace) -> int | None:
-    """An address in segments of both."""
+    """Return an address that is in segments of both devices, or None."""
     segments = sorted((*left.segments, *right.segments), key=lambda segment: segment.address)
     ours = {id(segment) for segment in left.segments}
     for a, b in pairwise(segments):
@@ -127,7 +127,7 @@ def _shared_address(left: Trace, right: Trace) -> int | None:
 
 
 def _second_run(trace: Trace) -> int | None:
-    """The entry at which time goes back, if that is once only."""
+    """Return the entry at which time goes back, if that happens exactly once."""
     if trace.time_us is None:
         return None
     back = np.flatnonzero(np.diff(trace.time_us) < 0)

@@ -1,8 +1,7 @@
-"""What is wrong or notable with a recording, gathered from everything that knows, and what each
-means for a replay.
+"""Collect all findings about a recording or an option string.
 
-Rule: nothing is replayed here.  A finding rests on what the file says, so that a linter answers in
-the time that loading takes; whether a replay is the recorded run is `replay`'s to prove.
+Nothing is replayed, so lint takes about as long as loading the file.  Only `replay` proves that a
+replay equals the recorded run.
 """
 
 from __future__ import annotations
@@ -36,17 +35,18 @@ __all__ = ["Lint", "lint", "lint_conf"]
 
 _SEVERITIES = (ERROR, WARNING, NOTE)
 _OF_TWO_RUNS = ("overlap", "free_without_allocation", "history")
-"""Checks that the entries of two runs fail, one after the other in one file."""
+"""Checks that a file with two runs, one after the other, fails."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Lint(Shown):
-    """All findings, those that matter most first.
+    """All findings, most severe first.
 
-    path: of the recording, "" where an option string alone was looked at.
-    torch_version: the release that it would be replayed as; release_note: why.
-    conf: the recorded option string, None where none is recorded.
-    asked: the option string that was asked about, None for none.
+    path: path of the recording; "" if only an option string was checked.
+    torch_version: release of a replay.
+    release_note: reason for that release.
+    conf: recorded option string; None if none is recorded.
+    asked: option string that was checked; None if there is none.
     """
 
     path: str
@@ -58,21 +58,21 @@ class Lint(Shown):
 
     @property
     def passed(self) -> bool:
-        """Whether nothing was found but notes."""
+        """True if there are no findings except notes."""
         return not any(finding.matters for finding in self.findings)
 
     def count(self, severity: str) -> int:
-        """How many findings are of "error", "warning" or "note"."""
+        """Return the number of findings with a severity: "error", "warning" or "note"."""
         return Counter(finding.severity for finding in self.findings)[severity]
 
     def headline(self) -> str:
-        """The verdict."""
+        """Return the verdict with the number of findings."""
         counts = [(self.count(severity), severity) for severity in _SEVERITIES]
-        told = ", ".join(f"{n:,} {what}{'s' * (n > 1)}" for n, what in counts if n)
-        return f"{'passed' if self.passed else 'failed'}: {told or 'nothing found'}"
+        numbers = ", ".join(f"{n:,} {what}{'s' * (n > 1)}" for n, what in counts if n)
+        return f"{'passed' if self.passed else 'failed'}: {numbers or 'nothing found'}"
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """Each finding."""
+        """Yield all findings."""
         for finding in self.findings:
             yield finding.severity, finding.text
 
@@ -80,11 +80,11 @@ class Lint(Shown):
 def lint(
     recording: Recording, conf: str | None = None, *, torch_version: str | None = None
 ) -> Lint:
-    """What is wrong or notable with `recording`, and what it means for a replay.
+    """Check a recording and return the findings with their meaning for a replay.
 
-    conf: an option string to be looked at as well, or what a shell would set
-    ("PYTORCH_ALLOC_CONF=expandable_segments:True").  torch_version: the release that it is to be
-    replayed as, and that reads `conf`; None for the one that the recording tells.
+    conf: option string to check as well, or a shell assignment such as
+        "PYTORCH_ALLOC_CONF=expandable_segments:True".
+    torch_version: release of the replay, which also reads `conf`; None for the recorded one.
     Raises ConfigError for an unknown release.
     """
     possible, release_note = releases_of(recording, torch_version)
@@ -105,9 +105,10 @@ def lint(
 
 
 def lint_conf(conf: str, torch_version: str | None = None) -> Lint:
-    """What a release makes of an option string, or of what a shell would set.
+    """Check an option string or a shell assignment for one release.
 
-    torch_version: None for the newest.  Raises ConfigError for an unknown release.
+    torch_version: release; None for the newest.
+    Raises ConfigError for an unknown release.
     """
     release = find_release(NEWEST if torch_version is None else torch_version)
     why = "the newest" if torch_version is None else "as asked"
@@ -122,7 +123,7 @@ def lint_conf(conf: str, torch_version: str | None = None) -> Lint:
 
 
 def _in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Each once, the most severe first."""
+    """Return the distinct findings, most severe first."""
     once = dict.fromkeys(findings)
     return tuple(sorted(once, key=lambda finding: _SEVERITIES.index(finding.severity)))
 
@@ -135,7 +136,7 @@ def _about_data(recording: Recording) -> Iterator[Finding]:
     replayed = [trace for trace in sound if not {trace.device, None} & broken.keys()]
     lost = [lost_entries(trace, starts[trace.device]) for trace in replayed]
     proved = {each.device for each in lost if each is not None}
-    # A ring that is proved to have lost entries need not be suspected of it too.
+    # If lost entries are proved, drop the note that suspects them.
     kept = (each for each in known if not _is_suspicion(each) or each.device not in proved)
     yield from gathered(recording, kept)
     yield from (each for each in lost if each is not None)
@@ -157,8 +158,8 @@ def _about_sums(recording: Recording) -> Iterator[Finding]:
     if wrong:
         first = wrong[0]
         text = (
-            f"{len(wrong):,} sums of segments do not add up, first {first.name} of the one at "
-            f"0x{first.address:x}: {first.recorded} recorded, {first.held} by its blocks"
+            f"{len(wrong):,} sums of segments are wrong, first {first.name} of the segment at "
+            f"0x{first.address:x}: {first.recorded} recorded, {first.held} in its blocks"
         )
         yield found("sums", text, device=first.device, value=first.recorded)
 

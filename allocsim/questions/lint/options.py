@@ -1,6 +1,6 @@
-"""Options that are refused, ignored, unsafe or without effect in the release that is to read them.
+"""Checks of option strings: options that a release refuses or ignores, unsafe and inert options.
 
-Rule: what an option does is the model's to say (`AllocatorConfig`); here it is only asked.
+The rules for options are in the model (`AllocatorConfig`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SHOWN = 120
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """An option string, and the environment variable that holds it; "" where none is named."""
+    """Option string, and the environment variable that is set to it; "" if none is named."""
 
     conf: str
     variable: str = ""
@@ -44,18 +44,18 @@ class Assignment:
 
 
 def assignments(text: str) -> tuple[Assignment, ...]:
-    """What is set in `text`: "A=conf B=conf", as a shell takes it, or an option string alone."""
+    """Return the assignments in `text`, which is shell text "A=conf B=conf" or an option string."""
     return _named(text) or (Assignment(text.strip()),)
 
 
 def _named(text: str) -> tuple[Assignment, ...]:
-    """What is set in `text` under the name of a variable."""
+    """Return the assignments to named variables in `text`."""
     found = _ASSIGNED.finditer(text)
     return tuple(Assignment(match[2].strip("\"'"), match[1]) for match in found)
 
 
 def about_conf(text: str, release: Release) -> Iterator[Finding]:
-    """What `release` makes of option strings that somebody wants to set."""
+    """Yield the findings about option strings that a user wants to set."""
     asked = assignments(text)
     read = _read_of(asked, release)
     for each in asked:
@@ -66,7 +66,7 @@ def about_conf(text: str, release: Release) -> Iterator[Finding]:
 
 
 def _read_of(asked: tuple[Assignment, ...], release: Release) -> Assignment | None:
-    """The assignment that counts for `release`; None if it reads none of them."""
+    """Return the assignment that `release` reads; None if it reads none of them."""
     names = ("", *release.conf_variables)
     return next((each for name in names for each in asked if each.variable == name), None)
 
@@ -74,14 +74,14 @@ def _read_of(asked: tuple[Assignment, ...], release: Release) -> Assignment | No
 def _unread(each: Assignment, read: Assignment | None, release: Release) -> Finding:
     names = " or ".join(release.conf_variables)
     if each.variable in release.conf_variables and read is not None:
-        why = f"PyTorch {release.version} reads {read.variable} before it"
+        why = f"PyTorch {release.version} reads {read.variable} first"
     else:
         why = f"PyTorch {release.version} does not read {each.variable}; it reads {names}"
     return found("option_ignored", f"{each} is ignored: {why}", value=str(each))
 
 
 def about_command(recording: Recording, release: Release) -> Iterator[Finding]:
-    """Variables that the recorded command set and its release does not read."""
+    """Yield findings about variables that the recorded command sets but the release ignores."""
     made = recording.provenance
     text = made.command if made is not None else ""
     asked = tuple(each for each in _named(text) if each.variable.endswith(_ALLOC_CONF))
@@ -93,7 +93,7 @@ def _about_string(shown: str, conf: str, release: Release, *, has_limit: bool) -
     try:
         config = parse_conf(conf, release)
     except ConfigError as error:
-        yield found("option_refused", f"{_refusal(error, conf)}; {_who_takes(conf)}", value=shown)
+        yield found("option_refused", f"{_refusal(error, conf)}; {_accepting(conf)}", value=shown)
         return
     refused = config.refused_handles()
     for text in config.unsafe_options() + ((refused,) if refused else ()):
@@ -102,7 +102,7 @@ def _about_string(shown: str, conf: str, release: Release, *, has_limit: bool) -
     for text in config.inert_options(has_limit=is_limited):
         yield found("option_inert", text, value=shown)
     if f"{_RESERVE}:" in conf.replace(" ", "") and config.expandable_segments_reserve is None:
-        text = f"the value of {_RESERVE} is neither a share of the device nor GiB, as 20G"
+        text = f"the value of {_RESERVE} is neither a share of the device nor GiB, such as 20G"
         yield found("option_ignored", text, value=shown)
 
 
@@ -112,15 +112,15 @@ def _refusal(error: ConfigError, conf: str) -> str:
     return f"{error}{hint}"
 
 
-def _who_takes(conf: str) -> str:
-    """Which releases read the string."""
-    taken = [version for version, release in RELEASES.items() if _is_taken(conf, release)]
-    if not taken:
-        return "no release takes it"
-    return f"taken by PyTorch {', '.join(taken)}"
+def _accepting(conf: str) -> str:
+    """Return the releases that accept the string, in words."""
+    versions = [version for version, release in RELEASES.items() if _is_accepted(conf, release)]
+    if not versions:
+        return "no release accepts it"
+    return f"accepted by PyTorch {', '.join(versions)}"
 
 
-def _is_taken(conf: str, release: Release) -> bool:
+def _is_accepted(conf: str, release: Release) -> bool:
     try:
         parse_conf(conf, release)
     except ConfigError:
@@ -129,11 +129,11 @@ def _is_taken(conf: str, release: Release) -> bool:
 
 
 def about_recorded(recording: Recording, release: Release) -> Iterator[Finding]:
-    """The settings that a recording holds, by its string, by their values and by its entries."""
+    """Yield the findings about recorded settings: their string, their values and the entries."""
     settings = recording.settings
     if settings is None:
         if not recording.is_requests:
-            yield found("no_settings", "the recording holds no settings, as up to PyTorch 2.2")
+            yield found("no_settings", "no settings are recorded, as up to PyTorch 2.2")
         return
     marks = [mark for trace in recording.devices for mark in trace.marks]
     has_limit = any(mark.kind is MarkKind.FRACTION for mark in marks)
@@ -144,7 +144,7 @@ def about_recorded(recording: Recording, release: Release) -> Iterator[Finding]:
     made = recording.provenance
     is_followed = made is not None and made.conf_at_start is not None
     if refused or is_followed or any(mark.kind is MarkKind.SETTINGS for mark in marks):
-        return  # calls that are noted are replayed
+        return  # the recorded changes of settings are replayed
     config = parse_conf(settings.conf, release)
     yield from _not_in_force(recording, config)
     for trace in recording.devices:
@@ -152,7 +152,7 @@ def about_recorded(recording: Recording, release: Release) -> Iterator[Finding]:
 
 
 def about_replaying_as(recording: Recording, release: Release) -> Iterator[Finding]:
-    """The recorded string, where another release than its own is asked to read it."""
+    """Yield a finding if another release refuses the recorded string."""
     conf = "" if recording.settings is None else recording.settings.conf
     for each in _about_string(conf, conf, release, has_limit=True):
         if each.check == "option_refused":
@@ -160,7 +160,7 @@ def about_replaying_as(recording: Recording, release: Release) -> Iterator[Findi
 
 
 def _not_in_force(recording: Recording, config: AllocatorConfig) -> Iterator[Finding]:
-    """Values that are not those of the string: set by a call, or refused by the platform."""
+    """Yield findings about values that differ from the recorded string."""
     assert recording.settings is not None
     recorded = recording.settings.plain()
     for name, said in config.settings().items():
@@ -168,7 +168,7 @@ def _not_in_force(recording: Recording, config: AllocatorConfig) -> Iterator[Fin
         if _is_same(value, said):
             continue
         text = (
-            f"{name} was {value!r} at the end, and the recorded string {config.text!r} makes it "
+            f"{name} was {value!r} at the end, but the recorded string {config.text!r} sets it to "
             f"{said!r}: options were set by a call, or the platform refused them"
         )
         yield found("settings", text, value=f"{name}: {value!r}")
@@ -183,14 +183,14 @@ def _is_same(value: object, said: object) -> bool:
 
 
 def _not_as_set(trace: Trace, is_expandable: bool) -> Iterator[Finding]:
-    """Expandable segments that are on and do nothing, or are off and there all the same."""
+    """Yield a finding if the setting of expandable segments contradicts the segments."""
     there = trace.count(Action.SEGMENT_MAP) > 0 or any(
         segment.is_expandable for segment in trace.segments
     )
     plain = trace.count(Action.SEGMENT_ALLOC)
     if is_expandable and plain and not there:
-        text = f"expandable_segments is True, and all {plain:,} new segments are plain ones"
+        text = f"expandable_segments is True, but none of {plain:,} new segments is expandable"
         yield found("settings", text, device=trace.device, value="expandable_segments: True")
     elif not is_expandable and there:
-        text = "expandable_segments is False at the end, and there are expandable segments"
+        text = "expandable_segments is False at the end, but there are expandable segments"
         yield found("settings", text, device=trace.device, value="expandable_segments: False")

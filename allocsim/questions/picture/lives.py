@@ -2,8 +2,8 @@
 
 A row is live after entry e if `born <= e < end`.  Rows from before the recording have `born` -1;
 rows that outlive it end at `n_entries`.  The blocks of a moment are disjoint and inside its
-segments; the space between them is free.  A block that was freed at the entry of its own request (a
-recorded error that the replay answers) has no row.
+segments; the space between them is free.  A block that is freed at the entry of its request, which
+happens if the replay serves a recorded error, has no row.
 """
 
 from __future__ import annotations

@@ -20,12 +20,12 @@ from allocsim.units import format_size
 __all__ = ["STILL_KINDS", "Still", "is_still", "still_of"]
 
 STILL_KINDS = {
-    "live": "asked for and in use",
-    "slack": "in live blocks beyond what was asked for",
+    "live": "requested and in use",
+    "slack": "in live blocks beyond the requested size",
     "pending": "freed, but waiting for work on another stream",
     "private_pool": "idle, but kept for a private pool (a CUDA graph, a MemPool)",
     "interleaved": "idle between live blocks of a segment",
-    "whole_segments": "idle in whole segments, which the allocator can give back",
+    "whole_segments": "idle in whole segments, which the allocator can release",
 }
 """Kinds of reserved memory with their descriptions, in order of precedence."""
 

@@ -1,4 +1,4 @@
-"""Every rank of a job: which of them decides, and how far they lie apart."""
+"""Comparison of all ranks of a job: the largest one, and the imbalance between them."""
 
 from allocsim.questions.ranks.found import Found, found_in
 from allocsim.questions.ranks.one import RankRun, run_of

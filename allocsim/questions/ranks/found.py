@@ -1,8 +1,9 @@
-"""The recordings of a job, and which rank each of them is of.
+"""Find the recordings of a job and the rank of each.
 
-Rule: a rank is told by the file's own mark, else by its name or that of a folder around it, as
-launchers write them ("rank3", "rank_3", "r3"), else by the one number in which the names differ.
-Where nothing tells, files are numbered in the order of their names, and the answer says so.
+The rank is the one stored in the file.  Otherwise it is taken from the name of the file or of a
+parent folder, as launchers write them ("rank3", "rank_3", "r3"), or from the only number that
+differs between the names.  If none of these is known, files are numbered in the order of their
+names, with a note.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ _NUMBER = re.compile(r"\d+")
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One file.  rank: as its name tells it, None where that tells nothing."""
+    """One file, with the rank in its name; None if the name has none."""
 
     path: str
     rank: int | None
 
 
 def found_in(names: Iterable[str]) -> tuple[Found, ...]:
-    """The files that are named, and of folders every recording in them and below.
+    """Return the named files, and for each folder all recordings inside it.
 
-    Raises RecordingError if a folder holds no recording, or there is no such file.
+    Raises RecordingError if a folder holds no recording.
     """
     paths: list[str] = []
     for name in names:
@@ -54,7 +55,7 @@ def found_in(names: Iterable[str]) -> tuple[Found, ...]:
 
 
 def rank_in_name(path: str) -> int | None:
-    """The rank that a path names, the file before its folders; None if it names none."""
+    """Return the rank in a path, preferably in the file name; None if there is none."""
     for part in reversed(Path(path).parts):
         named = _NAMED.search(part) or _SHORT.search(part.partition(".")[0])
         if named is not None:
@@ -63,7 +64,7 @@ def rank_in_name(path: str) -> int | None:
 
 
 def _by_difference(paths: Sequence[str]) -> list[int | None] | None:
-    """The one number in which paths differ that are otherwise alike; None if there is none."""
+    """Return the only number that differs between otherwise equal paths; None if there is none."""
     numbers = [[int(each) for each in _NUMBER.findall(path)] for path in paths]
     if len(paths) == 1 or len({_NUMBER.sub("#", path) for path in paths}) > 1:
         return None

@@ -1,6 +1,6 @@
-"""One rank's run, replayed.
+"""Replay of one rank.
 
-Rule: nothing of a recording is kept but these figures, so that a process can read thousands.
+Only these figures are kept and not the recording, so that a process can read thousands of them.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ __all__ = ["RankRun", "run_of"]
 
 @dataclass(frozen=True, slots=True)
 class RankRun:
-    """One rank.
+    """Figures of one rank.
 
-    rank: by the file's own mark, None where it has none.
-    reserved_bytes, allocated_bytes: at their peaks; of a recording that holds a state only, as they
-    were then.
-    retries, ooms: num_alloc_retries and num_ooms; None of a state.
-    is_as_recorded: whether the replay is the recorded run, entry for entry; None of a state, and of
-    a replay under other settings.
-    outline: of the run; None of a state.
-    smallest_device: bytes of the smallest device on which it goes through; None if it was not
-    looked for, of a state, and of a setting that goes through nowhere.
+    rank: rank stored in the file; None if there is none.
+    torch_version: release of the replay; for a state, the release stored in the file.
+    reserved_bytes, allocated_bytes: peaks; for a state, its values.
+    retries, ooms: num_alloc_retries and num_ooms; None for a state.
+    is_as_recorded: True if the replay equals the recorded run in every entry; None for a state and
+        for other settings.
+    outline: outline of the run; None for a state.
+    smallest_device: memory in bytes of the smallest device that suffices; None for a state, if it
+        was not searched, and if no device suffices.
     """
 
     path: str
@@ -44,12 +44,12 @@ class RankRun:
 
     @property
     def unused_bytes(self) -> int:
-        """What is reserved at the most beyond what is allocated at the most."""
+        """Peak reserved minus peak allocated bytes."""
         return self.reserved_bytes - self.allocated_bytes
 
     @property
     def is_state(self) -> bool:
-        """Whether the recording holds a state only."""
+        """True if the recording holds only a state."""
         return self.retries is None
 
 
@@ -62,9 +62,11 @@ def run_of(
 ) -> RankRun:
     """Load and replay the busiest device of a recording.
 
-    conf: PYTORCH_CUDA_ALLOC_CONF, None for what was recorded.  torch_version: as for `replay`.
-    smallest: whether to look for the smallest device, which takes some ten replays.
-    Raises RecordingError for what is no recording, ConfigError for what the release refuses.
+    conf: PYTORCH_CUDA_ALLOC_CONF; None for the recorded value.
+    torch_version: as for `replay`.
+    smallest: find the smallest device, which takes about ten replays.
+    Raises RecordingError for an invalid recording, ConfigError for a setting that the release
+    refuses.
     """
     recording = load(path)
     trace = recording.busiest_device()

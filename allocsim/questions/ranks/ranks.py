@@ -1,7 +1,7 @@
-"""All ranks of a job, side by side.
+"""Replay all ranks of a job and compare them.
 
-Rule: a file that cannot be read is named with its sentence, and the rest are done.  The rank that
-decides is the one that reserves most, since a job is as large as its largest rank.
+A file that cannot be read is reported with its error, and the others are replayed.  The rank that
+decides is the rank with the most reserved memory, since the largest rank must fit its device.
 """
 
 from __future__ import annotations
@@ -32,17 +32,18 @@ from allocsim.units import format_size
 __all__ = ["Ranks", "Refused", "ranks"]
 
 Watch = Callable[[int, int], object]
-"""Called with (done, total)."""
+"""Callback with the numbers of finished and of all files."""
 
 _ALONE = 2
-"""Files up to this many are read in this process: others take as long to start."""
+"""Largest number of files that are read in this process, since starting others takes as long."""
+
 _SHOWN = 10
-"""Rows in the table of a notebook."""
+"""Number of rows in the table of a notebook."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A file without an answer, and why."""
+    """File that could not be replayed, with the error."""
 
     path: str
     error: str
@@ -50,10 +51,12 @@ class Refused:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Ranks(Shown):
-    """The answer.
+    """Figures of all ranks.
 
-    runs: by rank.  refused: the files that cannot be read.
-    conf: the setting of all, None for what was recorded.  notes: what had to be inferred.
+    runs: runs ordered by rank.
+    refused: files that could not be replayed.
+    conf: setting of all ranks; None for the recorded ones.
+    notes: sentences about inferences.
     """
 
     runs: tuple[RankRun, ...]
@@ -63,42 +66,42 @@ class Ranks(Shown):
 
     @property
     def decides(self) -> RankRun:
-        """The rank that reserves most, the first of equals."""
+        """Rank with the most reserved memory, the first among equals."""
         return max(self.runs, key=lambda run: run.reserved_bytes)
 
     @property
     def least(self) -> RankRun:
-        """The rank that reserves least."""
+        """Rank with the least reserved memory."""
         return min(self.runs, key=lambda run: run.reserved_bytes)
 
     @property
     def median_bytes(self) -> int:
-        """Reserved at the peak by the rank in the middle."""
+        """Median of the peak reserved bytes."""
         return median_low(run.reserved_bytes for run in self.runs)
 
     @property
     def imbalance(self) -> float:
-        """The most that a rank reserves, of what they reserve in the mean; 1 of equals."""
+        """Maximum of peak reserved memory divided by its mean; 1 if all ranks are equal."""
         return _imbalance([run.reserved_bytes for run in self.runs])
 
     @property
     def allocated_imbalance(self) -> float:
-        """The same of allocated memory: of what the program asks for, with no allocator in it."""
+        """Maximum of peak allocated memory divided by its mean, without the allocator's effect."""
         return _imbalance([run.allocated_bytes for run in self.runs])
 
     @property
     def failed(self) -> tuple[RankRun, ...]:
-        """The ranks that ran out of memory."""
+        """Ranks that ran out of memory."""
         return tuple(run for run in self.runs if run.ooms)
 
     @property
     def smallest_device(self) -> int | None:
-        """The smallest device on which every rank goes through; None if one has none."""
+        """Memory in bytes of the smallest device that suffices for every rank, or None."""
         sizes = [run.smallest_device for run in self.runs]
         return None if None in sizes else max(size or 0 for size in sizes)
 
     def headline(self) -> str:
-        """How many, and which decides."""
+        """Return the number of ranks, and the rank that decides."""
         first = self.decides
         more = (
             f"rank {first.rank} decides: {format_size(first.reserved_bytes)} reserved at the peak"
@@ -106,7 +109,7 @@ class Ranks(Shown):
         return f"{len(self.runs)} ranks; {more}"
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """The ranks that reserve most."""
+        """Yield the ranks with the most reserved memory."""
         for run in sorted(self.runs, key=lambda run: -run.reserved_bytes)[:_SHOWN]:
             yield f"rank {run.rank}", format_size(run.reserved_bytes)
 
@@ -128,11 +131,13 @@ def ranks(
 ) -> Ranks:
     """Replay the recordings of a job: files, or folders of them.
 
-    conf: a setting for all, None for what each was recorded under.  torch_version: as for `replay`.
-    smallest: look for the smallest device of each rank, too, which takes some ten replays.
-    jobs: processes that read (default: one a core); executor: any other that is to do it, and whose
-    workers see the files.  watch: told of progress.
-    Raises RecordingError if none of the files can be read, or two are of one rank.
+    conf: setting for all ranks; None for the recorded one of each.
+    torch_version: as for `replay`.
+    smallest: also find the smallest device of each rank, which takes about ten replays.
+    jobs: number of processes (default: one per core).
+    executor: executor to use instead; its workers must be able to read the files.
+    watch: progress callback.
+    Raises RecordingError if no file can be read, or if two files have the same rank.
     """
     found = found_in(names)
     width = min(jobs or os.cpu_count() or 1, len(found))
@@ -158,12 +163,12 @@ def ranks(
     _refuse_twins(runs)
     notes = []
     if unnamed:
-        notes.append("no name or mark tells ranks; files are numbered in the order of their names")
+        notes.append("neither files nor names have ranks; files are numbered by name")
     if any(run.is_state for run in runs):
-        notes.append("some files hold a state only: their figures are of that moment, no peaks")
+        notes.append("some files hold only a state: their figures are of that moment, not peaks")
     others = sum(run.is_as_recorded is False for run in runs)
     if others:
-        notes.append(f"{others} of the replays are not as recorded; allocsim replay says where")
+        notes.append(f"{others} of the replays differ from the recording; run allocsim replay")
     ordered = tuple(sorted(runs, key=lambda run: run.rank or 0))
     return Ranks(ordered, tuple(refused), conf, tuple(notes))
 
@@ -172,13 +177,13 @@ def _refuse_twins(runs: Sequence[RankRun]) -> None:
     known: dict[int | None, str] = {}
     for run in runs:
         if run.rank in known:
-            what = f"is of rank {run.rank}, and so is {known[run.rank]}; expected one file a rank"
+            what = f"has rank {run.rank}, as has {known[run.rank]}; expected one file per rank"
             raise RecordingError(run.path, what)
         known[run.rank] = run.path
 
 
 _Answer = Callable[[str], RankRun | Refused]
-"""What a process is asked of a path."""
+"""Function that replays one file."""
 
 
 def _answer(
@@ -204,7 +209,7 @@ def _one_by_one(
 def _elsewhere(
     found: Sequence[Found], answer: _Answer, executor: Executor, watch: Watch | None
 ) -> list[RankRun | Refused]:
-    """As `_one_by_one`, by a caller's executor, which looks after its own workers."""
+    """Replay the files on a caller's executor, which replaces its own workers."""
     under_way = [executor.submit(answer, each.path) for each in found]
     for done, _ in enumerate(as_completed(under_way), 1):
         if watch is not None:
@@ -220,7 +225,7 @@ def _elsewhere(
 def _side_by_side(
     found: Sequence[Found], answer: _Answer, width: int, watch: Watch | None
 ) -> list[RankRun | Refused]:
-    """As `_one_by_one`, in `width` processes; what a process died of is refused by name."""
+    """Replay the files in `width` processes; a file that kills its process is refused."""
     answers: dict[int, RankRun | Refused] = {}
     while left := [index for index in range(len(found)) if index not in answers]:
         under_way: dict[Future[RankRun | Refused], int] = {}
@@ -235,7 +240,7 @@ def _side_by_side(
                     del under_way[future]
                 if watch is not None:
                     watch(len(answers), len(found))
-        # One of those under way took its process with it; alone, each is told from the others.
+        # One of the running files broke the pool.  Run each alone to find which one it was.
         for index in under_way.values():
             answers[index] = _alone(found[index].path, answer)
     return [answers[index] for index in range(len(found))]
@@ -246,4 +251,4 @@ def _alone(path: str, answer: _Answer) -> RankRun | Refused:
         try:
             return pool.submit(answer, path).result()
         except BrokenExecutor:
-            return Refused(path, "the process that read it was killed, perhaps for its memory")
+            return Refused(path, "the process that read it was killed, perhaps for lack of memory")

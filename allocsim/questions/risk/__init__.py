@@ -1,4 +1,4 @@
-"""How near did a run come to running out of memory?"""
+"""Headroom of a run before an out-of-memory error, and the smallest device for it."""
 
 from allocsim.questions.risk.risk import HeadroomPoint, Need, Risk, Span, risk_of
 

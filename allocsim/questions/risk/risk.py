@@ -1,13 +1,13 @@
-"""How near a recording comes to an out-of-memory error on a device, and on which it would not.
+"""Headroom of a recording on a device, and the smallest devices that suffice.
 
-Rules: every size is one that a replay proved (`smallest_device`).  Only a request that needs memory
-from the driver can fail, so the device is looked at when one has been answered that way.  Its
-headroom then is what the driver had left, plus what PyTorch could have given back: whole free
-segments and whole free handles of expandable segments.
+Every device size is proved by a replay (`smallest_device`).  Only requests that need memory from
+the driver can fail, so headroom is measured after each request that obtained some.  Headroom is the
+memory that the driver had left, plus the memory that PyTorch could have released: wholly free
+segments, and wholly free handles of expandable segments.
 
-Unusable is what is reserved, in no block in use, and in no piece that would serve the largest
-request of the recording: the external fragmentation seen by that request (the "unusable free
-space index" of Gorman and Whitcroft, Ottawa Linux Symposium 2006, in bytes and for one size).
+Unusable memory is free memory in blocks that cannot serve the largest request of the recording.
+This is the external fragmentation for that request (the "unusable free space index" of Gorman and
+Whitcroft, Ottawa Linux Symposium 2006, in bytes and for one size).
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ _SPANS = 12
 
 @dataclass(frozen=True, slots=True)
 class HeadroomPoint:
-    """The device after the request of `entry` was answered with memory from the driver.
+    """Memory after the request of `entry` obtained memory from the driver.
 
-    free_bytes: of the device and within the limit of a memory fraction.
-    returnable_bytes: what PyTorch could have given back.
-    idle_bytes: reserved and in no block in use.
-    unusable_bytes: the part of the idle that could not serve the largest request.
+    free_bytes: free device memory within the limit of a memory fraction.
+    returnable_bytes: memory that PyTorch could have released.
+    idle_bytes: memory in free blocks.
+    unusable_bytes: part of the idle bytes that cannot serve the largest request.
     """
 
     entry: int
@@ -78,14 +78,14 @@ class HeadroomPoint:
 
     @property
     def headroom_bytes(self) -> int:
-        """What a request could still have had of the driver."""
+        """Bytes that a request could still have obtained from the driver."""
         return self.free_bytes + self.returnable_bytes
 
 
 class HeadroomWatch(Observer):
-    """Notes the headroom whenever memory came from the driver; an observer for `replay`.
+    """Observer that measures the headroom after each request served by the driver.
 
-    largest: the rounded size and the stream of the recording's largest request.
+    `largest` is the rounded size and the stream of the recording's largest request.
     """
 
     def __init__(self, largest: tuple[int, int]) -> None:
@@ -94,7 +94,7 @@ class HeadroomWatch(Observer):
 
     @property
     def tightest(self) -> HeadroomPoint | None:
-        """The first point of the least headroom; None if nothing came from the driver."""
+        """First point with the least headroom; None if the driver served no request."""
         return min(self.points, key=lambda point: point.headroom_bytes, default=None)
 
     def grew(self, allocator: CachingAllocator, entry: int) -> None:
@@ -111,7 +111,7 @@ class HeadroomWatch(Observer):
         self.points.append(HeadroomPoint(entry, reserved, free, returnable, idle, idle - usable))
 
     def _serves(self, block: Block) -> bool:
-        """Whether a free block would serve the largest request."""
+        """Return True if a free block can serve the largest request."""
         pool = block.pool
         is_its_pool = pool.owner is None and pool.is_small == (self._size <= SMALL_SIZE)
         return is_its_pool and block.stream == self._stream and block.size >= self._size
@@ -119,7 +119,7 @@ class HeadroomWatch(Observer):
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of entries.  allocated_bytes, reserved_bytes: their highest in it."""
+    """Stretch of entries with the peaks of allocated and reserved bytes in it."""
 
     first: int
     last: int
@@ -128,7 +128,7 @@ class Span:
 
 
 def spans_of(timeline: Timeline, count: int) -> tuple[Span, ...]:
-    """`count` stretches of about as many steps each; fewer if there are fewer steps."""
+    """Return `count` stretches of about equally many steps; fewer if there are fewer steps."""
     rows = len(timeline.entry)
     edges = np.unique(np.linspace(0, rows, count + 1).astype(np.int64))
     return tuple(
@@ -143,14 +143,14 @@ def spans_of(timeline: Timeline, count: int) -> tuple[Span, ...]:
 
 
 def largest_entry(trace: Trace) -> int | None:
-    """The first entry with the largest request, a failed one included; None without any."""
+    """Return the first entry with the largest request, even a failed one; None without requests."""
     asks = np.flatnonzero(any_of(trace.action, (Action.ALLOC, Action.OOM)))
     return int(asks[np.argmax(trace.size[asks])]) if len(asks) else None
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What one setting needs.  capacity: None if PyTorch refuses it or would not survive it."""
+    """Smallest device of one setting; `capacity` is None if PyTorch refuses it or always fails."""
 
     conf: str
     capacity: Capacity | None
@@ -158,12 +158,18 @@ class Need:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Risk(Shown):
-    """One device of a recording on the device memory asked for.
+    """Risk of one device of a recording.
 
-    points: the headroom wherever memory came from the driver.
-    tightest: the first of the least headroom; code: of its request.
-    largest_bytes: the largest request, at `largest_entry`.
-    recommendation: the one setting to paste, on the device memory asked for.
+    prepared: prepared recording of the device.
+    run, device_run: replay on the requested device memory.
+    spans: peaks of a few stretches of entries.
+    points: headroom after each request that the driver served.
+    tightest: first point with the least headroom.
+    code: code of the request at the tightest point.
+    largest_entry, largest_bytes: entry and size of the largest request.
+    needs: smallest device of each setting.
+    measures: measures of fragmentation.
+    recommendation: recommended setting for the requested device memory.
     """
 
     prepared: Prepared
@@ -181,19 +187,18 @@ class Risk(Shown):
 
     @property
     def most_unusable(self) -> HeadroomPoint | None:
-        """The first point at which the most reserved memory was of no use to the largest request;
-        None if nothing came from the driver."""
+        """First point with the most unusable memory; None if the driver served no request."""
         return max(self.points, key=lambda point: point.unusable_bytes, default=None)
 
     def headline(self) -> str:
-        """The least headroom, and what the replay came to."""
+        """Return the result of the replay and the least headroom."""
         tight = self.tightest
         near = "" if tight is None else f"; {format_size(tight.headroom_bytes)} of headroom"
         at = "" if tight is None else f" at entry {tight.entry:,}"
         return f"{self.device_run.headline()}{near}{at}"
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """The figures of the replay, the headroom, the smallest device of each setting."""
+        """Yield the figures of the replay, the headroom, and each setting's smallest device."""
         yield from self.device_run.figures_shown()
         if self.tightest is not None:
             yield "least headroom", format_size(self.tightest.headroom_bytes)
@@ -213,16 +218,17 @@ def risk_of(
     progress: Progress | None = None,
     watch: Watch | None = None,
 ) -> Risk:
-    """The risk of one device of `recording` (default: the only one).
+    """Return the risk of one device of `recording`.
 
-    confs: settings whose smallest device is looked for besides `conf`; None: those that a cure
-    tries.  The other arguments are those of `replay`.
-    Raises RecordingError if several devices are recorded and none is named, or if the device has
+    confs: settings besides `conf` for which to find the smallest device; None for the usual ones.
+    device: device number; None if only one is recorded.
+    The other arguments are those of `replay`.
+    Raises RecordingError if several devices are recorded and `device` is None, or if the device has
     no entries.
     """
     (prepared,) = prepare(recording, recording.only_device(device).device, torch_version)
     if not len(prepared.trace):
-        what = f"device {prepared.trace.device} has no entries, so that no request can be judged"
+        what = f"device {prepared.trace.device} has no entries; expected a recording with requests"
         raise RecordingError(recording.path, what)
     trace, largest = prepared.trace, largest_entry(prepared.trace)
     size, stream = 0, 0
@@ -261,6 +267,6 @@ def _needs(trials: Trials, setting: Setting, confs: Sequence[str] | None) -> tup
     usual = usual_settings(config, expandable=allows_expandable(prepared))
     others = read_alike(usual, [prepared], config) if confs is None else tuple(map(Setting, confs))
     for each in others:
-        each.config(prepared.release)  # a wrong one is the user's to know
+        each.config(prepared.release)  # raise now for a setting that the release refuses
     every = dict.fromkeys([setting, *others])
     return tuple(Need(each.conf, smallest_device(trials, each)) for each in every)

@@ -1,4 +1,4 @@
-"""What would the same program need at another size?"""
+"""The `scale` question: predict a program's memory at sizes that were not recorded."""
 
 from allocsim.questions.scale.growing import Growing
 from allocsim.questions.scale.law import Law

@@ -1,10 +1,10 @@
-"""Where one program has the rows of another and more between them.
+"""Alignment of two programs: the rows that the longer one has in addition.
 
-Rule: every row of the shorter program is a row of the longer one, in the same order and of the
-same form; what remains of the longer one are the insertions.  Of all such ways the cheapest is
-taken: few insertions, rows with the same bytes, frees that mean the same block in their order.
-An insertion can often lie a little earlier or later (of three layers any may be the new one);
-the last of these costs is what settles it.
+Rule: every row of the shorter program is a row of the longer one, in the same order and of the same
+form; the remaining rows of the longer program are the insertions. The cheapest alignment is chosen:
+few insertions, rows with equal bytes, frees of the same block in their order. An insertion can
+often be a little earlier or later (any of three layers may be the new one), which the last of these
+costs decides.
 """
 
 from __future__ import annotations
@@ -21,17 +21,20 @@ __all__ = ["Insertion", "insertions", "shared_rows"]
 
 _INSERTION = 40
 _OTHER_SIZE = 16
-"""What each costs.  Other bytes cost once more for each of the two rows whose own bytes the other
-program has somewhere.  A free whose block is not as young among its like costs 1, and 1 more if it
-is not as old either."""
+"""Costs of an insertion, and of a row with other bytes.
+
+Other bytes cost as much again for each of the two rows whose bytes the other program has somewhere.
+A free costs 1 if its block is not equally young in its group, and another 1 if it is not equally
+old either.
+"""
 
 _IMPOSSIBLE = 1 << 30
 
 _EVERY = 256
-"""Rows between those whose costs are kept; those between are worked out anew on the way back."""
+"""Interval of the rows whose costs are kept; the costs between are recomputed when tracing back."""
 
 _MOST_CELLS = 1 << 31
-"""Rows of one program times rows that the other has more: some minutes."""
+"""Most rows of one program times additional rows of the other: some minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +49,15 @@ class Insertion:
         return self.stop - self.start
 
     def moved(self, by: int) -> Insertion:
-        """The same length, `by` rows later."""
+        """Return an insertion of the same length, `by` rows later."""
         return Insertion(self.at + by, self.start + by, self.stop + by)
 
 
 def insertions(short: Likeness, long: Likeness) -> list[Insertion] | None:
-    """What `long` has more than `short`; None if it is not that, or too much to compare."""
+    """Return the rows that `long` has in addition to `short`.
+
+    None if `long` is not an extension of `short`, or if the comparison would take too long.
+    """
     more = len(long.form) - len(short.form)
     if more <= 0 or len(short.form) * more > _MOST_CELLS:
         return None
@@ -59,7 +65,7 @@ def insertions(short: Likeness, long: Likeness) -> list[Insertion] | None:
 
 
 def shared_rows(n_long: int, found: Iterable[Insertion]) -> NDArray[np.int64]:
-    """By row of the longer program, the row of the shorter one; -1 in insertions."""
+    """Return for each row of the longer program the row of the shorter one, -1 in insertions."""
     is_shared = np.ones(n_long, dtype=bool)
     for each in found:
         is_shared[each.start : each.stop] = False
@@ -67,10 +73,10 @@ def shared_rows(n_long: int, found: Iterable[Insertion]) -> NDArray[np.int64]:
 
 
 class _Search:
-    """The cheapest alignment by rows of the shorter program and rows inserted before them.
+    """Search for the cheapest alignment, row by row of the shorter program.
 
-    costs[d]: the least so far with d rows inserted.  _short_price, _long_price: by row, its share
-    of what a counterpart with other bytes costs.
+    costs[d]: least cost so far with d rows inserted.
+    _short_price, _long_price: for each row, its share of the cost of other bytes.
     """
 
     def __init__(self, short: Likeness, long: Likeness, more: int) -> None:
@@ -91,10 +97,10 @@ class _Search:
             costs = self._after(row, costs)
         if _with_insertion(costs)[-1] >= _IMPOSSIBLE:
             return None
-        return self._way_back(costs, kept)
+        return self._trace_back(costs, kept)
 
     def _same_at_start(self) -> int:
-        """Rows at the start that are the same in all respects."""
+        """Return the number of rows at the start that are equal in all respects."""
         n = len(self._short.form)
         names = ("exact", "younger", "older")
         same = np.ones(n, dtype=bool)
@@ -103,19 +109,20 @@ class _Search:
         return n if same.all() else int(np.argmin(same))
 
     def _after(self, row: int, costs: NDArray[np.int32]) -> NDArray[np.int32]:
-        """The costs when `row` has found its place."""
+        """Return the costs after `row` is placed."""
         short, long = self._short, self._long
-        there = slice(row, row + self._more + 1)
+        window = slice(row, row + self._more + 1)
         found = _with_insertion(costs)
-        is_other = long.younger[there] != short.younger[row]
+        is_other = long.younger[window] != short.younger[row]
         found += is_other
-        found += is_other & (long.older[there] != short.older[row])
-        is_other = long.exact[there] != short.exact[row]
-        found += is_other * (self._short_price[row] + self._long_price[there])
-        found[long.form[there] != short.form[row]] = _IMPOSSIBLE
+        found += is_other & (long.older[window] != short.older[row])
+        is_other = long.exact[window] != short.exact[row]
+        found += is_other * (self._short_price[row] + self._long_price[window])
+        # Row `row` of the short program meets row `row + d` of the long one after d insertions.
+        found[long.form[window] != short.form[row]] = _IMPOSSIBLE
         return np.minimum(found, _IMPOSSIBLE)
 
-    def _way_back(
+    def _trace_back(
         self, costs: NDArray[np.int32], kept: dict[int, NDArray[np.int32]]
     ) -> list[Insertion]:
         found = []
@@ -126,6 +133,7 @@ class _Search:
                 rows = self._between(max(each for each in kept if each <= row), row, kept)
             costs = rows[row]
             least = _with_insertion(costs)[inserted]
+            # An insertion before this row was cheaper than none: take it and go on before it.
             if costs[inserted] != least:
                 fewer = int(np.flatnonzero(costs[:inserted] == least - _INSERTION)[-1])
                 found.append(Insertion(row, row + fewer, row + inserted))
@@ -137,7 +145,7 @@ class _Search:
     def _between(
         self, start: int, stop: int, kept: dict[int, NDArray[np.int32]]
     ) -> dict[int, NDArray[np.int32]]:
-        """The costs before each of rows [start, stop]."""
+        """Return the costs before each of the rows [start, stop]."""
         rows = {start: kept[start]}
         for row in range(start, stop):
             rows[row + 1] = self._after(row, rows[row])
@@ -145,7 +153,7 @@ class _Search:
 
 
 def _with_insertion(costs: NDArray[np.int32]) -> NDArray[np.int32]:
-    """The costs where rows may be inserted before the next."""
+    """Return the costs if rows may be inserted before the next row."""
     found = costs.copy()
     found[1:] = np.minimum(found[1:], np.minimum.accumulate(costs)[:-1] + _INSERTION)
     return found

@@ -1,8 +1,8 @@
-"""The law of a program in which one size says how often its parts come, as layers do.
+"""Law of a program where one size gives the number of copies of a part, such as layers.
 
-Rule: for each combination of the other sizes two recordings tell how the program grows
-(`growth.py`); at a number of layers the programs so made are samples of a law of the others
-(`law.py`).  Every further recording is a check of both.
+Rule: for each combination of the other sizes, two recordings show how the program grows
+(`growth.py`). At a given number of layers, the resulting programs are samples of a law of the other
+sizes (`law.py`). Every further recording checks both.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from allocsim.questions.scale.law import (
     Law,
     Sample,
     Sizes,
+    is_between,
     laws_of,
-    lies_between,
     refuse_other_program,
     refuse_uncombined,
     typed,
@@ -30,13 +30,14 @@ __all__ = ["Growing", "growing_laws", "refuse_otherwise_grown"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Growing:
-    """Programs that grow with one size, and the law of the others.
+    """Programs that grow with one size, and the law of the other sizes.
 
-    name: the size that says how often the parts come.
-    values: of it, the two that the growth is told by.
-    growths: one for each sample of `others`.
-    others: the law of the other sizes, at the first of `values`.
-    samples, checks: the recordings that tell the law, and those that can refute it.
+    name: size that gives the number of copies.
+    values: the two values of it that determine the growth.
+    growths: growth for each sample of `others`.
+    others: law of the other sizes, at the first of `values`.
+    samples: recordings that determine the law.
+    checks: recordings that can refute the law.
     """
 
     name: str
@@ -48,54 +49,57 @@ class Growing:
 
     @property
     def varied(self) -> tuple[str, ...]:
-        """The names of the sizes that vary."""
+        """Names of the sizes that vary."""
         return (self.name, *self.others.varied)
 
     @property
     def degrees(self) -> Mapping[str, int]:
-        """Up to which power each of the others counts."""
+        """Highest power of each of the other sizes."""
         return self.others.degrees
 
     @property
     def program(self) -> Program:
-        """The program of the first sample."""
+        """Program of the first sample."""
         return self.growths[0].first
 
     @property
     def step(self) -> int:
-        """How much of the size one copy of the parts is."""
+        """Increase of the size per copy of the parts."""
         return self.values[1] - self.values[0]
 
     def domain(self, name: str) -> tuple[int, int]:
-        """The least value of a size that the law tells, and the step to the next."""
+        """Return the least value of a size that the law covers, and the step to the next value."""
         return (self.values[0], self.step) if name == self.name else self.others.domain(name)
 
     def covers(self, at: Sizes) -> bool:
-        """Whether `at` lies between recorded sizes."""
-        return lies_between([*self.samples, *self.checks], self.varied, at)
+        """Return whether `at` is between recorded sizes."""
+        return is_between([*self.samples, *self.checks], self.varied, at)
 
     def complete(self, at: Sizes) -> dict[str, int]:
-        """`at` with the sizes that never varied.  Raises ConfigError for what no sample tells."""
+        """Return `at` with the sizes that do not vary.
+
+        Raises ConfigError for sizes that the law does not cover.
+        """
         if self.name not in at:
-            raise ConfigError(f"which {self.name}? expected {self.name}=N")
+            raise ConfigError(f"no value of {self.name}; expected {self.name}=N")
         value, (least, step) = at[self.name], self.domain(self.name)
         if value < least:
             raise ConfigError(
-                f"{self.name}={value}: expected {least} or more, the fewest that are recorded"
+                f"{self.name}={value}: expected {least} or more, the fewest that were recorded"
             )
         if (value - least) % step:
             raise ConfigError(
-                f"{self.name}={value}: recordings at {least} and {least + step} tell of every "
-                f"{step} more; expected one at {least + 1} for those between"
+                f"{self.name}={value}: recordings at {least} and {least + step} determine every "
+                f"{step} more; expected a recording at {least + 1} for those between"
             )
         whole = self.others.complete({**at, self.name: least})
         return {**whole, self.name: value}
 
     def settled(self, at: Sizes) -> Law:
-        """The law of the other sizes where the growing one is that of `at`.
+        """Return the law of the other sizes where the growing size is that of `at`.
 
-        Raises ConfigError where the parts follow no law, and RecordingError if those of the
-        samples differ there.
+        Raises ConfigError if the parts follow no law, and RecordingError if the samples' parts
+        differ there.
         """
         copies = (at[self.name] - self.values[0]) // self.step
         samples = tuple(
@@ -108,14 +112,14 @@ class Growing:
 
 
 def growing_laws(samples: Sequence[Sample]) -> Iterator[Growing]:
-    """The laws of programs that grow with a size that `samples` determine, the simplest first.
+    """Yield the laws of programs that grow with a size, the simplest first.
 
-    There is none if nothing grows.  Raises ConfigError if they do not tell how that size and
-    others act together.
+    There is none if nothing grows. Raises ConfigError if the samples do not show how that size and
+    the others act together.
     """
     for name in samples[0].at:
         grouped = _grouped(samples, name)
-        values = _told_by(grouped)
+        values = _growing_values(grouped)
         if values is None or not _is_one_program_by(samples, name):
             continue
         pairs = [(row[values[0]], row[values[1]]) for row in grouped if set(values) <= set(row)]
@@ -137,18 +141,18 @@ def _combined(
     pairs: Sequence[tuple[Sample, Sample]],
     growths: Mapping[int, Growth],
 ) -> Iterator[Growing]:
-    """The laws of the other sizes, each with the growths of its samples."""
+    """Yield the laws of the other sizes, each with the growths of its samples."""
     firsts = [first for first, _ in pairs]
     for others in _laws_of_others(samples, firsts, name):
         chosen = [pair for pair in pairs if pair[0] in others.samples]
-        told = tuple(sample for pair in chosen for sample in pair)
+        determining = tuple(sample for pair in chosen for sample in pair)
         yield Growing(
             name,
             values,
             tuple(growths[id(first)] for first, _ in chosen),
             others,
-            told,
-            tuple(sample for sample in samples if sample not in told),
+            determining,
+            tuple(sample for sample in samples if sample not in determining),
         )
 
 
@@ -166,7 +170,7 @@ def _laws_of_others(
 
 
 def _grouped(samples: Sequence[Sample], name: str) -> list[dict[int, Sample]]:
-    """Samples of the same other sizes, by the one that is called `name`."""
+    """Group samples by their other sizes, and by the value of `name`."""
     found: defaultdict[str, dict[int, Sample]] = defaultdict(dict)
     for sample in samples:
         rest = typed({each: value for each, value in sample.at.items() if each != name})
@@ -174,14 +178,14 @@ def _grouped(samples: Sequence[Sample], name: str) -> list[dict[int, Sample]]:
     return list(found.values())
 
 
-def _told_by(grouped: Sequence[Mapping[int, Sample]]) -> tuple[int, int] | None:
-    """The two smallest values that samples of the same other sizes have."""
+def _growing_values(grouped: Sequence[Mapping[int, Sample]]) -> tuple[int, int] | None:
+    """Return the two smallest values that samples of the same other sizes have."""
     found = [tuple(sorted(row))[:2] for row in grouped if len(row) > 1]
     return min(((first, second) for first, second in found), default=None)
 
 
 def _is_one_program_by(samples: Sequence[Sample], name: str) -> bool:
-    """Whether samples differ in what they do only where they differ in the size `name`."""
+    """Return whether samples differ in their steps only if they differ in the size `name`."""
     by: dict[int, Sample] = {}
     for sample in samples:
         first = by.setdefault(sample.at[name], sample)
@@ -191,12 +195,12 @@ def _is_one_program_by(samples: Sequence[Sample], name: str) -> bool:
 
 
 def refuse_otherwise_grown(made: Law, sample: Sample) -> None:
-    """Raises RecordingError if a recording is not of the program that the law makes."""
+    """Raise RecordingError if a recording is not of the program that the law gives."""
     row = made.program.first_difference(sample.program)
     if row is not None:
         raise RecordingError(
             sample.path,
-            f"does something else than the others make of {sample.text} from "
-            f"{sample.program.told(row)} (by them: {made.program.told(row)}); where the first "
-            "parts are still other than those that follow, recordings with more of them tell",
+            f"differs from the prediction of the others at {sample.text}, first at "
+            f"{sample.program.described(row)} (predicted: {made.program.described(row)}); "
+            "if the first parts differ from later ones, record programs with more parts",
         )

@@ -1,10 +1,10 @@
-"""A program with parts of it repeated as often as a size says.
+"""Program with parts that repeat as often as a size says.
 
-Rule: of two programs the larger has every row of the smaller one and insertions that repeat what
-lies beside them (`parts.py`); with each further step of the size, every insertion comes once
-more.  The bytes of a request, and how many younger blocks of its kin a freed one has, are
-p + q·copy + r·copies: q from the insertion and its counterpart, r from the counterpart in both
-programs.  Both programs have to come out of that row by row.
+Rule: the larger of two programs has every row of the smaller one, and insertions that repeat the
+rows beside them (`parts.py`). With each further step of the size, every insertion is repeated once
+more. The bytes of a request, and the number of younger live blocks in the group of a freed block,
+are p + q·copy + r·copies: q follows from the insertion and its counterpart, r from the counterpart
+in both programs. The result must reproduce both programs row by row.
 """
 
 from __future__ import annotations
@@ -27,22 +27,23 @@ from allocsim.questions.scale.program import FREES, Program, numbered
 __all__ = ["Growth", "growth_between"]
 
 _HANDLE = 1 << 62
-"""Added to the number of a request it is the address that names its block to the engine."""
+"""Offset of the addresses that name blocks to the engine: a request's number is added to it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Growth:
-    """What a program does at any number of copies of its parts; 0 is `first`, 1 is `second`.
+    """A program at any number of copies of its parts; 0 copies are `first`, 1 is `second`.
 
-    kin: by request of `second`, the number of its stack.
-    parts: what is repeated, in the order of the program.
-    value: by row of `second`, the bytes of a request, or how many younger blocks of its kin there
-        are to the one that is freed; by_copy, by_copies: how it grows.
+    group: for each request of `second`, the index of its stack.
+    parts: repeated parts, in order.
+    value: for each row of `second`, the bytes of a request, or the number of younger live blocks in
+        the group of the block that is freed.
+    by_copy, by_copies: growth of `value` per earlier copy and per additional copy.
     """
 
     first: Program
     second: Program
-    kin: NDArray[np.int64]
+    group: NDArray[np.int64]
     parts: tuple[Part, ...]
     value: NDArray[np.int64]
     by_copy: NDArray[np.int64]
@@ -50,13 +51,13 @@ class Growth:
 
     @property
     def more_requests(self) -> int:
-        """Requests of one copy of every part."""
+        """Number of requests in one copy of all parts."""
         return len(self.second.size) - len(self.first.size)
 
     def program_with(self, copies: int) -> Program:
-        """The program with so many copies of each part.
+        """Return the program with `copies` copies of each part.
 
-        Raises ConfigError if it is too long, or a free means no block that is there.
+        Raises ConfigError if it is too long, or if a free means a block that does not exist.
         """
         second = self.second
         try:
@@ -88,14 +89,14 @@ class Growth:
         second, kind, own = self.second, self.second.kind, self.second.block
         is_free = any_of(kind, FREES)
         is_request = kind == StepKind.ALLOC
-        kin = np.full(len(kind), BEFORE, dtype=np.int64)
+        group = np.full(len(kind), BEFORE, dtype=np.int64)
         known = (is_request | is_free) & (own >= 0)
-        kin[known] = self.kin[own[known]]
+        group[known] = self.group[own[known]]
         return Repeated(
             is_request=is_request,
             is_free=is_free,
             is_end=is_free & (kind != StepKind.FREE_REQUEST),
-            kin=kin,
+            group=group,
             value=self.value,
             by_copy=self.by_copy,
             by_copies=self.by_copies,
@@ -106,7 +107,7 @@ class Growth:
     def _addresses(
         self, row: NDArray[np.int64], kind: NDArray[np.uint8], block: NDArray[np.int64]
     ) -> NDArray[np.uint64]:
-        """What names each block to the engine: its number, or where it was from the start."""
+        """Return the address that names each block to the engine: a number or the original one."""
         found = self.second.steps.addr[row].copy()
         is_own = (kind == StepKind.ALLOC) | (any_of(kind, FREES) & (block >= 0))
         found[is_own] = (block[is_own] + _HANDLE).astype(np.uint64)
@@ -115,14 +116,14 @@ class Growth:
     def _no_block(self, row: int, copies: int) -> str:
         return (
             f"which block is freed follows no law with {copies} more of each part: "
-            f"{self.second.told(row)}; expected recordings of more of them"
+            f"{self.second.described(row)}; expected recordings of more of them"
         )
 
 
 def growth_between(first: Program, second: Program) -> Growth | None:
-    """How `second` grew out of `first`.
+    """Return how `second` grew out of `first`, or None.
 
-    None if it did not: it lacks what `first` does, or does more that repeats no part of it.
+    The result is None if `second` lacks rows of `first`, or has rows that repeat no part of it.
     """
     plans = first.prepared.plan, second.prepared.plan
     if first.before != second.before or plans[0].changes != plans[1].changes:
@@ -138,27 +139,28 @@ def growth_between(first: Program, second: Program) -> Growth | None:
     value = [_values(program, like) for program, like in ((first, short), (second, long))]
     shared = shared_rows(len(long.form), [part.insertion for part in parts])
     laws = _fitted(parts, shared, *value)
-    growth = Growth(first, second, long.kin, tuple(parts), value[1], *laws)
+    growth = Growth(first, second, long.group, tuple(parts), value[1], *laws)
+    # The fit uses one counterpart per row; only the exact reproduction of both proves it.
     ends = (growth.program_with(0), first), (growth.program_with(1), second)
     return growth if all(made.first_difference(real) is None for made, real in ends) else None
 
 
 def _is_mostly_the_same(parts: Sequence[Part], long: Likeness) -> bool:
-    """Whether the copies have the bytes of what they repeat, but for the fewer part."""
+    """Return whether most rows of the copies have the bytes of the rows that they repeat."""
     pairs = [(row, other[0]) for row, other in _counterparts(parts)]
     row, other = np.array(pairs).T
     return bool(np.count_nonzero(long.exact[row] == long.exact[other]) * 2 > len(pairs))
 
 
 def _counterparts(parts: Sequence[Part]) -> Iterator[tuple[int, list[int]]]:
-    """Every row of an insertion, and those that it repeats."""
+    """Yield every row of an insertion with the rows that it repeats."""
     for part in parts:
         for row in range(part.insertion.start, part.insertion.stop):
             yield row, part.counterparts(row)
 
 
 def _values(program: Program, like: Likeness) -> NDArray[np.int64]:
-    """By row, the number that has a law: of requests the bytes, of frees the younger blocks."""
+    """Return each row's value: bytes of a request, number of younger blocks of a free."""
     found = like.younger.copy()
     found[program.requests] = program.size
     return found
@@ -170,9 +172,9 @@ def _fitted(
     first: NDArray[np.int64],
     second: NDArray[np.int64],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """How the value of each row grows with its copy, and with the number of copies.
+    """Return the growth of each row's value with its copy, and with the number of copies.
 
-    A counterpart after the insertion is a copy further in `second`, and not in `first`.
+    A counterpart after the insertion is one copy further in `second`, but not in `first`.
     """
     by_copy = np.zeros(len(second), dtype=np.int64)
     by_copies = np.where(shared >= 0, second - first[shared], 0)

@@ -1,13 +1,14 @@
-"""How large each request of a program is at any size, from recordings at a few.
+"""Size of each request of a program at any size, derived from recordings at a few sizes.
 
-Rule: each request is a polynomial in the named sizes, affine in each as far as the recordings
-allow: with sizes b and s its bytes are p + q·b + r·s + t·b·s.  So k sizes that vary take 2^k
-recordings, and every further one is a check (`proof.py`).  Where a check refutes that, a size may
-be squared, as the length is in a mask of attention; that takes three of its values.
-What comes to a broken number of bytes is rounded up and counted; what comes to none is no law.
+Rule: each request is a polynomial in the named sizes, affine in each if the recordings allow it:
+with sizes b and s its bytes are p + q·b + r·s + t·b·s. So k sizes that vary need 2^k recordings,
+and every further recording is a check (`proof.py`). If a check refutes this, a size may be squared,
+as the length is in an attention mask; that needs three of its values. A fraction of a byte is
+rounded up and counted; a size of zero or less means that there is no law.
 
-A law holds for one way through PyTorch's kernels; from some sizes on they take another (a reduction
-in two passes, a sort, a copy less), which shows as other requests and is refused, not bridged.
+A law holds for one way through PyTorch's kernels. From some sizes on, other kernels run (a
+reduction in two passes, a sort, one copy less). The requests then differ, and the recording is
+refused.
 """
 
 from __future__ import annotations
@@ -31,20 +32,20 @@ __all__ = [
     "Sample",
     "Sizes",
     "laws_of",
-    "lies_between",
+    "is_between",
     "refuse_other_program",
     "refuse_uncombined",
     "typed",
 ]
 
 Sizes = Mapping[str, int]
-"""The named sizes of one run, as batch=2."""
+"""Named sizes of one run, such as batch=2."""
 
 _HIGHEST = 2
-"""The highest power of a size."""
+"""Highest power of a size."""
 
 _MOST_BYTES = 1 << 60
-"""Of a request: more than any device has."""
+"""Largest possible request, more than any device has."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,20 +57,21 @@ class Sample:
 
     @property
     def path(self) -> str:
-        """The recording's file."""
+        """File of the recording."""
         return self.program.prepared.path
 
     @property
     def text(self) -> str:
-        """Its sizes, as they are typed."""
+        """Sizes in the form of command-line arguments."""
         return typed(self.at)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Requested:
-    """What a law gives for one size.
+    """Requests that a law gives for one size.
 
-    size: bytes of every request.  rounded: how many of them come to no whole number of bytes.
+    size: bytes of each request.
+    rounded: number of requests that were rounded up to whole bytes.
     """
 
     size: NDArray[np.int64]
@@ -78,9 +80,9 @@ class Requested:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Law:
-    """Samples that determine the size of every request, and others to check it by.
+    """Samples that determine the size of every request, and samples that check it.
 
-    degrees: the names of the sizes that vary, and up to which power each counts.
+    degrees: highest power of each size that varies.
     """
 
     samples: tuple[Sample, ...]
@@ -89,52 +91,56 @@ class Law:
 
     @property
     def varied(self) -> tuple[str, ...]:
-        """The names of the sizes that vary."""
+        """Names of the sizes that vary."""
         return tuple(self.degrees)
 
     @property
     def program(self) -> Program:
-        """The program, at the first sample's sizes."""
+        """Program of the first sample."""
         return self.samples[0].program
 
     def domain(self, name: str) -> tuple[int, int]:
-        """The least value of a size that the law tells, and the step to the next."""
+        """Return the least value of a size that the law covers, and the step to the next value."""
         assert name in self.degrees
         return 1, 1
 
     def settled(self, at: Sizes) -> Law:
-        """The law where the sizes are those of `at`: this one, the same program at all of them."""
+        """Return the law of the other sizes where the growing size is that of `at`: this law."""
         assert set(at) == set(self.samples[0].at)
         return self
 
     def covers(self, at: Sizes) -> bool:
-        """Whether `at` lies between recorded sizes."""
-        return lies_between([*self.samples, *self.checks], self.varied, at)
+        """Return whether `at` is between recorded sizes."""
+        return is_between([*self.samples, *self.checks], self.varied, at)
 
     def complete(self, at: Sizes) -> dict[str, int]:
-        """`at` with the sizes that never varied.  Raises ConfigError for what no sample tells."""
+        """Return `at` with the sizes that do not vary.
+
+        Raises ConfigError for sizes that the law does not cover.
+        """
         known = self.samples[0].at
         for name, value in at.items():
             if name not in known:
                 names = ", ".join(known)
-                raise ConfigError(f"{name}={value}: the recordings are told apart by {names}")
+                raise ConfigError(f"{name}={value}: unknown size; the recordings have {names}")
             if name not in self.varied and value != known[name]:
                 only = f"every recording is of {name}={known[name]}"
-                raise ConfigError(f"{name}={value}: {only}, so that nothing tells another")
+                raise ConfigError(f"{name}={value}: {only}, which determines no other value")
             if value < 1:
                 raise ConfigError(f"{name}={value}: expected 1 or more")
         missing = [name for name in self.varied if name not in at]
         if missing:
-            raise ConfigError(f"which {missing[0]}? expected {missing[0]}=N")
+            raise ConfigError(f"no value of {missing[0]}; expected {missing[0]}=N")
         return {name: at.get(name, value) for name, value in known.items()}
 
     def requested_at(self, at: Sizes) -> Requested:
-        """Every request at the sizes `at`.
+        """Return every request at the sizes `at`.
 
-        Raises ConfigError where one would have no bytes, or more than any device.
+        Raises ConfigError if a request would have no bytes, or more than any device has.
         """
         rows = [_terms(each.at, self.degrees) for each in self.samples]
         weights = _weights(rows, _terms(at, self.degrees))
+        # Python integers with a common denominator: exact, without overflow or rounding.
         whole = lcm(*(weight.denominator for weight in weights))
         total = np.zeros(len(self.program.size), dtype=object)
         for weight, sample in zip(weights, self.samples, strict=True):
@@ -157,8 +163,8 @@ class Law:
         )
 
 
-def lies_between(samples: Sequence[Sample], names: Sequence[str], at: Sizes) -> bool:
-    """Whether each of the named sizes lies between those of samples."""
+def is_between(samples: Sequence[Sample], names: Sequence[str], at: Sizes) -> bool:
+    """Return whether each of the named sizes is between those of the samples."""
     return all(
         min(each.at[name] for each in samples) <= at[name] <= max(each.at[name] for each in samples)
         for name in names
@@ -166,15 +172,15 @@ def lies_between(samples: Sequence[Sample], names: Sequence[str], at: Sizes) -> 
 
 
 def typed(at: Sizes) -> str:
-    """Sizes as they are typed: batch=2,sequence=512."""
+    """Return sizes as typed on the command line: batch=2,sequence=512."""
     return ",".join(f"{name}={value}" for name, value in at.items())
 
 
 def laws_of(samples: Sequence[Sample]) -> Iterator[Law]:
-    """The laws that `samples` determine, the simplest first; at least one.
+    """Yield the laws that `samples` determine, at least one, the simplest first.
 
-    Raises ConfigError if they are too few, are told apart by other names or are of equal sizes,
-    and RecordingError if they are not of one program.
+    Raises ConfigError for too few samples, different names of sizes or equal sizes, and
+    RecordingError if the samples are not of one program.
     """
     first = samples[0]
     for sample in samples:
@@ -198,45 +204,45 @@ def laws_of(samples: Sequence[Sample]) -> Iterator[Law]:
 
 
 def refuse_uncombined(count: int, varied: Sequence[str], expected: int) -> NoReturn:
-    """Raises ConfigError: so many recordings, of sizes that vary, do not tell of all at once."""
+    """Raise ConfigError: `count` recordings do not determine the joint effect of sizes."""
     raise ConfigError(
-        f"{count} recordings do not tell how {' and '.join(varied)} act together; "
+        f"{count} recordings do not show how {' and '.join(varied)} act together; "
         f"expected {expected}, each size combined with each other"
     )
 
 
 def _count(degrees: Mapping[str, int]) -> int:
-    """How many terms, and so how many samples."""
+    """Return the number of terms, which is the number of samples that are needed."""
     return prod(degree + 1 for degree in degrees.values())
 
 
 def refuse_other_program(first: Sample, other: Sample) -> None:
-    """Raises RecordingError if two samples are not of one program."""
+    """Raise RecordingError if two samples are not of one program."""
     row = first.program.first_difference(other.program)
     if row is not None:
         raise RecordingError(
             other.path,
-            f"does something else than {first.path} from {other.program.told(row)} "
-            f"(there: {first.program.told(row)}); a law holds within one way through the kernels",
+            f"differs from {first.path}, first at {other.program.described(row)} "
+            f"(there: {first.program.described(row)}); a law needs the same kernels at every size",
         )
     if first.program.prepared.plan.changes != other.program.prepared.plan.changes:
         raise RecordingError(other.path, f"sets other options at run time than {first.path}")
     if first.program.before != other.program.before:
         raise RecordingError(
             other.path,
-            f"begins with other blocks in use than {first.path}, of which nothing tells how large "
-            "they are elsewhere; expected recordings from the program's start",
+            f"begins with other blocks in use than {first.path}, whose sizes follow no law; "
+            "expected recordings from the program's start",
         )
 
 
 def _terms(at: Sizes, degrees: Mapping[str, int]) -> list[int]:
-    """1, each size to each of its powers, and each product of such."""
+    """Return 1, each size to each of its powers, and all products of those."""
     powers = product(*(range(degree + 1) for degree in degrees.values()))
     return [prod(at[name] ** n for name, n in zip(degrees, each, strict=True)) for each in powers]
 
 
 def _independent(samples: Sequence[Sample], degrees: Mapping[str, int]) -> list[Sample]:
-    """The first samples that each tell something that those before do not."""
+    """Return the first samples that are linearly independent."""
     chosen: list[Sample] = []
     reduced: list[list[Fraction]] = []
     for sample in samples:
@@ -251,7 +257,7 @@ def _independent(samples: Sequence[Sample], degrees: Mapping[str, int]) -> list[
 
 
 def _weights(rows: Sequence[Sequence[int]], target: Sequence[int]) -> list[Fraction]:
-    """How much of each sample makes the target: w with Σ w[i]·rows[i] = target, exactly."""
+    """Return weights w with Σ w[i]·rows[i] = target, exactly."""
     n = len(rows)
     table = [[Fraction(rows[j][i]) for j in range(n)] + [Fraction(target[i])] for i in range(n)]
     for column in range(n):

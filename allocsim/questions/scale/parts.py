@@ -1,7 +1,7 @@
 """Insertions as further copies of a part of the program.
 
-Rule: what a program does more at a larger size is a copy of what lies beside it, the layer before
-or the layer after; one that is like neither is no growth but another way through the kernels.
+Rule: the additional rows of a larger program are copies of the rows beside them, those of the layer
+before or after. Rows that match neither are not growth, but another way through the kernels.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ __all__ = ["Part", "parts_of"]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """An insertion and how far what lies beside it goes on like it.
+    """An insertion, and how far the rows beside it continue its pattern.
 
-    before, after: rows of both programs just before and after it whose forms are those of the
-        rows a whole length further on, or back.
+    before, after: number of shared rows before and after it whose forms equal those of the rows one
+    insertion length further.
     """
 
     insertion: Insertion
@@ -32,11 +32,11 @@ class Part:
 
     @property
     def is_repeated(self) -> bool:
-        """Whether each of its rows has a counterpart beside it."""
+        """True if each of its rows has a counterpart beside it."""
         return self.before + self.after >= len(self.insertion)
 
     def counterparts(self, row: int) -> list[int]:
-        """The rows that one of its rows repeats, that of the longer side first."""
+        """Return the rows that one of its rows repeats, the row on the longer side first."""
         length, each = len(self.insertion), self.insertion
         found = []
         if row - length >= each.start - self.before:
@@ -47,17 +47,17 @@ class Part:
 
 
 def parts_of(found: Sequence[Insertion], long: Likeness) -> list[Part]:
-    """Each insertion of the program `long`, and its sides."""
+    """Return each insertion of the program `long`, with its sides."""
     shared = shared_rows(len(long.form), found) >= 0
-    return [part for each in found for part in _taken_apart(each, long, shared)]
+    return [part for each in found for part in _split(each, long, shared)]
 
 
-def _taken_apart(each: Insertion, long: Likeness, shared: NDArray[np.bool_]) -> tuple[Part, ...]:
-    """An insertion, or the two that it is: the last of one row of copies, the first of another.
+def _split(each: Insertion, long: Likeness, shared: NDArray[np.bool_]) -> tuple[Part, ...]:
+    """Split an insertion that consists of two: the last of one run of copies, the first of another.
 
-    Where X X Y Y became X X X Y Y Y, one insertion of X Y explains it as well; but that repeats
-    nothing, while X repeats what lies before it and Y what lies after.  Rows of the same bytes
-    tell it; where bytes grow with every copy, their forms have to.
+    If X X Y Y became X X X Y Y Y, one insertion of X Y is possible as well, but it repeats nothing
+    beside it, while X repeats the rows before it and Y the rows after it. Rows of equal bytes show
+    this; if bytes grow with every copy, equal forms have to suffice.
     """
     whole = _part(each, long.form, shared)
     if _part(each, long.exact, shared).is_repeated:
@@ -65,7 +65,7 @@ def _taken_apart(each: Insertion, long: Likeness, shared: NDArray[np.bool_]) -> 
     for numbers in (long.exact, long.form):
         if numbers is long.form and whole.is_repeated:
             return (whole,)
-        for place in _places(each, long, shared):
+        for place in _positions(each, long, shared):
             if (middle := _middle(place, numbers)) is not None:
                 first, second = replace(place, stop=middle), replace(place, start=middle)
                 return _part(first, long.form, shared), _part(second, long.form, shared)
@@ -73,7 +73,7 @@ def _taken_apart(each: Insertion, long: Likeness, shared: NDArray[np.bool_]) -> 
 
 
 def _part(each: Insertion, numbers: NDArray[np.int64], shared: NDArray[np.bool_]) -> Part:
-    """The insertion, and how far what lies beside it has the same numbers."""
+    """Return the insertion with the number of matching rows on each side."""
     n, length = len(numbers), len(each)
     before = after = 0
     while (row := each.start - 1 - before) >= 0 and shared[row]:
@@ -87,8 +87,8 @@ def _part(each: Insertion, numbers: NDArray[np.int64], shared: NDArray[np.bool_]
     return Part(each, before, after)
 
 
-def _places(each: Insertion, long: Likeness, shared: NDArray[np.bool_]) -> Iterator[Insertion]:
-    """Where the insertion can lie as well, with the same rows around it."""
+def _positions(each: Insertion, long: Likeness, shared: NDArray[np.bool_]) -> Iterator[Insertion]:
+    """Yield the other possible positions of the insertion between the same rows."""
     yield each
     exact, n = long.exact, len(long.exact)
     place = each
@@ -100,7 +100,7 @@ def _places(each: Insertion, long: Likeness, shared: NDArray[np.bool_]) -> Itera
 
 
 def _middle(place: Insertion, numbers: NDArray[np.int64]) -> int | None:
-    """Where an insertion ends to be like what lies before it and begins to be like what follows."""
+    """Return the row that splits an insertion into copies of the rows before and after it."""
     for middle in range(place.start + 1, place.stop):
         first, second = middle - place.start, place.stop - middle
         if first > place.start or place.stop + second > len(numbers):

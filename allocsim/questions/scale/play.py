@@ -1,7 +1,7 @@
-"""The program of a law played at some sizes on the model.
+"""Play of a law's program on the model, at given sizes.
 
-Rule: only the sizes of requests change; their order, the blocks that are freed, streams and pools
-are those of the first sample.
+Rule: only the sizes of requests change. Order, freed blocks, streams and pools are those of the
+first sample.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["drive_at", "plan_at"]
 
 
 def plan_at(law: Law, requested: Requested) -> Plan:
-    """The steps of the program with the sizes of its requests as the law gives them."""
+    """Return the steps of the program with the law's sizes of requests."""
     program = law.program
     size = program.steps.size.copy()
     size[program.requests] = requested.size
@@ -23,6 +23,6 @@ def plan_at(law: Law, requested: Requested) -> Plan:
 
 
 def drive_at(law: Law, plan: Plan, setting: Setting, device_memory: int | None) -> Drive:
-    """`plan` driven to its end, or to an error.  Raises ConfigError for a refused setting."""
+    """Drive `plan` to its end or to an error. Raises ConfigError for a refused setting."""
     prepared = law.program.prepared
     return prepared.drive(setting, device_memory, plan=plan, folder=fold_allocated)

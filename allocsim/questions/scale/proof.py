@@ -1,9 +1,8 @@
-"""Whether a law holds where there is a recording that it was not made from.
+"""Check of a law against recordings from which it was not derived.
 
-Rule: what is compared is what the law is for, the peak of reserved memory: the check's own requests
-and those that the law gives, both played under the same settings.  Requests that differ are
-counted and named: temporary storage of sorts and the like follows no law to the byte, and is no
-harm where the peak is the same.
+Rule: the peak of reserved memory is compared. The recorded requests and those of the law are both
+played under the same settings. Requests that differ are counted and reported: temporary storage of
+sorts, for instance, follows no exact law, and does not matter if the peak is the same.
 """
 
 from __future__ import annotations
@@ -26,9 +25,10 @@ __all__ = ["Check", "checks_of"]
 class Check:
     """A recording that the law predicted.
 
-    path, text: the file and its sizes.
-    peak_reserved_bytes: by the law, and by its own requests as well.
-    missed: requests that the law gives other sizes; largest_miss: bytes.
+    path, text: file and sizes of the recording.
+    peak_reserved_bytes: peak of the law's requests, which equals that of the recorded ones.
+    missed: number of requests for which the law gives another size.
+    largest_miss: largest difference in bytes.
     """
 
     path: str
@@ -39,9 +39,9 @@ class Check:
 
 
 def checks_of(law: Law | Growing) -> tuple[Check, ...]:
-    """The checks that there are recordings for.
+    """Return the checks of all recordings that are not samples.
 
-    Raises RecordingError for the first by which the law does not hold.
+    Raises RecordingError for the first recording that refutes the law.
     """
     return tuple(_check(law.settled(law.complete(each.at)), each) for each in law.checks)
 
@@ -50,19 +50,20 @@ def _check(law: Law, sample: Sample) -> Check:
     refuse_otherwise_grown(law, sample)
     own = sample.program.prepared
     requested = law.requested_at(sample.at)
-    said = _peak(drive_at(law, plan_at(law, requested), own.recorded, None))
-    real = _peak(own.drive(own.recorded, None, folder=fold_allocated))
+    predicted = _peak(drive_at(law, plan_at(law, requested), own.recorded, None))
+    recorded = _peak(own.drive(own.recorded, None, folder=fold_allocated))
     miss = np.abs(requested.size - sample.program.size)
-    if said != real:
+    if predicted != recorded:
         first = int(np.argmax(miss != 0))
         row = int(sample.program.requests[first])
         size = format_size(int(requested.size[first]))
         raise RecordingError(
             sample.path,
-            f"does not follow the law of the others: {format_size(real)} reserved at the peak, "
-            f"by the law {format_size(said)}; first {sample.program.told(row)}, by the law {size}",
+            f"does not follow the law of the others: {format_size(recorded)} reserved at the peak, "
+            f"by the law {format_size(predicted)}; first "
+            f"{sample.program.described(row)}, by the law {size}",
         )
-    return Check(sample.path, sample.text, said, int(np.count_nonzero(miss)), int(miss.max()))
+    return Check(sample.path, sample.text, predicted, int(np.count_nonzero(miss)), int(miss.max()))
 
 
 def _peak(drive: Drive) -> int:

@@ -1,8 +1,8 @@
-"""A program at sizes that it was never recorded at.
+"""Prediction of a program at sizes that were not recorded.
 
-Rule: nothing is extrapolated but the requests (`law.py`); what PyTorch reserves for them is
-replayed, request by request.  That a size fits is one replay, that a larger one does not is
-another.
+Rule: only the requests are extrapolated (`law.py`). The memory that PyTorch reserves for them is
+found by a replay, request by request. One replay shows that a size fits, another that a larger one
+does not.
 """
 
 from __future__ import annotations
@@ -25,19 +25,21 @@ from allocsim.units import format_size
 __all__ = ["Frontier", "Largest", "Scaled", "Scaling", "scaling_of"]
 
 _MOST = 1 << 24
-"""A size that is not looked beyond."""
+"""Largest value of a size that is tried."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Scaled(Shown):
     """The program at one size.
 
-    at: the sizes.
-    device_memory: bytes of the device, None for one without end.
-    peak_reserved_bytes, peak_allocated_bytes: up to the error, if there is one.
-    oom: the first request without an answer, `code` its line.
-    is_between: whether the size lies between recorded ones.
-    rounded: requests that the law gives no whole number of bytes, which were rounded up.
+    at: sizes of the run.
+    device_memory: bytes of the device, None for an unlimited device.
+    peak_reserved_bytes, peak_allocated_bytes: peaks up to the error, if there is one.
+    num_alloc_retries: number of retries after freeing cached blocks.
+    oom: first request that failed.
+    code: line of that request.
+    is_between: whether the size is between recorded sizes.
+    rounded: number of requests that were rounded up to whole bytes.
     """
 
     at: Mapping[str, int]
@@ -53,30 +55,30 @@ class Scaled(Shown):
 
     @property
     def fits(self) -> bool:
-        """Whether every request was answered."""
+        """True if every request succeeded."""
         return self.oom is None
 
     @property
     def text(self) -> str:
-        """The sizes, as they are typed."""
+        """Sizes in the form of command-line arguments."""
         return typed(self.at)
 
     def headline(self) -> str:
-        """Whether it fits, and its peak."""
+        """Return the peak, and whether it fits."""
         when = "at the peak" if self.fits else "when it runs out of memory"
         return f"{self.text}: {format_size(self.peak_reserved_bytes)} reserved {when}"
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """Memory."""
+        """Yield the names and sizes of the peaks."""
         yield "reserved at the peak", format_size(self.peak_reserved_bytes)
         yield "allocated at the peak", format_size(self.peak_allocated_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class Largest:
-    """The largest value of the size `name` that fits, and the next, which does not.
+    """Largest value of the size `name` that fits, and the next value, which does not.
 
-    fitting: None if not even the least does, which is 1, or the fewest layers that are recorded.
+    fitting: None if even the least value does not fit, which is 1 or the fewest recorded layers.
     """
 
     name: str
@@ -86,7 +88,7 @@ class Largest:
 
 @dataclass(frozen=True, slots=True)
 class Frontier:
-    """The largest value of the size `name` at each value of the size `other`, ascending."""
+    """Largest value of the size `name` at each value of the size `other`, ascending."""
 
     name: str
     other: str
@@ -94,15 +96,15 @@ class Frontier:
 
     @property
     def fits(self) -> bool:
-        """Whether any value fits anywhere."""
+        """True if any value fits."""
         return any(found.fitting is not None for _, found in self.rows)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Scaling(Shown):
-    """What recordings of a program at a few sizes tell of others.
+    """A law of a program, derived from recordings at a few sizes.
 
-    checks: the recordings that the law predicted, one at least for a proof.
+    checks: recordings that the law predicted; a proven law has at least one.
     """
 
     law: Law | Growing
@@ -110,7 +112,7 @@ class Scaling(Shown):
 
     @property
     def torch_version(self) -> str:
-        """The release that is modelled."""
+        """Release that is modelled."""
         return self.law.program.prepared.release.version
 
     @property
@@ -119,13 +121,13 @@ class Scaling(Shown):
         return self.law.program.prepared.context_memory
 
     def headline(self) -> str:
-        """The sizes, and whether the law is proved."""
+        """Return the recorded sizes, and whether the law is checked."""
         sizes = ", ".join(sample.text for sample in self.law.samples)
         proved = f"checked by {len(self.checks)}" if self.checks else "not checked"
         return f"from {sizes}: {proved}"
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """The recordings."""
+        """Yield the sizes and files of the recordings."""
         for sample in (*self.law.samples, *self.law.checks):
             yield sample.text, sample.path
 
@@ -136,10 +138,12 @@ class Scaling(Shown):
         conf: str | None = None,
         device_memory: int | str | None = None,
     ) -> Scaled:
-        """The program at `sizes`, on a device of so many bytes, or "24GiB" (None: no end).
+        """Return the program at `sizes` on a device.
 
-        conf: an option string instead of the recorded one.
-        Raises ConfigError for sizes that the law cannot tell, and a setting that the release
+        conf: option string that replaces the recorded one.
+        device_memory: bytes, or text such as "24GiB"; None for an unlimited device.
+
+        Raises ConfigError for sizes that the law does not cover, and for a setting that the release
         refuses.
         """
         whole, memory = self.law.complete(sizes), bytes_of(device_memory)
@@ -172,15 +176,19 @@ class Scaling(Shown):
         conf: str | None = None,
         watch: Callable[[str], object] | None = None,
     ) -> Largest:
-        """The largest value of the size `name` at which the program fits on a device.
+        """Find the largest value of the size `name` at which the program fits on a device.
 
-        sizes: the other ones.  watch: called with each size before it is tried.
-        More of a size is taken never to fit where less did not.
-        Raises ConfigError as `at`, and if nothing grows with the size.
+        sizes: the other sizes.
+        watch: called with each size before it is tried.
+
+        The search assumes that a value does not fit if a smaller one does not. Raises ConfigError
+        as `at` does, and if memory does not grow with the size.
         """
         if name not in self.law.varied:
             known = ", ".join(self.law.varied)
-            raise ConfigError(f"{name} is the same in every recording; what varies is {known}")
+            raise ConfigError(
+                f"{name} is the same in every recording; the sizes that vary are {known}"
+            )
 
         least, stride = self.law.domain(name)
 
@@ -190,7 +198,7 @@ class Scaling(Shown):
                 watch(f"{name}={value}")
             return self.at({**sizes, name: value}, conf=conf, device_memory=device_memory)
 
-        guess = self._guessed(name, sizes, device_memory, conf)
+        guess = self._predicted(name, sizes, device_memory, conf)
         count, step = max((guess - least) // stride + 1, 1), 1
         low, high = 0, _MOST
         fitting: Scaled | None = None
@@ -201,9 +209,10 @@ class Scaling(Shown):
                 low, fitting = count, found
             else:
                 high, failing = count, found
+            # Bisect once both sides are known; until then double the step away from the guess.
             if failing is not None and fitting is not None:
                 count = (low + high) // 2
-            else:  # further and further from the guess
+            else:
                 count = low + step if failing is None else max(high - step, 1)
                 step *= 2
             if count > _MOST:
@@ -221,12 +230,13 @@ class Scaling(Shown):
         conf: str | None = None,
         watch: Callable[[str], object] | None = None,
     ) -> Frontier:
-        """`largest` of the size `name` for each of `values` of the size `other`, ascending.
+        """Find the largest `name` for each of `values` of the size `other`, ascending.
 
-        sizes: the rest.  Raises ConfigError as `largest`, and if the two sizes are one.
+        sizes: the remaining sizes. Raises ConfigError as `largest` does, and if the two sizes are
+        the same.
         """
         if name == other:
-            raise ConfigError(f"{name} and {other} are one size; expected two")
+            raise ConfigError(f"{name} and {other} are the same size; expected two")
         return Frontier(
             name,
             other,
@@ -241,10 +251,10 @@ class Scaling(Shown):
             ),
         )
 
-    def _guessed(
+    def _predicted(
         self, name: str, sizes: Mapping[str, int], device_memory: int | str, conf: str | None
     ) -> int:
-        """About where the device is full, if the peak grows evenly with the size."""
+        """Return where the device is full if the peak grows linearly with the size."""
         values = sorted({sample.at[name] for sample in self.law.samples})[:2]
         near, far = (
             self.at({**sizes, name: value}, conf=conf).peak_reserved_bytes for value in values
@@ -262,11 +272,14 @@ def scaling_of(
     device: int | None = None,
     torch_version: str | None = None,
 ) -> Scaling:
-    """What recordings tell of other sizes; each is given with its own, as {"batch": 2}.
+    """Derive the law of a program from recordings.
 
-    device: of each recording (default: the only one).  torch_version: as for `replay`.
-    Raises ConfigError if they are too few or are told apart by other names, RecordingError if they
-    are not of one program, or one does not follow the law of the others.
+    runs: recordings, each with its sizes, such as {"batch": 2}.
+    device: device of each recording; default: the only one.
+    torch_version: as for `replay`.
+
+    Raises ConfigError for too few recordings or different names of sizes. Raises RecordingError if
+    they are not of one program, or if one of them does not follow the law of the others.
     """
     samples = []
     for recording, at in runs:
@@ -283,7 +296,7 @@ def scaling_of(
 
 
 def _laws(samples: Sequence[Sample]) -> Iterator[Law | Growing]:
-    """Of programs that are one at every size, else of one that grows."""
+    """Yield the laws of a program that is the same at every size, or else of a growing program."""
     is_one = all(samples[0].program.first_difference(each.program) is None for each in samples)
     grows = False
     if not is_one and all(set(each.at) == set(samples[0].at) for each in samples):

@@ -1,7 +1,7 @@
-"""The recording that the program would have left at other sizes.
+"""Recording that the program would have left at other sizes.
 
-Rule: its entries are the model's history of the requests that the law gives, with the stacks of the
-first sample; it replays, tunes and plots as any other.
+Rule: its entries are the model's history of the law's requests, with the stacks of the first
+sample. It can be replayed, tuned and plotted as any other recording.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ def recording_at(
     conf: str | None = None,
     device_memory: int | str | None = None,
 ) -> Recording:
-    """The program at `sizes` as a recording.  Arguments and errors are those of `Scaling.at`."""
+    """Return the program at `sizes` as a recording.
+
+    Arguments and errors are those of `Scaling.at`.
+    """
     whole, memory = scaling.law.complete(sizes), bytes_of(device_memory)
     law = scaling.law.settled(whole)
     prepared = law.program.prepared
@@ -66,10 +69,11 @@ def recording_at(
 
 
 class _Kept(Observer):
-    """The history, each entry with the stack of the step that it belongs to.
+    """History of a run, with the stack of the step that caused each entry.
 
-    The k-th alloc is the k-th request's, the k-th free_requested the k-th free's.  What the driver
-    did belongs to the request that follows; a free that completes with its request to that.
+    The k-th alloc belongs to the k-th request, the k-th free_requested to the k-th free. Entries of
+    the driver belong to the request that follows, and a free_completed to the free that it
+    completes.
     """
 
     keeps_history = True
@@ -78,17 +82,17 @@ class _Kept(Observer):
         self.history_kept = KeptHistory()
         steps = plan.steps
         freed = (StepKind.FREE, StepKind.FREE_REQUEST)
-        self._asked = iter(frames[steps.entry[steps.kind == StepKind.ALLOC]].tolist())
+        # The model's history has no stacks; they are those of the k-th request or free.
+        self._requested = iter(frames[steps.entry[steps.kind == StepKind.ALLOC]].tolist())
         self._freed = iter(frames[steps.entry[any_of(steps.kind, freed)]].tolist())
 
     def history(self, entries: Sequence[TraceEntry]) -> None:
-        """See `Observer`."""
         found = []
         driver = 0
         for entry in entries:
             number = -1
             if entry.action == Action.ALLOC.text:
-                number = next(self._asked)
+                number = next(self._requested)
                 found += [number] * driver
                 driver = 0
             elif entry.action == Action.FREE_REQUESTED.text:

@@ -96,8 +96,8 @@ class Stats(Shown):
     def headline(self) -> str:
         """Return the file and its devices in one line."""
         name = self.path.rsplit("/", 1)[-1]
-        told = (f"{d.entries:,} entries, {format_size(d.reserved_bytes)}" for d in self.devices)
-        return f"{name}: {'; '.join(told) or 'no device'}"
+        devices = (f"{d.entries:,} entries, {format_size(d.reserved_bytes)}" for d in self.devices)
+        return f"{name}: {'; '.join(devices) or 'no device'}"
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
         """Yield the figures of each device."""

@@ -1,4 +1,4 @@
-"""How does the allocator decide?  One request at a time, every rule named."""
+"""Step-by-step explanation of the allocator's decisions, with the rules applied."""
 
 from allocsim.questions.step.decision import Candidate, Decision, Moved, Request
 from allocsim.questions.step.stepping import step, walk_on

@@ -1,6 +1,6 @@
-"""One request and all that the allocator decided about it, as frozen values.
+"""Value types for one request and the allocator's decision.
 
-Rule: nothing is computed here.  stepping.py observes, malloc_rules.py and rules.py find the words.
+Nothing is computed here: stepping.py observes, and malloc_rules.py and rules.py explain.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ __all__ = ["Candidate", "Decision", "Moved", "Observed", "Request", "Rule"]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is asked: `action` is the name of the allocator's method, the rest its arguments.
+    """Call of an allocator's method.
 
+    `action` is the name of the method.  The other fields are its arguments:
     malloc: size, stream.
     free, and for recordings also request_free and complete_free: address.
     record_stream: address, stream.
-    synchronize: stream, None for all.
+    synchronize: stream; None for all streams.
     begin_allocate_to_pool, end_allocate_to_pool, release_pool: pool.
     set_per_process_memory_fraction, set_allocator_settings: value.
     """
@@ -38,7 +39,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A free block of the request's pool and stream, as the search met it.
+    """Free block of the request's pool and stream, with the verdict of the search.
 
     verdict: "taken", "too small", "larger", "same size, later" or "refused".
     """
@@ -50,7 +51,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule that was applied; section: of docs/allocator.md; text: how it was applied."""
+    """Applied rule, with the section of docs/allocator.md and how it applied."""
 
     name: str
     section: str
@@ -59,7 +60,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """A statistic that changed, by its key in torch.cuda.memory_stats()."""
+    """Statistic that changed, by its key in torch.cuda.memory_stats()."""
 
     key: str
     before: int
@@ -68,14 +69,15 @@ class Moved:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Decision(Shown):
-    """The outcome of one request.
+    """Result of one request.
 
-    address: what a malloc returned.
-    error: the text of its out-of-memory error.
-    rules: in the order in which they were applied.
-    candidates: the free blocks that the search looked at, ascending.
-    entries: added to the history.
-    before, after: the segments that differ.
+    address: address that a malloc returned, or None.
+    error: text of the out-of-memory error, or None.
+    rules: applied rules, in order.
+    candidates: free blocks that the search considered, ascending.
+    entries: entries that were added to the history.
+    moved: statistics that changed.
+    before, after: segments that changed, in both states.
     """
 
     request: Request
@@ -89,13 +91,13 @@ class Decision(Shown):
     after: tuple[SegmentState, ...]
 
     def headline(self) -> str:
-        """What was asked, what came of it, by which rules."""
+        """Return the request, its result and the applied rules in one line."""
         where = "" if self.address is None else f" at {self.address:#x}"
         end = self.error.partition(".")[0] if self.error else ", ".join(r.name for r in self.rules)
         return f"{self.request.action}{where}: {end}"
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """The rules as they were applied."""
+        """Yield the applied rules, and the error if there is one."""
         yield from ((rule.name, rule.text) for rule in self.rules)
         if self.error:
             yield "error", self.error
@@ -103,7 +105,7 @@ class Decision(Shown):
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """The raw material: two states, and the entries between them."""
+    """Observation of one request: the states before and after it, and the entries between."""
 
     request: Request
     error: OutOfMemoryError | None

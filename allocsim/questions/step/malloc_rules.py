@@ -1,8 +1,8 @@
-"""What a malloc decided, rule by rule, from the observed states and entries.
+"""Explain the decisions of a malloc from the observed states and entries.
 
-Rule: the block that was taken is known from the one that was handed out: no two free blocks are
-neighbours, so a free block right behind it can only be the tail of a split (1.7).  The attempts of
-a miss are in the order in which the model wrote them.
+The returned block shows which free block was taken: two free blocks are never adjacent, so a free
+block directly behind the returned one is the rest of a split (1.7).  The attempts after a miss are
+in the order of the entries.
 """
 
 from __future__ import annotations
@@ -48,29 +48,31 @@ EXPLAINED: dict[str, str] = {
     "expandable_segments_reserve": EXPANDABLE,
     "graph_capture_record_stream_reuse": "",
 }
-"""For each option with an effect the section that its rules cite; "" where states and entries show
-nothing of it."""
+"""Section of docs/allocator.md for each option with an effect.
+
+It is "" for an option without visible effect on states and entries.
+"""
 
 _RETRY = Rule(
     "retry",
     MISS,
-    "a retry: wait for every pending free, release all that is wholly free, ask again",
+    "wait for every pending free, release all wholly free segments, and call the driver again",
 )
 
 
 def explain_malloc(
     allocator: CachingAllocator, seen: Observed
 ) -> tuple[list[Rule], list[Candidate]]:
-    """The rules that one malloc met, and the free blocks that its search did."""
+    """Return the rules that one malloc applied, and the free blocks that its search considered."""
     if seen.request.size == 0:
-        return [Rule("nothing asked", ROUNDING, "0 bytes: no block; the address is None")], []
-    story = _Malloc(allocator, seen)
-    candidates = story.candidates()
-    return [*story.rules(candidates)], candidates
+        return [Rule("nothing asked", ROUNDING, "0 bytes need no block; the address is None")], []
+    malloc = _Malloc(allocator, seen)
+    candidates = malloc.candidates()
+    return [*malloc.rules(candidates)], candidates
 
 
 class _Malloc:
-    """One malloc after the fact."""
+    """Reconstruction of a finished malloc."""
 
     def __init__(self, allocator: CachingAllocator, seen: Observed) -> None:
         self.seen = seen
@@ -91,18 +93,18 @@ class _Malloc:
 
     @property
     def tail(self) -> Block | None:
-        """What a split left free behind the block."""
+        """Free rest of a split, directly behind the block; None without a split."""
         following = self.block.next if self.block is not None else None
         return following if following is not None and following.key else None
 
     @property
     def taken(self) -> int:
-        """Bytes of the block before it was split."""
+        """Size of the block in bytes before it was split."""
         assert self.block is not None
         return self.block.size + (self.tail.size if self.tail is not None else 0)
 
     def candidates(self) -> list[Candidate]:
-        """The free blocks in the order of the pool, as the search found them."""
+        """Return the free blocks before the request, in the order of the pool."""
         return self._at_hit() if self.is_hit else self._at_miss()
 
     def _at_hit(self) -> list[Candidate]:
@@ -139,12 +141,12 @@ class _Malloc:
         ]
 
     def rules(self, candidates: list[Candidate]) -> Iterator[Rule]:
-        """Every rule in the order of its turn."""
+        """Yield the applied rules in order."""
         yield Rule("rounding", ROUNDING, self._rounding())
         yield self._pool()
         polled = [w for w in self.seen.written if w.work is Work.POLL]
         if polled:
-            yield Rule("events", STREAMS, f"{_freed(polled)}: the streams they waited for are done")
+            yield Rule("events", STREAMS, f"{_freed(polled)}: their streams have finished")
         if self.is_hit:
             yield Rule("best fit", BEST_FIT, self._best_fit(candidates))
         else:
@@ -160,9 +162,9 @@ class _Malloc:
             steps = self.config.divisions_of(size)
             return f"{text}: roundup_power2_divisions, {steps} steps between two powers of two"
         if size == rounded:
-            return f"{text}: a multiple of {MIN_BLOCK_SIZE} already"
+            return f"{text}: already a multiple of {MIN_BLOCK_SIZE}"
         if size < MIN_BLOCK_SIZE:
-            return f"{text}: no block has less than {MIN_BLOCK_SIZE}"
+            return f"{text}: the smallest block has {MIN_BLOCK_SIZE}"
         return f"{text}: up to the next multiple of {MIN_BLOCK_SIZE}"
 
     def _pool(self) -> Rule:
@@ -179,9 +181,9 @@ class _Malloc:
         ties = sum(c.verdict == "same size, later" for c in candidates)
         text = f"{len(candidates):,} free here"
         text += f", {n_smaller:,} too small" if n_smaller else ""
-        text += f", {n_refused:,} passed over" if n_refused else ""
-        text += f"; the smallest that serves has {self.taken:,} bytes"
-        text += f", {ties:,} of the same size later in the order" if ties else ""
+        text += f", {n_refused:,} refused" if n_refused else ""
+        text += f"; the smallest suitable block has {self.taken:,} bytes"
+        text += f", {ties:,} later in the order have the same size" if ties else ""
         return text + (f"; the next larger has {larger[0].size:,}" if larger else "")
 
     def _no_fit(self, candidates: list[Candidate]) -> Rule:
@@ -189,22 +191,22 @@ class _Malloc:
         if refused:
             return self._refused(refused[0])
         if not candidates:
-            return Rule("no fit", BEST_FIT, "nothing is free in this pool on this stream")
+            return Rule("no fit", BEST_FIT, "no block is free in this pool on this stream")
         text = f"{len(candidates):,} free here, the largest has {candidates[-1].size:,} bytes"
         return Rule("no fit", BEST_FIT, f"{text}: too small")
 
     def _refused(self, candidate: Candidate) -> Rule:
-        """The best fit that a setting forbids; the search ends with it (1.6)."""
+        """Return the rule of a setting that forbids the best fit, which ends the search (1.6)."""
         size, limit = f"{candidate.size:,} bytes fit, but", self.config.max_split_size
         if limit != UNLIMITED and self.rounded < limit <= candidate.size:
-            text = f"{size} a block of max_split_size_mb or more stays whole for such requests"
+            text = f"{size} a block of max_split_size_mb or more serves no smaller request"
             return _by("max_split_size_mb", "refused", text)
         if limit != UNLIMITED and self.rounded >= limit:
             waste = self.config.max_non_split_rounding
             text = f"{size} {candidate.size - self.rounded:,} would be wasted, and "
             text += f"max_non_split_rounding_mb allows less than {waste:,}"
             return _by("max_non_split_rounding_mb", "refused", text)
-        return _by("expandable_segments", "refused", f"{size} are not for this request")
+        return _by("expandable_segments", "refused", f"{size} the request may not use them")
 
     def _split(self) -> Rule:
         assert self.block is not None
@@ -219,9 +221,9 @@ class _Malloc:
         if self.tail is not None:
             return Rule("split", SPLIT, f"{whole} are cut off and stay free: {needs}")
         if rest < least:
-            return Rule("no split", SPLIT, f"{whole} are not {needs}: handed out whole")
+            return Rule("no split", SPLIT, f"{whole} are not {needs}: the block stays whole")
         if self.rounded >= self.config.max_split_size:
-            text = "requests of max_split_size_mb or more do not cut"
+            text = "requests of max_split_size_mb or more do not split a block"
             return _by("max_split_size_mb", "no split", f"{whole} would be left, but {text}")
         return Rule("no split", POOLS, f"{whole} would be left, but this pool does not split")
 
@@ -244,55 +246,55 @@ class _Malloc:
             yield _RETRY
         if self.seen.error is not None:
             yield self._refusal(reserved, free)
-            yield Rule("out of memory", MISS, "nothing is left to try")
+            yield Rule("out of memory", MISS, "every attempt failed")
         elif not any(w.work is Work.DRIVER for w in self.seen.written):
             owner = self.block.pool.owner if self.block is not None else None
             if owner is not None:
-                yield Rule("use_on_oom", POOLS, f"pool {owner.id} helps out with a free block")
+                yield Rule("use_on_oom", POOLS, f"a free block of pool {owner.id} serves it")
 
     def _attempt(self, work: Work, written: list[Witnessed]) -> Rule:
         if work is Work.GARBAGE_COLLECTION:
-            text = f"{_released(written)}: idle for the longest"
+            text = f"{_released(written)}: those that were idle longest"
             return _by("garbage_collection_threshold", "collection", text)
         if work is Work.RELEASE_OVERSIZE:
-            return _by("max_split_size_mb", "oversize", f"{_released(written)} of this stream")
+            return _by("max_split_size_mb", "oversize", f"{_released(written)}, of this stream")
         if work is Work.WAIT:
-            return Rule("wait", STREAMS, f"{_freed(written)}: every event was waited for")
+            return Rule("wait", STREAMS, f"{_freed(written)} after a wait for every event")
         if work is Work.RELEASE_CACHED:
-            return Rule("release all", MISS, f"{_released(written)}: whatever was wholly free")
+            return Rule("release all", MISS, f"{_released(written)}: all that were wholly free")
         sizes = sum(w.entry.size for w in written)
         if written[0].entry.action == "segment_map":
-            pieces = "one piece" if len(written) == 1 else f"{len(written)} pieces"
-            text = f"{sizes:,} bytes mapped in {pieces} of whole handles"
+            ranges = "one range" if len(written) == 1 else f"{len(written)} ranges"
+            text = f"{sizes:,} bytes mapped in {ranges} of whole handles"
             return _by("expandable_segments", "mapping", text)
         return Rule("cudaMalloc", ROUNDING, f"a new segment of {sizes:,} bytes: {self._segment()}")
 
     def _segment(self) -> str:
         if self.is_small:
-            return "every one of the small pool has that"
+            return "the size of every segment of the small pool"
         if self.tried == self.config.large_segment_size and self.rounded < self.tried:
-            return "large requests below 10 MiB share such"
-        return "made to measure, in steps of 2 MiB"
+            return "large requests below 10 MiB share it"
+        return "the request rounded up to 2 MiB"
 
     def _refusal(self, reserved: int, free: int) -> Rule:
         wanted, limit = format_size(self.tried), self.allocator.memory_limit
         if limit is not None and reserved + self.tried > limit:
-            text = f"{wanted} more than {format_size(reserved)} reserved are over the limit of "
+            text = f"{format_size(reserved)} reserved plus {wanted} exceed the limit of "
             return _by("per_process_memory_fraction", "limit", f"{text}{format_size(limit)}")
         call = "mapping" if self.config.expandable_segments else "cudaMalloc"
-        text = f"refused: {wanted} wanted, {format_size(free)} free on the device"
+        text = f"refused: {wanted} requested, {format_size(free)} free on the device"
         return Rule(call, MISS, text)
 
 
 def _by(option: str, name: str, text: str) -> Rule:
-    """A rule that an option decides."""
+    """Return a rule that depends on an option."""
     return Rule(name, EXPLAINED[option], text)
 
 
 def _released(written: list[Witnessed]) -> str:
     given = [w.entry.size for w in written if w.entry.action != "free_completed"]
     noun = "segment" if len(given) == 1 else "segments"
-    return f"{len(given):,} {noun} with {sum(given):,} bytes go back to the driver"
+    return f"{len(given):,} {noun} with {sum(given):,} bytes released to the driver"
 
 
 def _freed(written: list[Witnessed]) -> str:

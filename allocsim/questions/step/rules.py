@@ -1,7 +1,4 @@
-"""What every other request than a malloc decided, and which request is explained where.
-
-Rule: as in malloc_rules.py: the words say what the two states and the entries show.
-"""
+"""Explain the decisions of requests other than malloc, from the observed states and entries."""
 
 from __future__ import annotations
 
@@ -22,11 +19,11 @@ from allocsim.state import INACTIVE, BlockState, SegmentState
 __all__ = ["explain_request"]
 
 _OF_POOLS = {
-    "begin_allocate_to_pool": ("begin", "requests go to private pool (0, {}) from here on"),
-    "end_allocate_to_pool": ("end", "requests no longer go to private pool (0, {})"),
+    "begin_allocate_to_pool": ("begin", "requests use private pool (0, {}) from now on"),
+    "end_allocate_to_pool": ("end", "requests no longer use private pool (0, {})"),
     "release_pool": (
         "release",
-        "private pool (0, {}) has one use less, and no memory after the last",
+        "private pool (0, {}) has one user less; its memory can be released after the last",
     ),
 }
 
@@ -34,7 +31,7 @@ _OF_POOLS = {
 def explain_request(
     allocator: CachingAllocator, seen: Observed
 ) -> tuple[list[Rule], list[Candidate]]:
-    """The rules that a request met, and for a malloc the free blocks that it looked at."""
+    """Return the rules that a request applied, and for a malloc the free blocks considered."""
     action = seen.request.action
     if action == "malloc":
         return explain_malloc(allocator, seen)
@@ -48,17 +45,17 @@ def explain_request(
 def _other(seen: Observed) -> Rule:
     request = seen.request
     if request.action == "record_stream":
-        text = f"a free of it will wait for what stream {request.stream} has been given by then"
+        text = f"its free will wait for the work queued on stream {request.stream} by then"
         return Rule("record_stream", STREAMS, text)
     if request.action == "synchronize":
         which = "every stream" if request.stream is None else f"stream {request.stream}"
-        text = f"{which} is done; pending blocks come free at the next malloc, which looks"
+        text = f"{which} has finished; the next malloc completes the pending frees"
         return Rule("synchronize", STREAMS, text)
     if request.action in _OF_POOLS:
         name, words = _OF_POOLS[request.action]
         return Rule(name, POOLS, words.format(request.pool))
     name = "conf" if request.action == "set_allocator_settings" else "fraction"
-    return Rule(name, COLLECTION, f"{request.value} is in force from the next request on")
+    return Rule(name, COLLECTION, f"{request.value} applies from the next request on")
 
 
 def _free(seen: Observed) -> Iterator[Rule]:
@@ -71,7 +68,7 @@ def _free(seen: Observed) -> Iterator[Rule]:
         return
     block = found[1]
     if not any(w.entry.action == "free_completed" for w in seen.written):
-        text = f"{block.size:,} bytes stay active until the streams that used them are done"
+        text = f"{block.size:,} bytes stay active until the streams that used them have finished"
         yield Rule("pending", STREAMS, text)
         return
     after = _holding(seen.after, address)
@@ -85,29 +82,31 @@ def _merged(block: BlockState, segment: SegmentState, whole: BlockState) -> Iter
     parts = [f"{before:,} before it"] if before else []
     parts += [f"{behind:,} behind it"] if behind else []
     if parts:
-        text = f"{block.size:,} bytes join the free {' and '.join(parts)}: {whole.size:,} together"
+        text = f"{block.size:,} bytes join the free {' and '.join(parts)}: {whole.size:,} in all"
         yield Rule("merge", SPLIT, text)
     else:
         text = f"{block.size:,} bytes are free; neither neighbour is, so nothing merges"
         yield Rule("no merge", SPLIT, text)
     if whole.size == segment.total_size:
-        yield Rule("cached", SPLIT, "the segment is wholly free and stays: the driver is not told")
+        yield Rule("cached", SPLIT, "the segment is wholly free and stays cached")
 
 
 def _empty_cache(seen: Observed) -> Iterator[Rule]:
     waited = [w for w in seen.written if w.entry.action == "free_completed"]
     if waited:
-        text = f"{len(waited):,} pending frees complete: every event was waited for"
+        text = f"{len(waited):,} pending frees complete after a wait for every event"
         yield Rule("wait", STREAMS, text)
     given = [w.entry.size for w in seen.written if w.entry.action.startswith("segment_")]
-    noun = "piece" if len(given) == 1 else "pieces"
+    noun = "range" if len(given) == 1 else "ranges"
     yield Rule(
-        "release all", MISS, f"{len(given):,} {noun} with {sum(given):,} bytes go to the driver"
+        "release all",
+        MISS,
+        f"{len(given):,} {noun} with {sum(given):,} bytes released to the driver",
     )
     kept = [s for s in seen.after if any(block.state == INACTIVE for block in s.blocks)]
     idle = sum(b.size for segment in kept for b in segment.blocks if b.state == INACTIVE)
     if idle:
-        where = "segment beside blocks" if len(kept) == 1 else "segments beside blocks"
+        where = "segment with blocks" if len(kept) == 1 else "segments with blocks"
         text = f"{idle:,} bytes stay idle in {len(kept):,} {where} in use"
         yield Rule("kept", SPLIT, text)
 
@@ -115,6 +114,6 @@ def _empty_cache(seen: Observed) -> Iterator[Rule]:
 def _holding(
     segments: tuple[SegmentState, ...], address: int
 ) -> tuple[SegmentState, BlockState] | None:
-    """The segment and block that an address lies in."""
+    """Return the segment and block that contain an address, or None."""
     every = ((segment, block) for segment in segments for block in segment.blocks)
     return next((found for found in every if found[1].address <= address < found[1].end), None)

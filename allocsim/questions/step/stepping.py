@@ -1,7 +1,7 @@
-"""One request at a time, watched: what was there before, what was written, what is there after.
+"""Run one request at a time and observe the states before and after it.
 
-Rule: nothing is decided here.  The words (rules.py) are made from the two states, the entries
-between them and the work that wrote each (`CachingAllocator.witness`), and from nothing else.
+The explanations (rules.py) use only the two states, the entries between them, and the work that
+wrote each entry (`CachingAllocator.witness`).
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _FREES = (StepKind.FREE, StepKind.FREE_REQUEST, StepKind.FREE_COMPLETE)
 
 
 def step(allocator: CachingAllocator, request: Request) -> Decision:
-    """Ask `allocator` for `request` and say what it decided.
+    """Send `request` to `allocator` and return the decision.
 
-    Raises ValueError for an allocator that keeps no history (`record_history=True`), and what
-    the request itself raises, except an out-of-memory error, which is an answer.
+    Raises ValueError for an allocator without a history (`record_history=True` keeps one), and the
+    errors of the request itself, except an out-of-memory error, which is part of the decision.
     """
     return decide(allocator, request, lambda: _ask(allocator, request))
 
 
 def decide(allocator: CachingAllocator, request: Request, act: Callable[[], None]) -> Decision:
-    """As `step`, where `act` is what asks."""
+    """Return the decision about a request that `act` makes; see `step`."""
     seen = _observe(allocator, request, act)
     rules, candidates = explain_request(allocator, seen)
     stats = ((key, seen.stats_before.get(key, 0), now) for key, now in seen.stats_after.items())
@@ -55,7 +55,7 @@ def decide(allocator: CachingAllocator, request: Request, act: Callable[[], None
 
 
 def _observe(allocator: CachingAllocator, request: Request, act: Callable[[], None]) -> Observed:
-    """Let `act` happen and note what was there before and after."""
+    """Call `act` and return the states before and after it."""
     errors: list[OutOfMemoryError] = []
 
     def guarded() -> None:
@@ -89,11 +89,11 @@ def _ask(allocator: CachingAllocator, request: Request) -> None:
     elif action in ("free", "request_free"):
         getattr(allocator, action)(request.address)
     else:
-        raise ValueError(f"action {action!r} is no request that an allocator can be asked")
+        raise ValueError(f"action {action!r} is not a request of an allocator")
 
 
 def walk_on(walk: Walk) -> tuple[int, Decision] | None:
-    """The next request of a recording, by its entry, and what was decided; None at the end."""
+    """Run the next request of a recording and return its entry and decision; None at the end."""
     upcoming = walk.upcoming()
     if upcoming is None:
         return None

@@ -162,8 +162,8 @@ def top_of_run(
 
     since: only blocks requested at this entry or later; -1 for all.
     """
-    told = answers_of_run(prepared, device_run, at, bys=(by,), frames=frames, since=since)
-    return told.tops[0]
+    answers = answers_of_run(prepared, device_run, at, bys=(by,), frames=frames, since=since)
+    return answers.tops[0]
 
 
 def answers_of_run(
@@ -181,7 +181,7 @@ def answers_of_run(
     moment = moment_of(prepared.path, trace, device_run, scene, at)
     notes = []
     if device_run.fidelity is not None and not device_run.fidelity.is_exact:
-        notes.append(f"the replay is not as recorded: {device_run.fidelity.first_mismatch}")
+        notes.append(f"the replay differs from the recording: {device_run.fidelity.first_mismatch}")
     asked = [_Asked(prepared.path, moment, by, frames, since) for by in bys]
     n_entries = len(trace) if device_run.stopped_at is None else device_run.stopped_at + 1
     tops = tuple(_answer(each, trace, scene, notes) for each in asked)
@@ -194,7 +194,7 @@ def _of_state(
     moment = moment_of_state(recording.path, at)
     refuse_contradictions(recording)
     scene = scene_of_state(trace)
-    notes = ["the recording holds a state only: categories are told by stacks alone, without lives"]
+    notes = ["the recording holds only a state: categories are inferred from stacks alone"]
     asked = _Asked(recording.path, moment, by, frames)
     return _answer(asked, trace, scene, notes)
 
@@ -218,7 +218,7 @@ def _answer(asked: _Asked, trace: Trace, scene: Scene, notes: Sequence[str]) -> 
     silent = rows[scene.is_before[rows] & (blocks.stack[rows] < 0)]
     if len(silent) and scene.has_lives:
         size = format_size(int(blocks.size[silent].sum()))
-        notes = [*notes, f"{size} were there before the recording began: no stack tells whose"]
+        notes = [*notes, f"{size} are from before the recording and have no stack"]
     return Top(
         path=asked.path,
         device=trace.device,

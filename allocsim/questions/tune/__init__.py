@@ -1,4 +1,4 @@
-"""Which setting helps?  Searches that prove each answer by a replay."""
+"""Search for the settings that reserve the least memory; every figure comes from a replay."""
 
 from allocsim.measures import Costs, read_costs
 from allocsim.questions.tune.row import Row

@@ -1,8 +1,7 @@
-"""What could be gained at all, by the recorded requests alone.
+"""Bounds on the memory that any allocator needs for the recorded requests.
 
-Rule: nothing goes below the peak of live bytes, and a packing that knows the whole run
-(`allocsim.measures.packing`) is possible, though no allocator that answers requests as they come
-can promise it.
+No allocator needs less than the peak of live bytes.  A packing that knows the whole run
+(`allocsim.measures.packing`) is possible, but an online allocator cannot guarantee it.
 """
 
 from __future__ import annotations
@@ -19,18 +18,22 @@ __all__ = ["Bounds", "bounds_of", "highest"]
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """peak_live_bytes: in use at once, requests rounded up to 512; packed_bytes: a placement."""
+    """Bounds of one device of a recording; bytes.
+
+    peak_live_bytes: peak of live requests, rounded up to 512.
+    packed_bytes: height of a packing of all blocks.
+    """
 
     peak_live_bytes: int
     packed_bytes: int
 
     def above_ideal(self, reserved: int) -> int:
-        """How many bytes more than the peak of live bytes a peak of reserved ones is."""
+        """Return the bytes by which a reserved peak exceeds the peak of live bytes."""
         return max(reserved - self.peak_live_bytes, 0)
 
 
 def bounds_of(prepared: Prepared) -> Bounds:
-    """The bounds of one device of a recording."""
+    """Return the bounds of one device of a recording."""
     trace = prepared.trace
     return Bounds(
         peak_live_bytes=needed_of(trace).peak_bytes,
@@ -39,7 +42,7 @@ def bounds_of(prepared: Prepared) -> Bounds:
 
 
 def highest(each: Sequence[Bounds]) -> Bounds:
-    """The bounds of several: of each the highest."""
+    """Return the highest value of each bound."""
     return Bounds(
         peak_live_bytes=max(bounds.peak_live_bytes for bounds in each),
         packed_bytes=max(bounds.packed_bytes for bounds in each),

@@ -1,15 +1,16 @@
-"""A lower bound of what a setting will have reserved at its peak, known while its replay runs.
+"""Lower bound of a setting's peak reserved bytes, computed while its replay runs.
 
-Rule: memory is of kinds, and none ever serves the requests of another: each private pool and
-stream, small and large requests (semantics 1.4, 1.5, 5.1), and with max_split_size_mb requests
-from there on, which take whole segments (1.6, 1.7).  As long as nothing is given back, a kind keeps
-what it has and will hold at once all that lives in it; so the peak is at least the sum, over the
-kinds, of the greater of the two.  Nor does a segment serve a request longer than itself: what lives
-of such requests comes on top of all shorter segments.
+Memory is divided into kinds, and memory of one kind never serves requests of another.  The kinds
+are the combinations of pool and stream with small, large and oversize requests (semantics 1.4,
+1.5, 5.1; oversize requests exist with max_split_size_mb and take whole segments, 1.6, 1.7).  Until
+memory is released, a kind keeps its segments, and it must eventually hold the peak of its live
+requests.  The peak is therefore at least the sum over all kinds of the larger of the two.  Further,
+a segment never serves a request longer than itself, so the live requests above a length need memory
+beside all shorter segments.
 
-Memory is given back where garbage is collected, where the program empties its cache, and where a
-request was refused.  In the first two cases nothing is claimed; a refusal means that reserved
-memory was within one segment of the limit, so no more than that is claimed.
+Memory is released by garbage collection, by empty_cache() and after a refused request.  There is no
+bound in the first two cases.  A refusal implies that reserved memory was within one segment of the
+limit, so the bound is capped at that value.
 """
 
 from __future__ import annotations
@@ -59,30 +60,32 @@ HOLDS: dict[str, bool] = {
     # Too short a reserve of address space refuses a request far from any limit.
     "expandable_segments_reserve": False,
 }
-"""For each option with an effect whether the bound holds where it is set."""
+"""Options with an effect on memory, with True if the bound holds under any value of it."""
 
 _UNBOUND = tuple(OPTIONS[name].field for name, holds in HOLDS.items() if not holds)
-"""Fields of the options without a bound, unless they have their default."""
+"""Fields of the options that must have their default for the bound to hold."""
 
 _SMALL, _LARGE, _OVERSIZE = range(3)
 
-_SORTED = 4  # ways to sort sizes into classes that are kept, each as long as the recording
+_SORTED = 4  # cached divisions into size classes; each is as long as the recording
 
-_LENGTHS = 3  # lengths of request for which shorter segments are counted: more hardly ever help
+_LENGTHS = 3  # request lengths for which shorter segments are counted; more rarely help
 
 _Peaks = tuple[tuple[int, int], ...]
-"""(length, the most bytes in use at once of requests so long or longer), the first of all."""
+"""(length, peak live bytes of requests of at least this length); the first length is 0."""
 
 
 class Demand:
-    """What a recording asks for, by pool and stream; answers for any setting.
+    """Requests of a recording by pool and stream, from which bounds for any setting follow.
 
-    size: of each entry.  group: its pool and stream, numbered.
+    size: size of each entry in bytes.
+    group: number of each entry's combination of pool and stream.
     """
 
     def __init__(self, prepared: Prepared) -> None:
         trace, release = prepared.trace, prepared.release
-        # A scope of one stream is known by its segments only, so that requests may be elsewhere.
+        # A pool scope of one stream is inferred from segments only, so the pool of a request is
+        # uncertain.
         is_unsure = release.scope_by_stream and bool(prepared.plan.pools)
         self._is_bound = not (prepared.start or prepared.plan.empties_cache or is_unsure)
         self.size = trace.size
@@ -99,7 +102,7 @@ class Demand:
         self._known: dict[tuple[tuple[int, ...], int], dict[int, _Peaks]] = {}
 
     def _moves_of_groups(self, prepared: Prepared) -> list[NDArray[np.int32]]:
-        """For each group, in order, which size came into use or came free (see `_Moves`)."""
+        """Return the allocations and frees of each group in order, encoded as in `_Moves`."""
         lifetimes = lifetimes_of(prepared.trace)
         rows = np.flatnonzero((lifetimes.start >= 0) & (self.size[lifetimes.start] > 0))
         asked = lifetimes if len(rows) == len(lifetimes) else lifetimes.take(rows)
@@ -113,7 +116,7 @@ class Demand:
         return [_once(moves[rows], moment[rows], rounds) for rows in own]
 
     def floor(self, config: AllocatorConfig) -> Floor | None:
-        """The bound under `config`; None: there is none."""
+        """Return the bound under `config`; None if the bound does not hold there."""
         fresh = AllocatorConfig(config.release)
         is_unbound = any(getattr(config, name) != getattr(fresh, name) for name in _UNBOUND)
         is_odd = config.large_segment_size % PAGE != 0
@@ -135,7 +138,7 @@ class Demand:
         return Floor(self, kinds, oversize, longest)
 
     def _peaks(self, rounded: NDArray[np.int64], oversize: int) -> dict[int, _Peaks]:
-        """By the number of the kind: its group's, three times, and its class of sizes."""
+        """Return the peaks by kind; a kind's number is 3 * group + size class."""
         size_class = np.where(rounded <= SMALL_SIZE, _SMALL, _LARGE)
         size_class[rounded >= min(oversize, 1 << 62)] = _OVERSIZE
         pages = -(-rounded // ROUND_LARGE) * ROUND_LARGE
@@ -146,7 +149,10 @@ class Demand:
         }
 
     def _moves_by_kind(self, size_class: NDArray[np.int64]) -> dict[int, _Moves]:
-        """Most settings sort the sizes into the same classes, so that the last few are kept."""
+        """Return the moves of each kind; the last few results are cached.
+
+        Most settings divide the sizes into the same classes.
+        """
         key = size_class.tobytes()
         if key not in self._sorted:
             if len(self._sorted) == _SORTED:
@@ -171,10 +177,10 @@ class Demand:
 
 
 class _Moves(NamedTuple):
-    """What came and went of one kind of memory.
+    """Allocations and frees of one kind of memory.
 
-    rows: in order, twice the number of a size that came into use, one more where it came free.
-    present: the numbers of the sizes.
+    rows: 2 * s for an allocation and 2 * s + 1 for a free of size number s, in order.
+    present: size numbers that occur.
     """
 
     rows: NDArray[np.int32]
@@ -182,9 +188,9 @@ class _Moves(NamedTuple):
 
 
 def _moves_of(which: NDArray[np.intp], turns: NDArray[np.intp]) -> NDArray[np.int32]:
-    """The rows of `_Moves` of blocks whose sizes have these numbers.
+    """Return the rows of `_Moves` for blocks with the size numbers `which`.
 
-    Few numbers, so that a setting's sizes are looked up with their signs in one go.
+    The encoding includes the sign, so that a setting's signed sizes are found by one table lookup.
     """
     starts = (2 * which).astype(np.int32)
     return np.concatenate((starts, starts + 1))[turns]
@@ -193,13 +199,15 @@ def _moves_of(which: NDArray[np.intp], turns: NDArray[np.intp]) -> NDArray[np.in
 def _once(
     moves: NDArray[np.int32], moment: NDArray[np.int64], rounds: NDArray[np.int64]
 ) -> NDArray[np.int32]:
-    """The moves that reach every sum that all reach.
+    """Drop repeated rounds that reach no new sum.
 
-    A round that moves what the one before it moved, and leaves as much of each size in use as it
-    found, comes to the same sums; so it is left out.  moment: of each move.
+    A round that equals the previous one and frees as many blocks of each size as it allocates
+    reaches the same sums again.
+    moment: entry of each move.
+    rounds: see `rounds_of`.
     """
     once = np.ones(len(moves), dtype=bool)
-    n_kinds = 2 * (int(moves.max(initial=0)) // 2 + 1)  # each size comes and goes
+    n_kinds = 2 * (int(moves.max(initial=0)) // 2 + 1)  # an allocation and a free of each size
     for first, end, length in equally_long(moment, rounds):
         table = moves[first:end].reshape(-1, length)
         kept = once[first:end].reshape(-1, length)
@@ -211,7 +219,7 @@ def _once(
 
 
 def _moved(rows: NDArray[np.int32], held: NDArray[np.int64]) -> NDArray[np.int64]:
-    """By how many bytes the memory in use changes; held: of each size, what it takes."""
+    """Return the change of live bytes of each row; `held` has the bytes taken by each size."""
     return np.column_stack((held, -held)).ravel()[rows]
 
 
@@ -220,9 +228,9 @@ def _peak_of(rows: NDArray[np.int32], held: NDArray[np.int64]) -> int:
 
 
 def _peaks_of(moves: _Moves, held: NDArray[np.int64], *, is_large: bool) -> _Peaks:
-    """Of one kind; the lengths, spread over its own, that large requests have.
+    """Return the peaks of one kind, for a few lengths spread over the lengths of its requests.
 
-    held: of each size, the bytes that it takes.
+    held: bytes taken by each size.
     """
     moved = _moved(moves.rows, held)
     peaks = [(0, int(np.cumsum(moved).max(initial=0)))]
@@ -235,20 +243,20 @@ def _peaks_of(moves: _Moves, held: NDArray[np.int64], *, is_large: bool) -> _Pea
 
 
 def _present(which: NDArray[np.integer[Any]]) -> NDArray[np.intp]:
-    """The numbers that occur, each once; of few numbers and many rows."""
+    """Return the distinct numbers; fast for few numbers and many rows."""
     return np.flatnonzero(np.bincount(which))
 
 
 def _oversize_from(config: AllocatorConfig, rounded: NDArray[np.int64]) -> int:
-    """From which size on requests have memory of their own; UNLIMITED if none have.
+    """Return the size from which requests use separate segments; UNLIMITED if there is none.
 
-    A segment that a smaller request asked for must not reach that size itself, or it would serve
-    either, in turn; expandable segments merge beyond any size.
+    If a segment of a smaller request reaches the limit itself, it may serve oversize requests too,
+    so the kinds are not separate.  Expandable segments can grow to any size.
     """
     limit = config.max_split_size
     if limit == UNLIMITED or config.expandable_segments:
         return UNLIMITED
-    # Segments of requests below MIN_LARGE_ALLOC are of one size for each pool.
+    # Segments of requests below MIN_LARGE_ALLOC have one size per pool.
     below = rounded[rounded < limit]
     longest = (
         below[below < end].max(initial=0) for end in (SMALL_SIZE + 1, MIN_LARGE_ALLOC, limit)
@@ -259,12 +267,13 @@ def _oversize_from(config: AllocatorConfig, rounded: NDArray[np.int64]) -> int:
 
 @dataclass(slots=True)
 class _Kind:
-    """Memory of one kind while the replay runs; bytes.
+    """State of one kind of memory during the replay; bytes.
 
-    sure: what it will have at least.
-    lengths: of requests.
-    beside: for each length what will live of requests so long or longer, and the segments shorter
-        than that, in which they cannot be.
+    sure: lower bound of the kind's reserved bytes at the peak.
+    lengths: request lengths for which `beside` is kept.
+    beside: for each length, peak live bytes of requests of at least this length, plus the bytes of
+        shorter segments, which cannot hold them.
+    held: reserved bytes so far.
     """
 
     sure: int
@@ -273,7 +282,7 @@ class _Kind:
     held: int = 0
 
     def grow(self, size: int) -> int:
-        """A segment comes; by how much more is sure."""
+        """Add a segment and return the increase of the lower bound."""
         before = self.sure
         self.held += size
         for i, length in enumerate(self.lengths):
@@ -284,7 +293,10 @@ class _Kind:
 
 
 class Floor:
-    """The bound of one replay; reserved: bytes that its peak will reach, as far as known by now."""
+    """Lower bound of one replay's peak.
+
+    reserved: bytes that the peak will at least reach.
+    """
 
     def __init__(
         self, demand: Demand, kinds: dict[int, _Kind], oversize: int, longest: int
@@ -297,16 +309,16 @@ class Floor:
         self._before = self._most = self.reserved = 0
 
     def began(self, allocator: CachingAllocator) -> None:
-        """Before the first step."""
+        """Set the initial bound before the first step."""
         device, limit = allocator.device, allocator.memory_limit
         room = device.free if limit is None else min(device.free, limit)
         self._most = max(room - self._longest, 0)
         self.reserved = min(self._sum, self._most)
 
     def grew(self, allocator: CachingAllocator, entry: int) -> None:
-        """After the request of `entry`, for which memory was got."""
+        """Raise the bound after the request of `entry` obtained memory from the driver."""
         if allocator.calls.frees:
-            return  # what was given back may serve another kind; the bound so far holds
+            return  # released memory may serve another kind; the bound so far stays valid
         reserved = allocator.reserved_bytes
         added, self._before = reserved - self._before, reserved
         demand = self._demand
@@ -316,39 +328,42 @@ class Floor:
             size_class = _OVERSIZE
         number = 3 * int(demand.group[entry]) + size_class
         kind = self._kinds.get(number)
-        if kind is None:  # of a request that failed when it was recorded
+        if kind is None:  # the request failed in the recording
             kind = self._kinds[number] = _Kind(0, (), [])
         self._sum += kind.grow(added)
         self.reserved = min(self._sum, self._most)
 
 
 def needed_of(trace: Trace) -> Lifetimes:
-    """The blocks of a trace for as long as no allocator can do without them."""
+    """Return the blocks of a trace, each until its free is requested.
+
+    No allocator can reuse their memory earlier.
+    """
     return lifetimes_of(trace, until=Action.FREE_REQUESTED)
 
 
 class LivePeak:
-    """The most bytes in use at once under any rounding, of one recording; no peak undercuts it.
+    """Peak of live bytes of one recording under any rounding, a lower bound of every peak.
 
-    Blocks from before the recording keep their sizes.
+    Blocks from before the recording keep their sizes.  `rounds` is from `rounds_of`.
     """
 
     def __init__(self, lifetimes: Lifetimes, rounds: NDArray[np.int64]) -> None:
-        """rounds: as `rounds_of` says."""
+        # The sizes of older blocks are stored negated, since they are not rounded again.
         size = np.where(lifetimes.start >= 0, lifetimes.size, -lifetimes.size)
         self._sizes = distinct(size)
-        # Once, because a sweep asks for every setting.
+        # Repeated rounds are dropped once here, since a sweep computes the peak for each setting.
         moves = _moves_of(np.searchsorted(self._sizes, size), lifetimes.turns)
         self._moves = _once(moves, lifetimes.moments, rounds)
         self._plain = _peak_of(self._moves, np.abs(self._sizes))
         self._known: dict[tuple[int, ...], int] = {}
 
     def under(self, config: AllocatorConfig | None) -> int:
-        """The peak under the rounding of `config`; None: requests rounded up to 512."""
+        """Return the peak under the rounding of `config`; None rounds requests up to 512."""
         if config is None or not config.rounds_to_power2:
             return self._plain
         if config.release.one_division_keeps_size and 1 in config.roundup_power2_divisions:
-            return 0  # sizes that stay unrounded are below those of the lifetimes
+            return 0  # unrounded sizes may be below the rounded sizes of the lifetimes
         divisions = config.roundup_power2_divisions
         if divisions not in self._known:
             is_asked = self._sizes > 0

@@ -1,9 +1,8 @@
-"""The settings of a search, run chunk by chunk.
+"""Run the settings of a search in chunks.
 
-Rule: which replays are given up depends on the finished chunks alone, never on the speed of a
-worker; so a search has the same rows on any executor, and when it resumes.  Which settings are
-tried is decided in `tune.py` (`_search`), from `measures/candidates.py` and
-`measures/proposals.py`.
+Which replays are given up depends only on the finished chunks and not on the speed of workers, so a
+search has the same rows on every executor, and after it is resumed.  `_search` in `tune.py` selects
+the settings, from `measures/candidates.py` and `measures/proposals.py`.
 """
 
 from __future__ import annotations
@@ -29,16 +28,17 @@ __all__ = ["Asked", "Search", "SearchProgress"]
 _FIRST_CHUNK = 4
 
 SearchProgress = Callable[[int, int], None]
-"""Called with (settings done, settings in all)."""
+"""Callback with the numbers of finished settings and of all settings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is searched for.
+    """Parameters of a search.
 
-    device_memory: bytes of the smallest device, None if none is known.  memories: of each part's.
-    knows_device: whether that is known rather than bounded by what the driver refused.
-    by_device: the smallest device decides, not the peak.
+    device_memory: bytes of the smallest device; None if no device is known.
+    memories: device memory of each part in bytes.
+    knows_device: False if the device memory is only bounded by refused requests.
+    by_device: rank by the smallest device instead of the peak.
     """
 
     parts: tuple[Part, ...]
@@ -53,11 +53,11 @@ class Asked:
 
 @dataclass(slots=True)
 class Search:
-    """A search under way.
+    """Running search.
 
-    rows: of the settings so far.
-    duplicates: settings that were not replayed, with the one of the same effect.
-    known: trials that the file of results had.
+    rows: rows of the settings so far.
+    duplicates: settings that were not replayed, each with its replayed equivalent.
+    known: number of trials taken from the results file.
     """
 
     asked: Asked
@@ -71,7 +71,7 @@ class Search:
     _done: int = 0
 
     def whole(self, settings: Sequence[Setting], baseline: Setting | None = None) -> None:
-        """Replay each to its end, and look for its device; a duplicate gets its equal's row."""
+        """Replay each setting to the end and find its device; a duplicate gets a copied row."""
         fresh = self._distinct(settings)
         self._run(fresh, len(fresh), is_whole=True, baseline=baseline)
         for setting in settings:
@@ -82,12 +82,12 @@ class Search:
             self.rows[baseline] = replace(self.rows[baseline], same_as=None, is_baseline=True)
 
     def each(self, settings: Sequence[Setting]) -> None:
-        """Replay each to its end, whether it can win or not."""
+        """Replay each setting to the end, even if it can no longer win."""
         fresh = self._distinct(settings)
         self._run(fresh, len(fresh) + self._done, is_whole=False, drops=False)
 
     def grid(self, settings: Sequence[Setting]) -> None:
-        """Replay each as far as it can win."""
+        """Replay each setting for as long as it can win."""
         fresh = self._distinct(settings)
         if not self.asked.by_device:
             fresh.sort(key=self._promise)
@@ -96,17 +96,18 @@ class Search:
             self._run(chunk, total, is_whole=False)
 
     def bounds(self) -> Callable[[], Bounds]:
-        """Have the bounds worked out beside the search; what comes back gives them.
+        """Start computing the bounds in the background; return a function that waits for them.
 
-        They take as long as some replays, and the search does not wait for them.
+        They take as long as several replays.
         """
         each = [self.crew.beside(bounds_for, job) for job in self._of_parts()]
         return lambda: highest([found() for found in each])
 
     def partings(self) -> Callable[[], None]:
-        """Have it found out beside the search where the replays as recorded leave the recordings.
+        """Start comparing the baselines with the recordings in the background.
 
-        What comes back lets the parts know.  The baseline tells it itself on the recorded device.
+        Return a function that waits for the results and stores them in the parts.  On the recorded
+        device the baseline trial makes this comparison itself, so no job is started.
         """
         under_way = [
             (part.prepared, self.crew.beside(parting_for, job))
@@ -122,12 +123,12 @@ class Search:
         return known
 
     def _of_parts(self) -> list[Job]:
-        """A job of each part that stands for it."""
+        """Return one job for each part, for work that needs only the part."""
         baseline = self.asked.parts[0].prepared.recorded
         return self._jobs(baseline, (), None, is_whole=True, as_recorded=True)
 
     def _promise(self, setting: Setting) -> int:
-        """What mostly wins goes first, so that the bar is high for the rest."""
+        """Return a sort key that puts likely winners first, so that later replays end early."""
         try:
             config = setting.config(self.asked.release)
         except ConfigError:
@@ -138,7 +139,7 @@ class Search:
         return 2 - config.expandable_segments - (config.expandable_segments and is_long)
 
     def confirm(self, settings: Sequence[Setting]) -> None:
-        """Look for the device without a refusal where that takes replays of its own."""
+        """Find the smallest device without a refusal for settings that need extra replays."""
         if not self.asked.by_device:
             self._run(settings, len(settings) + self._done, is_whole=True)
 
@@ -151,7 +152,7 @@ class Search:
         )
 
     def _distinct(self, settings: Sequence[Setting]) -> list[Setting]:
-        """Those whose effect no setting before had; a setting that is refused is one of them."""
+        """Return the settings with a new effect; a refused setting counts as new."""
         fresh = []
         for setting in settings:
             try:
@@ -166,7 +167,7 @@ class Search:
         return fresh
 
     def _bar(self) -> tuple[Row, ...]:
-        """The front of the settings that do not thrash; what one of them beats is given up."""
+        """Return the Pareto front of the settings that do not thrash; dominated replays end."""
         if not self.asked.tricks.drop or self.asked.by_device:
             return ()
         good = [row for row in self.rows.values() if row.survives and not row.cost.is_thrashing]
@@ -174,7 +175,7 @@ class Search:
         return tuple(points[point] for point in front(points))
 
     def _within(self) -> int | None:
-        """The smallest device so far."""
+        """Return the memory of the smallest device found so far in bytes, or None."""
         if not self.asked.tricks.drop or not self.asked.by_device:
             return None
         points = [row.device_point for row in self.rows.values() if row.survives]
@@ -189,10 +190,12 @@ class Search:
         drops: bool = True,
         baseline: Setting | None = None,
     ) -> None:
-        """Replay each.
+        """Replay settings and add their rows.
 
-        is_whole: to its end, and for its device; drops: give up what can no longer win.
-        baseline: the one that is driven as recorded.
+        total: number of settings for the progress callback.
+        is_whole: replay to the end and find the device.
+        drops: give up replays that can no longer win.
+        baseline: setting that is replayed as recorded.
         """
         jobs: list[Job] = []
         found: dict[str, Trial] = {}
@@ -268,7 +271,7 @@ class Search:
         ]
 
     def _known(self, job: Job) -> Trial | None:
-        """What a file of results has for a job, if the job would yield it again."""
+        """Return the stored trial of a job, if the job would give the same trial again."""
         trial = None if self.results is None else self.results.known.get(job.key)
         if trial is None or trial.error is not None:
             return None
@@ -281,7 +284,10 @@ class Search:
 
 
 def _chunks(settings: Sequence[Setting]) -> Iterator[Sequence[Setting]]:
-    """Four, then eight, then sixteen: the bar rises early, and few workers wait."""
+    """Yield chunks of 4, 8, 16 and so on.
+
+    Small first chunks set the bar early; large later chunks leave few workers idle.
+    """
     start, length = 0, _FIRST_CHUNK
     while start < len(settings):
         yield settings[start : start + length]

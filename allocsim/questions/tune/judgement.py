@@ -1,8 +1,7 @@
-"""Whether the best setting is worth setting, and why, in a sentence.
+"""Decision whether the best setting helps, with the reason as a sentence.
 
-Rule: "nothing helps" is an answer, and it comes with its reason.  A setting is worth a line in a
-script if it lets a run through, spares retries, or saves as much as a recommendation has to
-(`measures.WORTH`).
+A setting helps if it avoids an error, avoids retries, or saves at least 1 % of the peak
+(`measures.WORTH`).  If nothing helps, the reason says why.
 """
 
 from __future__ import annotations
@@ -15,18 +14,18 @@ from allocsim.units import format_size
 
 __all__ = ["judge"]
 
-_MOSTLY_LIVE = 1 / 20  # where less than this part of the peak is not live, there is nothing to gain
+_MOSTLY_LIVE = 1 / 20  # with a smaller unused share of the peak there is nothing to gain
 
 
 def judge(asked: Asked, baseline: Row, best: Row | None, bounds: Bounds) -> tuple[bool, str]:
-    """Whether `best` helps, and the reason."""
+    """Return True if `best` helps, and the reason."""
     if best is None:
         return False, _nothing_survives(asked, bounds)
     if not baseline.survives:
         how = "as recorded" if baseline.is_as_recorded else "under the recorded settings"
-        return True, f"{how} the run does not go through; under this setting it does"
+        return True, f"{how} the run fails; under this setting it succeeds"
     if best.is_baseline:
-        return False, f"no setting proposed is better by 1 %; {_room(baseline, bounds)}"
+        return False, f"no proposed setting is better by 1 %; {_room(baseline, bounds)}"
     what, saved, before = _saved(asked, baseline, best)
     if saved * WORTH >= before:
         return True, what
@@ -36,13 +35,13 @@ def judge(asked: Asked, baseline: Row, best: Row | None, bounds: Bounds) -> tupl
 
 
 def _saved(asked: Asked, baseline: Row, best: Row) -> tuple[str, int, int]:
-    """What is saved: in words, in bytes, and of how many bytes."""
+    """Return the saving in words and in bytes, and the bytes before it."""
     before, after = baseline.min_device_memory_bytes, best.min_device_memory_bytes
     if asked.by_device and before is not None and after is not None:
-        words = f"a device smaller by {format_size(before - after)} does{_share(before, after)}"
+        words = f"a device with {format_size(before - after)} less suffices{_share(before, after)}"
         return words, before - after, before
     before, after = baseline.peak_reserved_bytes, best.peak_reserved_bytes
-    if after > before:  # fewer retries are worth it
+    if after > before:  # the setting was chosen for fewer retries
         return "", before - after, before
     words = f"it reserves {format_size(before - after)} less at the peak{_share(before, after)}"
     return words, before - after, before
@@ -62,11 +61,11 @@ def _nothing_survives(asked: Asked, bounds: Bounds) -> str:
 
 
 def _room(baseline: Row, bounds: Bounds) -> str:
-    """How much there was to gain."""
+    """Return a sentence part on how much of the peak could be saved at all."""
     above = bounds.above_ideal(baseline.peak_reserved_bytes)
     share = above / max(baseline.peak_reserved_bytes, 1)
     if share < _MOSTLY_LIVE:
         return f"only {share:.1%} of the peak is not live memory"
     return (
-        f"{format_size(above)} of the peak is not live memory, but no setting proposed reclaims it"
+        f"{format_size(above)} of the peak is not live memory, but no proposed setting reclaims it"
     )

@@ -1,8 +1,8 @@
-"""One device of one recording among those that share a setting, and the file that jobs name.
+"""Devices of the recordings that share a setting, and the files that jobs refer to.
 
-Rule: jobs carry paths, so a recording that is only in memory, or is read slowly, is written once
-in its column form if a process that carries jobs out may not have it; a recording is known by its
-entries, not by its name.
+Jobs carry paths.  A recording that is only in memory, or is slow to read, is therefore written once
+in column form if a worker process may need it.  Results identify a recording by its entries, not by
+its name.
 """
 
 from __future__ import annotations
@@ -23,14 +23,16 @@ from allocsim.trace import Recording, load, write_npz
 __all__ = ["Part", "Source", "parts_of", "write_columns"]
 
 Source = str | os.PathLike[str] | Recording
-"""A recording, or the file that holds one."""
+"""Recording, or path of a recording."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """name: of the file, for people; path: for jobs, of `recording`.
+    """One device of one recording.
 
-    assumed_memory: bytes that the user says the recorded device had, None where nobody does.
+    name: file name to show.
+    path: file that jobs read.
+    assumed_memory: memory of the recorded device in bytes as given by the user, or None.
     """
 
     name: str
@@ -43,7 +45,7 @@ class Part:
 
     @property
     def digest(self) -> str:
-        """Of the entries and what else a trial depends on."""
+        """Hash of the entries and of everything else in a recording that affects a trial."""
         prepared = self.prepared
         trace = prepared.trace
         beside: tuple[object, ...] = (len(trace.segments), prepared.recorded.conf)
@@ -64,12 +66,14 @@ def parts_of(
     device_memory: int | None = None,
     hints: Hints | None = None,
 ) -> tuple[Part, ...]:
-    """Every device (or the one asked for) of every recording, under one release.
+    """Return every device of every recording, under one release.
 
-    torch_version: None for that of the first recording.  scratch: a folder for column files
-    (see `write_columns`), None if jobs are to name the files that were given.
-    device_memory: bytes, as the user says.  hints: as in `prepare`.
-    Raises ConfigError if there is nothing, RecordingError for a file that cannot be replayed.
+    torch_version: release; None for that of the first recording.
+    scratch: folder for column files (see `write_columns`); None if jobs read the given files.
+    device: only this device of each recording.
+    device_memory: bytes, as given by the user.
+    hints: see `prepare`.
+    Raises ConfigError if there is no recording, RecordingError for a file that cannot be replayed.
     """
     found: list[Part] = []
     for number, source in enumerate(sources):
@@ -95,11 +99,11 @@ def parts_of(
 
 
 def _looked_through(prepared: Prepared) -> Sizes:
-    """The sizes, when the rounds have been found too: every process would have to look for them.
+    """Return the sizes, and cache the rounds, which every worker process would otherwise search.
 
-    Both are columns of NumPy's, which sorts and adds in two threads at once: a quarter of the time.
+    NumPy releases the interpreter lock in both, so two threads save a quarter of the time.
     """
-    prepared.free_plan  # noqa: B018  (both begin with it)
+    prepared.free_plan  # noqa: B018  (cached here, since both need it)
     with ThreadPoolExecutor(1) as beside:
         rounds = beside.submit(rounds_of, prepared)
         sizes = sizes_of(prepared)
@@ -113,12 +117,15 @@ def _path(source: Source, recording: Recording, scratch: Path | None, number: in
         if scratch is None or path.endswith(".npz"):
             return path
     elif scratch is None:
-        raise ConfigError(f"{recording.path}: workers elsewhere need the file, not the recording")
+        raise ConfigError(
+            f"{recording.path}: is a recording in memory, which an executor's workers cannot read; "
+            "expected the path of a file"
+        )
     return str(scratch / f"{number}.npz")
 
 
 def write_columns(parts: Sequence[Part], scratch: Path) -> None:
-    """Write the recordings that jobs look for in `scratch`."""
+    """Write the recordings whose jobs read a column file in `scratch`."""
     recordings = {Path(part.path): part.recording for part in parts}
     for path, recording in recordings.items():
         if path.parent == scratch:

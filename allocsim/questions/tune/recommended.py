@@ -1,7 +1,7 @@
-"""The recommendation of `tune`: from the rows of its search, by the rule of all commands.
+"""Recommendation of `tune`, made from the rows of its search by the rule of all commands.
 
-Rule: the settings that it is chosen from are always replayed to the end, even those that the search
-would have given up.  A better row that only the wider search has is shown, not recommended.
+The settings to choose from are always replayed to the end, even if the search would have given them
+up.  A better row that only the wider search has is shown but not recommended.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from allocsim.questions.tune.row import Row
 __all__ = ["further_of", "propose", "recommendation_of"]
 
 _FURTHER = 20
-"""A row of the search must reserve this part (1/20) less than what is recommended to be told."""
+"""Divisor (1/20): a row is shown beside the recommendation if it reserves this much less."""
 
 
 def propose(search: Search, baseline: Setting, *, expandable: bool) -> tuple[Setting, ...]:
-    """Replay to their end the settings that the recommendation is chosen from."""
+    """Replay the settings to choose from to the end, and return them."""
     asked = search.asked
     config = parse_conf(baseline.conf, asked.release)
     prepared = [part.prepared for part in asked.parts]
@@ -46,7 +46,7 @@ def propose(search: Search, baseline: Setting, *, expandable: bool) -> tuple[Set
 
 
 def recommendation_of(search: Search, baseline: Row, proposed: Sequence[Setting]) -> Recommendation:
-    """What every command recommends, by the rows of this search."""
+    """Return the recommendation that every command makes, from the rows of this search."""
     asked = search.asked
     release, parts = asked.release, asked.parts
     base = Offer(baseline.setting, baseline.parts)
@@ -80,7 +80,7 @@ def recommendation_of(search: Search, baseline: Row, proposed: Sequence[Setting]
 
 
 def further_of(rows: Sequence[Row], best: Row | None) -> Row | None:
-    """The best of all rows, where it reserves much less than `best`; see `Tuning.further`."""
+    """Return the best row if it reserves much less than `best`; see `Tuning.further`."""
     first = rows[0]
     if best is None or not first.survives or first.num_alloc_retries > best.num_alloc_retries:
         return None

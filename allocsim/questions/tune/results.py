@@ -1,8 +1,7 @@
-"""Outcomes in a JSON Lines file, one line each as soon as it is known.
+"""Trials in a JSON Lines file, one line for each as soon as it is finished.
 
-Rule: the first line says what was asked (recordings by content, device memory, release); a file
-that was written for something else is refused, never mixed with.  A last line that was cut off
-is dropped, and the file is cut back to the end of the line before.
+The first line identifies the search: recordings by content, device memory and release.  A file of
+another search is refused.  An incomplete last line is removed from the file.
 """
 
 from __future__ import annotations
@@ -21,10 +20,12 @@ _FORMAT = "allocsim tune 2"
 
 
 class Results:
-    """The file as a context manager; `known`: the trials that it held when opened.
+    """Results file, as a context manager.
 
-    asked: what the trials depend on besides their key.
-    Raises ConfigError for a file that is no such file, or of another question.
+    known: trials by key that the file held when it was opened.
+
+    `asked` is everything besides their key that the trials depend on.  Raises ConfigError if the
+    file is not a results file, or belongs to another search.
     """
 
     def __init__(self, path: str | os.PathLike[str], asked: dict[str, Any]) -> None:
@@ -40,7 +41,10 @@ class Results:
                 key = plain.pop("key")
                 self.known[key] = Trial.from_plain(key.split("|", 4)[-1], plain)
             except (ValueError, TypeError, KeyError, AttributeError):
-                raise ConfigError(f"{self.path}: line {number} is no outcome") from None
+                raise ConfigError(
+                    f"{self.path}: line {number} is not a trial; expected a line that "
+                    "`allocsim tune --results` writes"
+                ) from None
         self._file: TextIO = Path(self.path).open("a", encoding="utf-8")  # noqa: SIM115
         if not lines:
             self._write(header)
@@ -52,7 +56,7 @@ class Results:
         self._file.close()
 
     def add(self, key: str, trial: Trial) -> None:
-        """Write one trial; it is in the file when this returns."""
+        """Append one trial and flush the file."""
         self._write({"key": key, **trial.plain()})
 
     def _write(self, document: dict[str, Any]) -> None:
@@ -70,9 +74,9 @@ class Results:
             if len(whole) < len(data) and (not whole or _is_ours(whole)):
                 os.truncate(path, len(whole))
         except OSError as error:
-            raise ConfigError(f"{self.path}: cannot be used for results ({error})") from None
+            raise ConfigError(f"{self.path}: cannot be used as results file ({error})") from None
         if data and not _is_ours(data):
-            raise ConfigError(f"{self.path}: is no file of results; expected {_FORMAT!r} in line 1")
+            raise ConfigError(f"{self.path}: is not a results file; expected {_FORMAT!r} in line 1")
         return whole.splitlines()
 
     def _check(self, line: bytes, header: dict[str, Any]) -> None:
@@ -80,8 +84,8 @@ class Results:
         for key, value in json.loads(json.dumps(header)).items():
             if found.get(key) != value:
                 raise ConfigError(
-                    f"{self.path}: holds results of another {key} ({found.get(key)!r:.80}, asked "
-                    f"now: {value!r:.80}); give another file"
+                    f"{self.path}: holds results for {key} {found.get(key)!r:.80}; expected "
+                    f"{value!r:.80}, or another results file"
                 )
 
 

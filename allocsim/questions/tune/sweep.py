@@ -1,8 +1,8 @@
-"""Jobs through an executor, their trials as they come.
+"""Run jobs on an executor and report each trial when it is finished.
 
-Rules: every job ends in exactly one trial, whatever happens to its worker.  A pool that breaks
-takes down every job under way in it, so those are run again, one at a time, on a new one: only the
-job that kills its worker while alone has that for its trial.
+Every job gives exactly one trial, even if its worker dies.  A broken pool loses all its running
+jobs, so these are run again one at a time on a new pool.  Only a job that kills its worker while it
+runs alone gets an error as its trial.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from allocsim.questions.tune.worker import Job, run_job
 
 __all__ = ["Crew", "sweep"]
 
-_PROCESSES_A_CORE = 4  # at most, of a pool of our own: more would only take memory
-_WIDEST = 4096  # jobs handed to a caller's executor at once
+_PROCESSES_A_CORE = 4  # largest number in our own pool; more would only take memory
+_WIDEST = 4096  # largest number of jobs submitted at the same time to a caller's executor
 
 _Found = TypeVar("_Found")
 
 Done = Callable[[Job, Trial], None]
-"""Called with each job and its trial, in the order in which they come."""
+"""Callback with each job and its trial, in order of completion."""
 
 
 class Crew:
-    """What runs the jobs: this process, a pool of `jobs` processes, or the caller's executor.
+    """Runner of jobs: this process, a pool of `jobs` processes, or the caller's executor.
 
-    A pool of our own is replaced when it breaks; a caller's executor stays the caller's.
+    Our own pool is replaced when it breaks and closed at the end; a caller's executor is not.
     """
 
     def __init__(self, jobs: int = 1, executor: Executor | None = None) -> None:
@@ -48,14 +48,14 @@ class Crew:
         self._context = get_context()
         self._pool: Executor | None = executor
         self.is_alone = executor is None and self._jobs <= 1
-        """Whether jobs run in this process, one after the other."""
+        """True if jobs run in this process, one after the other."""
         self.inherits = self.is_alone or (
             executor is None and self._context.get_start_method() == "fork"
         )
-        """Whether what this process keeps is there where the jobs run."""
+        """True if jobs can use the recordings that this process has loaded."""
         self._waiting: deque[_Beside[Any]] = deque()
         self.width = self._jobs + 1 if executor is None else _WIDEST
-        """How many jobs to hand over at once: in a pool of our own one more than processes."""
+        """Number of jobs to submit at the same time; one more than processes keeps all busy."""
 
     def __enter__(self) -> Crew:
         return self
@@ -65,7 +65,7 @@ class Crew:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
     def submit(self, act: Callable[[Job], _Found], job: Job) -> Future[_Found]:
-        """Hand a job over, to be carried out by `act`."""
+        """Submit `act(job)`, on a new pool if our own has broken."""
         if self._pool is not None:
             try:
                 return self._pool.submit(act, job)
@@ -77,23 +77,23 @@ class Crew:
         return self._pool.submit(act, job)
 
     def beside(self, act: Callable[[Job], _Found], job: Job) -> Callable[[], _Found]:
-        """Have a job carried out beside those of sweeps, one a sweep, whose own jobs go first.
+        """Queue `act(job)` in the background and return a function that waits for its result.
 
-        A call of what comes back gives what it found.  In this process, and only then, where there
-        is no other, and where that one has died.
+        Each sweep starts one queued job after its own jobs.  Without other processes, or if the
+        worker died, the returned function runs the job in this process.
         """
         each = _Beside(self, act, job)
         self._waiting.append(each)
         return each.found
 
     def start_waiting(self) -> None:
-        """Hand over one of those that are to be carried out beside other jobs."""
+        """Submit the next queued background job."""
         if self._waiting:
             self._waiting.popleft().start()
 
 
 class _Beside(Generic[_Found]):
-    """A job beside the others."""
+    """Background job, started at most once."""
 
     def __init__(self, crew: Crew, act: Callable[[Job], _Found], job: Job) -> None:
         self._crew = crew
@@ -123,7 +123,7 @@ def sweep(jobs: Sequence[Job], crew: Crew, done: Done) -> None:
 
 
 class _Sweep:
-    """Jobs under way, and the suspects: those that were under way when a worker died."""
+    """Running jobs, and suspects: the jobs that were running when a worker died."""
 
     def __init__(self, crew: Crew, done: Done) -> None:
         self._crew = crew
@@ -156,13 +156,13 @@ class _Sweep:
 
     def _take(self, job: Job, future: Future[Trial]) -> None:
         error = future.exception()
-        # The worker died, as the standard library's pools and Dask say it.
+        # KilledWorker is Dask's exception for a dead worker; Dask is not imported here.
         is_death = isinstance(error, BrokenExecutor) or type(error).__name__ == "KilledWorker"
         if error is None:
             self._done(job, future.result())
         elif not is_death:
             self._done(job, Trial(conf=job.setting.conf, error=f"{type(error).__name__}: {error}"))
         elif job is self._alone:
-            self._done(job, Trial(conf=job.setting.conf, error="the worker died with it, twice"))
+            self._done(job, Trial(conf=job.setting.conf, error="its worker process died twice"))
         else:
             self._suspects.append(job)

@@ -1,7 +1,6 @@
-"""The settings of a search, read back from `allocsim tune --json` or its --results file.
+"""Read the settings of a search from the output of `allocsim tune --json` or a --results file.
 
-Rule: only figures of the file are shown; of a setting with several lines, one for each recording
-or device, each figure is the worst.
+If a setting has several lines, one for each recording or device, each figure is the worst of them.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ __all__ = ["Tried", "TriedSetting", "read_tried"]
 
 @dataclass(frozen=True, slots=True)
 class TriedSetting:
-    """One setting.
+    """One setting with its figures.
 
-    is_whole: it was replayed to its end, not given up because others were better already.
-    survives: that, and every request was answered.
+    is_whole: True if it was replayed to the end and not given up because others were better.
+    survives: True if it is whole and every request was served.
     """
 
     conf: str
@@ -36,13 +35,13 @@ class TriedSetting:
 
     @property
     def point(self) -> Point:
-        """What the front is of."""
+        """Figures that the Pareto front compares."""
         return Point(self.peak_reserved_bytes, self.driver_calls, self.num_alloc_retries)
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """All of a file.  front: those that none of the others is better than in all."""
+    """Settings in a file, and those on the Pareto front."""
 
     path: str
     settings: tuple[TriedSetting, ...]
@@ -50,7 +49,7 @@ class Tried:
 
 
 def read_tried(path: str) -> Tried:
-    """The settings in the file at `path`.  Raises ConfigError for anything else."""
+    """Read the settings in the file at `path`; raises ConfigError if it holds none."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -62,7 +61,7 @@ def read_tried(path: str) -> Tried:
         settings = ()
     if not settings:
         raise ConfigError(
-            f"{path}: holds no settings; expected what `allocsim tune --json` prints, or its "
+            f"{path}: holds no settings; expected the output of `allocsim tune --json`, or its "
             "--results file"
         )
     best: dict[Point, TriedSetting] = {}
@@ -73,7 +72,7 @@ def read_tried(path: str) -> Tried:
 
 
 def _rows(text: str) -> Iterable[dict[str, Any]]:
-    """Rows with their `conf`: of one JSON document, or of JSON Lines."""
+    """Yield the rows of a JSON document or a JSON Lines file, each with its `conf`."""
     try:
         document = json.loads(text)
     except ValueError:

@@ -1,7 +1,7 @@
-"""The setting that a recording would have done best with, found by replays.
+"""Search for the best setting of recordings, by what-if replays.
 
-Rule: the figures of every row are those of a replay of the recorded requests on the modelled
-release, to the byte; nothing is estimated but the time of driver calls (`Costs`).
+All figures of a row are exact results of a replay on the modelled release, except the time of
+driver calls, which is estimated (`Costs`).
 """
 
 from __future__ import annotations
@@ -54,36 +54,39 @@ from allocsim.units import format_size
 __all__ = ["Tuning", "tune"]
 
 _SHOWN = 8
-"""Rows in the table of a notebook."""
+"""Number of rows in the table of a notebook."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Tuning(Shown):
-    """The outcome of `tune`.
+    """Result of `tune`.
 
     files: names of the recordings.
-    torch_version: the release for all of them.
-    device_memory: bytes of the smallest device, None for devices without end.
-    baseline: under the recorded settings, and as recorded unless another device was asked for.
-    best: what is recommended (`recommendation`), or the baseline where nothing helps; None if
-        neither survives, or if nothing is proved.  With `by_device` the first of `rows`.
-    front: rows that none is better than in memory, driver calls and retries at once.
-    duplicates: settings of the grid that have the effect of another, with that other.
-    helps: whether the best is worth setting.
-    reason: why, or why not, in a sentence.
-    entries: of all recordings together.
-    entries_replayed: by all replays.
-    entries_skipped: passed over in them, since they would have changed nothing.
-    by_device: whether the smallest device decides.
-    known: trials that a file of results had already.
-    warnings: where replays are not the recorded runs, so that nothing is proved.
-    needs: which releases read the best as meant, in words; None where all do that the first
-        recording can come from.
-    recommendation: as every other command makes it; None with `by_device`.
-    further: the best of all rows, where it reserves a twentieth less than `best` does; its values
-        are fitted to these recordings.
-    parts: the name of the recording, the number of the device and its memory, by trial of a row.
-    prepared: what was replayed, where it was one device; None of several.
+    torch_version: release of all replays.
+    device_memory: bytes of the smallest device; None for unlimited devices.
+    baseline: row of the recorded settings, replayed as recorded unless another device was given.
+    rows: all rows, best first.
+    best: recommended row (`recommendation`), or the baseline if nothing helps; None if neither
+        survives, or if nothing is proved.  With `by_device` it is the first of `rows`.
+    front: Pareto front of memory, driver calls and retries.
+    duplicates: settings that were not replayed, each with its replayed equivalent.
+    helps: True if `best` is better than the baseline by enough.
+    reason: reason for `helps`, as a sentence.
+    notes: assumptions of the replays, as sentences.
+    entries: number of entries of all recordings.
+    entries_replayed: number of entries in all replays.
+    entries_skipped: number of entries that replays skipped because steps repeat.
+    seconds: duration of the search.
+    by_device: True if rows are ranked by the smallest device.
+    known: number of trials taken from the results file.
+    warnings: differences of replays from the recorded runs, which leave nothing proved.
+    needs: releases that read the best setting as intended, in words; None if these include every
+        release that the first recording can come from.
+    recommendation: recommendation by the rule of all commands; None with `by_device`.
+    further: best of all rows, if it reserves 5 % less than `best`; its values are fitted to these
+        recordings.
+    parts: recording name, device number and device memory of each trial of a row.
+    prepared: prepared device; None for several devices.
     """
 
     files: tuple[str, ...]
@@ -114,17 +117,17 @@ class Tuning(Shown):
 
     @property
     def saved_bytes(self) -> int:
-        """What the best reserves less than the baseline at its peak; 0 without a best."""
+        """Saving of the best over the baseline in peak reserved bytes; 0 without a best."""
         best = self.best or self.baseline
         return self.baseline.peak_reserved_bytes - best.peak_reserved_bytes
 
     def headline(self) -> str:
-        """The best setting and why, or why not."""
+        """Return the best setting and the reason."""
         best = "nothing" if self.best is None else self.best.conf or "the defaults"
         return f"{best} of {len(self.rows):,} settings: {self.reason}"
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """The first rows: the peak of reserved memory, retries, errors."""
+        """Yield peak reserved memory, retries and errors of the first rows."""
         for row in self.rows[:_SHOWN]:
             peak = f"{format_size(row.peak_reserved_bytes)} at the peak"
             counts = f"retries: {row.num_alloc_retries:,}, errors: {row.num_ooms:,}"
@@ -150,16 +153,20 @@ def tune(
 ) -> Tuning:
     """Replay one recording, or several that must share a setting, under many settings.
 
-    device_memory: bytes or "24GiB"; None for that which a replay of each recording takes.
-    torch_version: None for that of the first recording.  confs: try these and no others.
-    hints: what is known of the programs besides.
-    expandable: whether expandable segments may be proposed (see `allows_expandable`).
-    find_device: rank by the smallest device instead of the peak.  jobs: processes; executor: any
-    other to use, whose workers can read the files.  results: a JSON Lines file that trials go to,
-    and come from if it is there.  costs, tricks: None for the defaults.  progress: see
-    `SearchProgress`.
-    Raises ConfigError for a setting that the release refuses and for a file of other results,
-    RecordingError for a recording that cannot be replayed.
+    device_memory: bytes or "24GiB"; None for the memory that a replay of each recording uses.
+    torch_version: release; None for that of the first recording.
+    confs: try only these option strings.
+    device: tune only this device of each recording.
+    hints: facts about the programs that the recordings do not contain.
+    expandable: allow expandable segments (see `allows_expandable`).
+    find_device: rank by the smallest device instead of the peak.
+    jobs: number of processes.
+    executor: executor to use instead; its workers must be able to read the files.
+    results: JSON Lines file for the trials; trials that it already holds are reused.
+    costs, tricks: None for the defaults.
+    progress: see `SearchProgress`.
+    Raises ConfigError for a setting that the release refuses and for a results file of another
+    search, RecordingError for a recording that cannot be replayed.
     """
     begin = time.monotonic()
     sources = [recordings] if isinstance(recordings, str | os.PathLike | Recording) else recordings
@@ -184,7 +191,7 @@ def tune(
         baseline = parts[0].prepared.recorded
         expandable = expandable and all(allows_expandable(part.prepared) for part in parts)
         for conf in confs or ():
-            parse_conf(conf, asked.release)  # a wrong one is the user's to know
+            parse_conf(conf, asked.release)  # raise now, not as the error of one trial
         bounds, partings = search.bounds(), search.partings()
         proposed = _search(search, baseline, confs, expandable=expandable)
         partings()
@@ -194,7 +201,7 @@ def tune(
 def _asked(
     parts: tuple[Part, ...], named: int | None, costs: Costs, tricks: Tricks, *, by_device: bool
 ) -> Asked:
-    """The search: each part on the device that its replay takes, unless the user names one."""
+    """Return the search parameters; `named` is the device memory given by the user."""
     devices = [named or device_of(part.prepared)[0] for part in parts]
     least = min((memory for memory in devices if memory is not None), default=None)
     return Asked(
@@ -213,13 +220,16 @@ def _asked(
 
 
 def _tricks(parts: tuple[Part, ...]) -> Tricks:
-    """Those that hold for every part; none where a program changes settings itself."""
+    """Return the shortcuts that are valid for every part.
+
+    None is valid if a recorded program changes settings while it runs.
+    """
     changes = any(part.prepared.plan.changes for part in parts)
     return EXHAUSTIVE if changes else Tricks()
 
 
 def _borrowed(part: Part, least: int | None) -> int | None:
-    """For a part whose device nothing tells: the others' smallest, if all would have fit there."""
+    """Return the smallest known device for a part without one, if its recorded run fits there."""
     return least if is_recorded_device(part.prepared, least) else None
 
 
@@ -237,7 +247,7 @@ def _question(asked: Asked) -> dict[str, object]:
 def _search(
     search: Search, baseline: Setting, confs: Sequence[str] | None, *, expandable: bool
 ) -> tuple[Setting, ...]:
-    """Replay all that is to be tried; the settings that the recommendation is chosen from."""
+    """Replay all settings and return those that the recommendation is chosen from."""
     asked = search.asked
     release = asked.release
     if confs is not None:
@@ -268,7 +278,7 @@ def _ranked(search: Search) -> list[Row]:
 
 
 def _front(search: Search) -> list[Row]:
-    """The rows of the front, of equal ones the best ranked."""
+    """Return the rows of the Pareto front, the best ranked among equals."""
     points: dict[Point, Row] = {}
     for row in _ranked(search):
         point = row.device_point if search.asked.by_device else row.point
@@ -284,7 +294,7 @@ def _tuning(
     bounds: Bounds,
     begin: float,
 ) -> Tuning:
-    """begin: when the search began, by the clock."""
+    """Return the result; `begin` is the monotonic time at the start of the search."""
     asked, rows = search.asked, _ranked(search)
     replayed = [trial for row in rows if row.same_as is None for trial in row.parts]
     first = search.rows[baseline]
@@ -297,8 +307,8 @@ def _tuning(
         offer = recommendation.best
         best = first if first.survives else None
         best = best if offer is None else search.rows[offer.setting]
-    possible = asked.parts[0].prepared.releases  # the others are replayed as the first
-    helps, reason = False, "the replay is not the recorded run, so that nothing is proved on it"
+    possible = asked.parts[0].prepared.releases  # the other parts are replayed as this release
+    helps, reason = False, "the replay differs from the recorded run, so it proves nothing"
     if not warnings:
         helps, reason = judge(asked, first, best, bounds)
     return Tuning(
@@ -334,7 +344,7 @@ def _tuning(
 
 
 def _named(asked: Asked, part: Part) -> str:
-    """What stands before a note on one of several devices: "rank1.pickle, device 0: "."""
+    """Return the prefix of a note on one of several devices, such as "rank1.pickle, device 0: "."""
     if len(asked.parts) == 1:
         return ""
     file = "" if len({p.name for p in asked.parts}) == 1 else f"{Path(part.name).name}, "
@@ -342,7 +352,7 @@ def _named(asked: Asked, part: Part) -> str:
 
 
 def _warnings(asked: Asked, baseline: Row) -> tuple[str, ...]:
-    """Where the replays as recorded are not the recorded runs."""
+    """Return the differences between baselines and recorded runs, as sentences."""
     found = []
     for part, trial in zip(asked.parts, baseline.parts, strict=True):
         parting = None
@@ -363,18 +373,18 @@ def _notes(asked: Asked) -> tuple[str, ...]:
         notes.append(OTHER_RELEASE)
     confs = {part.prepared.recorded.conf for part in asked.parts}
     if len(confs) > 1:
-        notes.append("the recordings have different settings; those of the first are the baseline")
+        notes.append("the recordings have different settings; the baseline uses the first one's")
     if any(part.prepared.start for part in asked.parts):
         notes.append(
-            "the recording starts mid-run: segments from before the first entry are kept, or what "
-            "lives in them is laid out anew where a setting takes other segments from the driver"
+            "the recording starts mid-run: segments from before the first entry are kept, or their "
+            "live blocks are allocated again if a setting uses segments of other sizes"
         )
     for part, memory in zip(asked.parts, asked.memories, strict=True):
         own, (*why, of_memory) = device_of(part.prepared)
         if memory == own:
             why.append(of_memory)
         elif part.assumed_memory is None and memory is not None:
-            why.append(f"device memory {format_size(memory)}: that of the other devices")
+            why.append(f"device memory {format_size(memory)}: the same as the other devices")
         notes += [f"{_named(asked, part)}{note}" for note in why]
     if asked.device_memory is None or not asked.knows_device:
         notes.append("the device's memory is not known, so no memory fraction is tried")

@@ -1,8 +1,8 @@
-"""One job of a sweep, carried out in any process.
+"""Run one job of a sweep in any process.
 
-Rule: a job carries the path of a recording, never its entries; a process reads and plans each
-recording once and keeps the last few.  A job always yields a trial: an input that cannot be
-replayed, or a setting that PyTorch would not survive, is the trial's `error`.
+A job carries the path of a recording and not its entries.  A process reads and prepares each
+recording once and caches the last few.  A job always gives a trial: if the input cannot be replayed
+or PyTorch refuses the setting, the trial has an `error`.
 """
 
 from __future__ import annotations
@@ -48,21 +48,21 @@ __all__ = [
 ]  # fmt: skip
 
 MOST_KEPT = 8
-"""Recordings that a process keeps; a job of several ranks comes back to each of them."""
+"""Number of cached recordings per process; a search over several ranks needs each again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tricks:
-    """What makes a search shorter without another answer.
+    """Shortcuts of a search that do not change its answer.
 
-    equivalent: settings of equal effect are replayed once (see `effect_of`).
-    drop: a replay ends once a finished setting dominates it in memory, calls and retries, or once
-        it fails on the smallest device found so far (trade-offs on larger ones are not seen).
-    from_peak: the device on which nothing is refused is the peak, where that is proved, and is
-        looked for near peaks elsewhere.
-    repeats: steps that change nothing any more are skipped (see `allocsim.engine.repeats`).
-    fast_path: plain steps are taken in rows (see `allocsim.core.fast_path`), and only what a trial
-        has is counted.
+    equivalent: replay settings of equal effect once (see `effect_of`).
+    drop: end a replay once a finished setting dominates it in memory, calls and retries, or once
+        it fails on the smallest device found so far (trade-offs on larger devices are not found).
+    from_peak: use the peak as the smallest device without a refusal where this is proved, and
+        start the search near the peak elsewhere.
+    repeats: skip repeated steps that change nothing (see `allocsim.engine.repeats`).
+    fast_path: run plain steps in batches (see `allocsim.core.fast_path`), and count only the
+        figures of a trial.
     """
 
     equivalent: bool = True
@@ -73,23 +73,26 @@ class Tricks:
 
 
 EXHAUSTIVE = Tricks(equivalent=False, drop=False, from_peak=False, repeats=False, fast_path=False)
-"""No trick at all."""
+"""Search without shortcuts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
     """One setting on one device of one recording.
 
-    key: its name in a file of results.
-    device_memory: bytes, None for a device without end.
-    bar: points that make a setting hopeless, see `is_hopeless`.
-    finds: whether to look for the smallest device.
-    within: bytes on which the setting must answer every request, else it is given up.
-    confirms: whether the smallest device without a refusal is worth replays of its own.
-    known: the trial on `device_memory`, if it has been replayed.
-    as_recorded: drive what was recorded where setting and device are the recorded ones.
-    assumed_memory: bytes that the user says the recorded device had.
-    hints: what is known of the recorded program besides.
+    key: name of the job in a results file.
+    path: file of the recording.
+    device: number of the device in the recording.
+    device_memory: bytes; None for an unlimited device.
+    bar: points that make a setting hopeless (see `is_hopeless`).
+    finds: find the smallest device.
+    within: device memory in bytes on which the setting must serve every request; if it does not,
+        it is given up.
+    confirms: find the smallest device without a refusal even if this takes extra replays.
+    known: trial on `device_memory`, if there is one already.
+    as_recorded: replay as recorded if setting and device are the recorded ones.
+    assumed_memory: memory of the recorded device in bytes, as given by the user.
+    hints: facts about the recorded program that the recording does not contain.
     """
 
     key: str
@@ -110,7 +113,7 @@ class Job:
 
 
 class _Kept:
-    """A recording that this process has read and planned, with what its jobs ask again."""
+    """Recording that this process has prepared, with results that its jobs share."""
 
     def __init__(self, prepared: Prepared) -> None:
         self.prepared = prepared
@@ -125,29 +128,29 @@ class _Kept:
 
 
 _KEPT: dict[tuple[str, int, str | None, int | None, Hints], _Kept] = {}
-"""By path, device, release, assumed memory and hints, the last `MOST_KEPT`."""
+"""Cache of the last `MOST_KEPT`, by path, device, release, assumed memory and hints."""
 
 
 _LOADED: dict[str, Recording] = {}
-"""By path, the recording that was read last."""
+"""Cache of the recording that was read last, by path."""
 
 
 def keep(path: str, prepared: Prepared, torch_version: str, assumed: int | None = None) -> None:
-    """Let jobs on `path` in this process, and in those forked from it, find `prepared`."""
+    """Cache `prepared` for jobs on `path` in this process and in processes forked from it."""
     key = (path, prepared.trace.device, torch_version, assumed, prepared.hints)
-    _KEPT.pop(key, None)  # the file may be another one by now
+    _KEPT.pop(key, None)  # the file may have changed
     while len(_KEPT) >= MOST_KEPT:
         _KEPT.pop(next(iter(_KEPT)))
     _KEPT[key] = _Kept(prepared)
 
 
 def forget(path: str) -> None:
-    """Read `path` again when a job needs it: the file may be another one by now."""
+    """Drop `path` from the cache, since the file may have changed."""
     _LOADED.pop(path, None)
 
 
 def _loaded(path: str) -> Recording:
-    """The recording in a file; the last one is kept, since its devices come one after another."""
+    """Return the recording in a file; the last one is cached for its other devices."""
     if path not in _LOADED:
         _LOADED.clear()
         _LOADED[path] = load(path)
@@ -155,7 +158,7 @@ def _loaded(path: str) -> Recording:
 
 
 def _kept(job: Job) -> _Kept:
-    """The recording of `job`, loaded and planned; kept for the next job of this process."""
+    """Return the prepared recording of `job`, from the cache if possible."""
     key = (job.path, job.device, job.torch_version, job.assumed_memory, job.hints)
     if key not in _KEPT:
         recording = _loaded(job.path)
@@ -166,7 +169,7 @@ def _kept(job: Job) -> _Kept:
 
 
 def run_job(job: Job) -> Trial:
-    """Carry a job out."""
+    """Run a job and return its trial."""
     try:
         kept = _kept(job)
         tight = None
@@ -189,21 +192,22 @@ def run_job(job: Job) -> Trial:
 
 
 def bounds_for(job: Job) -> Bounds:
-    """The bounds of the recording of `job`."""
+    """Return the bounds of the recording of `job`."""
     return bounds_of(_kept(job).prepared)
 
 
 def parting_for(job: Job) -> Parting | None:
-    """Where the replay as recorded of the recording of `job` leaves it."""
+    """Return the first difference of the job's baseline from its recording, or None."""
     return parting_of(_kept(job).prepared)
 
 
 class _Watch(Observer):
-    """Notes how much the device held, and gives up a setting that can no longer win.
+    """Observer that measures the peak of the device and gives up hopeless replays.
 
-    least: bytes that the peak will surely reach; floor: raises them on the way.
-    gives_up: at the first request without an answer.
-    at_retry: at the first request that the driver refused.
+    least: lower bound of the peak in bytes, raised by `floor` during the replay.
+
+    It gives up at the first out-of-memory error with `gives_up`, and at the first request that the
+    driver refuses with `at_retry`.
     """
 
     def __init__(
@@ -224,7 +228,7 @@ class _Watch(Observer):
         self._at_retry = at_retry
 
     def began(self, allocator: CachingAllocator) -> None:
-        """What is sure not to fit cannot win against what went through."""
+        """Give up before the first step if the lower bound exceeds the device or the limit."""
         device, limit = allocator.device, allocator.memory_limit
         self.peak_device_bytes = device.held
         if not self._bar:
@@ -281,14 +285,14 @@ def _drive(prepared: Prepared, job: Job, memory: int | None, watch: _Watch) -> T
 
 
 def _empties(prepared: Prepared, drive: Drive) -> bool:
-    """Whether the program empties the cache, and nothing else gives memory back unasked."""
+    """Return True if the program calls empty_cache() and no option releases memory by itself."""
     config = drive.allocator.config
     frees_unasked = config.max_split_size != UNLIMITED or config.garbage_collection_threshold > 0
     return prepared.plan.empties_cache and not frees_unasked
 
 
 def _as_recorded(prepared: Prepared, job: Job) -> Trial | None:
-    """The very run that `replay` shows; None if anything of it is not as recorded."""
+    """Return the trial of the baseline; None if setting, release or device is not the recorded."""
     memory = job.device_memory
     asked = None if memory == device_of(prepared)[0] else memory
     is_same = job.setting == prepared.recorded and prepared.is_own_release
@@ -312,7 +316,7 @@ def _as_recorded(prepared: Prepared, job: Job) -> Trial | None:
 
 
 class _Devices:
-    """Which devices the setting of a job needs; tight: the trial on `job.within`, if any."""
+    """Search for the devices that a job's setting needs; `tight` is the trial on `job.within`."""
 
     def __init__(self, kept: _Kept, job: Job, tight: Trial | None) -> None:
         self._kept = kept
@@ -323,7 +327,7 @@ class _Devices:
         self._expandable = job.setting.config(prepared.release).expandable_segments
 
     def added_to(self, trial: Trial) -> Trial:
-        """`trial` with the devices that the job asks for."""
+        """Return `trial` with the device sizes that the job searches for."""
         job = self._job
         is_free = not trial.refused and not self._prepared.depends_on_device(job.setting)
         if is_free and job.tricks.from_peak and not self._expandable:

@@ -1,4 +1,4 @@
-"""Which recordings have arrived in a folder?"""
+"""Detection of new recordings in a folder."""
 
 from allocsim.questions.watch.arrivals import Arrival, Arrivals, Unreadable
 

@@ -1,7 +1,7 @@
-"""Recordings as they arrive in a folder.
+"""Detect recordings as they arrive in a folder.
 
-Rule: a file is read once, when it no longer grows, and again only if it has changed since; one that
-cannot be read is named once in the same way.  Nothing is written, and no file is kept open.
+A file is read once when it no longer grows, and again only after a change.  A file that cannot be
+read is reported in the same way.  Nothing is written, and no file is kept open.
 """
 
 from __future__ import annotations
@@ -16,18 +16,22 @@ from allocsim.trace import Action, Recording, load, recordings_in
 __all__ = ["Arrival", "Arrivals", "Unreadable"]
 
 _REST = 2.0
-"""Seconds without a change after which a file is taken to be whole."""
+"""Seconds without a change after which a file counts as complete."""
+
 _Look = tuple[int, int]
+"""Size and modification time of a file."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Arrival:
-    """A recording.
+    """New recording.
 
-    rank: by its own mark, "" for none.  captured: when it was written, as the file says it.
-    reserved_bytes, allocated_bytes: of all devices, at its end.
-    ooms: out-of-memory errors in its history.  oom_text: the one that ended the program, "" for
-    none.
+    rank: rank stored in the file; "" if there is none.
+    captured: time of writing as stored in the file.
+    entries: number of entries of all devices.
+    reserved_bytes, allocated_bytes: sums over all devices at the end of the recording.
+    ooms: number of out-of-memory errors in the history.
+    oom_text: text of the error that ended the program; "" if there is none.
     """
 
     path: str
@@ -42,23 +46,23 @@ class Arrival:
 
     @property
     def has_failed(self) -> bool:
-        """Whether something ran out of memory."""
+        """True if a request ran out of memory."""
         return bool(self.ooms or self.oom_text)
 
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A file that is no recording, or a damaged one.  reason: a sentence that names the file."""
+    """File that is not a valid recording, and the reason as a sentence that names the file."""
 
     path: str
     reason: str
 
 
 class Arrivals:
-    """What is in a folder, look by look.
+    """Scanner of a folder.
 
-    folder: it may not be there yet, or any more.  waits: whether a file was growing at the last
-    look.
+    folder: folder to scan, which need not exist.
+    waits: True if a file was still growing at the last scan.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -68,14 +72,17 @@ class Arrivals:
         self._read: dict[Path, _Look] = {}
 
     def look(self, now: float) -> Iterator[Arrival | Unreadable]:
-        """What is new since the last look, by name.  now: seconds as those of files."""
+        """Yield the new files since the last scan, by name.
+
+        now: current time in seconds on the clock of file modification times.
+        """
         self.waits = False
         last, self._last = self._last, {}
         for path in self._files():
             try:
                 stat = path.stat()
             except OSError:
-                continue  # gone meanwhile
+                continue  # deleted since it was listed
             seen = stat.st_size, stat.st_mtime_ns
             self._last[path] = seen
             if self._read.get(path) == seen:
@@ -90,7 +97,7 @@ class Arrivals:
     def _files(self) -> list[Path]:
         try:
             return recordings_in(self.folder)
-        except OSError:  # it goes away while it is looked through
+        except OSError:  # the folder was deleted during the scan
             return []
 
 

@@ -12,7 +12,7 @@ function lawOf(about, columns, regime) {
   const column = (name, [start, stop]) => columns[name].subarray(start, stop);
   return {
     layers, period, reset,
-    kind: column("kind", rows), kin: column("kin", rows), number: column("number", rows), purpose: column("purpose", rows),
+    kind: column("kind", rows), group: column("group", rows), number: column("number", rows), purpose: column("purpose", rows),
     byCopy: column("by_copy", rows), byCopies: column("by_copies", rows),
     parts: pairsOf(column("parts", parts)), formulas: formulasOf(column("formulas", formulas), about.variables),
   };
@@ -110,15 +110,15 @@ function blocksOf({ row: rows, grown, stretches }, layers) {
     for (let i = start; i < stop; i++) {
       const row = rows[i], kind = law.kind[row];
       if (kind === EMPTY_CACHE) continue;
-      let like = alive.get(law.kin[row]);
-      if (!like) alive.set(law.kin[row], like = []);
+      let like = alive.get(law.group[row]);
+      if (!like) alive.set(law.group[row], like = []);
       if (kind === REQUEST) {
         block[i] = count;
         like.push(count++);
         continue;
       }
       const at = like.length - 1 - (law.number[row] + grown[i]);
-      if (!(at >= 0 && at < like.length)) throw new Refused(`${layers} layers: no law says which block is freed`);
+      if (!(at >= 0 && at < like.length)) throw new Refused(`${layers} layers: the law frees a block that does not exist`);
       block[i] = like[at];
       like.splice(at, 1);
     }

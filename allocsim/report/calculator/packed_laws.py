@@ -21,7 +21,7 @@ from allocsim.report.html import Packer
 
 __all__ = ["PackedLaws", "packed_laws"]
 
-_PER_ROW = ("kind", "kin", "number", "by_copy", "by_copies")
+_PER_ROW = ("kind", "group", "number", "by_copy", "by_copies")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,12 @@
-"""Training steps of adapters on a language model, its weights in bf16 or quantized to 4 bit.
+"""Training steps of LoRA adapters on a language model, its weights in bf16 or quantized to 4 bit.
 
     python adapters_steps.py 0.5b|1.5b|3b|7b|tiny lora|qlora TOKENS BATCH STEPS RANK [WORD ...]
 
-Qwen2.5, or a tiny GPT-2; adapters on the projections of attention, paged 8-bit AdamW,
-checkpointing, attention masks of ones.  The peaks count from before the model is loaded.
-whole: no checkpointing.  windows: as PyTorch's builds for Windows, which lack flash attention.
+The model is Qwen2.5 or a tiny GPT-2, with adapters on the projections of attention, paged 8-bit
+AdamW, checkpointing, and attention masks of ones. The peaks count from before the model is loaded.
+
+whole: no checkpointing.
+windows: attention of PyTorch's builds for Windows, which lack flash attention.
 """
 
 import sys
@@ -96,7 +98,7 @@ for step in range(steps):
     labels = ids.clone().to("cuda", non_blocking=True)
     mask = torch.ones_like(ids).to("cuda", non_blocking=True)
     ids = ids.to("cuda", non_blocking=True)
-    # On a GPU transformers reads that the mask is all ones and drops it; a phantom reads zeros.
+    # On a GPU transformers finds that the mask is all ones and drops it; a phantom reads zeros.
     if architecture is Qwen2ForCausalLM:
         mask = {"full_attention": None}
     outputs = model(input_ids=ids, attention_mask=mask, labels=labels)

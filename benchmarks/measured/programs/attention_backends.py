@@ -1,9 +1,9 @@
-"""Attention by one backend after the other, forward and backward, up to the one that is asked for.
+"""Attention by successive backends, forward and backward, up to a given backend.
 
     python attention_backends.py mask|causal auto|math|efficient|flash
 
-All in one process, first under a mask of booleans, then causal.  The loss is the mean of squares in
-fp32.
+All backends run in one process, first with a boolean mask, then with causal attention. The loss is
+the mean of squares in fp32.
 """
 
 import sys

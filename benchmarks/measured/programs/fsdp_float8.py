@@ -1,4 +1,4 @@
-"""What fsdp_steps.py does in 8 bit: torchao's linear layers, and its tensor parallelism of them."""
+"""8-bit parts of fsdp_steps.py: torchao's linear layers, and its tensor parallelism of them."""
 
 from torch import nn
 from torch.distributed.tensor import Replicate, Shard
@@ -11,7 +11,7 @@ from torch.distributed.tensor.parallel import (
 
 
 def convert(model, recipe):
-    """Every linear layer but the output: tensorwise (gathered in 8 bit too), rowwise or mxfp8."""
+    """Convert all linear layers but the output, by tensorwise, rowwise or mxfp8 scaling."""
     if recipe == "mxfp8":
         _to_mxfp8(model)
         return
@@ -30,7 +30,8 @@ def _to_mxfp8(model):
     from torchao.quantization import quantize_
 
     config = MXLinearConfig.from_recipe_name("mxfp8_cublas")
-    # torchao's own kernel for this cast is only in builds on such a card; Triton's writes the same.
+    # torchao's own kernel for this cast is only in builds on such a card; Triton's kernel writes
+    # the same.
     config.mxfp8_cast_kernel_choice = MXFP8Dim1CastKernelChoice.TRITON
     quantize_(model, config=config, filter_fn=_is_meant)
 
@@ -40,7 +41,7 @@ def _is_meant(module, name):
 
 
 def after_a_step(model, recipe):
-    """The scales of all weights at once, where they are gathered in 8 bit."""
+    """Compute the scales of all weights at once, if they are gathered in 8 bit."""
     if recipe == "tensorwise":
         from torchao.float8 import precompute_float8_dynamic_scale_for_fsdp
 
@@ -48,7 +49,7 @@ def after_a_step(model, recipe):
 
 
 def share_among(model, mesh):
-    """Tensor and sequence parallelism over `mesh`, with inputs gathered in 8 bit."""
+    """Apply tensor and sequence parallelism over `mesh`, with inputs gathered in 8 bit."""
     from torchao.float8.float8_tensor_parallel import (
         Float8ColwiseParallel,
         Float8RowwiseParallel,

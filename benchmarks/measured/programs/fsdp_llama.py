@@ -1,4 +1,4 @@
-"""A Llama as torchtitan has it, for fsdp_steps.py: plain modules, made wherever the caller says."""
+"""Llama as in torchtitan, for fsdp_steps.py: plain modules, created on the caller's device."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ VOCABULARY = 128256
 
 @dataclass(frozen=True)
 class Shape:
-    """Of the whole model: a rank of tensor parallelism holds its part of the heads and of inner."""
+    """Sizes of the whole model; a tensor parallel rank holds its part of the heads and of inner."""
 
     width: int
     inner: int

@@ -1,20 +1,28 @@
-"""Steps of one rank of a sharded Llama 3.1: FSDP2, over a process group that only pretends.
+"""Steps of one rank of a sharded Llama 3.1: FSDP2 over a fake process group.
 
     python fsdp_steps.py RANKS BATCH [model=70B] [tokens=N] [tensor=N] [context=N]
                          [compile] [full] [fused] [expandable] [float8=RECIPE]
                          [loss] [wide] [apart] [recomputed]
 
-Parameters, gradients and AdamW's states in fp32 and sharded, the work in bf16, gradients reduced in
-fp32; 8B parameters and 8,192 tokens if nothing else is said; each block checkpointed by operation
-(every other matrix product, attention and the reductions are kept), or full: nothing is kept.
-compile: each block.  fused: AdamW in one kernel.  expandable: the allocator's segments, as
-torchtitan's own launcher sets them.  float8: torchao's tensorwise (gathered in 8 bit), rowwise or
-mxfp8.  tensor: so many ranks share each matrix, in float8; context: so many share each sequence.
+Parameters, gradients and AdamW's states are sharded in fp32; computation is in bf16, and gradients
+are reduced in fp32. The defaults are 8B parameters and 8,192 tokens. Each block is checkpointed by
+operation (every other matrix product, attention and the reductions are kept).
 
-What was otherwise at times.  loss: compiled too (pull request 1033, April 2025).  wide: logits in
-fp32 are what the model returns (until autumn 2024).  apart: the embeddings and the output are
-sharded by themselves (1094, after July 2025).  recomputed: attention is not among what is kept, as
-cuDNN's was not on a B200 (1196, May 2025, until 2095 of December).
+compile: compile each block.
+full: checkpoint whole blocks; nothing is kept.
+fused: AdamW in one kernel.
+expandable: expandable segments, as torchtitan's own launcher sets them.
+float8: torchao's tensorwise (gathered in 8 bit), rowwise or mxfp8.
+tensor: number of ranks that share each matrix, in float8.
+context: number of ranks that share each sequence.
+
+Some options restore older behaviour of torchtitan.
+
+loss: the loss is compiled too (pull request 1033, April 2025).
+wide: the model returns logits in fp32 (until autumn 2024).
+apart: embeddings and output are sharded separately (1094, after July 2025).
+recomputed: attention is not kept, as cuDNN's was not on a B200 (1196, May 2025, until 2095 of
+    December).
 """
 
 import gc
@@ -60,7 +68,7 @@ if "recomputed" in sys.argv:
 
 
 def kept_by_operation():
-    """What a block keeps of its forward for its backward."""
+    """Return the checkpointing policy: the operations whose results a block keeps for backward."""
     products = defaultdict(int)
 
     def policy(context, operation, *_, **__):
@@ -79,7 +87,7 @@ def loss_of(logits, labels):
 
 
 def sharing(ids, labels):
-    """What a step runs in: a sequence or a loss that several ranks share."""
+    """Return the context of a step: a sequence or a loss that several ranks share."""
     if n_tensor > 1:
         from torch.distributed.tensor.parallel import loss_parallel
 
@@ -98,7 +106,7 @@ gc.disable()
 init_process_group("fake", rank=0, world_size=n_ranks, store=FakeStore())
 by = max(n_tensor, n_context)
 meshes = init_device_mesh("cuda", (n_ranks // by, by), mesh_dim_names=("data", "by"))
-# Those that share a sequence have the same parameters to shard; those that share matrices do not.
+# Ranks that share a sequence shard the same parameters; ranks that share matrices do not.
 mesh = meshes["data"] if n_tensor > 1 else meshes["data", "by"]._flatten("all")
 with torch.device("meta"):
     model = Llama(shape, n_tokens, "wide" in sys.argv)
@@ -117,7 +125,7 @@ for name, layer in model.layers.named_children():
 if "loss" in sys.argv:
     loss_of = torch.compile(loss_of)
 if is_compiled and torch.__version__ < "2.7":
-    # A phantom's kernels take no time, by which Triton divides.
+    # A phantom's kernels take no time, and Triton divides by their time.
     from torch._inductor.runtime.benchmarking import TritonBenchmarker
 
     TritonBenchmarker.benchmark_gpu = lambda *_, **__: 1.0

@@ -1,9 +1,9 @@
-"""An answer of a model of LitGPT, as its `generate` gives one.
+"""Answer of a LitGPT model, as its `generate` computes it.
 
     python litgpt_answer.py MODEL bf16|nf4|nf4-dq PROMPT NEW
 
-bf16 by Lightning Fabric, or weights of 4 bit, which are quantized as they are loaded; a cache for
-PROMPT and NEW tokens.
+The weights are in bf16 by Lightning Fabric, or in 4 bit, quantized while they are loaded. The cache
+has room for PROMPT and NEW tokens.
 """
 
 import importlib.util
@@ -14,7 +14,7 @@ import lightning
 import torch
 from lightning.fabric.plugins import BitsandbytesPrecision
 
-if lightning.__version__ < "2.5":  # older than what LitGPT imports, though not for its models
+if lightning.__version__ < "2.5":  # older than LitGPT requires, but not for these models
     found = importlib.util.find_spec("litgpt")
     sys.modules["litgpt"] = package = types.ModuleType("litgpt")
     package.__path__ = list(found.submodule_search_locations)

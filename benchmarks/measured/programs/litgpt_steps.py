@@ -1,15 +1,16 @@
-"""The first steps of finetuning a model of LitGPT: adapters, or all of its parameters.
+"""First steps of finetuning a LitGPT model: adapters, or all of its parameters.
 
     python litgpt_steps.py MODEL METHOD LONGEST NEXT BATCH [RANK LAYER ...] [ranks=N]
 
-METHOD: full, lora, adapter or adapter_v2; the latter three over weights of 4 bit, and by a paged
-AdamW, as in lora-nf4 and lora-nf4-dq.  Low-rank adapters are of rank 8 on queries and values, or of
-RANK on the layers named: query, key, value, projection, mlp, head.
+METHOD is full, lora, adapter or adapter_v2; the latter three use weights of 4 bit and a paged
+AdamW, as lora-nf4 and lora-nf4-dq do. Low-rank adapters have rank 8 on queries and values, or RANK
+on the named layers: query, key, value, projection, mlp, head.
 
-bf16 by Lightning Fabric, AdamW, the head and the loss in chunks of 128 tokens.  The first batch has
-LONGEST tokens, as LitGPT sees to; those after it NEXT.  Gradients of two batches are added up, of
-four with ranks: one of so many, over a process group that only pretends.  That is FSDP with each
-block checkpointed, whose gradients are whole until the batch after which it steps.
+Weights are in bf16 by Lightning Fabric, with AdamW, and the head and the loss run in chunks of 128
+tokens. The first batch has LONGEST tokens, as LitGPT arranges it; later batches have NEXT.
+Gradients are accumulated over two batches, or over four with ranks, which runs one of N ranks over
+a fake process group. That is FSDP with each block checkpointed, whose gradients are whole until the
+batch after which it steps.
 """
 
 import importlib.util
@@ -23,7 +24,7 @@ import torch
 from lightning.fabric.plugins import BitsandbytesPrecision
 from lightning.fabric.strategies import FSDPStrategy
 
-if lightning.__version__ < "2.5":  # older than what LitGPT imports, though not for its models
+if lightning.__version__ < "2.5":  # older than LitGPT requires, but not for these models
     found = importlib.util.find_spec("litgpt")
     sys.modules["litgpt"] = package = types.ModuleType("litgpt")
     package.__path__ = list(found.submodule_search_locations)
@@ -40,11 +41,11 @@ their = importlib.import_module("litgpt.model" if kind == "full" else f"litgpt.{
 
 
 def shared_among(n_ranks):
-    """Fabric on the first of them."""
+    """Return Fabric on the first rank."""
     from torch.distributed import init_process_group
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
-    os.environ |= {"LOCAL_RANK": "0", "NODE_RANK": "0"}  # else it starts the others
+    os.environ |= {"LOCAL_RANK": "0", "NODE_RANK": "0"}  # otherwise it starts the other ranks
     init_process_group("fake", rank=0, world_size=n_ranks, store=FakeStore())
     block = {their.Block}
     sharded = FSDPStrategy(
@@ -59,7 +60,7 @@ def shared_among(n_ranks):
 
 
 def configured():
-    """The model's shape, with that of its adapters."""
+    """Return the model's shape, with that of its adapters."""
     if kind != "lora":
         return their.Config.from_name(name)
     rank, *layers = rest or ["8", "query", "value"]
@@ -108,5 +109,5 @@ for at, length in enumerate(lengths):
         optimizer.step()
         optimizer.zero_grad()
     for block in model.transformer.h if kind.startswith("adapter") else []:
-        block.attn.adapter_kv_cache = None  # of the graph that is gone
+        block.attn.adapter_kv_cache = None  # it belongs to a graph that was freed
     print(torch.cuda.max_memory_allocated() / 1e9, torch.cuda.max_memory_reserved() / 1e9)

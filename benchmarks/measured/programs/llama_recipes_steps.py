@@ -1,11 +1,13 @@
-"""Steps of one of four ranks that train adapters of Llama 2 7B: FSDP, as llama-recipes had it.
+"""Steps of one of four ranks that train LoRA adapters of Llama 2 7B by FSDP, as in llama-recipes.
 
     python llama_recipes_steps.py [ahead] [drop]
 
-Four sequences of 2,048 tokens, which its data is cut to, all in bf16, each layer checkpointed, at
-most two layers gathered ahead; low-rank adapters of rank 8 on queries and values, sharded one by
-one.  The process group only pretends.  ahead: as many layers are gathered as the program runs ahead
-of the card.  drop: the logits are let go before the backward pass.
+Four sequences are cut to 2,048 tokens, everything is in bf16, each layer is checkpointed, and at
+most two layers are gathered ahead. Low-rank adapters of rank 8 on queries and values are sharded
+one by one. The process group is fake.
+
+ahead: as many layers are gathered as the program runs ahead of the card.
+drop: the logits are freed before the backward pass.
 """
 
 import sys
@@ -43,7 +45,7 @@ def is_trained_leaf(module):
 
 
 init_process_group("fake", rank=0, world_size=RANKS, store=FakeStore())
-transformers.modeling_utils._init_weights = False  # no random numbers on the host
+transformers.modeling_utils._init_weights = False  # skip random numbers on the host
 torch.set_default_dtype(torch.bfloat16)
 model = LlamaForCausalLM(LlamaConfig(max_position_embeddings=4096, pad_token_id=0))
 adapters = LoraConfig(

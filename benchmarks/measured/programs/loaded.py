@@ -1,8 +1,8 @@
-"""A model of transformers, loaded on the CPU in fp32 and moved to the device; nothing more.
+"""Load a model of transformers on the CPU in fp32 and move it to the device.
 
     python loaded.py NAME
 
-The peaks count from when it is there.
+The peaks count from when the model is on the device.
 """
 
 import sys

@@ -1,11 +1,11 @@
-"""Steps of huggingface/peft's MetaMathQA comparison, Llama-3.2-3B, in batches of one length.
+"""Steps of huggingface/peft's MetaMathQA comparison with Llama-3.2-3B, in batches of one length.
 
     python metamath_steps.py full|TYPE LENGTH STEPS [KEY=VALUE ...]
 
-TYPE is a type of adapters of peft, such as LORA, and KEY=VALUE its configuration, in JSON.  Four
-rows of LENGTH tokens, AdamW, gradients clipped; the cache is emptied every ten steps.  Each step
-prints what is allocated and reserved after it, less what was before the model was there, as the
-comparison logs it.
+TYPE is an adapter type of peft, such as LORA, and KEY=VALUE its configuration in JSON. A batch has
+four rows of LENGTH tokens; the optimizer is AdamW with clipped gradients, and the cache is emptied
+every ten steps. Each step prints the allocated and reserved memory after it, less that before the
+model was created, as the comparison logs it.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""What a linear layer of one weight leaves allocated when it is gone.
+"""Memory that a linear layer of one weight leaves allocated after it is deleted.
 
 python one_linear.py
 """

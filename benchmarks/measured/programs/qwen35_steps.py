@@ -1,9 +1,9 @@
-"""One optimizer step of a Qwen3.5 text model: of all parameters, or of adapters on linear layers.
+"""One optimizer step of a Qwen3.5 text model: all parameters, or LoRA adapters on linear layers.
 
     python qwen35_steps.py 0.8b|2b full|lora TOKENS [MICRO_BATCHES] [checkpointing]
 
-bf16, one sequence, half of its labels masked, AdamW tensor by tensor, no cache.  The model is
-loaded on the CPU and moved; the peaks count from the first forward on.
+The step has bf16 weights, one sequence with half of its labels masked, AdamW tensor by tensor, and
+no cache. The model is loaded on the CPU and moved; the peaks count from the first forward pass.
 """
 
 import sys

@@ -1,8 +1,8 @@
-"""Two tokens of an answer of Qwen3-8B to a prompt of nine.
+"""Two generated tokens of Qwen3-8B after a prompt of nine.
 
     python qwen3_answer.py
 
-bf16, sdpa, loaded straight to the device; the peaks count from when it is there.
+The model uses bf16 and sdpa and is loaded directly to the device; the peaks count from then on.
 """
 
 import torch

@@ -1,7 +1,7 @@
-"""A checkpoint of a model that nobody has trained, on disk as the hub would give it.
+"""Checkpoint of an untrained model, on disk as the hub would provide it.
 
-Rule: the file has the layout that `from_pretrained` reads, and takes no room: its tensors are a
-hole in the file, which reads as zeros.
+Rule: the file has the layout that `from_pretrained` reads, and takes no disk space: its tensors are
+a hole in the file, which reads as zeros.
 """
 
 import json
@@ -17,18 +17,20 @@ _NAMES = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32"}
 
 @contextmanager
 def checkpoint(architecture, config, dtype):
-    """A folder with the configuration and the weights of `architecture`, in `dtype`."""
+    """Yield a folder with the configuration and the weights of `architecture`, in `dtype`."""
     with torch.device("meta"):
         model = architecture(config)
     model.to(dtype)
     shapes = {}
     seen = set()
     for name, each in model.named_parameters(remove_duplicate=False):
-        if id(each) not in seen:  # tied weights are there once
+        if id(each) not in seen:  # tied weights are stored once
             seen.add(id(each))
             shapes[name] = tuple(each.shape)
     config.architectures = [architecture.__name__]
-    setattr(config, "dtype" if hasattr(config, "dtype") else "torch_dtype", dtype)  # by release
+    setattr(
+        config, "dtype" if hasattr(config, "dtype") else "torch_dtype", dtype
+    )  # the name depends on the release
     with TemporaryDirectory() as folder:
         config.save_pretrained(folder)
         _write(Path(folder) / "model.safetensors", shapes, dtype)

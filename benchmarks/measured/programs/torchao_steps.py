@@ -1,10 +1,11 @@
-"""Steps of training a Llama of 1B parameters in bf16, or with weights of 8 bit by torchao.
+"""Steps of training a Llama of 1B parameters in bf16, or with 8-bit weights by torchao.
 
     python torchao_steps.py [int8] [compile]
 
-Four sequences of 2,048 tokens, each block checkpointed, torchao's AdamW, expandable segments.  All
-of the data lies on the card: 586 million tokens of TinyStories, two bytes each, as many as bring
-the first row of the comparison to the 11.06847 GB that an earlier version of it has.
+A step has four sequences of 2,048 tokens, each block is checkpointed, the optimizer is torchao's
+AdamW, and segments are expandable. The whole data set is on the card: 586 million tokens of
+TinyStories, two bytes each. This number brings the first row of the comparison to the 11.06847 GB
+of an earlier version of it.
 """
 
 import os

@@ -3,8 +3,8 @@
     python torchtune_steps.py packed|compile|chunked|checkpointing|in-backward|offloading|8bit
     python torchtune_steps.py lora|qlora
 
-Each of the first line adds to those before it; the configurations are torchtune's, with what the
-table in its README says beside them.  Weights are not loaded, texts are random.
+Each option of the first line includes those before it. The configurations are torchtune's, with the
+changes of the table in its README. Weights are not loaded, and texts are random.
 """
 
 import importlib.util
@@ -36,7 +36,7 @@ class Tokenizer:
     pad_id, max_seq_len = 0, LENGTH
 
     def __init__(self, **_):
-        """Its file is not there."""
+        """Skip the missing file."""
 
 
 def packed_texts(tokenizer, **_):
@@ -46,7 +46,7 @@ def packed_texts(tokenizer, **_):
 
 
 def full(step):
-    """The options of `step` and of those before it."""
+    """Return the options of `step` and of those before it."""
     has = STEPS[: STEPS.index(step) + 1]
     chunked = "torchtune.modules.loss.CEWithChunkedOutputLoss"
     eight_bits = "torchao.prototype.low_bit_optim.AdamW8bit"
@@ -71,7 +71,7 @@ def adapters():
 
 
 def recipe(name):
-    """The module of a recipe, which is no package's."""
+    """Return the module of a recipe, which is not in a package."""
     path = Path(torchtune.__file__).parent.parent / "recipes" / f"{name}.py"
     spec = importlib.util.spec_from_file_location(name, path)
     module = importlib.util.module_from_spec(spec)
@@ -80,7 +80,7 @@ def recipe(name):
 
 
 def without_weights(of):
-    """The recipe, which reads no checkpoint and writes none."""
+    """Return the recipe without reading and writing checkpoints."""
 
     class Hollow(of):
         def load_checkpoint(self, *_):
@@ -102,7 +102,7 @@ else:
     made = recipe("lora_finetune_single_device").LoRAFinetuneRecipeSingleDevice
 folder = Path(torchtune.__file__).parent.parent / "recipes" / "configs" / "llama3_2"
 asked = OmegaConf.merge(OmegaConf.load(folder / f"{config}.yaml"), SHARED)
-for key, value in options.items():  # which take the place of what is there, and are not merged
+for key, value in options.items():  # they replace existing options and are not merged
     asked[key] = value
 run = without_weights(made)(cfg=asked)
 run.setup(cfg=asked)

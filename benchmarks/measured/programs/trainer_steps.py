@@ -2,8 +2,9 @@
 
     python trainer_steps.py vit|bert [eager|sdpa]
 
-fp32, AdamW, gradients clipped, two samples at a time: images of 224 x 224, or 16 tokens.  The model
-is made on the device, the peaks count from before the Trainer is.
+The training is in fp32 with AdamW, clipped gradients, and two samples at a time: images of 224 x
+224, or 16 tokens. The model is created on the device; the peaks count from before the Trainer is
+created.
 """
 
 import sys

@@ -2,7 +2,7 @@
 
     python vit_steps.py AdamW|AdamW8bitBnb|AdamW8bitAo|AdamWFp8Ao|AdamW4bitAo
 
-Eight images of 224 x 224; the weights are in fp32.
+A batch has eight images of 224 x 224; the weights are in fp32.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Scripts that run in the Python with PyTorch, each in a process of its own.
+"""Scripts that run with the Python that has PyTorch, each in a separate process.
 
-They import the standard library and PyTorch only, and write one JSON file each.
+They import only the standard library and PyTorch, and write one JSON file each.
 """

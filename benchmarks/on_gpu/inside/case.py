@@ -1,9 +1,9 @@
-"""Train or serve one model as a row of `traces/h200/cases/cases.jsonl` says.
+"""Train or serve one model as described by a row of `traces/h200/cases/cases.jsonl`.
 
     case.py ROW OUT
 
-Writes the row again to OUT, with the statistics after the model is made, after each step or
-request, and at the end.  Weights are drawn from a configuration; nothing is downloaded.
+Writes the row to OUT with the statistics after the model is created, after each step or request,
+and at the end.  Weights are created from a configuration; nothing is downloaded.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ def installed(package: str) -> str | None:
 
 
 def about(model: torch.nn.Module) -> Row:
-    """Return what the row says of its model."""
+    """Return the row's entries about its model."""
     config = getattr(model, "config", None)
     return {
         "params": sum(each.numel() for each in model.parameters()),

@@ -1,8 +1,8 @@
-"""Write what the CUDA context holds after each kind of work to a JSON file.
+"""Write the memory of the CUDA context after each kind of work to a JSON file.
 
-used: bytes of the device that are not free, less those before the context; with a phantom, whose
-NVML knows nothing of memory, those before are taken to be 0.  beside: `used` less what PyTorch
-reserved.
+used: bytes in use on the device minus those before the context existed; the latter count as 0 on a
+    phantom, whose NVML does not report memory.
+beside: `used` minus the bytes that PyTorch reserved.
 """
 
 import ctypes
@@ -21,7 +21,7 @@ class Memory(ctypes.Structure):
 
 
 def used_by_nvml() -> int | None:
-    """Return the bytes in use on the first device by NVML, None where it does not say."""
+    """Return the bytes in use on the first device by NVML; None if it does not report them."""
     try:
         nvml = ctypes.CDLL("libnvidia-ml.so.1")
         device, memory = ctypes.c_void_p(), Memory()

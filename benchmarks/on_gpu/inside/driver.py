@@ -141,7 +141,7 @@ def about(driver: Driver) -> dict[str, Any]:
 
 
 def nvml() -> Callable[[], tuple[str | None, int | None, int | None]]:
-    """Return a function that reads the driver's version, bytes in use and in all, as NVML says."""
+    """Return a function that reads driver version, used and total bytes from NVML."""
     try:
         library = ctypes.CDLL("libnvidia-ml.so.1")
         library.nvmlInit_v2()

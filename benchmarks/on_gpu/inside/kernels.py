@@ -62,7 +62,7 @@ def attention(shape: Shape) -> Shape:
     q, k, v = made(shape["s"]), made(shape["t"]), made(shape["t"])
     mask = None
     if shape["mask"]:
-        # Additive: PyTorch converts a boolean mask, with requests of its own.
+        # A float mask, because PyTorch converts a boolean one with additional requests.
         mask = torch.zeros(b, 1, shape["s"], shape["t"], device="cuda", dtype=dtype)
     node: list[str | None] = [None]
 

@@ -1,4 +1,4 @@
-"""Sends 16 tokens to two of four experts each and prints how many each expert gets."""
+"""Program that routes 16 tokens to two of four experts each and prints the tokens per expert."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Prints, as a line of JSON for each operator, what a device and the host give."""
+"""Program that prints the results of each operator on device and host as a line of JSON."""
 
 import json
 

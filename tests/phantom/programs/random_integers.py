@@ -1,4 +1,4 @@
-"""Runs a random program of integers on a device and on the host: random_integers.py SEED COUNT."""
+"""Program that runs random integer operators on device and host: random_integers.py SEED COUNT."""
 
 import json
 import random
@@ -59,7 +59,7 @@ for _ in range(count):
         different.append([name, device.tolist(), host.tolist()])
     if device.numel() > 200:
         pairs.pop()
-    if len(pairs) > 6:  # freed memory is used again for other values
+    if len(pairs) > 6:  # so that freed memory is reused for other values
         pairs.pop(chance.randrange(len(pairs)))
 for device, host in pairs:
     if device.tolist() != host.tolist():

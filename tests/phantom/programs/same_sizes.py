@@ -1,4 +1,4 @@
-"""Prints what the allocator was asked for by operators whose sizes depend on no value."""
+"""Program that prints the requests of operators whose sizes do not depend on values."""
 
 import json
 

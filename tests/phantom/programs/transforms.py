@@ -1,4 +1,4 @@
-"""Prints sizes under compilers, functional transforms, inference, threads and checkpoints."""
+"""Program that prints sizes under compilers, transforms, inference, threads and checkpoints."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""Reads values that no phantom knows, and one that it knows again."""
+"""Program that reads unknown values, and a value that becomes known again."""
 
 import torch
 
@@ -12,7 +12,7 @@ def main():
     ids += 1
     print(ids.tolist())
 
-    # Freed memory is used again.
+    # Freed memory is reused.
     del steps
     other = torch.empty(3, dtype=torch.long, device="cuda")
     print(other.tolist())

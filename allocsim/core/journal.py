@@ -1,0 +1,279 @@
+"""Journal of changes to blocks, from which the statistics are computed later.
+
+A call appends one record, a number in each of three columns; `fold_records` adds them up in order,
+so that currents, peaks and totals are the same as if counted at each call.  Columns, because
+appending a tuple for each record took as long as appending three numbers.
+
+The third column packs the change of inactive split blocks with the pool into one integer, in one of
+two forms:
+
+    BYTES * bytes + SPLIT * blocks + is_small
+    OWN + OWN_STEP * blocks + is_small           if the bytes are those of the record's own block
+
+The second form, and 0 and 1 for no change, are below `SHORT`.  The first form is not, because the
+bytes of a change are at least 512.  Source: semantics 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from allocsim.core.columns import column_of
+
+__all__ = [
+    "BYTES",
+    "FOLD_AT",
+    "OWN",
+    "OWN_MINUS",
+    "OWN_PLUS",
+    "OWN_STEP",
+    "SHORT",
+    "SPLIT",
+    "Folder",
+    "GroupMoves",
+    "Journal",
+    "Moves",
+    "decode_long",
+    "decode_short",
+    "decode_wait",
+    "encode",
+    "encode_wait",
+    "fold_records",
+    "split_journal",
+]
+
+# hatch_build.py writes these constants as numbers into the compiled modules.
+
+BYTES: Final = 16
+"""Weight of a byte that becomes inactive split."""
+
+SPLIT: Final = 2
+"""Weight of a block that becomes inactive split; a record has -2 to 1 of them."""
+
+OWN: Final = 2
+"""The record's block leaves (malloc) or joins (free) inactive split; the number of blocks stays."""
+
+OWN_PLUS: Final = 6
+"""`OWN`, and one block more."""
+
+OWN_MINUS: Final = -2
+"""`OWN`, and one block fewer."""
+
+OWN_STEP: Final = 4
+"""Weight of a block beside `OWN`."""
+
+SHORT: Final = 16
+"""Limit of the absolute value of packed integers in the short form."""
+
+FOLD_AT: Final = 2048
+"""Records kept before a fold: enough to outweigh its set-up, few enough for the processor cache."""
+
+Journal = tuple[list[int], list[int], list[int], list[int], list[int]]
+"""Columns of the records, and of the blocks that wait for the completion of their free.
+
+1. Bytes of the block, negative for a free.
+2. Requested bytes, also of a free.
+3. Change of inactive split, packed.
+4. Number of records before the block began or ended to wait.
+5. Bytes of the block, negative at the end, packed with the pool (`encode_wait`).
+"""
+
+
+def encode(is_small: bool, splits: int, split_bytes: int) -> int:
+    """Pack the change of inactive split blocks and bytes in the long form."""
+    return BYTES * split_bytes + SPLIT * splits + is_small
+
+
+def decode_short(packed: Any, size: Any) -> tuple[Any, Any]:
+    """Return (blocks, bytes) of integers in the short form, as numbers or arrays.
+
+    size: the first column.
+    """
+    return packed >> 2, (packed >> 1 & 1) * -size
+
+
+def decode_long(packed: Any) -> tuple[Any, Any]:
+    """Return (blocks, bytes) of integers in the long form, as numbers or arrays."""
+    unpooled = packed >> 1
+    splits = (unpooled + 4 & 7) - 4
+    return splits, unpooled - splits >> 3
+
+
+def encode_wait(is_small: bool, size: int) -> int:
+    """Pack the bytes of a block that begins to wait, negative if it ends, with its pool."""
+    return 2 * size + is_small
+
+
+def decode_wait(packed: Any) -> Any:
+    """Return the bytes of `encode_wait`, as a number or an array."""
+    return packed >> 1
+
+
+@dataclass(slots=True)
+class Moves:
+    """Sum of a series of changes.
+
+    change: the sum.
+    peak: highest partial sum, 0 at least.
+    grown: sum of the increases.
+    """
+
+    change: int = 0
+    peak: int = 0
+    grown: int = 0
+
+    def move(self, amount: int) -> None:
+        """Add one change."""
+        self.change += amount
+        self.peak = max(self.peak, self.change)
+        self.grown += max(amount, 0)
+
+
+GroupMoves = tuple[Moves, Moves, Moves, Moves, Moves, Moves, Moves]
+"""Moves of allocated blocks and bytes, active blocks and bytes, requested bytes, inactive split
+blocks and their bytes.
+"""
+
+Folder = Callable[[Journal], tuple[GroupMoves, GroupMoves, GroupMoves]]
+"""Function from a journal to the moves of all, small_pool and large_pool."""
+
+
+_ActiveMoves = tuple[Moves, Moves, Moves, Moves, Moves]
+
+
+def fold_records(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
+    """Return the moves of all, small_pool and large_pool."""
+    sizes, requests, inactive, at, waits = map(column_of, journal)
+    every, small, large = (
+        _fold_active(sizes, requests, inactive, without) for without in (-1, 0, 1)
+    )
+    if not waits:
+        return every[:2] + every, small[:2] + small, large[:2] + large
+    of_every, of_small, of_large = (
+        _fold_allocated(sizes, inactive, at, waits, without) for without in (-1, 0, 1)
+    )
+    return of_every + every, of_small + small, of_large + large
+
+
+def _fold_allocated(
+    sizes: list[int], inactive: list[int], at: list[int], waits: list[int], without: int
+) -> tuple[Moves, Moves]:
+    """Return the moves of allocated blocks and bytes: active, without those that wait.
+
+    without: the pool to leave out, as in `_fold_active`.
+    """
+    count = 0
+    peak_count = 0
+    mallocs = 0
+    size = 0
+    peak_size = 0
+    grown = 0
+    done = 0
+    n_sizes, n_waits = len(sizes), len(at)
+    for number in range(n_sizes + 1):
+        while done < n_waits and at[done] <= number:
+            waited = waits[done]
+            done += 1
+            if waited & 1 != without:
+                count -= 1 if waited > 0 else -1
+                size -= waited >> 1
+        if number == n_sizes:
+            break
+        if inactive[number] & 1 != without:
+            held = sizes[number]
+            size += held
+            if held > 0:
+                count += 1
+                mallocs += 1
+                grown += held
+            else:
+                count -= 1
+        if count > peak_count:
+            peak_count = count
+        if size > peak_size:
+            peak_size = size
+    return Moves(count, peak_count, mallocs), Moves(size, peak_size, grown)
+
+
+def _fold_active(  # noqa: PLR0912, PLR0915  (one loop, by design)
+    sizes: list[int], requests: list[int], inactive: list[int], without: int
+) -> _ActiveMoves:
+    """Return the moves of active blocks.
+
+    without: the pool to leave out, 1 the small pool, 0 the large pool, -1 none.
+
+    Only local variables, because this loop takes most of the time of the statistics; they are
+    machine words in the compiled form.
+    """
+    count = 0
+    peak_count = 0
+    mallocs = 0
+    size = 0
+    peak_size = 0
+    grown = 0
+    requested = 0
+    peak_requested = 0
+    grown_requested = 0
+    split = 0
+    peak_split = 0
+    grown_split = 0
+    inactive_bytes = 0
+    peak_split_bytes = 0
+    grown_split_bytes = 0
+    short = SHORT
+    for at in range(len(sizes)):
+        held, requested_bytes, packed = sizes[at], requests[at], inactive[at]
+        if packed & 1 == without:
+            continue
+        size += held
+        if held > 0:
+            requested += requested_bytes
+            count += 1
+            mallocs += 1
+            grown += held
+            grown_requested += requested_bytes
+            if count > peak_count:
+                peak_count = count
+            if size > peak_size:
+                peak_size = size
+            if requested > peak_requested:
+                peak_requested = requested
+        else:
+            requested -= requested_bytes
+            count -= 1
+        if not 0 <= packed <= 1:
+            if -short < packed < short:
+                splits = packed >> 2  # decode_short
+                split_bytes = -held
+            else:
+                packed >>= 1  # decode_long
+                splits = ((packed + 4) & 7) - 4
+                split_bytes = (packed - splits) >> 3
+            inactive_bytes += split_bytes
+            split += splits
+            if split_bytes > 0:
+                grown_split_bytes += split_bytes
+                if inactive_bytes > peak_split_bytes:
+                    peak_split_bytes = inactive_bytes
+            if splits > 0:
+                grown_split += splits
+                if split > peak_split:
+                    peak_split = split
+    return (
+        Moves(count, peak_count, mallocs),
+        Moves(size, peak_size, grown),
+        Moves(requested, peak_requested, grown_requested),
+        Moves(split, peak_split, grown_split),
+        Moves(inactive_bytes, peak_split_bytes, grown_split_bytes),
+    )
+
+
+def split_journal(journal: Journal, n_records: int, n_waits: int) -> tuple[Journal, Journal]:
+    """Return the first `n_records` records and `n_waits` waits, and the rest."""
+    sizes, requests, inactive, at, waits = map(list, journal)
+    before = (sizes[:n_records], requests[:n_records], inactive[:n_records])
+    after = (sizes[n_records:], requests[n_records:], inactive[n_records:])
+    later = [number - n_records for number in at[n_waits:]]
+    return (*before, at[:n_waits], waits[:n_waits]), (*after, later, waits[n_waits:])
