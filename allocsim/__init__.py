@@ -2,19 +2,18 @@
 
     from allocsim import CachingAllocator, explain, load, replay, risk, top, tune
 
-`CachingAllocator` answers requests as PyTorch's own allocator would, address by address;
-`explain` says why an out-of-memory error happened, from its text or a recording;
-`load` reads a recorded memory history and `replay` runs it again, under its own settings or others;
-`top` says who held its memory at a moment, `risk` how near it came to running out of memory;
-`fit` says whether a model fits a card, by running it on one that is not there;
-`tune` says which setting a recording would have done best with;
-`lint` says what is wrong with a recording, `stats` what is in it;
-`simulate` records a replay as PyTorch would have recorded that run, `convert` writes a recording in
-the format of another tool;
-`step` takes one request at a time, every decision named;
-`picture_of` makes a recording ready to be drawn and `figures` draws it;
-`workload` makes recordings of imagined programs;
-`capture` records inside one's own.
+- `CachingAllocator` serves requests as PyTorch's allocator does, address by address.
+- `load` reads a recorded memory history; `replay` replays it under its own or other settings.
+- `explain` gives the cause of an out-of-memory error, from its text or a recording.
+- `top` lists the owners of the memory at a moment; `risk` reports how close a run comes to failing.
+- `fit` reports if a model fits a card, by running it on a phantom GPU.
+- `tune` finds the best setting for recordings.
+- `lint` reports problems of a recording; `stats` summarizes it.
+- `simulate` returns a replay as a recording; `convert` writes a recording in another format.
+- `step` processes one request and explains every decision.
+- `picture_of` prepares a recording for drawing; `figures` draws it.
+- `workload` creates recordings of synthetic programs.
+- `capture` records inside a running program.
 
 Names are imported when they are first used: `allocsim --help` needs no NumPy.
 """
@@ -167,11 +166,11 @@ _HOMES = {
     "trace": ("Action", "Recording", "load"),
     "units": ("GIB", "KIB", "MIB", "format_size", "parse_size"),
 }
-"""The names of each package; the rest are errors."""
+"""Public names of each package; the rest are errors."""
 _PACKAGES = {"capture": "capture", "figures": "report.figures", "workload": "workload"}
-"""Packages that are public as they are."""
+"""Public packages."""
 _THERE = {"risk": "risk_of"}
-"""What a name is called in its package, where that is something else."""
+"""Names that differ from those in their packages."""
 
 
 def __getattr__(name: str) -> object:

@@ -1,4 +1,4 @@
-"""`python -m allocsim` is the command `allocsim`."""
+"""Entry point of `python -m allocsim`."""
 
 import sys
 

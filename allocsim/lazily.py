@@ -14,7 +14,7 @@ __all__ = ["lazily"]
 def lazily(namespace: dict[str, object], homes: Mapping[str, str]) -> Callable[[str], object]:
     """Return the `__getattr__` function of a package.
 
-    namespace: the package's `globals()`, in which imported names are stored.
+    namespace: the package's `globals()`, where imported names are stored.
     homes: module of each name, relative to the package.
     """
     package = str(namespace["__name__"])

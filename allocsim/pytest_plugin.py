@@ -88,8 +88,8 @@ def pytest_runtest_makereport(
         text = report.longreprtext
         if report.skipped and call.excinfo is not None:
             text = str(call.excinfo.value)
-        told = {"when": report.when, "outcome": report.outcome, "text": text}
-        line = json.dumps(told | {"output": report.capstdout + report.capstderr})
+        outcome = {"when": report.when, "outcome": report.outcome, "text": text}
+        line = json.dumps(outcome | {"output": report.capstdout + report.capstderr})
         with Path(os.environ[_OUTCOME]).open("a", encoding="utf-8") as file:
             file.write(line + "\n")
     return report
@@ -117,7 +117,7 @@ def _asked(item: pytest.Item) -> tuple[Budget, str]:
     card = str(values.pop("gpu", _CARD))
     budget = Budget(**_read(values))
     if budget.is_empty:
-        pytest.fail("allocsim() limits nothing; name a limit", pytrace=False)
+        pytest.fail("allocsim() has no limit; expected at least one", pytrace=False)
     return budget, card
 
 
@@ -156,7 +156,7 @@ def _judge(item: pytest.Item, budget: Budget, files: Sequence[str]) -> None:
             if trace.count(Action.ALLOC)
         ]
     if not judged:
-        pytest.fail("the test asked for no GPU memory, so that nothing is limited", pytrace=False)
+        pytest.fail("the test requested no GPU memory, so there is nothing to check", pytrace=False)
     failed = [gate_text(each) for each in judged if not each.passed]
     if failed:
         pytest.fail("\n".join(failed), pytrace=False)

@@ -1,9 +1,9 @@
-"""The public names as Markdown, from their docstrings.
+"""Public names as Markdown, from their docstrings.
 
-    python -m tests.api            print it
-    python -m tests.api docs       write docs/api.md
+    python -m tests.api              print it
+    python -m tests.api docs         write docs/api.md
 
-Rule: nothing stands in that page but what `help()` says too, in the order of `allocsim.__all__`.
+Rule: the page has only the text of `help()`, in the order of `allocsim.__all__`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _GAP = re.compile(r"\n{3,}")
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     parts = [_HEAD]
     for name in allocsim.__all__:
         parts += _about(name, getattr(allocsim, name))
@@ -42,7 +42,7 @@ def page() -> str:
 
 
 def _about(name: str, value: object) -> Iterator[str]:
-    """The section of one name."""
+    """Yield the section of one name."""
     if isinstance(value, ModuleType):
         yield f"## {name}\n\n{_text(value)}\n"
         for each in value.__all__:
@@ -59,7 +59,7 @@ def _about(name: str, value: object) -> Iterator[str]:
 
 
 def _members(owner: type) -> Iterator[str]:
-    """The constructor, methods and properties that a class has of its own and explains."""
+    """Yield the constructor, methods and properties that a class defines and documents."""
     is_made_by_hand = "__init__" in vars(owner) and not dataclasses.is_dataclass(owner)
     if is_made_by_hand and not issubclass(owner, enum.Enum | Exception):
         yield f"`{owner.__name__}{_signature(owner)}`\n"
@@ -84,7 +84,7 @@ def _signature(called: object, *, drops_self: bool = False) -> str:
 
 
 class _Name(str):
-    """A name that is shown without quotes."""
+    """Name that is shown without quotes."""
 
     __slots__ = ()
 
@@ -93,7 +93,7 @@ class _Name(str):
 
 
 def _default(called: object, value: object) -> object:
-    """A default as it is written: by its name where it is a value of many parts."""
+    """Return a default as it is written: by name if it is a compound value."""
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         return value
     around = vars(sys.modules[getattr(called, "__module__", "")])
@@ -101,7 +101,7 @@ def _default(called: object, value: object) -> object:
 
 
 def _text(value: object) -> str:
-    """A docstring as Markdown: examples stay examples, everything else flows."""
+    """Return a docstring as Markdown: examples are kept, other paragraphs are joined."""
     paragraphs = (inspect.getdoc(value) or "").split("\n\n")
     return "\n\n".join(each if each.startswith("    ") else _flowing(each) for each in paragraphs)
 
@@ -111,7 +111,7 @@ def _line(value: object) -> str:
 
 
 def _flowing(paragraph: str) -> str:
-    """What begins with names and a colon as a list, the lines after it as its own."""
+    """Return lines that begin with names and a colon as a list."""
     lines: list[str] = []
     in_list = False
     for line in paragraph.splitlines():
@@ -127,7 +127,7 @@ def _flowing(paragraph: str) -> str:
 
 
 def main(arguments: list[str]) -> None:
-    """The command line."""
+    """Print or write the page."""
     if arguments:
         (Path(arguments[0]) / PAGE).write_text(page())
     else:

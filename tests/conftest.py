@@ -1,7 +1,6 @@
-"""Two words that many stories use, each for what a program did that the model ran: `recorded` makes
-a recording of it, `write` a file.
+"""Fixtures: `recorded` makes a recording of a program run by the model, `write` a file.
 
-The history is the model's own: such a recording proves what is done with it, not the model.
+The history is the model's own, so such a recording tests its users, not the model.
 """
 
 from __future__ import annotations
@@ -21,17 +20,17 @@ from allocsim.trace import Recording, load
 
 Program = Callable[[CachingAllocator], object]
 
-# Tests leave nothing in the user's cache and find nothing there; those of the cache have their own.
+# Tests do not use the user's cache; tests of the cache have a separate one.
 os.environ["ALLOCSIM_NO_CACHE"] = "1"
 
-# How long an example takes says how busy the machine is, and nothing about the code.
+# The time of an example depends on the load of the machine, not on the code.
 settings.register_profile("unhurried", deadline=None)
 settings.load_profile("unhurried")
 
 
 @pytest.fixture
 def recorded(tmp_path: Path) -> Callable[..., Recording]:
-    """The recording of a program that the model ran; an error of the program's is caught."""
+    """Return a function that records a program run by the model; its OOM error is caught."""
 
     def record(program: Program, memory: str, conf: str = "", **options: Any) -> Recording:
         allocator = CachingAllocator(memory, conf, record_history=True, **options)
@@ -46,7 +45,7 @@ def recorded(tmp_path: Path) -> Callable[..., Recording]:
 
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[..., Path]:
-    """Runs a program on a device of its own and writes its recording; the path."""
+    """Return a function that runs a program on a new device and writes its recording."""
 
     def make(
         program: Program, *, name: str = "run.pickle", memory: str = "16GiB", conf: str = ""

@@ -1,7 +1,7 @@
 """Counterparts of upstream's allocator in allocsim, read from names and docstrings.
 
-    python -m tests.mirrors            print the table
-    python -m tests.mirrors docs       write it into allocator.md of that folder
+    python -m tests.mirrors             print the table
+    python -m tests.mirrors docs        write it into allocator.md of that folder
 
 A class or function of the core with upstream's name (`SAME_NAMES`) is its counterpart.  Where the
 names differ, a line of the docstring gives upstream's: `Mirrors: should_split`, `Mirrors: a, b`.

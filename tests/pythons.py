@@ -1,5 +1,4 @@
-"""The interpreters with a CUDA build of PyTorch that the environment names; tests that need one are
-skipped where it names none."""
+"""Interpreters with a CUDA build of PyTorch from the environment; tests without one are skipped."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from benchmarks.laws.recorded import transformers_of
 __all__ = ["NEEDS_TORCH", "PYTHONS", "python_of", "pythons_of"]
 
 PYTHONS = [path for path in os.environ.get("ALLOCSIM_TORCH_PYTHON", "").split(os.pathsep) if path]
-"""ALLOCSIM_TORCH_PYTHON: paths as those of PATH."""
+"""Paths in ALLOCSIM_TORCH_PYTHON, separated as in PATH."""
 
 NEEDS_TORCH = pytest.mark.skipif(
     not PYTHONS, reason="ALLOCSIM_TORCH_PYTHON names no Python with torch"
@@ -23,8 +22,7 @@ NEEDS_TORCH = pytest.mark.skipif(
 
 @cache
 def pythons_of(release: str) -> list[str]:
-    """Those of them whose PyTorch is `release`, as "2.15"; the test is skipped where there is
-    none."""
+    """Return the interpreters with PyTorch `release`, e.g. "2.15"; skip the test if none."""
     found = [path for path in PYTHONS if find_torch(path).release == release]
     if not found:
         pytest.skip(f"ALLOCSIM_TORCH_PYTHON names no Python with torch {release}")
@@ -33,10 +31,9 @@ def pythons_of(release: str) -> list[str]:
 
 @cache
 def python_of(release: str, transformers: str = "") -> str:
-    """The first of them whose PyTorch is `release`, for what was recorded by it.
+    """Return the first interpreter with PyTorch `release`, for data recorded with it.
 
-    transformers: the release of it that the recording is of, as "5.23".
-    The test is skipped where there is none.
+    transformers: required release of transformers, e.g. "5.23". Skips the test if there is none.
     """
     for path in pythons_of(release):
         if not transformers or transformers_of(path).startswith(f"{transformers}."):

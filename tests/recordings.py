@@ -1,4 +1,4 @@
-"""The recordings of the tree: those of the phantom GPU, and those of real cards."""
+"""Recordings in the repository: of the phantom GPU, and of real cards."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ CARDS = (TRACES / "h200",)
 def phantom_recordings() -> list[Path]:
     """Return every recording under `traces/` that was made without a card, in order of path.
 
-    Recordings of real cards have tests of their own: ten times as many entries, and tie-breaks
-    that depend on the addresses of a real driver.
+    Recordings of real cards have separate tests: they have ten times as many entries, and
+    tie-breaks that depend on the addresses of a real driver.
     """
     found = sorted(TRACES.rglob("*.gz"))
     return [path for path in found if not any(path.is_relative_to(card) for card in CARDS)]

@@ -1,7 +1,6 @@
-"""The JSON Schemas of docs/schemas/, as a test asks them.
+"""JSON Schemas of docs/schemas/, for tests.
 
-Rule: a document is what its schema says and nothing else, so that a new key fails until the schema
-says what it means.
+Rule: schemas are closed, so a new key fails until the schema describes it.
 """
 
 from __future__ import annotations
@@ -19,19 +18,19 @@ __all__ = ["FOLDER", "SHARED", "schema_of", "schemas", "wrong_with"]
 
 FOLDER = Path(__file__).parents[1] / "docs" / "schemas"
 SHARED = "shared"
-"""What several schemas refer to; no command prints it."""
+"""Definitions that several schemas use; no command prints them."""
 
 Schema = dict[str, Any]
 
 
 @cache
 def schemas() -> dict[str, Schema]:
-    """Every schema by the name of its command, and the shared one."""
+    """Return every schema by the name of its command, and the shared one."""
     return {path.stem: json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))}
 
 
 def schema_of(command: str) -> Schema:
-    """What `--json` of a command prints."""
+    """Return the schema of a command's `--json`."""
     return schemas()[command]
 
 
@@ -43,6 +42,6 @@ def _validator(command: str) -> Draft202012Validator:
 
 
 def wrong_with(command: str, document: object) -> str:
-    """What of `document` is not as the schema says: a place and a sentence; "" for nothing."""
+    """Return the first violation of the schema as place and sentence; "" if there is none."""
     error = best_match(_validator(command).iter_errors(document))
     return "" if error is None else f"{error.json_path}: {error.message[:300]}"

@@ -1,4 +1,4 @@
-"""The page of the public names is that of the docstrings, and every name explains itself."""
+"""The page of public names equals the docstrings, and every name has one."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""The floors of the house: who may import whom, by which names, and what the model may never touch.
+"""Layers of the package: allowed imports, and modules that the model must not use.
 
-Floor 0 units, arrays, collector, errors, state, display, lazily · 1 core, trace, capture ·
-2 engine · 3 measures, workload, phantom, laws, estimate · 4 owners · 5 questions, a package each ·
-6 report · 7 cli, pytest_plugin.  A module imports its own package and lower floors, and another
-package only by the names that it exports; siblings never import each other.
+Layer 0 units, arrays, collector, errors, state, display, lazily · 1 core, trace, capture · 2 engine
+· 3 measures, workload, phantom, laws, estimate · 4 owners · 5 questions, a package each · 6 report
+· 7 cli, pytest_plugin. A module imports its own package and lower layers, and another package only
+by its exported names; packages of one layer never import each other.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "allocsim"
 FLOORS = {
-    "__version__": 0,  # a constant of the front door that any module may read
+    "__version__": 0,  # a constant of the package that any module may read
     "units": 0,
     "arrays": 0,
     "collector": 0,
@@ -45,7 +45,7 @@ FLOORS = {
     "pytest_plugin": 7,
 }
 ROOF = ("__init__", "__main__")
-"""The package's own front door, above every floor."""
+"""Modules of the package itself, above every layer."""
 
 THIRD_PARTY = {
     "numpy",
@@ -76,12 +76,12 @@ WORLDLY = {
     "time",
     "uuid",
 }
-"""What a model without clock, file, environment or chance has no use for."""
+"""Modules that a model without clock, files, environment or randomness does not use."""
 
 
 @dataclass(frozen=True, slots=True)
 class Import:
-    """One imported module, where, and whether only when a function runs or a type is checked."""
+    """One import with its place, and True if it runs only in a function or for type checks."""
 
     file: Path
     line: int
@@ -98,12 +98,12 @@ class Import:
 
     @property
     def package(self) -> str:
-        """The part of allocsim that is imported."""
+        """Imported part of allocsim."""
         return [*self.module.split("."), "__init__"][1]
 
     @property
     def unit(self) -> str:
-        """The package that is imported, of the questions the one question's."""
+        """Imported package; for questions, the package of the question."""
         return unit_of([*self.module.split(".")][1:])
 
 
@@ -112,12 +112,12 @@ def files() -> list[Path]:
 
 
 def part_of(file: Path) -> str:
-    """The floor's name that a file belongs to."""
+    """Return the layer name of a file."""
     return file.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
 def unit_of(parts: Sequence[str]) -> str:
-    """The package that a path belongs to: a floor's, or that of a question."""
+    """Return the package of a path: a layer's, or a question's."""
     return ".".join(parts[: 2 if parts[:1] == ["questions"] else 1])
 
 
@@ -160,14 +160,14 @@ ALL = [found for file in files() for found in imports_of(file)]
 
 
 def calls_of(file: Path) -> Iterator[tuple[int, str]]:
-    """Every call by the name as it is written."""
+    """Yield every call, by its written name."""
     for node in ast.walk(tree_of(file)):
         if isinstance(node, ast.Call):
             yield node.lineno, _dotted(node.func)
 
 
 def _dotted(node: ast.expr) -> str:
-    """A name with its attributes; "…" for what is no name."""
+    """Return a name with its attributes; "…" for other expressions."""
     if isinstance(node, ast.Attribute):
         return f"{_dotted(node.value)}.{node.attr}"
     return node.id if isinstance(node, ast.Name) else "…"
@@ -201,8 +201,7 @@ def test_siblings_never_import_each_other() -> None:
 
 
 def test_another_package_is_imported_by_the_names_that_it_exports() -> None:
-    """Of what is imported across packages the module is the package itself, or one of its parts
-    that is a package of its own."""
+    """The imported module is the package itself, or one of its subpackages."""
     packages = {
         ".".join(("allocsim", *file.parent.relative_to(PACKAGE).parts))
         for file in files()
@@ -230,8 +229,7 @@ def test_another_package_is_imported_by_the_names_that_it_exports() -> None:
 
 
 def test_a_command_has_one_name() -> None:
-    """The name of its file in cli/ is that of its file in report/, and of its package if it is a
-    question."""
+    """Its files in cli/ and report/ have that name, and its package in questions/, if any."""
     shown = {path.stem for path in (PACKAGE / "report").glob("*.py")}
     asked = {path.name for path in (PACKAGE / "questions").iterdir() if path.is_dir()}
     commands = {
@@ -279,7 +277,7 @@ MOST_LINES = 400
 
 
 def test_no_module_is_long_without_a_reason() -> None:
-    """A module beyond some 400 lines says in its docstring why it is one."""
+    """A module with more than about 400 lines gives the reason in its docstring."""
     for file in files():
         text = file.read_text()
         if len(text.splitlines()) > MOST_LINES:
@@ -323,7 +321,7 @@ def test_what_is_heavy_or_optional_is_imported_inside_functions(module: str) -> 
 
 
 def test_a_capture_needs_the_standard_library_and_units() -> None:
-    """It runs in the programs of others, which have what they have."""
+    """It runs in other people's programs and cannot add dependencies."""
     allowed = {*sys.stdlib_module_names, "allocsim"}
     found = [each for each in ALL if part_of(each.file) in ("capture", "collector")]
     assert {part_of(each.file) for each in found} == {"capture", "collector"}
@@ -337,7 +335,7 @@ def test_only_the_phantom_and_the_crosscheck_know_torch() -> None:
     assert not [
         str(found) for found in ALL if found.top == "torch" and home_of(found.file) not in allowed
     ]
-    # Or by name, which no import statement shows.
+    # Or by name, without an import statement.
     by_name = {
         home_of(file)
         for file in files()
@@ -372,7 +370,7 @@ def test_no_pickle_is_loaded_but_by_the_unpickler_of_trace() -> None:
         for found in ALL
         if found.module == "pickle"
         and part_of(found.file) != "trace"
-        # These write the snapshot, in the program's interpreter.
+        # These write the snapshot in the program's interpreter.
         and found.file.parent.name != "hook"
         and found.file != PACKAGE / "capture" / "files.py"
     ]

@@ -1,4 +1,4 @@
-"""What is answered quicker than by NumPy is answered as by NumPy."""
+"""Functions of allocsim.arrays equal NumPy's."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_addresses_come_in_the_order_of_a_stable_sort(addresses: list[int]) -> N
 def test_so_do_those_of_one_digit_of_two_and_of_more(
     numbers: list[int], factor: int, low: int, zeros: int
 ) -> None:
-    """What differs in 16 bits, 32 or more, wherever in a word those bits are."""
+    """Numbers that differ in 16, 32 or more bits, at any position."""
     column = np.array([low + (number * factor << zeros) for number in numbers], dtype=np.uint64)
     assert stable_order(column).tolist() == np.argsort(column, kind="stable").tolist()
 

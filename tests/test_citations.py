@@ -1,8 +1,8 @@
-"""What docstrings, comments and pages refer to is there: sections of docs/semantics.md, files.
+"""References in docstrings, comments and pages exist: sections of docs/semantics.md, files.
 
-A citation of a rule is a number after "semantics", "section" or "rule", at the head of a docstring
-or comment, or alone in brackets.  "2.6" to "2.15" and what ends in ".0" are releases: section 2
-ends before.
+A citation is a number after "semantics", "section" or "rule", at the beginning of a docstring or
+comment, or alone in brackets. "2.6" to "2.15" and numbers that end in ".0" are releases: section 2
+has fewer parts.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ BARE = (
     re.compile(rf"(?<=\s)\(({LIST})\)"),
 )
 WHOLE_NUMBERS = re.compile(r"^[A-Z][\w ,]* \((\d{1,2}(?:, \d{1,2})*)\)\.$")
-"""The comment above a group: "Option string (8)."; elsewhere such brackets hold figures."""
+"""Comment above a group, e.g. "Option string (8)."; elsewhere such brackets have figures."""
 
 RELEASE = re.compile(r"2\.([6-9]|1\d)|\d+\.0")
 FILE = re.compile(r"(?<![\w./<-])[\w./-]*\w\.(?:md|py|cpp|c|h|js|css|html|jsonl?|txt|toml)\b")
@@ -70,10 +70,10 @@ NOT_OURS = {
 
 
 def prose(source: str) -> Iterator[tuple[int, str]]:
-    """(line, text on one line) of each docstring and each block of comments.
+    """Yield (line, joined text) of each docstring and each block of comments.
 
-    A comment is told by how it is written, alone on its line or behind two spaces, which takes a
-    tenth of the time of taking the text apart as Python does.
+    A comment is recognised by its form, alone on its line or after two spaces, which takes a tenth
+    of the time of Python's tokenizer.
     """
     lines = source.splitlines()
     for value in docstrings(ast.parse(source).body):
@@ -93,7 +93,7 @@ def prose(source: str) -> Iterator[tuple[int, str]]:
 
 
 def docstrings(body: Iterable[ast.stmt]) -> Iterator[ast.Constant]:
-    """Strings that stand alone as a statement, however deep."""
+    """Yield strings that are statements, at any depth."""
     for node in body:
         value = node.value if isinstance(node, ast.Expr) else None
         if isinstance(value, ast.Constant) and isinstance(value.value, str):
@@ -105,7 +105,7 @@ def docstrings(body: Iterable[ast.stmt]) -> Iterator[ast.Constant]:
 
 
 def cited(text: str) -> list[str]:
-    """The sections that a text cites, ranges written out by their ends and what lies between."""
+    """Return the sections that a text cites; ranges give their ends and everything between."""
     named = [numbers_in(pattern, text) for pattern in (*NAMED, WHOLE_NUMBERS)]
     groups = [group for found in named for group in found]
     groups += [
@@ -126,7 +126,7 @@ def is_release(group: list[str]) -> bool:
 
 
 def numbers_of(listed: str) -> list[str]:
-    """The numbers of a list such as "1.2 to 1.7, 12.5 (reserves)"."""
+    """Return the numbers of a list such as "1.2 to 1.7, 12.5 (reserves)"."""
     plain = re.sub(r" \([a-z][^()]*\)", "", listed)
     numbers: list[str] = []
     for part in re.split(r", and |, | and ", plain):
@@ -143,14 +143,14 @@ def numbers_of(listed: str) -> list[str]:
 
 @cache
 def ends_of_paths() -> frozenset[str]:
-    """Every file of the tree by its name, and by as much of its path as one may write."""
+    """Return every file of the repository by each trailing part of its path."""
     paths = [path.relative_to(ROOT) for folder in FOLDERS for path in (ROOT / folder).rglob("*.*")]
     paths += [path.relative_to(ROOT) for path in ROOT.glob("*.*")]
     return frozenset("/".join(path.parts[n:]) for path in paths for n in range(len(path.parts)))
 
 
 def has_module(name: str) -> bool:
-    """Whether a dotted name can be imported, its last parts as attributes."""
+    """Return True if a dotted name can be imported, its last parts as attributes."""
     parts = name.split(".")
     for n in range(len(parts), 0, -1):
         try:
@@ -167,7 +167,7 @@ def has_module(name: str) -> bool:
 
 @cache
 def everywhere() -> tuple[tuple[Path, int, str], ...]:
-    """All prose of the tree but this file's."""
+    """Return all prose of the repository, except this file's."""
     return tuple(
         (source, line, text)
         for source in SOURCES
@@ -177,13 +177,13 @@ def everywhere() -> tuple[tuple[Path, int, str], ...]:
 
 
 def place(source: Path, line: int, what: str) -> str:
-    """File and line of `what`, in a docstring or comment that begins at `line`."""
+    """Return file and line of `what`, in a docstring or comment that begins at `line`."""
     rest = source.read_text().splitlines()[line - 1 :]
     there = next((n for n, text in enumerate(rest, line) if what in text), line)
     return f"{source.relative_to(ROOT)}:{there}"
 
 
-# -- what counts as a citation -------------------------------------------------------------
+# -- form of citations ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_releases_and_figures_are_no_citations(text: str) -> None:
     assert cited(text) == []
 
 
-# -- that they lead somewhere --------------------------------------------------------------
+# -- targets of citations ------------------------------------------------------------------
 
 
 def test_every_section_that_is_cited_is_on_the_page() -> None:
@@ -243,7 +243,7 @@ def test_every_section_that_is_cited_is_on_the_page() -> None:
 
 
 def test_messages_that_cite_a_section_cite_one_that_is_there() -> None:
-    """Strings are no prose, but those of the naive model tell the rule that ends a script."""
+    """Strings are not prose, but those of the naive model name the rule that ends a script."""
     wrong = [
         f"{source.relative_to(ROOT)}: semantics {match[1]}"
         for source in SOURCES
@@ -255,7 +255,7 @@ def test_messages_that_cite_a_section_cite_one_that_is_there() -> None:
 
 
 def test_the_page_cites_itself_rightly() -> None:
-    """Numbers of chapter 2 may be releases; of the others each is a section."""
+    """Numbers of chapter 2 may be releases; every other one is a section."""
     text = re.sub(r"```.*?^```|`[^`\n]*`", "", PAGE, flags=re.DOTALL | re.MULTILINE)
     named = set(re.findall(r"(?<![\d.])(?:1|[3-8]|12)\.\d{1,2}[ab]?(?![\d.]*\d)", text))
     assert len(named) > 40
@@ -295,7 +295,7 @@ def test_every_module_that_is_named_is_there() -> None:
     assert not wrong
 
 
-# -- what the page refers to ---------------------------------------------------------------
+# -- references of the page ----------------------------------------------------------------
 
 
 def test_every_test_that_the_page_names_is_there() -> None:
@@ -307,7 +307,7 @@ def test_every_test_that_the_page_names_is_there() -> None:
 
 
 def test_the_page_has_the_fields_that_each_release_changes() -> None:
-    """Section 9 is the table of releases.py in words; elsewhere each field stands at its rule."""
+    """Section 9 is the table of releases.py in words; other sections name each field."""
     table = dict(re.findall(r"^\| (2\.\d+) \| [^\n]*?\|([^|\n]*)\|$", PAGE, re.MULTILINE))
     before = None
     for version, release in RELEASES.items():
@@ -332,7 +332,7 @@ def test_every_difference_between_releases_stands_at_a_rule() -> None:
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors of a page's headings, as GitHub makes them."""
+    """Return the anchors of a page's headings, as GitHub generates them."""
     text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}

@@ -1,4 +1,4 @@
-"""A result shows itself: the verdict and its figures on a line, and as a table in a notebook."""
+"""Representations of results: one line, and a table in a notebook."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ KINDS = (
 
 @pytest.fixture(scope="module")
 def shown() -> dict[str, Shown]:
-    """One of every kind, of the classic example where it has one."""
+    """Return one result of every kind, of the classic example if possible."""
     recording = oom()
     run = replay(recording)
     (explained,) = explain(recording)
@@ -54,7 +54,7 @@ def shown() -> dict[str, Shown]:
 
 
 class Table(HTMLParser):
-    """The caption of a table and its cells."""
+    """Caption and cells of a table."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

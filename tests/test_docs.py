@@ -1,10 +1,10 @@
-"""The pages of docs/ and CONTRIBUTING.md are true: snippets print what is shown, commands work.
+"""The snippets, commands and outputs in docs/ and CONTRIBUTING.md are correct.
 
-The ```python blocks of a page share one namespace, in order.  A ```text block that follows a
-block at once shows its output; a line "..." stands for any lines.  In ```sh blocks the lines
-that begin with `allocsim` or `python -m` are run.  `<!-- slow -->` above a block leaves it to
-`make test-slow`, and so does `<!-- slow: needs the real allocators -->`, which is skipped where
-the cache lacks them; `<!-- not run: WHY -->` leaves it to the reader.
+The ```python blocks of a page share one namespace, in order. A ```text block directly after a block
+shows its output; a line "..." matches any lines. In ```sh blocks, lines that begin with `allocsim`
+or `python -m` are run. `<!-- slow -->` above a block leaves it to `make test-slow`, and so does
+`<!-- slow: needs the real allocators -->`, which is skipped if the cache lacks them; `<!-- not run:
+WHY -->` is never run.
 """
 
 from __future__ import annotations
@@ -38,12 +38,16 @@ BLOCK = re.compile(
 )
 COMMANDS = ("allocsim ", "python -m ")
 HANDLE = 4096
-"""The raw handle of stream 1 of an op script; the pages use multiples of it."""
+"""Raw handle of stream 1 of an op script; the pages use multiples of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One fenced block.  line: of its first character.  output: what the page shows after it."""
+    """Fenced block.
+
+    line: line of its first character.
+    output: output shown after it.
+    """
 
     page: Path
     line: int
@@ -82,7 +86,7 @@ def snippets(page: Path, *, slow: bool) -> list[Block]:
 
 
 def commands() -> Iterator[Any]:
-    """(command, the output shown) of every page, as parameters of a test."""
+    """Yield (command, shown output) of every page, as parameters of a test."""
     for block in (block for page in PAGES for block in blocks(page)):
         if block.language == "sh" and block.is_run:
             lines = [line for line in block.text.splitlines() if line.startswith(COMMANDS)]
@@ -93,7 +97,7 @@ def commands() -> Iterator[Any]:
 
 
 def shows(shown: str, output: str) -> bool:
-    """Whether the lines shown are those of the output, in order, "..." standing for any."""
+    """Return True if `output` has the shown lines in order; "..." matches any lines."""
     pattern = "".join(
         r"(?:.*\n)*?" if line == "..." else re.escape(line) + r"\n" for line in shown.splitlines()
     )
@@ -101,7 +105,7 @@ def shows(shown: str, output: str) -> bool:
 
 
 def execute(page: Path, *, slow: bool = False) -> None:
-    """Run the snippets of a page; the first that does not print what is shown fails."""
+    """Run the snippets of a page; the first with another output fails."""
     namespace: dict[str, Any] = {"__name__": page.stem}
     for block in snippets(page, slow=slow):
         place = f"{page.name}:{block.line}"
@@ -155,7 +159,7 @@ def test_every_file_that_a_page_names_is_there() -> None:
 
 
 class Witness(CachingAllocator):
-    """The model, which also writes down what a page asks of it."""
+    """The model, which also records the operations of a page."""
 
     made: ClassVar[list[Witness]] = []
 
@@ -244,7 +248,7 @@ class Witness(CachingAllocator):
         return taken
 
     def differences(self) -> Iterator[str]:
-        """Where the real allocator, asked the same, parts from the model."""
+        """Yield the differences between the model and the real allocator."""
         script = Script(self.ops, self.device.total, self.conf, self.policy)
         real = RealAllocator(self.release.version).run(script)
         self.take_history()
@@ -273,7 +277,7 @@ class Witness(CachingAllocator):
 
 @pytest.mark.slow
 def test_the_real_allocator_does_what_the_theory_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every allocator of docs/allocator.md, asked again of the release it stands for."""
+    """Every allocator of docs/allocator.md, repeated on the real release."""
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(allocsim, "CachingAllocator", Witness)
     monkeypatch.setattr(Witness, "made", [])

@@ -1,6 +1,6 @@
-"""The figures published for real GPUs that the phantom is held against, and the telling of errors.
+"""Published figures of real GPUs for the phantom GPU, and their error statistics.
 
-The runs themselves take minutes and a PyTorch each; docs/fit-imagegen.md has them.
+The runs take minutes and need PyTorch; docs/fit-imagegen.md has the results.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def the_row(experiment: str) -> Row:
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.experiment)
 def test_a_published_row_could_have_been_measured(row: Row) -> None:
-    assert row.peak_reserved % 2**21 == 0  # segments come in multiples of 2 MiB
+    assert row.peak_reserved % 2**21 == 0  # segments are multiples of 2 MiB
     assert len(row.intervals) == row.steps // 100
     assert all(allocated < reserved <= row.peak_reserved for allocated, reserved in row.intervals)
 

@@ -1,4 +1,4 @@
-"""The core and the naive model, two readings of the same rules, never part."""
+"""The core and the naive model never differ."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Every option of a release is known wherever one must be, or the file that forgets it is named.
+"""Every option of a release is known in every required file; a missing one is named.
 
-The same files stand in CONTRIBUTING.md under "Adding an option".  Of some what they know is read
-from their table, of others seen in what they do.
+CONTRIBUTING.md lists the same files under "Adding an option". The test reads tables, or observes
+effects.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ OPTION = re.compile(r"(?:^|,)(\w+):(\[.*?\]|[^,]*)")
 
 
 def random_confs(release: Release) -> Iterator[str]:
-    """Strings as the crosscheck makes them, each read on top of those before."""
+    """Yield random option strings, each read on top of the previous ones."""
     for has_pools in (False, True):
         settings = RandomSettings(random.Random(1), release, has_pools=has_pools)
         yield from (settings.make() for _ in range(300))
 
 
 def random_values() -> dict[str, set[str]]:
-    """By option, every value that the crosscheck gave it in the newest release."""
+    """Return the values that the crosscheck gives each option in the newest release."""
     found: dict[str, set[str]] = {}
     for conf in random_confs(NEWEST):
         for name, value in OPTION.findall(conf):
@@ -52,7 +52,7 @@ def random_values() -> dict[str, set[str]]:
 
 
 def printed() -> set[str]:
-    """Options that the canonical option string has, once they are set."""
+    """Return the options in the canonical option string, if they are set."""
     found = set()
     config = AllocatorConfig(NEWEST)
     for conf in random_confs(NEWEST):
@@ -62,26 +62,26 @@ def printed() -> set[str]:
 
 
 def searched() -> set[str]:
-    """Options of the settings that tune tries."""
+    """Return the options of the settings that tune tries."""
     return set().union(*(keys(setting) for setting in tried(NEWEST.version)))
 
 
 def held() -> set[str]:
-    """Options whose value has a place, if they need one."""
+    """Return the options whose value has a field, if they need one."""
     names = {"", *(each.name for each in fields(AllocatorConfig))}
     return {name for name, option in OPTIONS.items() if option.field in names}
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where every option must be known, or every one with an effect on device memory."""
+    """Place that must know every option, or every option with an effect on device memory."""
 
     file: str
     known: Callable[[], Collection[str]]
     is_for_all: bool = False
 
     def ignores(self, everything: set[str], effective: set[str]) -> list[str]:
-        """What is not known here, and what is though no release has it."""
+        """Return the options missing here, and the known ones of no release."""
         known, wanted = set(self.known()), everything if self.is_for_all else effective
         found = [f"{self.file} does not know {name}" for name in sorted(wanted - known)]
         return found + [f"{self.file} knows {name}, no option" for name in sorted(known - wanted)]
@@ -112,7 +112,7 @@ def test_whoever_does_not_know_a_new_option_is_named(place: Place) -> None:
     new = {"made_up_mb"}
     lacks = f"{place.file} does not know made_up_mb"
     assert lacks in place.ignores(ALL | new, EFFECTIVE | new)
-    # An option of the host concerns nobody who asks for effects.
+    # An option of the host has no effect on device memory.
     assert (lacks in place.ignores(ALL | new, EFFECTIVE)) == place.is_for_all
 
 
@@ -142,14 +142,14 @@ def test_the_section_that_step_cites_for_an_option_names_it() -> None:
 
 
 BESIDE = ("", "per_process_memory_fraction:0.5", "expandable_segments:True", "max_split_size_mb:64")
-"""Settings beside which every option makes a difference, each beside one."""
+"""Settings beside which every option makes a difference, each beside one of them."""
 
 CLOSE = replace(SIZES, counts=tuple(sorted([*SIZES.counts, (125 * MIB, 1)])))
-"""With a request whose segment wastes 25 MiB on another."""
+"""Sizes with a request whose segment wastes 25 MiB for another request."""
 
 
 def effect_in_newest(*parts: str) -> object:
-    """The effect of the options together; None where they are refused."""
+    """Return the effect of the options together; None if they are refused."""
     try:
         return effect_of(Setting(",".join(filter(None, parts))), NEWEST, (CLOSE.asked,))
     except ConfigError:
@@ -158,7 +158,7 @@ def effect_in_newest(*parts: str) -> object:
 
 @pytest.mark.parametrize("name", sorted(EFFECTIVE))
 def test_settings_that_differ_in_an_option_may_differ_in_effect(name: str) -> None:
-    """What the table of equivalence claims to judge, it does look at."""
+    """The equivalence table must examine every option that it claims to judge."""
     options = [f"{name}:{value}" for value in sorted(random_values()[name])]
     effects = {
         other: {effect_in_newest(other, option) for option in options} - {None}

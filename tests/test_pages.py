@@ -1,4 +1,4 @@
-"""Pages are kept for the columns to come, and none is taken for it."""
+"""Freed pages are kept for later columns, without using memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from allocsim.pages import keep_pages
 
 
 def test_to_keep_pages_takes_none() -> None:
-    """What counts for the C library is an array's length, not that anybody wrote to it."""
+    """The C library counts the length of an array, not its use."""
     keep_pages.cache_clear()
     before = getrusage(RUSAGE_SELF).ru_maxrss
     keep_pages()

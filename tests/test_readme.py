@@ -1,7 +1,7 @@
-"""The README is true: its commands run, its snippets run, its outputs are the outputs.
+"""The commands, snippets and outputs of the README are correct.
 
-A ```text block shows the output of the block before it; a line "..." stands for any lines.
-Commands that set up an environment or run these very tests are checked elsewhere (.ci/run).
+A ```text block shows the output of the block before it; a line "..." matches any lines. Commands
+that set up an environment or run these tests are checked elsewhere (.ci/run).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SETS_UP = ("python3 -m venv", ".venv/bin/pip install", ".venv/bin/python -m pyte
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One fenced block and the output that the README shows after it."""
+    """Fenced block, and the output shown after it."""
 
     language: str
     text: str
@@ -43,7 +43,7 @@ def blocks() -> list[Block]:
 
 
 def commands() -> list[tuple[str, str | None]]:
-    """Every command of allocsim in a shell block, and the output shown for it."""
+    """Return every allocsim command in a shell block, with its shown output."""
     found = []
     for block in blocks():
         if block.language == "sh":
@@ -56,7 +56,7 @@ def commands() -> list[tuple[str, str | None]]:
 
 
 def shows(shown: str, output: str) -> bool:
-    """Whether the lines shown are those of the output, in order, "..." standing for any."""
+    """Return True if `output` has the shown lines in order; "..." matches any lines."""
     pattern = "".join(
         r"(?:.*\n)*?" if line == "..." else re.escape(line) + r"\n" for line in shown.splitlines()
     )

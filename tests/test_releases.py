@@ -1,7 +1,7 @@
-"""One release more is one row more in each table, and whoever forgets a table is told which.
+"""A new release is one row in each table; a forgotten table is named.
 
-The tables, and the row that a release takes which changes nothing, stand in CONTRIBUTING.md under
-"Adding a release".  What is said there is done here, on a copy of the package.
+CONTRIBUTING.md lists the tables and the row of an unchanged release under "Adding a release". The
+test applies them to a copy of the package.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from allocsim.units import GIB
 ROOT = Path(__file__).parents[1]
 FIRST, *_, NEWEST = RELEASES
 NEXT = f"2.{int(NEWEST.split('.')[1]) + 1}"
-"""The release that comes, as far as anybody can tell."""
+"""The next release."""
 PAGES = (
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
@@ -40,7 +40,7 @@ RANGE = re.compile(rf"\b{re.escape(FIRST)}\s+to\s+(\d+\.\d+)\b")
 
 
 def helps() -> dict[str, str]:
-    """The help of --torch of each command that has one and takes the modelled releases only."""
+    """Return the help of --torch of each command that accepts only modelled releases."""
     found = {}
     for name, parser in commands().items():
         for action in parser._actions:
@@ -51,7 +51,7 @@ def helps() -> dict[str, str]:
 
 
 def ignorant(releases: Sequence[str]) -> list[str]:
-    """The tables and texts that do not know exactly these releases."""
+    """Return the tables and texts that do not have exactly these releases."""
     tables = {
         "allocsim/core/releases.py: CHANGES": list(RELEASES),
         "allocsim/trace/releases.py: LAYOUTS": [
@@ -123,7 +123,7 @@ def number(version: str) -> list[int]:
 
 
 def test_a_text_is_dated_to_no_release_after_its_own() -> None:
-    """A release whose words are those of the one before needs no row among the wordings."""
+    """A release with unchanged messages needs no row among the wordings."""
     dated = []
     for version in RELEASES:
         for conf in ("", "expandable_segments:True"):
@@ -132,13 +132,13 @@ def test_a_text_is_dated_to_no_release_after_its_own() -> None:
                 gpu.malloc(2 * GIB)
             (verdict,) = explain(str(caught.value))
             since = verdict.message.since
-            if since is not None:  # 2.3 cuts its text off before the words that tell
+            if since is not None:  # 2.3 cuts its text off before the distinctive words
                 assert number(since) <= number(version)
                 dated.append(version)
     assert set(RELEASES) - set(dated) <= {"2.3"}
 
 
-# -- numbers of releases stand in the tables ---------------------------------------------
+# -- release numbers are in tables --------------------------------------------------------
 
 TABLES = {
     "core/releases.py",
@@ -151,7 +151,7 @@ NUMBER = re.compile(r"[12]\.\d{1,2}(\.\d)?")
 
 
 def literals(tree: ast.AST) -> Iterator[tuple[int, object]]:
-    """Every string of code, docstrings left out, and every tuple that is compared or named."""
+    """Yield every string of code except docstrings, and every compared or named tuple."""
     prose = {
         id(node.value)
         for node in ast.walk(tree)
@@ -187,16 +187,16 @@ def test_no_module_but_the_tables_names_or_compares_a_release() -> None:
     assert not wrong
 
 
-# -- a release more, as CONTRIBUTING.md says ---------------------------------------------
+# -- a new release, as in CONTRIBUTING.md -------------------------------------------------
 
 CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 ROW = re.compile(r"^\| `(allocsim/[\w/]+\.py)` \| `(\w+)` \| `(.+)` \|$", re.MULTILINE)
 
 
 def rows() -> list[tuple[str, str, str]]:
-    """(file, table, the row of the next release if it changes nothing) as the guide has them.
+    """Return (file, table, row of the next release) from the guide.
 
-    The guide may still speak of the release before.
+    The guide may still show the release before.
     """
     section = CONTRIBUTING.read_text().partition("## Adding a release")[2].partition("\n## ")[0]
     return [
@@ -206,7 +206,7 @@ def rows() -> list[tuple[str, str, str]]:
 
 
 def add_row(path: Path, table: str, row: str) -> None:
-    """Put `row` at the end of a table."""
+    """Append `row` to a table."""
     text = path.read_text()
     start = re.search(rf"^{table}\b.*= [({{]$", text, re.MULTILINE)
     assert start is not None, f"{path} has no table {table}"
@@ -281,4 +281,4 @@ def test_a_release_that_changes_nothing_takes_the_rows_of_the_guide(tmp_path: Pa
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert f"PyTorch's release, {FIRST} to {NEXT}" in done.stdout
+    assert f"release of PyTorch, {FIRST} to {NEXT}" in done.stdout

@@ -1,7 +1,7 @@
-"""Each command's JSON is what its schema says, and every schema says what it is of.
+"""Each command's JSON matches its schema, and every schema is described.
 
-The outputs of the commands are held against them wherever a test runs one with --json
-(tests/cli/conftest.py); here it is the schemas that are looked at, and a document of each command.
+tests/cli/conftest.py checks the output of every test with --json; this file checks the schemas, and
+a document of each command.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ LINES = {
     "replay of requests alone": ["replay", "traces/profiled/trace-torch2.15.json.xz"],
     "explain a table": ["explain", "traces/profiled/summary-torch2.15.txt"],
 }
-"""A line of each command, and of each sort of document that it prints; the others stand below."""
+"""A line of each command, and of each kind of document; others are in `made`."""
 
 
 def subschemas(schema: object) -> Iterator[dict[str, Any]]:
@@ -88,7 +88,7 @@ def subschemas(schema: object) -> Iterator[dict[str, Any]]:
 
 
 def with_json() -> set[str]:
-    """The commands that have --json."""
+    """Return the commands that have --json."""
     return {
         name
         for name, parser in commands().items()
@@ -96,7 +96,7 @@ def with_json() -> set[str]:
     }
 
 
-# -- the schemas ---------------------------------------------------------------------------
+# -- the schemas --------------------------------------------------------------------------
 
 
 def test_every_command_with_json_has_a_schema_and_no_other() -> None:
@@ -113,7 +113,7 @@ def test_a_schema_is_one_of_the_draft_that_it_names(name: str) -> None:
 
 @pytest.mark.parametrize("name", schemas())
 def test_objects_are_closed_and_say_what_they_are(name: str) -> None:
-    """What is open is a part of others, which are closed: an `allOf` refers to it."""
+    """Open objects are parts of closed ones, which include them by `allOf`."""
     text = "".join(json.dumps(schema) for schema in schemas().values())
     parts = set(re.findall(r'"allOf": \[((?:\{"\$ref": "[^"]*"\}(?:, )?)+)\]', text))
     open_ones = {
@@ -172,7 +172,7 @@ def test_the_page_about_formats_links_every_schema() -> None:
 def printed(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[list[str]], list[Any]]:
-    """Runs a line with --json; the documents that it printed."""
+    """Return a function that runs a line with --json and returns its documents."""
     monkeypatch.chdir(ROOT)
 
     def run(line: list[str]) -> list[Any]:
@@ -195,7 +195,7 @@ def test_what_a_command_prints_is_what_its_schema_says(
 
 
 def made() -> dict[str, list[Any]]:
-    """Documents of commands that need PyTorch or a driver to say anything."""
+    """Return documents of commands that need PyTorch or a driver."""
     program = Program(("python", "train.py"), Path("run.pickle"), find_gpu("RTX 4090"))
     ended = ProcessRecording(Path("run.pickle"), 12, "CUDA out of memory.", "")
     script = Script([["a", 0, 512, 0]], 64 * MIB)
@@ -227,16 +227,16 @@ def test_what_needs_a_driver_is_looked_at_as_it_would_be_printed(command: str) -
 
 
 def test_every_command_has_been_looked_at() -> None:
-    # A gate with a baseline, several devices, searches: in tests/cli.
+    # Other documents (a gate with a baseline, several devices, searches) are in tests/cli.
     assert {line[0] for line in LINES.values()} | {*made(), "convert"} == with_json()
 
 
 OF_NAMES = ("stats", "categories", "owners", "moved", "actions", "rows", "counts")
-"""Maps from names of the data: any name is a key of them."""
+"""Maps from names in the data, with arbitrary keys."""
 
 
 def keyed(document: Any) -> Iterator[Any]:
-    """The objects of a document whose keys the schema names."""
+    """Yield the objects of a document whose keys the schema names."""
     if isinstance(document, dict):
         yield document
         for key, value in document.items():

@@ -1,4 +1,4 @@
-"""What the benchmarks of speed say of rates that are known."""
+"""Summaries of the speed benchmarks for known rates."""
 
 from __future__ import annotations
 

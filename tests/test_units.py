@@ -1,4 +1,4 @@
-"""Sizes in words: a range of two that read the same is one."""
+"""Formatting of ranges: two ends that look the same are one size."""
 
 from __future__ import annotations
 

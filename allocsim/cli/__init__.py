@@ -1,15 +1,16 @@
-"""The command `allocsim`: parse, call, print, exit code; every result is made elsewhere.
+"""The command `allocsim`: parse arguments, run a command, print the result, return the exit code.
 
 Exit codes of every command:
-    0    done
-    1    a check that was asked for did not hold
-    2    the input or an option is wrong, or the output cannot be written: one sentence on
-         standard error, and nothing more on standard output; a closed standard output is such an
-         output for every command that prints to it
+
+    0    success
+    1    a requested check failed
+    2    the input or an option is wrong, or the output cannot be written (a closed standard output
+         included): one sentence on standard error and nothing more on standard output
     3    the simulated device ran out of memory, and --fail-on-oom was given
     70   an error of allocsim itself; ALLOCSIM_DEBUG=1 adds the traceback
     130  interrupted
     141  the reader of standard output closed the pipe
+
 Nothing heavy is imported before a command runs, so that --help answers at once.
 """
 
@@ -31,11 +32,14 @@ __all__ = ["main"]
 
 _BAD_INPUT, _OUR_FAULT, _INTERRUPTED, _NO_READER = 2, 70, 130, 141
 _COLLECT_EVERY = 200_000
-"""Objects made before cycles among them are looked for: almost none are cycles, and what is read of
-a recording lives to the end (benchmarks/results/speed.md)."""
+"""Threshold of the cycle collector, in new objects.
+
+Almost none of them are cycles, and the data read from a recording is kept to the end
+(benchmarks/results/speed.md).
+"""
 _BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EBADF, errno.EIO)
-"""Errors of an output that takes nothing: a full disk, or a descriptor not open for writing."""
+"""Errors of an output that cannot be written: a full disk, or a descriptor not open for writing."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -51,11 +55,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _leave_in_peace() -> None:
-    """Let the interpreter not look for cycles once more at its exit, when all goes away anyhow.
+    """Keep the interpreter from a last search for cycles at its exit.
 
-    That took 50 ms of the 1.2 s of a report (benchmarks/results/speed.md).
+    The search took 50 ms of the 1.2 s of a report (benchmarks/results/speed.md).
     """
-    atexit.unregister(gc.freeze)  # of a call before
+    atexit.unregister(gc.freeze)  # registered by an earlier call
     atexit.register(gc.freeze)
 
 
@@ -66,7 +70,7 @@ def _run(argv: Sequence[str] | None) -> int:
         _import_numpy()
         code: int = arguments.run(arguments)
         sys.stdout.flush()
-    except SystemExit as stop:  # --help and --version
+    except SystemExit as stop:  # raised by --help and --version
         code = stop.code if isinstance(stop.code, int) else 0
     except BrokenPipeError:
         discard_output()
@@ -80,10 +84,10 @@ def _run(argv: Sequence[str] | None) -> int:
 
 
 def _import_numpy() -> None:
-    """Import numpy without the threads its linear algebra would start, which nothing here uses.
+    """Import numpy without starting the threads of its linear algebra, which is unused here.
 
-    They cost a command 0.1 s of processor time on two cores, and more on more of them.  The
-    variable is taken back, because programs that a command runs have linear algebra to do.
+    The threads cost a command 0.1 s of processor time on two cores, and more on more cores. The
+    variable is removed afterwards, because programs that a command runs may need those threads.
     """
     if _BLAS_THREADS in os.environ:
         return
@@ -95,14 +99,14 @@ def _import_numpy() -> None:
 
 
 def _ending(error: BaseException) -> tuple[int, str]:
-    """The exit code and the sentence for what ended a command."""
+    """Return the exit code and the sentence for the error that ended a command."""
     is_ours = isinstance(error, InvariantError | OutOfMemoryError)
     if isinstance(error, UsageError | AllocsimError) and not is_ours:
         return _BAD_INPUT, str(error)
     if isinstance(error, OSError) and error.errno in _UNWRITABLE:
         return _BAD_INPUT, f"the output cannot be written ({error.strerror})"
     if isinstance(error, MemoryError):
-        return _BAD_INPUT, "this machine's memory does not suffice for this recording"
+        return _BAD_INPUT, "this machine has too little memory for this recording"
     if isinstance(error, KeyboardInterrupt):
         return _INTERRUPTED, "interrupted"
     if os.environ.get("ALLOCSIM_DEBUG"):

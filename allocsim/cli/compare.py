@@ -1,6 +1,6 @@
-"""`allocsim compare`: what differs between two runs, and who is behind it.
+"""`allocsim compare`: report the differences between two runs, and the code that causes them.
 
-Rule: the whole answer is made before its first character is printed.
+Rule: the whole answer is computed before its first character is printed.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 __all__ = ["add_to", "run"]
 
-_SUMMARY = "say what differs between two runs, and who is behind it"
+_SUMMARY = "compare the memory of two runs, and name the code that differs"
 _DESCRIPTION = """\
-Says by how much the memory of recording B differs from that of A: the peak of
-reserved memory, what it is made of (asked for, rounding, and what is reserved
-beyond that), and which lines, modules or categories hold more or less.  The
-rows add up to the difference of allocated memory, to the byte.
-With one FILE and --conf it compares the run as recorded with one under another
+Compares recording B with recording A: the peak of reserved memory, its parts
+(requested, rounding, and the reserved memory beyond both), and the lines,
+modules or categories that hold more or less.  The rows add up to the difference
+of allocated memory, to the byte.
+With one FILE and --conf, it compares the recorded run with a replay under that
 setting; with --conf twice, two settings.  -o writes a page or a figure."""
 _TWO = 2
 
@@ -32,20 +32,20 @@ _TWO = 2
 def add_to(commands: Commands[Parser]) -> None:
     parser = add_command(commands, "compare", _SUMMARY, _DESCRIPTION, run)
     add = parser.add_argument
-    add("files", metavar="FILE", nargs="+", help="two recordings, or one with --conf")
-    conf = "PYTORCH_CUDA_ALLOC_CONF to compare one FILE under; may be given twice"
+    add("files", metavar="FILE", nargs="+", help="two recordings, or one recording and --conf")
+    conf = "PYTORCH_CUDA_ALLOC_CONF to compare FILE under; may be given twice"
     add("--conf", metavar="CONF", action="append", dest="confs", help=conf)
     at = (
-        "whose owners are compared: peak of allocated memory (default), oom (the last "
-        "out-of-memory error), end, or an entry, for the moment after it"
+        "moment to compare: peak of allocated memory (default), oom (the last "
+        "out-of-memory error), end, or the number of an entry (the moment after it)"
     )
     add("--at", metavar="MOMENT", type=moment, help=at)
-    out = "a page (.html) or a figure (.png, .svg) to write"
+    out = "write a page (.html) or a figure (.png, .svg)"
     add("-o", "--output", metavar="FILE", help=out)
     add_shared(parser, "--by")
     add_shared(parser, "-n")
-    add_shared(parser, "--torch", text="PyTorch's release, {releases} (default: as recorded)")
-    add_shared(parser, "--device", text="the device, where several are recorded")
+    add_shared(parser, "--torch", text="release of PyTorch, {releases} (default: as recorded)")
+    add_shared(parser, "--device", text="device to compare, if several are recorded")
     add_shared(parser, "--json")
 
 
@@ -82,7 +82,7 @@ def _compared(arguments: argparse.Namespace) -> Comparison:
 
     files, confs = arguments.files, arguments.confs or []
     if len(files) > _TWO:
-        raise UsageError(f"{len(files)} recordings are named; expected two, or one with --conf")
+        raise UsageError(f"{len(files)} recordings were given; expected two, or one with --conf")
     if len(files) == _TWO and confs:
         raise UsageError("--conf compares one recording under two settings; name one FILE")
     if len(files) == 1 and not 1 <= len(confs) <= _TWO:

@@ -1,6 +1,6 @@
-"""`allocsim --print-completion SHELL`: what a shell needs to complete commands, options and files.
+"""`allocsim --print-completion SHELL`: print a shell's completion script for commands and options.
 
-Rule: the script comes from the parser alone, by the package shtab, which is optional.
+Rule: the script is generated from the parser alone, by the optional package shtab.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ __all__ = ["SHELLS", "PrintCompletion"]
 
 SHELLS = ("bash", "zsh", "fish", "tcsh")
 _FILES = ("FILE", "FILE|KIND", "TEXT|FILE|-")
-"""What arguments that take a file's name are called."""
+"""Metavars of the arguments that take a file name."""
 
 
 class PrintCompletion(argparse.Action):
-    """Prints the script for a shell and ends."""
+    """Action that prints the script for a shell and exits."""
 
     def __call__(
         self,
@@ -43,7 +43,7 @@ class PrintCompletion(argparse.Action):
 
 
 def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
-    """Every argument of a parser and of the commands below it."""
+    """Yield every argument of a parser and of its subcommands."""
     # argparse has no public name for a parser's actions.
     for action in parser._actions:
         yield action

@@ -1,7 +1,7 @@
-"""`allocsim convert`: a recording in the format of another tool, as it is or under other settings.
+"""`allocsim convert`: write a recording, or a what-if replay of it, in the format of another tool.
 
-Rule: the input is never overwritten, and the output is there whole or not at all.  The names of the
-formats are written here once more, so that --help needs no NumPy; a test compares them.
+Rule: the input is never overwritten, and the output is written completely or not at all. The names
+of the formats are repeated here so that --help needs no NumPy; a test compares them.
 """
 
 from __future__ import annotations
@@ -30,30 +30,31 @@ FORMAT_NAMES = (
     *("snapshot", "columns", "perfetto", "speedscope", "minimalloc", "csv", "jsonl", "parquet"),
 )
 _OF_A_RUN = ("snapshot", "perfetto")
-"""What tells addresses and segments, which a file of requests alone does not have."""
-_SUMMARY = "write a recording for another tool, as it is or as a what-if"
+"""Formats that need addresses and segments, which a file of requests does not have."""
+_SUMMARY = "write a recording, or a what-if replay of it, in another format"
 _DESCRIPTION = """\
-Writes FILE as OUT, in the format that OUT's name tells: .pickle (PyTorch's own
-viewer), .npz (what allocsim loads fastest), .perfetto.json, .speedscope.json,
-.minimalloc.csv, .csv, .jsonl, .parquet; each may be packed (.gz).  With --conf,
---device-memory or --torch it is the run under those settings that is written,
-as PyTorch would have recorded it; so it is where FILE holds requests alone."""
+Writes FILE as OUT, in the format that OUT's name selects: .pickle (PyTorch's
+viewer), .npz (the fastest for allocsim to load), .perfetto.json,
+.speedscope.json, .minimalloc.csv, .csv, .jsonl, .parquet; each may end in .gz.
+With --conf, --device-memory or --torch, it replays FILE under those settings
+and writes that run as PyTorch would have recorded it.  A FILE that holds only
+requests is always replayed."""
 
 
 def add_to(commands: Commands[Parser]) -> None:
     parser = add_command(commands, "convert", _SUMMARY, _DESCRIPTION, run)
     add = parser.add_argument
     add_shared(parser, "file")
-    add("output", metavar="OUT", help="the file to write; its name tells the format")
+    add("output", metavar="OUT", help="file to write; the ending of its name selects the format")
     add(
         "--to",
         metavar="FORMAT",
         choices=FORMAT_NAMES,
-        help=f"the format, whatever OUT is called: {', '.join(FORMAT_NAMES)}",
+        help=f"format of OUT, whatever its name: {', '.join(FORMAT_NAMES)}",
     )
-    add_shared(parser, "--conf", text="write the run under this PYTORCH_CUDA_ALLOC_CONF instead")
-    add_shared(parser, "--device-memory", text="write the run on a device of this size instead")
-    add_shared(parser, "--torch", text="write the run of this release instead, {releases}")
+    add_shared(parser, "--conf", text="write a replay under this PYTORCH_CUDA_ALLOC_CONF")
+    add_shared(parser, "--device-memory", text="write a replay on a device of this size")
+    add_shared(parser, "--torch", text="write a replay under this release of PyTorch, {releases}")
     add_shared(parser, "--device", *HINTS, "--json")
 
 
@@ -82,13 +83,17 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _format(output: str, to: str | None) -> Format:
-    """The format to write.  Raises UsageError where none can be written under that name."""
+    """Return the format to write.
+
+    Raises UsageError if OUT's name has no known format or cannot be written, or a package is
+    missing.
+    """
     from allocsim.report.formats import endings, format_of  # noqa: PLC0415
 
     chosen = format_of(output, to)
     if chosen is None:
         raise UsageError(
-            f"{output} does not tell its format by its ending; expected one of {endings()}, or --to"
+            f"{output} has no ending of a known format; expected one of {endings()}, or --to"
         )
     if chosen.needs and find_spec(chosen.needs) is None:
         raise UsageError(
@@ -104,9 +109,9 @@ def _format(output: str, to: str | None) -> Format:
 
 
 def _is_simulated(arguments: argparse.Namespace, recording: Recording, chosen: Format) -> bool:
-    """Whether it is a run that is asked for, and not what was recorded.
+    """Return True if a replay will be written, not the recorded run.
 
-    Of requests alone there are no addresses and segments but those of a run.
+    A file of requests has no addresses or segments; formats that need them require a replay.
     """
     if recording.is_requests and chosen.name in _OF_A_RUN:
         return True

@@ -1,6 +1,6 @@
-"""`allocsim crosscheck`: random scripts through the model and through real PyTorch.
+"""`allocsim crosscheck`: run random scripts through the model and through real PyTorch.
 
-Rule: exit code 1 means a divergence and nothing else; 2 that PyTorch cannot be reached.
+Rule: exit code 1 always means a divergence; 2 means that PyTorch cannot be reached.
 """
 
 from __future__ import annotations
@@ -24,30 +24,37 @@ _DESCRIPTION = """\
 Generates scripts of allocations, frees, streams, pools, limits and settings,
 runs each through real PyTorch and through the model, and compares every
 address, statistic, entry, segment and message.  The first divergence is made
-as short as it can be and printed as a test.  Real PyTorch is what --python
-has installed, over a GPU that is not there (--phantom, the default) or the
-one that is (--gpu); with --torch it is the allocator alone, out of wheels
-that `python -m allocsim.phantom fetch` put into the cache."""
+as short as possible and printed as a test.  Real PyTorch is the one installed
+for --python, on a phantom GPU (--phantom, the default) or on the GPU of this
+machine (--gpu).  With --torch, it is the allocator alone, from wheels that
+`python -m allocsim.phantom fetch` stored in the cache."""
 _DIVERGED = 1
 _JOBS_ON_GPU = 4
-"""A process waits mostly for the driver, which makes several contexts at a time."""
+"""Default number of processes with --gpu.
+
+Each one mostly waits for the driver, which creates several contexts at a time.
+"""
 
 
 def add_to(commands: Commands[Parser]) -> None:
     parser = add_command(commands, "crosscheck", _SUMMARY, _DESCRIPTION, run)
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--phantom", action="store_true", help="no GPU is needed (the default)")
-    where.add_argument("--gpu", action="store_true", help="on the GPU that is there")
+    where.add_argument("--phantom", action="store_true", help="use a phantom GPU (default)")
+    where.add_argument("--gpu", action="store_true", help="use the GPU of this machine")
     add = parser.add_argument
-    releases = "the allocator of these releases from the cache, or 'all' that are there"
+    releases = "releases whose allocator is taken from the cache, or 'all' that it holds"
     add("--torch", metavar="RELEASE", nargs="+", help=releases)
-    add("--python", metavar="PATH", help="an interpreter with a CUDA build of torch")
-    add("--seed", metavar="N", type=count, default=0, help="the first seed (default: 0)")
-    ops = "operations for each release, at least (default: 100000)"
+    add(
+        "--python",
+        metavar="PATH",
+        help="Python interpreter with a CUDA build of torch (default: this one)",
+    )
+    add("--seed", metavar="N", type=count, default=0, help="first seed (default: 0)")
+    ops = "minimum number of operations for each release (default: 100000)"
     add("--ops", metavar="N", type=count, default=100_000, help=ops)
-    conf = "PYTORCH_CUDA_ALLOC_CONF of every script (default: any)"
+    conf = "PYTORCH_CUDA_ALLOC_CONF of every script (default: random)"
     add_shared(parser, "--conf", text=conf)
-    jobs = f"processes (default: 1, and {_JOBS_ON_GPU} with --gpu)"
+    jobs = f"number of processes (default: 1, with --gpu {_JOBS_ON_GPU})"
     add("--jobs", metavar="N", type=processes, help=jobs)
     add_shared(parser, "--json")
 
@@ -73,7 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _sources(arguments: argparse.Namespace, jobs: int) -> tuple[tuple[Source, ...], str]:
-    """The sources of real PyTorch, and a description of them."""
+    """Return the sources of real PyTorch, and a description of them."""
     if arguments.torch:
         if arguments.gpu or arguments.python:
             raise UsageError(
@@ -105,5 +112,5 @@ def _wheels(releases: list[str]) -> tuple[Source, ...]:
             )
     sources = tuple(WheelSource(find_release(release).version) for release in releases)
     for source in sources:
-        source.open()  # says what the cache lacks before anything runs
+        source.open()  # reports what the cache lacks before anything runs
     return sources

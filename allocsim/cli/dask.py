@@ -1,7 +1,4 @@
-"""Work on a Dask cluster.
-
-Rule: Dask is an extra, and without it a command says how to get it.
-"""
+"""Execution on a Dask cluster, which needs the extra `allocsim[dask]`."""
 
 from __future__ import annotations
 
@@ -17,9 +14,10 @@ __all__ = ["dask_executor"]
 
 
 def dask_executor(address: str, stack: ExitStack) -> Executor:
-    """An executor whose work the workers of the scheduler at `address` do, until `stack` ends.
+    """Return an executor that runs work on the workers of the scheduler at `address`.
 
-    Raises UsageError without Dask, and where no scheduler answers.
+    The executor is closed with `stack`. Raises UsageError if Dask is missing or no scheduler
+    answers.
     """
     from importlib import import_module  # noqa: PLC0415
 

@@ -1,7 +1,7 @@
-"""`allocsim explain`: why a request found no memory, from an error's text or a recording.
+"""`allocsim explain`: explain why a request failed, from an error's text or a recording.
 
-Rule: `run` alone decides what the argument is: an existing file is a recording or a log, "-" or
-no argument means standard input, and everything else is the text itself.
+Rule: `run` alone decides what the argument is: an existing file is a recording or a log, "-" or no
+argument means standard input, and everything else is the text itself.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 __all__ = ["add_to", "run"]
 
-_SUMMARY = "say why a request found no memory: an error's text, a log, a recording"
+_SUMMARY = "explain an out-of-memory error: a text, a log or a recording"
 _DESCRIPTION = """\
-Reads TEXT, an out-of-memory error of PyTorch in any wording since 1.0, or the
-log FILE that holds some, and names the cause of each, the comparison of figures
-that decided it, and what follows from it.  A FILE that is a recording of
-torch.cuda.memory._record_memory_history() is replayed, and each of its errors
-explained.  Of a start-up log of vLLM, SGLang or llama.cpp, or a table of
-memory_summary(), the figures are shown.  No GPU is needed.  Without an
-argument, or with -, standard input is read."""
+Reads TEXT, an out-of-memory error of PyTorch in any wording since 1.0, or a log
+FILE that contains such errors, and names the cause of each, the figures that
+prove it, and the remedy.  If FILE is a recording of
+torch.cuda.memory._record_memory_history(), it is replayed and each of its
+errors is explained.  For a start-up log of vLLM, SGLang or llama.cpp, or a
+table of memory_summary(), the figures are printed.  No GPU is needed.  Without
+an argument, or with -, standard input is read."""
 _FILE_NAME = re.compile(
     r"\S*(?:/|\\)\S*|\S+\.(?:pickle|pkl|json|npz|gz|xz|zst|zip|log|txt|out|err)"
 )
@@ -41,17 +41,15 @@ _FILE_NAME = re.compile(
 
 def add_to(commands: Commands[Parser]) -> None:
     parser = add_command(commands, "explain", _SUMMARY, _DESCRIPTION, run)
-    text = "an error's text, a log, a recording"
+    text = "an error's text, a log, or a recording"
     parser.add_argument("text", metavar="TEXT|FILE|-", nargs="?", default="-", help=text)
-    add_shared(parser, "--conf", text="PYTORCH_CUDA_ALLOC_CONF, as it was set")
-    add_shared(parser, "--torch", text="PyTorch's release (default: what the wording tells)")
-    memory = "the card's memory, if the text lacks it, or another card's to compare with"
+    add_shared(parser, "--conf", text="PYTORCH_CUDA_ALLOC_CONF of the run that failed")
+    add_shared(parser, "--torch", text="release of PyTorch (default: detected from the wording)")
+    memory = "memory of the card, if the text lacks it, or of another card to compare"
     add_shared(parser, "--device-memory", text=memory)
-    of_recording = "of a recording, this device only (default: every one)"
+    of_recording = "explain only this device of a recording (default: all)"
     add_shared(parser, "--device", text=of_recording)
-    request = (
-        "of a snapshot that holds a state only: whether a request of this size would be answered"
-    )
+    request = "for a snapshot without a history: report if a request of this size would succeed"
     parser.add_argument("--request", metavar="SIZE", type=memory_size, help=request)
     add_shared(parser, *HINTS)
     add_shared(parser, "--verbose", "--json")
@@ -71,11 +69,11 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         text = _words(arguments.text)
     if hints_of(arguments) is not None:
-        raise UsageError(f"{', '.join(HINTS)} are about a recorded program; give its recording")
+        raise UsageError(f"{', '.join(HINTS)} apply to a recording; an error's text has none")
     if arguments.request is not None:
-        raise UsageError("--request asks a snapshot; an error's text has none")
+        raise UsageError("--request needs a snapshot; an error's text has none")
     if arguments.device is not None:
-        raise UsageError("--device chooses a device of a recording; an error's text has none")
+        raise UsageError("--device selects a device of a recording; an error's text has none")
     from allocsim.questions.explain import explain  # noqa: PLC0415
     from allocsim.report import (  # noqa: PLC0415
         log_document,
@@ -89,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
     verdicts = explain(
         text, arguments.conf, torch_version=arguments.torch, device_memory=arguments.device_memory
     )
-    # An error has words; the verdict on a text without one has none.
+    # A text without an error gives one verdict that has no message text.
     printed = None if verdicts[0].message.text else _figures_in(text)
     if printed is not None:
         write_answer(
@@ -115,7 +113,7 @@ def _figures_in(text: str) -> LogFigures | None:
 
 
 def _words(text: str) -> str:
-    """The argument as an error's text, unless it is a misspelled file name."""
+    """Return the argument as an error's text; raise UsageError if it looks like a missing file."""
     if not text.strip():
         raise UsageError("the text is empty; give an error's text, a file, or - for standard input")
     if is_there(text):
@@ -141,8 +139,8 @@ def _explain_file(arguments: argparse.Namespace) -> None:
         _explain_state(arguments, recording, device)
     elif arguments.request is not None:
         raise UsageError(
-            f"{arguments.text} holds a history, which --request is not for; without it the errors "
-            "of the history are explained"
+            f"{arguments.text} holds a history, and --request needs a snapshot without one; leave "
+            "--request out to have the errors of the history explained"
         )
     else:
         _explain_recording(arguments, recording)
@@ -181,7 +179,7 @@ def _explain_state(arguments: argparse.Namespace, recording: Recording, device: 
     from allocsim.report import state_document, state_screen, state_text  # noqa: PLC0415
 
     if hints_of(arguments) is not None:
-        raise UsageError(f"{', '.join(HINTS)} are about a history, and the snapshot has none")
+        raise UsageError(f"{', '.join(HINTS)} apply to a history, and the snapshot has none")
     answer = explain_state(
         recording,
         recording.device(device),

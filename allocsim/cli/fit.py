@@ -1,6 +1,7 @@
-"""`allocsim fit`: will it fit?
+"""`allocsim fit`: report if a model fits a card.
 
-Rule: the whole answer is made before its first character is printed; the exit code says it.
+Rule: the whole answer is computed before its first character is printed; the exit code gives it
+too. Long because it declares every option of the command.
 """
 
 from __future__ import annotations
@@ -26,20 +27,21 @@ if TYPE_CHECKING:
 
 __all__ = ["add_to", "run"]
 
-_SUMMARY = "say whether a model fits a card: the real program, without a GPU"
+_SUMMARY = "report if a model fits a card, by running it without a GPU"
 _DESCRIPTION = """\
-Runs the real program, PyTorch and all, on a phantom of the card.  No kernel
-runs, so that a full-size model takes seconds.  Workspaces of kernels and
-sizes that depend on values can differ from the card's: docs/real-gpu.md
-compares runs with those of an H200, one by one.  MODEL is a preset
-(--list-models), a Hugging Face config.json or its folder, or MODULE:FUNCTION
-that returns a model, or a model and a batch; or, after --, any program.
---server asks by formula what a serving engine needs, without PyTorch."""
+Runs the real program with real PyTorch on a phantom of the card.  No kernel
+runs, so a full-size model takes seconds.  Workspaces of kernels, and sizes that
+depend on values, can differ from those on the card: docs/real-gpu.md compares
+runs with an H200.  MODEL is a preset (--list-models), a Hugging Face
+config.json or its folder, or MODULE:FUNCTION that returns a model, or a model
+and a batch.  Any program may follow -- instead.  Without PyTorch, the requests
+of many presets are computed from recorded runs.  --server computes by formula
+what a serving engine needs."""
 _EPILOG = """\
 example: allocsim fit Llama-3.2-1B --gpu "RTX 4090" --batch 2 --seq 2048
 It needs a Python with a CUDA build of PyTorch, and transformers:
 pip install 'allocsim[fit]'.
-exit codes: 0 it fits (one of the cards), 3 it does not, 2 it cannot be said"""
+exit codes: 0 it fits (at least one of the cards), 3 it does not, 2 no answer"""
 _USAGE = (
     "allocsim fit MODEL --gpu NAME [--train | --serve] [options]\n"
     "       allocsim fit --gpu NAME [options] -- PROGRAM [ARGUMENT ...]\n"
@@ -51,7 +53,7 @@ _OPTIMIZERS = (
 )
 _ATTENTION = ("sdpa", "eager", "flash")
 _STARTS = ("clean", "made")
-_PARALLEL = {"fsdp": "FSDP2, each layer by itself", "ddp": "DistributedDataParallel"}
+_PARALLEL = {"fsdp": "FSDP2, sharding each layer", "ddp": "DistributedDataParallel"}
 _SIZES = ("batch", "seq", "image", "prompt", "decode", "accumulate", "lora", "gpus")
 _DOES_NOT_FIT = 3
 _USUAL = {"engine": "auto", "multiple_of": 1, "host_spill": 0}
@@ -61,7 +63,7 @@ _OF_THE_TASK = (
     *("lora", "lora_targets", "attention", "compiles", "channels_last", "steps", "prompt"),
     *("decode", "requests", "start", "parallel", "ranks", "rank"),
 )
-"""The options that describe what a model does, as `Task` has them."""
+"""Options that describe the work of a model, by the names of the fields of `Task`."""
 
 
 def add_to(commands: Commands[Parser]) -> None:
@@ -69,68 +71,92 @@ def add_to(commands: Commands[Parser]) -> None:
     parser = add_command(commands, "fit", _SUMMARY, _DESCRIPTION, run, **more)
     parser.set_defaults(has_separator=False)
     add = parser.add_argument
-    add("words", metavar="MODEL", nargs="*", help="the model, or after -- the program")
+    add("words", metavar="MODEL", nargs="*", help="the model; or, after --, a program")
     add("--gpu", metavar="NAME", action="append", dest="gpus",
-        help='a card by name, as "RTX 4090"; may be repeated; all for every one')  # fmt: skip
-    add_shared(parser, "--device-memory", text="a card of this size instead, as 24GiB")
+        help='name of a card, e.g. "RTX 4090", or "all"; may be repeated')  # fmt: skip
+    add_shared(parser, "--device-memory", text="memory of the card, e.g. 24GiB, instead of --gpu")
     add_shared(parser, "--host-spill")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--train", action="store_true", help="train the model (the default)")
-    what.add_argument("--serve", action="store_true", help="let the model answer prompts")
-    # A default of None tells what was not asked for; what that means is the task's to know.
-    add("--dtype", choices=_DTYPES, help="precision (default: bf16)")
-    add("--batch", metavar="N", type=count, help="sequences or images at a time (default: 1)")
+    what.add_argument("--serve", action="store_true", help="generate answers to prompts")
+    # None marks an option that was not given; `Task` has the defaults.
+    add(
+        "--dtype",
+        choices=_DTYPES,
+        help="precision of weights, gradients and optimizer state; autocast-* keeps "
+        "fp32 weights (default: bf16)",
+    )
+    add("--batch", metavar="N", type=count, help="sequences or images per step (default: 1)")
     add(
         "--seq",
         metavar="N",
         type=count,
-        help="training: tokens of a sequence (default: 1024, of formulas 4096, or what it "
-        "has positions for)",
+        help="training: tokens per sequence (default: 1024, with formulas 4096, at most the "
+        "model's positions)",
     )
-    add("--image", metavar="N", type=count, help="pixels of a side (default: 224)")
-    add("--lengths", metavar="FILE", help="lengths of sequences instead: a file of numbers, "
-        "uniform:LOW:HIGH or lognormal:MEDIAN:SIGMA; padded to a batch's longest")  # fmt: skip
-    add("--optimizer", choices=_OPTIMIZERS, help="of training (default: adamw)")
-    add("--checkpointing", action="store_true", default=None, help="of activations")
-    add("--accumulate", metavar="N", type=count, help="micro-batches a step (default: 1)")
-    add("--lora", metavar="RANK", type=positive, help="train adapters of this rank only")
+    add(
+        "--image",
+        metavar="N",
+        type=count,
+        help="height and width of an image in pixels (default: 224)",
+    )
+    add("--lengths", metavar="FILE", help="varying sequence lengths: a file of numbers, "
+        "uniform:LOW:HIGH or lognormal:MEDIAN:SIGMA; padded to the longest of a batch")  # fmt: skip
+    add("--optimizer", choices=_OPTIMIZERS, help="training: optimizer (default: adamw)")
+    add(
+        "--checkpointing", action="store_true", default=None, help="enable activation checkpointing"
+    )
+    add("--accumulate", metavar="N", type=count, help="micro-batches per step (default: 1)")
+    add("--lora", metavar="RANK", type=positive, help="train only LoRA adapters of this rank")
     add("--lora-targets", metavar="NAMES",
-        help="modules that get adapters, as q_proj,v_proj (default: all linear ones)")  # fmt: skip
-    add("--attention", choices=_ATTENTION, help="(default: sdpa)")
-    add("--compile", action="store_true", default=None, dest="compiles", help="torch.compile")
-    add("--channels-last", action="store_true", default=None, help="the images' memory format")
-    add("--steps", metavar="N", type=count, help="of training (default: 4)")
-    add("--prompt", metavar="N", type=count, help="serving: tokens in (default: likewise)")
-    add("--decode", metavar="N", type=count, help="serving: tokens out (default: 64)")
-    add("--requests", metavar="N", type=count, help="serving: one by one (default: 2)")
+        help="modules with adapters, e.g. q_proj,v_proj (default: all linear layers)")  # fmt: skip
+    add("--attention", choices=_ATTENTION, help="attention implementation (default: sdpa)")
+    add("--compile", action="store_true", default=None, dest="compiles", help="use torch.compile")
+    add(
+        "--channels-last",
+        action="store_true",
+        default=None,
+        help="use the channels_last memory format",
+    )
+    add("--steps", metavar="N", type=count, help="training steps (default: 4)")
+    add("--prompt", metavar="N", type=count, help="serving: tokens of a prompt (default: 1024)")
+    add("--decode", metavar="N", type=count, help="serving: tokens to generate (default: 64)")
+    add(
+        "--requests",
+        metavar="N",
+        type=count,
+        help="serving: requests, one after another (default: 2)",
+    )
     add_serving(parser)
-    add("--start", choices=_STARTS, help="weights are loaded in place, or made on the "
-        "device, which counts at the peak too (default: clean)")  # fmt: skip
+    add("--start", choices=_STARTS, help="clean: weights are loaded in place; made: they are "
+        "created on the device, which adds to the peak (default: clean)")  # fmt: skip
     shared = parser.add_mutually_exclusive_group()
     for name, how in _PARALLEL.items():
         shared.add_argument(f"--{name}", action="store_const", const=name, dest="parallel",
-            help=f"several GPUs train by {how}")  # fmt: skip
-    add("--ranks", metavar="N", type=count, help="how many GPUs (default: 1)")
-    add("--rank", metavar="R", type=count, help="the one that is asked about (default: 0)")
-    add("--find", metavar="SIZE", type=_sought, help="look for the largest that fits, of "
-        + ", ".join(_SIZES[:-1]) + ", or the fewest gpus; two, as batch,seq: the largest of the "
-        "first for several of the second")  # fmt: skip
-    also = "with --find of two: which of the second, as seq=512,1024 (default: half of what is "
-    add("--with", metavar="NAME=N,N", dest="others", help=f"{also}asked for, it, and twice it)")
+            help=f"train on several GPUs with {how}")  # fmt: skip
+    add("--ranks", metavar="N", type=count, help="number of GPUs (default: 1)")
+    add("--rank", metavar="R", type=count, help="rank whose memory is computed (default: 0)")
+    add("--find", metavar="SIZE", type=_sought, help="find the largest size that fits: "
+        + ", ".join(_SIZES[:-1]) + "; or the fewest gpus; or, e.g. for batch,seq, the largest "
+        "batch for several values of seq")  # fmt: skip
+    also = "values of the second size of --find, e.g. seq=512,1024 (default: half, once and twice "
+    add("--with", metavar="NAME=N,N", dest="others", help=f"{also}the given value)")
     add("--multiple-of", metavar="N", type=positive,
-        help="look among multiples of N (default: 1)")  # fmt: skip
-    add_shared(parser, "--conf", text="PYTORCH_CUDA_ALLOC_CONF for the program")
-    add_shared(parser, "--torch", text="PyTorch's release, {releases} (default: the one installed)")
-    add("--transformers", metavar="VERSION", help="of laws: the release of transformers that is "
-        "meant, 5.23 or 5.24 (default: the one installed, else 5.23)")  # fmt: skip
-    add("--python", metavar="PATH", help="the Python that has PyTorch (default: this one, then "
-        "python3)")  # fmt: skip
+        help="with --find, try only multiples of N (default: 1)")  # fmt: skip
+    add_shared(parser, "--conf", text="PYTORCH_CUDA_ALLOC_CONF of the program")
+    add_shared(
+        parser, "--torch", text="release of PyTorch, {releases} (default: the installed one)"
+    )
+    add("--transformers", metavar="VERSION", help="with laws: release of transformers, "
+        "5.23 or 5.24 (default: the installed one, else 5.23)")  # fmt: skip
+    add("--python", metavar="PATH", help="Python interpreter with PyTorch (default: this one, "
+        "then python3)")  # fmt: skip
     add("--engine", choices=("auto", "program", "laws", "formula"),
-        help="what answers: the program itself, run by PyTorch, the law of its requests, without, "
-        "or formulas (default: laws where PyTorch is missing; formulas with an option of "
-        "theirs)")  # fmt: skip
+        help="program: run it with PyTorch; laws: compute its requests from recorded runs, without "
+        "PyTorch; formula: estimate (default: program, or laws without PyTorch, or formula if an "
+        "option needs it)")  # fmt: skip
     add("--no-values", action="store_true", default=None,
-        help="do not compute integers and booleans of a program; all are zero")  # fmt: skip
+        help="do not compute the program's integers and booleans; all are zero")  # fmt: skip
     _add_outputs(parser)
     add_parallel(parser)
     parser.set_defaults(host_spill=None)
@@ -138,24 +164,24 @@ def add_to(commands: Commands[Parser]) -> None:
 
 def _add_outputs(parser: Parser) -> None:
     add = parser.add_argument
-    add("-o", "--out", metavar="FILE", type=Path, help="keep the recording, as a .pickle; "
-        "with --find that of what is found")  # fmt: skip
-    add("--html", metavar="FILE", type=Path, help="write a page that answers by laws, offline, for "
-        "any model, card, batch and length; it opens at MODEL and the options")  # fmt: skip
-    add("--show-program", action="store_true", help="print the program that is run, and stop")
-    add("--list-models", action="store_true", help="print the presets, and stop")
+    add("-o", "--out", metavar="FILE", type=Path, help="write the recording as .pickle; with "
+        "--find, that of the result")  # fmt: skip
+    add("--html", metavar="FILE", type=Path, help="write a page that answers offline, by laws, "
+        "for any model, card, batch and length; it opens at MODEL and the options")  # fmt: skip
+    add("--show-program", action="store_true", help="print the program for MODEL, and stop")
+    add("--list-models", action="store_true", help="print the names of the presets, and stop")
     add_shared(parser, "--json")
 
 
 def _sought(text: str) -> list[str]:
-    """What --find looks for: a size, or two."""
+    """Parse the value of --find: one size, or two."""
     names = text.split(",")
     if not set(names) <= set(_SIZES) or len(names) > 2 or len(set(names)) < len(names):
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no size; expected one of {', '.join(_SIZES)}, or two as batch,seq"
+            f"{text!r} is not a size; expected one of {', '.join(_SIZES)}, or two, e.g. batch,seq"
         )
     if len(names) > 1 and "gpus" in names:
-        raise argparse.ArgumentTypeError("the fewest gpus are looked for alone")
+        raise argparse.ArgumentTypeError("gpus cannot be combined with another size")
     return names
 
 
@@ -178,7 +204,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run_by_task(arguments: argparse.Namespace, way: Way) -> int:
-    """Answer by a program or the law of its requests."""
+    """Answer by running the program or by the law of its requests."""
     task = _task(arguments)
     if way is Way.SHOW:
         return _show_program(task)
@@ -212,7 +238,7 @@ def _show_program(task: Task | None) -> int:
 
 
 def _task(arguments: argparse.Namespace) -> Task | None:
-    """What the model is to do; None for a program of the user's own."""
+    """Return the work of the model; None for a program of the user."""
     from allocsim.questions.fit import Task, lengths_of, model_of, usual_lengths  # noqa: PLC0415
 
     words = arguments.words
@@ -237,14 +263,14 @@ def _task(arguments: argparse.Namespace) -> Task | None:
 
 
 def _refuse_other(arguments: argparse.Namespace, given: dict[str, Any]) -> None:
-    """Raises UsageError for options of training beside --serve, and the other way round."""
+    """Raise UsageError for a training option with --serve, or a serving option without it."""
     training = {"seq", "optimizer", "checkpointing", "accumulate", "lora", "lora_targets", "steps"}
     training |= {"ranks", "rank", "image", "channels_last"}
     serving = {"prompt", "decode", "requests"}
     wrong = sorted((training if arguments.serve else serving) & given.keys())
     if wrong:
         name, kind = wrong[0].replace("_", "-"), "training" if arguments.serve else "--serve"
-        raise UsageError(f"--{name} is for {kind}")
+        raise UsageError(f"--{name} applies to {kind} only")
 
 
 def _gpus(arguments: argparse.Namespace) -> list[Gpu]:
@@ -253,10 +279,10 @@ def _gpus(arguments: argparse.Namespace) -> list[Gpu]:
     names = arguments.gpus or []
     if arguments.device_memory is not None:
         if names:
-            raise UsageError("--gpu and --device-memory both name the device; expected one")
+            raise UsageError("--gpu and --device-memory both select the device; expected one")
         return [Gpu("a card of that size", arguments.device_memory)]
     if not names:
-        raise UsageError('fit needs the card: --gpu "RTX 4090", or --device-memory 24GiB')
+        raise UsageError('fit needs a card: --gpu "RTX 4090", or --device-memory 24GiB')
     if "all" in names:
         return list(CARDS.values())
     return list(dict.fromkeys(map(find_gpu, names)))
@@ -284,7 +310,7 @@ def _fit(arguments: argparse.Namespace, task: Task | None, gpus: list[Gpu]) -> i
             found = [answered(gpus[0])]
         else:
             if keep is not None:
-                raise UsageError("-o keeps one recording; name one card")
+                raise UsageError("-o writes one recording; expected one card")
             from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415
 
             with ThreadPoolExecutor(2) as pool:
@@ -300,7 +326,7 @@ def _fit(arguments: argparse.Namespace, task: Task | None, gpus: list[Gpu]) -> i
 
 def _refuse_out(out: Path) -> None:
     if out.suffix != ".pickle" or not out.absolute().parent.is_dir():
-        raise UsageError(f"{out} is no name for a recording; expected a .pickle in a folder")
+        raise UsageError(f"{out} cannot be a recording; expected a .pickle in an existing folder")
 
 
 def _find(arguments: argparse.Namespace, task: Task, gpus: list[Gpu]) -> int:
@@ -308,7 +334,7 @@ def _find(arguments: argparse.Namespace, task: Task, gpus: list[Gpu]) -> int:
     from allocsim.report import largest_fit_document, largest_fit_text  # noqa: PLC0415
 
     if len(gpus) > 1:
-        raise UsageError("--find looks on one card; name one")
+        raise UsageError("--find searches on one card; expected one --gpu")
     if len(arguments.find) > 1:
         return _find_frontier(arguments, task, gpus[0])
     if arguments.find == ["gpus"]:
@@ -332,7 +358,7 @@ def _find_frontier(arguments: argparse.Namespace, task: Task, gpu: Gpu) -> int:
     from allocsim.report import frontier_document, frontier_text  # noqa: PLC0415
 
     if arguments.out is not None:
-        raise UsageError("-o keeps one recording; --find one size")
+        raise UsageError("-o writes one recording; expected --find with one size")
     name, other = arguments.find
     with ProgressBar() as bar:
         found = frontier(
@@ -351,24 +377,24 @@ def _find_frontier(arguments: argparse.Namespace, task: Task, gpu: Gpu) -> int:
 
 
 def _values(text: str | None, other: str) -> tuple[int, ...]:
-    """Those of the second size, of words as seq=512,1024; none where --with is not given."""
+    """Parse the values of --with, e.g. seq=512,1024; return () if it is not given."""
     if text is None:
         return ()
     name, _, values = text.partition("=")
     if name != other or not all(value.isdecimal() for value in values.split(",")):
-        raise UsageError(f"--with {text}: expected values of {other}, as {other}=512,1024")
+        raise UsageError(f"--with {text}: expected values of {other}, e.g. {other}=512,1024")
     return tuple(map(int, values.split(",")))
 
 
 def _of_a_search(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The options that every search has."""
+    """Return the arguments that every search takes."""
     if arguments.out is not None:
         _refuse_out(arguments.out)
     return _how(arguments) | {"keep": arguments.out}
 
 
 def _how(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What answers for a task."""
+    """Return the arguments that choose the engine."""
     names = ("engine", "conf", "python", "transformers")
     named = {name: getattr(arguments, name) for name in names}
     return named | {"torch_version": arguments.torch}
@@ -379,7 +405,7 @@ def _find_gpus(arguments: argparse.Namespace, task: Task, gpu: Gpu) -> int:
     from allocsim.report import fewest_document, fewest_text  # noqa: PLC0415
 
     if not task.parallel:
-        raise UsageError("--find gpus needs to know how they share the model: --fsdp or --ddp")
+        raise UsageError("--find gpus needs --fsdp or --ddp")
     with ProgressBar() as bar:
         found = fewest(task, gpu, **_of_a_search(arguments), watch=bar.trying)
     document = partial(fewest_document, task, gpu, found)

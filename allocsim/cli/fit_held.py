@@ -1,7 +1,4 @@
-"""Print which category held the memory at each moment that `allocsim fit` reports.
-
-Rule: each moment is asked about once, by category.
-"""
+"""Owners of the memory, by category, at each moment that `allocsim fit` reports."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ __all__ = ["held_at_failure", "held_at_peak", "spilled"]
 
 
 def held_at_peak(found: Fit) -> Top:
-    """Return what the memory was for at the peak."""
+    """Return the owners of the memory at the peak, by category."""
     from allocsim.questions.top import top_of_run  # noqa: PLC0415
 
     ran = found.ran
@@ -25,7 +22,7 @@ def held_at_peak(found: Fit) -> Top:
 
 
 def held_at_failure(found: Fit) -> Top | None:
-    """Return what the memory was for when it ran out; None where it did not."""
+    """Return the owners of the memory at the failed request; None if none failed."""
     from allocsim.questions.top import top_of_run  # noqa: PLC0415
 
     failure, ran = found.failure, found.ran
@@ -35,7 +32,7 @@ def held_at_failure(found: Fit) -> Top | None:
 
 
 def spilled(found: Fit) -> Top | None:
-    """Return who asked for memory once the card was full; None where nothing lay in the host's."""
+    """Return the owners of the memory requested after the card was full; None if none spilled."""
     if found.unlimited is None or found.lent is None:
         return None
     return spilled_owners_of([found.unlimited.prepared], [found.lent], by="category")

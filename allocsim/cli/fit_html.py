@@ -1,7 +1,4 @@
-"""`allocsim fit --html`: the laws as a page that answers offline.
-
-Rule: options that the page has say what it opens at.
-"""
+"""`allocsim fit --html`: write the laws as a page that answers offline."""
 
 from __future__ import annotations
 
@@ -20,28 +17,32 @@ if TYPE_CHECKING:
 __all__ = ["prepare_html", "run_html"]
 
 _MODEL, _CARD = "Llama-3.2-1B", "RTX 4090"
-"""What the page opens at where nothing is said."""
+"""Model and card that the page shows first if none is given."""
 
 
 def prepare_html(arguments: argparse.Namespace) -> None:
-    """Put what the page opens at where nothing is said.
+    """Fill in the default model and card.
 
-    Raises UsageError for a file that is none.
+    Raises UsageError for arguments that do not fit a page, or a name that cannot be written.
     """
     if len(arguments.words) > 1:
-        raise UsageError("--html is for a MODEL; laws know nothing of a program of your own")
+        raise UsageError("--html is for a MODEL; there is no law for a program of your own")
     if len(arguments.gpus or ()) > 1 or "all" in (arguments.gpus or ()):
-        raise UsageError("the page has every card; name the one that --html opens it at")
+        raise UsageError(
+            "the page has every card; expected at most one --gpu, the card that it opens at"
+        )
     out = arguments.html
     if out.is_dir() or not out.absolute().parent.is_dir():
-        raise UsageError(f"{out} is no name for a page; expected a file in a folder")
+        raise UsageError(
+            f"{out} cannot be a page; expected the name of a file in an existing folder"
+        )
     arguments.words = arguments.words or [_MODEL]
     if not arguments.gpus and arguments.device_memory is None:
         arguments.gpus = [_CARD]
 
 
 def run_html(out: Path, task: Task, gpu: Gpu, transformers: str | None) -> int:
-    """Write the page, which opens at `task` on `gpu`, by the laws of a release of transformers."""
+    """Write the page, opened at `task` on `gpu`, with the laws of a release of transformers."""
     from allocsim.laws import find_laws, transformers_release  # noqa: PLC0415
     from allocsim.questions.fit import (  # noqa: PLC0415
         law_cards,

@@ -1,6 +1,6 @@
-"""The options of `allocsim fit` for training on many cards by formula.
+"""Options of `allocsim fit` for training on many cards by formula.
 
-Rule: any one of them asks for the formulas, tensor parallelism of servers apart.
+Rule: each of these options selects the formulas, except --tensor-parallel with --server.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 __all__ = ["add_parallel", "run_by_formula"]
 
 _GROUPS = {
-    "tensor": "each layer; with --server too",
-    "pipeline": "the layers, in stages (1F1B)",
-    "data": "the batch",
-    "context": "each sequence",
-    "expert": "the experts, of those",
+    "tensor": "each layer is split over; with --server too",
+    "pipeline": "the layers are split over, in stages (1F1B)",
+    "data": "the batch is split over",
+    "context": "each sequence is split over",
+    "expert": "the experts of a layer are split over",
 }
 _USUAL_SEQ = 4096
 _DOES_NOT_FIT = 3
@@ -34,38 +34,69 @@ _TIMES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 
 
 def add_parallel(parser: Parser) -> None:
-    """The options, after the others."""
+    """Add the options as a group."""
     group = parser.add_argument_group("training on many cards, by formula (docs/parallel.md)")
     add = group.add_argument
     for name, what in _GROUPS.items():
-        add(f"--{name}-parallel", metavar="N", type=count, help=f"cards that share {what}")
-    add("--zero", metavar="STAGE", type=int, choices=range(4), help="data parallel cards share "
-        "1 optimizer, 2 gradients too, 3 weights too, as FSDP (default: 0, nothing)")  # fmt: skip
-    add("--recompute", choices=("none", "selective", "ops", "full"), help="instead of keeping "
-        "activations: of attention, of most operations, of layers (default: none)")  # fmt: skip
-    add("--virtual-stages", metavar="N", type=count, help="of each card, interleaved (default: 1)")
-    add("--no-sequence-parallel", action="store_true", default=None, help="norms are not shared")
-    add("--grad-dtype", choices=("bf16", "fp32"), help="of mixed precision (default: bf16)")
-    add("--kernels", choices=("fused", "eager"), help="as in Megatron with Transformer Engine, or "
-        "PyTorch operation by operation (default: fused)")  # fmt: skip
-    add("--parameters", metavar="N", type=_parameters, help="a usual model of so many, as 100B, "
-        "instead of MODEL")  # fmt: skip
-    add("--plan", action="store_true", default=None, help="search for the fewest cards")
-    add("--gpus", metavar="N", type=count, dest="cards", help="with --plan: on exactly N cards")
+        add(f"--{name}-parallel", metavar="N", type=count, help=f"cards that {what}")
+    add(
+        "--zero",
+        metavar="STAGE",
+        type=int,
+        choices=range(4),
+        help="shard over the data parallel cards: 1 optimizer state, 2 also gradients, 3 also "
+        "weights, like FSDP (default: 0, nothing)",
+    )
+    add(
+        "--recompute",
+        choices=("none", "selective", "ops", "full"),
+        help="recompute activations of attention, of most operations, or of whole layers "
+        "(default: none)",
+    )
+    add(
+        "--virtual-stages",
+        metavar="N",
+        type=count,
+        help="pipeline stages per card, interleaved (default: 1)",
+    )
+    add(
+        "--no-sequence-parallel",
+        action="store_true",
+        default=None,
+        help="do not split norms over the tensor parallel cards",
+    )
+    add(
+        "--grad-dtype",
+        choices=("bf16", "fp32"),
+        help="type of gradients in mixed precision (default: bf16)",
+    )
+    add("--kernels", choices=("fused", "eager"), help="fused, like Megatron with Transformer "
+        "Engine, or separate PyTorch operations (default: fused)")  # fmt: skip
+    add("--parameters", metavar="N", type=_parameters, help="number of parameters of a typical "
+        "model, e.g. 100B, instead of MODEL")  # fmt: skip
+    add(
+        "--plan",
+        action="store_true",
+        default=None,
+        help="find the fewest cards, and how to split the model over them",
+    )
+    add("--gpus", metavar="N", type=count, dest="cards", help="with --plan: use exactly N cards")
 
 
 def _parameters(text: str) -> int:
-    """A number of parameters, as 7B."""
+    """Parse a number of parameters, e.g. 7B."""
     match = _NUMBER.fullmatch(text)
     if match is None:
-        raise argparse.ArgumentTypeError(f"{text[:80]!r} is no number of parameters, as 100B")
+        raise argparse.ArgumentTypeError(
+            f"{text[:80]!r} is not a number of parameters; expected e.g. 100B"
+        )
     return round(float(match[1]) * _TIMES[match[2].lower()])
 
 
 def run_by_formula(arguments: argparse.Namespace, gpus: list[Gpu]) -> int:
-    """The whole command."""
+    """Run `allocsim fit` by formula."""
     if len(gpus) > 1:
-        raise UsageError("formulas are for one kind of card; name one")
+        raise UsageError("formulas are for one kind of card; expected one --gpu")
     training = _training(arguments)
     return (
         _plan(arguments, training, gpus[0]) if arguments.plan else _one(arguments, training, gpus)
@@ -77,7 +108,7 @@ def _training(arguments: argparse.Namespace) -> Training:
     from allocsim.questions.fit import precision_of  # noqa: PLC0415
 
     if arguments.grad_dtype is not None and arguments.dtype is not None:
-        raise UsageError("--grad-dtype is of mixed precision, which is meant without --dtype")
+        raise UsageError("--grad-dtype applies to mixed precision; leave --dtype out")
     gradients = 4 if arguments.grad_dtype == "fp32" else 2
     name, shape, most = _shape(arguments)
     return Training(
@@ -90,14 +121,14 @@ def _training(arguments: argparse.Namespace) -> Training:
 
 
 def _shape(arguments: argparse.Namespace) -> tuple[str, Shape, int | None]:
-    """The model's name and sizes, and the longest sequence that it has positions for."""
+    """Return the model's name and shape, and the longest sequence that it has positions for."""
     from allocsim.estimate.training import shape_for  # noqa: PLC0415
     from allocsim.questions.fit import model_of, most_positions, shape_of  # noqa: PLC0415
 
     words = arguments.words
     if arguments.parameters is not None:
         if words:
-            raise UsageError("a MODEL and --parameters both say what is trained; expected one")
+            raise UsageError("MODEL and --parameters both select the model; expected one")
         shape = shape_for(arguments.parameters)
         return f"a model of {arguments.parameters / 1e9:,g} B parameters", shape, None
     if len(words) != 1:
@@ -110,7 +141,9 @@ def _layout(arguments: argparse.Namespace, most: int | None) -> Layout:
     from allocsim.estimate.training import Layout  # noqa: PLC0415
 
     if arguments.checkpointing and arguments.recompute not in (None, "full"):
-        raise UsageError(f"--checkpointing is --recompute full, not {arguments.recompute}")
+        raise UsageError(
+            f"--checkpointing means --recompute full, not --recompute {arguments.recompute}"
+        )
     given: dict[str, Any] = {name: getattr(arguments, f"{name}_parallel") for name in _GROUPS} | {
         "zero": arguments.zero,
         "recompute": "full" if arguments.checkpointing else arguments.recompute,
@@ -121,7 +154,7 @@ def _layout(arguments: argparse.Namespace, most: int | None) -> Layout:
     }
     layout = Layout(**{name: value for name, value in given.items() if value is not None})
     if most is not None and layout.seq > most:
-        raise UsageError(f"the model has {most:,} positions; {layout.seq:,} tokens are too many")
+        raise UsageError(f"--seq {layout.seq:,} is more than the model's {most:,} positions")
     return replace(
         layout,
         sequence_parallel=not arguments.no_sequence_parallel,
@@ -140,7 +173,7 @@ def _one(arguments: argparse.Namespace, training: Training, gpus: list[Gpu]) -> 
 
 
 def _assumed(arguments: argparse.Namespace, training: Training) -> str:
-    """Return where this formula's assumptions differ from the program's; "" if nowhere."""
+    """Return where the formula's assumptions differ from the program's; "" if nowhere."""
     from allocsim.questions.fit import model_of, precision_of, usual_lengths  # noqa: PLC0415
 
     if not arguments.words or training.layout.ranks > 1:

@@ -1,7 +1,6 @@
-"""The options of `allocsim fit` for serving engines, and the answer for them.
+"""Options of `allocsim fit` for serving engines, and the answer for them.
 
-Rule: this file adds the options and calls the answer; which options have an effect is said by
-`fit_ways.py`.
+Rule: `fit_ways.py` decides which options have an effect.
 """
 
 from __future__ import annotations
@@ -26,21 +25,25 @@ _DOES_NOT_FIT = 3
 
 
 def add_serving(parser: Parser) -> None:
-    """Add them."""
+    """Add the options of serving engines."""
     add = parser.add_argument
-    add("--server", choices=_SERVERS, help="serving: by formula, what this engine "
-        "needs; MODEL may be a .gguf or .safetensors file too")  # fmt: skip
-    add("--weights", metavar="FORMAT", help="serving: as bf16, fp8, int8, nf4, gptq-int4, "
-        "awq-int4, Q4_K_M (default: 16 bits, of llama.cpp Q4_K_M)")  # fmt: skip
-    add("--kv-cache-type", choices=_KV_TYPES, help="serving: of keys and values")
-    add("--log", metavar="FILE", help="serving: what the engine printed when it started with this "
-        "model on one card; its figures stand in place of assumptions")  # fmt: skip
+    add("--server", choices=_SERVERS, help="serving: compute the need of this engine "
+        "by formula; MODEL may also be a .gguf or .safetensors file")  # fmt: skip
+    add("--weights", metavar="FORMAT", help="serving: format of the weights, e.g. bf16, fp8, "
+        "int8, nf4, gptq-int4, awq-int4, Q4_K_M (default: 16 bits; llama.cpp: Q4_K_M)")  # fmt: skip
+    add(
+        "--kv-cache-type",
+        choices=_KV_TYPES,
+        help="serving: type of the KV cache (default: the engine's)",
+    )
+    add("--log", metavar="FILE", help="serving: start-up log of the engine with this model on one "
+        "card; its figures replace assumptions")  # fmt: skip
     add("-ngl", "--gpu-layers", metavar="N", type=count, help="llama.cpp: layers on the card "
         "(default: all)")  # fmt: skip
 
 
 def note_server(arguments: argparse.Namespace) -> None:
-    """Infer the server from the ending of a file of weights, unless one is named."""
+    """Infer the server from the ending of a file of weights, unless one is given."""
     words = arguments.words
     if arguments.server is None and len(words) == 1:
         endings = {".gguf": "llama.cpp", ".safetensors": "transformers"}
@@ -49,7 +52,7 @@ def note_server(arguments: argparse.Namespace) -> None:
 
 
 def run_served(arguments: argparse.Namespace, gpus: list[Gpu]) -> int:
-    """Answer for each card."""
+    """Answer for each card, and return the exit code."""
     from allocsim.questions.fit import held_of, serve  # noqa: PLC0415
     from allocsim.report import served_document, served_text  # noqa: PLC0415
 
@@ -82,5 +85,5 @@ def _logged(path: str, server: str) -> Logged:
 
     log = read_log(path)
     if log is None:
-        raise UsageError(f"{path} is a recording; --log takes what a server printed")
+        raise UsageError(f"{path} is a recording; --log expects the text that a server printed")
     return logged_in(figures_in(log), server)

@@ -1,7 +1,7 @@
 """Check that each option of `allocsim fit` has an effect on the chosen way of answering.
 
-Rule: every option has a row here; where it has no effect it is refused, never ignored.  A test
-holds every option against every way.
+Rule: every option has a row here; an option without effect is refused, never ignored. A test tries
+every option with every way.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ class Way(Enum):
     """Way of answering, with the error text for an option that has no effect on it."""
 
     LIST = "--list-models prints the presets and stops"
-    PAGE = "--{option} applies to a single answer; it has no effect on the page of --html"
-    SHOW = "--{option} has no effect beside --show-program"
-    SERVER = "--{option} is not for --server"
-    TRANSFORMERS = "--{option} is not for --server transformers"
-    GGML = "--{option} is not for --server llama.cpp or ollama"
+    PAGE = "--{option} applies to a single answer and has no effect on the page of --html"
+    SHOW = "--{option} has no effect with --show-program"
+    SERVER = "--{option} has no effect with --server"
+    TRANSFORMERS = "--{option} has no effect with --server transformers"
+    GGML = "--{option} has no effect with --server llama.cpp or ollama"
     LAYOUT = "--{option} applies to a program that runs; formulas do not use it"
-    PLAN = "--{option} has no effect on --plan"
+    PLAN = "--{option} has no effect with --plan"
     COMMAND = "--{option} is for a MODEL; a program runs unchanged"
     ONE = "--{option} has no effect here"
     FIND = "--{option} has no effect with --find; leave it out"
@@ -76,12 +76,12 @@ EFFECTS: dict[str, frozenset[Way]] = {
     **dict.fromkeys(("grad_dtype", "kernels", "parameters"), _FORMULAS),
     **dict.fromkeys(("plan", "cards"), frozenset((Way.PLAN,))),
 }
-"""By the name of an option's value, the ways that it has an effect on."""
+"""Ways of answering that each option affects, by the name of its value."""
 
 _OF_FORMULAS = tuple(
     name for name, ways in EFFECTS.items() if ways & _FORMULAS and not ways & _MODELS
 )
-"""The options that ask for formulas."""
+"""Options that select the formulas."""
 
 ENGINES_OF: dict[Way, tuple[str, ...]] = {
     Way.PAGE: ("auto", "laws"),
@@ -90,7 +90,7 @@ ENGINES_OF: dict[Way, tuple[str, ...]] = {
     **dict.fromkeys(_RUNS, ("auto", "program", "laws")),
     Way.LIST: ("auto", "program", "laws", "formula"),
 }
-"""What may answer in each way."""
+"""Engines that can answer each way."""
 
 _OPTIONS = {
     **{"gpus": "gpu", "compiles": "compile", "others": "with", "cards": "gpus"},
@@ -98,21 +98,21 @@ _OPTIONS = {
 }
 _BELONGS = {
     **dict.fromkeys(
-        ("weights", "kv_cache_type", "log"), "is for --server ENGINE, as --server vllm"
+        ("weights", "kv_cache_type", "log"), "needs --server ENGINE, e.g. --server vllm"
     ),
-    "gpu_layers": "is for --server ENGINE: for llama.cpp and ollama",
-    "others": "is for --find of two sizes, as batch,seq",
-    "multiple_of": "is for --find of a size",
-    "no_values": "is for the program of one answer",
-    "cards": "is for --plan; a layout computes the number of cards from its groups",
+    "gpu_layers": "needs --server llama.cpp or --server ollama",
+    "others": "needs --find with two sizes, e.g. batch,seq",
+    "multiple_of": "needs --find with a size",
+    "no_values": "applies to a single answer by a program",
+    "cards": "needs --plan; otherwise the parallel groups give the number of cards",
 }
 """Texts for single options, used where they explain more than the text of the way."""
 _BETWEEN_SERVERS = {
-    "gpu_layers": "is for llama.cpp and ollama",
-    "kv_cache_type": "is not for transformers, which keeps its growing cache in the model's type",
-    "log": "is not for transformers, which prints none",
-    "requests": "is for transformers, whose cache grows; other servers hold theirs from the start",
-    "tensor_parallel": "is for vllm, sglang and tensorrt-llm",
+    "gpu_layers": "has an effect with llama.cpp and ollama only",
+    "kv_cache_type": "has no effect with transformers, whose cache has the model's type",
+    "log": "has no effect with transformers, which prints no log",
+    "requests": "has an effect with transformers only; other servers reserve their cache first",
+    "tensor_parallel": "has an effect with vllm, sglang and tensorrt-llm only",
 }
 
 
@@ -160,9 +160,9 @@ def refuse_ineffective(arguments: argparse.Namespace, way: Way) -> None:
     if engine is not None and engine not in ENGINES_OF[way]:
         raise UsageError(_engine_refusal(engine, way, arguments))
     if engine == "laws" and arguments.python is not None:
-        raise UsageError("--python is for a program that runs; --engine laws runs none")
+        raise UsageError("--python applies to a program that runs; --engine laws runs none")
     if engine == "laws" and arguments.no_values:
-        raise UsageError("--no-values is for a program that runs; --engine laws runs none")
+        raise UsageError("--no-values applies to a program that runs; --engine laws runs none")
 
 
 def _is_given(value: object) -> bool:
@@ -194,8 +194,8 @@ def _engine_refusal(engine: str, way: Way, arguments: argparse.Namespace) -> str
     if way is Way.COMMAND:
         return f"--engine {engine} is for a MODEL; a program is run"
     if way is Way.PAGE:
-        return f"--engine {engine}: the page of --html answers by laws"
+        return f"--engine {engine} has no effect on the page of --html, which answers by laws"
     if way in _SERVERS:
-        return f"--engine {engine} is not for --server, which is answered by formula"
+        return f"--engine {engine} has no effect with --server, which answers by formula"
     name = next(name for name in _OF_FORMULAS if _is_given(getattr(arguments, name)))
     return f"--{_option(name)} needs --engine formula; --engine {engine} does not use it"

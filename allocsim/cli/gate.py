@@ -1,7 +1,7 @@
-"""`allocsim gate`: memory as a test, with an exit code for scripts.
+"""`allocsim gate`: check a recording's memory against limits or a baseline.
 
-Rule: 0 if every check holds, 1 if one does not; the baseline is written only where --update asks
-for it.
+Rule: the exit code is 0 if every check holds and 1 if one fails; the baseline is written only with
+--update.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
 __all__ = ["add_to", "run"]
 
-_SUMMARY = "fail if a recording needs more memory than it may, and name the lines"
+_SUMMARY = "fail if a recording needs more memory than allowed"
 _DESCRIPTION = """\
-Replays the requests of a recording, or those from a step on, from an empty
-allocator, so that what ran before does not matter, and holds their peaks
-against limits, against a baseline, or both.  Exit code 0 if every check holds,
-1 if one does not, with the lines of code that grew."""
+Replays the requests of a recording, or those from one step on, in an empty
+allocator, so that earlier work has no effect, and compares the peaks with
+limits, with a baseline, or both.  The exit code is 0 if every check holds, and
+1 if one fails; then the lines of code that grew are printed."""
 _EPILOG = """\
 example: allocsim gate run.pickle --from step 2 --baseline memory.json --update
          allocsim gate run.pickle --baseline memory.json --tolerance 1%"""
 _PEAKS = {
-    "reserved": "the most reserved memory at the peak, as 20GiB",
-    "allocated": "the most allocated memory at the peak",
-    "requested": "the most that may be asked for at the peak, unrounded",
+    "reserved": "limit of reserved memory at its peak, e.g. 20GiB",
+    "allocated": "limit of allocated memory at its peak",
+    "requested": "limit of requested memory (before rounding) at its peak",
 }
 
 
@@ -43,24 +43,29 @@ def add_to(commands: Commands[Parser]) -> None:
     add_shared(parser, "file")
     for what, text in _PEAKS.items():
         add(f"--max-{what}", metavar="SIZE", type=memory_size, help=text)
-    add("--max-driver-calls", metavar="N", type=count, help="the most calls for memory")
-    fragments = "of reserved memory the most beyond what is allocated, as 10%% or 0.1"
+    add(
+        "--max-driver-calls",
+        metavar="N",
+        type=count,
+        help="limit of calls to the driver for memory",
+    )
+    fragments = "limit of the unallocated share of reserved memory, e.g. 10%% or 0.1"
     add("--max-fragmentation", metavar="SHARE", type=fraction, help=fragments)
-    add("--baseline", metavar="FILE", help="figures of a run before, which --update wrote")
-    tolerance = "how much more than the baseline's may be (default: 1%%)"
+    add("--baseline", metavar="FILE", help="figures of an earlier run, written by --update")
+    tolerance = "allowed increase over the baseline (default: 1%%)"
     add("--tolerance", metavar="SHARE", type=share, default=0.01, help=tolerance)
-    add("--update", action="store_true", help="write the baseline, whatever it was")
+    add("--update", action="store_true", help="write or replace the baseline")
     place = (
-        "where the part begins that counts: step 2, phase forward, mark TEXT (user_metadata or an "
-        "annotation), or entry 1200 (default: that of the baseline, else the beginning)"
+        "where the measured part begins: step 2, phase forward, mark TEXT (user_metadata or an "
+        "annotation), or entry 1200 (default: as in the baseline, else the beginning)"
     )
     add("--from", metavar=("KIND", "WHICH"), nargs=2, dest="at", help=place)
-    own = "of that part alone: what it found in use, as weights, is not counted"
+    own = "do not count memory allocated before that part, such as weights"
     add("--own", action="store_true", help=own)
     add_shared(parser, "--conf")
     add_shared(parser, "-n")
-    add_shared(parser, "--torch", text="PyTorch's release, {releases} (default: as recorded)")
-    add_shared(parser, "--device", text="the device, where several are recorded")
+    add_shared(parser, "--torch", text="release of PyTorch, {releases} (default: as recorded)")
+    add_shared(parser, "--device", text="device to check, if several are recorded")
     add_shared(parser, "--json")
 
 
@@ -90,9 +95,11 @@ def _refuse(arguments: argparse.Namespace, *, is_empty: bool) -> None:
         raise UsageError(f"--from {arguments.at[0]!r}; expected one of {', '.join(PLACES)}")
     if path is None:
         if arguments.update:
-            raise UsageError("--update writes a baseline; name it: --baseline FILE")
+            raise UsageError("--update writes a baseline; give its name: --baseline FILE")
         if is_empty:
-            raise UsageError("there is no limit; expected --max-reserved SIZE or --baseline FILE")
+            raise UsageError(
+                "no limit is given; expected e.g. --max-reserved SIZE or --baseline FILE"
+            )
         return
     refuse_input(path, arguments.file)
     if Path(path).exists() and not Path(path).is_file():
@@ -139,4 +146,4 @@ def _write(path: str, found: Measured) -> None:
 
     with writing(path):
         write_baseline(path, found)
-    write_warnings([f"{path} is written"])
+    write_warnings([f"wrote {path}"])

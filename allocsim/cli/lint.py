@@ -1,6 +1,6 @@
-"""`allocsim lint`: what is wrong or notable with a recording, before anything is built on it.
+"""`allocsim lint`: report what is wrong or notable with a recording before it is used.
 
-Rule: what cannot be read exits 2 as everywhere; what can be read and is no good exits 1.
+Rule: an unreadable file exits 2, as in every command; a readable file that is unsound exits 1.
 """
 
 from __future__ import annotations
@@ -13,19 +13,20 @@ from allocsim.cli.usage import Parser, UsageError
 
 __all__ = ["add_to", "run"]
 
-_SUMMARY = "say what is wrong with a recording or an option string"
+_SUMMARY = "report problems of a recording or an option string"
 _DESCRIPTION = """\
-Says what FILE lacks or contradicts, and what that means for a replay: entries
-that a full ring lost, a start in the middle of a run, frees without allocation,
-overlaps, sums that do not add up, several processes in one file, clocks that
-were set, options that are refused, ignored, unsafe or without effect, a release
-whose workspaces are others.  With --conf alone, what a release makes of it."""
+Reports what is missing or contradictory in FILE, and what that means for a
+replay: entries lost by a full ring buffer, a start in the middle of a run,
+frees without an allocation, overlapping blocks, wrong sums, several processes
+in one file, clocks that were changed, options that are refused, ignored, unsafe
+or without effect, and a release with other workspaces.  With --conf alone, it
+reports how a release of PyTorch reads CONF."""
 _EXAMPLE = """\
 example: allocsim lint run.pickle --torch 2.15
          allocsim lint --conf PYTORCH_ALLOC_CONF=expandable_segments:True --torch 2.9
 
-exit codes: 0 nothing but notes; 1 errors or warnings; 2 FILE cannot be read, or
-an option is wrong"""
+exit codes: 0 only notes; 1 errors or warnings; 2 FILE cannot be read, or an
+option is wrong"""
 _FAILED = 1
 
 
@@ -34,12 +35,12 @@ def add_to(commands: Commands[Parser]) -> None:
     parser = add_command(
         commands, "lint", _SUMMARY, _DESCRIPTION, run, epilog=_EXAMPLE, usage=usage
     )
-    about = "a snapshot: pickle, JSON or .npz, plain or gzip; none to look at --conf alone"
+    about = "a recording; leave it out to check --conf alone"
     parser.add_argument("file", metavar="FILE", nargs="?", help=about)
-    asked = "an option string to look at too, or what a shell would set, as PYTORCH_ALLOC_CONF=…"
+    asked = "an option string to check too, or a shell assignment, e.g. PYTORCH_ALLOC_CONF=…"
     add_shared(parser, "--conf", text=asked)
-    release = "PyTorch's release that is to replay it and to read --conf, {releases}"
-    add_shared(parser, "--torch", text=f"{release} (default: likewise)")
+    release = "release of PyTorch for FILE and --conf, {releases}"
+    add_shared(parser, "--torch", text=f"{release} (default: detected from the recording)")
     add_shared(parser, "--json")
 
 
@@ -54,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
         found = lint_conf(arguments.conf, arguments.torch)
     else:
         raise UsageError(
-            "nothing to look at; expected FILE, or --conf CONF (see allocsim lint --help)"
+            "nothing to check; expected FILE, or --conf CONF (see allocsim lint --help)"
         )
     write_result(arguments.json, lint_document, lint_text, found)
     return 0 if found.passed else _FAILED

@@ -1,6 +1,6 @@
-"""The arguments that several commands share: FILE, --conf, --device-memory, --torch and others.
+"""Arguments that several commands share: FILE, --conf, --device-memory, --torch and others.
 
-Rule: an argument of one name means the same in every command; only its help text may differ.  The
+Rule: an argument of one name means the same in every command; only its help text may differ. The
 supported releases are looked up when a help text is printed, not before.
 """
 
@@ -10,80 +10,87 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from allocsim.cli.usage import Parser, change, count, fraction, memory_size
+from allocsim.cli.usage import Parser, change, count, device_size, fraction, memory_size
 
 if TYPE_CHECKING:
     from allocsim.engine import Hints
 
 __all__ = ["Commands", "HINTS", "add_command", "add_shared", "expanded", "hints_of"]
 
-Commands = argparse._SubParsersAction  # argparse has no public name for what add_subparsers returns
+Commands = argparse._SubParsersAction  # argparse has no public name for it
 
-_FILE = "a snapshot, a profiler trace, rows of requests (docs/formats.md)"
+_FILE = "a snapshot, a profiler trace or rows of requests (docs/formats.md)"
 _SHARED: dict[str, dict[str, Any]] = {
     "file": {"metavar": "FILE", "help": _FILE},
     "files": {"metavar": "FILE", "nargs": "+", "help": _FILE},
-    "--conf": {"metavar": "CONF", "help": "PYTORCH_CUDA_ALLOC_CONF to replay under; '' for none"},
+    "--conf": {"metavar": "CONF", "help": "PYTORCH_CUDA_ALLOC_CONF of the replay; '' for none"},
     "--device-memory": {
         "metavar": "SIZE",
-        "type": memory_size,
-        "help": "memory of the device, as 24GiB (default: what the recording tells)",
+        "type": device_size,
+        "help": "memory of the device, e.g. 24GiB (default: as recorded)",
     },
     "--host-spill": {
         "metavar": "SIZE",
         "type": memory_size,
         "default": 0,
-        "help": "host memory that the driver lends once the card is full, as 32GiB (Windows)",
+        "help": "host memory that the driver uses when the card is full, e.g. 32GiB (Windows)",
     },
-    "--torch": {"metavar": "VERSION", "help": "PyTorch's release, {releases} (default: likewise)"},
-    "--device": {"metavar": "N", "type": count, "help": "this device only (default: every one)"},
+    "--torch": {
+        "metavar": "VERSION",
+        "help": "release of PyTorch, {releases} (default: detected from the recording)",
+    },
+    "--device": {"metavar": "N", "type": count, "help": "use only this device (default: all)"},
     "--try": {"metavar": "CONF", "action": "append", "dest": "confs"},
     "--memory-fraction": {
         "metavar": "F",
         "type": fraction,
-        "help": "the program calls set_per_process_memory_fraction(F) at its start",
+        "help": "replay as if the program had called set_per_process_memory_fraction(F) first",
     },
     "--empty-cache": {
         "choices": ("never", "recorded"),
         "default": "recorded",
-        "help": "whether releases may be calls of empty_cache (default: recorded)",
+        "help": "recorded: released segments may come from empty_cache; never: none do "
+        "(default: recorded)",
     },
     "--set": {
         "metavar": "ENTRY:CONF",
         "type": change,
         "action": "append",
         "dest": "settings",
-        "help": "the program sets options before that entry; may be repeated",
+        "help": "replay as if the program had set options before that entry; may be repeated",
     },
     "--dask": {
         "metavar": "tcp://HOST:PORT",
-        "help": "a Dask scheduler, whose workers see the files",
+        "help": "a Dask scheduler whose workers can read the files",
     },
     "--by": {
         "choices": ("line", "stack", "module", "category", "stream", "pool"),
         "default": "line",
-        "help": "what a row stands for (default: line)",
+        "help": "meaning of a row (default: line)",
     },
     "-n": {
         "metavar": "N",
         "type": count,
         "dest": "count",
-        "help": "rows to show, 0 for all (default: a screen)",
+        "help": "rows to print, 0 for all (default: one screen)",
     },
     "--fail-on-oom": {"action": "store_true", "help": "exit 3 if the device runs out of memory"},
-    "--verbose": {"action": "store_true", "help": "print all there is, not the first screen only"},
+    "--verbose": {
+        "action": "store_true",
+        "help": "print the full answer, not only the first screen",
+    },
     "--json": {"action": "store_true", "help": "print JSON instead of text"},
 }
-"""What argparse is given for each shared argument."""
+"""Arguments of `add_argument` for each shared argument."""
 
 _SHORT = {"--verbose": ("-v",)}
 
 HINTS = ("--memory-fraction", "--empty-cache", "--set")
-"""What the program did and its recording does not say."""
+"""Options that state what the program did and its recording does not show."""
 
 
 def hints_of(arguments: argparse.Namespace) -> Hints | None:
-    """What the HINTS options say; None if none is given."""
+    """Return the values of the HINTS options; None if none is given."""
     from allocsim.engine import Hints  # noqa: PLC0415
 
     settings = tuple(arguments.settings or ())
@@ -92,7 +99,7 @@ def hints_of(arguments: argparse.Namespace) -> Hints | None:
 
 
 def expanded(text: str) -> str:
-    """A help text with the range of releases in place of `{releases}`."""
+    """Return a help text with the range of releases in place of `{releases}`."""
     if "{releases}" not in text:
         return text
     from allocsim.core import RELEASES  # noqa: PLC0415
@@ -102,7 +109,7 @@ def expanded(text: str) -> str:
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
-    """The description as it is written, and help texts that are `expanded`."""
+    """Help formatter that keeps the description's lines and expands help texts."""
 
     def _expand_help(self, action: argparse.Action) -> str:
         return expanded(super()._expand_help(action))
@@ -116,7 +123,10 @@ def add_command(
     run: Callable[[argparse.Namespace], int],
     **more: str,
 ) -> Parser:
-    """A command without arguments that calls `run`.  more: its epilog and usage."""
+    """Add a command without arguments that calls `run`.
+
+    more: the command's epilog and usage.
+    """
     about: dict[str, Any] = {"help": summary, "description": description, **more}
     parser = commands.add_parser(name, formatter_class=_Help, allow_abbrev=False, **about)
     parser.set_defaults(run=run)
@@ -124,7 +134,10 @@ def add_command(
 
 
 def add_shared(parser: Parser, *names: str, text: str | None = None) -> None:
-    """Add shared arguments by name.  text: their help, if it is not the usual one."""
+    """Add shared arguments by name.
+
+    text: replaces their usual help.
+    """
     for name in names:
         options = _SHARED[name] if text is None else {**_SHARED[name], "help": text}
         parser.add_argument(*_SHORT.get(name, ()), name, **options)

@@ -1,8 +1,8 @@
-"""The output of commands, on any terminal, pipe or disk.
+"""Output of commands to any terminal, pipe or file.
 
-Rule: a character that the output's encoding lacks, or that a terminal would obey, is written as an
-escape, whatever file it came from; no output overwrites an input, since recordings cannot be made
-again.
+Rule: a character that the output's encoding lacks, or that a terminal would interpret, is written
+as an escape, whatever file it came from. No output overwrites an input, since recordings cannot be
+made again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = [
 _OBEYED = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\U000e0000-\U000e007f]"
 )
-"""Controls, but for tab and line feed, and what turns the direction of letters or hides them."""
+"""Control characters except tab and line feed, and characters that reorder or hide text."""
 
 
 def write(text: str) -> None:
@@ -50,7 +50,7 @@ def write(text: str) -> None:
 
 
 def shown(text: str, encoding: str | None) -> str:
-    """`text` as a terminal or file of that encoding is to have it."""
+    """Return `text` with escapes for what a terminal or file of that encoding cannot show."""
     encoding = encoding or "utf-8"
     text = _OBEYED.sub(lambda match: ascii(match[0])[1:-1], text)
     return text.encode(encoding, "backslashreplace").decode(encoding)
@@ -64,7 +64,7 @@ def write_json(document: object) -> None:
 
 
 def write_warnings(warnings: Iterable[str]) -> None:
-    """What a command has to say that prints nothing: on standard error."""
+    """Write warnings of a command to standard error."""
     for each in warnings:
         say(shown(f"allocsim: {each}\n", sys.stderr.encoding))
 
@@ -72,7 +72,7 @@ def write_warnings(warnings: Iterable[str]) -> None:
 def write_result(
     as_json: bool, document: Callable[..., object], text: Callable[..., str], *result: object
 ) -> None:
-    """Write `document` of the result as JSON, or `text` of it."""
+    """Write the result as JSON, or as text."""
     if as_json:
         write_json(document(*result))
     else:
@@ -80,13 +80,13 @@ def write_result(
 
 
 _STYLES = {"good": "bold green", "failure": "bold red", "paste": "bold cyan"}
-"""How a terminal shows the lines of a tone; the others are as they are."""
+"""Styles of a terminal for the tones of lines; other lines are plain."""
 
 
 def write_screen(answer: Answer) -> None:
-    """Write a first screen to standard output, in colour where that is a terminal.
+    """Write a first screen to standard output, in colour if that is a terminal.
 
-    NO_COLOR, TERM=dumb and the like are `rich`'s to know.
+    `rich` handles NO_COLOR, TERM=dumb and the like.
     """
     if not sys.stdout.isatty():
         write(str(answer))
@@ -105,7 +105,7 @@ def write_answer(
     text: Callable[[], str],
     screen: Callable[[], Answer],
 ) -> None:
-    """Write an answer as it was asked for: --json, --verbose, or its first screen."""
+    """Write an answer as --json, --verbose or its first screen."""
     if arguments.json:
         write_json(document())
     elif arguments.verbose:
@@ -116,7 +116,7 @@ def write_answer(
 
 @contextmanager
 def writing(output: str | Path) -> Iterator[None]:
-    """What writes `output` within it: an error of the disk is a UsageError that names the file."""
+    """Turn an error of the disk within the block into a UsageError that names `output`."""
     try:
         yield
     except OSError as error:
@@ -124,37 +124,38 @@ def writing(output: str | Path) -> Iterator[None]:
 
 
 def save_page(page: str, output: str) -> None:
-    """Write an HTML page under a name that `refuse_output` lets pass."""
+    """Write an HTML page to a name that `refuse_output` has checked."""
     with writing(output):
         Path(output).write_text(page, encoding="utf-8")
 
 
 def refuse_output(output: str, read: Iterable[str] = (), suffixes: tuple[str, ...] = ()) -> None:
-    """Raises UsageError for a name that a command must not write to, before it reads anything.
+    """Raise UsageError for a name that a command must not write to, before it reads anything.
 
-    read: the files that it will read.  suffixes: what a name may end in; none where any will do.
+    read: the files that the command will read.
+    suffixes: allowed endings of the name; any if empty.
     """
     for each in read:
         refuse_input(output, each)
     if suffixes and not output.endswith(suffixes):
-        one, *more = suffixes
-        wrong = f"ends in none of {', '.join(suffixes)}" if more else f"does not end in {one}"
-        raise UsageError(f"{output} {wrong}")
+        *most, last = suffixes
+        names = f"{', '.join(most)} or {last}" if most else last
+        raise UsageError(f"{output} does not end in {names}")
     if Path(output).is_dir():
         raise UsageError(f"{output} is a directory; expected the name of a file")
 
 
 def refuse_name(output: str, read: Iterable[str] = ()) -> None:
-    """As `refuse_output`, for the name of a recording, whose folder must be there."""
+    """Apply `refuse_output` to the name of a recording, whose folder must exist."""
     from allocsim.workload import SUFFIXES  # noqa: PLC0415
 
     refuse_output(output, read, SUFFIXES)
     if not Path(output).absolute().parent.is_dir():
-        raise UsageError(f"{output} cannot be written: there is no such folder")
+        raise UsageError(f"{output} cannot be written: its folder does not exist")
 
 
 def save_recording(recording: Recording, output: str) -> None:
-    """Write a recording under a name that `refuse_name` lets pass."""
+    """Write a recording to a name that `refuse_name` has checked."""
     from allocsim.workload import write_recording  # noqa: PLC0415
 
     with writing(output):
@@ -162,10 +163,10 @@ def save_recording(recording: Recording, output: str) -> None:
 
 
 def refuse_input(output: str, read: str) -> None:
-    """Raises UsageError if writing to `output` would overwrite the file `read`."""
+    """Raise UsageError if writing to `output` would overwrite the file `read`."""
     try:
         is_same = Path(output).samefile(read)
-    except (OSError, ValueError):  # one of them is not there, or has no possible name
+    except (OSError, ValueError):  # one of the files does not exist, or its name is impossible
         return
     if is_same:
-        raise UsageError(f"{output} is what is read; expected the name of another file")
+        raise UsageError(f"output file {output} is also the input; expected another name")

@@ -1,6 +1,6 @@
-"""Who held the memory at the moment that an answer is about.
+"""Owners of the memory at the moment that an answer is about.
 
-Rule: it is told of the recorded run only, since blocks of another run have no owners of their own.
+Rule: owners are known for the recorded run only; blocks of a what-if replay have none.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ __all__ = ["owners_of", "spilled_owners_of"]
 
 
 def owners_of(devices: Sequence[Prepared], run: Run) -> Top | None:
-    """Of the device that failed, at its last error; else of the fullest at its peak.
+    """Return the owners on the device that failed, else on the fullest device at its peak.
 
-    None where the run is not as recorded, or nothing was allocated.
+    None if the replay differs from the recorded run, or nothing was allocated.
     """
     from allocsim.questions.top import top_of_run  # noqa: PLC0415
 
@@ -38,8 +38,11 @@ def owners_of(devices: Sequence[Prepared], run: Run) -> Top | None:
 def spilled_owners_of(
     devices: Sequence[Prepared], runs: Sequence[DeviceRun], by: str = "line"
 ) -> Top | None:
-    """Of the device that spilled most: who holds, where most is spilled, what was asked for once
-    the card was full.  None if nothing spilled after the first entry."""
+    """Return the owners of spilled memory on the device that spilled most, at the worst moment.
+
+    Only memory requested after the card was full is counted. None if nothing spilled after the
+    first entry.
+    """
     from allocsim.questions.top import top_of_run  # noqa: PLC0415
 
     pairs = [

@@ -1,11 +1,11 @@
-"""The command line of `allocsim`: its commands, their options, their help.
+"""Parser of the command line: commands, options and help.
 
 Each command is a module with two functions: `add_to` adds the command and its options to a parser,
-`run` carries it out and returns the exit code.
+and `run` carries it out and returns the exit code.
 
-Rule: building the parser imports no command's machinery; that happens when the command runs.  Where
-a command line names its command, only that one's parser is built: all of them take longer than a
-small recording does to load.
+Rule: building the parser imports no code that only a running command needs. If the command line
+names its command, only that command's parser is built: building all of them takes longer than
+loading a small recording.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ __all__ = ["build_parser"]
 
 _DESCRIPTION = (
     "A bit-exact model of PyTorch's CUDA caching allocator.  It replays a recorded memory "
-    "history without a GPU: what happened, why it ran out of memory, what would help."
+    "history without a GPU, and reports what happened, why memory ran out and what would help."
 )
 _EXIT_CODES = (
-    "exit codes: 0 done; 1 a check asked for did not hold; 2 the input or an option is wrong; "
+    "exit codes: 0 success; 1 a requested check failed; 2 the input or an option is wrong; "
     "3 the simulated device ran out of memory and --fail-on-oom was given; 70 an error of "
     "allocsim itself (ALLOCSIM_DEBUG=1 adds the traceback)"
 )
@@ -35,11 +35,11 @@ _COMMANDS = (
     *("report", "plot", "step", "record", "lint", "stats", "watch", "convert", "synth"),
     "crosscheck",
 )
-"""In the order of need; each is a module of this package."""
+"""Names of the commands, most needed first; each is a module of this package."""
 
 
 class _Help(argparse.HelpFormatter):
-    """Leaves commands as much room as their names and the indent take, and no more."""
+    """Help formatter that gives the column of commands just the width of their names."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=16)
@@ -52,9 +52,9 @@ class _Help(argparse.HelpFormatter):
 
 
 def build_parser(word: str | None = None) -> Parser:
-    """The parser of the whole command line; each command sets `run`.
+    """Return the parser of the whole command line; each command sets `run`.
 
-    word: the first of the command line; if it names a command, the parser knows no others.
+    word: first word of the command line; if it names a command, only that command is added.
     """
     parser = Parser(
         prog="allocsim",
@@ -68,9 +68,9 @@ def build_parser(word: str | None = None) -> Parser:
         "--print-completion",
         action=PrintCompletion,
         choices=SHELLS,
-        default=argparse.SUPPRESS,  # of the arguments that a command gets it is none
+        default=argparse.SUPPRESS,  # commands do not get this argument
         metavar="SHELL",
-        help="print what a shell needs to complete commands and options (needs shtab)",
+        help="print a completion script for this shell (needs shtab)",
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     parser.set_defaults(run=lambda _: _print_help(parser))

@@ -1,4 +1,4 @@
-"""`allocsim plot`: a recording, or the settings that were tried on one, as a figure.
+"""`allocsim plot`: draw a recording, or the settings tried on one, as a figure.
 
 Rule: nothing is written unless the whole figure was drawn.
 """
@@ -29,21 +29,23 @@ under its own settings or others, into a PNG or SVG file:
 
   memory       reserved, allocated, requested and ideal memory over the run,
                with driver calls and out-of-memory errors
-  address-map  what lay where over the run: fragmentation to the eye
+  address-map  blocks by address over the run, which shows fragmentation
   segments     every segment at one moment, with its blocks (--at)
-  sizes        block sizes: handed out, and in use and free at one moment (--at)
-  flame        who held the memory at one moment (--at), by stack; as recorded
-  front        the settings that allocsim tune tried; FILE is what its --json
-               printed, or its --results file
-  fit          what a model needs beside what cards have, or the largest that
-               fits (--find batch,seq); FILE is what allocsim fit --json printed
+  sizes        block sizes: requested over the run, and in use and free at one
+               moment (--at)
+  flame        owners of the memory at one moment (--at), by stack; as recorded
+  front        the settings that allocsim tune tried; FILE is the output of its
+               --json, or its --results file
+  fit          the need of a model beside the memory of cards, or the largest
+               sizes that fit (--find batch,seq); FILE is the output of
+               allocsim fit --json
 
-segments, sizes and flame can be drawn of a snapshot that holds a state only."""
+segments, sizes and flame also work for a snapshot without a history."""
 _KINDS = ("memory", "address-map", "segments", "sizes", "flame", "front", "fit")
 _OF_ANSWERS = ("front", "fit")
-"""Kinds whose FILE is what another command printed."""
+"""Kinds whose FILE is the output of another command."""
 _OF_A_STATE = ("segments", "sizes")
-"""Kinds for which a snapshot without a history will do, besides flame."""
+"""Kinds, besides flame, that need no history."""
 
 
 def add_to(commands: Commands[Parser]) -> None:
@@ -51,18 +53,18 @@ def add_to(commands: Commands[Parser]) -> None:
     add = parser.add_argument
     add("kind", metavar="KIND", choices=_KINDS, help=", ".join(_KINDS))
     add_shared(parser, "file")
-    add("-o", "--output", metavar="FILE", required=True, help="to write to: .png or .svg")
+    add("-o", "--output", metavar="FILE", required=True, help="file to write, .png or .svg")
     add_shared(parser, "--conf", "--device-memory", "--torch")
-    add_shared(parser, "--device", text="this device (default: the first with entries)")
+    add_shared(parser, "--device", text="device to draw (default: the first with entries)")
     at = (
-        "peak of allocated memory, oom (the last out-of-memory error), end, or an entry, for the "
-        "moment after it (default: the peak of reserved memory; of flame oom if there is one, "
-        "else peak)"
+        "moment to draw: peak of allocated memory, oom (the last out-of-memory error), end, or "
+        "the number of an entry (the moment after it) (default: the peak of reserved memory; for "
+        "flame oom if there is one, else peak)"
     )
     add("--at", metavar="MOMENT", type=moment, help=at)
-    colour = "what colours stand for in an address map (default: state)"
+    colour = "meaning of colours in an address map (default: state)"
     add("--colour", choices=("state", "size", "owner"), default="state", help=colour)
-    add("--dark", action="store_true", help="for a dark page")
+    add("--dark", action="store_true", help="use colours for a dark page")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -115,7 +117,8 @@ def _figure(arguments: argparse.Namespace, theme: Theme) -> Figure:
     write_warnings(shown_of(picture))
     if arguments.kind == "memory":
         course = None
-        if picture.device_run.fidelity is not None:  # of another run there are no steps and phases
+        # Steps and phases are known for the recorded run only.
+        if picture.device_run.fidelity is not None:
             course = answers_of_run(prepared, picture.device_run, bys=()).course
         return memory_figure(picture, theme, course)
     if arguments.kind == "address-map":
@@ -135,13 +138,13 @@ def _of_an_answer(arguments: argparse.Namespace, theme: Theme) -> Figure:
 
     if arguments.kind == "front":
         return front_figure(read_tried(arguments.file), theme)
-    if (told := read_frontier(arguments.file)) is not None:
-        return frontier_figure(told, theme)
+    if (frontier := read_frontier(arguments.file)) is not None:
+        return frontier_figure(frontier, theme)
     return cards_figure(read_answers(arguments.file), theme)
 
 
 def _still(arguments: argparse.Namespace, recording: Recording) -> Still | None:
-    """The state to draw, where the device has no history and the kind needs none."""
+    """Return the state to draw if the device has no history and the kind needs none."""
     from allocsim.questions.picture import is_still, shown_device, still_of  # noqa: PLC0415
 
     device = shown_device(recording, arguments.device)
@@ -164,7 +167,7 @@ def _flame(arguments: argparse.Namespace, theme: Theme) -> Figure:
 
     if arguments.conf is not None or arguments.device_memory is not None:
         raise UsageError(
-            "a flame graph is of the recorded run; leave --conf and --device-memory out"
+            "a flame graph shows the recorded run; leave --conf and --device-memory out"
         )
     with ProgressBar() as bar:
         recording = load(arguments.file)

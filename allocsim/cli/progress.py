@@ -1,6 +1,6 @@
-"""A progress bar on standard error.
+"""Progress bar on standard error.
 
-Rule: nothing is drawn unless standard error is a terminal and the work has gone on for a while.
+Rule: nothing is drawn unless standard error is a terminal and the work has taken a while.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _PATIENCE = 0.5
 
 
 class ProgressBar:
-    """One line that shows the stage of the work; a context manager that wipes it at the end."""
+    """Context manager that shows the stage of the work on one line and removes it at the end."""
 
     def __init__(self) -> None:
         self._is_wanted = sys.stderr.isatty()
@@ -33,7 +33,7 @@ class ProgressBar:
         self._resources.close()
 
     def stage(self, name: str) -> Callable[[int, int], None] | None:
-        """A callback of (done, total) during the stage `name`; None without a terminal."""
+        """Return a callback of (done, total) for the stage `name`; None without a terminal."""
         if not self._is_wanted:
             return None
 
@@ -46,13 +46,13 @@ class ProgressBar:
         return show
 
     def trying(self, conf: str, more: str = "") -> Callable[[int, int], None] | None:
-        """The stage in which the setting `conf` is replayed."""
+        """Return a callback for the stage that replays the setting `conf`."""
         return self.stage(f"trying {conf[:32] or 'the defaults'}{more}")
 
     def counted(self, describe: Callable[[int, int, float], str]) -> Callable[[int, int], None]:
-        """A callback of (done, total) whose stage is named `describe(done, total, rate)`.
+        """Return a callback of (done, total) for a stage named `describe(done, total, rate)`.
 
-        rate: how many are done in a second.
+        rate: items done per second.
         """
         begin = time.monotonic()
 

@@ -1,6 +1,6 @@
-"""`allocsim ranks`: every rank of a job, and which of them decides.
+"""`allocsim ranks`: compare every rank of a job, and name the rank that decides.
 
-Rule: the whole answer is made before its first character is printed.
+Rule: the whole answer is computed before its first character is printed.
 """
 
 from __future__ import annotations
@@ -17,29 +17,28 @@ from allocsim.cli.usage import Parser, processes
 
 __all__ = ["add_to", "run"]
 
-_SUMMARY = "say which rank of a job decides, and how far they lie apart"
+_SUMMARY = "compare the ranks of a job, and find the one that needs most"
 _DESCRIPTION = """\
-Replays the recordings of all ranks of a job, a folder of them or several files,
-and puts them side by side: reserved and allocated memory at their peaks, what
-was reserved beyond that, retries, out-of-memory errors, and whether ranks
-differ by what they ask for or by fragmentation.  A file that cannot be read is
-named, and the rest are done.  --smallest finds the device that the job needs,
--o writes a page with a curve of each rank, all on one scale.  One setting for
-all is what allocsim tune FILE FILE ... looks for."""
+Replays the recordings of all ranks of a job, from a folder or several files,
+and compares them: reserved and allocated memory at their peaks, the difference,
+retries, out-of-memory errors, and if ranks differ by their requests or by
+fragmentation.  A file that cannot be read is named and skipped.  --smallest
+finds the smallest device for the job, -o writes a page with the memory curve of
+each rank.  allocsim tune FILE FILE ... finds one setting for all ranks."""
 
 
 def add_to(commands: Commands[Parser]) -> None:
     parser = add_command(commands, "ranks", _SUMMARY, _DESCRIPTION, run)
     add = parser.add_argument
-    add("files", metavar="FILE", nargs="+", help="a folder of recordings, or recordings")
+    add("files", metavar="FILE", nargs="+", help="a folder of recordings, or a recording")
     add_shared(parser, "--conf")
-    add_shared(parser, "-n", text="ranks to show, 0 for all (default: a screen)")
-    add("-o", "--output", metavar="FILE", help="a page of all ranks to write, as an .html")
-    smallest = "find the smallest device each rank goes through on, some ten replays"
+    add_shared(parser, "-n", text="ranks to print, 0 for all (default: one screen)")
+    add("-o", "--output", metavar="FILE", help="write a page of all ranks, .html")
+    smallest = "find the smallest device on which each rank succeeds, with about ten replays"
     add("--smallest", action="store_true", help=smallest)
-    add("--jobs", metavar="N", type=processes, help="processes (default: one a core)")
+    add("--jobs", metavar="N", type=processes, help="number of processes (default: one per core)")
     add_shared(parser, "--dask")
-    add_shared(parser, "--torch", text="PyTorch's release, {releases} (default: as recorded)")
+    add_shared(parser, "--torch", text="release of PyTorch, {releases} (default: as recorded)")
     add_shared(parser, "--json")
 
 

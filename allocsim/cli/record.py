@@ -1,6 +1,6 @@
-"""`allocsim record`: an unmodified program's memory history, on a GPU or on none.
+"""`allocsim record`: record the memory history of an unmodified program, with or without a GPU.
 
-Rule: the exit code is the program's; only if the program cannot be started is it allocsim's own.
+Rule: the exit code is the program's, or allocsim's own if the program cannot be started.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 __all__ = ["add_to", "run"]
 
-_SUMMARY = "record a program's memory history, on a GPU or on one that is not there"
+_SUMMARY = "record a program's memory history, with or without a GPU"
 _DESCRIPTION = """\
-Runs PROGRAM, unmodified, and writes its memory history as a snapshot that
-allocsim and PyTorch's memory viewer open.  With --gpu or --device-memory, and
-on a machine without a GPU, the program finds a phantom one: real PyTorch over
-a CUDA driver that keeps books and computes nothing (small integers and
-booleans are computed on the host, every other value is zero).
-Otherwise it is recorded on the GPU that is there.  PROGRAM's Python needs a
-CUDA build of torch, and need not have allocsim."""
+Runs PROGRAM, unmodified, and writes its memory history as a snapshot for
+allocsim and PyTorch's memory viewer.  With --gpu or --device-memory, and on a
+machine without a GPU, the program uses a phantom GPU: real PyTorch on a CUDA
+driver that tracks memory and runs no kernels (small integers and booleans are
+computed on the host, every other value is zero).  Otherwise it is recorded on
+the GPU of this machine.  PROGRAM's Python needs a CUDA build of torch; it does
+not need allocsim."""
 _EPILOG = """\
 example: allocsim record --gpu "RTX 4090" -o run.pickle -- python train.py
 A loop that waits for a computed value never ends without a GPU; --max-entries
-and --max-seconds end the program in order and still write the recording.
+and --max-seconds end the program and still write the recording.
 The exit code is the program's own."""
 _DEFAULT_CARD = "RTX 4090"
 
@@ -43,24 +43,24 @@ def add_to(commands: Commands[Parser]) -> None:
     add = parser.add_argument
     add("program", metavar="PROGRAM", nargs="*", help="the command to run, after --")
     add("-o", "--out", metavar="FILE", type=Path, default=Path("snapshot.pickle"),
-        help="where the recording goes; .gz packs it (default: snapshot.pickle)")  # fmt: skip
-    add("--gpu", metavar="NAME", help='a phantom card by name, as "RTX 4090" or "A100 80GB"')
-    add_shared(parser, "--device-memory", text="a phantom device of this size, as 24GiB")
+        help="recording to write; .gz compresses it (default: snapshot.pickle)")  # fmt: skip
+    add("--gpu", metavar="NAME", help='name of a phantom card, e.g. "RTX 4090" or "A100 80GB"')
+    add_shared(parser, "--device-memory", text="memory of the phantom device, e.g. 24GiB")
     add("--context-memory", metavar="SIZE", type=memory_size,
-        help="what the CUDA context holds (default: 512 MiB or less of a card)")  # fmt: skip
-    add_shared(parser, "--conf", text="PYTORCH_CUDA_ALLOC_CONF for the program")
+        help="memory of the CUDA context (default: 512 MiB or less, by card)")  # fmt: skip
+    add_shared(parser, "--conf", text="PYTORCH_CUDA_ALLOC_CONF of the program")
     add("--work", choices=("when-waited", "at-once"), default="when-waited",
-        help="when a phantom stream finishes its work (default: when-waited)")  # fmt: skip
+        help="moment when a phantom stream finishes its work (default: when-waited)")  # fmt: skip
     add("--no-values", action="store_false", dest="values",
-        help="compute no integers and booleans of a phantom device: all are zero")  # fmt: skip
+        help="do not compute integers and booleans on a phantom device; all are zero")  # fmt: skip
     add("--routing", choices=("balanced", "skewed"), default="balanced",
-        help="how tokens choose experts on a phantom device: evenly, or all the same ones "
+        help="on a phantom device, tokens choose experts evenly, or all the same ones "
         "(default: balanced)")  # fmt: skip
     add("--max-entries", metavar="N", type=count, default=0,
         help="end the program after about N entries of history")  # fmt: skip
     add("--max-seconds", metavar="S", type=float, default=0.0,
         help="end the program after S seconds")  # fmt: skip
-    output = "print JSON on standard output; the program's own goes to standard error"
+    output = "print JSON on standard output; the program's output goes to standard error"
     add_shared(parser, "--json", text=output)
 
 
@@ -71,10 +71,12 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.program:
         raise UsageError("record needs a program to run: allocsim record -- python train.py")
     if not 0 <= arguments.max_seconds < float("inf"):
-        raise UsageError(f"--max-seconds {arguments.max_seconds} is no time, 0 or more seconds")
+        raise UsageError(
+            f"--max-seconds {arguments.max_seconds} is not a time; expected seconds, 0 or more"
+        )
     gpu = _gpu(arguments)
     if arguments.conf is not None and ("\0" in arguments.conf or "\n" in arguments.conf):
-        # Everything else PyTorch itself judges.
+        # PyTorch itself judges everything else.
         raise UsageError(f"--conf {arguments.conf[:80]!r} is not an option string of one line")
     program = Program(
         command=tuple(arguments.program),
@@ -97,7 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _gpu(arguments: argparse.Namespace) -> Gpu | None:
-    """The phantom device that was asked for; None for the real one."""
+    """Return the phantom device to use; None for the real one."""
     from dataclasses import replace  # noqa: PLC0415
 
     from allocsim.phantom import Gpu, find_gpu, has_gpu  # noqa: PLC0415
@@ -105,7 +107,7 @@ def _gpu(arguments: argparse.Namespace) -> Gpu | None:
     if arguments.gpu is None and arguments.device_memory is None:
         if has_gpu():
             if arguments.context_memory is not None:
-                raise UsageError("--context-memory is a phantom GPU's; add --gpu")
+                raise UsageError("--context-memory applies to a phantom GPU; add --gpu")
             return None
         gpu = find_gpu(_DEFAULT_CARD)
     elif arguments.gpu is None:

@@ -1,10 +1,10 @@
-"""The options of every command as Markdown, written from its parser.
+"""Options of every command as Markdown, generated from its parser.
 
     python -m allocsim.cli.reference            print them
     python -m allocsim.cli.reference docs       write them into the pages of that folder
 
 Rule: the text between a page's two marks comes from the parser alone, so that `--help` and the
-pages cannot differ; text outside the marks is left as it is.
+pages agree; text outside the marks is not changed.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ PAGES = {"tune": "tuning.md"}
 
 
 def page(command: str) -> str:
-    """The name of the page about `command`."""
+    """Return the name of the page about `command`."""
     return PAGES.get(command, f"{command}.md")
 
 
 def commands() -> dict[str, argparse.ArgumentParser]:
-    """The parser of each command, by name; those of `synth` stand below it."""
+    """Return the parser of each command by name, without the kinds of `synth`."""
     return _below(build_parser())
 
 
 def section(parser: argparse.ArgumentParser) -> str:
-    """The tables of a command, and of the commands below it."""
+    """Return the option tables of a command and of its subcommands."""
     return "\n".join(map(_table, (parser, *_below(parser).values())))
 
 
@@ -68,13 +68,19 @@ def _rows(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
         if isinstance(action, argparse._SubParsersAction | argparse._HelpAction):
             continue
         if not action.option_strings:
-            yield str(action.metavar or action.dest), expanded(str(action.help or ""))
+            yield str(action.metavar or action.dest), _help(action)
             continue
         value = ""
         if action.nargs != 0:
             choices = "|".join(map(str, action.choices)) if action.choices else None
-            value = " " + str(action.metavar or choices or action.dest.upper())
-        yield ", ".join(action.option_strings) + value, expanded(str(action.help or ""))
+            names = action.metavar or choices or action.dest.upper()
+            value = " " + (" ".join(names) if isinstance(names, tuple) else str(names))
+        yield ", ".join(action.option_strings) + value, _help(action)
+
+
+def _help(action: argparse.Action) -> str:
+    # argparse expands "%%" when it prints a help text.
+    return expanded(str(action.help or "")).replace("%%", "%")
 
 
 def _cell(text: str) -> str:
@@ -82,14 +88,15 @@ def _cell(text: str) -> str:
 
 
 def rewritten(text: str, options: str) -> str:
-    """A page with `options` between its marks.  Raises ValueError for a page without them."""
+    """Return a page with `options` between its marks; raise ValueError for a page without marks."""
     return between_marks(text, "options", "python -m allocsim.cli.reference docs", options)
 
 
 def between_marks(text: str, name: str, command: str, made: str) -> str:
-    """A page with what stands between its marks `name` made anew.
+    """Return a page with `made` between its marks `name`.
 
-    command: what writes it, as the first mark says.  Raises ValueError for a page without marks.
+    command: the command that writes this part, quoted in the first mark. Raises ValueError for a
+    page without the marks.
     """
     begin, end = f"<!-- {name}: written by {command} -->", f"<!-- end of {name} -->"
     before, has_begin, rest = text.partition(begin)
@@ -100,7 +107,7 @@ def between_marks(text: str, name: str, command: str, made: str) -> str:
 
 
 def main(arguments: list[str]) -> None:
-    """The command line."""
+    """Print the options, or write them into pages."""
     for name, parser in commands().items():
         options = section(parser)
         if not arguments:

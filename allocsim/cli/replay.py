@@ -1,6 +1,6 @@
-"""`allocsim replay`: a recording run through the model, and the result.
+"""`allocsim replay`: replay a recording and report the result.
 
-Rule: the whole answer is made before its first character is printed, so that an error leaves
+Rule: the whole answer is computed before its first character is printed, so that an error leaves
 standard output empty.
 """
 
@@ -26,13 +26,14 @@ if TYPE_CHECKING:
 
 __all__ = ["add_to", "run"]
 
-_SUMMARY = "replay a recording, prove it, and say what happened"
+_SUMMARY = "replay a recording, check the replay, and report what happened"
 _DESCRIPTION = """\
 Replays FILE, a recording of torch.cuda.memory._record_memory_history().
-Under its own settings every address, segment and entry is compared with the
-recorded one; under others (--conf, --device-memory) it tells what would have
-happened.  If the run ended out of memory, or wasted much, a few settings are
-replayed as well, and the best that is proved to help is printed to paste."""
+Under the recorded settings, every address, segment and entry is compared with
+the recorded one.  Under other settings (--conf, --device-memory), it reports
+what would have happened.  If the run ended out of memory, or wasted much
+memory, a few settings are replayed as well, and the best one that a replay
+proves to help is printed as a line to paste."""
 _STRICT, _OUT_OF_MEMORY = 1, 3
 
 
@@ -41,12 +42,12 @@ def add_to(commands: Commands[Parser]) -> None:
     add = parser.add_argument
     add_shared(parser, "file", "--conf", "--device-memory", "--torch", "--device")
     add_shared(parser, "--host-spill", *HINTS)
-    strict = "exit 1 unless all is exactly as recorded, in rows of steps and step by step"
+    strict = "exit 1 unless the replay is exactly as recorded, also step by step"
     add("--strict", action="store_true", help=strict)
     add_shared(parser, "--fail-on-oom")
-    check = "walk the model's own invariants every N entries (slow; default: never)"
+    check = "check the model's invariants every N entries (slow; default: never)"
     add("--check-every", metavar="N", type=count, default=0, help=check)
-    cure = "search for a setting that helps (default: unless --conf or --json is given)"
+    cure = "search for a setting that helps (default: yes, without --conf and --json)"
     add("--cure", action=argparse.BooleanOptionalAction, help=cure)
     add_shared(parser, "--verbose", "--json")
 
@@ -76,8 +77,8 @@ def run(arguments: argparse.Namespace) -> int:
             _compare_strictly(devices, result)
         wants_cure = arguments.cure
         if wants_cure and arguments.host_spill:
-            raise UsageError("--cure looks for settings on a device that refuses; leave out "
-                             "--host-spill")  # fmt: skip
+            raise UsageError("--cure searches settings for a device without host memory; leave "
+                             "--host-spill out")  # fmt: skip
         if wants_cure is None:
             wants_cure = not (arguments.conf is not None or arguments.json or arguments.host_spill)
         found = None
@@ -106,14 +107,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _compare_strictly(devices: Sequence[Prepared], result: Run) -> None:
-    """Compare with replays that take every step singly; they must come to the same."""
+    """Compare with replays that process every step separately; both must agree."""
     from allocsim.engine import difference_step_by_step  # noqa: PLC0415
 
     for device_run in result.devices:
         if device_run.fidelity is not None and not device_run.fidelity.is_compared:
             raise UsageError(
                 f"--strict compares a replay with its recording, but {result.path} holds requests "
-                "alone, no addresses or segments; leave it out"
+                "only, without addresses or segments; leave --strict out"
             )
         if device_run.fidelity is None:
             raise UsageError(
@@ -130,10 +131,10 @@ def _compare_strictly(devices: Sequence[Prepared], result: Run) -> None:
 def _recommended(
     devices: Sequence[Prepared], result: Run, bar: ProgressBar, *, insists: bool, in_full: bool
 ) -> tuple[Recommendation, tuple[Cure, ...]]:
-    """The setting to paste, and what was tried on each device.
+    """Return the setting to paste, and the settings tried on each device.
 
-    insists: try settings where the replay is not the recorded run as well, where nothing is proved.
-    in_full: whether the figures of all of them are shown.
+    insists: try settings even if the replay differs from the recorded run, where nothing is proved.
+    in_full: compute the figures of every setting, not only of the best.
     """
     from allocsim.engine import Setting, Trials  # noqa: PLC0415
     from allocsim.measures import Case, effects_on, recommend  # noqa: PLC0415

@@ -1,6 +1,6 @@
-"""`allocsim report`: a recording as one HTML page to look into.
+"""`allocsim report`: write a recording as one interactive HTML page.
 
-Rule: the file is written once, whole, when everything in it is known.
+Rule: the file is written once, when everything in it is known.
 """
 
 from __future__ import annotations
@@ -25,30 +25,29 @@ if TYPE_CHECKING:
 
 __all__ = ["add_to", "run"]
 
-_SUMMARY = "write a recording as one HTML page: timeline, address map, errors"
+_SUMMARY = "write a recording as one HTML page: timeline, map, errors"
 _DESCRIPTION = """\
 Replays FILE, a recording of torch.cuda.memory._record_memory_history(), and
-writes one HTML file that opens without a network: memory over the run, the map
-of addresses linked to it, every block with its size, lifetime and stack, the
-state after any entry, what stood in the way of each request that failed, and
-the run under other settings.  Of a snapshot that holds a state only the page
-has what a state can show: segments, holes, owners, the largest request that
-fits."""
+writes one HTML file that opens without a network: memory over the run, a linked
+address map, every block with its size, lifetime and stack, the state after any
+entry, the reason for each failed request, and the run under other settings.
+For a snapshot without a history, the page shows the state: segments, holes,
+owners, and the largest request that fits."""
 _WHAT_IF_UP_TO = 100_000
-"""Entries up to which other settings are replayed unasked."""
+"""Largest number of entries for which other settings are replayed by default."""
 
 
 def add_to(commands: Commands[Parser]) -> None:
     parser = add_command(commands, "report", _SUMMARY, _DESCRIPTION, run)
     add = parser.add_argument
     add_shared(parser, "file")
-    add("-o", "--output", metavar="FILE", required=True, help="the HTML file to write")
+    add("-o", "--output", metavar="FILE", required=True, help="HTML file to write")
     add_shared(parser, "--conf", "--device-memory", "--torch")
-    add_shared(parser, "--device", text="this device only (default: all with entries)")
+    add_shared(parser, "--device", text="show only this device (default: all with entries)")
     add_shared(parser, *HINTS)
-    what_if = f"replay other settings too (default: up to {_WHAT_IF_UP_TO:,} entries)"
+    what_if = f"also replay other settings (default: up to {_WHAT_IF_UP_TO:,} entries)"
     add("--what-if", action=argparse.BooleanOptionalAction, help=what_if)
-    settings = "replay this setting beside it, and no others; may be repeated"
+    settings = "also replay this setting, and no others; may be repeated"
     add_shared(parser, "--try", text=settings)
 
 
@@ -112,7 +111,7 @@ def _page_of_run(arguments: argparse.Namespace, recording: Recording) -> str:
         if wants is None:
             entries = sum(each.picture.device_run.entries for each in looked)
             wants = entries <= _WHAT_IF_UP_TO and not arguments.confs
-        # Before the recommendation, because these keep the curves of what they replay.
+        # Before the recommendation, because these replays keep their curves.
         confs = [Setting(conf) for conf in arguments.confs or ()]
         runs = [
             what_if(each.case.trials, each.picture.run, confs) if wants or confs else ()
@@ -130,7 +129,7 @@ def _page_of_run(arguments: argparse.Namespace, recording: Recording) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Looked:
-    """One device replayed, before anything else was tried on it."""
+    """A replayed device, before other settings are tried on it."""
 
     picture: Picture
     shortages: tuple[Shortage, ...]
@@ -163,7 +162,10 @@ def _looked_at(
 def _device_page(
     looked: _Looked, runs: tuple[WhatIf, ...], found: Recommendation | None
 ) -> DevicePage:
-    """found: of all devices together, None where other settings are not replayed unasked."""
+    """Return the page of one device.
+
+    found: recommendation for all devices together; None if other settings are not replayed.
+    """
     from allocsim.questions.explain import explain_device  # noqa: PLC0415
     from allocsim.questions.top import answers_of_run  # noqa: PLC0415
     from allocsim.report.html import DevicePage  # noqa: PLC0415
@@ -172,7 +174,7 @@ def _device_page(
     explanation = None
     if found is not None:
         explanation = explain_device(case, picture.run, looked.shortages, found)
-    told = None
+    answers = None
     if picture.device_run.fidelity is not None:
-        told = answers_of_run(case.prepared, picture.device_run)
-    return DevicePage(picture, looked.shortages, explanation, runs, told)
+        answers = answers_of_run(case.prepared, picture.device_run)
+    return DevicePage(picture, looked.shortages, explanation, runs, answers)

@@ -1,6 +1,6 @@
-"""`allocsim risk`: how near a run comes to running out of memory, before it does.
+"""`allocsim risk`: report how close a run comes to running out of memory.
 
-Rule: the whole answer is made before its first character is printed.
+Rule: the whole answer is computed before its first character is printed.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from allocsim.cli.usage import Parser
 
 __all__ = ["add_to", "run"]
 
-_SUMMARY = "say how near a run comes to running out of memory"
+_SUMMARY = "report how close a run comes to running out of memory"
 _DESCRIPTION = """\
-Replays FILE on a device of the given memory and tells the headroom over time,
+Replays FILE on a device of the given memory and reports the headroom over time,
 the request that came closest to failing, the smallest device for each setting,
-how much of the reserved memory was no use to the largest request, and how much
-fragmentation could be avoided.  Every size is proved by replays."""
+the reserved memory that the largest request could not use, and the avoidable
+fragmentation.  Every size is proved by replays."""
 _OUT_OF_MEMORY = 3
 
 
 def add_to(commands: Commands[Parser]) -> None:
     parser = add_command(commands, "risk", _SUMMARY, _DESCRIPTION, run)
     add_shared(parser, "file", "--device-memory", "--conf")
-    settings = "a setting whose smallest device to look for; may be repeated (default: a few)"
+    settings = "find the smallest device for this setting; may be repeated (default: a few)"
     add_shared(parser, "--try", text=settings)
     add_shared(parser, "--torch")
-    add_shared(parser, "--device", text="the device, where several are recorded")
+    add_shared(parser, "--device", text="device to replay, if several are recorded")
     add_shared(parser, "--fail-on-oom", "--verbose", "--json")
 
 

@@ -1,4 +1,4 @@
-"""`allocsim scale`: what a program needs at other sizes, from recordings at a few.
+"""`allocsim scale`: predict a program's memory at other sizes from recordings at a few.
 
 Rule: every recording is read and compared before anything is printed or written.
 """
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
 
 __all__ = ["add_to", "run"]
 
-_SUMMARY = "say what a program needs at another size, from recordings at a few"
+_SUMMARY = "predict a program's memory at other sizes, from recordings"
 _DESCRIPTION = """\
-Takes recordings of one program at a few sizes, each followed by --at and its
-sizes, finds how each request grows with them, and replays the requests at the
-size asked for: the peak of reserved memory there, and whether it fits.  Two
-recordings tell of one size that varies, four of two; each further recording
-checks the law.  A size may say how often parts of the program come, as layers
-do.  --find looks for the largest that fits a device."""
+Reads recordings of one program at a few sizes, each followed by --at and its
+sizes, finds how each request grows with them, replays the requests at the given
+sizes, and reports the peak of reserved memory and if it fits.  One varying size
+needs two recordings, two sizes need four; each further recording checks the
+law.  A size may also be the number of repeated parts, such as layers.  --find
+searches the largest size that fits a device."""
 _EPILOG = """\
 example: allocsim scale a.pickle --at batch=2 b.pickle --at batch=3 \\
            --find batch --gpu "RTX 4090"
          allocsim scale a.pickle --at layers=2 b.pickle --at layers=3 \\
            c.pickle --at layers=5 --to layers=80
-Recordings must make the same requests in the same order, from the program's
-start, or more of them as copies of a part.  Where PyTorch's kernels take
-another way at another size they do not, and the first difference is printed."""
+Recordings must make the same requests in the same order from the program's
+start, or repeat a part more often.  If a kernel works differently at another
+size, the requests differ, and the first difference is printed."""
 _USAGE = (
     "allocsim scale FILE --at NAME=N FILE --at NAME=N [FILE --at ...]\n"
     "                      (--to NAME=N | --find NAME[,NAME]) [options]"
@@ -52,26 +52,34 @@ def add_to(commands: Commands[Parser]) -> None:
         commands, "scale", _SUMMARY, _DESCRIPTION, run, epilog=_EPILOG, usage=_USAGE
     )
     add = parser.add_argument
-    add_shared(parser, "file", text="a recording; more follow, each after the sizes of the last")
-    sizes = "the sizes of the recording before, as batch=2, and the next recording"
+    add_shared(
+        parser, "file", text="a recording; each further one follows the sizes of the one before"
+    )
+    sizes = "sizes of the recording before, e.g. batch=2, then the next recording"
     add("--at", metavar="NAME=N", nargs="+", action="append", required=True, help=sizes)
     goal = parser.add_mutually_exclusive_group(required=True)
-    add_to_size = "the sizes to predict, as batch=16"
+    add_to_size = "sizes to predict, e.g. batch=16"
     goal.add_argument("--to", metavar="NAME=N", nargs="+", help=add_to_size)
-    largest = "the size whose largest value fits the device; two, as batch,sequence: the largest "
-    largest += "of the first for several of the second"
+    largest = "size whose largest fitting value is searched; for two, e.g. batch,sequence, the "
+    largest += "largest batch for several values of sequence"
     goal.add_argument("--find", metavar="NAME", action="append", help=largest)
-    also = "with --find: the other sizes that vary, as sequence=4096; with --find of two, which of "
-    also += "the second, as sequence=2048,4096 (default: the recorded ones)"
+    also = "with --find: the other varying sizes, e.g. sequence=4096; for --find with two, the "
+    also += "values of the second, e.g. sequence=2048,4096 (default: the recorded ones)"
     add("--with", metavar="NAME=N", nargs="+", dest="others", default=[], help=also)
-    memory = "memory of the device, as 24GiB (default: without end)"
+    memory = "memory of the device, e.g. 24GiB (default: unlimited)"
     add_shared(parser, "--device-memory", text=memory)
-    add("--gpu", metavar="NAME", help='a card by name instead, as "RTX 4090", less its context')
-    add_shared(parser, "--conf", text="PYTORCH_CUDA_ALLOC_CONF to predict for (default: recorded)")
-    torch = "PyTorch's release, {releases} (default: what the recordings tell)"
+    add(
+        "--gpu",
+        metavar="NAME",
+        help='name of a card instead, e.g. "RTX 4090", without the memory of its context',
+    )
+    add_shared(
+        parser, "--conf", text="PYTORCH_CUDA_ALLOC_CONF of the prediction (default: as recorded)"
+    )
+    torch = "release of PyTorch, {releases} (default: detected from the recordings)"
     add_shared(parser, "--torch", text=torch)
-    add_shared(parser, "--device", text="the device, where several are recorded")
-    add("-o", "--out", metavar="FILE", help="write the predicted recording, to replay or tune")
+    add_shared(parser, "--device", text="device to predict, if several are recorded")
+    add("-o", "--out", metavar="FILE", help="write the predicted recording, for replay or tune")
     add_shared(parser, "--fail-on-oom", "--json")
 
 
@@ -111,24 +119,27 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _refuse_confused(arguments: argparse.Namespace) -> None:
-    """Raises UsageError for options that do not go together."""
+    """Raise UsageError for options that exclude each other."""
     find = arguments.find
     if find is not None and arguments.gpu is None and arguments.device_memory is None:
         raise UsageError("--find needs the device: --gpu NAME or --device-memory SIZE")
     if find is not None and len(find) > 1:
         names = " and ".join(find)
-        raise UsageError(f"--find {names}: expected one of them, and the others with --with")
+        raise UsageError(f"--find {names}: expected one --find, and the other sizes with --with")
     if find is not None and find[0].count(",") > 1:
         raise UsageError(f"--find {find[0]}: expected one size, or two")
     if find is None and arguments.others:
-        raise UsageError("--with names sizes beside --find; with --to name them there")
+        raise UsageError("--with needs --find; with --to, give all sizes there")
     if arguments.out is not None and find is not None and "," in find[0]:
-        raise UsageError("-o writes one recording; --find one size")
+        raise UsageError("-o writes one recording; expected --find with one size")
 
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """How an answer is told.  found: what fits, or what does not; None where several do not."""
+    """Answer, ready to print.
+
+    found: the result that fits, or the result that fails; None if no size fits.
+    """
 
     found: Scaled | None
     document: Callable[[], dict[str, Any]]
@@ -138,7 +149,7 @@ class _Answer:
 def _find(
     arguments: argparse.Namespace, scaling: Scaling, memory: int, bar: ProgressBar
 ) -> _Answer:
-    """What --find found."""
+    """Run --find."""
     from allocsim.report import (  # noqa: PLC0415
         largest_text,
         scale_document,
@@ -157,7 +168,7 @@ def _find(
     values, others = _values(arguments.others, other)
     values = values or sorted({each.at[other] for each in scaling.law.samples if other in each.at})
     if not values:
-        raise UsageError(f"no recording tells {other}; --with {other}=N names its values")
+        raise UsageError(f"no recording has a size {other}; give its values: --with {other}=N")
     front = scaling.frontier(name, other, values, _sizes(others), memory, **named)
     fitting = (each.fitting for _, each in front.rows)
     return _Answer(
@@ -168,18 +179,18 @@ def _find(
 
 
 def _values(words: Sequence[str], name: str) -> tuple[list[int], list[str]]:
-    """The values of one size, of the word sequence=2048,4096, and the words of the others."""
+    """Return the values of one size, e.g. from sequence=2048,4096, and the other words."""
     ours = [word for word in words if word.startswith(f"{name}=")]
     values = [value for word in ours for value in word.removeprefix(f"{name}=").split(",")]
     if not all(_NUMBER.fullmatch(value) for value in values):
-        raise UsageError(f"--with {ours[0]}: expected values, as {name}=2048,4096")
+        raise UsageError(f"--with {ours[0]}: expected values, e.g. {name}=2048,4096")
     return list(map(int, values)), [word for word in words if word not in ours]
 
 
 def _runs(first: str, groups: Sequence[Sequence[str]]) -> list[tuple[str, dict[str, int]]]:
-    """Each recording with its sizes: FILE --at NAME=N ... FILE --at NAME=N ...
+    """Return each recording with its sizes: FILE --at NAME=N ... FILE --at NAME=N ...
 
-    Raises UsageError for a recording without sizes, and for sizes without one.
+    Raises UsageError for a recording without sizes, and for sizes without a recording.
     """
     found, path = [], first
     for i, words in enumerate(groups):
@@ -187,7 +198,7 @@ def _runs(first: str, groups: Sequence[Sequence[str]]) -> list[tuple[str, dict[s
         sizes = words if is_last else words[:-1]
         if not sizes or (not is_last and _SIZE.fullmatch(words[-1]) and not is_there(words[-1])):
             raise UsageError(
-                f"--at {' '.join(words)}: expected sizes as batch=2 and then the next recording"
+                f"--at {' '.join(words)}: expected sizes, e.g. batch=2, and then the next recording"
             )
         found.append((path, _sizes(sizes)))
         path = words[-1]
@@ -195,7 +206,7 @@ def _runs(first: str, groups: Sequence[Sequence[str]]) -> list[tuple[str, dict[s
 
 
 def _sizes(words: Sequence[str]) -> dict[str, int]:
-    """Sizes by name, of words as batch=2 or batch=2,sequence=512."""
+    """Parse words such as batch=2 or batch=2,sequence=512 into sizes by name."""
     sizes: dict[str, int] = {}
     for word in ",".join(words).split(","):
         match = _SIZE.fullmatch(word)
@@ -214,20 +225,19 @@ def _not_a_size(word: str) -> str:
     if equals and name and digits.isdecimal():
         most = 10**12 - 1
         return f"{name[:80]}={digits[:80]} is too large; expected a number up to {most:,}"
-    return f"{word[:80]!r} is not a size; expected a name and a number, as batch=2"
+    return f"{word[:80]!r} is not a size; expected a name and a number, e.g. batch=2"
 
 
 def _memory(arguments: argparse.Namespace, scaling: Scaling) -> int | None:
-    """Bytes of the device: as given, or of a card.
+    """Return the bytes of the given device or card.
 
-    The context that the recordings count stands for the card's; where they count none, the card's
-    own is taken off.
+    If the recordings count a context, it replaces the card's; otherwise the card's is subtracted.
     """
     if arguments.gpu is None:
         memory: int | None = arguments.device_memory
         return memory
     if arguments.device_memory is not None:
-        raise UsageError("--gpu and --device-memory both name the device; expected one")
+        raise UsageError("--gpu and --device-memory both select the device; expected one")
     from allocsim.phantom import find_gpu  # noqa: PLC0415
 
     card = find_gpu(arguments.gpu)

@@ -1,6 +1,6 @@
-"""`allocsim stats`: a file in ten lines.
+"""`allocsim stats`: summarize a file in ten lines.
 
-Rule: it reads the file and replays nothing, so that it answers for any file that can be read.
+Rule: it replays nothing, so that it answers for any readable file.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from allocsim.cli.usage import Parser
 
 __all__ = ["add_to", "run"]
 
-_SUMMARY = "say what is in a file, in ten lines"
+_SUMMARY = "summarize a file in ten lines"
 _DESCRIPTION = """\
-Tells of FILE its form, size and digest, who wrote it and under which settings,
-and of each device its entries by action, the time they span, whether they begin
-at an empty device, the peaks, what was live at the end, and how many stacks
-there are.  Nothing is replayed; allocsim lint says what is wrong with a file."""
+Prints the format, size and digest of FILE, its writer and settings, and for
+each device the entries by action, their time span, if they begin at an empty
+device, the peaks, the memory in use at the end, and the number of stacks.
+Nothing is replayed; allocsim lint reports problems of a file."""
 
 
 def add_to(commands: Commands[Parser]) -> None:

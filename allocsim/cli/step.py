@@ -1,7 +1,7 @@
-"""`allocsim step`: one request at a time, every decision of the allocator named.
+"""`allocsim step`: process one request at a time, and explain every decision of the allocator.
 
-Rule: `run` alone decides what the argument is: an existing file is a recording or an op script,
-a word is a kind of `allocsim synth`, and no argument means a session on standard input.
+Rule: `run` alone decides what the argument is: an existing file is a recording or an op script, a
+word is a kind of `allocsim synth`, and no argument means a session on standard input.
 """
 
 from __future__ import annotations
@@ -22,26 +22,33 @@ if TYPE_CHECKING:
 
 __all__ = ["add_to", "run"]
 
-_SUMMARY = "one request at a time, every decision named"
+_SUMMARY = "process one request at a time, and explain every decision"
 _DESCRIPTION = """\
-Takes the allocator's requests one at a time and names each decision in the
-words of docs/allocator.md, with the segments drawn before and after.
+Processes the allocator's requests one at a time and names each decision in the
+terms of docs/allocator.md, with the segments drawn before and after.
 
-FILE is a recording, or an op script (JSON with "ops"); KIND one of those of
+FILE is a recording, or an op script (JSON with "ops"); KIND is a kind of
 `allocsim synth`.  Without either, requests are read from standard input, typed
-or piped: malloc 3MiB, free 1, empty_cache; `help` lists the words."""
+or piped: malloc 3MiB, free 1, empty_cache; `help` lists them."""
 
 
 def add_to(commands: Commands[Parser]) -> None:
     parser = add_command(commands, "step", _SUMMARY, _DESCRIPTION, run)
     add = parser.add_argument
-    add("what", metavar="FILE|KIND", nargs="?", help="a recording, an op script, a synth kind")
-    add("--at", metavar="N", type=count, default=0, help="first entry, or op (default: 0)")
-    add("--count", metavar="N", type=count, help="so many requests (default: 1 of a recording)")
-    add_shared(parser, "--device", text="of a recording (default: its first)")
-    add_shared(parser, "--device-memory", text="of a session (default: 16GiB)")
+    add(
+        "what", metavar="FILE|KIND", nargs="?", help="a recording, an op script, or a kind of synth"
+    )
+    add("--at", metavar="N", type=count, default=0, help="first entry or op (default: 0)")
+    add(
+        "--count",
+        metavar="N",
+        type=count,
+        help="number of requests (default: 1 for a recording, all of a script)",
+    )
+    add_shared(parser, "--device", text="device of a recording (default: its first)")
+    add_shared(parser, "--device-memory", text="memory of a session's device (default: 16GiB)")
     add("--conf", metavar="CONF", default="", help="PYTORCH_CUDA_ALLOC_CONF of a session")
-    add_shared(parser, "--torch", text="PyTorch's release of a session, {releases}")
+    add_shared(parser, "--torch", text="release of PyTorch of a session, {releases}")
     add_shared(parser, "--json")
 
 
@@ -65,7 +72,9 @@ def _recording(what: str) -> Recording:
         from allocsim.workload import KINDS  # noqa: PLC0415
 
         if what not in KINDS:
-            raise UsageError(f"{what} is no file and no kind; kinds are {', '.join(KINDS)}")
+            raise UsageError(
+                f"{what} is neither a file nor a kind; expected a file or one of {', '.join(KINDS)}"
+            )
         return KINDS[what]()
     return load(what)
 
@@ -113,7 +122,7 @@ def _asked(request: Any) -> str:
 
 
 def _script(what: str) -> dict[str, Any] | None:
-    """The op script in a file; None if it holds none."""
+    """Return the op script in a file; None if it holds none."""
     import json  # noqa: PLC0415
 
     path = Path(what)
@@ -122,7 +131,7 @@ def _script(what: str) -> dict[str, Any] | None:
     try:
         value = json.loads(path.read_bytes())
     except (OSError, ValueError):
-        return None  # `load` says what is wrong with it
+        return None  # `load` reports what is wrong with it
     return value if isinstance(value, dict) and isinstance(value.get("ops"), list) else None
 
 
@@ -148,12 +157,12 @@ def _session(
 
 
 def _converse(arguments: argparse.Namespace) -> None:
-    """Answer lines one by one; a wrong line ends a piped session, but not a typed one."""
+    """Answer lines one by one; a wrong line ends a piped session, but not an interactive one."""
     session = _session(arguments, arguments.device_memory or "16GiB", arguments.conf)
     if not sys.stdin.isatty():
         _answer_all(session, sys.stdin, as_json=arguments.json)
         return
-    write("help lists the words, quit leaves\n")
+    write("help lists the requests, quit ends the session\n")
     for line in _typed():
         try:
             _answer_all(session, [line], as_json=arguments.json, echo=False)
@@ -199,7 +208,7 @@ def _answer_all(
 
 
 def _shown(session: Session, line: str) -> str | None:
-    """What a line that asks for no request prints; None for a request."""
+    """Return the output of a line that is not a request; None for a request."""
     from allocsim.report import segments_text  # noqa: PLC0415
 
     if line == "help":

@@ -1,7 +1,7 @@
-"""The words of an interactive `allocsim step`, and what each asks of the allocator.
+"""Requests of an interactive `allocsim step`.
 
-Rule: a line is read whole before anything is asked; a wrong one changes nothing.  Blocks are
-numbered from 1 in the order of their requests, failed ones included.
+Rule: a line is parsed completely before anything is requested; a wrong line changes nothing. Blocks
+are numbered from 1 in the order of their requests, failed ones included.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ if TYPE_CHECKING:
 __all__ = ["HELP", "Session", "lines_of"]
 
 HELP = """\
-  malloc SIZE [stream=N]    ask for a block, as 3MiB or 512; blocks are numbered from 1
+  malloc SIZE [stream=N]    request a block, e.g. 3MiB or 512; blocks are numbered from 1
   free N                    free block N
   record N stream=M         record_stream: the free of block N waits for stream M
-  sync [stream=N]           that stream, or every one, finishes its work
+  sync [stream=N]           that stream, or every stream, finishes its work
   empty_cache               torch.cuda.empty_cache()
   fraction F                set_per_process_memory_fraction(F)
   conf TEXT                 change options at run time
-  begin P, end P, release P requests go to private pool P; no longer; the pool is given up
-  segments, stats           every segment; every statistic that is not 0
+  begin P, end P            start, or stop, to allocate in private pool P
+  release P                 release private pool P
+  segments, stats           print every segment, or every statistic that is not 0
   help, quit
 """
 _MOST_DIGITS = 20
@@ -43,14 +44,14 @@ class Session:
         self._blocks: list[int | None] = []
 
     def ask(self, line: str) -> Decision:
-        """The decision on one line.  Raises UsageError for a line that asks for nothing."""
+        """Return the decision on one line; raise UsageError for a line that is not a request."""
         from allocsim.questions.step import step  # noqa: PLC0415
 
         try:
             request = self._request(line.split())
             decision = step(self.allocator, request)
         except ValueError as error:
-            raise UsageError(f"{line.strip()!r}: {error} (help lists the words)") from None
+            raise UsageError(f"{line.strip()!r}: {error} (help lists the requests)") from None
         if request.action == "malloc":
             self._blocks.append(decision.address)
             if decision.address is not None:
@@ -81,7 +82,7 @@ class Session:
             "release": lambda: Request("release_pool", pool=_whole(first, "a pool")),
         }.get(word, lambda: None)()
         if made is None:
-            raise ValueError("no such word")
+            raise ValueError("no such request")
         return made
 
     def _block(self, text: str) -> int:
@@ -93,26 +94,26 @@ class Session:
 
 
 def _whole(text: str, what: str) -> int:
-    """A whole number of a line.  Raises ValueError that says what it should be."""
+    """Parse a whole number; raise ValueError that names what was expected."""
     if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
         given = f"{text[:80]!r} is not {what}" if text else f"{what} is missing"
-        raise ValueError(f"{given}; expected a whole number, as 1")
+        raise ValueError(f"{given}; expected a whole number, e.g. 1")
     return int(text)
 
 
 def _fraction(text: str) -> float:
-    """A memory fraction of a line.  Raises ValueError for text that is no number."""
+    """Parse a memory fraction; raise ValueError for text that is not a number."""
     try:
         return float(text)
     except ValueError:
         given = f"{text[:80]!r} is not a fraction" if text else "the fraction is missing"
-        raise ValueError(f"{given}; expected 0 to 1, as 0.5") from None
+        raise ValueError(f"{given}; expected 0 to 1, e.g. 0.5") from None
 
 
 def lines_of(ops: list[list[Any]]) -> list[str]:
-    """An op script in the words of a session; stream n has the handle n * 4096.
+    """Return an op script as lines of a session; stream n has the handle n * 4096.
 
-    Raises UsageError, naming the op, for one that no session has a word for.
+    Raises UsageError for an op that no session can express.
     """
     numbers: dict[object, int] = {}
     n_mallocs = 0
@@ -140,5 +141,5 @@ def lines_of(ops: list[list[Any]]) -> list[str]:
             else:
                 lines.append(_OP_WORDS[letter])
         except (KeyError, IndexError, TypeError, ValueError):
-            raise UsageError(f"op {at}: {op!r} is no op that can be taken step by step") from None
+            raise UsageError(f"op {at}: {op!r} is not an op of a session") from None
     return lines

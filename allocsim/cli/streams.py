@@ -1,11 +1,11 @@
-"""The standard streams of the process, each of which may be closed.
+"""Standard streams of the process, some of them possibly closed.
 
-Rule: a command always has three streams.  A closed standard input reads as empty, what goes to a
-closed standard error is dropped, and printing to a closed standard output is a UsageError: a result
-that nobody can read is a command that did not do its work.
+Rule: a command always has three streams. A closed standard input reads as empty, text for a closed
+standard error is dropped, and printing to a closed standard output is a UsageError, because a
+result that nobody can read is a failure.
 
-A closed descriptor is opened on the null device as well, so that no file that is opened later gets
-its number and with it the output of a library or of a program that is started.
+A closed descriptor is also opened on the null device. Otherwise the next file to be opened would
+get its number, and with it the output of libraries and child processes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ENCODING = "utf-8"
 
 
 class _NoOutput(io.TextIOBase):
-    """A standard output that is closed."""
+    """Standard output that is closed."""
 
     encoding = _ENCODING
 
@@ -73,9 +73,9 @@ def _occupy_descriptors() -> None:
 
 
 def discard_output() -> None:
-    """Send what standard output still holds to the null device.
+    """Send the unwritten rest of standard output to the null device.
 
-    The interpreter flushes once more at exit, and would complain of an output that failed.
+    Otherwise the interpreter would flush it at exit and report the error again.
     """
     with contextlib.suppress(OSError, ValueError):
         descriptor = sys.stdout.fileno()
@@ -85,7 +85,7 @@ def discard_output() -> None:
 
 
 def say(text: str) -> None:
-    """Write `text` to standard error; drop it if that cannot be written."""
+    """Write `text` to standard error; drop it if that fails."""
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.write(text)
         sys.stderr.flush()

@@ -1,8 +1,7 @@
-"""`allocsim synth`: a recording of a program that never ran.
+"""`allocsim synth`: write a recording of a synthetic program.
 
-Rule: the options of a kind are the parameters of its function in allocsim.workload, under the
-same names and with the same defaults; they are written here once more so that --help needs no
-NumPy, and a test compares the two.
+Rule: the options of a kind are the parameters of its function in allocsim.workload, with the same
+names and defaults. They are repeated here so that --help needs no NumPy; a test compares the two.
 """
 
 from __future__ import annotations
@@ -16,17 +15,17 @@ from allocsim.cli.usage import Parser, count, memory_size
 
 __all__ = ["SYNTH_KINDS", "add_to", "run"]
 
-_SUMMARY = "write a synthetic recording: training, server, fragmentation, streams, graphs"
+_SUMMARY = "write a recording of a synthetic program"
 _DESCRIPTION = """\
-Plays a program that never ran on the model and writes FILE, a recording as
-PyTorch would have made it: .pickle and .pickle.gz open in PyTorch's own viewer,
-.npz loads fastest.  It replays (--strict), lints and steps like any other.
-`allocsim synth KIND --help` says what a kind shows and has its options."""
+Runs a synthetic program on the model and writes FILE, a recording as PyTorch
+would have made it: .pickle and .pickle.gz open in PyTorch's viewer, .npz loads
+fastest.  It replays (--strict), lints and steps like any other recording.
+`allocsim synth KIND --help` describes a kind and its options."""
 
 Option = tuple[str, object, str]
-"""(name, default, help); the default's type says what is read."""
+"""Option as (name, default, help); the type of the default is the type of the option."""
 
-_ENTRIES: Option = ("entries", None, "go on for as many entries instead")
+_ENTRIES: Option = ("entries", None, "stop after this number of entries instead")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +33,8 @@ class SynthKind:
     """A kind of recording.
 
     summary: one line.
-    shows: what can be seen in it, as --help prints it.
-    options: those of this kind alone.
+    shows: what the recording demonstrates, as --help prints it.
+    options: options of this kind only.
     """
 
     summary: str
@@ -46,76 +45,77 @@ class SynthKind:
 SYNTH_KINDS = {
     "training": SynthKind(
         "a training loop, regular or ragged",
-        "Forward, backward and Adam of a transformer.  Regular, it settles: after\n"
-        "the first steps the driver is hardly asked again.  --ragged gives each\n"
-        "step a sequence length of its own: blocks cut for one do not fit the\n"
-        "next, and reserved memory grows past what any step needs.",
+        "Forward, backward and Adam of a transformer.  With equal steps, the driver\n"
+        "is hardly called after the first steps.  --ragged gives each step another\n"
+        "sequence length: blocks split for one step do not fit the next, and\n"
+        "reserved memory grows beyond the need of any step.",
         (
             ("steps", 10, "training steps"),
-            ("layers", 12, "of the model"),
+            ("layers", 12, "layers of the model"),
             ("hidden", 768, "width of the model"),
             ("batch", 4, "sequences in a step"),
-            ("sequence", 512, "tokens in a sequence, at most"),
-            ("ragged", False, "a sequence length of its own for each step"),
+            ("sequence", 512, "maximum tokens of a sequence"),
+            ("ragged", False, "use another sequence length in each step"),
             _ENTRIES,
         ),
     ),
     "server": SynthKind(
-        "growing caches of a language model's server",
-        "Each answer's cache grows by making a longer one and freeing the old.  The\n"
-        "holes left are always a little too short for the caches still growing.",
+        "growing KV caches of a language model server",
+        "The cache of each answer grows by allocating a longer one and freeing the\n"
+        "old one.  The holes are always a little too short for the growing caches.",
         (
-            ("requests", 100, "answered in all"),
-            ("concurrent", 8, "answered at the same time"),
-            ("prompt", 512, "tokens of a prompt, at most"),
-            ("answer", 256, "tokens of an answer, at most"),
-            ("growth", 32, "tokens that a cache is made longer by"),
-            ("cache_size", "72KiB", "cache of one token"),
-            ("weights", "2GiB", "of the model"),
+            ("requests", 100, "requests in total"),
+            ("concurrent", 8, "requests answered at the same time"),
+            ("prompt", 512, "maximum tokens of a prompt"),
+            ("answer", 256, "maximum tokens of an answer"),
+            ("growth", 32, "tokens added to a cache at a time"),
+            ("cache_size", "72KiB", "cache size of one token"),
+            ("weights", "2GiB", "weights of the model"),
             _ENTRIES,
         ),
     ),
     "fragments": SynthKind(
-        "interleaved lifetimes that fragment",
-        "Blocks that die young lie between blocks that stay.  The holes are a little\n"
-        "too small for the next round, and segments pile up half empty.",
+        "interleaved lifetimes that cause fragmentation",
+        "Short-lived blocks are allocated between long-lived blocks.  The holes are\n"
+        "a little too small for the next round, and half-empty segments accumulate.",
         (
-            ("rounds", 20, "of pairs, short-lived and long-lived"),
-            ("blocks", 40, "pairs in a round"),
-            ("life", 3, "rounds that the long-lived ones stay for"),
-            ("block_size", "2MiB", "of the first short-lived ones, about"),
-            ("growth", 5, "percent by which they grow with each round"),
+            ("rounds", 20, "rounds of short-lived and long-lived pairs"),
+            ("blocks", 40, "pairs per round"),
+            ("life", 3, "lifetime of the long-lived blocks, in rounds"),
+            ("block_size", "2MiB", "approximate size of the first short-lived blocks"),
+            ("growth", 5, "growth of the blocks per round, in percent"),
             _ENTRIES,
         ),
     ),
     "oom": SynthKind(
-        "out of memory with memory free, in ten calls",
-        "Six blocks of 9 MiB, every other one freed, then 12 MiB: 33 MiB of 60 are\n"
-        "idle, the largest idle piece has 9 MiB, and the request fails.",
+        "out of memory despite free memory, in ten calls",
+        "Six blocks of 9 MiB are allocated, every second one is freed, and 12 MiB\n"
+        "are requested: 33 of 60 MiB are unused, but the largest free block has\n"
+        "9 MiB, and the request fails.",
         (),
     ),
     "streams": SynthKind(
         "two streams and record_stream",
-        "What the default stream makes a side stream copies.  A block freed\n"
-        "meanwhile is pending until the side stream has caught up; the loop takes\n"
-        "several times the memory that it needs at once.",
+        "A side stream copies the buffers of the default stream.  A block that is\n"
+        "freed meanwhile is pending until the side stream has finished, so the loop\n"
+        "takes several times the memory that it needs at once.",
         (
-            ("steps", 30, "of the loop"),
-            ("buffers", 4, "made in a step"),
-            ("buffer_size", "16MiB", "of a buffer, at most"),
-            ("lag", 3, "steps after which the side stream has caught up"),
+            ("steps", 30, "steps of the loop"),
+            ("buffers", 4, "buffers allocated per step"),
+            ("buffer_size", "16MiB", "maximum size of a buffer"),
+            ("lag", 3, "delay of the side stream, in steps"),
             _ENTRIES,
         ),
     ),
     "graphs": SynthKind(
         "private pools of CUDA graphs",
-        "Each graph is captured into a pool of its own.  What is free there serves\n"
-        "nothing outside and survives empty_cache until the graph is dropped.",
+        "Each graph is captured into a private pool.  Free memory of that pool is\n"
+        "not used outside it, and empty_cache keeps it until the graph is dropped.",
         (
             ("pools", 4, "graphs, each with a pool"),
-            ("tensors", 12, "made in a capture"),
-            ("tensor_size", "8MiB", "of a tensor, at most"),
-            ("rounds", 20, "of ordinary work after the captures"),
+            ("tensors", 12, "tensors allocated per capture"),
+            ("tensor_size", "8MiB", "maximum size of a tensor"),
+            ("rounds", 20, "rounds of other work after the captures"),
             _ENTRIES,
         ),
     ),
@@ -124,7 +124,7 @@ _MEMORY = {"oom": "60MiB"}
 
 
 def add_to(commands: Commands[Parser]) -> None:
-    """Add the command, and a command below it for each kind."""
+    """Add the command, and a subcommand for each kind."""
     parser = add_command(commands, "synth", _SUMMARY, _DESCRIPTION, run)
     kinds = parser.add_subparsers(title="kinds", metavar="KIND", required=True)
     for name, kind in SYNTH_KINDS.items():
@@ -136,9 +136,15 @@ def add_to(commands: Commands[Parser]) -> None:
 
 def _add_options(parser: Parser, name: str, kind: SynthKind) -> None:
     add = parser.add_argument
-    add("-o", "--output", metavar="FILE", required=True, help=".pickle, .pickle.gz or .npz")
-    seed: tuple[Option, ...] = (("seed", 0, "of what is drawn"),) if kind.options else ()
-    memory: Option = ("device_memory", _MEMORY.get(name, "24GiB"), "of the device")
+    add(
+        "-o",
+        "--output",
+        metavar="FILE",
+        required=True,
+        help="recording to write: .pickle, .pickle.gz or .npz",
+    )
+    seed: tuple[Option, ...] = (("seed", 0, "seed of the random numbers"),) if kind.options else ()
+    memory: Option = ("device_memory", _MEMORY.get(name, "24GiB"), "memory of the device")
     conf: Option = ("conf", "", "PYTORCH_CUDA_ALLOC_CONF of the program")
     for option, default, text in (*kind.options, *seed, memory, conf):
         flag = f"--{option.replace('_', '-')}"

@@ -1,6 +1,6 @@
-"""`allocsim top`: who held the memory at one moment.
+"""`allocsim top`: report the owners of the memory at one moment.
 
-Rule: the whole answer is made before its first character is printed.
+Rule: the whole answer is computed before its first character is printed.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from allocsim.cli.usage import Parser, count, moment
 
 __all__ = ["add_to", "run"]
 
-_SUMMARY = "say who held the memory at a moment: by line, module, category"
+_SUMMARY = "list the owners of the memory at one moment"
 _DESCRIPTION = """\
-Says of every byte that was allocated at one moment of FILE whose it was: the
-line of code, the part of the model, the stream or pool that asked for it, and
-what it was for (parameters, gradients, optimizer state, activations, ...).
-The rows add up to the allocated memory.  A snapshot that holds a state only is
-as good as a recording, but for the moment and some of the categories."""
+Lists the owner of every byte that was allocated at one moment of FILE: the line
+of code, the module, the stream or pool that requested it, and its category
+(parameters, gradients, optimizer state, activations, ...).  The rows add up to
+the allocated memory.  A snapshot without a history has one moment and fewer
+categories."""
 
 
 def add_to(commands: Commands[Parser]) -> None:
@@ -31,24 +31,24 @@ def add_to(commands: Commands[Parser]) -> None:
         "--at",
         metavar="MOMENT",
         type=moment,
-        help="peak of allocated memory, oom (the last out-of-memory error), end, or an entry, "
-        "for the moment after it (default: oom if there is one, else peak)",
+        help="moment to list: peak of allocated memory, oom (the last out-of-memory error), end, "
+        "or the number of an entry (the moment after it) (default: oom if any, else peak)",
     )
     add_shared(parser, "--by")
     add(
         "--frames",
         metavar="N",
         type=count,
-        help="frames that tell owners apart (default: of a line 1, of a stack 8, of a module 3)",
+        help="number of frames that identify an owner (default: line 1, stack 8, module 3)",
     )
     add_shared(parser, "-n")
     add(
         "--format",
         choices=("speedscope", "collapsed"),
-        help="print stacks for a flame graph viewer instead, with --by category below categories",
+        help="print stacks for a flame graph viewer instead; with --by category, by category first",
     )
-    add_shared(parser, "--torch", text="PyTorch's release, {releases} (default: as recorded)")
-    add_shared(parser, "--device", text="the device, where several are recorded")
+    add_shared(parser, "--torch", text="release of PyTorch, {releases} (default: as recorded)")
+    add_shared(parser, "--device", text="device to list, if several are recorded")
     add_shared(parser, "--json")
 
 

@@ -1,6 +1,6 @@
-"""`allocsim tune`: the setting that recordings would have done best with.
+"""`allocsim tune`: find the best setting for recordings.
 
-Rule: the whole answer is made before its first character is printed.
+Rule: the whole answer is computed before its first character is printed.
 """
 
 from __future__ import annotations
@@ -24,30 +24,38 @@ if TYPE_CHECKING:
 
 __all__ = ["add_to", "run"]
 
-_SUMMARY = "find the setting that a recording would have done best with"
+_SUMMARY = "find the best setting for one or more recordings"
 _DESCRIPTION = """\
 Replays one recording, or several that must share a setting, under every option
-that a user may set in that release of PyTorch, with values from the recording's
-own sizes, and prints the best, what it saves, what it costs in driver calls,
-and the line to paste.  With --find-device the smallest device decides."""
+of that release of PyTorch, with values derived from the recorded sizes.  Prints
+the best setting, its saving, its cost in driver calls, and the line to paste.
+With --find-device, the best setting is the one with the smallest device."""
 
 
 def add_to(commands: Commands[Parser]) -> None:
     parser = add_command(commands, "tune", _SUMMARY, _DESCRIPTION, run)
     add = parser.add_argument
     add_shared(parser, "files")
-    memory = "memory of the device, as 24GiB (default: what the recordings tell)"
+    memory = "memory of the device, e.g. 24GiB (default: as recorded)"
     add_shared(parser, "--device-memory", text=memory)
     add_shared(parser, "--host-spill", "--torch", "--device")
     add_shared(parser, *HINTS)
-    add_shared(parser, "--try", text="try this setting, and no others; may be repeated")
+    add_shared(parser, "--try", text="try only this setting; may be repeated")
     add("--no-expandable", action="store_true", help="never propose expandable segments")
-    add("--find-device", action="store_true", help="look for the smallest device by setting")
-    add("--jobs", metavar="N", type=processes, default=1, help="processes (default: 1)")
+    add("--find-device", action="store_true", help="find the smallest device for each setting")
+    add("--jobs", metavar="N", type=processes, default=1, help="number of processes (default: 1)")
     add_shared(parser, "--dask")
-    add("--results", metavar="FILE", help="JSON Lines to write to; what it holds is not run again")
-    add("--costs", metavar="FILE", help="JSON with microseconds of each driver call")
-    add("--exhaustive", action="store_true", help="replay every setting to its end: no tricks")
+    add(
+        "--results",
+        metavar="FILE",
+        help="JSON Lines file to append results to; results in it are not computed again",
+    )
+    add("--costs", metavar="FILE", help="JSON file with the microseconds of each driver call")
+    add(
+        "--exhaustive",
+        action="store_true",
+        help="replay every setting to its end, without shortcuts",
+    )
     add_shared(parser, "--verbose", "--json")
 
 
@@ -89,22 +97,24 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _loan(arguments: argparse.Namespace) -> Loan | None:
-    """The host's memory that the driver lends: settings are compared on a card with so much more,
-    which refuses as late as the two together do."""
+    """Return the host memory that the driver lends, or None.
+
+    Settings are compared on a card enlarged by that memory, which fails at the same request.
+    """
     from allocsim.report import Loan  # noqa: PLC0415
 
     if not arguments.host_spill:
         return None
     if arguments.device_memory is None:
-        raise UsageError("--host-spill is lent beside a card; say how large: --device-memory 8GiB")
+        raise UsageError("--host-spill needs the memory of the card, e.g. --device-memory 8GiB")
     if arguments.find_device or arguments.memory_fraction is not None:
         name = "find-device" if arguments.find_device else "memory-fraction"
-        raise UsageError(f"--{name} is of a card that refuses; leave out --host-spill")
+        raise UsageError(f"--{name} needs a card without host memory; leave --host-spill out")
     return Loan(arguments.device_memory, arguments.host_spill)
 
 
 def _owners(tuning: Tuning) -> Top | None:
-    """Who held the memory of the one device of one recording; None of several."""
+    """Return the owners of the memory of a single recorded device; None for several."""
     if tuning.prepared is None:
         return None
     from allocsim.engine import replay_prepared  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""The types of options, and the error of a wrong command line: one sentence and exit code 2."""
+"""Types of options, and the error of a wrong command line: one sentence and exit code 2."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ __all__ = [
     "UsageError",
     "change",
     "count",
+    "device_size",
     "fraction",
     "is_there",
     "memory_size",
@@ -30,6 +31,7 @@ __all__ = [
 
 _LARGEST_DEVICE = 1 << 60
 _MOST_DIGITS = 9
+_LEAST_DEVICE = 1024
 _MOMENTS = ("peak", "oom", "end")
 _LONGEST_SENTENCE = 1000
 _MOST_PROCESSES = 1024
@@ -38,40 +40,40 @@ _LONGEST_WAIT = 86_400.0
 
 
 class UsageError(Exception):
-    """A command line that cannot be carried out."""
+    """Invalid command line."""
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser that raises UsageError instead of exiting, and knows what was meant.
+    """Argument parser that raises UsageError instead of exiting, and suggests similar options.
 
-    From Python 3.14 on argparse suggests commands and choices by itself, but no options; one way
-    for all keeps the sentences the same everywhere.
+    argparse suggests commands and choices from Python 3.14 on, but no options; this parser gives
+    the same sentences on every version.
     """
 
     suggest_on_error = False
     _given: Sequence[str] = ()
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse does, but that a command speaks for its own arguments."""
+        """Parse as argparse does, but report unknown arguments under the command's name."""
         self._given = sys.argv[1:] if args is None else args
         known, unknown = super().parse_known_args(args, namespace)
-        if hasattr(known, "has_separator"):  # a command that wants to know
+        if hasattr(known, "has_separator"):  # a command that needs to know
             known.has_separator = "--" in self._given
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
         return known, unknown
 
     def error(self, message: str) -> NoReturn:
-        """Called by argparse with a sentence about the first wrong argument."""
+        """Raise UsageError; argparse calls this with a sentence about the first wrong argument."""
         raise UsageError(f"{message}{self._meant(message)} (see {self.prog} --help)")
 
     def _meant(self, message: str) -> str:
-        """The option that is nearest to the first one given that there is not; "" for none."""
+        """Return a suggestion for the first unknown option; "" for none."""
         options = [option for option in self._option_string_actions if option.startswith("--")]
         for word in takewhile(lambda word: word != "--", self._given):
             name = word.partition("=")[0]
             if name.startswith("--") and name not in options:
-                of_what = "" if name in message else f"; {name} is no option"
+                of_what = "" if name in message else f"; {name} is not an option"
                 near = _suggestion(name, options)
                 return f"{of_what}{near}" if near else ""
         return ""
@@ -85,7 +87,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def _suggestion(word: str, words: Sequence[str]) -> str:
-    """What to say of a word that is like one of `words`; "" for none."""
+    """Return a suggestion if `word` resembles one of `words`; "" for none."""
     from difflib import get_close_matches  # noqa: PLC0415
 
     near = get_close_matches(word, words, n=1)
@@ -93,18 +95,28 @@ def _suggestion(word: str, words: Sequence[str]) -> str:
 
 
 def memory_size(text: str) -> int:
-    """An option's bytes: "24GiB", "5600 MiB", "512"."""
+    """Parse a size in bytes: "24GiB", "5600 MiB", "512"."""
     try:
         size = parse_size(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     if not 0 < size <= _LARGEST_DEVICE:
-        raise argparse.ArgumentTypeError(f"size {text[:80]!r} is no device's; expected 1 to 2**60")
+        raise argparse.ArgumentTypeError(
+            f"size {text[:80]!r} is out of range; expected 1 to 2**60 bytes"
+        )
+    return size
+
+
+def device_size(text: str) -> int:
+    """Parse the memory of a device; refuse a small number that lacks its unit."""
+    size = memory_size(text)
+    if text.strip().isdigit() and size < _LEAST_DEVICE:
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is {size} bytes; did you mean {size}GiB?")
     return size
 
 
 def count(text: str) -> int:
-    """An option's whole number, from 0 to 999,999,999."""
+    """Parse a whole number from 0 to 999,999,999."""
     if not (text.isascii() and text.isdigit()):
         raise argparse.ArgumentTypeError(f"{text[:80]!r} is not a whole number, 0 or more")
     if len(text.lstrip("0")) > _MOST_DIGITS:
@@ -114,7 +126,7 @@ def count(text: str) -> int:
 
 
 def positive(text: str) -> int:
-    """An option's whole number, from 1 to 999,999,999."""
+    """Parse a whole number from 1 to 999,999,999."""
     found = count(text)
     if not found:
         raise argparse.ArgumentTypeError(f"{text[:80]!r} is too small; expected 1 or more")
@@ -122,55 +134,55 @@ def positive(text: str) -> int:
 
 
 def moment(text: str) -> str | int:
-    """An option's moment: "peak", "oom", "end", or the number of an entry."""
+    """Parse a moment: "peak", "oom", "end", or the number of an entry."""
     if text in _MOMENTS:
         return text
     if text.isascii() and text.isdecimal():
         return int(text)
     raise argparse.ArgumentTypeError(
-        f"{text[:80]!r} is no moment; expected peak, oom, end or an entry"
+        f"{text[:80]!r} is not a moment; expected peak, oom, end or the number of an entry"
     )
 
 
 def fraction(text: str) -> float:
-    """An option's share, from 0 to 1, or to 100%."""
+    """Parse a share from 0 to 1, or from 0% to 100%."""
     found = _share(text)
     if not 0.0 <= found <= 1.0:
-        raise argparse.ArgumentTypeError(f"{text[:80]!r} is no fraction; expected 0 to 1")
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is not a fraction; expected 0 to 1")
     return found
 
 
 def share(text: str) -> float:
-    """An option's share of something, 0 or more: "1%", "0.01", "150%"."""
+    """Parse a share of 0 or more: "1%", "0.01", "150%"."""
     found = _share(text)
     if not 0.0 <= found <= _MOST_SHARE:
-        raise argparse.ArgumentTypeError(f"{text[:80]!r} is no share; expected one as 1% or 0.01")
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is not a share; expected e.g. 1% or 0.01")
     return found
 
 
 def seconds(text: str) -> float:
-    """An option's time between two looks, up to a day."""
+    """Parse a time in seconds, above 0 and at most a day."""
     try:
         found = float(text)
     except ValueError:
         found = -1.0
     if not 0.0 < found <= _LONGEST_WAIT:
-        raise argparse.ArgumentTypeError(f"{text[:80]!r} is no time; expected seconds above 0")
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is not a time; expected seconds above 0")
     return found
 
 
 def _share(text: str) -> float:
-    """-1 for what is none."""
+    """Parse a number or a percentage; return -1 for other text."""
     digits = text.removesuffix("%")
     try:
-        # "1%" is the number that 0.01 is, which a division would miss by a little.
+        # "1%" must equal 0.01 exactly, which a division by 100 would not give.
         return float(f"{digits}e-2") if digits != text else float(text)
     except ValueError:
         return -1.0
 
 
 def change(text: str) -> tuple[int, str]:
-    """An option's entry and the option string set before it: "1200:max_split_size_mb:64"."""
+    """Parse an entry and the option string set before it: "1200:max_split_size_mb:64"."""
     entry, colon, conf = text.partition(":")
     if not colon:
         raise argparse.ArgumentTypeError(f"{text[:80]!r} is not ENTRY:CONF")
@@ -178,23 +190,23 @@ def change(text: str) -> tuple[int, str]:
 
 
 def processes(text: str) -> int:
-    """An option's number of processes."""
+    """Parse a number of processes."""
     if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= _MOST_PROCESSES):
-        what = f"{text[:80]!r} is no number of processes; expected 1 to {_MOST_PROCESSES}"
+        what = f"{text[:80]!r} is not a number of processes; expected 1 to {_MOST_PROCESSES}"
         raise argparse.ArgumentTypeError(what)
     return int(text)
 
 
 def is_there(name: str) -> bool:
-    """Whether a file or folder has this name."""
+    """Return True if a file or folder has this name."""
     try:
         return Path(name).exists()
-    except (OSError, ValueError):  # longer than a name may be, or with a NUL
+    except (OSError, ValueError):  # a name that is too long, or contains NUL
         return False
 
 
 def one_line(text: str) -> str:
-    """`text` on one line, cut to a readable length, with control characters escaped."""
+    """Return `text` on one line, cut to a readable length, with control characters escaped."""
     if len(text) > _LONGEST_SENTENCE:
         text = f"{text[:_LONGEST_SENTENCE]}..."
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(text.split()))

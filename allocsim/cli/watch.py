@@ -1,7 +1,6 @@
-"""`allocsim watch`: recordings as they arrive, a line each, and why those failed that did.
+"""`allocsim watch`: report recordings as they arrive, and explain out-of-memory errors.
 
-Rule: a loop and nothing else: no server, no file of its own; whatever a file holds, the next one is
-read.
+Rule: only a loop: it runs no server, writes no file, and continues whatever a file holds.
 """
 
 from __future__ import annotations
@@ -24,22 +23,22 @@ if TYPE_CHECKING:
 
 __all__ = ["add_to", "run"]
 
-_SUMMARY = "read recordings as they arrive in a folder, and explain those that failed"
+_SUMMARY = "report new recordings in a folder, and explain their errors"
 _DESCRIPTION = """\
-Looks at a folder again and again: of each recording that arrives in it or below
-it prints a line, and of one with an out-of-memory error the verdict of allocsim
-explain.  A file that still grows is waited for; one that cannot be read is
-named once.  Ctrl-C ends it, with exit code 0."""
+Polls a folder and its subfolders, and prints a line for each new recording, and
+the verdict of allocsim explain for each recording with an out-of-memory error.
+A file is read when it stops growing; an unreadable file is named once.  Ctrl-C
+ends the command with exit code 0."""
 
 
 def add_to(commands: Commands[Parser]) -> None:
     parser = add_command(commands, "watch", _SUMMARY, _DESCRIPTION, run)
     add = parser.add_argument
-    add("folder", metavar="DIR", help="a folder that recordings are written to")
-    between = "seconds between two looks (default: 5)"
+    add("folder", metavar="DIR", help="folder where recordings are written")
+    between = "seconds between two polls (default: 5)"
     add("--interval", metavar="S", type=seconds, default=5.0, help=between)
-    add("--once", action="store_true", help="end when all that is there has been read")
-    add_shared(parser, "--json", text="print an object of JSON a line instead of text")
+    add("--once", action="store_true", help="end when all present recordings have been read")
+    add_shared(parser, "--json", text="print one JSON object per line instead of text")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -47,12 +46,12 @@ def run(arguments: argparse.Namespace) -> int:
 
     folder: str = arguments.folder
     if not folder or not Path(folder).is_dir():
-        raise UsageError(f"{folder!r} is not a folder; expected one to watch")
+        raise UsageError(f"{folder!r} is not a folder; expected a folder to watch")
     arrivals = Arrivals(Path(folder))
     try:
         while True:
             for arrived in arrivals.look(time.time()):
-                _tell(arrived, as_json=arguments.json)
+                _report(arrived, as_json=arguments.json)
             if arguments.once and not arrivals.waits:
                 return 0
             time.sleep(arguments.interval)
@@ -60,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
 
 
-def _tell(arrived: Arrival | Unreadable, *, as_json: bool) -> None:
+def _report(arrived: Arrival | Unreadable, *, as_json: bool) -> None:
     import json  # noqa: PLC0415
 
     from allocsim.questions.explain import explain, explain_recording  # noqa: PLC0415
@@ -79,6 +78,8 @@ def _tell(arrived: Arrival | Unreadable, *, as_json: bool) -> None:
             raise
         except AllocsimError as error:
             problem = str(error)
-    told = partial(watch_document if as_json else watch_text, arrived, explained, verdicts, problem)
-    write(json.dumps(told()) + "\n" if as_json else str(told()))
+    answer = partial(
+        watch_document if as_json else watch_text, arrived, explained, verdicts, problem
+    )
+    write(json.dumps(answer()) + "\n" if as_json else str(answer()))
     sys.stdout.flush()

@@ -1,6 +1,6 @@
-"""Results as text, JSON, figures and pages; numbers are shown here, not computed.
+"""Results as text, JSON, figures and pages; nothing is computed here.
 
-Names are imported when they are first used: a command loads what shows its own result.
+Names are imported when they are first used: a command loads only the code for its own result.
 """
 
 from typing import TYPE_CHECKING
@@ -151,7 +151,7 @@ _HOMES = {
     "verdicts_text": "explain",
     "warned": "layout",
 }
-"""The module of each name."""
+"""Module of each name."""
 
 
 __getattr__ = lazily(globals(), _HOMES)

@@ -1,9 +1,10 @@
-"""The first screen of `replay`, `explain`, `tune` and `risk`, on 24 lines of 80 columns.
+"""First screen of `replay`, `explain`, `tune` and `risk`: at most 22 lines of 80 columns.
 
-Verdict, cause, line to paste, owners; `compare`, `gate`, `ranks` and `top` lay out their own.
+The order is verdict, cause, line to paste, owners; `compare`, `gate`, `ranks` and `top` have their
+own layout. Two lines of a terminal of 24 are left for the prompts.
 
-Rule: what does not fit is left out whole, the least needed first, never cut in the middle; the
-last line says how to see the rest.  A tone says what a line is; colours are the terminal's matter.
+Rule: a part that does not fit is left out completely, the least needed first; the last line says
+how to see the rest. A tone is the kind of a line; the terminal chooses its colour.
 """
 
 from __future__ import annotations
@@ -22,31 +23,31 @@ if TYPE_CHECKING:
 
 __all__ = ["HEIGHT", "Answer", "Part", "Tone", "answer_of", "of_owners", "part"]
 
-HEIGHT = 24
+HEIGHT = 22
 _MORE = "-v: everything else; --json: the same for programs"
 _OWNERS, _CATEGORIES, _INDENT = 3, 4, 4
 _LEAST_WORDS = 12
-"""Columns of a category; less of it tells nothing."""
+"""Fewest columns for a category; less is not readable."""
 
 
 class Tone(StrEnum):
-    """What a line is."""
+    """Visual style of an output line."""
 
     PLAIN = "plain"
     GOOD = "good"
-    """A verdict that nothing is wrong."""
+    """Verdict that nothing is wrong."""
     FAILURE = "failure"
-    """A verdict that something failed, a warning, a proof that does not hold."""
+    """Verdict of a failure, a warning, or a proof that does not hold."""
     PASTE = "paste"
-    """The line to paste."""
+    """Line to paste."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Lines that stand together.
+    """Lines that are shown or left out together.
 
-    rank: what is left out first where there is no room is what ranks highest; 0 always stays.
-    starts: whether an empty line goes before it, where there is room for all of these.
+    rank: parts with the highest rank are left out first; rank 0 is always shown.
+    starts: put an empty line before the part if there is room for all such lines.
     """
 
     lines: tuple[str, ...]
@@ -68,15 +69,14 @@ class Answer:
 def part(
     lines: Iterable[str], tone: Tone = Tone.PLAIN, rank: int = 0, *, starts: bool = False
 ) -> Part:
-    """A part of these lines."""
     return Part(tuple(lines), tone, rank, starts)
 
 
 def answer_of(parts: Sequence[Part], more: str = _MORE) -> Answer:
-    """The screen.  more: its last line."""
+    """Lay out the parts on one screen; `more` is its last line."""
     kept = [each for each in parts if each.lines]
     while _height(kept) > HEIGHT and (ranks := [each.rank for each in kept if each.rank]):
-        # Of equals the last goes: the screen is in the order of need.
+        # Among equal ranks, the last part goes: the parts are in the order of need.
         last = max(i for i, each in enumerate(kept) if each.rank == max(ranks))
         del kept[last]
     room = HEIGHT - _height(kept)
@@ -95,7 +95,7 @@ def _height(parts: Sequence[Part]) -> int:
 
 
 def of_owners(top: Top | None, rank: int = 0) -> Part:
-    """Who held the memory: the three largest lines, and what it was for."""
+    """Return the owners of the memory: the three largest lines, and the categories."""
     if top is None or not top.rows:
         return part(())
     when = "at the error" if top.at.what == "oom" else f"at the {top.at.what}"

@@ -1,7 +1,4 @@
-"""The sentence of a replay's verdict for each cause of an out-of-memory error.
-
-Rule: every figure comes from the shortage.
-"""
+"""Verdict sentences of a replay, one for each cause of an out-of-memory error."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ __all__ = ["causes_of"]
 
 
 def causes_of(shortage: Shortage) -> dict[str, str]:
-    """The verdict for each cause, in the figures of `shortage`."""
+    """Return the verdict sentence for each cause, with the figures of `shortage`."""
     tried = format_size(shortage.tried_bytes)
     idle = format_size(shortage.idle_bytes)
     free = shortage.figures.free_bytes
@@ -21,25 +18,24 @@ def causes_of(shortage: Shortage) -> dict[str, str]:
     held = format_size(shortage.oom.allocated_bytes)
     total = format_size(shortage.oom.total_bytes)
     return {
-        "impossible": f"impossible. {tried} were asked for at once, more than the whole device "
+        "impossible": f"impossible. {tried} were requested at once, more than the whole device "
         f"has ({total}).",
         "host_fallback": f"more is allocated ({held}) than the device has ({total}).",
-        "pending_free": f"a freed block came too late. {tried} were asked for; a block that "
-        "would have served waited for another stream, and PyTorch does not look again after "
-        "the wait.",
-        "private_pool": f"a private pool keeps it. {tried} were asked for; what is idle in a "
-        "private pool (a CUDA graph, a MemPool) would have been enough.",
-        "fraction_limit": f"a memory fraction stopped it. PyTorch was allowed only a part of "
+        "pending_free": f"a block was freed too late. {tried} were requested; a large enough "
+        "block waited for another stream, and PyTorch does not search again after the wait.",
+        "private_pool": f"a private pool holds the memory. {tried} were requested; the idle memory "
+        "of a private pool (a CUDA graph, a MemPool) would have been enough.",
+        "fraction_limit": f"a memory fraction was reached. PyTorch was limited to a part of "
         f"the device's {total}; {free_text} of the device were free.",
-        "free_above_request": f"not the allocator. {tried} were asked for with {free_text} free on "
+        "free_above_request": f"not the allocator. {tried} were requested with {free_text} free on "
         "the device: something outside PyTorch's allocator refused.",
-        "fragmentation": f"fragmentation. {tried} were asked for while PyTorch held {idle} "
-        "idle: enough, but in pieces too small or kept for another stream or pool.",
-        "fragmentation_likely": f"fragmentation likely. {tried} were asked for; {idle} idle "
-        f"inside PyTorch and {free_text} free on the device, {reach} together, would have held "
-        "it, but not in one piece.",
-        "full": f"the device is full. {tried} were asked for; {idle} idle inside PyTorch and "
+        "fragmentation": f"fragmentation. {tried} were requested while PyTorch held {idle} "
+        "idle: enough, but in pieces that are too small, or kept for another stream or pool.",
+        "fragmentation_likely": f"fragmentation likely. {tried} were requested. {idle} idle "
+        f"in PyTorch and {free_text} free on the device, {reach} together, would be enough, but "
+        "not in one piece.",
+        "full": f"the device is full. {tried} were requested. {idle} idle in PyTorch and "
         f"{free_text} free on the device, {reach} together, are too little. {held} were in use.",
-        "no_figures": f"{tried} were asked for and not found; the device's memory is not "
-        "known well enough to say why.",
+        "no_figures": f"{tried} were requested and not found; too little is known of the device's "
+        "memory to give the cause.",
     }

@@ -1,7 +1,6 @@
-"""What differs between two runs: for a terminal and as JSON.
+"""Difference of two runs, for a terminal and as JSON.
 
-Rule: every figure comes from the answer; a screen of 80 columns and 24 lines by default, and
-whatever does not fit is counted in its last row.
+Rule: by default a screen of 80 columns and 24 lines; the last row counts what does not fit.
 """
 
 from __future__ import annotations
@@ -33,25 +32,25 @@ _ROWS = 9
 _FIGURES = "{:>12} {:>11} {:>11}  "
 _BELOW = 8
 _LONG = ("stack", "module")
-"""Answers whose owners need a line of their own."""
+"""Kinds of owners whose names need a separate line."""
 PARTS = {
-    "requested": "asked for",
+    "requested": "requested",
     "rounding": "rounding",
-    "unused": "beyond what is allocated at the peak",
+    "unused": "reserved but not allocated",
 }
-"""What a peak of reserved memory is made of, in words."""
+"""Parts of a peak of reserved memory, in words."""
 COUNTS = {
     "driver_calls": "calls for memory",
     "retries": "retries",
     "ooms": "out-of-memory errors",
 }
-"""What is counted over a whole run, in words."""
+"""Counts over a whole run, in words."""
 
 
 def compare_text(found: Comparison, count: int | None = None) -> str:
-    """`allocsim compare` on a terminal.
+    """Return the text of `allocsim compare`.
 
-    count: rows to show, 0 for all; None for what fits a screen.
+    count: rows to print, 0 for all; None for one screen.
     """
     a, b = found.a, found.b
     lines = [*_names(a, b), *_reserved(found), *_allocated(found), *_counts(a, b), ""]
@@ -81,11 +80,11 @@ def _reserved(found: Comparison) -> list[str]:
     lines = row(
         "Reserved", _change(found.a.reserved.reserved, found.b.reserved.reserved, "at the peak")
     )
-    told = [
+    parts = [
         f"{format_change(size)} {PARTS[name]}" for name, size in asdict(found.parts).items() if size
     ]
-    if told and (change or len(told) > 1):
-        lines += row("", "= " + ", ".join(told))
+    if parts and (change or len(parts) > 1):
+        lines += row("", "= " + ", ".join(parts))
     return lines
 
 
@@ -97,12 +96,12 @@ def _allocated(found: Comparison) -> list[str]:
 
 
 def _when(at: Moment) -> str:
-    """ "in step 2, backward (entry 4,162)"."""
+    """Return a moment in words, e.g. "in step 2, backward (entry 4,162)"."""
     if at.entry is None:
         return moment_text(at)
-    told = [f"step {at.step}"] * bool(at.step) + [at.phase] * bool(at.phase)
+    parts = [f"step {at.step}"] * bool(at.step) + [at.phase] * bool(at.phase)
     entry = f"entry {number(at.entry)}"
-    return f"in {', '.join(told)} ({entry})" if told else f"after {entry}"
+    return f"in {', '.join(parts)} ({entry})" if parts else f"after {entry}"
 
 
 def _change(a: int, b: int, when: str) -> str:
@@ -111,12 +110,12 @@ def _change(a: int, b: int, when: str) -> str:
 
 
 def _counts(a: Side, b: Side) -> list[str]:
-    told = []
+    parts = []
     for name, what in COUNTS.items():
         first, second = getattr(a, name), getattr(b, name)
         if first is not None and second is not None and (first or second):
-            told.append(f"{number(first)} -> {number(second)} {what}")
-    return row("Driver", ", ".join(told)) if told else []
+            parts.append(f"{number(first)} -> {number(second)} {what}")
+    return row("Driver", ", ".join(parts)) if parts else []
 
 
 def _row(each: Change, *, is_long: bool) -> list[str]:
@@ -133,7 +132,7 @@ def _row(each: Change, *, is_long: bool) -> list[str]:
 
 
 def _lines(owner: str) -> str:
-    """ ":7, :12": the numbers of lines in the name of an owner."""
+    """Return the line numbers in the name of an owner, e.g. ":7, :12"."""
     return ", ".join(match[0] for match in LINE.finditer(owner))
 
 
@@ -155,11 +154,11 @@ def _rest(rest: list[Change], same: int, by: str) -> list[str]:
 
 def _unchanged(same: int, by: str) -> str:
     more = {"category": "categories"}.get(by, f"{by}s")
-    return f"{number(same)} other {by if same == 1 else more} hold the same"
+    return f"{number(same)} other {by if same == 1 else more} unchanged"
 
 
 def compare_document(found: Comparison) -> dict[str, Any]:
-    """`allocsim compare --json`.  See `compare_text`."""
+    """Return `allocsim compare --json`."""
     return {
         "a": _side_document(found.a),
         "b": _side_document(found.b),

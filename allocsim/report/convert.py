@@ -1,4 +1,4 @@
-"""What `allocsim convert` has written, in a line or two and as JSON.
+"""Result of `allocsim convert`, for a terminal and as JSON.
 
 Rule: keys are added, never renamed; sizes are integers in bytes.
 """
@@ -20,9 +20,10 @@ __all__ = ["convert_document", "convert_text"]
 def convert_text(
     output: str, size: int, chosen: Format, recording: Recording, runs: Sequence[Run]
 ) -> str:
-    """What was written.
+    """Return a line about the written file, and one for each replay.
 
-    size: bytes of the file.  runs: the replays that `recording` is of, none where it was read.
+    size: bytes of the file.
+    runs: the replays that `recording` contains; empty if it was not replayed.
     """
     entries = plural(sum(map(len, recording.devices)), "entry", "entries")
     if len(recording.devices) > 1:
@@ -47,7 +48,7 @@ def _came_to(run: DeviceRun) -> str:
 def convert_document(
     output: str, size: int, chosen: Format, recording: Recording, runs: Sequence[Run]
 ) -> dict[str, Any]:
-    """`allocsim convert --json`; `runs` as above."""
+    """Return `allocsim convert --json`; for `runs` see `convert_text`."""
     simulated = {run.devices[0].device: run for run in runs}
     return {
         "output": output,

@@ -1,4 +1,4 @@
-"""The result of a cross-check: the counts, and a verdict or a test.
+"""Result of a cross-check: counts, then a verdict or a test that fails.
 
 Rule: the verdict is the last line.
 """
@@ -14,7 +14,7 @@ __all__ = ["crosscheck_document", "crosscheck_text"]
 
 _TITLES = {
     "operation": "operations",
-    "feature": "features met, times",
+    "feature": "uses of each feature",
     "option": "operations under each option",
     "release": "operations by release",
     "device": "operations by device",
@@ -23,7 +23,7 @@ _TITLES = {
 
 
 def crosscheck_text(report: Report, route: str) -> str:
-    """`allocsim crosscheck` on a terminal.  route: what real PyTorch was, in words."""
+    """Return the text of `allocsim crosscheck`; `route` describes the real PyTorch."""
     lines = row("Real PyTorch", route)
     for release, (first, last) in report.seeds.items():
         lines += row("Seeds", f"{first} to {last}, torch {release}")
@@ -44,12 +44,12 @@ def _verdict(report: Report) -> str:
     where = difference.field if difference.at is None else f"{difference.field}[{difference.at}]"
     return (
         f"DIVERGENCE in torch {report.divergence.release} after {ran}: {where} differs; "
-        "the test above fails until the model is mended"
+        "the test above fails until the model is fixed"
     )
 
 
 def crosscheck_document(report: Report, route: str) -> dict[str, Any]:
-    """`allocsim crosscheck --json`."""
+    """Return `allocsim crosscheck --json`."""
     divergence = None
     if (found := report.divergence) is not None:
         divergence = {

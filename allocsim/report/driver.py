@@ -14,17 +14,17 @@ from allocsim.report.layout import number, plural, rows
 __all__ = ["costs_document", "driver_document", "driver_note", "driver_rows"]
 
 _USUAL = 20 << 20
-"""Bytes of the calls whose times `costs_document` gives: the segment of a request below 10 MiB."""
+"""Bytes for which `costs_document` gives times: the segment of a request below 10 MiB."""
 
 
 def driver_note(costs: Costs) -> str:
-    """Return what the estimate is based on and how far recorded runs were from it."""
+    """Return the basis of the estimate, and its error on recorded runs."""
     table = costs.table
     if not costs.uses_table:
-        return "by the times given"
+        return "with the given times"
     return (
-        f"by times of an {table.name}; in half of that card's recordings calls took "
-        f"{table.low:g} to {table.high:g} times as long, far more beside other busy processes"
+        f"based on an {table.name}; in half of that card's recordings, calls took "
+        f"{table.low:g} to {table.high:g} times as long, and longer with other busy processes"
     )
 
 
@@ -32,7 +32,7 @@ def driver_rows(run: DeviceRun, is_expandable: bool) -> list[str]:
     """Return the driver calls of a replay as lines: counts, their estimated time, retries."""
     stats, costs = run.stats, Costs()
     retries = plural(stats["num_alloc_retries"], "retry", "retries")
-    calls = [f"{retries} after giving cached memory back to the driver"]
+    calls = [f"{retries} after cached memory was released to the driver"]
     if "num_device_alloc" in stats:  # from 2.3 on
         take, give = ("mappings", "unmappings") if is_expandable else ("cudaMalloc", "cudaFree")
         allocated, freed = number(stats["num_device_alloc"]), number(stats["num_device_free"])

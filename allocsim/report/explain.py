@@ -1,7 +1,7 @@
-"""Why requests ran out of memory, of a recording or of an error's text: in full and as JSON.
+"""Explanation of out-of-memory errors, of a recording or a text: in full and as JSON.
 
-Rule: the first screen is in `explain_screen.py`; here, as there, the cause stands first, by its
-name, and every figure comes from the explanation.
+Rule: the cause comes first, by its name; every figure comes from the explanation. The first screen
+is in `explain_screen.py`.
 """
 
 from __future__ import annotations
@@ -57,17 +57,17 @@ __all__ = [
 
 CAUSES = {
     "impossible": "the request alone is larger than the card",
-    "host_fallback": "more is allocated than the card has; the host's memory was used too",
+    "host_fallback": "more is allocated than the card has; host memory was used too",
     "fraction_limit": "a limit set for PyTorch stopped it, not the card",
     "free_above_request": "the driver refused although enough was free",
     "fragmentation": "PyTorch held enough idle memory, but not in one usable piece",
-    "fragmentation_likely": "idle and free memory together would do, but not in one piece",
+    "fragmentation_likely": "idle and free memory together are enough, but not in one piece",
     "full": "the card is full",
-    "no_figures": "the text does not say enough",
-    "pending_free": "a block that would have served came free too late",
-    "private_pool": "a private pool keeps what would have served",
+    "no_figures": "the text does not give enough figures",
+    "pending_free": "a large enough block was freed too late",
+    "private_pool": "a private pool holds enough memory for the request",
 }
-"""What each cause means, in a few words."""
+"""Meaning of each cause, in a few words."""
 
 _SHOWN_OOMS = 3
 _SHOWN_BLOCKERS = 12
@@ -75,7 +75,7 @@ _SIZE_WIDTH = 14
 
 
 def explanation_text(run: Run, devices: Sequence[DeviceExplanation], top: Top | None = None) -> str:
-    """`allocsim explain -v` of a recording.  top: who held the memory, None where not told."""
+    """Return the text of `allocsim explain -v` for a recording; `top` has the owners, if known."""
     lines = [*warned(run.warnings), *row("Recording", run.path)]
     lines += row("Settings", run.conf or "PyTorch's defaults")
     for note in run.named_notes:
@@ -94,7 +94,7 @@ def explanation_text(run: Run, devices: Sequence[DeviceExplanation], top: Top | 
 def _device(device: DeviceExplanation) -> list[str]:
     if not device.shortages:
         unproved = "unproved: " if device.device_run.parting is not None else ""
-        what = "no request failed; allocsim risk tells how close one came"
+        what = "no request failed; allocsim risk reports how close one came"
         return row("Verdict", f"{unproved}{what}")
     earlier = earlier_errors(len(device.shortages) - _SHOWN_OOMS)
     lines = [*earlier, ""] if earlier else []
@@ -109,11 +109,11 @@ def _device(device: DeviceExplanation) -> list[str]:
 
 def _shortage(shortage: Shortage, *, is_unproved: bool) -> list[str]:
     oom = shortage.oom
-    known = "as recorded" if oom.is_recorded else "where the recording has none"
+    known = "as recorded" if oom.is_recorded else "not in the recording"
     asked = oom.rounded_bytes if oom.requested_bytes is None else oom.requested_bytes
     lines = row(
         "Out of memory",
-        f"at entry {number(oom.entry)}, {known}: {format_size(asked)} were asked for, "
+        f"at entry {number(oom.entry)}, {known}: {format_size(asked)} requested, "
         f"{format_size(shortage.tried_bytes)} tried",
     )
     unproved = "unproved: " * is_unproved
@@ -124,11 +124,11 @@ def _shortage(shortage: Shortage, *, is_unproved: bool) -> list[str]:
 
 
 def because(shortage: Shortage) -> str:
-    """The comparison of figures that decided the cause."""
+    """Return the comparison of figures that decided the cause."""
     findings = shortage.findings
     if shortage.cause == "pending_free" and findings is not None:
         return (
-            f"{format_size(findings.late_bytes)} in one piece came free while the request waited "
+            f"{format_size(findings.late_bytes)} in one piece were freed while the request waited "
             "for other streams; PyTorch does not search again after that wait"
         )
     if shortage.cause == "private_pool" and findings is not None:
@@ -137,19 +137,19 @@ def because(shortage: Shortage) -> str:
 
 
 def idle_in_private_pools(kinds: Mapping[str, int]) -> str:
-    """Why memory that was there would not serve."""
+    """Return the reason why idle memory of private pools could not be used."""
     held = format_size(kinds["private_pool"])
     return f"{held} are idle in private pools, which this request may not use"
 
 
 def kinds_table(kinds: Mapping[str, int]) -> list[str]:
-    """The device's memory by what it was doing, and all of it."""
+    """Return the device's memory by use, and its total."""
     lines = [f"  {format_size(n):>{_SIZE_WIDTH}}  {KINDS[kind]}" for kind, n in kinds.items() if n]
-    return [*lines, f"  {exact_size(sum(kinds.values()))} in all"]
+    return [*lines, f"  {exact_size(sum(kinds.values()))} in total"]
 
 
 def code_text(code: Code | None) -> str:
-    """A line of code, and how it is known."""
+    """Return a line of code, and how it is known."""
     if code is None:
         return "the recording has no stack frames"
     folded = f" ({plural(code.folded, 'frame')} of libraries inside)" if code.folded else ""
@@ -160,28 +160,28 @@ def _blocks(shortage: Shortage) -> list[str]:
     findings = shortage.findings
     if findings is None:
         return []
-    lines = ["", "Where the device's memory was", *kinds_table(findings.kinds), ""]
+    lines = ["", "Use of the device's memory", *kinds_table(findings.kinds), ""]
     largest = format_size(findings.largest_request_bytes)
-    lines += row("Largest", f"{largest} would have been answered at that moment")
+    lines += row("Largest", f"a request of {largest} would have succeeded at that moment")
     if findings.blockers is None:
-        now = "nothing any more: the same request would be answered now"
+        now = "nothing any more: the same request would succeed now"
         return lines + row("In the way", now if findings.late_bytes else blockers_text(None))
     lines += row("In the way", blockers_text(findings.blockers))
-    lines += ["", f"{'size':>{_SIZE_WIDTH}}  {'age, entries':>12}  {'entry':>9}  made at"]
+    lines += ["", f"{'size':>{_SIZE_WIDTH}}  {'age, entries':>12}  {'entry':>9}  allocated at"]
     lines += [_blocker(blocker) for blocker in shortage.blockers[:_SHOWN_BLOCKERS]]
     hidden = len(shortage.blockers) - _SHOWN_BLOCKERS
     return [*lines, *([f"  and {plural(hidden, 'smaller one')}"] if hidden > 0 else []), ""]
 
 
 def blockers_text(found: Blockers | None) -> str:
-    """How many blocks are in the way, and what would be free without them.
+    """Return the number of blocks in the way, and the memory free without them.
 
-    found: None where no set of them would do.
+    found: None if no set of blocks is enough.
     """
     if found is None:
-        return "no set of live blocks: without all of them it fails as well"
-    what = "would be free in one piece" if found.way == "run" else "would go back to the driver"
-    least = "the fewest bytes that would do" if found.is_exact else "enough, perhaps not the fewest"
+        return "no live block: the request fails even without all of them"
+    what = "would be free in one piece" if found.way == "run" else "would return to the driver"
+    least = "the fewest bytes possible" if found.is_exact else "perhaps not the fewest bytes"
     without = "without it" if len(found.blocks) == 1 else "without them"
     return (
         f"{plural(len(found.blocks), 'live block')}, {format_size(found.cost_bytes)} in all; "
@@ -204,17 +204,19 @@ def _remedies(device: DeviceExplanation) -> list[str]:
     if not device.device_run.ooms:
         return []
     if device.device_run.parting is not None:
-        return row("Cures", "withheld: the replay is not the recorded run, so nothing is proved")
-    lines = ["What would have let the recorded requests through, a replay each"]
+        return row(
+            "Cures", "withheld: the replay differs from the recorded run, so nothing is proved"
+        )
+    lines = ["Changes under which every recorded request succeeds, each proved by a replay"]
     for remedy in device.remedies:
         lines += paragraph(_remedy(remedy), indent=2)
     if not any(remedy.kind == "conf" for remedy in device.remedies):
         lines += paragraph(
-            f"no setting: {plural(len(device.tried), 'other')} tried on this device", indent=2
+            f"no setting: {plural(len(device.tried), 'setting')} tried on this device", indent=2
         )
     if device.entries_left is not None:
         ends = ends_after(device.entries_left, "the error")
-        lines += row("Warning", f"{ends}: what would have come later is not proved.")
+        lines += row("Warning", f"{ends}: later requests are not proved.")
     return lines
 
 
@@ -233,7 +235,7 @@ def _remedy(remedy: Remedy) -> str:
 
 
 def explanation_document(run: Run, devices: Sequence[DeviceExplanation]) -> dict[str, Any]:
-    """`allocsim explain --json` of a recording."""
+    """Return `allocsim explain --json` for a recording."""
     return {
         "file": run.path,
         "conf": run.conf,
@@ -329,12 +331,12 @@ _SHOWN_LETTERS = 160
 
 
 def repeats_of(verdicts: Sequence[Verdict]) -> list[list[Verdict]]:
-    """The verdicts in order, those together that say the same at once."""
+    """Return the verdicts in order, with consecutive equal ones grouped."""
     return [list(run) for _, run in groupby(verdicts, lambda v: (v.figures, v.cause, v.advice))]
 
 
 def verdicts_text(verdicts: Sequence[Verdict]) -> str:
-    """`allocsim explain -v` of a text.  Errors that repeat at once are shown once."""
+    """Return the text of `allocsim explain -v` for a text; repeated errors are shown once."""
     runs = repeats_of(verdicts)
     parts = [_verdict(run, is_alone=len(verdicts) == 1) for run in runs[:_SHOWN]]
     if len(runs) > _SHOWN:
@@ -361,7 +363,7 @@ def _verdict(run: Sequence[Verdict], *, is_alone: bool) -> list[str]:
 
 
 def verdicts_document(verdicts: Sequence[Verdict]) -> dict[str, Any]:
-    """`allocsim explain --json` of a text: one error's object, or {"ooms": [...]} of several."""
+    """Return `allocsim explain --json` for a text: one error, or {"ooms": [...]} for several."""
     if len(verdicts) == 1:
         return _object(verdicts[0])
     unknown = dict.fromkeys(("entry", "kinds", "blockers", "cures"))

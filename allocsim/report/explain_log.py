@@ -1,6 +1,6 @@
-"""The figures of a log or a table: for a terminal and as JSON.
+"""Figures of a log or a table, for a terminal and as JSON.
 
-Rule: what the text is stands first; figures are shown as they were printed, none is added up.
+Rule: the kind of the text comes first; figures are shown as printed, and none are added up.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ __all__ = ["log_document", "log_screen", "log_text"]
 
 _SHOWN = 18
 _ADVICE = {
-    "memory_summary": "reserved less allocated is idle; a recording tells what keeps it: allocsim "
+    "memory_summary": "reserved minus allocated is idle; a recording shows what keeps it: allocsim "
     "record, or torch.cuda.memory._record_memory_history()",
-    "vllm": "allocsim fit MODEL --server vllm --gpu NAME --log FILE takes these in place of "
-    "what it would assume",
-    "sglang": "allocsim fit MODEL --server sglang --gpu NAME --log FILE takes these in place of "
-    "what it would assume",
-    "llama.cpp": "allocsim fit MODEL.gguf --server llama.cpp --gpu NAME --log FILE takes the "
-    "compute buffer in place of what it would assume",
+    "vllm": "allocsim fit MODEL --server vllm --gpu NAME --log FILE uses these "
+    "figures instead of assumptions",
+    "sglang": "allocsim fit MODEL --server sglang --gpu NAME --log FILE uses these "
+    "figures instead of assumptions",
+    "llama.cpp": "allocsim fit MODEL.gguf --server llama.cpp --gpu NAME --log FILE uses the "
+    "compute buffer instead of an assumption",
 }
 
 
 def log_text(found: LogFigures) -> str:
-    """`allocsim explain -v` of a log."""
+    """Return the text of `allocsim explain -v` for a log."""
     return "\n".join(_lines(found, found.figures)) + "\n"
 
 
 def log_screen(found: LogFigures) -> Answer:
-    """`allocsim explain` of a log."""
+    """Return the first screen of `allocsim explain` for a log."""
     shown = found.figures[:_SHOWN]
     lines = _lines(found, shown)
     if (hidden := len(found.figures) - len(shown)) > 0:
@@ -55,7 +55,7 @@ def _line(figure: LogFigure) -> str:
 
 
 def log_document(found: LogFigures) -> dict[str, Any]:
-    """The same for JSON."""
+    """Return `allocsim explain --json` for a log."""
     figures = [
         {
             "name": each.name,

@@ -1,7 +1,7 @@
-"""The first screens of `explain` for a recording and for an error text.
+"""First screens of `explain` for a recording and for an error text.
 
-Rule: that of `screen_parts.py`.  What `-v` adds is in `explain.py`; logs and bare states have their
-texts in `explain_log.py` and `explain_state.py`.
+`explain.py` has the parts that `-v` adds; `explain_log.py` and `explain_state.py` have the texts
+for logs and for snapshots without a history.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ __all__ = ["explanation_screen", "verdict_of_run", "verdict_of_text", "verdicts_
 
 _ADVICE_LINES = 15
 _SHOWN_ERRORS = 4
-_HIDDEN = "-v: all of it; --json: the same for programs"
+_HIDDEN = "-v: full answer; --json: the same for programs"
 
 
 def explanation_screen(
     run: Run, devices: Sequence[DeviceExplanation], top: Top | None = None
 ) -> Answer:
-    """`allocsim explain` of a recording."""
+    """Return the first screen of `allocsim explain` for a recording."""
     parts = [warnings(run), *verdict_of_run(run, devices)]
     owners = of_owners(top)
     paste = to_paste(devices[0].recommendation if devices else None, devices)
     is_full = any(s.cause == "full" for d in devices for s in d.shortages[-1:])
-    # Where it is simply too much memory, who holds it is the answer.
+    # On a full device, the owners of the memory are the answer.
     return answer_of([*parts, owners, *paste] if is_full else [*parts, *paste, owners])
 
 
 def verdict_of_run(run: Run, devices: Sequence[DeviceExplanation]) -> list[Part]:
-    """Why each device failed, and which request; of many devices those that come first."""
+    """Return the cause and the failed request of each device that is shown."""
     shown = most_urgent([device.device_run for device in devices])
     by_number = {device.device_run.device: device for device in devices}
     found: list[Part] = []
@@ -61,7 +61,7 @@ def _explained(run: Run, device: DeviceExplanation, *, is_alone: bool) -> list[P
     asked = oom.rounded_bytes if oom.requested_bytes is None else oom.requested_bytes
     more = len(device.shortages) - 1
     errors = f", the last of {number(more + 1)} errors" if more else ""
-    where = f"{format_size(asked)} asked for at entry {number(oom.entry)}{errors}"
+    where = f"{format_size(asked)} requested at entry {number(oom.entry)}{errors}"
     found = [
         part(
             row(label, f"{name}{unproved}{shortage.cause}: {CAUSES[shortage.cause]}"), Tone.FAILURE
@@ -80,13 +80,13 @@ def _code(shortage: Shortage) -> Iterable[str]:
 
 
 def verdicts_screen(verdicts: Sequence[Verdict]) -> Answer:
-    """`allocsim explain` of a text.  Errors that repeat at once are shown once."""
+    """Return the first screen of `allocsim explain` for a text; repeated errors are shown once."""
     listed = _listed(repeats_of(verdicts)) if len(verdicts) > 1 else ()
     return answer_of([part(listed), *verdict_of_text(verdicts)], _HIDDEN)
 
 
 def verdict_of_text(verdicts: Sequence[Verdict]) -> list[Part]:
-    """Why the last error of a text came, and what helps."""
+    """Return the cause of the last error of a text, and the advice."""
     verdict = repeats_of(verdicts)[-1][0]
     tone = Tone.PLAIN if verdict.cause == "no_figures" else Tone.FAILURE
     parts = [part(row("Verdict", f"{verdict.cause}: {CAUSES[verdict.cause]}"), tone)]
@@ -103,12 +103,12 @@ def verdict_of_text(verdicts: Sequence[Verdict]) -> list[Part]:
 
 
 def _listed(runs: Sequence[Sequence[Verdict]]) -> list[str]:
-    """The errors of a log, a line each, the last of which is the one that is told."""
+    """Return the errors of a log, one line each; the last one is explained below."""
     lines = []
     for run in runs[-_SHOWN_ERRORS:]:
         first = run[0]
         times = f", {number(len(run))} times" if len(run) > 1 else ""
         lines.append(f"line {number(first.message.line)}{times}: {first.cause}")
     if (hidden := sum(len(run) for run in runs[:-_SHOWN_ERRORS])) > 0:
-        lines.insert(0, f"({plural(hidden, 'error')} before these)")
-    return rows("Errors", [*lines, "of the last:"])
+        lines.insert(0, f"({plural(hidden, 'earlier error')})")
+    return rows("Errors", [*lines, "The last error:"])

@@ -1,7 +1,6 @@
-"""What becomes of a request in a snapshot's state: for a terminal and as JSON.
+"""Fate of a request in a snapshot without a history, for a terminal and as JSON.
 
-Rule: the answer stands first, and what had to be taken for granted beside it; every figure comes
-from the explanation.
+Rule: the answer comes first, with its assumptions; every figure comes from the explanation.
 """
 
 from __future__ import annotations
@@ -27,16 +26,16 @@ if TYPE_CHECKING:
 __all__ = ["state_document", "state_screen", "state_text"]
 
 _SERVED = {
-    "cached": "answered by a free block, without the driver",
-    "driver": "answered by a new segment",
-    "retry": "answered by a new segment, after cached ones went back to the driver",
+    "cached": "succeeds: a free block serves it, without the driver",
+    "driver": "succeeds: a new segment serves it",
+    "retry": "succeeds: a new segment serves it, after cached segments were released",
 }
 _SHOWN_OWNERS = 12
 _SIZE_WIDTH = 14
 
 
 def state_text(found: StateExplanation, top: Top | None = None) -> str:
-    """`allocsim explain` of a state, whole.  top: who holds the memory."""
+    """Return the text of `allocsim explain -v` for a state; `top` has the owners of the memory."""
     source = found.source
     lines = row("Snapshot", f"{found.path}, device {source.device}: a state without a history")
     lines += row("Settings", source.conf or "PyTorch's defaults")
@@ -48,7 +47,7 @@ def state_text(found: StateExplanation, top: Top | None = None) -> str:
 
 
 def state_screen(found: StateExplanation, top: Top | None = None) -> Answer:
-    """`allocsim explain` of a state: the answer, and who holds the memory."""
+    """Return the first screen of `allocsim explain` for a state."""
     refusal = found.refusal
     tone = Tone.FAILURE if refusal is not None and found.is_asked else Tone.PLAIN
     parts = [part(_answer(found), tone), of_owners(top)]
@@ -59,7 +58,7 @@ def state_screen(found: StateExplanation, top: Top | None = None) -> Answer:
 
 
 def _answer(found: StateExplanation) -> list[str]:
-    """What becomes of the request, and why."""
+    """Return the fate of the request, and the reason."""
     if not found.is_asked:
         return _unasked(found)
     asked = f"{exact_size(found.requested_bytes)} on the default stream"
@@ -69,15 +68,17 @@ def _answer(found: StateExplanation) -> list[str]:
         lines = row("Verdict", f"{found.refusal.cause}: {CAUSES[found.refusal.cause]}")
         lines += row("Because", _because(found.refusal))
     lines += row("Request", asked)
-    return lines + row("Largest", f"{exact_size(found.largest_request_bytes)} would be answered")
+    return lines + row(
+        "Largest", f"a request of {exact_size(found.largest_request_bytes)} succeeds"
+    )
 
 
 def _unasked(found: StateExplanation) -> list[str]:
-    """What the state would answer, where no request was asked about and none is known to fail."""
-    if_full = ", if the driver has no more to give" if found.source.is_taken_full else ""
+    """Return what would succeed, if no request was given and no error is recorded."""
+    if_full = ", if the driver has no free memory" if found.source.is_taken_full else ""
     lines = row("Verdict", "no error is recorded: the snapshot holds a state and no history")
     largest = exact_size(found.largest_request_bytes)
-    lines += row("Largest", f"{largest} would be answered on the default stream")
+    lines += row("Largest", f"a request of {largest} succeeds on the default stream")
     if found.refusal is not None:
         because = _because(found.refusal)
         lines += row("Beyond that", f"{found.refusal.cause}{if_full}: {because}")
@@ -88,18 +89,18 @@ def _notes(found: StateExplanation) -> list[str]:
     notes = [found.source.release_note]
     if found.source.is_taken_full:
         notes.append(
-            "the driver is taken to have no more to give, since a state does not tell the "
-            "device's memory; --device-memory does"
+            "the driver is assumed to have no free memory, since the snapshot does not contain "
+            "the device's memory; give it with --device-memory"
         )
     return notes
 
 
 def _because(refusal: Refusal) -> str:
-    """The comparison of figures, or what the blocks prove."""
+    """Return the comparison of figures, or the fact that the blocks prove."""
     if refusal.cause == "pending_free":
         return (
             f"{format_size(refusal.findings.late_bytes)} in one piece wait for other streams, and "
-            "PyTorch does not search again after it waited for them"
+            "PyTorch does not search again after it has waited"
         )
     if refusal.cause == "private_pool":
         return idle_in_private_pools(refusal.findings.kinds)
@@ -107,18 +108,18 @@ def _because(refusal: Refusal) -> str:
 
 
 def _refusal(refusal: Refusal) -> list[str]:
-    heading = "Where the device's memory is when the request has failed"
+    heading = "Use of the device's memory after the failed request"
     lines = [heading, *kinds_table(refusal.findings.kinds), ""]
     return [*lines, *_in_the_way(refusal), *_owners(refusal.blockers)]
 
 
 def _in_the_way(refusal: Refusal) -> list[str]:
-    """The live blocks that would have to go."""
+    """Return the live blocks that prevent the request."""
     return row("In the way", blockers_text(refusal.findings.blockers))
 
 
 def _owners(blockers: Sequence[Blocker]) -> list[str]:
-    """The blocks in the way by the line that made them, the largest sum first; none: nothing."""
+    """Return the blocks in the way by the line that allocated them, the largest sum first."""
     if not blockers:
         return []
     owners: dict[str, list[int]] = {}
@@ -126,7 +127,7 @@ def _owners(blockers: Sequence[Blocker]) -> list[str]:
         name = "no frames recorded" if blocker.code is None else str(blocker.code)
         owners.setdefault(name, []).append(blocker.size)
     ordered = sorted(owners.items(), key=lambda item: (-sum(item[1]), item[0]))
-    lines = ["", f"{'size':>{_SIZE_WIDTH}}  {'blocks':>8}  made at"]
+    lines = ["", f"{'size':>{_SIZE_WIDTH}}  {'blocks':>8}  allocated at"]
     for name, sizes in ordered[:_SHOWN_OWNERS]:
         shown = printable(name)[-52:]
         lines.append(f"{format_size(sum(sizes)):>{_SIZE_WIDTH}}  {len(sizes):>8,}  {shown}")
@@ -135,7 +136,7 @@ def _owners(blockers: Sequence[Blocker]) -> list[str]:
 
 
 def state_document(found: StateExplanation) -> dict[str, Any]:
-    """`allocsim explain --json` of a state."""
+    """Return `allocsim explain --json` for a state."""
     source, refusal = found.source, found.refusal
     return {
         "file": found.path,

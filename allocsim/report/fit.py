@@ -1,6 +1,7 @@
-"""Whether a model fits, in words and as JSON.
+"""Answer to the question if a model fits, in words and as JSON.
 
-Figures of the allocator are those of the run; what is known as a range only is shown as a range.
+Figures of the allocator come from the run; a figure that is only known as a range is shown as a
+range.
 """
 
 from __future__ import annotations
@@ -27,15 +28,16 @@ _BAR = WIDTH - LABEL - 26
 
 
 def fit_text(fit: Fit, top: Top, spilled: Top | None = None, failed: Top | None = None) -> str:
-    """`allocsim fit` of one card.
+    """Return the text of `allocsim fit` for one card.
 
-    top: who held memory at the peak.  spilled: who asked for memory once it was full.
-    failed: who held memory when it ran out; None where it did not.
+    top: owners of the memory at the peak.
+    spilled: owners of the memory requested after the card was full.
+    failed: owners of the memory at the failed request; None if none failed.
     """
     ran = fit.ran
     lines = row("Verdict", fit.headline())
     lines += _failed(fit, failed)
-    before = "" if fit.failure is None else ", before it ran out"
+    before = "" if fit.failure is None else ", before memory ran out"
     memory = f"{exact_size(ran.peak_reserved_bytes)} reserved at the peak, "
     memory += f"{format_size(ran.peak_allocated_bytes)} allocated{before}"
     lines += row("Memory", memory + _retries(ran))
@@ -45,7 +47,7 @@ def fit_text(fit: Fit, top: Top, spilled: Top | None = None, failed: Top | None 
     lines += row(
         "Process",
         f"{format_size(low)} to {format_size(high)} with the CUDA context and its libraries, which "
-        "depend on driver and kernels",
+        "depend on the driver and the kernels",
     )
     lines += _held_by(fit, top) if failed is None else _held_at_failure(fit, failed)
     lines.append("")
@@ -61,7 +63,7 @@ def _notes(notes: Sequence[str]) -> list[str]:
 
 
 def _retries(ran: Ran) -> str:
-    """That the cache had to be emptied for it, which costs time."""
+    """Return a note that the cache had to be emptied, which costs time."""
     count = ran.device_run.stats["num_alloc_retries"]
     return f"; {plural(count, 'retry', 'retries')} emptied the cache" if count else ""
 
@@ -78,26 +80,28 @@ def _failed(fit: Fit, failed: Top | None) -> list[str]:
 
 
 def _where(top: Top) -> str:
-    """ "in step 2, backward, " or nothing where no steps are seen."""
+    """Return the moment, e.g. "in step 2, backward, "; "" if no steps are known."""
     parts = [f"step {top.at.step}"] * bool(top.at.step) + [top.at.phase] * bool(top.at.phase)
     return f"in {', '.join(parts)}, " if parts else ""
 
 
 def _bar(used: int, room: int) -> str:
-    """ "█████░░░░░ 19.85 of 23.15 GiB"."""
+    """Return a bar, e.g. "█████░░░░░ 19.85 GiB of 23.15 GiB"."""
     full = min(round(_BAR * used / max(room, 1)), _BAR)
     of = f"{format_size(used)} of {format_size(room)}"
     return "█" * full + "░" * (_BAR - full) + f" {of}"
 
 
 def _held_by(fit: Fit, top: Top) -> list[str]:
-    what = f"{_where(top) or 'then '}{format_size(top.allocated_bytes)} allocated:"
+    what = f"{_where(top) or 'at the peak, '}{format_size(top.allocated_bytes)} allocated:"
     return _held(what, _breakdown(fit.ran.peak_reserved_bytes, top))
 
 
 def _held_at_failure(fit: Fit, failed: Top) -> list[str]:
     assert fit.failure is not None
-    what = f"when it ran out, {_where(failed)}{format_size(failed.allocated_bytes)} allocated:"
+    what = (
+        f"at the failed request, {_where(failed)}{format_size(failed.allocated_bytes)} allocated:"
+    )
     return _held(what, _breakdown(fit.failure.reserved_bytes, failed))
 
 
@@ -110,12 +114,12 @@ def _held(what: str, breakdown: dict[str, int]) -> list[str]:
 
 
 def _breakdown(reserved: int, top: Top) -> dict[str, int]:
-    """Return bytes by category at a moment, and what was reserved besides."""
+    """Return the bytes by category at a moment, and the reserved bytes that are not allocated."""
     return {**top.categories, _IDLE: reserved - top.allocated_bytes}
 
 
 def _grounds(fit: Fit) -> list[str]:
-    """What was run, and by what."""
+    """Return the program, and how it was run or computed."""
     ran = fit.ran
     lines = row("Program", fit.program if fit.task is None else f"{fit.task.text}")
     found = ran.as_recorded.fidelity
@@ -125,15 +129,15 @@ def _grounds(fit: Fit) -> list[str]:
         proof += "recorded"
     by = f"PyTorch {ran.torch_version} on a phantom {ran.gpu.name}, {ran.seconds:.0f} s{proof}"
     if ran.engine == "laws":
-        by = f"the law of its requests in PyTorch {ran.torch_version}, transformers "
-        by += str(ran.transformers)
+        law = f"laws of PyTorch {ran.torch_version}, transformers {ran.transformers}"
+        return lines + row("Computed by", f"{law}, without running the program")
     return lines + row("Run by", by)
 
 
 def fit_document(
     fit: Fit, top: Top, spilled: Top | None = None, failed: Top | None = None
 ) -> dict[str, Any]:
-    """`allocsim fit --json` of one card.  See `fit_text`."""
+    """Return `allocsim fit --json` for one card."""
     return _document(fit) | {
         "breakdown": _breakdown(fit.ran.peak_reserved_bytes, top),
         "failure": _failure(fit, failed),
@@ -194,7 +198,7 @@ def _document(fit: Fit) -> dict[str, Any]:
 
 
 def _unlimited(fit: Fit) -> int | None:
-    """Return the peak on a card without a limit if the program does not fit, else None."""
+    """Return the peak on an unlimited card if the program does not fit, else None."""
     return _reserved(fit.unlimited)
 
 
@@ -204,7 +208,7 @@ def _reserved(there: Ran | None) -> int | None:
 
 
 def fits_text(fits: Sequence[Fit]) -> str:
-    """`allocsim fit` of several cards."""
+    """Return the text of `allocsim fit` for several cards."""
     rows: list[tuple[str, ...]] = [("card", "memory", "needs", "to spare", "")]
     for fit in fits:
         verdict = "fits" if fit.fits else "does not"
@@ -223,19 +227,19 @@ def _signed(size: int) -> str:
 
 
 def fits_document(fits: Sequence[Fit]) -> dict[str, Any]:
-    """`allocsim fit --json` of several cards: the first that it fits, and each of them."""
+    """Return `allocsim fit --json` for several cards: the first that fits, then each card."""
     first = next((fit for fit in fits if fit.fits), fits[0])
     return _document(first) | {"cards": [_document(fit) for fit in fits], "program": first.program}
 
 
 def largest_fit_text(task: Task, gpu: Gpu, found: Largest) -> str:
-    """`allocsim fit --find`."""
+    """Return the text of `allocsim fit --find`."""
     name = found.name
     more = found.value + found.step
     if found.fitting is None:
         verdict = f"not even {name}={found.step} fits {gpu.name}"
     elif found.failing is None:
-        verdict = f"{name}={found.value:,} fits {gpu.name}, and is all that the model has room for"
+        verdict = f"{name}={found.value:,} fits {gpu.name}, and is the maximum of the model"
     else:
         verdict = f"{name}={found.value:,} is the largest that fits {gpu.name}; {more:,} does not"
     lines = row("Verdict", verdict)
@@ -247,14 +251,14 @@ def largest_fit_text(task: Task, gpu: Gpu, found: Largest) -> str:
 
 
 def _memory_of(ran: Ran, gpu: Gpu, where: str = "") -> list[str]:
-    """The peak of a run that fits `gpu`, perhaps one without a limit, and the bar."""
+    """Return the peak of a run that fits `gpu`, possibly one without a limit, and its bar."""
     peak = ran.peak_reserved_bytes
     lines = row("Memory", f"{exact_size(peak)} reserved at the peak{where}{_retries(ran)}")
     return [*lines, " " * LABEL + _bar(peak, gpu.room)]
 
 
 def _tried(name: str, tried: Sequence[Tried]) -> list[str]:
-    """Every run of a search."""
+    """Return every run of a search as a table."""
     rows: list[tuple[str, ...]] = [(name, "reserved", "")]
     for each in tried:
         on = ("fits" if each.fits else "runs out of memory") if each.is_limited else "without limit"
@@ -264,7 +268,7 @@ def _tried(name: str, tried: Sequence[Tried]) -> list[str]:
 
 
 def largest_fit_document(task: Task, gpu: Gpu, found: Largest) -> dict[str, Any]:
-    """`allocsim fit --find --json`."""
+    """Return `allocsim fit --find --json`."""
     answer = {"find": found.name, "largest": found.value or None}
     return _search_document(task, gpu, answer, found)
 
@@ -272,7 +276,10 @@ def largest_fit_document(task: Task, gpu: Gpu, found: Largest) -> dict[str, Any]
 def _search_document(
     task: Task, gpu: Gpu, answer: dict[str, Any], found: Largest | Fewest
 ) -> dict[str, Any]:
-    """What every search tells.  answer: what it looked for, and found."""
+    """Return the keys that every search has.
+
+    answer: what was searched, and the result.
+    """
     fitting = found.fitting
     return {
         "fits": fitting is not None,
@@ -301,14 +308,14 @@ def _tried_plain(tried: Sequence[Tried]) -> list[dict[str, Any]]:
 
 
 def frontier_text(task: Task, gpu: Gpu, found: Frontier) -> str:
-    """`allocsim fit --find batch,seq`."""
+    """Return the text of `allocsim fit --find batch,seq`."""
     at = [f"{largest.value:,} at {found.other}={value:,}" for value, largest in found.rows]
     verdict = f"the largest {found.name} that fits {gpu.name}: {', '.join(at)}"
     if not found.fits:
-        verdict = f"no {found.name} fits {gpu.name}, at none of these {found.other}"
+        verdict = f"no {found.name} fits {gpu.name} at any of these values of {found.other}"
     lines = row("Verdict", verdict)
     lines += row("Program", task.text_with(f"{found.name} and {found.other} as below"))
-    rows: list[tuple[str, ...]] = [(found.other, found.name, "reserved", "to spare", "the next")]
+    rows: list[tuple[str, ...]] = [(found.other, found.name, "reserved", "to spare", "next value")]
     rows += [_frontier_row(gpu, value, largest) for value, largest in found.rows]
     lines += [*_notes(found.notes), "", *table(rows, (9, 10, 14, 14, 22)), ""]
     return "\n".join([*lines, *row("Run", plural(_count(found), "program")), ""])
@@ -325,12 +332,12 @@ def _frontier_row(gpu: Gpu, value: int, found: Largest) -> tuple[str, ...]:
 
 
 def _count(found: Frontier) -> int:
-    """How many programs were run."""
+    """Return the number of programs that were run."""
     return sum(len(largest.tried) for _, largest in found.rows)
 
 
 def frontier_document(task: Task, gpu: Gpu, found: Frontier) -> dict[str, Any]:
-    """`allocsim fit --find batch,seq --json`."""
+    """Return `allocsim fit --find batch,seq --json`."""
     return {
         "fits": found.fits,
         "find": [found.name, found.other],
@@ -346,7 +353,7 @@ def frontier_document(task: Task, gpu: Gpu, found: Frontier) -> dict[str, Any]:
 
 
 def _largest(found: Largest) -> dict[str, Any]:
-    """A row of a frontier."""
+    """Return one row of a frontier as JSON."""
     fitting = found.fitting
     return {
         "largest": found.value or None,
@@ -357,18 +364,20 @@ def _largest(found: Largest) -> dict[str, Any]:
 
 
 def fewest_text(task: Task, gpu: Gpu, found: Fewest) -> str:
-    """`allocsim fit --find gpus`."""
+    """Return the text of `allocsim fit --find gpus`."""
     if found.fitting is None:
-        lines = row("Verdict", f"it fits no number of {gpu.name}, up to {found.tried[-1].value:,}")
+        lines = row("Verdict", f"it does not fit on up to {found.tried[-1].value:,} x {gpu.name}")
     else:
-        lines = row("Verdict", f"{found.ranks} of {gpu.name} are the fewest, of powers of two")
-        lines += _memory_of(found.fitting, gpu, ", on the first of them")
+        lines = row(
+            "Verdict", f"{found.ranks} x {gpu.name} are the fewest that fit, among powers of two"
+        )
+        lines += _memory_of(found.fitting, gpu, ", on the first card")
         task = replace(task, ranks=found.ranks or 1)
     lines += row("Program", task.text)
     return "\n".join([*lines, *_notes(found.notes), "", *_tried("gpus", found.tried)]) + "\n"
 
 
 def fewest_document(task: Task, gpu: Gpu, found: Fewest) -> dict[str, Any]:
-    """`allocsim fit --find gpus --json`."""
+    """Return `allocsim fit --find gpus --json`."""
     answer = {"find": "gpus", "fewest": found.ranks}
     return _search_document(task, gpu, answer, found)

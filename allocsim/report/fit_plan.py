@@ -1,6 +1,6 @@
 """Training on many cards by formula, in words and as JSON.
 
-Rule: the sum is shown part by part with its arithmetic; what is a range is printed as one.
+Rule: the sum is shown part by part with its arithmetic; a range is printed as a range.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _SHOWN = 6
 
 
 def sharded_text(found: Sharded, assumed: str = "") -> str:
-    """`allocsim fit` of one layout.
+    """Return the text of `allocsim fit` for one layout.
 
-    assumed: what it assumes and other engines assume otherwise, "" for nothing.
+    assumed: the assumptions that differ from other engines; "" for none.
     """
     worst, layout = found.worst, found.training.layout
     low, likely, high = map(format_size, found.reserved_bytes)
@@ -38,17 +38,17 @@ def sharded_text(found: Sharded, assumed: str = "") -> str:
     if len(stages) > 1:
         every = ", ".join(f"{size / GIB:.2f}" for size in stages)
         lines += row("By stage", f"{every} GiB allocated")
-    lines += row("Reserved", f"{low} to {high}, likely {likely}: what the allocator makes of it")
+    lines += row("Reserved", f"{low} to {high}, likely {likely}: with rounding and fragmentation")
     outside = " to ".join(map(format_size, found.outside_bytes))
-    more = f", and of NCCL with {plural(found.communicators, 'group', 'groups')} of ranks"
-    lines += row("Outside", f"{outside} of the CUDA context" + more * bool(found.communicators))
+    more = f" and NCCL with {plural(found.communicators, 'group', 'groups')} of ranks"
+    lines += row("Outside", f"{outside} for the CUDA context" + more * bool(found.communicators))
     lines.append("")
     lines += _grounds(found.training)
     return "\n".join(lines) + "\n"
 
 
 def _moment(name: str) -> str:
-    """ "at the loss", "in backward of a layer"."""
+    """Return a moment in words: "at the loss", "in backward of a layer"."""
     return (
         f"in {name}"
         if name.startswith("backward of")
@@ -68,7 +68,7 @@ def _grounds(training: Training) -> list[str]:
         *row("Training", f"{training.name}, {_layout_text(training.layout)}"),
         *row("Model", _shape_text(shape)),
         *row("Precision", _precision_text(training)),
-        *row("By", f"formula, {_practice_text(training)} (docs/parallel.md)"),
+        *row("Computed by", f"formula, {_practice_text(training)} (docs/parallel.md)"),
     ]
 
 
@@ -108,19 +108,19 @@ def _shape_text(shape: Shape) -> str:
 def _precision_text(training: Training) -> str:
     precision = training.precision
     return (
-        f"{precision.weights} + {precision.gradients} + {precision.optimizer:g} bytes a parameter "
-        f"of weights, gradients, optimizer; activations of {precision.compute} bytes"
+        f"{precision.weights} + {precision.gradients} + {precision.optimizer:g} bytes per "
+        f"parameter for weights, gradients and optimizer; activations of {precision.compute} bytes"
     )
 
 
 def _practice_text(training: Training) -> str:
     if training.practice == FUSED:
-        return "fused kernels as in Megatron with Transformer Engine"
-    return "PyTorch operation by operation"
+        return "fused kernels like Megatron with Transformer Engine"
+    return "separate PyTorch operations"
 
 
 def sharded_document(found: Sharded, assumed: str = "") -> dict[str, Any]:
-    """`allocsim fit --json` of one layout.  See `sharded_text`."""
+    """Return `allocsim fit --json` for one layout."""
     return _document(found) | {
         "notes": [assumed] if assumed else [],
         "breakdown": {part.name: part.size for part in found.worst.parts},
@@ -171,36 +171,36 @@ def _layout_document(layout: Layout) -> dict[str, Any]:
 
 
 def plan_text(training: Training, gpu: Gpu, found: Plan) -> str:
-    """`allocsim fit --plan`."""
+    """Return the text of `allocsim fit --plan`."""
     if found.fewest is None:
-        why = f"no layout of {found.tried:,} that were computed fits {gpu.name}"
+        why = f"none of {found.tried:,} layouts fits {gpu.name}"
         if not found.tried:
-            why = f"no layout fits {gpu.name}: what every rank holds in any is too much"
+            why = f"no layout fits {gpu.name}: the part that every rank holds is too large"
         lines = row("Verdict", why)
         return "\n".join([*lines, "", *_model_lines(training)]) + "\n"
     best = found.choices[0]
     word = "is the fewest" if found.fewest == 1 else "are the fewest"
     lines = row(
         "Verdict",
-        f"{found.fewest} of {gpu.name} {word}: {_layout_text(best.answer.training.layout)}",
+        f"{found.fewest} x {gpu.name} {word}: {_layout_text(best.answer.training.layout)}",
     )
     answer = best.answer
     lines += row(
         "Memory",
         f"{format_size(answer.allocated_bytes)} allocated on the worst rank, likely "
         f"{format_size(answer.reserved_bytes[1])} reserved, {format_size(answer.spare_bytes)} to "
-        "spare" + "; not sure at the far end of the range" * (not answer.is_sure),
+        "spare" + "; at the high end of the range it may not fit" * (not answer.is_sure),
     )
-    lines += ["", *row("Choices", f"on {plural(found.fewest, 'card', 'cards')}, the preferred "
+    lines += ["", *row("Choices", f"on {plural(found.fewest, 'card', 'cards')}, best "
                        "first")]  # fmt: skip
     lines += _rows(found.choices[:_SHOWN])
     if more := len(found.choices) - _SHOWN:
         lines += paragraph(f"and {more} more") if more > 0 else []
     if len(found.front) > 1:
-        lines += ["", *row("Front", "more cards that save work")]
+        lines += ["", *row("Front", "more cards with less extra work")]
         lines += _rows(found.front)
     lines += ["", *_model_lines(training)]
-    lines += row("Searched", f"{found.tried:,} layouts: tensor parallel to 8, pipelines of any "
+    lines += row("Searched", f"{found.tried:,} layouts: tensor parallel up to 8, pipelines of any "
                  "depth, ZeRO 0 to 3, recomputation none or full")  # fmt: skip
     return "\n".join(lines) + "\n"
 
@@ -210,7 +210,7 @@ def _model_lines(training: Training) -> list[str]:
         *row("Training", f"{training.name}, sequences of {training.layout.seq:,} tokens"),
         *row("Model", _shape_text(training.shape)),
         *row("Precision", _precision_text(training)),
-        *row("By", f"formula, {_practice_text(training)} (docs/parallel.md)"),
+        *row("Computed by", f"formula, {_practice_text(training)} (docs/parallel.md)"),
     ]
 
 
@@ -233,7 +233,7 @@ def _rows(planned: Sequence[Planned]) -> list[str]:
 
 
 def plan_document(training: Training, gpu: Gpu, found: Plan) -> dict[str, Any]:
-    """`allocsim fit --plan --json`."""
+    """Return `allocsim fit --plan --json`."""
     return {
         "fits": found.fewest is not None,
         "fewest": found.fewest,

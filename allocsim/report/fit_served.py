@@ -1,7 +1,7 @@
-"""Whether a served model fits, in words and as JSON.
+"""Answer to the question if a served model fits, in words and as JSON.
 
-Rule: a figure that is known is one, what is not is a range with its reason; the JSON has the keys
-of every other answer of `fit`, with the most that may be needed where those hold one figure.
+Rule: an unknown figure is shown as a range with its reason. The JSON has the keys of every other
+answer of `fit`; a key that holds one figure has the highest possible need.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["served_document", "served_text"]
 
 
 def served_text(answers: Sequence[Served]) -> str:
-    """`allocsim fit --with` of one card or several."""
+    """Return the text of `allocsim fit --server` for one card or several."""
     if len(answers) > 1:
         return _of_cards(answers)
     found = answers[0]
@@ -29,10 +29,12 @@ def served_text(answers: Sequence[Served]) -> str:
     for part in needs.parts:
         lines.append(f"{format_range(part.low, part.high):>{LABEL + 24}}  {part.name}")
     if found.needs.taken is not None:
-        taken = f"{format_range(*found.needs.taken)} as the engine comes, whatever is asked"
+        taken = f"{format_range(*found.needs.taken)} by default, whatever the request"
         lines += row("Takes", taken)
     if needs.room is not None:
-        lines += row("Room", f"for {number(needs.room[0])} to {number(needs.room[1])} tokens then")
+        lines += row(
+            "Room", f"for {number(needs.room[0])} to {number(needs.room[1])} tokens in that memory"
+        )
     host = [f"{format_range(part.low, part.high)} {part.name}" for part in needs.host if part.high]
     if host:
         lines += row("Host", ", ".join(host))
@@ -57,7 +59,7 @@ def _model(found: Served) -> str:
 def _work(found: Served) -> str:
     work = found.work
     what = f"batch {work.batch} x {work.prompt:,} tokens and {work.decode:,} generated"
-    return what if work.cards == 1 else f"{what}, on {work.cards} cards that share each layer"
+    return what if work.cards == 1 else f"{what}, each layer split over {work.cards} cards"
 
 
 def _of_cards(answers: Sequence[Served]) -> str:
@@ -73,7 +75,7 @@ def _of_cards(answers: Sequence[Served]) -> str:
 
 
 def served_document(answers: Sequence[Served]) -> dict[str, Any]:
-    """`allocsim fit --server --json`: the first card that it fits, and of several each."""
+    """Return `allocsim fit --server --json`: the first card that fits, and each of several."""
     first = next((found for found in answers if found.fits), answers[0])
     cards = {"cards": [_document(found) for found in answers]} if len(answers) > 1 else {}
     return _document(first) | cards

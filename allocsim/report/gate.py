@@ -1,7 +1,7 @@
-"""Whether a recording is within its memory: for a terminal and as JSON.
+"""Result of a memory check, for a terminal and as JSON.
 
-Rule: the verdict is the first line, then every check, then the lines of code behind it; a screen of
-80 columns and 24 lines by default, and what does not fit is counted in its last row.
+Rule: the verdict comes first, then every check, then the lines of code; by default a screen of 80
+columns and 24 lines, whose last row counts what does not fit.
 """
 
 from __future__ import annotations
@@ -33,14 +33,17 @@ _NAMES = {"driver_calls": "driver calls"}
 
 
 def gate_text(found: Gate, count: int | None = None) -> str:
-    """`allocsim gate` on a terminal.  count: rows to show, 0 for all; None for a screen's."""
+    """Return the text of `allocsim gate`.
+
+    count: rows to print, 0 for all; None for one screen.
+    """
     measured = found.measured
     lines = row("Verdict", _verdict(found))
     lines += row("Recording", f"{measured.path}, {_part(measured)}")
     lines += rows("Checks", [_check(check) for check in found.checks])
     lines += _driver(measured)
     if measured.held.kept_bytes or measured.held.left_bytes:
-        lines += row("From before", _held(measured))
+        lines += row("Held before", _held(measured))
     lines += ["", *_owners(found, _ROWS if count is None else count)]
     for note in measured.notes:
         lines += paragraph(f"note: {note}", 0)
@@ -59,22 +62,22 @@ def _verdict(found: Gate) -> str:
 def _excess(check: Check) -> str:
     name = _NAMES.get(check.what, check.what)
     if check.what == "fragmentation":
-        return f"{name} is {check.value:.1%}, above {check.limit:.1%}"
+        return f"{name} is {check.value:.1%}, above the limit of {check.limit:.1%}"
     if check.what == "driver_calls":
-        return f"{number(int(check.value))} {name}, above {number(int(check.limit))}"
+        return f"{number(int(check.value))} {name}, above the limit of {number(int(check.limit))}"
     if check.baseline is None:
         over = format_size(int(check.value - check.limit))
-        return f"{name} is {over} above {format_size(int(check.limit))}"
+        return f"{name} memory is {over} above the limit of {format_size(int(check.limit))}"
     change = int(check.value) - check.baseline
     share = f" ({change / check.baseline:+.1%})" if check.baseline else ""
-    return f"{name} grew by {format_size(change)}{share}"
+    return f"{name} memory grew by {format_size(change)}{share}"
 
 
 def _part(measured: Measured) -> str:
     if measured.at is None:
-        return "all of it, by an empty allocator"
+        return "the whole recording, in an empty allocator"
     return (
-        f"from {' '.join(measured.at)} on (entry {number(measured.first)}), by an empty allocator"
+        f"from {' '.join(measured.at)} (entry {number(measured.first)}) on, in an empty allocator"
     )
 
 
@@ -86,23 +89,23 @@ def _check(check: Check) -> str:
         value, limit = number(int(check.value)), number(int(check.limit))
     else:
         value, limit = format_size(int(check.value)), format_size(int(check.limit))
-    before = f", was {format_size(check.baseline)}" if check.baseline is not None else ""
-    told = "holds" if check.passed else "FAILS"
-    return f"{told}  {name} {value}, at most {limit}{before}"
+    before = f", baseline {format_size(check.baseline)}" if check.baseline is not None else ""
+    state = "holds" if check.passed else "FAILS"
+    return f"{state}  {name} {value}, limit {limit}{before}"
 
 
 def _driver(measured: Measured) -> list[str]:
     calls = f"{plural(measured.driver_calls, 'call')} for memory"
-    share = f"{measured.fragmentation:.1%} of reserved memory is beyond what is allocated"
+    share = f"{measured.fragmentation:.1%} of reserved memory is not allocated"
     return row("Driver", f"{calls}; {share}")
 
 
 def _held(measured: Measured) -> str:
     kept, left = measured.held.kept_bytes, measured.held.left_bytes
     counted = "counted" if measured.counts_held else "not counted"
-    told = [f"{format_size(kept)} kept to the end, {counted}"] * bool(kept)
-    told += [f"{format_size(left)} freed on the way, not counted"] * bool(left)
-    return "; ".join(told)
+    parts = [f"{format_size(kept)} kept to the end, {counted}"] * bool(kept)
+    parts += [f"{format_size(left)} freed later, not counted"] * bool(left)
+    return "; ".join(parts)
 
 
 def _owners(found: Gate, count: int) -> Iterator[str]:
@@ -116,7 +119,7 @@ def _owners(found: Gate, count: int) -> Iterator[str]:
             yield f"{_GROWN.format(more, '', '')}{and_more(len(rest))}"
         return
     if found.baseline is not None:
-        yield "Every line asks for what it did."
+        yield "Every line requests the same memory as in the baseline."
         return
     held = list(found.measured.owners.items())
     yield _HOLDS.format("at the peak") + "line"
@@ -136,7 +139,7 @@ def _growth(each: Growth) -> str:
 
 
 def gate_document(found: Gate) -> dict[str, Any]:
-    """`allocsim gate --json`.  See `gate_text`."""
+    """Return `allocsim gate --json`."""
     measured, baseline = found.measured, found.baseline
     return {
         "passed": found.passed,

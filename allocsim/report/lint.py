@@ -1,7 +1,7 @@
-"""What lint found: for a terminal and as JSON.
+"""Findings of lint, for a terminal and as JSON.
 
-Rule: the verdict is the first row; then each finding with where it stands, what stands there, and
-what it means for a replay.
+Rule: the verdict is the first row; each finding has its place, its value, and its meaning for a
+replay.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["lint_document", "lint_text"]
 
 
 def lint_text(found: Lint) -> str:
-    """`allocsim lint`."""
+    """Return the text of `allocsim lint`."""
     lines = row("Verdict", found.headline())
     if found.path:
         lines += row("Recording", found.path)
@@ -25,13 +25,13 @@ def lint_text(found: Lint) -> str:
     if found.conf is not None:
         lines += row("Settings", found.conf or "PyTorch's defaults")
     if found.asked is not None:
-        lines += row("Asked", found.asked or "no options")
+        lines += row("--conf", found.asked or "no options")
     for finding in found.findings:
-        lines += ["", *rows(finding.severity.capitalize(), _told(finding))]
+        lines += ["", *rows(finding.severity.capitalize(), _about(finding))]
     return "\n".join(lines) + "\n"
 
 
-def _told(finding: Finding) -> Iterator[str]:
+def _about(finding: Finding) -> Iterator[str]:
     where = [f"device {finding.device}"] if finding.device is not None else []
     where += [f"entry {finding.entry:,}"] if finding.entry is not None else []
     yield f"{', '.join(where)}: {finding.text}" if where else finding.text
@@ -41,7 +41,7 @@ def _told(finding: Finding) -> Iterator[str]:
 
 
 def lint_document(found: Lint) -> dict[str, Any]:
-    """`allocsim lint --json`."""
+    """Return `allocsim lint --json`."""
     return {
         "file": found.path or None,
         "torch_version": found.torch_version,

@@ -1,7 +1,7 @@
-"""The segments of a moment packed into rows like words into lines, one after another by pool.
+"""Packing of the segments of a moment into rows, like words into lines, pool by pool.
 
-Rule: every segment has a place, however many there are; one scale for all, but for segments that
-would be narrower than a few pixels, which get so many.
+Rule: every segment has a place, however many there are. All have one scale, except segments that
+would be narrower than a few pixels, which get a minimum width.
 """
 
 from __future__ import annotations
@@ -17,34 +17,35 @@ from allocsim.units import format_size
 __all__ = ["WIDTH", "PackedPool", "packed", "pieces_of", "pool_text", "segment_pool"]
 
 WIDTH = 1200
-"""Of a row, in units: pixels on a wide screen."""
+"""Width of a row in units: pixels on a wide screen."""
 _ROWS = 6
-"""Rows that the segments fill, unless they are too many."""
+"""Rows that the segments fill, unless there are too many."""
 _LEAST, _GAP = 3, 1
 
 
 @dataclass(frozen=True, slots=True)
 class PackedPool:
-    """One pool's segments, the largest first.
+    """Segments of one pool, the largest first.
 
-    name: as `pool_text` has it.  told: name and bytes, in words.  places: where on the strip each
-    segment begins and how wide it is, in units.
+    name: the result of `pool_text`.
+    text: name and bytes, in words.
+    places: start and width of each segment on the strip, in units.
     """
 
     name: str
-    told: str
+    text: str
     segments: tuple[SegmentState, ...]
     places: tuple[tuple[int, int], ...]
 
     @property
     def rows(self) -> int:
-        """Rows that the strip fills."""
+        """Number of rows that the strip fills."""
         at, wide = self.places[-1]
         return -(-(at + wide) // WIDTH)
 
 
 def packed(instant: Instant) -> list[PackedPool]:
-    """The pools of a moment, the default ones first."""
+    """Return the pools of a moment, the default pools first."""
     pools: dict[str, list[SegmentState]] = {}
     for segment in sorted(instant.segments, key=lambda s: (-s.total_size, s.address)):
         pools.setdefault(segment_pool(segment), []).append(segment)
@@ -54,7 +55,7 @@ def packed(instant: Instant) -> list[PackedPool]:
 
 
 def pieces_of(first: int, last: int) -> Iterator[tuple[int, int, int]]:
-    """A stretch of a strip as (row, first, last) of the rows that it lies in."""
+    """Yield the pieces (row, first, last) of a stretch of a strip."""
     while first < last:
         row = first // WIDTH
         end = min(last, (row + 1) * WIDTH)
@@ -63,14 +64,14 @@ def pieces_of(first: int, last: int) -> Iterator[tuple[int, int, int]]:
 
 
 def pool_text(*, is_small: bool, is_expandable: bool, pool: PoolId, stream: int) -> str:
-    """Which requests may use a segment: "large", "small, private pool (0, 1), stream 0x7"."""
+    """Describe a pool: "large", "small, private pool (0, 1), stream 0x7"."""
     size = "expandable" if is_expandable else "small" if is_small else "large"
     private = "" if pool == DEFAULT_POOL else f", private pool {pool}"
     return size + private + (f", stream {stream:#x}" if stream else "")
 
 
 def segment_pool(segment: SegmentState) -> str:
-    """`pool_text` of a segment."""
+    """Describe the pool of a segment."""
     return pool_text(
         is_small=segment.is_small,
         is_expandable=segment.is_expandable,
@@ -80,7 +81,7 @@ def segment_pool(segment: SegmentState) -> str:
 
 
 def _scale(sizes: Sequence[int]) -> float:
-    """Units a byte, so that the segments fill their rows."""
+    """Return the units per byte with which the segments fill their rows."""
     least = len(sizes) * (_LEAST + _GAP)
     room = max(_ROWS, -(-2 * least // WIDTH)) * WIDTH
     low, high = 0.0, room / max(sum(sizes), 1)
@@ -98,7 +99,7 @@ def _wide(size: int, scale: float) -> int:
 def _pool(name: str, segments: Sequence[SegmentState], scale: float) -> PackedPool:
     held = {state: sum(s.held(state) for s in segments) for state in (ALLOCATED, PENDING, INACTIVE)}
     waiting = f", {format_size(held[PENDING])} waiting" if held[PENDING] else ""
-    told = (
+    text = (
         f"{name}: {format_size(sum(held.values()))} in {plural(len(segments), 'segment')}, "
         f"{format_size(held[ALLOCATED])} allocated{waiting}, {format_size(held[INACTIVE])} free"
     )
@@ -107,4 +108,4 @@ def _pool(name: str, segments: Sequence[SegmentState], scale: float) -> PackedPo
         wide = _wide(segment.total_size, scale)
         places.append((at, wide))
         at += wide + _GAP
-    return PackedPool(name, told, tuple(segments), tuple(places))
+    return PackedPool(name, text, tuple(segments), tuple(places))

@@ -1,7 +1,7 @@
-"""All ranks of a job: for a terminal and as JSON.
+"""All ranks of a job, for a terminal and as JSON.
 
-Rule: every figure comes from the answer; a screen of 80 columns and 24 lines by default, with the
-rank that decides first, and whatever does not fit is counted in its last row.
+Rule: the rank that needs the most comes first; by default a screen of 80 columns and 24 lines,
+whose last row counts what does not fit.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _ROWS = 10
 _FIGURES = "{:>6} {:>11} {:>11} {:>11} {:>8} {:>5}  "
 _HEADS = ("rank", "reserved", "allocated", "unused", "retries", "OOMs")
 _APART = 1.02
-"""An imbalance below is that of roundings."""
+"""Imbalance below which differences come from rounding."""
 
 
 def ranks_text(found: Ranks, count: int | None = None) -> str:
-    """`allocsim ranks` on a terminal.
+    """Return the text of `allocsim ranks`.
 
-    count: ranks to show, 0 for all; None for what fits a screen.
+    count: ranks to print, 0 for all; None for one screen.
     """
     lines = [*_verdict(found), *_apart(found), ""]
     lines.append(f"{_FIGURES.format(*_HEADS)}file")
@@ -35,7 +35,7 @@ def ranks_text(found: Ranks, count: int | None = None) -> str:
     rest = runs[len(shown) :]
     if rest:
         low, high = (format_size(each.reserved_bytes) for each in (rest[-1], rest[0]))
-        lines.append(f"{'':6} {number(len(rest))} more, {low} to {high} reserved: -n 0")
+        lines.append(f"{'':6} {number(len(rest))} more, {low} to {high} reserved (-n 0)")
     for refused in found.refused:
         lines += paragraph(f"not read: {refused.error}", 0)
     for note in found.notes:
@@ -46,10 +46,10 @@ def ranks_text(found: Ranks, count: int | None = None) -> str:
 def _verdict(found: Ranks) -> list[str]:
     first, middle = found.decides, found.median_bytes
     size = format_size(first.reserved_bytes)
-    text = f"rank {first.rank} decides: {size} reserved at the peak"
+    text = f"rank {first.rank} needs the most: {size} reserved at the peak"
     if first.reserved_bytes > middle:
         more = format_size(first.reserved_bytes - middle)
-        text += f", {more} more than the rank in the middle"
+        text += f", {more} more than the median rank"
     lines = row("Verdict", text)
     of = len(found.runs) + len(found.refused)
     read = f"{number(len(found.runs))} of {plural(of, 'recording')}"
@@ -65,16 +65,18 @@ def _verdict(found: Ranks) -> list[str]:
 
 
 def _apart(found: Ranks) -> list[str]:
-    """How far the ranks lie apart, and whether the program or the allocator does it."""
+    """Return how far the ranks differ, and if the program or the allocator causes it."""
     low, high = (format_size(run.reserved_bytes) for run in (found.least, found.decides))
-    text = f"{low} to {high} reserved: the most is {found.imbalance:.2f} times the mean"
-    text += f", of allocated memory {found.allocated_imbalance:.2f} times"
+    text = f"{low} to {high} reserved; the maximum is {found.imbalance:.2f} times the mean"
+    text += f", for allocated memory {found.allocated_imbalance:.2f} times"
     lines = row("Imbalance", text)
     if found.imbalance < _APART:
         return lines
     if found.allocated_imbalance < _APART:
-        return lines + row("", "the ranks ask for the same: it is fragmentation, see allocsim tune")
-    return lines + row("", "the ranks ask for different amounts: see allocsim compare")
+        return lines + row(
+            "", "the ranks request the same: the cause is fragmentation, see allocsim tune"
+        )
+    return lines + row("", "the ranks request different amounts: see allocsim compare")
 
 
 def _row(run: RankRun) -> str:
@@ -92,7 +94,7 @@ def _row(run: RankRun) -> str:
 
 
 def ranks_document(found: Ranks) -> dict[str, Any]:
-    """`allocsim ranks --json`.  See `ranks_text`."""
+    """Return `allocsim ranks --json`."""
     return {
         "decides": found.decides.rank,
         "peak_reserved_bytes": found.decides.reserved_bytes,

@@ -1,6 +1,6 @@
-"""The setting to paste: the same words and the same line in every command.
+"""Recommended setting, with the same words and the same line in every command.
 
-Rule: what is proved is told apart from what is not; a line to paste is never wrapped.
+Rule: proved and unproved statements are distinguished; a line to paste is never wrapped.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ __all__ = [
 
 EXPANDABLE_NOTE = "expandable_segments is not available on Windows, WSL and Jetson."
 FITTED_NOTE = (
-    "A value fitted to the sizes of this recording, chosen on its first half and better by 5 % on "
-    "its second as well: for runs like this one."
+    "The value was fitted to the first half of this recording and also saves 5 % on the second "
+    "half: use it for runs like this one."
 )
 NAME = "PYTORCH_CUDA_ALLOC_CONF"
 
 
 def paste_line(found: Recommendation) -> list[str]:
-    """The line to paste beside its label, or why there is none."""
+    """Return the line to paste beside its label, or the reason why there is none."""
     if found.best is None:
         why = "" if found.why_not is None else f": {found.why_not}"
         return row("To paste", f"nothing{why}.")
@@ -40,7 +40,7 @@ def paste_line(found: Recommendation) -> list[str]:
 
 
 def paste_setting(setting: Setting) -> list[str]:
-    """The line of bash for a setting beside its label, or below where it is too long for that."""
+    """Return the line of bash beside its label, or below it if the line is too long."""
     line = paste_lines(setting)["bash"]
     if len(line) <= WIDTH - LABEL:
         return [f"{'To paste':{LABEL}}{line}"]
@@ -50,31 +50,31 @@ def paste_setting(setting: Setting) -> list[str]:
 def paste_notes(
     found: Recommendation, devices: Iterable[Cure | DeviceExplanation] = ()
 ) -> list[str]:
-    """What is proved of the line to paste, and what is not, a sentence each.
+    """Return what is proved of the line to paste and what is not, one sentence each.
 
-    devices: what was tried on each, which tells how much was recorded after its error.
+    devices: what was tried on each device, which gives the entries recorded after its error.
     """
     best = found.best
     if best is None:
         return []
-    release = f"Known from PyTorch {found.since} on."
+    release = f"Available from PyTorch {found.since} on."
     if found.needs is not None:
         release = f"It needs {found.needs}; the recording may come from another release."
     sure = "Proved" if found.is_sure else "Likely, not proved"
-    notes = [f"{sure}: a replay under it {_proof(found)}.", release]
+    notes = [f"{sure}: a replay under this setting {_proof(found)}.", release]
     if best.is_fitted:
         notes.append(FITTED_NOTE)
     notes += [text for trial in best.trials if (text := range_sentence(trial)) is not None]
     entries_left = next((d.entries_left for d in devices if d.entries_left is not None), None)
     if entries_left is not None:
-        notes.append(f"Not proved: what comes later; {ends_after(entries_left, 'that request')}.")
+        notes.append(f"Later requests are not proved: {ends_after(entries_left, 'that one')}.")
     if "expandable_segments:True" in best.setting.conf:
         notes.append(EXPANDABLE_NOTE)
     return notes
 
 
 def ends_after(entries_left: int, what: str) -> str:
-    """How much was recorded after `what`, in words."""
+    """Return the number of entries recorded after `what`, in words."""
     if not entries_left:
         return f"the recording ends with {what}"
     return f"the recording ends {plural(entries_left, 'entry', 'entries')} after {what}"
@@ -83,7 +83,7 @@ def ends_after(entries_left: int, what: str) -> str:
 def paste_rows(
     found: Recommendation, devices: Iterable[Cure | DeviceExplanation] = ()
 ) -> list[str]:
-    """The line to paste with its notes, or why there is none."""
+    """Return the line to paste with its notes, or the reason why there is none."""
     notes = paste_notes(found, devices)
     return paste_line(found) + [line for note in notes for line in paragraph(note)]
 
@@ -93,14 +93,16 @@ def _proof(found: Recommendation) -> str:
     retries = plural(best.retries, "retry", "retries")
     peak = format_range(*best.memory_range)
     if not base.goes_through:
-        return f"answers every request, the failed one too; {peak} at its peak, {retries}"
+        return (
+            f"serves every request, including the failed one, with a peak of {peak} and {retries}"
+        )
     if best.retries < base.retries:
-        return f"has {retries} instead of {number(base.retries)}; {peak} at its peak"
-    return f"reserves at most {peak} instead of {format_size(base.memory)}, {retries}"
+        return f"has {retries} instead of {number(base.retries)} and a peak of {peak}"
+    return f"reserves at most {peak} instead of {format_size(base.memory)}, with {retries}"
 
 
 def paste_lines(setting: Setting) -> dict[str, str]:
-    """By shell: "bash", "powershell", "cmd", "python", and "call" if there is one to make."""
+    """Return the lines for "bash", "powershell", "cmd" and "python", and any "call"."""
     conf, quoted = setting.conf, setting.conf.replace("'", "''")
     python = f'os.environ["{NAME}"] = "{conf}"' if conf else f'os.environ.pop("{NAME}", None)'
     lines = {
@@ -115,7 +117,7 @@ def paste_lines(setting: Setting) -> dict[str, str]:
 
 
 def recommendation_document(found: Recommendation | None) -> dict[str, Any] | None:
-    """A recommendation in every command's JSON; None where none was looked for."""
+    """Return a recommendation as JSON; None if none was searched."""
     if found is None:
         return None
     best = found.best
@@ -134,7 +136,7 @@ def recommendation_document(found: Recommendation | None) -> dict[str, Any] | No
 
 
 def trial_document(trial: Trial) -> dict[str, Any]:
-    """A trial as every command shows it; keys are added, never renamed."""
+    """Return a trial as JSON; keys are added, never renamed."""
     return {
         "conf": trial.conf,
         "oom_entry": trial.oom_entry,
@@ -148,7 +150,7 @@ def trial_document(trial: Trial) -> dict[str, Any]:
 
 
 def range_document(trial: Trial) -> dict[str, int | None]:
-    """Both peaks of a what-if of a recording that starts mid-run; nothing of any other."""
+    """Return both peaks of a what-if replay of a recording that starts mid-run; {} for others."""
     if trial.peak_range is None:
         return {}
     return {
@@ -158,7 +160,7 @@ def range_document(trial: Trial) -> dict[str, int | None]:
 
 
 def peak_text(trial: Trial) -> str:
-    """The peak reserved for a table: a range where it depends on how the replay begins."""
+    """Return the peak of reserved memory for a table, as a range if the initial state matters."""
     low, high = trial.peak_range or (0, 0)
     if low == high:
         return format_size(trial.peak_reserved_bytes)
@@ -166,16 +168,16 @@ def peak_text(trial: Trial) -> str:
 
 
 def range_sentence(trial: Trial) -> str | None:
-    """What the peak depends on in a recording that starts mid-run; None where on nothing."""
+    """Return what the peak depends on if the recording starts mid-run; None if on nothing."""
     if trial.peak_range is None:
         return None
     low, high = trial.peak_range
     if trial.peak_kept is None or trial.peak_anew is None:
-        how = "are kept" if trial.peak_anew is None else "are laid out anew"
+        how = "keep their places" if trial.peak_anew is None else "are placed again"
         return f"Proved only if the blocks from before the first entry {how}."
     if low == high:
         return None
     return (
-        "The recording starts mid-run: the peak depends on how what was there from before is laid "
-        "out under the setting (docs/replay.md)."
+        "The recording starts mid-run: the peak depends on where the setting places the blocks "
+        "from before the first entry (docs/replay.md)."
     )

@@ -1,4 +1,4 @@
-"""The result of recording a program: the files, and what to do next.
+"""Result of recording a program: the files, and the next command.
 
 Rule: keys are added, never renamed; sizes are integers in bytes; what is unknown is null.
 """
@@ -16,7 +16,7 @@ __all__ = ["record_document", "record_text"]
 
 
 def record_document(program: Program, recorded: Recorded) -> dict[str, Any]:
-    """`allocsim record --json`."""
+    """Return `allocsim record --json`."""
     gpu = program.gpu
     return {
         "exit_code": recorded.exit_code,
@@ -42,7 +42,7 @@ def record_document(program: Program, recorded: Recorded) -> dict[str, Any]:
 
 
 def record_text(program: Program, recorded: Recorded) -> str:
-    """What `allocsim record` says on standard error when the program has ended."""
+    """Return the text that `allocsim record` writes to standard error after the program."""
     gpu = program.gpu
     where = f"a phantom {gpu.name}, {format_size(gpu.memory)}" if gpu else "the GPU"
     lines = [f"allocsim: recorded on {where}; the program's exit code: {recorded.exit_code}"]
@@ -54,33 +54,33 @@ def record_text(program: Program, recorded: Recorded) -> str:
         )
         if process.reads_back:
             lines.append(
-                f"allocsim: reads values back at {process.reads_back}: they are zero on a phantom. "
-                "A loss that is only printed is no matter; sizes that depend on them are not the "
-                "program's"
+                f"allocsim: values are read back at {process.reads_back}: they are zero on a "
+                "phantom GPU. A printed loss does not matter, but sizes that depend on such "
+                "values differ from a real run"
             )
         if process.routing:
             lines.append(f"allocsim: {routing_text(process.routing)}")
         if process.guessed:
             lines.append(
-                f"allocsim: workspaces of {process.guessed} are a guess, as small as they can be: "
-                "their true sizes need a card"
+                f"allocsim: workspaces of {process.guessed} are a guess, as small as possible: "
+                "their true sizes need a real card"
             )
         lines.append(f"allocsim: {_next(process, recorded.exit_code)}")
     if not recorded.processes:
         lines.append(
             "allocsim: nothing was recorded: no process used CUDA through PyTorch to its end "
-            "(one that is killed, or runs as python -I or -E, leaves nothing)"
+            "(a process that is killed, or runs as python -I or -E, writes no recording)"
         )
     return "\n".join(lines) + "\n"
 
 
 def _next(process: ProcessRecording, exit_code: int) -> str:
-    """What to do with a recording, after how its program ended."""
+    """Return the next command for a recording."""
     if process.oom_text:
         return f"next: allocsim explain {process.file}"
     if exit_code and not process.stopped_by:
         return (
-            f"the program failed (exit code {exit_code}), so this is what it did until then, and "
-            f"not what it needs: allocsim replay {process.file}"
+            f"the program failed (exit code {exit_code}), so the recording ends there and does "
+            f"not show its full need: allocsim replay {process.file}"
         )
     return f"next: allocsim replay {process.file}"

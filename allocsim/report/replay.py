@@ -1,4 +1,4 @@
-"""A replay's input, proof, memory and verdict: for a terminal and as JSON.
+"""Input, proof, memory and verdict of a replay, for a terminal and as JSON.
 
 Rule: every figure comes from the run, its shortages or its cure; nothing is computed here.
 """
@@ -54,7 +54,7 @@ _SHOWN_OOMS = 3
 
 
 Found = tuple[Recommendation, tuple[Cure, ...]]
-"""The setting to paste, and what was tried on each device."""
+"""Recommended setting, and the settings tried on each device."""
 
 
 def replay_text(
@@ -63,10 +63,11 @@ def replay_text(
     found: Found | None = None,
     top: Top | None = None,
 ) -> str:
-    """`allocsim replay -v`.
+    """Return the text of `allocsim replay -v`.
 
-    shortages: by device number.  found: None where no setting was looked for.
-    top: who held the memory, None where it is not told.
+    shortages: by device number.
+    found: None if no setting was searched.
+    top: owners of the memory; None if unknown.
     """
     cures = {} if found is None else {cure.device: cure for cure in found[1]}
     lines = [*warned(run.warnings), *_heading(run), ""]
@@ -106,17 +107,17 @@ def _heading(run: Run) -> list[str]:
     return lines + rows("Device memory", memories) + rows("Notes", run.named_notes)
 
 
-NOTHING_RECORDED = "none: the file holds requests alone, no addresses or segments to compare with"
+NOTHING_RECORDED = "none: the file holds requests only, without addresses or segments to compare"
 
 
 def proof_rows(device: DeviceRun) -> list[str]:
-    """How much of the replay is as recorded."""
+    """Return how much of the replay is as recorded."""
     fidelity = device.fidelity
     if fidelity is None:
         return row(
             "Proof",
-            "none: the settings or the device memory are not the recorded ones, so there is "
-            "nothing to compare with",
+            "none: the settings or the device memory differ from the recorded ones, so there is "
+            "nothing to compare",
         )
     if not fidelity.is_compared:
         return row("Proof", NOTHING_RECORDED)
@@ -142,39 +143,41 @@ def proof_rows(device: DeviceRun) -> list[str]:
 def _memory(run: Run, device: DeviceRun) -> list[str]:
     peak = device.peak
     is_expandable = parse_conf(run.conf, find_release(run.torch_version)).expandable_segments
-    since = "there from the start" if peak.entry < 0 else f"first at entry {number(peak.entry)}"
+    since = "present at the start" if peak.entry < 0 else f"first at entry {number(peak.entry)}"
     return [
         *row("Peak reserved", f"{exact_size(device.peak_reserved_bytes)}, {since}"),
         *(_range(device.peaks) if device.peaks is not None else []),
         *row("Peak allocated", exact_size(device.peak_allocated_bytes)),
         *rows(
-            "Idle", [*least_and_most(device), *(_idle(peak, is_expandable) if peak.idle else [])]
+            "Unused", [*least_and_most(device), *(_idle(peak, is_expandable) if peak.idle else [])]
         ),
         *driver_rows(device, is_expandable),
     ]
 
 
 _BEGINS = {
-    Start.KEPT: "with the segments of the start kept",
-    Start.ANEW: "with what lived at the start laid out anew",
+    Start.KEPT: "with the initial segments kept",
+    Start.ANEW: "with the initial blocks placed again",
 }
 
 
 def _range(peaks: StartPeaks) -> list[str]:
-    """Both peaks, where what was there at the start is only known under the recorded settings."""
+    """Return both peaks if the initial state is known under the recorded settings only."""
     if peaks.kept is None or peaks.anew is None:
-        return row("", f"{_BEGINS[peaks.shown]}; there is no figure for the other way to begin")
+        return row("", f"{_BEGINS[peaks.shown]}; the other way to start has no figure")
     other = Start.ANEW if peaks.shown is Start.KEPT else Start.KEPT
-    text = f"from {format_size(peaks.low)} to {format_size(peaks.high)}: shown is the run "
-    return row("", f"{text}{_BEGINS[peaks.shown]}, the other end is that {_BEGINS[other]}")
+    text = (
+        f"from {format_size(peaks.low)} to {format_size(peaks.high)}: the figures are for a start "
+    )
+    return row("", f"{text}{_BEGINS[peaks.shown]}, the other end is for one {_BEGINS[other]}")
 
 
 def least_and_most(device: DeviceRun) -> list[str]:
-    """What was reserved and not in use, where that says most of the memory that was needed."""
+    """Return the unused memory at peak allocation, and the most unused memory."""
     busiest, idlest = device.timeline.busiest, device.timeline.idlest
     if busiest is None or idlest is None:
         return []
-    texts = [f"{format_size(busiest.idle)} where most was in use{_after(busiest)}"]
+    texts = [f"{format_size(busiest.idle)} at peak allocation{_after(busiest)}"]
     if idlest.idle > busiest.idle:
         texts.append(f"{format_size(idlest.idle)} at most{_after(idlest)}")
     return texts
@@ -185,15 +188,15 @@ def _after(moment: Moment) -> str:
 
 
 def _idle(peak: PeakState, is_expandable: bool) -> list[str]:
-    """The kinds of what was idle when reserved memory was highest for the first time."""
+    """Return the kinds of unused memory at the first peak of reserved memory."""
     where = "at the peak of reserved memory"
     if is_expandable:
-        # PyTorch counts no inactive splits there, so the two kinds cannot be told apart.
+        # PyTorch counts no inactive splits there, so the two kinds cannot be distinguished.
         return [f"{where}: {format_size(peak.idle)} inside expandable segments"]
     whole, split = format_size(peak.whole_segments), format_size(peak.inactive_split)
     return [
         f"{where}: {whole} in wholly free segments (empty_cache() returns them)",
-        f"and {split} stuck between blocks in use (inactive splits)",
+        f"and {split} between blocks in use (inactive splits)",
     ]
 
 
@@ -201,15 +204,15 @@ def _ooms(shortages: Sequence[Shortage]) -> list[str]:
     lines: list[str] = []
     for shortage in shortages[-_SHOWN_OOMS:]:
         oom = shortage.oom
-        known = "as recorded" if oom.is_recorded else "where the recording had none"
-        says = "; the text, as PyTorch words it:" if oom.message else ""
+        known = "as recorded" if oom.is_recorded else "not in the recording"
+        says = "; PyTorch's message:" if oom.message else ""
         lines += row("Out of memory", f"at entry {number(oom.entry)}, {known}{says}")
         lines += paragraph(oom.message, indent=4)
     return lines + earlier_errors(len(shortages) - _SHOWN_OOMS)
 
 
 def verdict_sentence(device: DeviceRun, shortages: Sequence[Shortage]) -> str:
-    """The verdict on one device's replay."""
+    """Return the verdict on one device's replay."""
     parting = device.parting
     if shortages:
         is_unproved = parting is not None and parting.is_before(shortages[-1].oom.entry)
@@ -218,18 +221,18 @@ def verdict_sentence(device: DeviceRun, shortages: Sequence[Shortage]) -> str:
     what = "it fits: no request failed"
     if device.spill is not None and device.spill.most_bytes:
         size = format_size(device.spill.most_bytes)
-        what = f"no request failed, since the host lends {size} that the card has not"
+        what = f"no request failed, because {size} of host memory extend the card"
     if device.device_memory is None:
-        what = "no request failed; how much memory the device has is not known"
+        what = "no request failed; the memory of the device is unknown"
     busiest = device.timeline.busiest
     if busiest is None:
         return f"{unproved}{what}."
     idle = _idle_part(busiest)
-    return f"{unproved}{what}. Where most was in use, {idle} were idle."
+    return f"{unproved}{what}. At peak allocation, {idle} were unused."
 
 
 def _idle_part(moment: Moment) -> str:
-    """The idle part of reserved memory, which reads as all of it only where it is all of it."""
+    """Return the unused part of reserved memory; rounding never makes it look like all of it."""
     idle, reserved = format_size(moment.idle), format_size(moment.reserved)
     if idle == reserved and moment.idle != moment.reserved:
         return f"all but {format_size(moment.reserved - moment.idle)} of {reserved} reserved"
@@ -242,7 +245,7 @@ def replay_document(
     found: Found | None = None,
     top: Top | None = None,
 ) -> dict[str, Any]:
-    """`allocsim replay --json`.  See `replay_text`; top: of what spilled only."""
+    """Return `allocsim replay --json`; `top` has the owners of spilled memory only."""
     cures = {} if found is None else {cure.device: cure for cure in found[1]}
     recommendation = {} if found is None else {"recommendation": recommendation_document(found[0])}
     return {
@@ -344,7 +347,7 @@ _RANGE_WIDTHS = (30, 16, 25, 9)
 
 
 def _cured(cure: Cure) -> list[str]:
-    """The table of trials; nothing where there were none."""
+    """Return the table of trials; nothing if there were none."""
     if not cure.trials:
         return []
     where = "no limit" if cure.device_memory is None else format_size(cure.device_memory)
@@ -356,13 +359,13 @@ def _cured(cure: Cure) -> list[str]:
         mark = "* " if trial is cure.best else "  "
         cells.append(_cells(mark + (trial.conf or "(defaults)"), trial))
     unproved = "; unproved" if cure.is_withheld else ""
-    lines = [f"Settings tried, a replay each (device memory: {where}{unproved})", ""]
+    lines = [f"Settings tried, one replay each (device memory: {where}{unproved})", ""]
     widths = _RANGE_WIDTHS if any(trial.peak_range for trial in cure.trials) else _WIDTHS
     return lines + table(cells, widths)
 
 
 def _cells(name: str, trial: Trial) -> tuple[str, str, str, str]:
     if trial.oom_entry is not None:
-        # What a run had reserved when it ended says nothing of what it needs.
+        # The reserved memory of a run that ended early does not show its need.
         return (name, f"entry {number(trial.oom_entry)}", "-", "-")
     return (name, "no", peak_text(trial), number(trial.num_alloc_retries))

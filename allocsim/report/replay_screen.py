@@ -1,7 +1,4 @@
-"""The first screen of `replay`.
-
-Rule: that of `screen_parts.py`.
-"""
+"""First screen of `replay`."""
 
 from __future__ import annotations
 
@@ -36,7 +33,7 @@ def replay_screen(
     found: Found | None = None,
     top: Top | None = None,
 ) -> Answer:
-    """`allocsim replay` on a terminal.  top: who held the memory, None where it is not told."""
+    """Return the first screen of `allocsim replay`; `top` has the owners, if known."""
     shown = most_urgent(run.devices)
     parts = [warnings(run)]
     for device in shown:
@@ -62,8 +59,10 @@ def replay_screen(
 def _proof_in_a_line(device: DeviceRun) -> list[str]:
     fidelity = device.fidelity
     if fidelity is None:
-        return row("Proof", f"device {device.device}: none, these are not the recorded settings")
+        return row(
+            "Proof", f"device {device.device}: none, the settings differ from the recorded ones"
+        )
     if not fidelity.is_compared:
-        return row("Proof", f"device {device.device}: none, the file holds requests alone")
+        return row("Proof", f"device {device.device}: none, the file holds requests only")
     found = f"{number(fidelity.addresses_matched)} of {number(fidelity.allocations)} addresses"
     return row("Proof", f"device {device.device}: {found} as recorded")

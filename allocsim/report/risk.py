@@ -1,7 +1,7 @@
-"""How near a run comes to running out of memory: for a terminal and as JSON.
+"""Distance of a run from running out of memory, for a terminal and as JSON.
 
-Rule: every figure comes from the risk; bars are drawn to the scale of the device, or of the
-peak where the device is not known.
+Rule: every figure comes from the risk; bars are scaled to the device, or to the peak if the device
+is unknown.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _WIDTHS = (44, 12, 12, 12)
 
 
 def risk_text(risk: Risk) -> str:
-    """`allocsim risk -v`."""
+    """Return the text of `allocsim risk -v`."""
     memory = risk.device_run.device_memory
     device = "unknown: no limit" if memory is None else exact_size(memory)
     lines = [
@@ -72,7 +72,7 @@ def _span(span: Span, scale: int, *, is_bounded: bool) -> str:
 
 
 def closest_rows(risk: Risk) -> list[str]:
-    """The request that failed, or came closest to it."""
+    """Return the request that failed, or came closest to failing."""
     if risk.device_run.ooms:
         oom = risk.device_run.ooms[0]
         return _failed(oom, _unproved(risk, oom.entry))
@@ -84,16 +84,16 @@ def closest_rows(risk: Risk) -> list[str]:
         lines = row(
             "Closest call",
             f"{_unproved(risk, point.entry)}entry {number(point.entry)}: "
-            f"{format_size(point.headroom_bytes)} more could have "
-            f"been had, {format_size(point.free_bytes)} free and "
-            f"{format_size(point.returnable_bytes)} that PyTorch could give back",
+            f"{format_size(point.headroom_bytes)} more were available, "
+            f"{format_size(point.free_bytes)} free and "
+            f"{format_size(point.returnable_bytes)} that PyTorch could release",
         )
         if risk.code is not None:
             how = f" (inferred from {risk.code.inferred})" if risk.code.inferred else ""
             lines += row("", f"at {risk.code}{how}")
     if retries := risk.device_run.stats["num_alloc_retries"]:
         what = plural(retries, "request")
-        lines += row("", f"{what} found the device full and emptied the cache first: slow")
+        lines += row("", f"{what} found the device full and emptied the cache first, which is slow")
     return lines
 
 
@@ -108,11 +108,11 @@ def _failed(oom: SimulatedOom, unproved: str) -> list[str]:
         f"{unproved}at entry {number(oom.entry)}: {format_size(oom.tried_bytes)} tried, "
         f"{format_size(oom.free_bytes)} free, {format_size(missing)} short"
     )
-    return rows("It fails", [what, "allocsim explain says why"])
+    return rows("It fails", [what, "allocsim explain gives the cause"])
 
 
 def largest_rows(risk: Risk) -> list[str]:
-    """The largest request, and what was of no use to it."""
+    """Return the largest request, and the reserved memory that it could not use."""
     if risk.largest_entry is None:
         return []
     found = [f"{format_size(risk.largest_bytes)}, first at entry {number(risk.largest_entry)}"]
@@ -121,7 +121,7 @@ def largest_rows(risk: Risk) -> list[str]:
         share = worst.unusable_bytes / max(worst.reserved_bytes, 1)
         found.append(
             f"at worst {format_size(worst.unusable_bytes)} of {format_size(worst.reserved_bytes)} "
-            f"reserved ({share:.0%}) were idle and no use to it (entry {number(worst.entry)})"
+            f"reserved ({share:.0%}) were idle but unusable for it (entry {number(worst.entry)})"
         )
     return rows("Largest request", found)
 
@@ -138,11 +138,11 @@ def _needs(needs: Sequence[Need], *, is_proved: bool) -> list[str]:
             )
             peak = format_size(found.unlimited.peak_reserved_bytes)
         cells.append((f"  {need.conf or '(defaults)'}", device, retries, peak))
-    how = "Each size is proved by a replay, and 2 MiB less does not do."
+    how = "Each size is proved by a replay; 2 MiB less fails."
     if not is_proved:
-        how = "Each size is a replay's, which is not the recorded run: none is proved."
+        how = "No size is proved, because the replay differs from the recorded run."
     notes = paragraph(
-        f"{how} Unlimited: the peak on a device without end, where no request has to empty the "
+        f"{how} Unlimited: the peak on an unlimited device, where no request has to empty the "
         "cache first.",
         indent=2,
     )
@@ -156,18 +156,18 @@ def _measures(found: Measures) -> list[str]:
         f"{format_size(found.peak_allocated_bytes)}: {found.utilization:.1%} used",
     )
     avoidable = [
-        f"{format_size(found.avoidable_bytes)}: with every block's place chosen beforehand "
-        f"{format_size(found.packed_bytes)} suffice; nothing does with less than "
+        f"{format_size(found.avoidable_bytes)}: with every block's place chosen in advance, "
+        f"{format_size(found.packed_bytes)} are enough; no placement needs less than "
         f"{format_size(found.lower_bound_bytes)}"
     ]
     if found.n_online:
         online = f"{number(found.n_online)} of {number(found.n_blocks)}"
-        avoidable.append(f"({online} blocks were placed without foresight)")
+        avoidable.append(f"({online} blocks were placed without looking ahead)")
     return lines + rows("Avoidable", avoidable)
 
 
 def risk_document(risk: Risk) -> dict[str, Any]:
-    """`allocsim risk --json`."""
+    """Return `allocsim risk --json`."""
     device_run, worst = risk.device_run, risk.most_unusable
     return {
         "file": risk.run.path,

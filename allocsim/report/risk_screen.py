@@ -1,7 +1,4 @@
-"""The first screen of `risk`.
-
-Rule: that of `screen_parts.py`.
-"""
+"""First screen of `risk`."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ __all__ = ["risk_screen"]
 
 
 def risk_screen(risk: Risk, top: Top | None = None) -> Answer:
-    """`allocsim risk` on a terminal."""
+    """Return the first screen of `allocsim risk`."""
     parts = [warnings(risk.run)]
     tone = Tone.FAILURE if risk.device_run.ooms else Tone.GOOD
     parts.append(part(row("Verdict", _risk_verdict(risk)), tone))
@@ -51,8 +48,8 @@ def _risk_verdict(risk: Risk) -> str:
         )
     if device.device_memory is None:
         peak = format_size(device.peak_reserved_bytes)
-        return f"{unproved}how much memory the device has is not known; {peak} would always do."
+        return f"{unproved}the memory of the device is unknown; {peak} are always enough."
     if point is None:
         return f"{unproved}it fits: no request needed memory from the driver."
     spare = format_size(point.headroom_bytes)
-    return f"{unproved}it fits, with {spare} to spare where it was closest to failing."
+    return f"{unproved}it fits, with {spare} to spare at the closest call."

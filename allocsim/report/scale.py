@@ -1,7 +1,7 @@
-"""A program at sizes that it was never recorded at, in words and as JSON.
+"""Prediction of a program at sizes that were not recorded, in words and as JSON.
 
-Rule: what is replayed is told apart from what is proved: a law that no further recording checked
-is said not to be, and so is a size beyond all recorded ones.
+Rule: unproved statements are marked: a law that no further recording checked, and a size beyond all
+recorded sizes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["largest_text", "scale_document", "scale_frontier_text", "scale_text"
 
 
 def scale_text(scaling: Scaling, found: Scaled) -> str:
-    """`allocsim scale --to`."""
+    """Return the text of `allocsim scale --to`."""
     peak = format_size(found.peak_reserved_bytes)
     if found.device_memory is None:
         verdict = f"{found.text} reserves {peak} at the peak"
@@ -30,7 +30,7 @@ def scale_text(scaling: Scaling, found: Scaled) -> str:
 
 
 def largest_text(scaling: Scaling, found: Largest) -> str:
-    """`allocsim scale --find`."""
+    """Return the text of `allocsim scale --find`."""
     device = exact_size(found.failing.device_memory or 0)
     if found.fitting is None:
         verdict = f"not even {found.failing.text} fits {device}"
@@ -47,11 +47,11 @@ def largest_text(scaling: Scaling, found: Largest) -> str:
 
 
 def scale_frontier_text(scaling: Scaling, found: Frontier) -> str:
-    """`allocsim scale --find` of two sizes."""
+    """Return the text of `allocsim scale --find` for two sizes."""
     device = exact_size(found.rows[0][1].failing.device_memory or 0)
     at = [f"{_value(row)} at {found.other}={value:,}" for value, row in found.rows]
     lines = row("Verdict", f"the largest {found.name} that fits {device}: {', '.join(at)}")
-    rows: list[tuple[str, ...]] = [(found.other, found.name, "reserved", "the next")]
+    rows: list[tuple[str, ...]] = [(found.other, found.name, "reserved", "next value")]
     for value, each in found.rows:
         peak = "" if each.fitting is None else format_size(each.fitting.peak_reserved_bytes)
         following = f"{each.failing.at[found.name]:,} runs out of memory"
@@ -66,7 +66,7 @@ def _value(found: Largest) -> str:
 
 
 def _fails(found: Scaled) -> list[str]:
-    """The request without an answer; nothing where there is none."""
+    """Return the failed request; nothing if there is none."""
     if found.oom is None:
         return []
     tried = format_size(found.oom.tried_bytes or found.oom.rounded_bytes)
@@ -75,7 +75,7 @@ def _fails(found: Scaled) -> list[str]:
 
 
 def _memory(found: Scaled) -> list[str]:
-    when = "at the peak" if found.fits else "at most before that"
+    when = "at the peak" if found.fits else "at most before the failure"
     memory = f"{exact_size(found.peak_reserved_bytes)} reserved {when}, "
     memory += f"{format_size(found.peak_allocated_bytes)} allocated"
     if found.num_alloc_retries:
@@ -84,7 +84,7 @@ def _memory(found: Scaled) -> list[str]:
 
 
 def _grounds(scaling: Scaling, *founds: Scaled) -> list[str]:
-    """What the answers rest on."""
+    """Return the recordings, the law and the assumptions of the answers."""
     law = scaling.law
     lines = [""]
     for sample in law.samples:
@@ -92,51 +92,51 @@ def _grounds(scaling: Scaling, *founds: Scaled) -> list[str]:
     lines += _law(scaling)
     if rounded := max(found.rounded for found in founds):
         few = plural(rounded, "request")
-        lines += row("Rounded", f"{few} to the next byte, where the law gives a broken number")
+        lines += row("Rounded", f"{few} to the next byte, where the law gives a fraction")
     for check in scaling.checks:
         lines += row("Checked", _checked(check))
     if not scaling.checks:
         lines += row(
             "Not proved",
-            "the law has no recording to be checked by; one more, at another size, is a proof",
+            "no further recording checks the law; add one at another size",
         )
     if beyond := [found.text for found in founds if not found.is_between]:
-        lie = "lies" if len(beyond) == 1 else "lie"
-        text = f"{'; '.join(beyond)} {lie} outside of the recorded sizes: {_beyond(law)}"
+        verb = "is" if len(beyond) == 1 else "are"
+        text = f"{'; '.join(beyond)} {verb} outside the recorded sizes: {_beyond(law)}"
         lines += row("Beyond", text)
     if law.program.prepared.start:
         lines += row(
             "Start",
-            "what was in use before the recording began is taken to be as large at every size",
+            "memory in use before the recording began is assumed equal at every size",
         )
     return lines
 
 
 def _law(scaling: Scaling) -> list[str]:
-    """How the requests grow, and what comes more often."""
+    """Return how the requests grow, and which parts repeat."""
     law = scaling.law
     squared = [name for name, degree in law.degrees.items() if degree > 1]
     shape = f"with the square of {' and '.join(squared)}" if squared else "affine in each size"
     lines = row("Law", f"{number(len(law.program.size))} requests, each {shape}")
     if isinstance(law, Growing):
         growth = law.growths[0]
-        more = "one more" if law.step == 1 else f"{law.step} more"
+        more = "one more" if law.step == 1 else f"each {law.step} more"
         where = plural(len(growth.parts), "place")
         few = plural(growth.more_requests, "request")
-        what = f"with {more} of {law.name} {few} more, copies of what lies beside them in {where}"
+        what = f"{more} of {law.name} adds {few}, copies of their neighbours in {where}"
         lines += row("Grows", what)
     return lines
 
 
 def _beyond(law: Law | Growing) -> str:
-    """What is taken for granted outside of the recorded sizes."""
+    """Return what is assumed outside the recorded sizes."""
     kernels = (
-        "from some size on PyTorch's kernels make other requests (reductions in two passes, "
-        "sorts), which no law tells; a recording nearer to it would"
+        "at some sizes PyTorch's kernels make other requests (two-pass reductions, sorts), which "
+        "the law does not contain; a recording nearer to that size would show them"
     )
     if not isinstance(law, Growing):
         return kernels
-    copies = f"what {law.name} adds is taken to be a copy of what the last recorded one added"
+    copies = f"each step of {law.name} is assumed to repeat the last recorded one"
     return f"{copies}; {kernels}" if law.others.varied else copies
 
 
@@ -144,9 +144,9 @@ def _checked(check: Check) -> str:
     missed = ""
     if check.missed:
         miss = format_size(check.largest_miss)
-        missed = f"; {plural(check.missed, 'request')} other than the law says, by {miss} at most"
+        missed = f"; {plural(check.missed, 'request')} differ from the law, by at most {miss}"
     peak = format_size(check.peak_reserved_bytes)
-    return f"{check.text}: {peak} reserved at the peak, as the law says{missed} ({check.path})"
+    return f"{check.text}: {peak} reserved at the peak, as predicted{missed} ({check.path})"
 
 
 def scale_document(
@@ -155,7 +155,12 @@ def scale_document(
     largest: Largest | None = None,
     frontier: Frontier | None = None,
 ) -> dict[str, Any]:
-    """`allocsim scale --json`.  found: with --to; largest: with --find, frontier: of two sizes."""
+    """Return `allocsim scale --json`.
+
+    found: the result of --to.
+    largest: the result of --find.
+    frontier: the result of --find with two sizes.
+    """
     law = scaling.law
     document: dict[str, Any] = {
         "torch_version": scaling.torch_version,

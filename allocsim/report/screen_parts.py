@@ -1,7 +1,6 @@
-"""What first screens have in common: warnings, several devices, memory, the line to paste.
+"""Parts of first screens: warnings, several devices, memory, the line to paste.
 
-Rule: every sentence of a screen is one that the full text has as well; what is left out stands
-under -v.
+Rule: every sentence of a first screen is also in the full text, which -v prints.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ _SHOWN_DEVICES = 3
 
 
 def most_urgent(devices: Sequence[DeviceRun]) -> list[DeviceRun]:
-    """The devices that are shown: those that failed, then others in the recording's order."""
+    """Return the devices to show: failed ones first, then in the recording's order."""
     return sorted(devices, key=lambda device: not device.ooms)[:_SHOWN_DEVICES]
 
 
 def warnings(run: Run) -> Part:
-    """What has to be said first: that it is not the recorded run, or not the recorded release."""
+    """Return the warnings that come first: the replay differs from the recorded run or release."""
     shown = 2 if run.card is not None and run.card.is_shared else 1
     return said_first(run.warnings[:shown], run.named_notes)
 
@@ -46,12 +45,12 @@ def said_first(warnings: Sequence[str], notes: Sequence[str]) -> Part:
 
 
 def named(label: str, run: Run, device: DeviceRun) -> tuple[str, str]:
-    """A label, and the device's name where there are several."""
+    """Return a label, and the device's name if there are several."""
     return label, f"device {device.device}: " if len(run.devices) > 1 else ""
 
 
 def others(run: Run, shown: Sequence[DeviceRun]) -> Part:
-    """The devices that are not shown, in a line."""
+    """Return one line about the devices that are not shown."""
     hidden = [device for device in run.devices if device not in shown]
     if not hidden:
         return part(())
@@ -78,14 +77,14 @@ def memory(run: Run, device: DeviceRun) -> list[str]:
     )
     low, high = map(format_size, device.peak_range)
     if low != high:
-        peaks += f"; {low} to {high} by what the recording does not tell"
+        peaks += f"; {low} to {high}, depending on unrecorded calls"
     return row("Memory", peaks)
 
 
 def to_paste(
     found: Recommendation | None, devices: Iterable[Cure | DeviceExplanation] = ()
 ) -> list[Part]:
-    """The line, and what is proved of it."""
+    """Return the line to paste, and what is proved of it."""
     if found is None:
         return []
     lines = paste_line(found)

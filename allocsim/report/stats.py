@@ -1,6 +1,6 @@
-"""What is in a file: for a terminal, ten lines for one device, and as JSON.
+"""Contents of a file: for a terminal, ten lines for one device, and as JSON.
 
-Rule: every figure comes from the stats; what the file does not hold is said not to be recorded.
+Rule: every figure comes from the stats; missing data is reported as not recorded.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ __all__ = ["stats_document", "stats_text"]
 
 _LABEL = 12
 _EPOCH_US = 946_684_800_000_000
-"""The year 2000: earlier times are counts of a model, not those of a clock."""
+"""Microseconds at the year 2000: earlier times are counts of a model, not of a clock."""
 _BEGINS = {
     "empty": "from an empty device",
-    "state": "a state, no history",
-    "requests": "requests and frees alone",
+    "state": "a state without a history",
+    "requests": "requests and frees only",
     "unsound": "the history contradicts the state: see allocsim lint",
 }
 
 
 def stats_text(found: Stats) -> str:
-    """`allocsim stats`."""
+    """Return the text of `allocsim stats`."""
     lines = [*_about_file(found)]
     for device in found.devices:
         if len(found.devices) > 1:
@@ -67,11 +67,13 @@ def _writer(found: Stats) -> str:
 
 def _about_device(device: DeviceStats) -> Iterator[str]:
     counts = sorted(device.actions.items(), key=lambda item: -item[1])
-    told = ", ".join(f"{number(n)} {action}" for action, n in counts)
-    yield from row("Entries", f"{number(device.entries)}{f': {told}' if told else ''}", _LABEL)
+    actions = ", ".join(f"{number(n)} {action}" for action, n in counts)
+    yield from row(
+        "Entries", f"{number(device.entries)}{f': {actions}' if actions else ''}", _LABEL
+    )
     yield from row("History", f"{_begins(device)}; {_time(device)}", _LABEL)
     if device.peak_requested_bytes is None:
-        yield from row("Peak", "not told without a sound history", _LABEL)
+        yield from row("Peak", "unknown without a consistent history", _LABEL)
     elif device.peak_reserved_bytes is None:
         yield from row("Peak", f"{format_size(device.peak_requested_bytes)} requested", _LABEL)
     else:
@@ -110,14 +112,14 @@ def _time(device: DeviceStats) -> str:
 def _stacks(found: Stats) -> str:
     missing = sum(device.stackless for device in found.devices)
     deep = f", up to {plural(found.deepest, 'frame')} deep" if found.stacks else ""
-    told = f"{number(found.stacks)}{deep}; {plural(missing, 'request')} without"
+    stacks = f"{number(found.stacks)}{deep}; {plural(missing, 'request')} without a stack"
     more = [plural(found.annotations, "annotation")] * bool(found.annotations)
     more += [plural(found.marks, "mark")] * bool(found.marks)
-    return "; ".join([told, *more])
+    return "; ".join([stacks, *more])
 
 
 def stats_document(found: Stats) -> dict[str, Any]:
-    """`allocsim stats --json`."""
+    """Return `allocsim stats --json`."""
     form = found.form
     return {
         "file": found.path,

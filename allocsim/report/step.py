@@ -1,8 +1,8 @@
-"""One decision on a terminal of 80 columns: the rules, the statistics, the segments in characters.
+"""One decision on a terminal of 80 columns: rules, statistics, and segments drawn in characters.
 
-Rule: all figures are the decision's.  In a drawing each character stands for an equal share of
-its segment and shows the state that most of the share has; `@` is the block concerned, at least
-one character.
+Rule: all figures come from the decision. In a drawing, each character is an equal share of the
+segment and shows the state of most of that share; `@` is the block concerned, at least one
+character.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SHOWN_SEGMENTS, _SHOWN_BLOCKS, _SHOWN_CANDIDATES = 3, 5, 3
 
 
 def step_text(decision: Decision, title: str) -> str:
-    """`allocsim step`: one request.  title: what stands above it."""
+    """Return the text of `allocsim step` for one request, below `title`."""
     lines = [title, *_answer(decision)]
     for rule in decision.rules:
         lines += row(f"  {rule.name}", rule.text)
@@ -51,7 +51,7 @@ def _answer(decision: Decision) -> list[str]:
 
 
 def _candidates(candidates: Sequence[Candidate]) -> list[str]:
-    """The free blocks around the one that was taken, or the largest where none was."""
+    """Return the free blocks around the taken one, or the largest ones if none was taken."""
     at = next((i for i, c in enumerate(candidates) if c.verdict == "taken"), len(candidates) - 1)
     first = max(at - _SHOWN_CANDIDATES, 0)
     last = min(at + 1 + _SHOWN_CANDIDATES, len(candidates))
@@ -92,7 +92,7 @@ def _pair(
     lines = [f"  {_title(segment)}"]
     lines.append(f"  before [{_bar(before, address)}]" if before else "  before (not there yet)")
     lines.append(
-        f"  after  [{_bar(after, address)}]" if after else "  after  (back with the driver)"
+        f"  after  [{_bar(after, address)}]" if after else "  after  (released to the driver)"
     )
     return [*lines, *(row("", _listed(after.blocks, {})) if after is not None else [])]
 
@@ -138,7 +138,7 @@ def _listed(blocks: Sequence[BlockState], names: dict[int, str]) -> str:
 
 
 def segments_text(segments: Sequence[SegmentState], numbers: dict[int, int]) -> str:
-    """Every segment.  numbers: those of live blocks by address."""
+    """Return every segment; `numbers` has the numbers of live blocks by address."""
     names = {address: f"{given}: " for address, given in numbers.items()}
     lines = []
     for segment in segments:
@@ -154,9 +154,10 @@ def step_document(
     device: int | None = None,
     parting: Parting | None = None,
 ) -> dict[str, Any]:
-    """`allocsim step --json`: one request.
+    """Return `allocsim step --json` for one request.
 
-    entry, device: of a recording.  parting: where the walk is not the recorded run any more.
+    entry, device: the place in a recording.
+    parting: the point from which the walk differs from the recorded run.
     """
     return {
         "entry": entry,

@@ -1,7 +1,6 @@
-"""Who held memory at a moment: for a terminal, as JSON, and for viewers of flame graphs.
+"""Owners of the memory at a moment: for a terminal, as JSON, and for flame graph viewers.
 
-Rule: every figure comes from the answer; a screen of 80 columns and 24 lines by default, and
-whatever does not fit is counted in its last row.
+Rule: by default a screen of 80 columns and 24 lines; the last row counts what does not fit.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ _ROWS_WITH_LINES = 8
 _FIGURES = "{:>11} {:>6} {:>7} {:>11}  "
 _BELOW = 8
 _LEAST_SHARE = 0.0005
-"""Shares below are printed as 0.0%."""
+"""Share below which 0.0% is printed."""
 _MUCH = 0.4
-_LONG = {"category": "category, and where most", "module": "mostly, and whose", "stack": "mostly"}
-"""Answers whose owners need a line of their own, and what the other names are called."""
+_LONG = {"category": "category, and line", "module": "category, and owner", "stack": "category"}
+"""Kinds of owners whose names need a separate line, with the heading of the names."""
 _MOMENTS = {
     "peak": "at the peak of allocated memory",
     "oom": "at the out-of-memory error",
@@ -37,10 +36,10 @@ _SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 
 
 def top_text(top: Top, count: int | None = None, frames: int | None = None) -> str:
-    """`allocsim top` on a terminal.
+    """Return the text of `allocsim top`.
 
-    count: rows to show, 0 for all; None for what fits a screen.  frames: lines of each stack to
-    show under its row, in an answer by stack; None for none.
+    count: rows to print, 0 for all; None for one screen.
+    frames: lines of each stack to print below its row, for owners by stack; None for none.
     """
     is_long = top.by in _LONG
     if count is None:
@@ -57,7 +56,7 @@ def top_text(top: Top, count: int | None = None, frames: int | None = None) -> s
     if top.by != "category" and top.rows:
         lines += ["", *_categories(top)]
     if top.by == "line" and top.rows and top.rows[0].bytes > _MUCH * top.allocated_bytes:
-        lines.append("Much of it is one line: --by module says which part of a model.")
+        lines.append("One line holds much of it; --by module shows the part of the model.")
     for note in top.notes:
         lines += paragraph(f"note: {note}", 0)
     return "\n".join(lines) + "\n"
@@ -68,7 +67,7 @@ def _heading(top: Top) -> list[str]:
     at = top.at
     heading = f"Device {top.device} {moment_text(at)}: {what}"
     if at.requested_bytes is not None:
-        heading += f"; {format_size(at.requested_bytes)} more were asked for"
+        heading += f"; {format_size(at.requested_bytes)} more were requested"
     lines = paragraph(heading, 0)
     if top.pending_blocks:
         pending = f"{format_size(top.pending_bytes)} in {plural(top.pending_blocks, 'block')}"
@@ -77,7 +76,7 @@ def _heading(top: Top) -> list[str]:
 
 
 def moment_text(at: Moment) -> str:
-    """ "at the out-of-memory error (entry 26,059, step 7, backward)"."""
+    """Return a moment, e.g. "at the out-of-memory error (entry 26,059, step 7, backward)"."""
     if at.entry is None:
         return "as the snapshot was taken"
     where = f"entry {number(at.entry)}"
@@ -89,7 +88,7 @@ def moment_text(at: Moment) -> str:
 
 
 def _names(row: Row, by: str) -> tuple[str, str]:
-    """What stands beside a row's figures, and on the line below them."""
+    """Return the name beside a row's figures, and the name on the line below."""
     if by == "category":
         return row.owner, row.where
     if by in _LONG:
@@ -120,16 +119,16 @@ def _rest(top: Top, shown: int) -> list[str]:
 
 
 def _categories(top: Top) -> list[str]:
-    told = [
+    shares = [
         f"{category} {size / max(top.allocated_bytes, 1):.1%}"
         for category, size in top.categories.items()
         if size >= top.allocated_bytes * _LEAST_SHARE
     ]
-    return paragraph("By category: " + ", ".join(told), 0)
+    return paragraph("By category: " + ", ".join(shares), 0)
 
 
 def moment_document(at: Moment) -> dict[str, Any]:
-    """A moment in a command's JSON."""
+    """Return a moment as JSON."""
     return {
         "entry": at.entry,
         "what": at.what,
@@ -139,7 +138,7 @@ def moment_document(at: Moment) -> dict[str, Any]:
 
 
 def top_document(top: Top) -> dict[str, Any]:
-    """`allocsim top --json`."""
+    """Return `allocsim top --json`."""
     return {
         "path": top.path,
         "device": top.device,
@@ -169,10 +168,10 @@ def top_document(top: Top) -> dict[str, Any]:
 
 
 def collapsed_text(top: Top) -> str:
-    """The memory as collapsed stacks: a line for each, outermost frame first, then its bytes.
+    """Return the memory as collapsed stacks: frames from outermost to innermost, then the bytes.
 
-    Of an answer by category the category is the outermost frame of all.  What would end a frame
-    or a line is written as an escape.
+    For owners by category, the category is the outermost frame. Characters that end a frame or a
+    line are escaped.
     """
     found: dict[str, int] = {}
     for holding in top.holdings:
@@ -187,9 +186,9 @@ def _collapsed(name: str) -> str:
 
 
 def speedscope_document(*tops: Top) -> dict[str, Any]:
-    """The memory in the file format of speedscope: a sample is a stack, its weight its bytes.
+    """Return the memory in speedscope's file format: a sample is a stack, its weight its bytes.
 
-    tops: of one moment each, which has a profile of its own.
+    tops: one profile each.
     """
     frames: dict[tuple[str, Frame | None], int] = {}
     profiles = []
@@ -233,7 +232,7 @@ def _is_by(top: Top) -> bool:
 
 
 def _chain(holding: Holding, *, is_by_category: bool) -> list[tuple[str, Frame | None]]:
-    """The frames from the outermost on, each with its name."""
+    """Return the frames from the outermost on, each with its name."""
     chain: list[tuple[str, Frame | None]] = [
         (f"{frame.name} ({frame.filename}:{frame.line})", frame)
         for frame in reversed(holding.frames)

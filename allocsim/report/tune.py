@@ -1,4 +1,4 @@
-"""A search for the best setting: for a terminal and as JSON.
+"""Search for the best setting, for a terminal and as JSON.
 
 Rule: figures that a replay counted are printed as they are; figures of the cost model are called
 estimates.
@@ -40,7 +40,7 @@ _SHELLS = (("bash", "bash"), ("powershell", "PowerShell"), ("cmd", "cmd"), ("pyt
 
 
 def tuning_text(tuning: Tuning, loan: Loan | None = None) -> str:
-    """`allocsim tune -v`.  loan: of the host's memory, that the devices have in them."""
+    """Return the text of `allocsim tune -v`; `loan` is the host memory included in the devices."""
     lines = warned(tuning.warnings) + rows("Recordings", tuning.files)
     lines += row("Release", f"PyTorch {tuning.torch_version}")
     lines += rows("Device memory", _devices(tuning))
@@ -52,7 +52,7 @@ def tuning_text(tuning: Tuning, loan: Loan | None = None) -> str:
 
 
 def _devices(tuning: Tuning) -> list[str]:
-    """The memory of each device, by its name where there are several."""
+    """Return the memory of each device, with its name if there are several."""
     found = []
     for file, device, memory in tuning.parts:
         name = ""
@@ -66,7 +66,7 @@ def _devices(tuning: Tuning) -> list[str]:
 
 def _answer(tuning: Tuning) -> list[str]:
     base, best = tuning.baseline, tuning.best
-    label = "As recorded" if base.is_as_recorded else "Own settings"
+    label = "As recorded" if base.is_as_recorded else "Baseline"
     unproved = "unproved: " if tuning.warnings else ""
     lines = row(label, f"{unproved}{base.setting}: {row_figures(tuning, base)}")
     if tuning.warnings:
@@ -78,9 +78,9 @@ def _answer(tuning: Tuning) -> list[str]:
     bounds, above = tuning.bounds, tuning.bounds.above_ideal(best.peak_reserved_bytes)
     lines += row(
         "Ideal",
-        f"{format_size(bounds.peak_live_bytes)} live at once, which no allocator undercuts: the "
-        f"best is {format_size(above)} above that. With every place chosen beforehand "
-        f"{format_size(bounds.packed_bytes)} do.",
+        f"{format_size(bounds.peak_live_bytes)} live at once, the least for any allocator: the "
+        f"best is {format_size(above)} above that. With every place chosen in advance, "
+        f"{format_size(bounds.packed_bytes)} are enough.",
     )
     for shell, text in paste_lines(best.setting).items():
         label = dict(_SHELLS).get(shell, "and call")
@@ -96,31 +96,31 @@ def _answer(tuning: Tuning) -> list[str]:
 
 
 def further_rows(tuning: Tuning) -> list[str]:
-    """What the search found beyond, and why it is not what is recommended."""
+    """Return what the search found beyond the recommendation, and why it is not recommended."""
     found = tuning.further
     if found is None:
         return []
     return row(
         "Not to paste",
-        f"{found.setting}: {row_figures(tuning, found)}. It fits the sizes of "
-        f"{'this recording' if len(tuning.files) == 1 else 'these recordings'}, and is not proved "
-        "on a part that it was not chosen by.",
+        f"{found.setting}: {row_figures(tuning, found)}. It is fitted to "
+        f"{'this recording' if len(tuning.files) == 1 else 'these recordings'}, and not proved on "
+        "a part that did not select it.",
     )
 
 
 def row_figures(tuning: Tuning, found: Row) -> str:
-    """What a setting comes to, in words."""
+    """Return the figures of a setting, in words."""
     if found.error is not None:
         return found.error
     retries = plural(found.num_alloc_retries, "retry", "retries")
     if found.fails_at is not None:
-        # What a run had reserved when it ended says nothing of what it needs.
+        # The reserved memory of a run that ended early does not show its need.
         failed = f"out of memory at entry {number(found.fails_at)}, after {retries}"
-        return f"{failed} and {plural(found.num_ooms, 'request')} without an answer"
+        return f"{failed} and {plural(found.num_ooms, 'failed request')}"
     text = f"{format_size(found.peak_reserved_bytes)} reserved at the peak, {retries}"
     low, high = found.peak_range or (0, 0)
     if low < high:
-        text += f" (from {format_size(low)} to {format_size(high)}, by how it begins)"
+        text += f" (from {format_size(low)} to {format_size(high)}, by the initial state)"
     device = found.min_device_memory_bytes
     if device is not None:
         kind = "smallest device" if tuning.by_device else "smallest device without retries"
@@ -142,13 +142,13 @@ def _rows(tuning: Tuning) -> list[str]:
     if left := len(tuning.rows) - len(shown):
         dropped = sum(each.dropped_at is not None for each in tuning.rows)
         lines += paragraph(
-            f"and {plural(left, 'other')}; {plural(dropped, 'replay')} given up when the setting "
+            f"and {plural(left, 'other')}; {plural(dropped, 'replay')} stopped when the setting "
             "could no longer win.",
             indent=2,
         )
     if any(each.cost.is_thrashing and each.survives for each in shown):
         lines += paragraph(
-            "thrashing: more time in giving memory back and getting it again than in getting the "
+            "thrashing: releasing and allocating segments again takes longer than allocating the "
             "memory of the peak once.",
             indent=2,
         )
@@ -181,7 +181,7 @@ def _cells(tuning: Tuning, each: Row) -> tuple[str, ...]:
 
 def _front(tuning: Tuning) -> list[str]:
     if not tuning.front:
-        return row("Trade-offs", "none: nothing tried answers every request")
+        return row("Trade-offs", "none: no tried setting serves every request")
     choices = []
     for each in tuning.front:
         point = (each.device_point if tuning.by_device else None) or each.point
@@ -199,18 +199,17 @@ def _work(tuning: Tuning) -> list[str]:
     ]
     if tuning.entries_skipped:
         what = plural(tuning.entries_skipped, "entry", "entries")
-        work.append(f"{what} skipped: steps that repeat and change nothing any more")
+        work.append(f"{what} skipped: repeated steps that change nothing")
     if tuning.duplicates:
         what = plural(len(tuning.duplicates), "setting")
-        has = "it has" if len(tuning.duplicates) == 1 else "they have"
-        work.append(f"{what} not counted: {has} the effect of another on these recordings")
+        work.append(f"{what} not counted: the same effect as another on these recordings")
     if tuning.known:
-        work.append(f"{plural(tuning.known, 'replay')} taken from the file of results")
+        work.append(f"{plural(tuning.known, 'replay')} taken from the results file")
     return rows("Work", work)
 
 
 def tuning_document(tuning: Tuning, loan: Loan | None = None) -> dict[str, Any]:
-    """The whole search.  See `tuning_text`."""
+    """Return `allocsim tune --json`."""
     best = tuning.best
     return {
         "files": list(tuning.files),

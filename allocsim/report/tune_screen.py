@@ -1,7 +1,4 @@
-"""The first screen of `tune`.
-
-Rule: that of `screen_parts.py`.
-"""
+"""First screen of `tune`."""
 
 from __future__ import annotations
 
@@ -24,9 +21,9 @@ __all__ = ["tuning_screen"]
 
 
 def tuning_screen(tuning: Tuning, top: Top | None = None, loan: Loan | None = None) -> Answer:
-    """`allocsim tune` on a terminal.  loan: as of `tuning_text`."""
+    """Return the first screen of `allocsim tune`; for `loan` see `tuning_text`."""
     base, found = tuning.baseline, tuning.recommendation
-    label = "As recorded" if base.is_as_recorded else "Own settings"
+    label = "As recorded" if base.is_as_recorded else "Baseline"
     unproved = "unproved: " if tuning.warnings else ""
     likely = "" if found is None or found.is_sure else "likely, not proved: "
     verdict = f"{likely}{tuning.reason}" if tuning.helps else f"nothing helps: {tuning.reason}"
@@ -53,11 +50,11 @@ def tuning_screen(tuning: Tuning, top: Top | None = None, loan: Loan | None = No
 
 
 def _searched(tuning: Tuning, top: Top | None) -> list[Part]:
-    """What there was to gain, what was found beyond, and how much was tried."""
+    """Return the ideal, further results, the owners, and the number of trials."""
     bounds = tuning.bounds
     ideal = (
-        f"{format_size(bounds.peak_live_bytes)} live at once, which no allocator undercuts; with "
-        f"every place chosen beforehand {format_size(bounds.packed_bytes)} do"
+        f"{format_size(bounds.peak_live_bytes)} live at once, the least for any allocator; "
+        f"{format_size(bounds.packed_bytes)} are enough with every place chosen in advance"
     )
     whole = sum(each.is_whole for each in tuning.rows)
     tried = f"{plural(len(tuning.rows), 'setting')}, {number(whole)} of them to the end"

@@ -1,6 +1,6 @@
-"""A recording that has arrived: a line, and for one that failed the verdict, or an object of JSON.
+"""Report on a new recording: a line, and the verdict if it failed; or a JSON object.
 
-Rule: what is written of one file is whole before its first character is printed.
+Rule: the report on a file is complete before its first character is printed.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ def watch_text(
     verdicts: Sequence[Verdict] = (),
     problem: str = "",
 ) -> str:
-    """One file.
+    """Return the report on one file.
 
-    explained: of one whose history has errors; verdicts: of the text that ended the program.
-    problem: why there is neither.
+    explained: explanation of a history that has errors.
+    verdicts: verdicts on the text that ended the program.
+    problem: the reason why there is neither.
     """
     if isinstance(arrived, Unreadable):
         return printable(f"cannot be read: {arrived.reason}") + "\n"
@@ -48,19 +49,19 @@ def watch_text(
 
 def _line(arrived: Arrival) -> str:
     name = PurePath(arrived.path).name
-    told = [f"rank {arrived.rank}"] * bool(arrived.rank)
+    parts = [f"rank {arrived.rank}"] * bool(arrived.rank)
     if arrived.has_failed:
-        told.append(plural(arrived.ooms, "out-of-memory error") if arrived.ooms else "failed")
+        parts.append(plural(arrived.ooms, "out-of-memory error") if arrived.ooms else "failed")
     else:
-        told.append("no error")
+        parts.append("no error")
     if not arrived.recording.is_requests:
-        told.append(f"{format_size(arrived.reserved_bytes)} reserved")
-    told.append(plural(arrived.entries, "entry", "entries"))
-    return printable(f"{name}: {', '.join(told)}")
+        parts.append(f"{format_size(arrived.reserved_bytes)} reserved")
+    parts.append(plural(arrived.entries, "entry", "entries"))
+    return printable(f"{name}: {', '.join(parts)}")
 
 
 def _of_run(run: Run, devices: Sequence[DeviceExplanation]) -> list[str]:
-    """Why it failed, and the line to paste, which all devices share."""
+    """Return the cause of the failure, and the line to paste, which all devices share."""
     lines = _lines(verdict_of_run(run, devices))
     return lines + (paste_line(devices[0].recommendation) if devices else [])
 
@@ -75,7 +76,7 @@ def watch_document(
     verdicts: Sequence[Verdict] = (),
     problem: str = "",
 ) -> dict[str, Any]:
-    """One line of `allocsim watch --json`.  See `watch_text`."""
+    """Return one line of `allocsim watch --json`."""
     if isinstance(arrived, Unreadable):
         return {"path": arrived.path, "error": arrived.reason}
     causes = [verdict.cause for verdict in verdicts]

@@ -26,7 +26,7 @@ class Action(IntEnum):
 
     @property
     def text(self) -> str:
-        """Name in snapshots: "alloc", "segment_alloc", "oom", …"""
+        """Return the name in snapshots, e.g. "alloc", "segment_alloc" or "oom"."""
         return self.name.lower()
 
 

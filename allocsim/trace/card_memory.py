@@ -1,7 +1,7 @@
-"""Who held the memory of the card that a recording was made on: this program or others.
+"""Memory of the card of a recording, split between this program and other processes.
 
-Rule: what the recording states is used as it is; only where it states nothing is the memory outside
-PyTorch split by what a CUDA context usually takes, and then both ends are given.
+Rule: recorded figures are used as they are. Without them, the memory outside PyTorch is split by
+the usual size of a CUDA context, and the result is a range.
 
 A context with its libraries took 526 MiB to 870 MiB on an H200 (driver 580, CUDA 13): less before
 the first kernel, more with cuSOLVER and a fused optimizer; smaller cards hold less.
@@ -18,7 +18,7 @@ from allocsim.units import GIB, KIB, MIB, format_size
 __all__ = ["CardMemory", "card_memory"]
 
 CONTEXT = (526 * MIB, 870 * MIB)
-"""Bytes that a CUDA context takes, at least and at most."""
+"""Lowest and highest bytes of a CUDA context."""
 _NOTABLE_BYTES = GIB
 _NOTABLE_SHARE = 0.05
 _OTHER = re.compile(r"Process \d+ has (\d+\.\d+|\d+) (bytes|[KMG]iB) memory in use")
@@ -28,12 +28,13 @@ _UNITS = {"bytes": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB}
 
 @dataclass(frozen=True, slots=True)
 class CardMemory:
-    """The memory of a card when a recording was written, in bytes.
+    """Memory of a card when a recording was written, in bytes.
 
-    outside: in use and not reserved by this program's PyTorch.
-    others_low, others_high: held by other processes.
-    processes: how many other processes; None if unknown.
-    is_estimated: whether the part of other processes is inferred from the size of a usual context.
+    outside: in use, but not reserved by this program's PyTorch.
+    others_low, others_high: range of the memory of other processes.
+    processes: number of other processes; None if unknown.
+    is_estimated: True if the memory of other processes is inferred from the usual size of a
+    context.
     """
 
     total: int
@@ -45,27 +46,27 @@ class CardMemory:
 
     @property
     def others(self) -> int:
-        """The memory of other processes; the middle of the range if it is estimated."""
+        """Memory of other processes; the middle of the range if it is estimated."""
         return (self.others_low + self.others_high) // 2
 
     @property
     def context(self) -> int:
-        """The memory outside PyTorch that is this program's own: its CUDA context."""
+        """Memory of this program outside PyTorch: its CUDA context."""
         return max(self.outside - self.others, 0)
 
     @property
     def is_shared(self) -> bool:
-        """Whether other processes hold a notable part of the card.
+        """True if other processes hold a notable part of the card.
 
-        Notable is 1 GiB or 5 % of the card, whichever is less; of an estimate whichever is more,
-        since libraries such as NCCL hold memory outside PyTorch as well.
+        Notable is 1 GiB or 5 % of the card, whichever is less; for an estimate, whichever is more,
+        since libraries such as NCCL also hold memory outside PyTorch.
         """
         limits = _NOTABLE_BYTES, int(_NOTABLE_SHARE * self.total)
         return self.others_low >= (max(limits) if self.is_estimated else min(limits))
 
     @property
     def sentence(self) -> str:
-        """Who holds how much of the card, in a sentence; "" where the card is not shared."""
+        """Return a sentence about the owners of the card's memory; "" if the card is not shared."""
         if not self.is_shared:
             return ""
         total = format_size(self.total)
@@ -85,9 +86,9 @@ class CardMemory:
 
 
 def card_memory(made: Provenance | None) -> CardMemory | None:
-    """Return who held the card's memory; None if the recording does not tell.
+    """Return the use of the card's memory; None if the recording does not contain it.
 
-    made: of the recording.
+    made: provenance of the recording.
     """
     if made is None or not made.device_memory:
         return None
@@ -110,10 +111,9 @@ def card_memory(made: Provenance | None) -> CardMemory | None:
 
 
 def _printed(text: str, total: int) -> list[int] | None:
-    """The bytes of each other process that an out-of-memory text names; None if it names none.
+    """Return the bytes of each other process in an out-of-memory text; None if it names none.
 
-    A text that does not know its own process names it among the others, and then nothing tells
-    which is which.
+    None also if the text does not name its own process, which is then listed among the others.
     """
     if not _OWN.search(text):
         return None

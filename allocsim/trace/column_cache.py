@@ -80,7 +80,7 @@ def _place(path: str) -> Path | None:
         root = os.environ.get(_FOLDER)
         folder = Path(root) if root else Path.home() / ".cache" / "allocsim"
         name = hashlib.sha256(os.fsencode(Path(path).resolve())).hexdigest()
-    except _UNREADABLE:  # no home, or a path that no system has
+    except _UNREADABLE:  # no home directory, or an impossible path
         return None
     return folder / "columns" / f"{name[:40]}.columns"
 
@@ -143,7 +143,7 @@ def _keep(recording: Recording, place: Path, before: _Key) -> None:
 def _stated(path: str) -> _Key | None:
     """Return path, size and modification time of the source; None if it is not a regular file."""
     with suppress(OSError, ValueError):
-        found = os.stat(path)  # noqa: PTH116  (a path may be one that pathlib cannot hold)
+        found = os.stat(path)  # noqa: PTH116  (pathlib refuses some paths)
         if stat.S_ISREG(found.st_mode):
             return _Key(str(Path(path).resolve()), found.st_size, found.st_mtime_ns, "", "")
     return None

@@ -32,7 +32,7 @@ class FileForm:
     protocol: int | None
 
     def __str__(self) -> str:
-        """ "pickle, protocol 4, gzip"."""
+        """Return the form in words, e.g. "pickle, protocol 4, gzip"."""
         parts = [self.kind]
         parts += [f"protocol {self.protocol}"] * (self.protocol is not None)
         return ", ".join([*parts, *[self.packing] * bool(self.packing)])

@@ -210,7 +210,7 @@ def _segment_errors(trace: Trace) -> Iterator[str]:
 def _alignment(trace: Trace, unrounded: str | None) -> Iterator[Finding]:
     """Report unaligned addresses.
 
-    unrounded: last release in which a setting can cause them; None if no setting can.
+    unrounded: last release where a setting can cause them; None if no setting can.
     """
     rows = any_of(trace.action, BLOCK_ACTIONS)
     odd = np.flatnonzero(rows & (trace.addr & np.uint64(_ALIGNMENT - 1) != 0))

@@ -1,7 +1,7 @@
 """Entries of one device as columns, read from a pickle's bytes without creating row objects.
 
 Integer fields are stored as they are.  Every other field is stored as the number of an object in
-`Objects`; equal objects may have several numbers.  The object is the one that `pickle` would
+`Objects`; equal objects may have several numbers.  The object is what `pickle` would
 create, except that lists of the same frames are merged.
 """
 

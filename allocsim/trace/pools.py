@@ -47,11 +47,11 @@ def pools_of(trace: Trace) -> PoolColumn:
 
 
 _Held = tuple[int, int, int, PoolId]
-"""The entry from which on a pool holds addresses; the first of them; the end; the pool."""
+"""Range of addresses that a pool holds: (first entry, first address, end, pool)."""
 
 
 def _held(trace: Trace, private: list[SegmentState]) -> Iterator[_Held]:
-    """Yield the addresses that private pools hold at the end, and since when."""
+    """Yield the address ranges that private pools hold at the end."""
     obtained = np.flatnonzero(any_of(trace.action, (Action.SEGMENT_ALLOC,)))
     bases = trace.addr[obtained]
     for segment in private:

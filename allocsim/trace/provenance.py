@@ -1,7 +1,6 @@
-"""What `allocsim record` and `allocsim.capture` note beside a snapshot, and PyTorch does not: the
-key "allocsim".
+"""Data that `allocsim record` and `allocsim.capture` add to a snapshot, under the key "allocsim".
 
-Rule: it only adds.  A snapshot without it, or with keys of it missing, reads as any other.
+Rule: the data is optional. A snapshot without it, or without some of its keys, can still be read.
 """
 
 from __future__ import annotations
@@ -18,36 +17,36 @@ __all__ = ["KEY", "Provenance", "marked", "read_provenance"]
 
 KEY = "allocsim"
 _UNKNOWN_EXIT = -(1 << 31)
-"""Stands for an unknown exit code in files of earlier versions."""
+"""Unknown exit code in files of earlier versions."""
 _OPTIONAL = ("free_memory", "reserved_memory", "process_memory", "other_memory", "other_processes")
 
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """How a recording was made.
+    """Origin of a recording.
 
-    torch_version: as PyTorch names it, "2.15.0+cu130".
-    device_memory: bytes of the card; 0 where unknown.
-    context_memory: bytes of it that the CUDA context and other processes held; 0 where unknown.
-    is_phantom: recorded without a GPU.
-    command: what was run.
-    rank: of a distributed job, "" for none.
-    oom_text: the out-of-memory error that ended the program, "" for none.
-    stopped_by: the guard that ended it, "" for none.
-    reads_back: the lines of the program that copied values from a phantom to the host, "" for
-        none or unknown.
-    guessed: the libraries whose workspaces a phantom could only guess, "" for none or unknown.
-    free_memory, reserved_memory: bytes of the card that were free, and that this program's PyTorch
-        had reserved, when the recording was written; None if unknown.
-    process_memory: bytes that this process held in all, by NVML; None if unknown.
-    other_memory, other_processes: bytes that other processes held, and how many these were; None
-        if unknown (`card_memory`).
-    routing: how a phantom chose experts, "balanced" or "skewed", where sizes or values that the
-        host read follow from it; "" for nowhere or unknown.
-    captured: when `allocsim.capture` wrote it, from within the program, and what of the history it
-        lacks; "" for another recorder.
-    exit_code: the program's; None if unknown.
-    conf_at_start: the option string that the program began with, None where it is the last one.
+    torch_version: as PyTorch names it, e.g. "2.15.0+cu130".
+    device_memory: bytes of the card; 0 if unknown.
+    context_memory: bytes held by the CUDA context and other processes; 0 if unknown.
+    is_phantom: True if recorded without a GPU.
+    command: command line of the program.
+    rank: rank in a distributed job; "" for none.
+    oom_text: out-of-memory error that ended the program; "" for none.
+    stopped_by: limit that ended the program; "" for none.
+    reads_back: lines of the program that copied values from a phantom GPU to the host; "" for none
+    or unknown.
+    guessed: libraries whose workspaces a phantom GPU could only guess; "" for none or unknown.
+    free_memory, reserved_memory: free bytes of the card, and bytes reserved by this program's
+    PyTorch, when the recording was written; None if unknown.
+    process_memory: total bytes of this process, from NVML; None if unknown.
+    other_memory, other_processes: bytes and number of other processes; None if unknown
+    (`card_memory`).
+    routing: choice of experts on a phantom GPU, "balanced" or "skewed", if sizes or values read by
+    the host depend on it; "" otherwise or if unknown.
+    captured: time when `allocsim.capture` wrote it inside the program, and the missing part of the
+    history; "" for other recorders.
+    exit_code: exit code of the program; None if unknown.
+    conf_at_start: option string at the start of the program; None if it is the last one.
     """
 
     torch_version: str = ""
@@ -73,18 +72,18 @@ class Provenance:
 
     @property
     def release(self) -> str:
-        """The release that made it, "2.15"; "" if unknown."""
+        """Release of PyTorch, e.g. "2.15"; "" if unknown."""
         return ".".join(self.torch_version.split(".")[:2])
 
     def plain(self, traces: Iterable[Trace] = ()) -> dict[str, object]:
-        """The dictionary as a snapshot holds it, with the marks of `traces`."""
+        """Return the dictionary for a snapshot, with the marks of `traces`."""
         values = {name: value for name, value in asdict(self).items() if value is not None}
         marks = [mark for trace in traces for mark in plain_marks(trace.device, trace.marks)]
         return values | ({MARKS: marks} if marks else {})
 
 
 def marked(top: Fields, size: int, traces: Iterable[Trace]) -> tuple[Trace, ...]:
-    """`traces` with the marks in the dictionary of a snapshot of `size` bytes."""
+    """Return `traces` with the marks in the dictionary of a snapshot of `size` bytes."""
     fields = _fields(top)
     marks = {} if fields is None else read_marks(fields, size)
     return tuple(replace(trace, marks=marks.get(trace.device, ())) for trace in traces)
@@ -97,7 +96,7 @@ def _fields(top: Fields) -> Fields | None:
 
 
 def read_provenance(top: Fields) -> Provenance | None:
-    """The provenance in a snapshot's dictionary; None if it has none."""
+    """Return the provenance in a snapshot's dictionary; None if it has none."""
     fields = _fields(top)
     if fields is None:
         return None
@@ -107,7 +106,7 @@ def read_provenance(top: Fields) -> Provenance | None:
         "guessed", "routing", "captured",
     )  # fmt: skip
     sizes = ("device_memory", "context_memory", *_OPTIONAL)
-    # A capture leaves room behind the text of an error that it did not know yet.
+    # A capture pads the text of an error that it did not know yet.
     known: dict[str, Any] = {name: fields.text(name).rstrip() for name in texts if name in fields}
     known |= {name: fields.integer(name, 0, INT64_MAX) for name in sizes if name in fields}
     return Provenance(

@@ -1,9 +1,9 @@
-"""The address ranges that expandable segments held until the end of a trace.
+"""Address ranges that expandable segments held until the end of a trace.
 
-Rule: a segment maps memory at its base first, and later nowhere beyond the end of what it has
-mapped so far; it is destroyed once nothing of it is mapped (semantics 4.1, 4.2, 4.6).  So a mapping
-anywhere else begins another segment.  What was mapped before the first entry may have holes that
-no entry shows: such a range counts as held from the first entry to the last.
+Rule: a segment maps memory at its base first, and later never beyond the end of its mapped part; it
+is destroyed when nothing of it is mapped (semantics 4.1, 4.2, 4.6). A mapping anywhere else begins
+another segment. Memory mapped before the first entry may have holes that no entry shows: such a
+range counts as held from the first entry to the last.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ __all__ = ["Reservation", "reservations_of"]
 
 @dataclass(slots=True)
 class Reservation:
-    """The addresses [base, end) of an expandable segment that were mapped at some time.
+    """Addresses [base, end) of an expandable segment that were mapped at some time.
 
-    first: the entry that mapped the first of them, 0 for one from before the first entry.
-    mapped: bytes that are mapped.  is_older: whether it is from before the first entry.
+    first: entry that mapped the first of them; 0 if before the first entry.
+    mapped: bytes that are mapped.
+    is_older: True if it was mapped before the first entry.
     """
 
     base: int
@@ -37,11 +38,11 @@ class Reservation:
 
 
 _Row = tuple[int, bool, int, int]
-"""(entry, whether it maps, address, bytes)"""
+"""Change as (entry, True if mapped, address, bytes)."""
 
 
 def reservations_of(trace: Trace) -> list[Reservation]:
-    """Return those that are there after the last entry."""
+    """Return the reservations that exist after the last entry."""
     rows = _rows(trace)
     held = [
         Reservation(each.start, each.end, 0, each.end - each.start, is_older=True)
@@ -70,7 +71,7 @@ def _rows(trace: Trace) -> list[_Row]:
 
 
 def _mapped_before(trace: Trace, rows: list[_Row]) -> MappedRanges:
-    """Return what was mapped before the first entry, found by undoing the entries."""
+    """Return the ranges mapped before the first entry, found by undoing the entries."""
     ranges = MappedRanges()
     for segment in trace.segments:
         if segment.is_expandable:
@@ -84,5 +85,5 @@ def _mapped_before(trace: Trace, rows: list[_Row]) -> MappedRanges:
 
 
 def _mapped(address: int, size: int) -> MappedRange:
-    """Return a range that joins any other that it touches."""
+    """Return a range that can join any adjacent range."""
     return MappedRange(address, address + size, 0, DEFAULT_POOL, is_small=None)

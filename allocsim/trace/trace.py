@@ -86,7 +86,7 @@ class Trace:
 
     @property
     def is_state_only(self) -> bool:
-        """Whether there are segments, and no request or free that led to them."""
+        """True if there are segments, but no requests or frees."""
         return bool(self.segments) and not len(self.inputs())
 
     def __getitem__(self, index: int) -> Entry:

@@ -1,1 +1,1 @@
-"""The command line: what it prints, where, and with which exit code."""
+"""Tests of the command line: output, streams and exit codes."""

@@ -1,7 +1,7 @@
-"""A command line for every command, to ask all of them the same question.
+"""Example command lines for every command.
 
-`{file}` stands for a recording, `{folder}` for the folder it is in, `{out}` for a name that a
-command may write to, without its ending.
+`{file}` is replaced by a recording, `{folder}` by its folder, and `{out}` by an output name without
+its ending.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ READS_A_RECORDING = (
     "convert {file} {out}.jsonl",
     "convert {file} {out}.pickle --conf expandable_segments:True",
 )
-"""Every command that reads a recording, with the options that print or draw other things."""
+"""Lines of every command that reads a recording, with options that change the output."""
 
 COMMAND_LINES = (
     *READS_A_RECORDING,
@@ -66,9 +66,9 @@ COMMAND_LINES = (
     "synth oom -o {out}.pickle",
     "crosscheck --python no-such-program",
 )
-"""Every command."""
+"""Names of all commands."""
 
 
 def words_of(line: str, file: Path, out: Path) -> list[str]:
-    """The arguments of a line for the recording `file`; `out` is a folder to write to."""
+    """Return the arguments of a line for the recording `file` and the output folder `out`."""
     return [word.format(file=file, folder=file.parent, out=out / "made") for word in line.split()]

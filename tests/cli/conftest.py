@@ -1,7 +1,6 @@
-"""Three words for the tests of the command line: `traces`, where the recordings are, `cli`, and
-`state`, a snapshot without a history.
+"""Fixtures of the command line: `traces`, `cli`, and `state`, a snapshot without a history.
 
-Rule: whatever a test runs with --json is held against the schema of its command.
+The output of every test with --json is checked against the schema of its command.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from tests.schemas import wrong_with
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What a command left behind."""
+    """Outcome of a command."""
 
     code: int
     out: str
@@ -31,13 +30,13 @@ class Done:
 
 @pytest.fixture
 def traces() -> Path:
-    """The folder of the recordings in the tree."""
+    """Return the folder of the recordings in the repository."""
     return Path(__file__).parents[2] / "traces"
 
 
 @pytest.fixture
 def cli(capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
-    """Runs a command line in this process."""
+    """Return a function that runs a command line in this process."""
 
     def run(*argv: object) -> Done:
         capsys.readouterr()
@@ -51,7 +50,7 @@ def cli(capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
 
 
 def _check_document(words: list[str], out: str) -> None:
-    """What a command printed is what its schema says."""
+    """Check the printed document against its schema."""
     if words[0] == "watch":
         documents = [json.loads(line) for line in out.splitlines()]
     else:
@@ -62,7 +61,7 @@ def _check_document(words: list[str], out: str) -> None:
 
 @pytest.fixture
 def state(tmp_path: Path) -> Path:
-    """A snapshot taken after a crash: a cache and a model's weights, and no history."""
+    """Return a snapshot taken after a crash: a cache and weights, without a history."""
     gpu = CachingAllocator("1GiB", record_history=True)
     gpu.malloc(300 * MIB)
     gpu.malloc(20 * MIB, stream=4096)

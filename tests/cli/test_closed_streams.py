@@ -1,5 +1,4 @@
-"""Standard streams that are closed or take nothing: one sentence at most, and never an error of
-allocsim itself."""
+"""Closed or unwritable standard streams give at most one sentence, and no internal error."""
 
 from __future__ import annotations
 
@@ -19,11 +18,11 @@ from tests.cli.command_lines import COMMAND_LINES, words_of
 ROOT = Path(__file__).parents[2]
 CLOSED = "allocsim: standard output is closed, so the result cannot be printed\n"
 LINES = {line.split()[0]: line for line in reversed(COMMAND_LINES)}
-"""The first line of each command."""
+"""First line of each command."""
 SILENT = {"report", "plot"}
-"""Commands that print nothing where all goes well."""
+"""Commands that print nothing on success."""
 UNABLE = {"record", "crosscheck"}
-"""Commands that have no program here."""
+"""Commands that need a program that is not available here."""
 
 
 @pytest.fixture
@@ -72,7 +71,7 @@ def test_a_closed_standard_error_leaves_the_result_as_it_is(
 
 
 class Full(io.StringIO):
-    """A standard error that takes nothing."""
+    """Standard error that refuses every write."""
 
     def write(self, _text: str) -> int:
         raise OSError(28, "No space left on device")
@@ -86,7 +85,7 @@ def test_a_standard_error_that_takes_nothing_changes_no_exit_code(
 
 
 def shell(line: str) -> Any:
-    """What a shell's command line with `allocsim` in it left behind."""
+    """Run a shell command line that contains `allocsim`."""
     line = line.replace("allocsim", f"{sys.executable} -m allocsim")
     return subprocess.run(
         ["/bin/sh", "-c", line], cwd=ROOT, capture_output=True, text=True, check=False
@@ -119,7 +118,7 @@ def test_a_shell_may_close_them(  # noqa: PLR0917  (a row of the table)
 
 
 def test_no_file_gets_the_number_of_a_closed_stream(file: Path, tmp_path: Path) -> None:
-    """What a program that is started prints would go into the file."""
+    """The output of a started program must not go into the file."""
     code = (
         "import os; from allocsim.cli.streams import standard_streams\n"
         "with standard_streams():\n"

@@ -1,4 +1,4 @@
-"""`allocsim compare`: two recordings, or one under two settings, and what it refuses."""
+"""Tests of `allocsim compare`: two recordings, one under two settings, and refused arguments."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_one_recording_under_two_settings(cli: Cli, traces: Path) -> None:
     ("more", "sentence"),
     [
         ([], "--conf is missing; expected it once or twice with one FILE, or two FILEs"),
-        (["a", "b"], "3 recordings are named; expected two, or one with --conf"),
+        (["a", "b"], "3 recordings were given; expected two, or one with --conf"),
         (["a", "--conf", "x"], "--conf compares one recording under two settings; name one FILE"),
         (["--conf", "x:1"], "x"),
         (["nowhere.pickle"], "nowhere.pickle"),

@@ -1,4 +1,4 @@
-"""`allocsim convert` from the command line."""
+"""Tests of `allocsim convert`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TEXTS = ("perfetto", "speedscope", "minimalloc", "csv", "jsonl")
 
 @pytest.fixture
 def small(tmp_path: Path) -> Path:
-    """A recording of sixteen entries that ends out of memory."""
+    """Write a recording of sixteen entries that ends out of memory."""
     path = tmp_path / "small.pickle"
     write_recording(oom(), path)
     return path
@@ -163,9 +163,9 @@ def test_a_state_converts_where_a_state_can_be_held(cli: Any, state: Path, tmp_p
 
 
 WRONG = [
-    ("a.json", "a.json does not tell its format by its ending; expected one of .pickle, "),
+    ("a.json", "a.json has no ending of a known format; expected one of .pickle, "),
     ("no/a.csv", "cannot be written: there is no such folder"),
-    (".csv/a", "a does not tell its format"),
+    (".csv/a", "a has no ending of a known format"),
     ("folder.csv", "folder.csv is a directory; expected the name of a file"),
 ]
 
@@ -187,7 +187,7 @@ def test_the_input_is_never_overwritten(cli: Any, small: Path, tmp_path: Path) -
     for name in (small, tmp_path / "link.pickle", small.parent / "." / small.name):
         refused = cli("convert", small, name)
         assert refused.code == 2
-        assert "is what is read; expected the name of another file" in refused.err
+        assert "is also the input; expected another name" in refused.err
     assert small.read_bytes() == before
 
 
@@ -234,7 +234,7 @@ def test_a_device_that_is_no_file_is_not_replaced(cli: Any, small: Path) -> None
 
 @pytest.mark.parametrize("name", ["run.pickle", "run.perfetto.json"])
 def test_requests_alone_become_a_run(name: str, cli: Any, tmp_path: Path) -> None:
-    """A profiler's trace has no addresses and segments that a viewer could show."""
+    """A profiler trace has no addresses and segments for a viewer."""
     done = cli("convert", str(PROFILED), str(tmp_path / name))
     assert done.code == 0, done.err
     assert "42.00 MiB reserved at the peak" in done.out

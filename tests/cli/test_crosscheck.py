@@ -1,4 +1,4 @@
-"""`allocsim crosscheck`: counts, a verdict in the last line, and an exit code that says it."""
+"""Tests of `allocsim crosscheck`: counts, the verdict in the last line, and the exit code."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tests.crosscheck.right_model import MISTAKE, RightModel
 from .conftest import Done
 
 CROSSCHECK = import_module("allocsim.questions.crosscheck.crosscheck")
-"""The module; its package has a function of that name."""
+"""The module; its package has a function of the same name."""
 
 Cli = Callable[..., Done]
 
 
 @pytest.fixture
 def at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every release seems to be in the cache."""
+    """Make every release seem to be in the cache."""
     monkeypatch.setattr(CROSSCHECK, "RealAllocator", RightModel)
 
 
@@ -65,13 +65,13 @@ def test_a_divergence(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     assert done.code == 1
     last = done.out.splitlines()[-1]
     assert last.startswith("DIVERGENCE in torch 2.15 after ")
-    assert last.endswith("differs; the test above fails until the model is mended")
+    assert last.endswith("differs; the test above fails until the model is fixed")
     found = document["divergence"]
     assert found["test"].strip() in done.out
     assert (found["torch_version"], document["verdict"]) == ("2.15", last)
     namespace: dict[str, Any] = {}
     exec(found["test"], namespace)  # noqa: S102
-    namespace["test_a_divergence_from_2_15"]()  # mended
+    namespace["test_a_divergence_from_2_15"]()  # fixed
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Wrong input: one sentence on standard error, exit code 2, nothing on standard output."""
+"""Wrong input gives one sentence on standard error, exit code 2, and no standard output."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHARED = Path(__file__).parents[3] / "shared" / "recordings"
 
 
 def refused(outcome: Any, *words: str) -> None:
-    """Assert that it is one sentence with these words."""
+    """Assert that the error is one sentence with these words."""
     assert outcome.code == 2
     assert outcome.out == ""
     assert outcome.err.startswith("allocsim: ")
@@ -32,7 +32,7 @@ def refused(outcome: Any, *words: str) -> None:
 
 
 class Hostile:
-    """A pickle that would run a command."""
+    """Pickle that would run a command."""
 
     def __init__(self, command: str) -> None:
         self.command = command
@@ -89,6 +89,7 @@ def test_recordings_with_nothing_to_replay(cli: Cli, name: str, words: str) -> N
         (["--conf", "x" * 10_000], "xxx"),
         (["--device-memory", "banana"], "banana"),
         (["--device-memory", "0"], "'0'"),
+        (["--device-memory", "24"], "did you mean 24GiB?"),
         (["--device-memory", "9" * 30 + "TiB"], "9999"),
         (["--torch", "1.0"], "1.0"),
         (["--torch", "banana"], "banana"),
@@ -129,7 +130,7 @@ def test_our_own_errors_are_called_so(
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    cli("replay", traces / NAME)  # so that no module takes the patch for good as it is loaded
+    cli("replay", traces / NAME)  # so that no module keeps the patched function when it is imported
     monkeypatch.setattr(allocsim.engine, "replay_prepared", fail)
     done = cli("replay", traces / NAME)
     assert (done.code, done.out) == (70, "")

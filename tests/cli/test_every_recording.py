@@ -1,7 +1,7 @@
-"""Ten commands on every recording at hand: nothing they print contradicts what the file says.
+"""Ten commands on every available recording agree with the contents of the file.
 
-What the file says is counted here from its entries and its segments, without the model.  Recordings
-of strangers, which are not in the tree, are asked too where they are at hand.
+The facts are counted from entries and segments, without the model. Recordings of other people,
+which are not in the repository, are tested if they are available.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ Cli = Callable[..., Any]
 HOME = Path(__file__).parents[2]
 FILES = sorted([*phantom_recordings(), *(HOME.parent / "shared" / "recordings").glob("*.pickle")])
 EXIT_CODES = {0, 2}
-"""Done, and what a state alone cannot tell; neither an error of ours nor a traceback."""
+"""Success, and an input that the command cannot answer for."""
 
 pytestmark = pytest.mark.slow
 
 
 class Facts:
-    """What one device's entries and segments say by themselves."""
+    """Facts of one device, from its entries and segments alone."""
 
     def __init__(self, trace: Trace) -> None:
         moves = {Action.SEGMENT_ALLOC: 1, Action.SEGMENT_MAP: 1}
@@ -55,7 +55,7 @@ def devices(path: Path) -> dict[int, Facts]:
 
 
 def documents(cli: Cli, path: Path, out: Path) -> Iterator[tuple[str, Any]]:
-    """What each command says, as far as it can say anything of the file."""
+    """Yield the JSON of each command that can answer for the file."""
     for line in (
         "replay FILE --no-cure",
         "replay FILE --conf max_split_size_mb:128",
@@ -87,7 +87,7 @@ def test_nothing_contradicts_the_file(cli: Cli, path: Path, tmp_path: Path) -> N
         elif line == "explain":
             for device in said.get("devices", []):
                 assert device["parting"] is None or facts[device["device"]].entries
-            if "largest_request_bytes" in said:  # of a state, which has no errors
+            if "largest_request_bytes" in said:  # a state has no errors
                 agrees_with_state(said, facts[said["device"]])
             else:
                 failed = sum(fact.ooms for fact in facts.values())
@@ -96,7 +96,7 @@ def test_nothing_contradicts_the_file(cli: Cli, path: Path, tmp_path: Path) -> N
             fact = facts[said["device"]]
             if said["parting"] is None:
                 assert said["fits"] is (fact.ooms == 0) or said["ooms"], line
-                near = said["tightest"]  # None where nothing came from the driver
+                near = said["tightest"]  # None if nothing came from the driver
                 assert near is None or near["reserved_bytes"] <= fact.peak_reserved, line
         elif line == "top --at end":
             assert said["allocated_bytes"] == facts[said["device"]].allocated, line
@@ -109,7 +109,7 @@ def test_nothing_contradicts_the_file(cli: Cli, path: Path, tmp_path: Path) -> N
 
 
 def agrees_with_state(said: dict[str, Any], fact: Facts) -> None:
-    """What is asked of a state leaves it as it is, but for cached segments that go back."""
+    """A question about a state leaves it unchanged, except for released cached segments."""
     if said["refusal"] is not None:
         figures = said["refusal"]["figures"]
         assert figures["allocated_bytes"] == fact.allocated
@@ -117,7 +117,7 @@ def agrees_with_state(said: dict[str, Any], fact: Facts) -> None:
 
 
 def agrees_with_replay(device: dict[str, Any], fact: Facts) -> None:
-    """Where the replay is proved, its figures are those of the file."""
+    """The figures of a proved replay are those of the file."""
     assert device["entries"] == fact.entries
     if device["fidelity"]["is_exact"]:
         assert device["parting"] is None

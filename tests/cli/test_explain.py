@@ -1,4 +1,4 @@
-"""`allocsim explain` with a text, a log, standard input; and what it refuses."""
+"""Tests of `allocsim explain` with a text, a log and standard input, and of refused arguments."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FIGURES = {
 
 
 def causes(outcome: Any) -> list[str]:
-    """Every cause of a JSON answer."""
+    """Return every cause of a JSON answer."""
     assert (outcome.code, outcome.err) == (0, "")
     document = json.loads(outcome.out)
     return [found["cause"] for found in document.get("ooms", [document])]
@@ -121,7 +121,7 @@ def test_errors_that_repeat_are_shown_once(cli: Cli) -> None:
     assert shown.count("Verdict") == 2
     many = "\n".join(TEXT.replace("694", str(650 + i)) for i in range(30))
     assert "20 more errors" in cli("explain", many, "-v").out
-    assert "(26 errors before these)" in cli("explain", many).out
+    assert "(26 earlier errors)" in cli("explain", many).out
 
 
 def test_settings_are_taken_into_account(cli: Cli) -> None:

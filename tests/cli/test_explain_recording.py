@@ -1,4 +1,4 @@
-"""`allocsim explain` of a recording: text, JSON, and what needs no search."""
+"""Tests of `allocsim explain` for recordings: text, JSON, and answers without a search."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Cli = Callable[..., Any]
 
 @pytest.fixture
 def stranded(tmp_path: Path) -> Path:
-    """A recording that ends out of memory: 530 MiB wanted, 260 idle, 270 free."""
+    """Write a recording that ends out of memory: 530 MiB requested, 260 idle, 270 free."""
     gpu = CachingAllocator("800MiB", record_history=True)
     gpu.free(gpu.malloc(530 * MIB))
     gpu.malloc(270 * MIB)
@@ -73,7 +73,7 @@ def test_the_text_names_cause_memory_blockers_and_cures(cli: Cli, stranded: Path
     text = " ".join(done.out.split())
     assert "Verdict fragmentation_likely" in text
     assert "260.00 MiB idle between live blocks of a segment" in text
-    assert "270.00 MiB would have been answered at that moment" in text
+    assert "a request of 270.00 MiB would have succeeded at that moment" in text
     assert "1 live block, 270.00 MiB in all" in text
     assert (
         "device 1.04 GiB with PyTorch's defaults (0 retries; 2 MiB less fails at entry 5)" in text

@@ -1,4 +1,4 @@
-"""By default an answer is a screen of 24 lines of 80 columns: verdict, cause, remedy, owners."""
+"""First screens: at most 22 lines of 80 columns with verdict, cause, remedy and owners."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FAILED = [
     for path in phantom_recordings()
     if "oom" in path.name or path.name.removesuffix(".npz.gz") in FULL
 ]
-"""The recordings that end out of memory."""
+"""Recordings that end out of memory."""
 COMMANDS = ("explain", "replay", "tune", "risk")
 MESSAGES = [
     json.loads(line)["text"]
@@ -42,7 +42,7 @@ MESSAGES = [
 
 
 def fits(screen: str) -> bool:
-    """Whether it is a screen; a line to paste is never wrapped."""
+    """Return True if the text fits one screen; a line to paste is never wrapped."""
     lines = screen.splitlines()
     wide = [line for line in lines if len(line) > WIDTH and "PYTORCH_CUDA_ALLOC_CONF=" not in line]
     return len(lines) <= HEIGHT and not wide
@@ -94,7 +94,7 @@ def test_every_message_on_one_screen(cli: Cli, number: int) -> None:
 
 @pytest.fixture
 def many(tmp_path: Path) -> Path:
-    """Eight devices; the last but one ends out of memory."""
+    """Write a recording of eight devices; the last but one ends out of memory."""
     snapshots = []
     for number in range(8):
         gpu = CachingAllocator("1GiB", record_history=True, device=number)
@@ -130,19 +130,19 @@ def test_where_it_is_simply_too_much_the_owners_are_the_answer(cli: Cli) -> None
     assert "optimizer state" in done.out
 
 
-# -- what is left out, and how it looks ---------------------------------------------------
+# -- omitted parts and styles -------------------------------------------------------------
 
 
 def test_what_has_no_room_is_left_out_whole_the_least_needed_first() -> None:
-    parts = [part(["a"] * 10), part(["b"] * 8, rank=1), part(["c"] * 8, rank=2), part(["d"] * 4)]
+    parts = [part(["a"] * 10), part(["b"] * 6, rank=1), part(["c"] * 8, rank=2), part(["d"] * 4)]
     lines = [line for line in str(answer_of(parts, "more")).splitlines() if line]
-    assert lines == ["a"] * 10 + ["b"] * 8 + ["d"] * 4 + ["more"]
+    assert lines == ["a"] * 10 + ["b"] * 6 + ["d"] * 4 + ["more"]
 
 
 def test_empty_lines_are_only_where_there_is_room_for_all() -> None:
-    parts = [part(["a"] * 10), part(["b"] * 10, starts=True)]
+    parts = [part(["a"] * 9), part(["b"] * 9, starts=True)]
     assert str(answer_of(parts, "more")).splitlines().count("") == 2
-    parts[0] = part(["a"] * 12)
+    parts[0] = part(["a"] * 11)
     assert str(answer_of(parts, "more")).splitlines().count("") == 0
 
 
@@ -155,7 +155,7 @@ def test_paths_are_cut_at_a_separator() -> None:
 
 
 class Terminal(io.StringIO):
-    """Standard output that says it is a terminal."""
+    """Standard output that claims to be a terminal."""
 
     encoding = "utf-8"
 

@@ -1,4 +1,4 @@
-"""`allocsim fit` as people type it; the PyTorch that runs is pretended (tests/fit/conftest.py)."""
+"""Tests of `allocsim fit` with a simulated PyTorch (tests/fit/conftest.py)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Pretend = Callable[..., Pretended]
 
 
 def batches(allocator: CachingAllocator, program: str) -> int:
-    """1 GiB for each of a batch; a program of one's own has a batch of 1."""
+    """Allocate 1 GiB per sequence of the batch; a user's program has a batch of 1."""
     found = re.search(r"\((\d+), \d+\), device", program)
     for _ in range(int(found[1]) if found else 1):
         allocator.malloc(1024 * MIB)
@@ -106,7 +106,7 @@ def test_the_largest_batch(cli: Cli, pretend: Pretend) -> None:
 
 
 def tokens(allocator: CachingAllocator, program: str) -> int:
-    """1 MiB for each token of a batch."""
+    """Allocate 1 MiB per token of the batch."""
     found = re.search(r"\((\d+), (\d+)\), device", program)
     assert found is not None
     allocator.malloc(int(found[1]) * int(found[2]) * MIB)
@@ -157,7 +157,7 @@ def test_the_fewest_gpus(cli: Cli, pretend: Pretend) -> None:
     )
     done = cli("fit", "gpt2", "--gpu", "RTX 4090", "--fsdp", "--find", "gpus")
     assert done.code == 0
-    assert "4 of NVIDIA GeForce RTX 4090 are the fewest, of powers of two" in done.out
+    assert "4 x NVIDIA GeForce RTX 4090 are the fewest that fit, among" in done.out
     document = json.loads(
         cli("fit", "gpt2", "--gpu", "L4", "--fsdp", "--find", "gpus", "--json").out
     )
@@ -234,29 +234,35 @@ def test_a_search_says_that_another_release_ran(cli: Cli, pretend: Pretend) -> N
     ("arguments", "sentence"),
     [
         ("fit", "fit needs a model, or a program after --"),
-        ("fit gpt2", 'fit needs the card: --gpu "RTX 4090", or --device-memory'),
+        ("fit gpt2", 'fit needs a card: --gpu "RTX 4090", or --device-memory'),
         ("fit gpt2 --gpu XTX", "GPU 'XTX' is not known: expected one of"),
         ("fit gpt22 --gpu L4", "'gpt22' is not a known model"),
         ("fit gpt2 --gpu L4 --batch 0", "batch 0 is not possible"),
         ("fit gpt2 --gpu L4 --seq 5000", "gpt2 has 1,024 positions; 5,000 tokens are too many"),
-        ("fit gpt2 --gpu L4 --serve --optimizer sgd", "--optimizer is for training"),
-        ("fit gpt2 --gpu L4 --prompt 5", "--prompt is for --serve"),
+        ("fit gpt2 --gpu L4 --serve --optimizer sgd", "--optimizer applies to training"),
+        ("fit gpt2 --gpu L4 --prompt 5", "--prompt applies to --serve"),
         ("fit gpt2 --gpu L4 --lora-targets q_proj", "--lora-targets needs --lora RANK"),
         ("fit gpt2 --gpu L4 --lengths nowhere", "expected a file of whole numbers"),
         ("fit --gpu L4 --batch 2 -- python x.py", "--batch is for a MODEL"),
         ("fit --gpu L4 --find batch -- python x.py", "--find is for a MODEL"),
-        ("fit gpt2 --gpu L4 --find width", "'width' is no size; expected one of batch, seq"),
-        ("fit gpt2 --gpu L4 --find batch,batch", "'batch,batch' is no size"),
-        ("fit gpt2 --gpu L4 --find batch,gpus", "the fewest gpus are looked for alone"),
-        ("fit gpt2 --gpu L4 --find batch --with seq=9", "--with is for --find of two sizes"),
-        ("fit gpt2 --gpu L4 --with seq=9", "--with is for --find of two sizes"),
-        ("fit gpt2 --gpu L4 --find batch,seq --with 9", "expected values of seq, as seq=512,1024"),
+        ("fit gpt2 --gpu L4 --find width", "'width' is not a size; expected one of batch, seq"),
+        ("fit gpt2 --gpu L4 --find batch,batch", "'batch,batch' is not a size"),
+        ("fit gpt2 --gpu L4 --find batch,gpus", "gpus cannot be combined with another size"),
+        ("fit gpt2 --gpu L4 --find batch --with seq=9", "--with needs --find with two sizes"),
+        ("fit gpt2 --gpu L4 --with seq=9", "--with needs --find with two sizes"),
+        (
+            "fit gpt2 --gpu L4 --find batch,seq --with 9",
+            "expected values of seq, e.g. seq=512,1024",
+        ),
         ("fit gpt2 --gpu L4 --find batch,seq --with seq=2000", "gpt2 has 1,024 positions"),
-        ("fit gpt2 --gpu L4 --find batch,seq -o x.pickle", "-o keeps one recording; --find one"),
-        ("fit gpt2 --gpu L4 --find batch -o x.txt", "x.txt is no name for a recording"),
-        ("fit gpt2 --gpu L4 -o x.txt", "x.txt is no name for a recording"),
-        ("fit gpt2 --gpu L4 --gpu T4 -o x.pickle", "-o keeps one recording; name one card"),
-        ("fit gpt2 --gpu L4 --device-memory 1GiB", "both name the device; expected one"),
+        (
+            "fit gpt2 --gpu L4 --find batch,seq -o x.pickle",
+            "-o writes one recording; expected --find with one",
+        ),
+        ("fit gpt2 --gpu L4 --find batch -o x.txt", "x.txt cannot be a recording"),
+        ("fit gpt2 --gpu L4 -o x.txt", "x.txt cannot be a recording"),
+        ("fit gpt2 --gpu L4 --gpu T4 -o x.pickle", "-o writes one recording; expected one card"),
+        ("fit gpt2 --gpu L4 --device-memory 1GiB", "both select the device; expected one"),
         ("fit gpt2 --gpu L4 --python /usr/bin/perl", "has no PyTorch; expected a CUDA build"),
         ("fit resnet50 --gpu L4 --serve", "ResNet-50 answers no prompts"),
     ],
@@ -279,7 +285,7 @@ def test_a_program_that_fails_is_told_with_its_own_error(cli: Cli, pretend: Pret
 
 
 def test_the_options_know_what_the_package_knows() -> None:
-    """The command's own tables, which spare it an import, are those of the tasks."""
+    """The command's tables, which save an import, equal those of the tasks."""
     assert tuple(DTYPES) == of_command._DTYPES
     assert tuple(OPTIMIZERS) == of_command._OPTIMIZERS
     assert tuple(ATTENTION) == of_command._ATTENTION
@@ -305,7 +311,7 @@ def test_a_law_is_of_the_release_of_transformers_that_is_meant(cli: Cli) -> None
             cli(*command, "--engine", "laws", "--transformers", meant, "--json").out
         )
         assert answer["transformers"] == meant[:4]
-        assert len(answer["notes"]) == 2  # that it is by law, and attention's
+        assert len(answer["notes"]) == 2  # one about laws, one about attention
         peaks[meant] = answer["needed_bytes"]
     assert peaks["5.24.0"] < peaks["5.23"]  # values of the cache stay in 16 bits
     newer = cli(*command, "--engine", "laws", "--transformers", "5.31.2")
@@ -336,7 +342,7 @@ def test_what_a_program_settles_itself_is_refused_beside_it(
 
 def test_the_help_names_the_releases_that_have_laws(cli: Cli) -> None:
     told = " ".join(cli("fit", "--help").out.split())
-    assert f"meant, {' or '.join(TRANSFORMERS)} (default: the one installed" in told
+    assert f"{' or '.join(TRANSFORMERS)} (default: the installed one" in told
     assert f"else {TRANSFORMERS[0]})" in told
 
 
@@ -350,7 +356,7 @@ def test_a_program_has_its_own_transformers(cli: Cli) -> None:
 
 
 def test_the_command_answers_without_pytorch(cli: Cli, tmp_path: Path) -> None:
-    """And its recording replays as any other."""
+    """The recording replays like any other."""
     out = tmp_path / "law.pickle"
     command = ("fit", "gpt2", "--gpu", "RTX 4090", "--batch", "2", "--engine", "laws")
     done = cli(*command, "--json", "-o", str(out))
@@ -374,8 +380,8 @@ def test_the_largest_batch_is_found_by_laws_too(cli: Cli) -> None:
 
 
 def test_what_fits_without_a_limit_is_told_of_the_card_s_memory(cli: Cli) -> None:
-    """All that the model has positions for: found by the first runs, on a card without end."""
+    """The limit is the model's positions, found by the first runs on an unlimited card."""
     done = cli("fit", "gpt2", "--gpu", "L4", "--batch", "2", "--find", "seq", "--engine", "laws",
                "--seq", "1023")  # fmt: skip
-    assert "seq=1,024 fits NVIDIA L4, and is all that the model has room for" in done.out
+    assert "seq=1,024 fits NVIDIA L4, and is the maximum of the model" in done.out
     assert "3.11 GiB of 21.53 GiB" in done.out

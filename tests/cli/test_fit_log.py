@@ -1,4 +1,4 @@
-"""What a server printed when it started stands in place of what would be assumed."""
+"""Figures of a server's start-up log replace assumptions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ worker.py:243] non_torch_memory     1.79GiB
 worker.py:243] PyTorch activation peak memory       1.26GiB
 worker.py:243] available_kv_cache_memory    53.29GiB
 """
-"""Llama 3 8B as posted in vllm-project/vllm#10511."""
+"""Llama 3 8B, from vllm-project/vllm#10511."""
 SMALL_CARD = """\
 model_runner.py:1115] Loading model weights took 5.2032 GB
 worker.py:267] the current vLLM instance can use total_gpu_memory (8.00GiB) x \
@@ -35,7 +35,7 @@ gpu_memory_utilization (0.70) = 5.60GiB
 worker.py:267] model weights take 5.20GiB; non_torch_memory takes 0.03GiB; PyTorch activation peak \
 memory takes 1.42GiB; the rest of the memory reserved for KV Cache is -1.05GiB.
 """
-"""A quantised Qwen2.5 7B that found no room, as posted in vllm-project/vllm#13882."""
+"""A quantised Qwen2.5 7B without enough room, from vllm-project/vllm#13882."""
 LLAMA = """\
 load_tensors:      CUDA0 model buffer size =  4403.50 MiB
 load_tensors:   CPU_Mapped model buffer size =   281.81 MiB
@@ -148,4 +148,4 @@ def test_a_recording_is_no_log(cli: Cli) -> None:
     path = Path(__file__).parents[2] / "traces" / "gpt2-ragged-oom-torch2.15.pickle.gz"
     done = cli("fit", "gpt2", "--server", "vllm", "--gpu", "T4", "--log", str(path))
     assert done.code == 2
-    assert "is a recording; --log takes what a server printed" in done.err
+    assert "is a recording; --log expects the text that a server printed" in done.err

@@ -1,4 +1,4 @@
-"""`allocsim fit` of many cards as people type it; formulas need neither PyTorch nor a GPU."""
+"""Tests of `allocsim fit` for many cards, by formula, without PyTorch or a GPU."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def test_the_plan_names_the_fewest_cards(cli: Cli) -> None:
     done = cli(*HUNDRED, "--plan")
     assert done.code == 0
     text = " ".join(done.out.split())
-    assert "24 of NVIDIA A100-SXM4-80GB are the fewest" in text
-    assert "Front more cards that save work" in text
+    assert "24 x NVIDIA A100-SXM4-80GB are the fewest" in text
+    assert "Front more cards with less extra work" in text
     assert max(map(len, done.out.splitlines())) <= 80
 
 
@@ -56,7 +56,7 @@ def test_a_plan_without_an_answer_exits_with_3(cli: Cli) -> None:
     assert "no layout fits NVIDIA A100-SXM4-80GB" in done.out
     done = cli(*HUNDRED, "--plan", "--gpus", "32", "--seq", "131072")
     assert done.code == 3
-    assert "that were computed fits" in " ".join(done.out.split())
+    assert "layouts fits" in " ".join(done.out.split())
 
 
 def test_the_json_names_its_engine_and_its_arithmetic(cli: Cli, tmp_path: Path) -> None:
@@ -97,27 +97,27 @@ def test_a_pipelines_worst_stage_is_named(cli: Cli) -> None:
     sizes = [float(size) for size in stages[1].split(", ")]
     assert len(sizes) == 4
     assert sizes[0] == max(sizes)
-    assert "2 + 4 + 12 bytes a parameter" in text
+    assert "2 + 4 + 12 bytes per parameter" in text
 
 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("gpt2", "--parameters", "1B"), "both say what is trained"),
+        (("gpt2", "--parameters", "1B"), "both select the model"),
         (("--zero", "1"), "formulas need a MODEL"),
         (("gpt2", "--zero", "1", "--serve"), "--serve applies to a program that runs"),
         (("gpt2", "--zero", "1", "--lora", "8"), "--lora applies to a program that runs"),
         (("gpt2", "--zero", "1", "--engine", "program"), "--zero needs --engine formula"),
-        (("gpt2", "--zero", "1", "--gpus", "8"), "--gpus is for --plan"),
+        (("gpt2", "--zero", "1", "--gpus", "8"), "--gpus needs --plan"),
         (("gpt2", "--plan", "--zero", "1"), "--plan searches for --zero itself"),
-        (("gpt2", "--zero", "1", "--seq", "2048"), "the model has 1,024 positions"),
-        (("gpt2", "--dtype", "bf16", "--grad-dtype", "fp32"), "--grad-dtype is of mixed"),
+        (("gpt2", "--zero", "1", "--seq", "2048"), "is more than the model's 1,024 positions"),
+        (("gpt2", "--dtype", "bf16", "--grad-dtype", "fp32"), "--grad-dtype applies to mixed"),
         (
             ("gpt2", "--recompute", "selective", "--checkpointing"),
-            "--checkpointing is --recompute full",
+            "--checkpointing means --recompute full",
         ),
         (("gpt2", "--tensor-parallel", "5"), "5 tensor parallel ranks do not divide 12 heads"),
-        (("--parameters", "lots"), "'lots' is no number of parameters"),
+        (("--parameters", "lots"), "'lots' is not a number of parameters"),
         (("--parameters", "5M"), "5,000,000 parameters have no usual shape"),
         (("BERT-base", "--zero", "3"), "not described by the formulas"),
     ],

@@ -1,4 +1,4 @@
-"""`allocsim fit --server ENGINE` as people type it: by formula, without PyTorch."""
+"""Tests of `allocsim fit --server ENGINE`, by formula, without PyTorch."""
 
 from __future__ import annotations
 
@@ -89,13 +89,16 @@ def test_a_folder_of_shards_is_a_model(cli: Cli, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--weights", "bf16"), "--weights is for --server ENGINE"),
-        (("--server", "vllm", "--optimizer", "sgd"), "--optimizer is not for --server"),
-        (("--server", "vllm", "--weights", "int3"), "not a known format"),
+        (("--weights", "bf16"), "--weights needs --server ENGINE"),
+        (("--server", "vllm", "--optimizer", "sgd"), "--optimizer has no effect with --server"),
+        (("--server", "vllm", "--weights", "int3"), "no known format"),
         (("--server", "llama.cpp", "--weights", "awq-int4"), "reads GGUF types"),
-        (("--server", "transformers", "--weights", "Q4_K_M"), "expected bf16"),
-        (("--server", "vllm", "--gpu-layers", "3"), "is for llama.cpp"),
-        (("--server", "transformers", "--kv-cache-type", "fp8"), "in the model's type"),
+        (("--server", "transformers", "--weights", "Q4_K_M"), "ask for bf16"),
+        (("--server", "vllm", "--gpu-layers", "3"), "has an effect with llama.cpp"),
+        (
+            ("--server", "transformers", "--kv-cache-type", "fp8"),
+            "whose cache has the model's type",
+        ),
     ],
 )
 def test_what_does_not_go_together_is_refused(cli: Cli, words: tuple[str, ...], said: str) -> None:

@@ -1,4 +1,4 @@
-"""`allocsim fit --host-spill`: a card whose driver lends the host's memory."""
+"""Tests of `allocsim fit --host-spill`: the driver extends the card by host memory."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def test_what_does_not_fit_alone_runs_with_the_hosts_memory(cli: Cli, pretend: P
     text = " ".join(done.out.split())
     assert done.code == 0
     assert "runs on NVIDIA GeForce RTX 4090 with 6.85 GiB of the host's memory, slower" in text
-    assert "6.85 GiB of 32.00 GiB in the host's memory at most" in text
-    assert "asked for since and in use then: " in text
+    assert "at most 6.85 GiB of 32.00 GiB in host memory" in text
+    assert "requested since then and in use: " in text
     assert max(map(len, done.out.splitlines())) <= 80
 
 

@@ -1,4 +1,4 @@
-"""Every option of `fit` against every way of answering: it has an effect, or it is refused."""
+"""Every option of `fit` has an effect on each way of answering, or is refused."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BASES: dict[Way, tuple[str, ...]] = {
     Way.FRONTIER: (*GPT2, *ON, "--find", "batch,seq"),
     Way.FEWEST: (*GPT2, *ON, "--fsdp", "--find", "gpus"),
 }
-"""A command line that is answered in each way."""
+"""A command line for each way of answering."""
 
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "host_spill": ("--host-spill", "2GiB"),
@@ -92,12 +92,12 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "plan": ("--plan",),
     "cards": ("--gpus", "8"),
 }
-"""Each option as it is typed, where there is a choice with the value that is usual."""
+"""Each option with a value, the default one where there is a choice."""
 ALWAYS = ("words", "gpus", "device_memory", "engine")
 
 
 def with_option(way: Way, words: tuple[str, ...]) -> tuple[str, ...]:
-    """The command line of a way, with another option."""
+    """Return the command line of a way with another option."""
     at = 3 if way is Way.COMMAND else len(BASES[way])
     return (*BASES[way][:at], *words, *BASES[way][at:])
 
@@ -209,12 +209,15 @@ def test_an_option_that_is_taken_changes_the_answer(
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ((*SERVE, "vllm", "--rank", "0"), "--rank is not for --server"),
-        ((*SERVE, "vllm", "--zero", "0"), "--zero is not for --server"),
-        ((*SERVE, "vllm", "--requests", "2"), "--requests is for transformers"),
-        ((*SERVE, "ollama", "--tensor-parallel", "2"), "--tensor-parallel is for vllm, sglang"),
+        ((*SERVE, "vllm", "--rank", "0"), "--rank has no effect with --server"),
+        ((*SERVE, "vllm", "--zero", "0"), "--zero has no effect with --server"),
+        ((*SERVE, "vllm", "--requests", "2"), "--requests has an effect with transformers"),
+        (
+            (*SERVE, "ollama", "--tensor-parallel", "2"),
+            "--tensor-parallel has an effect with vllm, sglang",
+        ),
         ((*SERVE, "vllm", "--tensor-parallel", "5"), "5 cards do not divide 12 attention heads"),
-        (("--engine", "laws", "--python", "python3"), "--python is for a program that runs"),
+        (("--engine", "laws", "--python", "python3"), "--python applies to a program that runs"),
     ],
 )
 def test_the_sentence_says_what_the_option_is_for(

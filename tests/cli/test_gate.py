@@ -1,4 +1,4 @@
-"""`allocsim gate`: exit codes for scripts, a baseline that is written when asked, and refusals."""
+"""Tests of `allocsim gate`: exit codes, writing the baseline, and refused arguments."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BASELINE = Path(__file__).parents[1] / "gate" / "gpt2.json"
 
 
 def test_our_own_program_is_within_its_baseline(cli: Cli, traces: Path) -> None:
-    """What a project's CI runs: here over the recording of a program of traces/counted."""
+    """As in a project's CI, for the recording of a program in traces/counted."""
     file = traces / "counted" / "gpt2-torch2.15.npz.gz"
     done = cli("gate", file, "--baseline", BASELINE, "--tolerance", "0%")
     assert (done.code, done.err) == (0, "")
@@ -28,12 +28,12 @@ def test_a_change_that_needs_more_fails_and_names_its_lines(
     base = tmp_path / "memory.json"
     update = "--baseline", base, "--from", "step", "2", "--update"
     done = cli("gate", before, *update)
-    assert (done.code, done.err) == (0, f"allocsim: {base} is written\n")
+    assert (done.code, done.err) == (0, f"allocsim: wrote {base}\n")
     assert cli("gate", before, "--baseline", base, "--tolerance", "0").code == 0
     done = cli("gate", after, "--baseline", base)
     assert (done.code, done.err) == (1, "")
     lines = done.out.splitlines()
-    assert lines[0].startswith("Verdict         failed: reserved grew by 1")
+    assert lines[0].startswith("Verdict         failed: reserved memory grew by 1")
     assert len(lines) <= 24 and max(map(len, lines)) <= 80
     assert any(line.endswith("modeling_llama.py:164 forward") for line in lines)
     document = json.loads(cli("gate", after, "--baseline", base, "--json").out)
@@ -50,7 +50,7 @@ def test_limits_need_no_baseline(cli: Cli, traces: Path) -> None:
     assert cli("gate", file, "--max-reserved", "3GiB").code == 0
     done = cli("gate", file, "--max-reserved", "2GiB", "--max-fragmentation", "90%")
     assert done.code == 1
-    assert "FAILS  reserved 2.70 GiB, at most 2.00 GiB" in done.out
+    assert "FAILS  reserved 2.70 GiB, limit 2.00 GiB" in done.out
     assert "holds  fragmentation" in done.out
     assert "at the peak  line" in done.out
     own = json.loads(
@@ -62,16 +62,16 @@ def test_limits_need_no_baseline(cli: Cli, traces: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
-        ([], "there is no limit; expected --max-reserved SIZE or --baseline FILE"),
-        (["--update"], "--update writes a baseline; name it: --baseline FILE"),
+        ([], "no limit is given; expected e.g. --max-reserved SIZE or --baseline FILE"),
+        (["--update"], "--update writes a baseline; give its name: --baseline FILE"),
         (["--baseline", "nowhere.json"], "nowhere.json does not exist; --update writes it"),
         (["--baseline", "no/where.json", "--update"], "no/where.json cannot be written"),
         (["--max-reserved", "2GiB", "--from", "day", "2"], "--from 'day'; expected one of step"),
         (["--max-reserved", "2GiB", "--from", "step", "77"], "there is no step 77; it has 1, 2"),
         (["--max-reserved", "much"], "size 'much' is not a number"),
-        (["--max-fragmentation", "200%"], "'200%' is no fraction"),
-        (["--baseline", "x", "--tolerance=-1%"], "'-1%' is no share; expected one as 1%"),
-        (["--baseline", "x", "--tolerance", "nan"], "'nan' is no share"),
+        (["--max-fragmentation", "200%"], "'200%' is not a fraction"),
+        (["--baseline", "x", "--tolerance=-1%"], "'-1%' is not a share; expected e.g. 1%"),
+        (["--baseline", "x", "--tolerance", "nan"], "'nan' is not a share"),
         (["--max-driver-calls", "5", "--conf", "x:1"], "x"),
     ],
 )
@@ -88,7 +88,7 @@ def test_a_recording_is_not_overwritten_and_a_state_not_gated(
     cli: Cli, traces: Path, state: Path
 ) -> None:
     done = cli("gate", state, "--baseline", state, "--update")
-    assert done.code == 2 and "is what is read" in done.err
+    assert done.code == 2 and "is also the input" in done.err
     done = cli("gate", state, "--max-reserved", "1GiB")
     assert done.code == 2 and "holds no requests" in done.err
     assert (traces / "README.md").is_file()

@@ -1,4 +1,4 @@
-"""What people expect of any command line: the order of need, a hint at a slip, completion."""
+"""Conventions of command lines: order of commands, suggestions after a typo, completion."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_commands_are_listed_in_the_order_of_need_one_line_each(cli: Cli) -> Non
         ),
         (
             "report x --ouptut y",
-            "the following arguments are required: -o/--output; --ouptut is no option; "
+            "the following arguments are required: -o/--output; --ouptut is not an option; "
             "did you mean --output? (see allocsim report --help)",
         ),
         ("--verison", "unrecognized arguments: --verison; did you mean --version?"),
@@ -61,7 +61,7 @@ def test_where_nothing_is_near_nothing_is_suggested(cli: Cli, arguments: str) ->
 
 
 def completed(script: str, *words: str) -> set[str]:
-    """What bash offers for the last of the words of a command line."""
+    """Return the completions that bash offers for the last word."""
     line = " ".join(f"'{word}'" for word in words)
     asked = f"COMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; _shtab_allocsim"
     told = 'printf "%s\\n" "${COMPREPLY[@]}"'

@@ -1,4 +1,4 @@
-"""What a user tells of a recorded program, told to every command that replays it."""
+"""The hint options apply in every command that replays."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TOLD = ("--memory-fraction", "0.5", "--device-memory", "100MiB")
 
 
 def collects(gpu: CachingAllocator) -> None:
-    """10 and 11 MiB are cached when 13 are asked for, and more is held than 60 % of 50 MiB."""
+    """Cache 10 and 11 MiB, then request 13, while more than 60 % of 50 MiB is reserved."""
     gpu.set_per_process_memory_fraction(0.5)
     blocks = [gpu.malloc(size * MIB) for size in (10, 11, 12)]
     for block in blocks[:2]:
@@ -40,7 +40,7 @@ def test_replay_is_told_of_the_fraction(cli: Cli, path: Path) -> None:
 
 
 def test_tune_keeps_the_fraction_whatever_it_tries(cli: Cli, path: Path) -> None:
-    """Without the limit nothing would be collected, and the peak be that of all four."""
+    """Without the limit, nothing would be collected, and the peak would be that of all four."""
     peaks = {}
     for told in (TOLD, ("--device-memory", "100MiB", "--empty-cache", "never", *NO_LIMIT)):
         done = cli("tune", path, *told, "--try", "max_split_size_mb:64," + CONF, "--json")
@@ -73,9 +73,9 @@ def test_explain_and_report_take_the_same_words(cli: Cli, path: Path, tmp_path: 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("--memory-fraction", "2"), "'2' is no fraction; expected 0 to 1"),
-        (("--memory-fraction", "half"), "'half' is no fraction; expected 0 to 1"),
-        (("--memory-fraction", "nan"), "'nan' is no fraction; expected 0 to 1"),
+        (("--memory-fraction", "2"), "'2' is not a fraction; expected 0 to 1"),
+        (("--memory-fraction", "half"), "'half' is not a fraction; expected 0 to 1"),
+        (("--memory-fraction", "nan"), "'nan' is not a fraction; expected 0 to 1"),
         (("--empty-cache", "often"), "invalid choice: 'often'"),
         (("--set", "max"), "'max' is not ENTRY:CONF"),
         (("--set", "x:max_split_size_mb:64"), "'x' is not a whole number, 0 or more"),
@@ -97,4 +97,4 @@ def test_a_text_has_no_program_to_be_told_of(cli: Cli) -> None:
         "explain", "CUDA out of memory. Tried to allocate 2.00 GiB", "--empty-cache", "never"
     )
     assert (done.code, done.out) == (2, "")
-    assert "are about a recorded program; give its recording" in done.err
+    assert "apply to a recording; an error's text has none" in done.err

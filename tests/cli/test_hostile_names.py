@@ -1,5 +1,4 @@
-"""What a file says of itself reaches a terminal as text: no command moves its cursor, clears it,
-sets its title or turns the direction of its letters."""
+"""Text from a file reaches a terminal escaped: it cannot move the cursor or reorder letters."""
 
 from __future__ import annotations
 
@@ -19,11 +18,11 @@ from tests.trace.history import Plain
 Cli = Callable[..., Any]
 
 ESCAPES = "\x1b]0;owned\x07\x1b[2J\x1b[31m\u202e\x9b5m\r\b\x00"
-"""A title, an empty screen, a colour, letters from right to left, and back over what was there."""
+"""Sequences for a title, an empty screen, a colour, right-to-left letters, and overwriting."""
 
 
 def hostile(text: str) -> Plain:
-    """A snapshot of a program that ran out of memory, with `text` wherever a file may have one."""
+    """Return a snapshot of a program that ran out of memory, with `text` in every text field."""
     gpu = CachingAllocator("64MiB", record_history=True)
     live = [gpu.malloc((2 + i % 5) * MIB) for i in range(9)]
     for address in live[::2]:
@@ -52,7 +51,7 @@ def hostile(text: str) -> Plain:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """The recording, under a name with escapes."""
+    """Write the recording under a name with escapes."""
     path = tmp_path / "a\x1b[2J\u202e.pickle"
     path.write_bytes(pickle.dumps(hostile(ESCAPES), 4))
     return path
@@ -71,7 +70,7 @@ COMMANDS = [
     *("top --format=speedscope", "compare --conf=max_split_size_mb:21"),
 ]
 FIGURES = ("memory", "address-map", "segments", "sizes", "flame")
-"""The kinds of `plot` that are of a recording."""
+"""Kinds of `plot` that draw a recording."""
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -92,7 +91,7 @@ def test_no_command_obeys_a_name(command: str, form: str, file: Path, cli: Cli) 
 @pytest.mark.parametrize("kind", FIGURES)
 @pytest.mark.parametrize("text", [ESCAPES, "</svg><script>owned()</script><a href='x'>&amp;]]>"])
 def test_a_figure_shows_names_as_text(kind: str, text: str, cli: Cli, tmp_path: Path) -> None:
-    """An SVG is XML, which a browser opens: no name in it becomes a tag, or breaks it."""
+    """An SVG is XML that a browser opens; names must not become tags or break it."""
     path, figure = tmp_path / "a<b>\x1b[2J.pickle", tmp_path / "a.svg"
     path.write_bytes(pickle.dumps(hostile(text), 4))
     done = cli("plot", kind, path, "-o", figure)

@@ -1,5 +1,4 @@
-"""What a program, a configuration or an answer says of itself is text to `record`, `fit`, `plot`:
-nothing that a terminal obeys, and in a page or a figure no tag."""
+"""Text of a program, configuration or answer is escaped by `record`, `fit` and `plot`."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ def a_batch(allocator: CachingAllocator, _: str) -> int:
 
 
 def configured(folder: Path, name: str) -> Path:
-    """A configuration under that name, of a model that says the same of itself."""
+    """Write a configuration whose name and texts are `name`."""
     place = folder / name
     place.mkdir()
     config = {**CONFIGURATIONS["gpt2"], "_name_or_path": name, "torch_dtype": name}
@@ -51,7 +50,7 @@ def configured(folder: Path, name: str) -> Path:
 def test_record_says_what_a_program_left_in_plain_words(
     form: str, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its file, its error, the lines that read values back, and the libraries that were guessed."""
+    """Its file, its error, the lines that read values back, and the guessed libraries."""
 
     def recorded(_: object) -> Recorded:
         texts = {"oom_text": ESCAPES, "reads_back": f"{ESCAPES}.py:3", "guessed": ESCAPES}

@@ -1,4 +1,4 @@
-"""`allocsim lint` and `allocsim stats`: what they print, and the exit codes of a linter."""
+"""Tests of `allocsim lint` and `allocsim stats`: output and exit codes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WHOLE = "gpt2-ragged-oom-torch2.15.pickle.gz"
 
 @pytest.fixture
 def late(tmp_path: Path) -> Path:
-    """A recording that lost its first four entries."""
+    """Write a recording that lost its first four entries."""
     snapshot = training_step().snapshot()
     snapshot["allocator_settings"] = CachingAllocator().snapshot()["allocator_settings"]
     del snapshot["device_traces"][0][:4]
@@ -63,7 +63,7 @@ def test_the_document_has_every_finding(cli: Cli, late: Path) -> None:
 def test_the_page_shows_what_is_printed(
     cli: Cli, traces: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Commands that end with exit code 1 are left out by the tests of the pages."""
+    """The tests of the pages omit commands that end with exit code 1."""
     monkeypatch.chdir(traces.parent)
     page = (traces.parent / "docs" / "lint.md").read_text()
     failing = re.findall(r"code 1 -->\n```sh\n(.*)\n```\n\n```text\n((?:.*\n)*?)```", page)
@@ -85,7 +85,7 @@ def test_an_option_string_is_looked_at_without_a_file(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("lint",), "nothing to look at; expected FILE, or --conf CONF"),
+        (("lint",), "nothing to check; expected FILE, or --conf CONF"),
         (("lint", "gone.pickle"), "gone.pickle: does not exist"),
         (("lint", "--conf", "", "--torch", "2.99"), "torch_version '2.99' is not modelled"),
         (("stats", "gone.pickle"), "gone.pickle: does not exist"),
@@ -123,7 +123,7 @@ def test_the_figures_of_a_file_for_programs(cli: Cli, late: Path) -> None:
 def test_a_state_and_a_broken_history_have_figures_too(
     cli: Cli, state: Path, tmp_path: Path
 ) -> None:
-    assert "a state, no history" in cli("stats", state).out
+    assert "a state without a history" in cli("stats", state).out
     snapshot = training_step().snapshot()
     snapshot["device_traces"][0][4]["addr"] += 512
     path = tmp_path / "broken.pickle"

@@ -28,7 +28,7 @@ SLACK = "recordings/llama_checkpointing-default-torch2.15.npz.gz"
 
 @pytest.fixture
 def replays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Replays:
-    """How often each (settings, limit, device memory) was driven."""
+    """Count the replays of each (settings, limit, device memory)."""
     counts: Replays = Counter()
     run = Drive.run
 
@@ -60,8 +60,8 @@ def test_a_setting_is_replayed_once_on_a_device(
     assert replays
     again = {key: count for key, count in replays.items() if count > 1}
     if command.startswith("tune"):
-        # Its search may have run in other processes, so that for the owners the run as recorded is
-        # replayed here once more.
+        # The search may have run in other processes, so the recorded run is replayed here again for
+        # the owners.
         assert list(again.values()) == [2]
         assert next(iter(again))[0] == ""
     else:

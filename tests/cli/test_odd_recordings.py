@@ -1,5 +1,4 @@
-"""Recordings with nothing, with one entry, and with absurd sizes: every command answers, or refuses
-in one sentence; none ends in an error of allocsim itself."""
+"""Empty, tiny and absurd recordings give an answer or one sentence, and no internal error."""
 
 from __future__ import annotations
 

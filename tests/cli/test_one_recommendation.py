@@ -1,4 +1,4 @@
-"""All commands that recommend a setting recommend the same one, on every recording of the tree."""
+"""All commands recommend the same setting, for every recording in the repository."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tests.recordings import phantom_recordings
 TRACES = Path(__file__).parents[2] / "traces"
 EVERY = phantom_recordings()
 QUICK = ["accumulation-torch2.15", "warm_start-torch2.15"]
-"""Of small segments; starting mid-run.  The slow tests take every recording."""
+"""Recordings with small segments, and starting mid-run. The slow tests use every recording."""
 
 Told = Callable[..., str]
 
 
 @pytest.fixture
 def told(capsys: pytest.CaptureFixture[str]) -> Told:
-    """What a command prints, whose exit code is 0."""
+    """Return a function that runs a command successfully and returns its output."""
 
     def run(*argv: str) -> str:
         capsys.readouterr()
@@ -42,7 +42,7 @@ def of_json(document: dict[str, dict[str, str | None]]) -> str | None:
 
 
 def lines_of(told: Told, path: Path, folder: Path) -> dict[str, str | None]:
-    """The option string that each command recommends, None where it recommends nothing."""
+    """Return the option string that each command recommends; None if it recommends nothing."""
     name = str(path)
     found = {
         "replay": of_json(json.loads(told("replay", name, "--cure", "--json"))),
@@ -75,7 +75,7 @@ def test_the_same_line_to_paste_from_all_commands(told: Told, tmp_path: Path, na
 
 
 def test_devices_of_one_program_share_a_line(told: Told, tmp_path: Path) -> None:
-    """Expandable segments help the first, and nothing helps the second."""
+    """Expandable segments help the first device, and nothing helps the second."""
     gpus = [CachingAllocator("2GiB", record_history=True, device=number) for number in (0, 1)]
     for _ in range(3):
         gpus[0].free(gpus[0].malloc(530 * MIB))

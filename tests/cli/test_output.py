@@ -1,4 +1,4 @@
-"""What `-o` must not write to: every command says so before it reads anything."""
+"""Every command refuses a wrong `-o` before it reads anything."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ ENDINGS = {
     "scale": ".npz",
     "synth": ".npz",
 }
-"""In which the name of something that the command writes may end."""
+"""Ending of the output file of each command."""
 OF_TWO = [name for name, words in COMMANDS.items() if "{b}" in words]
 
 
 def command(name: str, *files: Path) -> list[str]:
-    """The command line, which reads `files`."""
+    """Return the command line for `files`."""
     a, *more = files
     return [each.format(a=a, b=more[0] if more else a) for each in COMMANDS[name]]
 
 
 def refused(done: Any, sentence: str) -> None:
-    """Assert that it is this sentence alone."""
+    """Assert that the error is exactly this sentence."""
     assert (done.code, done.out, done.err) == (2, "", f"allocsim: {sentence}\n")
 
 
@@ -52,14 +52,14 @@ def refused(done: Any, sentence: str) -> None:
 def test_what_is_read_is_not_written_over(
     cli: Cli, tmp_path: Path, name: str, files: Callable[[Path, Path], tuple[Path, ...]]
 ) -> None:
-    """By whatever name, whichever of the files it is: a recording cannot be made again."""
+    """Under any name: a recording cannot be made again."""
     recording = tmp_path / f"run{ENDINGS[name]}"
     link = tmp_path / f"link{ENDINGS[name]}"
     recording.write_text("not looked at")
     link.symlink_to(recording)
     for output in (recording, link):
         done = cli(*command(name, *files(recording, tmp_path / "none")), "-o", output)
-        refused(done, f"{output} is what is read; expected the name of another file")
+        refused(done, f"output file {output} is also the input; expected another name")
     assert recording.read_text() == "not looked at"
 
 
@@ -75,10 +75,10 @@ def test_a_directory_is_refused_before_a_file_is_read(cli: Cli, tmp_path: Path, 
     ("name", "sentence"),
     [
         ("plot", "x.pdf: a figure's name must end in .png or .svg"),
-        ("compare", "x.pdf ends in none of .html, .png, .svg"),
+        ("compare", "x.pdf does not end in .html, .png or .svg"),
         ("ranks", "x.pdf does not end in .html"),
-        ("scale", "x.pdf ends in none of .pickle, .pkl, .pickle.gz, .pkl.gz, .npz"),
-        ("synth", "x.pdf ends in none of .pickle, .pkl, .pickle.gz, .pkl.gz, .npz"),
+        ("scale", "x.pdf does not end in .pickle, .pkl, .pickle.gz, .pkl.gz or .npz"),
+        ("synth", "x.pdf does not end in .pickle, .pkl, .pickle.gz, .pkl.gz or .npz"),
     ],
 )
 def test_a_wrong_ending_is_refused_before_a_file_is_read(

@@ -1,4 +1,4 @@
-"""`allocsim plot` from the outside."""
+"""Tests of `allocsim plot`."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def test_the_settings_of_a_search(cli: Callable[..., Any], traces: Path, tmp_pat
         (["memory", "-o", "x.pdf"], "x.pdf: a figure's name must end in .png or .svg"),
         (["segments", "-o", "x.png", "--at", "26064"], "expected 0 to 26063"),
         (["memory", "-o", "/nowhere/x.png"], "/nowhere/x.png: cannot be written"),
-        (["flame", "-o", "x.png", "--conf", ""], "a flame graph is of the recorded run; leave"),
-        (["flame", "-o", "x.png", "--at", "noon"], "'noon' is no moment; expected peak, oom,"),
+        (["flame", "-o", "x.png", "--conf", ""], "a flame graph shows the recorded run; leave"),
+        (["flame", "-o", "x.png", "--at", "noon"], "'noon' is not a moment; expected peak, oom,"),
         (["pie", "-o", "x.png"], "invalid choice: 'pie'"),
         (["front", "-o", "x.png"], "cannot be read"),
         (["memory", "-o", "x.png", "--device", "3"], "device 3 is not in the recording"),

@@ -1,4 +1,4 @@
-"""The command as a process of its own: `python -m allocsim`, pipes, what it imports."""
+"""The command in a separate process: `python -m allocsim`, pipes, imports."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAME = "traces/gpt2-ragged-oom-torch2.15.pickle.gz"
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """A finished `python` with these arguments, at the root of the tree."""
+    """Run `python` with these arguments in the root of the repository."""
     return subprocess.run(
         [sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, check=False
     )

@@ -1,4 +1,4 @@
-"""A proof that failed is carried along: every command says so first and recommends nothing."""
+"""After a failed proof, every command says so first and recommends nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PARTED = "device 0: the replay under the recorded settings differs from the reco
 
 
 def _recorded(*, fails: bool) -> dict[str, Any]:
-    """530 MiB cached under 270 in use strand 260 MiB a time; at the end of it memory may be out."""
+    """Return a snapshot where 260 MiB are stranded each time 530 MiB are freed; optionally OOM."""
     gpu = CachingAllocator("2GiB", record_history=True)
     for _ in range(3):
         gpu.free(gpu.malloc(530 * MIB))
@@ -33,7 +33,7 @@ def _recorded(*, fails: bool) -> dict[str, Any]:
 
 
 def _moved(snapshot: dict[str, Any], number: int) -> int:
-    """Put a block where the rules do not put it, in its entry alone; the entry's number."""
+    """Move a block in its entry alone, against the rules; return the entry's number."""
     trace = snapshot["device_traces"][0]
     allocs = [i for i, entry in enumerate(trace) if entry["action"] == "alloc"]
     trace[allocs[number]]["addr"] += 512
@@ -51,7 +51,7 @@ def _moved(snapshot: dict[str, Any], number: int) -> int:
 
 @pytest.fixture
 def parted(tmp_path: Path) -> Callable[..., tuple[Path, int]]:
-    """A recording that no model can follow from an entry on, and the number of that entry."""
+    """Return a function that writes a recording no model can follow from an entry on."""
 
     def write(*, fails: bool = False, number: int = -1) -> tuple[Path, int]:
         snapshot = _recorded(fails=fails)
@@ -158,11 +158,11 @@ def test_a_page_says_it(cli: Cli, parted: Parted, tmp_path: Path) -> None:
     assert f"{PARTED} {entry} on" in done.err
     text = page.read_text(encoding="utf-8")
     assert text.index(f"{PARTED} {entry} on") < text.index("Verdict:</strong> unproved: ")
-    assert "Unproved, since the replay is not the recorded run" in text
+    assert "Unproved, because the replay differs from the recorded run" in text
 
 
 def test_final_segments_alone_are_enough(cli: Cli, tmp_path: Path) -> None:
-    """A history that is whole; in the end a free piece lies in two, which no history leaves."""
+    """The history is complete, but the final segments have a free piece split in two."""
     snapshot = _recorded(fails=False)
     blocks = snapshot["segments"][-1]["blocks"]
     tail = blocks[-1]

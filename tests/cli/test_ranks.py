@@ -1,4 +1,4 @@
-"""`allocsim ranks`: a screen of the ranks of a job, and JSON."""
+"""Tests of `allocsim ranks`: one screen for a job, and JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Cli = Callable[..., Any]
 
 @pytest.fixture
 def job(tmp_path: Path) -> Path:
-    """Sixteen ranks of a long name, each asking for 2 MiB more, and one that is no recording."""
+    """Write sixteen ranks with a long name, each 2 MiB larger, and a file of another kind."""
     folder = tmp_path / "a_folder_with_quite_a_long_name" / "and_another_one_below_it"
     folder.mkdir(parents=True)
     for rank in range(16):
@@ -34,12 +34,12 @@ def test_the_rank_that_decides_stands_first_on_one_screen(cli: Cli, job: Path) -
     assert (done.code, done.err) == (0, "")
     lines = done.out.splitlines()
     assert lines[0] == (
-        "Verdict         rank 15 decides: 50.00 MiB reserved at the peak, 16.00 MiB more"
+        "Verdict         rank 15 needs the most: 50.00 MiB reserved at the peak, 16.00"
     )
     assert "16 of 17 recordings" in done.out
-    assert "6 more, 20.00 MiB to 30.00 MiB reserved: -n 0" in done.out
+    assert "6 more, 20.00 MiB to 30.00 MiB reserved (-n 0)" in done.out
     assert "not read: " in done.out
-    assert "the ranks ask for different amounts" in done.out
+    assert "the ranks request different amounts" in done.out
     assert max(map(len, lines)) <= 80
     assert len(lines) <= 24
     assert len(cli("ranks", job, "--jobs", "1", "-n", "0").out.splitlines()) > 20

@@ -32,13 +32,13 @@ def test_the_page_has_the_options_of_the_parser(command: str) -> None:
 def test_a_table_names_arguments_values_and_defaults() -> None:
     text = section(COMMANDS["tune"])
     assert text.startswith("`allocsim tune FILE ...`\n")
-    assert "| `FILE` | a snapshot, a profiler trace, rows of requests (docs/formats.md) |" in text
-    assert "| `--jobs N` | processes (default: 1) |" in text
+    assert "| `FILE` | a snapshot, a profiler trace or rows of requests (docs/formats.md) |" in text
+    assert "| `--jobs N` | number of processes (default: 1) |" in text
 
 
 def test_a_bar_does_not_end_a_cell() -> None:
     text = section(COMMANDS["step"])
-    assert "| `FILE\\|KIND` | a recording, an op script, a synth kind |" in text
+    assert "| `FILE\\|KIND` | a recording, an op script, or a kind of synth |" in text
     assert text.startswith("`allocsim step [FILE|KIND]`")
 
 

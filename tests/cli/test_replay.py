@@ -1,4 +1,4 @@
-"""`allocsim replay` on the recordings in the tree: text, JSON, exit codes."""
+"""Tests of `allocsim replay` on recordings in the repository: text, JSON, exit codes."""
 
 from __future__ import annotations
 
@@ -97,9 +97,7 @@ def test_what_cannot_be_cured_is_said_to_be_so(cli: Cli, traces: Path) -> None:
 
 def test_a_run_that_fits_is_told_what_would_reserve_less(cli: Cli, traces: Path) -> None:
     done = cli("replay", traces / FITS)
-    assert "no request failed; how much memory the device has is not known" in (
-        " ".join(done.out.split())
-    )
+    assert "no request failed; the memory of the device is unknown" in (" ".join(done.out.split()))
     assert "reserves at most 5.71 GiB instead of 8.62 GiB" in " ".join(done.out.split())
 
 
@@ -139,7 +137,7 @@ def test_strict_fails_under_the_rules_of_the_wrong_release(cli: Cli) -> None:
 def test_strict_tells_a_wrong_row_from_a_wrong_model(
     cli: Cli, traces: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows of plain steps that cut wrong: the recording shows it, and steps taken singly why."""
+    """A wrong bulk step differs from the recording; single steps show the reason."""
     assert cli("replay", traces / OOM, "--no-cure", "--strict").code == 0
     monkeypatch.setattr("allocsim.core.fast_path.MIN_BLOCK_SIZE", 4096)
     done = cli("replay", traces / OOM, "--no-cure")
@@ -160,7 +158,7 @@ def test_strict_fails_on_any_difference(
         device = dataclasses.replace(run.devices[0], fidelity=fidelity)
         return dataclasses.replace(run, devices=(device,))
 
-    cli("replay", traces / OOM)  # so that no module takes the patch for good as it is loaded
+    cli("replay", traces / OOM)  # so that no module keeps the patched function when it is imported
     replay = allocsim.engine.replay_prepared
     monkeypatch.setattr(allocsim.engine, "replay_prepared", differ)
     assert cli("replay", traces / OOM, "--no-cure").code == 0

@@ -1,4 +1,4 @@
-"""`allocsim report` from the outside."""
+"""Tests of `allocsim report`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_setting_is_tried_beside_it(
     assert "max_split_size_mb:512 <small>(this page)</small>" in text
     assert "Proof" in text
     assert "these are not the recorded settings" in text
-    assert "Who held the memory is told of the recorded run" in text
+    assert "The owners of the memory are known for the recorded run only" in text
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_what_cannot_be_written_is_one_sentence(
 
 
 def test_every_device_with_entries_is_in_the_page(cli: Callable[..., Any], tmp_path: Path) -> None:
-    """And one line to paste for all of them."""
+    """The page has one line to paste for all devices."""
     recording, file = tmp_path / "two.npz", tmp_path / "two.html"
     write_npz(of_two_devices(oom()), recording)
     outcome = cli("report", recording, "-o", file)
@@ -79,7 +79,7 @@ def test_one_device_can_be_asked_for(cli: Callable[..., Any], tmp_path: Path) ->
     recording, file = tmp_path / "two.npz", tmp_path / "one.html"
     write_npz(of_two_devices(oom()), recording)
     outcome = cli("report", recording, "-o", file, "--device", "1", "--no-what-if")
-    assert "device 1 is shown; the recording has device 0 too (--device)" in outcome.err
+    assert "device 1 is shown; the recording also has device 0 (--device)" in outcome.err
     text = file.read_text(encoding="utf-8")
     assert 'id="about-1"' in text
     assert 'id="about-0"' not in text

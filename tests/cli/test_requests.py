@@ -1,4 +1,4 @@
-"""Every command on files that hold requests alone: an answer, and nothing that they cannot know."""
+"""Every command on files with requests only."""
 
 from __future__ import annotations
 
@@ -67,13 +67,13 @@ def test_every_command_answers_on_the_traces_of_any_release(
         for line in (*LINES, "lint FILE", "stats FILE", "convert FILE OUT.pickle"):
             words = line.replace("FILE", str(out / trace)).replace("OUT", str(tmp_path / "out"))
             done = cli(*words.split())
-            # What a trace lacks is a warning to lint.
+            # Missing data of a trace is a warning of lint.
             assert done.code == line.startswith("lint"), f"{line}: {done.err}"
 
 
 def test_the_first_screen_says_that_nothing_is_compared(cli: Cli) -> None:
     done = cli("replay", TRACE)
-    assert "none: the file holds requests alone" in done.out
+    assert "none: the file holds requests only" in done.out
     assert "Proved" not in done.out
 
 
@@ -92,7 +92,7 @@ def test_json_has_no_fidelity(cli: Cli) -> None:
 def test_strict_has_nothing_to_hold_it_against(cli: Cli) -> None:
     done = cli("replay", TRACE, "--strict")
     assert done.code == 2
-    assert "holds requests alone" in done.err
+    assert "holds requests only" in done.err
     assert done.out == ""
 
 
@@ -109,7 +109,7 @@ def test_ranks_and_watch_take_such_files_among_others(cli: Cli, tmp_path: Path) 
 
 @pytest.mark.parametrize("entry", [0, 1, 100, 250, 300])
 def test_gate_from_an_entry_on_keeps_what_was_requested_before(entry: int, cli: Cli) -> None:
-    """From the beginning on it is the whole run, and no later part needs more."""
+    """From the first entry on it is the whole run, and no later part needs more."""
     done = cli("gate", TRACE, "--from", "entry", str(entry), "--max-reserved", "1GiB", "--json")
     assert done.code == 0, done.err
     reserved = json.loads(done.out)["peak_reserved_bytes"]

@@ -1,4 +1,4 @@
-"""`allocsim risk`: headroom, the closest call, the smallest devices, the measures."""
+"""Tests of `allocsim risk`: headroom, the closest call, the smallest devices, the measures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Cli = Callable[..., Any]
 
 @pytest.fixture
 def loads(tmp_path: Path) -> Path:
-    """Weights of 530, 270 and 530 MiB, the first dropped: 1,060 MiB reserved for 800."""
+    """Write a run that reserves 1,060 MiB for 800: 530, 270 and 530, the first freed."""
     gpu = CachingAllocator("16GiB", record_history=True)
     gpu.free(gpu.malloc(530 * MIB))
     gpu.malloc(270 * MIB)
@@ -49,8 +49,8 @@ def test_the_text_fits_the_terminal(cli: Cli, loads: Path) -> None:
     done = cli("risk", loads, "--device-memory", "1200MiB", "--try", "max_split_size_mb:20", "-v")
     text = " ".join(done.out.split())
     assert max(map(len, done.out.splitlines())) <= 80
-    assert "Closest call entry 6: 140.00 MiB more could have been had" in text
-    assert "at worst 260.00 MiB of 1.04 GiB reserved (25%) were idle and no use to it" in text
+    assert "Closest call entry 6: 140.00 MiB more were available" in text
+    assert "at worst 260.00 MiB of 1.04 GiB reserved (25%) were idle but unusable for it" in text
     assert "max_split_size_mb:20 800.00 MiB 0 800.00 MiB" in text
     assert "Avoidable 260.00 MiB" in text
 
@@ -93,7 +93,7 @@ def test_several_devices_want_one_named(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_a_device_without_entries_is_refused_in_one_sentence(cli: Cli, tmp_path: Path) -> None:
-    """Of two devices one did nothing while the other was recorded."""
+    """One of two devices did nothing while the other was recorded."""
     gpu = CachingAllocator("16GiB", record_history=True)
     gpu.malloc(MIB)
     snapshot = gpu.snapshot()

@@ -1,4 +1,4 @@
-"""`allocsim scale` as people type it: recordings with their sizes, and a size to predict."""
+"""Tests of `allocsim scale`: recordings with their sizes, and a size to predict."""
 
 from __future__ import annotations
 
@@ -85,9 +85,9 @@ def test_more_layers_than_were_recorded(cli: Cli, layers: list[object]) -> None:
     done = cli("scale", *layers, "--to", "layers=80")
     assert done.code == 0
     assert "Grows" in done.out
-    assert "copies of what lies" in done.out
+    assert "copies of their neighbours" in done.out
     assert "Checked         layers=5" in done.out
-    assert "what layers adds" in done.out
+    assert "each step of layers" in done.out
     answer = json.loads(cli("scale", *layers, "--to", "layers=24", "--json").out)
     assert (answer["grows"]["name"], answer["grows"]["step"]) == ("layers", 1)
     assert answer["is_proved"]
@@ -131,18 +131,18 @@ def test_what_is_asked_wrongly_is_told_in_a_sentence(
         ([*pair, "--to", "batch=0"], "expected 1 or more"),
         ([*pair, "--to", "batch=2", "batch=3"], "batch is given as 2 and as 3"),
         ([*pair, "--to", f"batch={10**12 - 1}"], "follows no law"),
-        ([*pair, "--to", "batch=4", "--with", "batch=3"], "with --to name them there"),
+        ([*pair, "--to", "batch=4", "--with", "batch=3"], "with --to, give all sizes there"),
         ([*pair, "--find", "batch"], "--find needs the device"),
-        ([*pair, "--find", "batch", "--find", "layers", "--gpu", "L4"], "expected one of them"),
-        ([*pair, "--find", "layers", "--gpu", "L4"], "the sizes that vary are batch"),
-        ([*pair, "--find", "batch,batch", "--gpu", "L4"], "are the same size; expected two"),
+        ([*pair, "--find", "batch", "--find", "layers", "--gpu", "L4"], "expected one --find"),
+        ([*pair, "--find", "layers", "--gpu", "L4"], "what varies is batch"),
+        ([*pair, "--find", "batch,batch", "--gpu", "L4"], "are one size; expected two"),
         ([*pair, "--find", "a,b,c", "--gpu", "L4"], "expected one size, or two"),
-        ([*pair, "--find", "batch,n", "--gpu", "L4", "--with", "n=x"], "expected values, as n="),
+        ([*pair, "--find", "batch,n", "--gpu", "L4", "--with", "n=x"], "expected values, e.g. n="),
         ([*pair, "--find", "batch,n", "--gpu", "L4", "-o", tmp_path / "x.npz"], "one size"),
-        ([*pair, "--find", "batch,n", "--gpu", "L4"], "no recording tells n; --with n=N"),
+        ([*pair, "--find", "batch,n", "--gpu", "L4"], "no recording has a size n"),
         ([*pair, "--to", "batch=4", "--gpu", "L4", "--device-memory", "1GiB"], "expected one"),
-        ([*pair, "--to", "batch=4", "-o", first], "is what is read"),
-        ([*pair, "--to", "batch=4", "-o", tmp_path / "x.txt"], "ends in none of"),
+        ([*pair, "--to", "batch=4", "-o", first], "is also the input"),
+        ([*pair, "--to", "batch=4", "-o", tmp_path / "x.txt"], "does not end in"),
         ([*pair, "--to", "batch=4", "-o", tmp_path / "no" / "x.npz"], "cannot be written"),
         ([first, "--at", "batch=2", second, "--to", "batch=4"], "is not a size"),
         ([first, "--at", "batch=2", "--at", "batch=3", "--to", "batch=4"], "the next recording"),

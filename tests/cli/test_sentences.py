@@ -1,4 +1,4 @@
-"""What a command says of odd input is true, in plain English, and never Python's own text."""
+"""Messages about odd input are true, in plain English, and never Python's own text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PYTHON_S_OWN = ("invalid literal", "could not convert", "index out of range", "E
 
 
 def said(done: Any) -> str:
-    """The sentence of a refusal."""
+    """Return the sentence of a refusal."""
     assert (done.code, done.out) == (2, "")
     assert done.err.count("\n") == 1
     for words in PYTHON_S_OWN:
@@ -31,24 +31,24 @@ def said(done: Any) -> str:
 @pytest.mark.parametrize(
     ("lines", "sentence"),
     [
-        ("free", "the number of a block is missing; expected a whole number, as 1"),
-        ("free x", "'x' is not the number of a block; expected a whole number, as 1"),
+        ("free", "the number of a block is missing; expected a whole number, e.g. 1"),
+        ("free x", "'x' is not the number of a block; expected a whole number, e.g. 1"),
         ("free 1", "block 1 is not allocated"),
-        ("record", "the number of a block is missing; expected a whole number, as 1"),
-        ("malloc 1MiB stream=x", "'x' is not a stream; expected a whole number, as 1"),
-        ("begin", "a pool is missing; expected a whole number, as 1"),
-        ("release -1", "'-1' is not a pool; expected a whole number, as 1"),
-        ("fraction", "the fraction is missing; expected 0 to 1, as 0.5"),
-        ("fraction half", "'half' is not a fraction; expected 0 to 1, as 0.5"),
+        ("record", "the number of a block is missing; expected a whole number, e.g. 1"),
+        ("malloc 1MiB stream=x", "'x' is not a stream; expected a whole number, e.g. 1"),
+        ("begin", "a pool is missing; expected a whole number, e.g. 1"),
+        ("release -1", "'-1' is not a pool; expected a whole number, e.g. 1"),
+        ("fraction", "the fraction is missing; expected 0 to 1, e.g. 0.5"),
+        ("fraction half", "'half' is not a fraction; expected 0 to 1, e.g. 0.5"),
         ("malloc", "size '' is not a number with a unit such as 24GiB or 5600MiB"),
-        ("dance", "no such word"),
+        ("dance", "no such request"),
     ],
 )
 def test_a_wrong_line_of_a_session_says_what_was_expected(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, lines: str, sentence: str
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO(lines + "\n"))
-    assert said(cli("step")) == f"{lines!r}: {sentence} (help lists the words)"
+    assert said(cli("step")) == f"{lines!r}: {sentence} (help lists the requests)"
 
 
 @pytest.mark.parametrize("word", ["free", "record", "sync", "begin", "end", "release", "fraction"])
@@ -103,8 +103,8 @@ def test_one_word_after_the_dashes_is_a_program_and_no_model(cli: Cli, tmp_path:
     ("size", "sentence"),
     [
         (f"n={'9' * 20}", f"n={'9' * 20} is too large; expected a number up to 999,999,999,999"),
-        ("n=x", "'n=x' is not a size; expected a name and a number, as batch=2"),
-        ("n", "'n' is not a size; expected a name and a number, as batch=2"),
+        ("n=x", "'n=x' is not a size; expected a name and a number, e.g. batch=2"),
+        ("n", "'n' is not a size; expected a name and a number, e.g. batch=2"),
     ],
 )
 def test_a_size_says_what_is_wrong_with_it(
@@ -128,7 +128,7 @@ def test_a_baseline_that_is_no_file_is_not_said_to_be_missing(
 
 
 def test_an_empty_name_is_not_the_current_folder(cli: Cli) -> None:
-    assert said(cli("watch", "", "--once")) == "'' is not a folder; expected one to watch"
+    assert said(cli("watch", "", "--once")) == "'' is not a folder; expected a folder to watch"
 
 
 def test_a_state_in_which_nothing_failed_is_not_called_full(cli: Cli, tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_idle_memory_reads_as_all_of_it_only_where_it_is(
         gpu.malloc(512)
 
     out = " ".join(cli("replay", write(one), "--no-cure").out.split())
-    assert "all but 512 bytes of 2.00 MiB reserved were idle" in out
+    assert "all but 512 bytes of 2.00 MiB reserved were unused" in out
 
 
 def test_one_entry_is_not_entries(cli: Cli, tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_one_entry_is_not_entries(cli: Cli, tmp_path: Path) -> None:
 def test_a_formula_says_what_it_assumes_and_a_law_does_not(
     cli: Cli, options: str, differs: tuple[str, ...]
 ) -> None:
-    """Both answer the same question by default, with other defaults."""
+    """Both answer the same question with different defaults."""
     words = ["fit", "Llama-3.2-1B", "--gpu", "RTX 4090", "--engine", "formula", *options.split()]
     notes = json.loads(cli(*words, "--json").out)["notes"]
     assert len(notes) == bool(differs)

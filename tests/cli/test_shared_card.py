@@ -1,4 +1,4 @@
-"""A card that another program holds most of: every answer says so before anything else."""
+"""If another program holds most of a card, every answer says so first."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def program(gpu: CachingAllocator) -> None:
 
 
 def captured(path: Path, **known: object) -> Path:
-    """The recording of a program that runs out of memory beside 20 GiB of another."""
+    """Write the recording of a program that runs out of memory beside 20 GiB of another program."""
     gpu = CachingAllocator("24GiB", context_memory=20 * GIB + 500 * MIB, record_history=True)
     with pytest.raises(OutOfMemoryError):
         program(gpu)
@@ -93,7 +93,7 @@ def test_json_tells_free_own_and_other_memory_apart(cli: Cli, shared: Path) -> N
 
 
 def test_another_card_is_free_of_the_other_process(cli: Cli, shared: Path) -> None:
-    """There the program goes through on less than the other process held here."""
+    """On that card, the program succeeds with less than the other process held here."""
     done = cli("replay", shared, "--device-memory", "8GiB", "--json")
     said = json.loads(done.out)
     assert said["card"] is None

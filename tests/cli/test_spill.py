@@ -1,4 +1,4 @@
-"""`--host-spill` as people type it."""
+"""Tests of `--host-spill`."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def test_the_answer_says_what_spilled_when_and_whose_it_is(cli: Cli, traces: Pat
     done = cli("replay", traces / "gpt2-ragged-torch2.15.pickle.gz", *LENT)
     text = " ".join(done.out.split())
     assert done.code == 0
-    assert "since the host lends 7.62 GiB that the card has not" in text
-    assert "7.62 GiB of 32.00 GiB in the host's memory at most, after entry 26,012" in text
+    assert "because 7.62 GiB of host memory extend the card" in text
+    assert "at most 7.62 GiB of 32.00 GiB in host memory, after entry 26,012" in text
     assert "from entry 529 on" in text
     assert "steps take 1 to 56 times as long" in text
     assert "4.70 GiB allocated after entry 26,012:" in text
@@ -41,17 +41,17 @@ def test_the_json_has_it_for_programs(cli: Cli, traces: Path) -> None:
 def test_where_the_card_has_room_it_says_that_none_was_needed(cli: Cli, traces: Path) -> None:
     file = traces / "gpt2-ragged-torch2.15.pickle.gz"
     done = cli("replay", file, "--device-memory", "24GiB", "--host-spill", "8GiB", "-v")
-    assert "nothing: the card had room for all" in " ".join(done.out.split())
+    assert "nothing: everything fitted on the card" in " ".join(done.out.split())
 
 
 def test_a_cure_is_for_a_device_that_refuses(cli: Cli, traces: Path) -> None:
     done = cli("replay", traces / "gpt2-ragged-torch2.15.pickle.gz", *LENT, "--cure")
     assert done.code == 2
-    assert "--cure looks for settings on a device that refuses" in done.err
+    assert "--cure searches settings for a device without host memory" in done.err
 
 
 def grown(place: Path) -> Path:
-    """A recording of a cache that grows: each of twenty requests is larger than what is idle."""
+    """Write the recording of a growing cache: each of twenty requests exceeds the idle memory."""
     gpu = CachingAllocator("16GiB", record_history=True)
     for size in range(30, 230, 10):
         ptr = gpu.malloc(size * MIB)
@@ -63,12 +63,12 @@ def grown(place: Path) -> Path:
 
 
 def test_tune_says_what_spills_under_each_setting(cli: Cli, tmp_path: Path) -> None:
-    """The card with the loan refuses nothing; what a setting reserves beyond the card is lent."""
+    """The extended card refuses nothing; memory beyond the card is host memory."""
     given = (grown(tmp_path), "--try", "expandable_segments:True", "--device-memory", "1GiB")
     done = cli("tune", *given, "--host-spill", "32GiB")
     text = " ".join(done.out.split())
     assert done.code == 0
-    assert "1.44 GiB of 32.00 GiB in the host's memory under the recorded settings" in text
+    assert "1.44 GiB of 32.00 GiB in host memory under the recorded settings" in text
     assert "0 bytes under the best; the card has 1024.00 MiB" in text
     spill = json.loads(cli("tune", *given, "--host-spill", "32GiB", "--json").out)["spill"]
     assert spill["rows"] == {"": 1476 * MIB, "expandable_segments:True": 0}
@@ -77,6 +77,6 @@ def test_tune_says_what_spills_under_each_setting(cli: Cli, tmp_path: Path) -> N
 def test_tune_asks_for_the_card_and_for_no_smallest_one(cli: Cli, traces: Path) -> None:
     file = traces / "gpt2-ragged-torch2.15.pickle.gz"
     done = cli("tune", file, "--host-spill", "8GiB")
-    assert (done.code, "say how large" in done.err) == (2, True)
+    assert (done.code, "needs the memory of the card" in done.err) == (2, True)
     done = cli("tune", file, *LENT, "--find-device")
-    assert (done.code, "--find-device is of a card that refuses" in done.err) == (2, True)
+    assert (done.code, "--find-device needs a card without host memory" in done.err) == (2, True)

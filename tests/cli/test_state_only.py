@@ -1,4 +1,4 @@
-"""A snapshot without a history: what it can show is shown, the rest is refused in a sentence."""
+"""A snapshot without a history: supported commands answer, others refuse in one sentence."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def test_its_report_tells_what_a_state_can(cli: Cli, state: Path, tmp_path: Path
     page = file.read_text()
     assert "384.00 MiB reserved in 3 segments, as the snapshot was taken" in page
     assert "cache_engine.py:83 _allocate_kv_cache" in page
-    assert "64.00 MiB (67,108,864 bytes), if the driver has no more to give" in page
-    assert "it does not tell what was asked for and when" in page
+    assert "64.00 MiB (67,108,864 bytes), if the driver has no free memory" in page
+    assert "it does not show what was requested and when" in page
 
 
 def test_its_report_counts_on_the_device_that_is_named(
@@ -82,10 +82,10 @@ def test_what_a_state_cannot_tell_is_refused(
 def test_a_request_is_answered_or_explained(cli: Cli, state: Path) -> None:
     done = cli("explain", state, "--request", "64MiB")
     assert (done.code, done.err) == (0, "")
-    assert "Verdict         answered by a free block, without the driver\n" in done.out
+    assert "Verdict         succeeds: a free block serves it, without the driver\n" in done.out
     done = cli("explain", state, "--request", "70MiB")
     assert "Verdict         full: the card is full\n" in done.out
-    assert "Largest         64.00 MiB (67,108,864 bytes) would be answered\n" in done.out
+    assert "Largest         a request of 64.00 MiB (67,108,864 bytes) succeeds\n" in done.out
     assert "In the way      1 live block, 20.00 MiB in all; without it" in done.out
     assert max(map(len, done.out.splitlines())) <= 80
 
@@ -102,8 +102,11 @@ def test_a_request_as_json(cli: Cli, state: Path) -> None:
 @pytest.mark.parametrize(
     ("subject", "sentence"),
     [
-        ("gpt2-ragged-oom-torch2.15.pickle.gz", "holds a history, which --request is not for"),
-        ("CUDA out of memory.", "--request asks a snapshot; an error's text has none"),
+        (
+            "gpt2-ragged-oom-torch2.15.pickle.gz",
+            "holds a history, and --request needs a snapshot without one",
+        ),
+        ("CUDA out of memory.", "--request needs a snapshot; an error's text has none"),
     ],
 )
 def test_a_request_is_put_to_a_state_only(
@@ -124,13 +127,15 @@ def test_without_a_request_it_is_the_largest_that_succeeds_and_who_holds_the_mem
     assert said.startswith(
         "Verdict no error is recorded: the snapshot holds a state and no history"
     )
-    assert "Largest 64.00 MiB (67,108,864 bytes) would be answered on the default stream" in said
+    assert (
+        "Largest a request of 64.00 MiB (67,108,864 bytes) succeeds on the default stream" in said
+    )
     assert "Held by " in done.out
     assert "net.py:7 load_weights: parameters\n" in done.out
     assert len(done.out.splitlines()) <= 24
     whole = cli("explain", state, "-v").out
     assert "     20.00 MiB         1  net.py:7 load_weights\n" in whole
-    assert "Where the device's memory is when the request has failed\n" in whole
+    assert "Use of the device's memory after the failed request\n" in whole
 
 
 @pytest.mark.parametrize("command", ["replay", "tune", "step"])

@@ -1,4 +1,4 @@
-"""`allocsim step`: on a recording, a kind, a script, and in a session through a pipe."""
+"""Tests of `allocsim step` on a recording, a kind, a script, and a piped session."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_a_session_through_a_pipe(session: Any) -> None:
     assert "20,971,520 - 3,145,728 = 17,825,792 bytes are cut off" in done.out
     assert "before (not there yet)" in done.out
     assert "  after  [@@@@@@@@@@@......" in done.out
-    assert "after  (back with the driver)" in done.out
+    assert "after  (released to the driver)" in done.out
     assert "nothing is reserved" in done.out
     assert all(len(line) <= 80 for line in done.out.splitlines())
 
@@ -65,10 +65,10 @@ def test_every_word_of_a_session(session: Any) -> None:
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
-        ("frob", "'frob': no such word (help lists the words)"),
-        ("free 1", "'free 1': block 1 is not allocated (help lists the words)"),
+        ("frob", "'frob': no such request (help lists the requests)"),
+        ("free 1", "'free 1': block 1 is not allocated (help lists the requests)"),
         ("malloc much", "size 'much' is not a number with a unit"),
-        ("begin", "a pool is missing; expected a whole number, as 1"),
+        ("begin", "a pool is missing; expected a whole number, e.g. 1"),
     ],
 )
 def test_a_wrong_line_is_one_sentence(line: str, sentence: str, session: Any) -> None:
@@ -101,10 +101,12 @@ def test_an_op_script(cli: Any, tmp_path: Path) -> None:
     assert done.code == 0
     assert "> record 1 stream=8192" in done.out
     path.write_text(json.dumps({"ops": [["a", 1]]}))
-    assert "op 0: ['a', 1] is no op" in cli("step", path).err
+    assert "op 0: ['a', 1] is not an op" in cli("step", path).err
 
 
 def test_a_word_that_is_nothing(cli: Any) -> None:
     done = cli("step", "riot")
     assert done.code == 2
-    assert "riot is no file and no kind; kinds are training, server" in done.err
+    assert (
+        "riot is neither a file nor a kind; expected a file or one of training, server" in done.err
+    )

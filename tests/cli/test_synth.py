@@ -1,4 +1,4 @@
-"""`allocsim synth` from the command line."""
+"""Tests of `allocsim synth`."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def test_options_reach_the_program(cli: Any, tmp_path: Path) -> None:
 
 
 def test_the_help_says_what_is_shown(cli: Any) -> None:
-    assert "out of memory with memory free, in ten calls" in cli("synth", "--help").out
+    assert "out of memory despite free memory, in ten calls" in cli("synth", "--help").out
     shown = cli("synth", "training", "--help").out
-    assert "a sequence length of its own" in shown
+    assert "use another sequence length in each step" in shown
     assert all(len(line) <= 80 for line in shown.splitlines())
 
 
@@ -37,8 +37,9 @@ def test_what_is_wrong_is_one_sentence(cli: Any, tmp_path: Path) -> None:
     wrong = cli("synth", "oom", "-o", "oom.csv")
     assert (wrong.code, wrong.out) == (2, "")
     assert (
-        wrong.err == "allocsim: oom.csv ends in none of .pickle, .pkl, .pickle.gz, .pkl.gz, .npz\n"
+        wrong.err
+        == "allocsim: oom.csv does not end in .pickle, .pkl, .pickle.gz, .pkl.gz or .npz\n"
     )
-    assert "no such folder" in cli("synth", "oom", "-o", tmp_path / "no" / "oom.npz").err
+    assert "its folder does not exist" in cli("synth", "oom", "-o", tmp_path / "no" / "oom.npz").err
     assert cli("synth", "riot", "-o", "x.npz").code == 2
     assert cli("synth", "oom", "-o", tmp_path / "x.npz", "--conf", "nonsense:1").code == 2

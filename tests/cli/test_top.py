@@ -1,4 +1,4 @@
-"""`allocsim top`: the contract of its JSON, its options, and what it refuses."""
+"""Tests of `allocsim top`: its JSON, its options, and refused arguments."""
 
 from __future__ import annotations
 
@@ -64,7 +64,10 @@ def test_stacks_for_a_viewer(cli: Cli, traces: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("--at", "noon"), "'noon' is no moment; expected peak, oom, end or an entry"),
+        (
+            ("--at", "noon"),
+            "'noon' is not a moment; expected peak, oom, end or the number of an entry",
+        ),
         (("--at", "99999999"), "there is no entry 99999999; expected 0 to 26063"),
         (("--device", "3"), "device 3 is not in the recording; it has: 0"),
     ],

@@ -1,4 +1,4 @@
-"""`allocsim tune` as a user types it; the figures are those of real PyTorch's own runs."""
+"""Tests of `allocsim tune` against figures of real PyTorch runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CONFS = [
 
 
 def what_happened(traces: Path) -> dict[str, dict[str, Any]]:
-    """The runs of real PyTorch on a device of 24,000 MiB, by option string."""
+    """Return the runs of real PyTorch on a device of 24,000 MiB, by option string."""
     runs = json.loads((traces / "gpt2-ragged-what-if.json").read_text())["runs"]
     return {run["conf"]: run for run in runs if run["device_memory"] == 24_000 << 20}
 
@@ -74,7 +74,7 @@ def test_the_document_has_what_the_contract_names(tuned: dict[str, Any]) -> None
     assert tuned["best"]["conf"] == "expandable_segments:True"
     assert tuned["best"]["env"] == "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
     assert tuned["best"]["saved_bytes"] == 9_256_828_928 - 6_134_169_600
-    # The peak of live bytes under expandable segments, which waste no block's end.
+    # The peak of live bytes under expandable segments, which waste no end of a block.
     assert tuned["bounds"]["peak_live_bytes"] == 5_670_153_216
 
 
@@ -126,9 +126,9 @@ def test_costs_of_one_s_own_are_used(cli: Cli, traces: Path, tmp_path: Path) -> 
         (["--try", "max_split:5"], "unrecognized key 'max_split'"),
         (["--costs", "no/such.json"], "no/such.json: cannot be read"),
         (["--device", "7"], "device 7 is not in the recording"),
-        (["--jobs", "-1"], "'-1' is no number of processes; expected 1 to 1024"),
-        (["--jobs", "0"], "'0' is no number of processes"),
-        (["--jobs", "100000"], "'100000' is no number of processes"),
+        (["--jobs", "-1"], "'-1' is not a number of processes; expected 1 to 1024"),
+        (["--jobs", "0"], "'0' is not a number of processes"),
+        (["--jobs", "100000"], "'100000' is not a number of processes"),
         (["--torch", "0.3"], "0.3"),
         (["--results", "/"], "/: cannot be used as results file"),
     ],

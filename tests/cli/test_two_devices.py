@@ -1,4 +1,4 @@
-"""Several devices in one recording: each figure and note names its device, or one is chosen."""
+"""Several devices in one recording: figures and notes name the device, or one is chosen."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Cli = Callable[..., Done]
 
 @pytest.fixture
 def both(tmp_path: Path) -> Path:
-    """Device 0 ran out of memory at 1 GiB; device 1 did not, and nothing tells its size."""
+    """Write a recording: device 0 ran out of memory at 1 GiB; device 1 has an unknown size."""
     first = CachingAllocator("1GiB", record_history=True)
     for _ in range(3):
         first.free(first.malloc(310 * MIB))
@@ -74,23 +74,23 @@ def test_one_is_chosen_by_its_number(cli: Cli, both: Path, tmp_path: Path) -> No
     assert json.loads(cli("step", both, "--device", 1, "--json").out)[0]["device"] == 1
     page = tmp_path / "page.html"
     done = cli("report", both, "-o", page, "--device", 1, "--no-what-if")
-    assert "device 1 is shown; the recording has device 0 too" in done.err
-    assert "device 1 is shown; the recording has device 0 too" in page.read_text(encoding="utf-8")
+    assert "device 1 is shown; the recording also has device 0" in done.err
+    assert "device 1 is shown; the recording also has device 0" in page.read_text(encoding="utf-8")
 
 
 def test_a_text_has_no_device(cli: Cli) -> None:
     done = cli("explain", "CUDA out of memory. Tried to allocate 2.00 GiB", "--device", 0)
     assert done.code == 2
-    assert "--device chooses a device of a recording" in done.err
+    assert "--device selects a device of a recording" in done.err
 
 
 def test_a_figure_says_which_it_shows(cli: Cli, both: Path, tmp_path: Path) -> None:
     figure = tmp_path / "memory.svg"
     done = cli("plot", "memory", both, "-o", figure)
-    assert "device 0 is shown; the recording has device 1 too (--device)" in done.err
+    assert "device 0 is shown; the recording also has device 1 (--device)" in done.err
     text = figure.read_text(encoding="utf-8")
     assert ", device 0" in text
-    assert "device 0 is shown; the recording has device 1 too" in flat(text)
+    assert "device 0 is shown; the recording also has device 1" in flat(text)
 
 
 def test_tune_names_each_part(cli: Cli, both: Path) -> None:

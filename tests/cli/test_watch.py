@@ -1,4 +1,4 @@
-"""`allocsim watch`: a line for each recording, the verdict on those that failed, and its ends."""
+"""Tests of `allocsim watch`: a line per recording, verdicts of failed ones, and the exit."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ def test_an_interrupt_is_its_end(cli: Cli, folder: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
-        (["nowhere"], "'nowhere' is not a folder; expected one to watch"),
-        ([".", "--interval", "0"], "'0' is no time; expected seconds above 0"),
+        (["nowhere"], "'nowhere' is not a folder; expected a folder to watch"),
+        ([".", "--interval", "0"], "'0' is not a time; expected seconds above 0"),
     ],
 )
 def test_what_cannot_be_watched_is_one_sentence(cli: Cli, more: list[str], sentence: str) -> None:

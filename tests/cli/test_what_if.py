@@ -1,4 +1,4 @@
-"""What-if replays of one recording against what real PyTorch did under the same settings."""
+"""Comparison of what-if replays of one recording with real PyTorch under the same settings."""
 
 from __future__ import annotations
 

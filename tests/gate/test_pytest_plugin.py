@@ -116,7 +116,7 @@ def test_marks_that_cannot_be_meant_fail_with_a_sentence(tmp_path: Path) -> None
         "size '2 much' is not a number with a unit",
         'expected limit_reserved("2GiB")',
         "expected allocsim(...) with max_reserved, max_allocated",
-        "allocsim() limits nothing; name a limit",
+        "allocsim() has no limit; expected at least one",
     ):
         assert sentence in done.stdout
     assert "4 failed" in done.stdout or "5 failed" in done.stdout
@@ -147,5 +147,5 @@ def test_over_real_pytorch(python: str, tmp_path: Path) -> None:
     assert "failed: allocated is 70.00 MiB above 20.00 MiB" in text
     assert "test_it.py:24 grows" in text, "the line of code"
     assert "it is NVIDIA GeForce RTX 4090" in text
-    assert "the test asked for no GPU memory" in text
+    assert "the test requested no GPU memory" in text
     assert "2 failed, 2 passed, 1 xfailed" in text

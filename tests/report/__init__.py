@@ -1,1 +1,1 @@
-"""Reports: every line short enough, every word where it belongs."""
+"""Tests of reports."""

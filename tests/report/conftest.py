@@ -1,4 +1,4 @@
-"""The browser that slow tests open pages in."""
+"""Browser for the slow tests of pages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OPTIONS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """Chromium without a window."""
+    """Return a headless Chromium."""
     driver = pytest.importorskip("playwright.sync_api")
     if CHROMIUM is None:
         pytest.skip("Chromium is not installed")

@@ -1,4 +1,4 @@
-"""A page open in a real browser, for the tests that look at one."""
+"""Page in a real browser, for tests."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 __all__ = ["LONGEST_WAIT", "Opened"]
 
 LONGEST_WAIT = 60_000
-"""Milliseconds."""
+"""Timeout in milliseconds."""
 
 
 class Opened:
-    """A page that is ready, with all that it asked for and every error it had."""
+    """A loaded page with its requests and errors."""
 
     def __init__(self, browser: Any, file: Path, before: str = "", **options: Any) -> None:
         self.requests: list[str] = []
@@ -39,13 +39,13 @@ class Opened:
         return str(self.page.inner_text(selector))
 
     def settle(self) -> None:
-        """Until the next frame has been drawn."""
+        """Wait until the next frame has been drawn."""
         self.page.evaluate(
             "new Promise(d => requestAnimationFrame(() => requestAnimationFrame(d)))"
         )
 
     def until(self, script: str) -> None:
-        """Until `script` says true."""
+        """Wait until `script` returns true."""
         end = time.monotonic() + 5
         while not self.run(script):
             assert time.monotonic() < end, script
@@ -55,13 +55,13 @@ class Opened:
         return self.page.evaluate(script)
 
     def close(self) -> None:
-        """Nothing may have gone wrong until now."""
+        """Close the page; fail if there was an error or a request."""
         assert self.errors == []
         assert len(self.requests) == 1
         self.page.close()
 
     def spot(self, selector: str, x: float, y: float) -> tuple[float, float]:
-        """A place in the window: shares of the width and, downwards, of the height."""
+        """Return window coordinates from shares of an element's width and height."""
         self.page.locator(selector).scroll_into_view_if_needed()
         box = self.page.locator(selector).bounding_box()
         return box["x"] + box["width"] * x, box["y"] + box["height"] * y

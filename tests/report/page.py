@@ -1,4 +1,4 @@
-"""A page of a report taken apart, for the tests that read one."""
+"""Parsed report page, for tests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from allocsim.trace import Recording, trimmed
 
 
 def of_two_devices(recording: Recording) -> Recording:
-    """The first half of a recording's device as device 0, all of it as device 1."""
+    """Return the first half of a device as device 0, and all of it as device 1."""
     (trace,) = recording.devices
     half = trimmed(trace, 0, len(trace) // 2)
     return replace(recording, devices=(half, replace(trace, device=1)))
@@ -26,7 +26,7 @@ TYPES = {"int8": "<i1", "int16": "<i2", "int32": "<i4", "float64": "<f8"}
 
 
 class Page(HTMLParser):
-    """A page taken apart: ids, links, tables, scripts; nesting that is wrong."""
+    """Parsed page: ids, links, tables, scripts, and wrong nesting."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -73,12 +73,12 @@ class Page(HTMLParser):
             self.tables[-1][-1][-1] += data
 
     def about(self, device: int = 0) -> dict[str, Any]:
-        """What describes the embedded numbers of a device."""
+        """Return the description of a device's embedded numbers."""
         found: dict[str, Any] = json.loads(self.scripts[f"about-{device}"])
         return found
 
     def columns(self, device: int = 0) -> dict[str, np.ndarray[Any, Any]]:
-        """The embedded numbers, decoded as the page does."""
+        """Return the embedded numbers, decoded as the page does."""
         about = self.about(device)
         data = gzip.decompress(base64.b64decode(self.scripts[f"columns-{device}"]))
         return {

@@ -1,4 +1,4 @@
-"""The first screen of a page: verdict, the line to paste, the owners, and in that order."""
+"""First screen of a page: verdict, line to paste, owners, in that order."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LINE = "export PYTORCH_CUDA_ALLOC_CONF=roundup_power2_divisions:4"
 
 @pytest.fixture(scope="module")
 def explained() -> tuple[DevicePage, DeviceExplanation]:
-    """A run of sixteen entries that ends out of memory, and what helps."""
+    """Return a run of sixteen entries that ends out of memory, with its remedy."""
     picture, shortages, case = looked_at(oom())
     found = recommend([case], Setting(picture.run.conf))
     told = answers_of_run(case.prepared, picture.device_run)
@@ -56,7 +56,10 @@ def test_a_line_that_is_proved_can_be_copied_for_every_shell(
     explained: tuple[DevicePage, DeviceExplanation],
 ) -> None:
     panel = to_paste([explained[1]])
-    assert "Proved: a replay under it answers every request, the failed one too" in panel
+    assert (
+        "Proved: a replay under this setting serves every request, including the failed one"
+        in panel
+    )
     copied = [html.unescape(each) for each in re.findall(r'data-copy="([^"]*)"', panel)]
     assert copied == [
         LINE,
@@ -69,7 +72,7 @@ def test_a_line_that_is_proved_can_be_copied_for_every_shell(
 def test_a_line_that_is_not_proved_is_not_called_so(
     explained: tuple[DevicePage, DeviceExplanation],
 ) -> None:
-    """A recording that starts mid-run: under one beginning the setting saves nothing."""
+    """In a recording that starts mid-run, the setting saves nothing for one initial state."""
     explanation = explained[1]
     best = explanation.recommendation.best
     assert best is not None
@@ -87,7 +90,7 @@ def test_a_line_that_is_not_proved_is_not_called_so(
     )  # fmt: skip
     assert not found.is_sure
     panel = to_paste([replace(explanation, recommendation=found)])
-    assert "Likely, not proved: a replay under it" in panel
+    assert "Likely, not proved: a replay under this setting" in panel
     assert "Proved:" not in panel
     assert LINE in panel
 
@@ -115,7 +118,7 @@ def test_the_owners_are_told_by_line_and_by_category(gpt2: StackAnswers) -> None
 
 
 def test_what_a_table_cannot_hold_is_counted(gpt2: StackAnswers) -> None:
-    """And names from a recording are text."""
+    """Names from a recording are escaped."""
     (top, _) = gpt2.tops
     many = tuple(Row(f"<b>{i}</b>", "<i>", 1024, 1, 1024, {"<i>": 1024}, "") for i in range(2_010))
     text = owners_tables([replace(top, rows=many)])

@@ -1,7 +1,7 @@
-"""The report in a real browser: quiet, quick, and it answers to mouse and keyboard.
+"""The report in a real browser: no requests, speed, mouse and keyboard.
 
-Run with `-m slow` where Chromium and the `playwright` package are; skipped elsewhere.  Times are
-loose bounds for a busy machine: what was measured is in docs/report.md.
+Run with `-m slow` if Chromium and the `playwright` package are installed. Times are loose bounds
+for a busy machine; docs/report.md has measured ones.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TRACES = Path(__file__).parents[2] / "traces"
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The report of a recording that ends out of memory."""
+    """Write the report of a recording that ends out of memory."""
     file = tmp_path_factory.mktemp("report") / "small.html"
     recording = TRACES / "gpt2-ragged-oom-torch2.15.pickle.gz"
     assert main(["report", str(recording), "-o", str(file), "--no-what-if"]) == 0
@@ -43,13 +43,13 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The report of two devices, the second of which runs out of memory."""
+    """Write the report of two devices; the second runs out of memory."""
     return written(of_two_devices(oom()), tmp_path_factory.mktemp("two"))
 
 
 @pytest.fixture(scope="module")
 def full(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The report of a full card: 1,700 segments."""
+    """Write the report of a full card: 1,700 segments."""
     recorder = Recorder("80GiB")
     line = recorder.code("net.py", "forward", 3)
     with recorder.program():
@@ -62,7 +62,7 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def strange(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The report of a program of many files, one with tags for a name and one of 600 letters."""
+    """Write the report of a program with many files, tags in a name, and a name of 600 letters."""
     recorder = Recorder("200MiB")
     lines = [
         recorder.code("<b>bold</b>.py", "</script><img src=x onerror=alert(1)>", 3),
@@ -78,7 +78,7 @@ def strange(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def hundreds(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The report of a program that catches 300 errors."""
+    """Write the report of a program that catches 300 errors."""
     recorder = Recorder("60MiB")
     line = recorder.code("loop.py", "step", 1)
     with recorder.program():
@@ -92,7 +92,7 @@ def hundreds(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def written(recording: Recording, folder: Path) -> Path:
-    """The report of `recording`."""
+    """Write the report of `recording`."""
     write_npz(recording, folder / "recording.npz")
     command = ["report", str(folder / "recording.npz"), "-o", str(folder / "page.html")]
     assert main([*command, "--no-what-if"]) == 0
@@ -101,7 +101,7 @@ def written(recording: Recording, folder: Path) -> Path:
 
 @pytest.fixture
 def opened(browser: Any, small: Path) -> Iterator[Opened]:
-    """A fresh page of the small report; it must end without an error or a request."""
+    """Open a fresh page of the small report; it must end without an error or a request."""
     opened = Opened(browser, small)
     yield opened
     assert opened.errors == []
@@ -159,7 +159,7 @@ def test_a_click_on_the_map_chooses_a_block(opened: Opened) -> None:
     box = opened.page.locator("#map-canvas").bounding_box()
     opened.page.mouse.move(box["x"] + box["width"] * 0.3, box["y"] + box["height"] * 0.74)
     opened.page.wait_for_selector("#tip:not([hidden])")
-    assert re.search(r"Size: [\d.]+ MiB \([\d,]+ bytes\), [\d,]+ asked for", opened.text("#tip"))
+    assert re.search(r"Size: [\d.]+ MiB \([\d,]+ bytes\), [\d,]+ requested", opened.text("#tip"))
     opened.page.mouse.click(box["x"] + box["width"] * 0.3, box["y"] + box["height"] * 0.74)
     opened.settle()
     panel = opened.text("#block")
@@ -169,7 +169,7 @@ def test_a_click_on_the_map_chooses_a_block(opened: Opened) -> None:
 
 
 def test_every_block_is_found_where_it_lies(opened: Opened) -> None:
-    """Zoomed in on it, the middle of a block is that block."""
+    """With the view zoomed in, the middle of a block is that block."""
     for row in (0, 1_000, 4_567, 9_104):
         found = opened.run(
             f"""(() => {{ const b = data.blocks, i = {row};
@@ -186,7 +186,7 @@ def test_the_map_is_worked_by_keys_alone(opened: Opened) -> None:
     for key in ["ArrowDown"] * 24 + ["ArrowLeft"] * 20 + ["Enter"]:
         opened.page.keyboard.press(key)
     opened.settle()
-    assert "asked for" in opened.text("#block")
+    assert "requested" in opened.text("#block")
     opened.page.keyboard.press("+")
     opened.settle()
     low, high = opened.run("[view.x0, view.x1]")
@@ -219,13 +219,13 @@ def test_blockers_lead_to_their_place_on_the_map(opened: Opened) -> None:
 
 
 def owners(opened: Opened, column: int = 1) -> list[str]:
-    """A column of the owners' table that is shown, as far as its rows are."""
+    """Return the visible cells of a column of the owners' table."""
     cells = opened.page.locator(f".owners tbody tr > :nth-child({column})")
     return [cell.inner_text() for cell in cells.all() if cell.is_visible()]
 
 
 def test_the_first_screen_is_the_answer(browser: Any, small: Path) -> None:
-    """Verdict, owners and the beginning of the curve, without a finger moved."""
+    """Verdict, owners and the beginning of the curve are visible without scrolling."""
     for width, height in ((1440, 900), (2560, 1300)):
         opened = Opened(browser, small, viewport={"width": width, "height": height})
         for selector in (".verdict", ".owners table", "#timeline"):
@@ -264,7 +264,7 @@ def test_owners_are_told_by_category_too(opened: Opened) -> None:
 
 
 def frame(name: str) -> str:
-    """The widest box of the flame graph that is called so."""
+    """Return the selector of the widest flame graph box with this name."""
     return f'#flame-graph > svg[data-name="{name}"] >> nth=0'
 
 
@@ -332,7 +332,7 @@ def test_every_colouring_is_drawn(opened: Opened) -> None:
 
 
 def test_the_pictures_of_page_and_figure_agree(opened: Opened) -> None:
-    """The share of the map that is in use, from its pixels, is that of the curves."""
+    """The used share of the map, from its pixels, equals that of the curves."""
     share = opened.run(
         """(() => { const rows = 100, columns = 200; shares(rows, columns, "state", 2);
         let sum = 0; const stride = columns + 2, acc = new Float64Array(columns);
@@ -417,7 +417,7 @@ def test_everything_that_can_be_used_has_a_name(opened: Opened) -> None:
 
 
 def test_an_entry_lasts_until_the_next(opened: Opened) -> None:
-    """What the pointer reads and what a click there chooses are one entry."""
+    """The pointer and a click select the same entry."""
     opened.run("setX(13690, 13700)")
     opened.settle()
     for selector in ("#timeline .u-over", "#map-canvas"):
@@ -433,7 +433,7 @@ def test_an_entry_lasts_until_the_next(opened: Opened) -> None:
 def test_a_click_beside_every_block_chooses_none(opened: Opened) -> None:
     opened.run("setBlock(0)")
     opened.settle()
-    assert "asked for" in opened.text("#block")
+    assert "requested" in opened.text("#block")
     opened.page.mouse.click(*opened.spot("#map-canvas", 0.1, 0.05))
     opened.settle()
     assert opened.text("#block").startswith("No block chosen")
@@ -464,7 +464,7 @@ def test_keys_of_the_browser_stay_its_own(opened: Opened) -> None:
 
 
 def test_a_block_of_the_table_is_shown_where_it_lies(opened: Opened) -> None:
-    """The map is far above the table: a click there must bring it."""
+    """The map is far above the table, so a click there must scroll to it."""
     opened.page.locator("#state-blocks button").nth(3).click()
     opened.settle()
     assert opened.run("document.activeElement.id") == "map-canvas"
@@ -473,7 +473,7 @@ def test_a_block_of_the_table_is_shown_where_it_lies(opened: Opened) -> None:
 
 
 def test_addresses_are_zoomed_by_buttons(opened: Opened) -> None:
-    """A finger has neither wheel nor keys."""
+    """A touch screen has neither wheel nor keys."""
     whole = opened.run("data.axis")
     for name, low, high in [
         ("rows-in", 0.25, 0.75),
@@ -500,7 +500,7 @@ def test_a_finger_that_scrolls_lets_go_of_the_map(opened: Opened) -> None:
 
 
 def test_both_axes_name_different_places(browser: Any, opened: Opened, strange: Path) -> None:
-    """At every zoom: no tick twice, no half entry."""
+    """At every zoom, no tick is repeated and none is at half an entry."""
     for span in ("16, 40", "data.axis - 16, data.axis", "1e6, 1.1e6", "0, data.axis"):
         opened.run(f"setY({span})")
         opened.settle()
@@ -528,7 +528,7 @@ def test_the_legend_names_what_is_drawn(opened: Opened) -> None:
 
 
 def test_legends_tell_the_bytes_of_the_moment(opened: Opened) -> None:
-    """Whatever the colours mean, they add up to what is reserved."""
+    """For every colouring, the sizes add up to reserved memory."""
     whole = 5.08 * 1024
     for colouring in ("state", "size", "owner"):
         opened.page.select_option("#colouring", colouring)
@@ -579,7 +579,7 @@ def test_hundreds_of_errors_leave_the_pictures_readable(browser: Any, hundreds: 
 
 
 def test_a_run_that_reserved_nothing(browser: Any, tmp_path: Path) -> None:
-    """One entry, and it is the error."""
+    """The only entry is the error."""
     recorder = Recorder("60MiB")
     with recorder.program():
         recorder.malloc(100 * MIB, recorder.code("big.py", "f", 1))
@@ -615,7 +615,7 @@ def test_one_of_each_is_not_a_plural(browser: Any, tmp_path: Path) -> None:
 
 
 def test_every_segment_of_a_full_card_is_in_the_strip(browser: Any, full: Path) -> None:
-    """Whatever the width, each has pixels of its own, and its pool has a name."""
+    """At any width, each segment has its own pixels, and its pool has a name."""
     for width in (390, 1440, 2560):
         opened = Opened(browser, full, viewport={"width": width, "height": 900})
         assert "in 1,700 segments" in opened.text("#state-text")
@@ -661,7 +661,7 @@ def test_the_strip_is_as_wide_as_the_page_becomes(opened: Opened) -> None:
 
 @pytest.fixture(scope="module")
 def cured(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The report of a recording with a line to paste."""
+    """Write the report of a recording with a line to paste."""
     folder = tmp_path_factory.mktemp("cured")
     write_npz(oom(), folder / "oom.npz")
     assert main(["report", str(folder / "oom.npz"), "-o", str(folder / "page.html")]) == 0
@@ -673,7 +673,7 @@ CONF = "PYTORCH_CUDA_ALLOC_CONF"
 
 @pytest.mark.parametrize("before", ["", "Object.defineProperty(navigator, 'clipboard', {});"])
 def test_the_line_is_copied_by_a_button(browser: Any, cured: Path, before: str) -> None:
-    """Also where the browser refuses its clipboard, as it may for a file."""
+    """Also if the browser refuses clipboard access, as it may for a file."""
     note = "document.addEventListener('copy', () => { window.old = String(getSelection()); });"
     opened = Opened(browser, cured, before + note)
     opened.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
@@ -773,7 +773,7 @@ def test_without_scripts_every_device_is_there(browser: Any, two: Path) -> None:
 
 
 def test_wall_time_is_an_axis_too(opened: Opened) -> None:
-    """The moment stays; what lies where is that of the same entries."""
+    """The moment is kept, and positions are those of the same entries."""
     assert opened.text("#time-readout").endswith("; 995.06 ms")
     opened.page.select_option("#axis", "time")
     opened.settle()
@@ -799,7 +799,7 @@ def test_wall_time_is_an_axis_too(opened: Opened) -> None:
 
 
 def test_an_entry_is_found_by_its_time(opened: Opened) -> None:
-    """Whatever entry it is, its own time is in it, and it is later than the one before."""
+    """The time of an entry selects that entry, and times increase."""
     opened.page.select_option("#axis", "time")
     wrong = opened.run(
         """[...data.columns.time].filter((time, i) => {
@@ -846,7 +846,7 @@ def test_a_phone_scrolls_downwards_only(browser: Any, small: Path, strange: Path
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_words_stand_out(browser: Any, small: Path, scheme: str) -> None:
-    """4.5 to 1, as WCAG 2 asks of text; swatches and curves 3 to 1 where they carry meaning."""
+    """Contrast is 4.5 to 1 for text (WCAG 2), and 3 to 1 for swatches and curves with meaning."""
     opened = Opened(browser, small, color_scheme=scheme)
     ratios = opened.run(
         """(() => { const light = (name) => rgb(colour(name)).map((v) => v / 255)
@@ -882,7 +882,7 @@ def test_on_paper_it_is_light_and_whole(browser: Any, small: Path) -> None:
 
 
 def test_the_map_is_on_paper_too(browser: Any, small: Path) -> None:
-    """What a browser prints are the steps of a drawing, and pixels put down are none."""
+    """Browsers print drawn images, but not pixels set with putImageData."""
     opened = Opened(browser, small)
     opened.run(
         """(() => { const { drawImage } = CanvasRenderingContext2D.prototype;
@@ -916,7 +916,7 @@ def test_links_lead_somewhere_without_scripts(browser: Any, small: Path) -> None
 
 
 def test_a_new_moment_keeps_what_is_drawn(opened: Opened) -> None:
-    """The shares of a million blocks are not added up anew for a line that moves."""
+    """The shares of a million blocks are not summed again when only a line moves."""
     opened.run("window.before = painted.image")
     opened.page.focus("#entry-slider")
     opened.page.keyboard.press("ArrowLeft")

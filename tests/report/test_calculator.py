@@ -1,4 +1,4 @@
-"""The page of the laws: whole, quiet, and what is packed in it comes back number for number."""
+"""The calculator page: complete, without requests, and with exactly unpacked numbers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ PARTS = files("allocsim.report") / "calculator"
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Page]:
-    """The page with the laws of one program, which opens at gpt2 on an A10G."""
+    """Write the page with the laws of one program, opened at gpt2 on an A10G."""
     words = "gpt2 --gpu A10G --batch 8 --dtype fp32 --optimizer sgd"
     text = page_with(PROGRAM, words, tmp_path_factory.mktemp("calculator"))
     return text, Page(text)
@@ -50,13 +50,13 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Page]:
 
 @pytest.fixture(scope="module")
 def serving(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The page with the laws of one program that serves, which opens at it."""
+    """Write the page with the laws of one serving program, opened at it."""
     words = "gpt2 --serve --prompt 200 --decode 9 --requests 1 --dtype fp32"
     return page_with(SERVES, words, tmp_path_factory.mktemp("calculator"))
 
 
 def page_with(program: str, words: str, folder: Path) -> str:
-    """The page with the laws of one program, which opens at what `words` ask."""
+    """Write the page with the laws of one program, opened at the options in `words`."""
     file = folder / "page.html"
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("allocsim.questions.fit.calculator.known_laws", lambda: (program,))
@@ -96,7 +96,7 @@ def test_a_models_name_is_no_markup() -> None:
 def test_every_field_that_a_script_names_is_in_the_page(written: tuple[str, Page]) -> None:
     _, page = written
     named = set(re.findall(r'(?:field|put)\("([a-z-]+)"', page.scripts["script"]))
-    named.remove("size-positions")  # made with the fields of a model that has some
+    named.remove("size-positions")  # created with the fields of a model that has positions
     assert {"verdict", "batch", "largest"} <= named <= set(page.ids)
 
 
@@ -123,7 +123,7 @@ def test_the_page_has_the_laws_of_the_release_that_is_meant(
     program = "mistral_untied_autocast-bf16_adamw"
     words = f"Mistral-7B --gpu H100 --dtype autocast-bf16 --transformers {transformers}"
     page = Page(page_with(program, words, tmp_path))
-    assert f"that PyTorch 2.15.0 and transformers {transformers} made of these" in page.words
+    assert f"made with PyTorch 2.15.0 and transformers {transformers}." in page.words
     laws = find_laws(program, transformers)
     assert laws is not None
     lengths = about_of(page)["programs"][program]["columns"]["kind"][1]
@@ -190,7 +190,7 @@ globalThis.self = globalThis;
 
 
 def asked_of(page: Page, task: Task, gpu: Gpu) -> dict[str, Any]:
-    """A question as the page's script puts it."""
+    """Return a question in the form of the page's script."""
     about = about_of(page)
     model = next(model for model in about["models"] if model["name"] == task.model.name)
     card = {"name": gpu.name, "memory": gpu.memory, "context": gpu.context_memory}
@@ -208,7 +208,7 @@ def asked_of(page: Page, task: Task, gpu: Gpu) -> dict[str, Any]:
 
 
 def told_by_script(text: str, program: str, questions: list[tuple[Task, Gpu]]) -> list[Any]:
-    """What the page's engine answers, which has the laws of one program."""
+    """Return the answers of the page's engine, with the laws of one program."""
     page = Page(text)
     (laws,) = re.findall(rf'data-laws="{program}">([^<]*)<', text)
     given = {"about": about_of(page)["programs"][program], "laws": laws}
@@ -231,7 +231,7 @@ def is_as_told(told: dict[str, Any], task: Task, gpu: Gpu) -> None:
 
 @pytest.mark.skipif(NODE is None, reason="Node.js is not installed")
 def test_the_script_says_what_python_says(written: tuple[str, Page]) -> None:
-    """A glance; tests/report/test_calculator_browser.py looks at all of it."""
+    """A short check; tests/report/test_calculator_browser.py compares many questions."""
     task = Task(model=model_of("gpt2"), dtype="fp32", optimizer="sgd", batch=2, seq=200)
     small = Gpu("small", 3 << 30)
     questions = [(task, find_gpu("H100")), (replace(task, batch=9), small)]
@@ -286,14 +286,14 @@ def test_the_script_serves_as_python_does(serving: str) -> None:
     [
         (
             ["--find", "batch"],
-            "--find applies to a single answer; it has no effect on the page of --html",
+            "--find applies to a single answer and has no effect on the page of --html",
         ),
         (["--json"], "--json applies to a single answer"),
         (["--fsdp"], "--fsdp applies to a single answer"),
         (["--tensor-parallel", "2"], "--tensor-parallel applies to a single answer"),
         (["--server", "vllm"], "--server applies to a single answer"),
-        (["--engine", "program"], "--engine program: the page of --html answers by laws"),
-        (["--gpu", "L4", "--gpu", "A10"], "the page has every card; name the one"),
+        (["--engine", "program"], "--engine program has no effect on the page of --html"),
+        (["--gpu", "L4", "--gpu", "A10"], "the page has every card; expected at most one"),
         (["gpt2", "--accumulate", "4"], "there is no law for accumulate 4"),
         (["ResNet-50"], "there is no law for ResNet-50: its architecture has none"),
         (["gpt2", "--attention", "flash"], "there is no law for attention 'flash'"),
@@ -313,4 +313,4 @@ def test_what_the_page_has_not_is_refused(
 
 def test_a_folder_is_no_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fit", "--html", str(tmp_path)]) == 2
-    assert "is no name for a page" in capsys.readouterr().err
+    assert "cannot be a page" in capsys.readouterr().err

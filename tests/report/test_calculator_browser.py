@@ -1,6 +1,6 @@
-"""The calculator in a real browser: to the byte what `fit --engine laws` says, for any question.
+"""The calculator in a real browser equals `fit --engine laws` to the byte, for any question.
 
-Run with `-m slow` where Chromium and the `playwright` package are; skipped elsewhere.
+Run with `-m slow` if Chromium and the `playwright` package are installed; skipped otherwise.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ LIKE = {
     "gpt2": "gpt2", "llama": "SmolLM2-135M", "qwen2": "Qwen2.5-0.5B", "mistral": "Mistral-7B-v0.1",
     "phi3": "Phi-3-mini", "mixtral": "Mixtral-8x7B", "gemma2": "Gemma-2-2B", "bert": "BERT-base",
 }  # fmt: skip
-"""A preset of each family, whose fields are filled in for a model that is made up."""
+"""A preset of each family, whose fields are filled in for a random model."""
 SETTLED = "body[data-settled]:not([data-settled=''])"
 _FROZEN = ("parameters", "buffers")
 
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """A question, and the address of the page that asks it."""
+    """A question, and the address of the page for it."""
 
     task: Task
     gpu: Gpu
@@ -64,7 +64,7 @@ class Drawn:
 
 @pytest.fixture(scope="module")
 def page(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
-    """The page with every law; it must end without an error, and ask for nothing but its worker."""
+    """Open the page with every law; it must have no errors, and no requests except its worker."""
     file = tmp_path_factory.mktemp("calculator") / "calculator.html"
     assert main(["fit", "--html", str(file)]) == 0
     opened = Opened(browser, file, viewport={"width": 1280, "height": 800})
@@ -75,7 +75,7 @@ def page(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ope
 
 
 def drawn(random: Random) -> Drawn:
-    """A program that there are laws for, of any model, on any card."""
+    """Return a random program with laws, of any model, on any card."""
     is_training = random.random() < 2 / 3
     offered = {model.family for model in law_models()}
     programs = [
@@ -141,7 +141,7 @@ def made_up(random: Random, family: str, *, is_training: bool) -> dict[str, int]
 
 
 def tightened(random: Random, question: Drawn) -> Drawn:
-    """The same on a card with room for what is allocated, and less than what would be reserved."""
+    """Return the question on a card that holds allocated memory, but not reserved memory."""
     gpu = Gpu("a card of that size", TIB)
     try:
         ran = run_by_law(question.task, gpu)
@@ -158,7 +158,7 @@ def length(random: Random) -> int:
 
 
 def card_of(random: Random) -> tuple[Gpu, dict[str, Any]]:
-    """A card by name, or one that is small."""
+    """Return a named card, or a small one."""
     if random.random() < 0.5:
         name = random.choice(list(law_cards()))
         return CARDS[name], {"card": name}
@@ -167,7 +167,7 @@ def card_of(random: Random) -> tuple[Gpu, dict[str, Any]]:
 
 
 def settled(page: Opened, address: str) -> None:
-    """The page asked at `address`, the largest batch found as well."""
+    """Open `address` and wait until the largest batch is known."""
     page.run("document.body.dataset.settled = ''")
     page.run(f"location.hash = {address!r}")
     page.page.wait_for_selector(SETTLED, timeout=LONGEST_WAIT)
@@ -178,7 +178,7 @@ def shown_bytes(page: Opened, name: str) -> int:
 
 
 def compare(page: Opened, question: Drawn) -> str:
-    """Hold the page against Python; what became of the question."""
+    """Compare the page with Python; return the kind of answer."""
     settled(page, question.address)
     verdict = page.text("#verdict")
     try:
@@ -211,8 +211,8 @@ def compare(page: Opened, question: Drawn) -> str:
     )
     shown, told = dict(rows[:-1]), {name: format_size(n) for name, n in top.categories.items()}
     if question.task.lora and shown != told:
-        # Nothing but its size tells a small frozen weight from a buffer, and the page goes by
-        # another size: the two together are what they are.
+        # A small frozen weight and a buffer differ in size only, and the page uses another size, so
+        # their sums are compared.
         mine, pythons = (
             sum(parse_size(row.pop(name, "0").removesuffix(" bytes")) for name in _FROZEN)
             for row in (shown, told)
@@ -305,7 +305,7 @@ def test_a_variable_that_the_page_does_not_know_is_refused(page: Opened) -> None
         "(() => { try { bytesAt({numerator: 1, denominator: 1, variables: ['moon']}, {moon: 1}); }"
         " catch (error) { return error.message; } })()"
     )
-    assert told == "this page does not know the variable moon: write it anew"
+    assert told == "this page does not know the variable moon: write the page again"
 
 
 def test_serving_asks_for_a_prompt_and_tokens_and_gemma_for_its_own_attention(

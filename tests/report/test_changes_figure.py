@@ -1,4 +1,4 @@
-"""The figure of a comparison: bars that add up, both runs on one scale, and names as they are."""
+"""Figure of a comparison: bars add up, both runs share one scale, and names are escaped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two runs side by side, as it is read: a screen of text, and JSON that adds up."""
+"""Text and JSON of a comparison."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ def test_the_answer_stands_before_its_parts() -> None:
     text = " ".join(compare_text(found("line")).split())
     assert "Reserved 3.38 GiB -> 4.22 GiB at the peak: +860.00 MiB (+24.8%)" in text
     assert "Allocated 2.88 GiB -> 4.06 GiB at the peak: +1.18 GiB (+41.1%)" in text
-    assert text.index("Reserved") < text.index("asked for") < text.index("loss_utils.py:42")
+    assert text.index("Reserved") < text.index("requested") < text.index("loss_utils.py:42")
 
 
 def test_what_is_not_shown_is_counted_in_the_last_row() -> None:
     answer = found("line")
     changed = [each for each in answer.changes if each.bytes]
     text = compare_text(answer, 2)
-    assert f"… and {len(changed) - 2} more: -n 0" in text
-    assert f"{len(answer.changes) - len(changed)} other lines hold the same" in text
+    assert f"… and {len(changed) - 2} more (-n 0)" in text
+    assert f"{len(answer.changes) - len(changed)} other lines unchanged" in text
     assert "more: -n" not in compare_text(answer, 0)
 
 

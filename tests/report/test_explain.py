@@ -1,4 +1,4 @@
-"""The words of an explained recording."""
+"""Texts of an explained recording."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Explained = tuple[Run, DeviceExplanation]
 
 @pytest.fixture(scope="module")
 def explained(tmp_path_factory: pytest.TempPathFactory) -> Explained:
-    """A device of 100 MiB, full but for 4, with 30 blocks of 3 MiB in the way of 90."""
+    """Return a device of 100 MiB, full but for 4, with 30 blocks of 3 MiB that prevent 90 MiB."""
     gpu = CachingAllocator("100MiB", record_history=True)
     gpu.free(gpu.malloc(96 * MIB))
     for _ in range(30):
@@ -60,7 +60,7 @@ def test_many_errors_are_cut_and_counted(explained: Explained) -> None:
     many = dataclasses.replace(device, shortages=device.shortages * 5, advice=device.advice * 5)
     text = words(run, many)
     assert text.count("Out of memory") == 3
-    assert "(2 errors before these; --json lists them all)" in text
+    assert "(2 earlier errors; --json lists them all)" in text
     assert len(explanation_document(run, [many])["ooms"]) == 5
 
 
@@ -68,7 +68,10 @@ def test_no_set_of_blocks_and_nothing_in_the_way_are_told_apart(explained: Expla
     run, device = explained
     (shortage,) = device.shortages
     assert shortage.findings is not None
-    for late, expected in ((0, "without all of them it fails as well"), (MIB, "answered now")):
+    for late, expected in (
+        (0, "the request fails even without all of them"),
+        (MIB, "would succeed now"),
+    ):
         findings = dataclasses.replace(shortage.findings, blockers=None, late_bytes=late)
         other = dataclasses.replace(shortage, findings=findings, blockers=())
         assert expected in words(run, dataclasses.replace(device, shortages=(other,)))
@@ -82,4 +85,4 @@ def test_devices_are_kept_apart(explained: Explained) -> None:
     text = explanation_text(run, [device, second])
     assert "== device 0 ==" in text
     assert "== device 1 ==" in text
-    assert "no request failed; allocsim risk tells how close one came" in text
+    assert "no request failed; allocsim risk reports how close one came" in text

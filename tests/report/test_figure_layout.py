@@ -1,4 +1,4 @@
-"""Figures as they lie on the page: nothing runs out of them, covers another part or is lost."""
+"""Layout of figures: no part is outside, covers another part, or is missing."""
 
 from __future__ import annotations
 
@@ -60,18 +60,18 @@ NAMES = [
 
 
 def written(recorder: Recorder, path: str = "run.npz") -> Recording:
-    """What a recorder wrote down, under the name of a file."""
+    """Return a recorder's recording under a file name."""
     return replace(recorder.recording("test", {}), path=path)
 
 
 def drawn(recorder: Recorder) -> Picture:
-    """The picture of what a recorder wrote down."""
+    """Return the picture of a recorder's recording."""
     return picture_of(written(recorder))
 
 
 @pytest.fixture(scope="module")
 def odd_names_written() -> Recording:
-    """Lines of code whose names are long, foreign, or formulas to matplotlib; a long file name."""
+    """Return a recording with long, foreign and formula-like names of code and file."""
     recorder = Recorder("1GiB")
     for row in range(70):
         name, function = NAMES[row % len(NAMES)]
@@ -86,7 +86,7 @@ def odd_names(odd_names_written: Recording) -> Picture:
 
 @pytest.fixture(scope="module")
 def many_errors() -> Picture:
-    """A hundred requests that fail, beside one that does not."""
+    """Return a picture with a hundred failed requests and one success."""
     recorder = Recorder("64MiB")
     code = recorder.code("a.py", "f", 1)
     recorder.malloc(40 * MIB, code)
@@ -98,7 +98,7 @@ def many_errors() -> Picture:
 
 @pytest.fixture(scope="module")
 def nothing() -> Picture:
-    """One request, far above the device, and so nothing at all."""
+    """Return a picture with one failed request and nothing else."""
     recorder = Recorder("64MiB")
     with pytest.raises(OutOfMemoryError):
         recorder.malloc(500 * GIB, recorder.code("a.py", "f", 1))
@@ -107,7 +107,7 @@ def nothing() -> Picture:
 
 @pytest.fixture(scope="module")
 def one_block() -> Picture:
-    """512 bytes in a segment of 2 MiB: two entries."""
+    """Return a picture of 512 bytes in a segment of 2 MiB: two entries."""
     recorder = Recorder("1GiB")
     recorder.malloc(512, recorder.code("a.py", "f", 1))
     return drawn(recorder)
@@ -127,7 +127,7 @@ def pictures(
 
 
 def parts(figure: Figure) -> list[tuple[str, Any]]:
-    """Title, caption, and of each of the axes its plane, title and legend, with their places."""
+    """Return title, caption, and plane, title and legend of each axes, with their places."""
     figure.draw_without_rendering()
     found = [(text.get_text(), text.get_window_extent()) for text in figure.texts]
     for axes in figure.axes:
@@ -142,7 +142,7 @@ def parts(figure: Figure) -> list[tuple[str, Any]]:
 
 
 def assert_tidy(figure: Figure) -> None:
-    """Nothing runs out of the figure, and no part of it covers another."""
+    """Assert that all parts are inside the figure and do not overlap."""
     for (name, one), (other, two) in combinations(parts(figure), 2):
         apart = one.padded(-1)
         assert not apart.overlaps(two.padded(-1)), f"{name!r} and {other!r}"
@@ -155,14 +155,14 @@ def assert_tidy(figure: Figure) -> None:
 
 
 def labels_of(axes: Axes) -> list[str]:
-    """What the legend says."""
+    """Return the texts of a legend."""
     legend = axes.get_legend()
     assert legend is not None
     return [text.get_text() for text in legend.get_texts()]
 
 
 def ticks(axis: Any) -> list[str]:
-    """The numbers at an axis, as far as they are in sight."""
+    """Return the visible tick labels of an axis."""
     low, high = sorted(axis.get_view_interval())
     axis.figure.draw_without_rendering()
     pairs = zip(axis.get_ticklocs(), axis.get_ticklabels(), strict=True)
@@ -252,7 +252,7 @@ def test_a_driver_call_at_the_first_entry_is_beside_the_axis(one_block: Picture)
 
 
 def test_curves_that_coincide_can_all_be_seen() -> None:
-    """In the classic every size is whole: requested is allocated, and both are ideal at first."""
+    """In the classic example, requested equals allocated, and both equal ideal at first."""
     lines = {
         line.get_label(): line for line in memory_figure(picture_of(oom()), LIGHT).axes[0].lines
     }
@@ -325,7 +325,7 @@ def test_a_huge_segment_is_measured_in_gib() -> None:
 
 
 def front_of(tmp_path: Path, *settings: tuple[str, int, int, int]) -> Figure:
-    """The front of settings (conf, MiB, calls, retries)."""
+    """Draw the front of settings (conf, MiB, calls, retries)."""
     rows = [
         {
             "conf": conf, "peak_reserved_bytes": mib * MIB, "num_device_alloc": calls,
@@ -343,7 +343,7 @@ def test_names_of_a_long_front_fit_beside_it(tmp_path: Path) -> None:
     conf += "roundup_power2_divisions:[256:1,512:2,1024:4,2048:8,>:{0}],pinned_use_$x_{{$:{0}"
     figure = front_of(tmp_path, *((conf.format(i), 90 + i, 50 - i, 0) for i in range(1, 12)))
     assert_tidy(figure)
-    assert "Named are the first 9" in figure.get_supxlabel()
+    assert "The first 9 on the front are named" in figure.get_supxlabel()
 
 
 def test_a_short_front_has_its_settings_whole(tmp_path: Path) -> None:
@@ -358,8 +358,8 @@ def test_a_short_front_has_its_settings_whole(tmp_path: Path) -> None:
 def test_settings_alike_are_counted_and_not_hidden(tmp_path: Path) -> None:
     figure = front_of(tmp_path, ("a:1", 90, 5, 0), ("b:1", 90, 5, 0), ("c:1", 95, 6, 0))
     assert labels_of(figure.axes[0]) == [
-        "every request answered (1)",
-        "on the front: none is better in all",
+        "no request failed (1)",
+        "Pareto front",
         "a:1\n90.00 MiB, 5 calls, 0 retries; 1 more alike",
     ]
     assert all("." not in label for label in ticks(figure.axes[0].yaxis)), "calls are whole"
@@ -376,7 +376,7 @@ def test_numbers_of_marks_side_by_side_can_be_told_apart(tmp_path: Path) -> None
 
 
 def test_the_line_of_the_front_only_falls(tmp_path: Path) -> None:
-    """A setting may be on it for its retries alone, above the line."""
+    """A setting may be on the front only for its retries, above the line."""
     figure = front_of(tmp_path, ("a:1", 90, 5, 2), ("b:1", 95, 8, 0), ("c:1", 99, 3, 0))
     (line,) = figure.axes[0].get_lines()
     assert np.asarray(line.get_ydata()).tolist() == [5, 5, 3]

@@ -1,4 +1,4 @@
-"""Figures: units on every axis, the numbers behind the lines, and captions that admit it all."""
+"""Figures: units on every axis, the numbers of the lines, and complete captions."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def classic() -> Picture:
 
 
 def words_of(figure: Figure) -> str:
-    """Title and caption, unwrapped."""
+    """Return title and caption, unwrapped."""
     return " ".join(f"{figure.get_suptitle()} {figure.get_supxlabel()}".split())
 
 
@@ -94,7 +94,7 @@ def test_a_long_run_is_drawn_by_extremes_and_says_so(gpt2: Picture) -> None:
 
 def test_driver_calls_are_counted(gpt2: Picture) -> None:
     labels = [text.get_text() for text in memory_figure(gpt2, LIGHT).axes[1].get_legend().texts]  # type: ignore[union-attr]
-    assert labels == ["cudaMalloc, 124 in all", "cudaFree, 40 in all"]
+    assert labels == ["cudaMalloc, 124 in total", "cudaFree, 40 in total"]
 
 
 def test_the_address_map_says_how_dense_it_is(gpt2: Picture) -> None:
@@ -214,7 +214,7 @@ def _lightness(colour: str) -> float:
 
 
 def rows(*settings: tuple[str, int, int, int, int]) -> str:
-    """What `allocsim tune --json` prints: (conf, MiB, allocs, retries, errors)."""
+    """Return `allocsim tune --json` of settings (conf, MiB, allocs, retries, errors)."""
     return json.dumps(
         {
             "rows": [

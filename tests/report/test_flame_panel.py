@@ -1,4 +1,4 @@
-"""The flame graph of a page as it is without scripts: to scale, in words, and safe."""
+"""The flame graph of a page without scripts: to scale, with names, escaped."""
 
 from __future__ import annotations
 

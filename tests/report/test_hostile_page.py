@@ -1,5 +1,4 @@
-"""A page shows what a recording says of itself as text: nothing in it becomes a tag, an attribute,
-a script or a request."""
+"""Text of a recording never becomes a tag, attribute, script or request of a page."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ INJECTED = (
 
 
 class Tags(HTMLParser):
-    """The tags of a page, and their attributes."""
+    """Tags of a page, and their attributes."""
 
     def __init__(self, page: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The report's page: whole, quiet, exact, and readable without a script."""
+"""The report page: complete, without requests, exact, and readable without scripts."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def page_of(recording: Recording) -> tuple[Picture, Page]:
 
 @pytest.fixture(scope="module")
 def gpt2() -> tuple[Picture, str, Page]:
-    """A real recording that ends out of memory, explained and under two other settings."""
+    """Return a real recording that ends out of memory, explained and under two other settings."""
     recording = load(OOM)
     picture, shortages, case = looked_at(recording)
     found = recommend([case], Setting(picture.run.conf))
@@ -94,7 +94,7 @@ def test_the_page_asks_for_nothing(gpt2: tuple[Picture, str, Page]) -> None:
 def test_the_words_tell_the_verdict(gpt2: tuple[Picture, str, Page]) -> None:
     _, _, page = gpt2
     words = " ".join(page.words.split())
-    assert "Verdict: fragmentation likely. 694.00 MiB were asked for" in words
+    assert "Verdict: fragmentation likely. 694.00 MiB were requested" in words
     assert "26,064 of 26,064 entries and 9,105 of 9,105 addresses as recorded" in words
     assert "Ideal peak4.66 GiB (5,002,893,824 bytes)" in words.replace(
         "Ideal peak 4", "Ideal peak4"
@@ -110,7 +110,7 @@ def test_the_tables_hold_the_numbers(gpt2: tuple[Picture, str, Page]) -> None:
     assert blockers[1][1:] == ["73.62 MiB", "145", "25,914", "gpt.py:19 forward"]
     assert blockers[1][0].startswith("0x700142e6c000")
     assert len(blockers) == 13, "a head and twelve blocks"
-    assert by_head["memory"][-1] == ["in all", "5.47 GiB"]
+    assert by_head["memory"][-1] == ["total", "5.47 GiB"]
     memory = by_head["entries"]
     assert len(memory) == 41
     assert memory[0] == ["entries", "reserved", "requested", "allocated", "ideal"]
@@ -126,7 +126,7 @@ def test_other_settings_stand_side_by_side(gpt2: tuple[Picture, str, Page]) -> N
     table = next(table for table in page.tables if table[0][0] == "setting")
     assert [row[:4] for row in table[1:]] == [
         ["PyTorch's defaults (this page)", "out of memory at entry 26,059", "-", "-"],
-        ["expandable_segments:True", "every request answered", "5.36 GiB", "1"],
+        ["expandable_segments:True", "no request failed", "5.36 GiB", "1"],
         ["max_split_size_mb:128", "out of memory at entry 26,059", "-", "-"],
     ]
     assert text.count('<svg class="spark"') == 3
@@ -146,7 +146,7 @@ def test_the_columns_are_the_picture(classic: tuple[Picture, Page]) -> None:
 @pytest.mark.skipif(NODE is None, reason="node is not installed")
 @pytest.mark.parametrize("first", [0x7F00 << 32, 0xFF00 << 48])
 def test_the_page_names_addresses_to_the_byte(first: int) -> None:
-    """Of 64 bits too, as an Intel GPU has them, which no number of JavaScript is."""
+    """Also 64-bit addresses, as on Intel GPUs, which exceed JavaScript's exact integers."""
     recorder = Recorder("1GiB", base_address=first)
     sizes = (3 * MIB, 512, 30 * MIB, 700_000, 3 * MIB)
     addresses = [recorder.malloc(size, -1) for size in sizes]
@@ -174,7 +174,7 @@ def test_steps_and_phases_travel_as_columns(gpt2: tuple[Picture, str, Page]) -> 
 def test_times_are_told_where_a_clock_was_read(
     gpt2: tuple[Picture, str, Page], classic: tuple[Picture, Page]
 ) -> None:
-    """A model that counts its entries instead has read none."""
+    """A model that counts entries has no clock."""
     picture, _, page = gpt2
     time = page.columns()["time"]
     assert picture.trace.time_us is not None
@@ -220,7 +220,7 @@ def test_a_recording_cannot_write_into_the_page() -> None:
 
 
 def test_a_short_run_has_a_row_for_each_entry(classic: tuple[Picture, Page]) -> None:
-    """And no row that goes from an entry to itself."""
+    """No row goes from an entry to itself."""
     _, page = classic
     memory = next(table for table in page.tables if table[0][0] == "entries")
     assert [row[0] for row in memory[1:]] == [str(entry) for entry in range(16)]
@@ -229,7 +229,7 @@ def test_a_short_run_has_a_row_for_each_entry(classic: tuple[Picture, Page]) -> 
 
 
 def test_every_block_has_its_own_line() -> None:
-    """Only the colours of the map are shared by all but the first six."""
+    """Only the colours of the map are shared beyond the first six."""
     _, page = page_of(load(OOM))
     about = page.about()
     owners = [about["owners"][int(i)] for i in page.columns()["block.owner"]]

@@ -1,4 +1,4 @@
-"""The strips of a moment: every segment is there, by pool, in colours that mean bytes."""
+"""Strips of a moment: every segment, by pool, in colours proportional to bytes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BOX = re.compile(r"M(\d+) (\d+)h(\d+)v(\d+)h-(\d+)z")
 
 
 def segment(address: int, size: int, used: int, waiting: int = 0, **more: Any) -> SegmentState:
-    """A segment that is used from its beginning; then a block that waits, then free space."""
+    """Return a segment with a used block, then a pending block, then free space."""
     ends = [(used, ALLOCATED), (waiting, PENDING), (size - used - waiting, INACTIVE)]
     blocks, at = [], address
     for length, state in ends:
@@ -41,14 +41,14 @@ def segment(address: int, size: int, used: int, waiting: int = 0, **more: Any) -
 
 
 def boxes(strip: str, paint: str) -> list[tuple[int, int, int, int]]:
-    """(x, y, width, height) of what is drawn in a colour."""
+    """Return (x, y, width, height) of everything drawn in a colour."""
     found = "".join(path for path, colour in PATH.findall(strip) if colour == paint)
     return [(int(x), int(y), int(w), int(h)) for x, y, w, h, _ in BOX.findall(found)]
 
 
 @pytest.fixture(scope="module")
 def full() -> Instant:
-    """A full card: 1,700 segments, from 2 MiB to 2 GiB."""
+    """Return a full card: 1,700 segments, from 2 MiB to 2 GiB."""
     sizes = [2 * GIB, *[90 * MIB] * 199, *[20 * MIB] * 700, *[2 * MIB] * 800]
     return Instant(0, tuple(segment(i << 34, size, size) for i, size in enumerate(sizes)))
 
@@ -66,7 +66,7 @@ def test_of_seventeen_hundred_segments_every_one_is_seen(full: Instant) -> None:
 
 
 def test_widths_are_bytes(full: Instant) -> None:
-    """A segment of 90 MiB is some four and a half times as wide as one of 20."""
+    """A segment of 90 MiB is about 4.5 times as wide as one of 20."""
     few = Instant(0, full.segments[190:210])
     widths = Counter(wide for _, _, wide, _ in boxes(packed_strip(few), "--free"))
     (one, _), (other, _) = widths.most_common(2)

@@ -1,4 +1,4 @@
-"""What `allocsim record` says at the end: what was written, how it ended, and what to do next."""
+"""The final text of `allocsim record`: the file, the outcome, and the next command."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def test_one_that_ran_out_of_memory_is_to_be_explained() -> None:
 @pytest.mark.parametrize("exit_code", [1, 134])
 def test_one_that_failed_says_so_before_anything_is_concluded_from_it(exit_code: int) -> None:
     assert said(exit_code)[-1] == (
-        f"allocsim: the program failed (exit code {exit_code}), so this is what it did until then, "
-        "and not what it needs: allocsim replay run.pickle"
+        f"allocsim: the program failed (exit code {exit_code}), so the recording ends there and "
+        "does not show its full need: allocsim replay run.pickle"
     )
 
 

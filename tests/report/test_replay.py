@@ -1,4 +1,4 @@
-"""The words of a replay's report, for runs that no recording in the tree shows."""
+"""Texts of a replay for runs that are in no recording of the repository."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ OOM = Path(__file__).parents[2] / "traces" / "gpt2-ragged-oom-torch2.15.pickle.g
 
 @pytest.fixture(scope="module")
 def run() -> Run:
-    """A replay that ended out of memory."""
+    """Return a replay that ended out of memory."""
     return replay(load(OOM))
 
 
 @pytest.fixture(scope="module")
 def shortage(run: Run) -> Shortage:
-    """Its one error."""
+    """Return its only error."""
     return shortages_of(run.devices[0])[0]
 
 
 def lines_of(run: Run, *shortages: Shortage) -> list[str]:
-    """The report without a cure."""
+    """Return the report without a cure."""
     return replay_text(run, {0: shortages}).splitlines()
 
 
 def with_fidelity(run: Run, fidelity: Fidelity | None) -> Run:
-    """The same run with another verdict on its first device."""
+    """Return the run with another fidelity of its first device."""
     device = dataclasses.replace(run.devices[0], fidelity=fidelity)
     return dataclasses.replace(run, devices=(device,))
 
@@ -61,7 +61,7 @@ def test_a_difference_in_the_final_segments(run: Run) -> None:
 
 
 def test_nothing_to_compare_with(run: Run) -> None:
-    assert "nothing to compare with" in " ".join(lines_of(with_fidelity(run, None)))
+    assert "nothing to compare" in " ".join(lines_of(with_fidelity(run, None)))
 
 
 @pytest.mark.parametrize("cause", CAUSES)
@@ -75,7 +75,7 @@ def test_every_cause_has_its_words(run: Run, shortage: Shortage, cause: str) -> 
 def test_many_errors_are_cut_and_counted(run: Run, shortage: Shortage) -> None:
     lines = lines_of(run, *[shortage] * 5)
     assert sum(line.startswith("Out of memory") for line in lines) == 3
-    assert any("2 errors before these" in line for line in lines)
+    assert any("2 earlier errors" in line for line in lines)
 
 
 def test_devices_are_kept_apart(run: Run) -> None:
@@ -100,14 +100,14 @@ def test_the_document_counts_what_the_text_counts(run: Run, shortage: Shortage) 
 
 
 def test_idle_is_told_where_most_was_in_use_and_at_its_most(run: Run, shortage: Shortage) -> None:
-    """Reserved memory is flat: its first peak says nothing of what was idle when it was needed."""
+    """Reserved memory is constant, so its first peak does not show the unused memory."""
     flat = Timeline(np.array([1, 2, 3]), np.array([1, 9, 4]) * GIB, np.array([10, 10, 10]) * GIB)
     device = dataclasses.replace(run.devices[0], timeline=flat)
     told = lines_of(dataclasses.replace(run, devices=(device,)), shortage)
-    idle = [line[16:] for line in told if line.startswith("Idle")]
-    assert idle == ["1024.00 MiB where most was in use, after entry 2"]
+    idle = [line[16:] for line in told if line.startswith("Unused")]
+    assert idle == ["1024.00 MiB at peak allocation, after entry 2"]
     assert "                9.00 GiB at most, after entry 1" in told
-    assert "Where most was in use, 1024.00 MiB of 10.00 GiB reserved were idle." in (
+    assert "At peak allocation, 1024.00 MiB of 10.00 GiB reserved were unused." in (
         verdict_sentence(device, ())
     )
 
@@ -117,13 +117,13 @@ def test_nothing_is_said_to_fit_a_device_that_nobody_knows(run: Run) -> None:
     unknown = dataclasses.replace(known, device_memory=None)
     assert verdict_sentence(known, ()).startswith("it fits: no request failed")
     assert "fits" not in verdict_sentence(unknown, ())
-    assert "not known" in verdict_sentence(unknown, ())
+    assert "is unknown" in verdict_sentence(unknown, ())
 
 
 def test_the_text_is_called_pytorch_s_only_where_there_is_one(run: Run, shortage: Shortage) -> None:
-    assert any("as PyTorch words it:" in line for line in lines_of(run, shortage))
+    assert any("PyTorch's message:" in line for line in lines_of(run, shortage))
     silent = dataclasses.replace(shortage, oom=dataclasses.replace(shortage.oom, message=""))
-    assert not any("words it" in line for line in lines_of(run, silent))
+    assert not any("PyTorch's message" in line for line in lines_of(run, silent))
 
 
 def test_figures_of_a_run_that_failed_stand_in_no_table(run: Run) -> None:

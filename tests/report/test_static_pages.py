@@ -1,4 +1,4 @@
-"""The pages of `compare` and `ranks`: all of the answer, one scale, nothing that runs."""
+"""Pages of `compare` and `ranks`: the whole answer, one scale, no scripts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of a snapshot without a history: whole, quiet, and every byte of the state in it."""
+"""Page of a snapshot without a history: complete, without requests, with every byte."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .page import Page
 
 
 def state() -> Recording:
-    """Blocks of two lines with holes between them, and a segment that is wholly free."""
+    """Return blocks of two lines with holes between them, and a wholly free segment."""
     recorder = Recorder("1GiB")
     lines = [recorder.code("<net>.py", "forward", 3), recorder.code("adam.py", "step", 9)]
     live = [recorder.malloc(4 * MIB, lines[i % 2]) for i in range(9)]
@@ -38,7 +38,7 @@ def shown() -> tuple[Still, Page]:
 
 
 def page_of(recording: Recording) -> tuple[Still, Page]:
-    """The page, taken apart."""
+    """Return the parsed page."""
     still = still_of(recording, 0)
     source = state_source(recording, still.trace)
     tops = [top(recording, by=by) for by in ("line", "category")]
@@ -46,7 +46,7 @@ def page_of(recording: Recording) -> tuple[Still, Page]:
 
 
 def table(page: Page, head: str) -> list[list[str]]:
-    """The rows of the table whose first column is called so."""
+    """Return the rows of the table with this first heading."""
     (found,) = (rows[1:] for rows in page.tables if rows[0][0] == head)
     return found
 
@@ -69,7 +69,7 @@ def test_every_reserved_byte_is_of_a_kind(shown: tuple[Still, Page]) -> None:
 
 
 def test_holes_are_shown_with_what_lies_beside_them(shown: tuple[Still, Page]) -> None:
-    """Five blocks of 4 MiB are a segment of 20: the second and third of the first went."""
+    """Five blocks of 4 MiB fill a segment of 20; two of the first segment were freed."""
     _, page = shown
     size, pool, before, behind = table(page, "hole")[0][1:]
     assert (size, pool) == ("8.00 MiB", "large")
@@ -97,4 +97,4 @@ def test_a_state_without_a_hole_says_so() -> None:
     (trace,) = recording.devices
     idle = tuple(each for each in trace.segments if each.is_idle)
     _, page = page_of(replace(recording, devices=(replace(trace, segments=idle),)))
-    assert "No free block lies in a segment that is in use." in page.words
+    assert "No free block is in a segment that is in use." in page.words

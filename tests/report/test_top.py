@@ -1,4 +1,4 @@
-"""Who held memory, as it is read: a screen of text, JSON, and stacks for flame graph viewers."""
+"""Owners of memory as text, JSON, and stacks for flame graph viewers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_the_answer_fits_a_screen(by: str) -> None:
 def test_what_is_not_shown_is_counted_in_the_last_row(oom: Top) -> None:
     text = top_text(oom, 2)
     rest = oom.rows[2:]
-    assert f"… and {len(rest)} more: -n 0" in text
+    assert f"… and {len(rest)} more (-n 0)" in text
     assert f"{sum(row.blocks for row in rest):>7}" in text
     assert "more: -n" not in top_text(oom, 0)
 
@@ -40,7 +40,7 @@ def test_the_heading_names_the_moment_and_what_could_not_be_had(oom: Top) -> Non
     heading = " ".join(top_text(oom).splitlines()[:2])
     assert heading == (
         "Device 0 at the out-of-memory error (entry 26,059, step 7, backward): 4.63 GiB in 710 "
-        "blocks; 693.24 MiB more were asked for"
+        "blocks; 693.24 MiB more were requested"
     )
 
 

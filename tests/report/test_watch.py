@@ -1,4 +1,4 @@
-"""What `watch` tells of a recording that failed: rows of the verdict, none of them cut."""
+"""Text of `watch` for a failed recording."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether two recordings are the same in all but their paths."""
+"""Comparison of two recordings, except for their paths."""
 
 from __future__ import annotations
 

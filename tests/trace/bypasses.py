@@ -1,9 +1,9 @@
-"""Pickles that run code, as they were published against scanners of pickles.
+"""Pickles that run code, as published against pickle scanners.
 
     python -m tests.trace.bypasses
 
-Each has the name of what it does and its source.  A payload writes the file `pwned` where it is
-run, so that one that works can be told; `tests/trace/test_bypasses.py` reads them all.
+Each has a name and a source. A payload writes the file `pwned` in the working directory, so that a
+successful attack is detected; `tests/trace/test_bypasses.py` reads them all.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["cases"]
 _HEAD = b"\x80\x04"
 _COMMAND = "touch pwned"
 
-# module, name, and where it was published that a scanner let it pass
+# module, name, and the publication of the bypass
 GLOBALS = (
     ("os", "system", "Python's documentation of pickle"),
     ("posix", "system", "fickling, UNSAFE_IMPORTS"),
@@ -175,7 +175,7 @@ STRUCTURES: dict[str, tuple[bytes, str]] = {
 
 
 def cases() -> Iterator[tuple[str, str, bytes]]:
-    """Name, source and bytes of every case."""
+    """Yield name, source and bytes of every case."""
     for module, name, source in GLOBALS:
         yield f"{module}.{name} by GLOBAL", source, _HEAD + _by_global(module, name) + b"."
         yield (
@@ -186,7 +186,7 @@ def cases() -> Iterator[tuple[str, str, bytes]]:
     for name, (data, source) in STRUCTURES.items():
         yield name, source, _HEAD + data
         yield f"{name}, framed", source, _framed(data)
-    # Within a sound recording: before its end, and between two of its operations.
+    # Inside a valid recording: before its end, and between two of its operations.
     yield "a call at the end of a recording", "this project", _LOADED[:-1] + _SYSTEM + b"0."
     at = _LOADED.index(b"\x94", len(_LOADED) // 2) + 1
     yield "a call within the rows", "this project", _LOADED[:at] + _SYSTEM + b"0" + _LOADED[at:]
@@ -198,7 +198,7 @@ def cases() -> Iterator[tuple[str, str, bytes]]:
 
 
 def main() -> None:
-    """What there is, counted."""
+    """Print the number of cases."""
     count = sum(1 for _ in cases())
     print(f"{len(GLOBALS)} functions, {len(STRUCTURES)} structures, {count} pickles")
 

@@ -1,7 +1,7 @@
-"""A toy allocator that keeps its memory history as PyTorch does, for tests of the readers.
+"""Toy allocator that records its memory history like PyTorch, for tests of the readers.
 
-Not the model: one stream a request, first block that fits, no options.  Its state and entries
-agree with one another, which is all that the readers and `start_state` rely on.
+It is not the model: one stream per request, first fit, no options. Its state and entries agree with
+each other, which is all that the readers and `start_state` need.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class History:
         self._next = BASE
 
     def alloc(self, size: int, stream: int = 0) -> int:
-        """Allocate and record; the address."""
+        """Allocate and record; return the address."""
         rounded = max(512, round_up(size, 512))
         blocks, at = self._fit(rounded, stream)
         block = blocks[at]
@@ -94,7 +94,7 @@ class History:
         self.entries.append({"action": action, "addr": addr, "size": size, "stream": stream})
 
     def live(self) -> dict[int, tuple[int, int, str]]:
-        """Blocks in use: size, requested size and state, by address."""
+        """Return size, requested size and state of the blocks in use, by address."""
         return {
             block[0]: (block[1], block[2], block[3])
             for _, _, blocks in self.segments.values()
@@ -103,7 +103,7 @@ class History:
         }
 
     def state(self, release: str = "2.15") -> list[Plain]:
-        """The segments, as `release` writes them."""
+        """Return the segments in the format of `release`."""
         minor = MINORS[release]
         return [
             _segment(address, *self.segments[address], minor=minor)
@@ -111,7 +111,7 @@ class History:
         ]
 
     def snapshot(self, release: str = "2.15") -> Plain:
-        """The whole snapshot, as `release` writes it."""
+        """Return the whole snapshot in the format of `release`."""
         minor = MINORS[release]
         snapshot: Plain = {
             "segments": self.state(release),
@@ -195,7 +195,7 @@ def _settings(minor: int) -> Plain:
 
 
 def training_step() -> History:
-    """Eight entries of a run from an empty device, one block live at the end."""
+    """Return eight entries of a run from an empty device, with one block live at the end."""
     history = History()
     first, second = history.alloc(1000), history.alloc(3 * MIB)
     history.free(first)
@@ -205,6 +205,6 @@ def training_step() -> History:
 
 
 def write(value: object, path: Path, protocol: int = 4) -> Path:
-    """`value` pickled at `path`."""
+    """Pickle `value` at `path`."""
     path.write_bytes(pickle.dumps(value, protocol=protocol))
     return path

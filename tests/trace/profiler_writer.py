@@ -1,7 +1,7 @@
-"""Profiler traces of a program that the model ran, in the forms that releases of PyTorch write.
+"""Profiler traces of a program run by the model, in the formats of several releases.
 
-The sizes of events are those of blocks, as PyTorch's are; the model's own figures stand beside
-them, so that a test can hold what is read against what was run.
+Sizes of events are block sizes, as in PyTorch. The model's figures are stored too, so that a test
+can compare them with the result of reading.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ START = 1_700_000_000_000_000
 
 @dataclass
 class Profiled:
-    """A program under a profiler: every request and free is an event with the totals after it."""
+    """A profiled program: every request and free is an event with the totals after it."""
 
     allocator: CachingAllocator = field(default_factory=lambda: CachingAllocator("16GiB"))
     events: list[Event] = field(default_factory=list)
@@ -54,7 +54,7 @@ class Profiled:
 
 
 def random_program(seed: int, steps: int = 300) -> Profiled:
-    """Requests of all sorts of sizes, and frees of any that live."""
+    """Run random requests and frees."""
     rng = random.Random(seed)
     profiled = Profiled()
     for _ in range(steps):
@@ -67,10 +67,12 @@ def random_program(seed: int, steps: int = 300) -> Profiled:
 
 @dataclass(frozen=True)
 class Form:
-    """How a release writes its traces.
+    """Trace format of a release.
 
-    has_addresses: events have Addr and totals.  has_index: they have Ev Idx.  device: the type.
-    spelled: of what an event has besides.
+    has_addresses: events have Addr and totals.
+    has_index: events have Ev Idx.
+    device: device type.
+    spelled: names of the other fields.
     """
 
     has_addresses: bool = True
@@ -103,11 +105,11 @@ FORMS = {
     ),
     "2.13, a list alone": Form(spelled=_INSTANT, is_bare=True),
 }
-"""By the release that was seen to write so."""
+"""Formats by the release that writes them."""
 
 
 def trace_of(profiled: Profiled, form: Form, *, first: int = 0) -> object:
-    """The trace's value, of the events from `first` on."""
+    """Return the trace's value for the events from `first` on."""
     events = [_event(number, each, form) for number, each in enumerate(profiled.events)][first:]
     if form.is_shuffled:
         random.Random(0).shuffle(events)
@@ -134,12 +136,12 @@ def _event(number: int, each: Event, form: Form, *, host: bool = False) -> Event
         args["Ev Idx"] = number
     spelled = dict(form.spelled)
     args |= spelled.pop("args", {})
-    # Without an index the order of equal times is that of the file.
+    # Without an index, the order of equal times is that of the file.
     ts = START + number * form.unit
     return {"ph": "i", "name": "[memory]", "pid": 1, "tid": 1, "ts": ts, "args": args, **spelled}
 
 
 def write_trace(path: Path, value: object, pack: Callable[[bytes], bytes] = gzip.compress) -> Path:
-    """The trace as a file."""
+    """Write the trace to a file."""
     path.write_bytes(pack(json.dumps(value).encode()))
     return path

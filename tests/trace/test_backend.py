@@ -1,4 +1,4 @@
-"""Snapshots of other builds of PyTorch, laid out as CUDA's: what names them, what follows."""
+"""Snapshots of other builds of PyTorch in CUDA's layout: detection and consequences."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REQUESTS = (512, 1024, 512, 2048, 512, 1024, 512, 512, 4096, 512)
 
 
 def snapshot(more: int = 0, *, filename: str = "train.py", name: str = "step") -> dict[str, Any]:
-    """Of a program whose build adds `more` bytes to every request; frames: a line of each entry."""
+    """Return the snapshot of a build that adds `more` bytes to every request."""
     allocator = CachingAllocator("1GiB", record_history=True)
     for size in REQUESTS:
         allocator.malloc(size + more)
@@ -68,7 +68,7 @@ def test_blocks_tell_an_npu_without_stacks(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("release", ["2.2", "2.10"])
 def test_requests_rounded_by_divisions_are_no_npus(release: str, tmp_path: Path) -> None:
-    """1 MiB less 512 bytes is rounded to 1 MiB; up to 2.2 no setting is recorded."""
+    """1 MiB minus 512 bytes is rounded to 1 MiB; up to 2.2 no setting is recorded."""
     allocator = CachingAllocator("1GiB", "roundup_power2_divisions:2", release, record_history=True)
     for _ in range(10):
         allocator.malloc((1 << 20) - 512)

@@ -1,4 +1,4 @@
-"""Turns by address are the entries about blocks, a free in two entries being one."""
+"""Turns by address equal the block entries, with a free in two entries counted once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def of(rows: list[Row]) -> ByAddress:
 
 
 def one_by_one(rows: list[Row], first: int = 0) -> list[tuple[int, int, Turn]]:
-    """Address, entry and kind of each turn, in order."""
+    """Return address, entry and kind of each turn, in order."""
     turns: list[tuple[int, int, Turn]] = []
     for entry, (action, place) in enumerate(rows):
         follows = entry > first and rows[entry - 1] == (Action.FREE_REQUESTED, place)
@@ -50,5 +50,5 @@ def test_turns_are_the_entries_by_address(rows: list[Row]) -> None:
 
 @given(ROWS, st.integers(0, 12))
 def test_since_an_entry_they_are_those_of_the_rest(rows: list[Row], first: int) -> None:
-    """A free that is cut in two is a completion alone."""
+    """A free that is cut in two is only a completion."""
     assert rows_of(of(rows).since(first)) == one_by_one(rows, first)

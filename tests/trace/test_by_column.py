@@ -1,4 +1,4 @@
-"""Entries as a list for each field are the same recording as a dictionary for each entry."""
+"""Entries as a list per field give the same recording as a dictionary per entry."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.trace.history import History, Plain, training_step, write
 
 
 def by_column(snapshot: Plain) -> Plain:
-    """The snapshot with every device's entries as columns."""
+    """Return the snapshot with every device's entries as columns."""
 
     def columns(entries: list[Plain]) -> dict[str, list[Any]]:
         names = dict.fromkeys(name for entry in entries for name in entry)

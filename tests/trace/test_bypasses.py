@@ -1,4 +1,4 @@
-"""Nothing in a pickle is run, looked up or written, whatever scanners of pickles let pass."""
+"""Nothing in a pickle is run, looked up or written, whatever bypasses scanners."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from allocsim.trace import load
 from tests.trace.bypasses import GLOBALS, STRUCTURES, cases
 
 TAKEN = {"a second pickle behind the first"}
-"""What lies behind a pickle's end is no part of it."""
+"""Cases that load, because data after the end of the pickle is not read."""
 
 CASES = {name: (source, data) for name, source, data in cases()}
 
@@ -39,7 +39,7 @@ def test_every_case_is_refused_and_says_that_nothing_was_run(tmp_path: Path) -> 
 
 
 def test_no_audit_event_of_code_files_or_networks(tmp_path: Path) -> None:
-    """The interpreter itself reports what is imported, run, opened to write and connected to."""
+    """The interpreter reports imports, execution, files opened for writing, and connections."""
     for number, (_, data) in enumerate(CASES.values()):
         (tmp_path / f"{number}.pickle").write_bytes(data)
     program = textwrap.dedent(f"""

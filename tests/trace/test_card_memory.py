@@ -1,4 +1,4 @@
-"""Who held a card's memory: as stated, as PyTorch's text prints it, or by a usual context."""
+"""Memory of a card by owner: recorded, printed by PyTorch, or estimated."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_text_that_names_only_this_process_has_no_others() -> None:
 
 
 def test_a_text_that_does_not_know_its_own_process_is_not_believed() -> None:
-    """In a container this program is one of the numbered ones."""
+    """In a container, this program is one of the numbered processes."""
     card = card_memory(made(8 * GIB, TEXT.format("Process 600 has 7.75 GiB memory in use. ")))
     assert card is not None
     assert card.is_estimated
@@ -60,7 +60,7 @@ def test_a_text_that_does_not_know_its_own_process_is_not_believed() -> None:
     ("total", "outside", "is_shared"),
     [
         (H200, 870 * MIB, False),  # a context
-        (H200, 3 * GIB, False),  # a context and NCCL's buffers, as likely
+        (H200, 3 * GIB, False),  # as likely a context and NCCL's buffers
         (H200, 9 * GIB, True),
         (24 * GIB, 2 * GIB, False),
         (24 * GIB, 3 * GIB, True),
@@ -102,7 +102,7 @@ def test_a_phantom_has_no_other_processes() -> None:
     [("default-exit", 9301), ("small-oom", 8301), ("small-exit", 8301), ("expandable-oom", 7701)],
 )
 def test_a_real_card_beside_another_program(name: str, left_mib: int) -> None:
-    """The other program was told how much to leave free."""
+    """The other program received the number of bytes to leave free."""
     card = card_memory(load(GPU / "oom" / f"{name}.npz.gz").provenance)
     assert card is not None and card.is_shared
     truth = H200 - left_mib * MIB

@@ -1,4 +1,4 @@
-"""Kept columns are what the source says or nothing: never trusted over it, in nobody's way."""
+"""Cached columns equal the source or are ignored, and never cause an error."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Reads = list[str]
 
 
 def same(left: Any, right: Any) -> bool:
-    """Whether two values are equal to the last field, whatever fields they have."""
+    """Return True if two values are equal in every field."""
     if isinstance(left, np.ndarray):
         return left.dtype == right.dtype and bool(np.array_equal(left, right))
     if isinstance(left, tuple):
@@ -40,7 +40,7 @@ def same(left: Any, right: Any) -> bool:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the columns of this test are kept, even of small recordings."""
+    """Return the cache folder of this test, which also caches small recordings."""
     monkeypatch.delenv("ALLOCSIM_NO_CACHE")
     monkeypatch.setenv("ALLOCSIM_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(column_cache, "_LONG", 1)
@@ -49,7 +49,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> Reads:
-    """The sources that were read."""
+    """Return the list of sources that are read."""
     found: Reads = []
 
     def read(path: str) -> Recording:
@@ -93,7 +93,7 @@ def test_kept_columns_are_the_whole_recording(
 def test_a_snapshot_in_a_zip_is_kept_and_columns_are_not(
     folder: Path, reads: Reads, source: Path
 ) -> None:
-    """Both begin alike, but columns load as fast as they are."""
+    """Both begin with the same bytes, but columns load quickly without the cache."""
     packed, columns = source.with_name("a.zip"), source.with_name("a.npz")
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.write(source, "run.pickle")
@@ -178,7 +178,7 @@ def test_whatever_befalls_the_kept_file_the_recording_is_the_source(
 
 
 def test_a_kept_file_with_anothers_key_is_not_believed(folder: Path, source: Path) -> None:
-    """Whole, sound, and of another recording."""
+    """The file is complete and valid, but of another recording."""
     truth = load(source)
     (kept,) = folder.iterdir()
     other = source.with_name("other.pickle")
@@ -279,7 +279,7 @@ def test_what_was_not_used_for_longest_goes_first(
         path.write_bytes(source.read_bytes())
     load(second)
     os.utime(first, ns=(1, 1))
-    load(source)  # used: now the second is the oldest
+    load(source)  # used, so that the second is now the oldest
     assert first.stat().st_mtime_ns > 1
     (other,) = (path for path in folder.iterdir() if path != first)
     os.utime(other, ns=(1, 1))
@@ -296,7 +296,7 @@ def test_only_the_user_may_look(folder: Path, source: Path) -> None:
 
 @pytest.mark.slow
 def test_it_pays(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A quarter of a million entries, the least that is kept."""
+    """A quarter of a million entries, the smallest cached size."""
     from allocsim.workload import training  # noqa: PLC0415
 
     monkeypatch.undo()

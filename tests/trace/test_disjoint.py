@@ -1,4 +1,4 @@
-"""All blocks looked at at once are those looked at one after the other: who overlaps is found."""
+"""The bulk check finds the same overlaps as checking blocks one by one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MEGA = 1 << 40
 
 
 class Life(NamedTuple):
-    """A block from one entry to another; born: -1 for one of the start, died: 1000 for never."""
+    """Lifetime of a block; born is -1 for an initial block, died is 1000 for never."""
 
     addr: int
     size: int
@@ -29,14 +29,14 @@ class Life(NamedTuple):
     died: int
 
     def meets(self, other: Life) -> bool:
-        """Whether both hold a byte at the same time."""
+        """Return True if both hold a byte at the same time."""
         in_time = max(self.born, other.born) < min(self.died, other.died)
         apart = self.addr + self.size <= other.addr or other.addr + other.size <= self.addr
         return in_time and not apart
 
 
 def program(rng: random.Random, is_sound: bool) -> tuple[Trace, tuple[SegmentState, ...], bool]:
-    """Blocks at places of 512 bytes; the trace, its start, and whether any two overlap."""
+    """Return a random trace, its start, and True if any two blocks overlap."""
     live: dict[int, Life] = {}
     lives: list[Life] = []
     start = []
@@ -79,7 +79,7 @@ def program(rng: random.Random, is_sound: bool) -> tuple[Trace, tuple[SegmentSta
 def test_it_is_sure_of_those_that_do_not_overlap_and_of_no_other(
     stretch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However short the stretches are, and whatever lives from one into the next."""
+    """For any length of stretches, and blocks that live across them."""
     monkeypatch.setattr(DISJOINT, "_STRETCH", stretch)
     monkeypatch.setattr(DISJOINT, "_most_alive", lambda *_: 1)
     rng = random.Random(3)
@@ -88,11 +88,11 @@ def test_it_is_sure_of_those_that_do_not_overlap_and_of_no_other(
         trace, start, overlaps = program(rng, is_sound=number % 2 == 0)
         assert never_overlap(trace, start) is not overlaps
         found.append(overlaps)
-    assert 40 < sum(found) <= 60  # of the unsound half most do
+    assert 40 < sum(found) <= 60  # most of the unsound half
 
 
 def test_of_too_many_inside_another_it_is_not_sure(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is taken for sound that was not looked at."""
+    """Unchecked data is not accepted."""
     trace = training(entries=3000).devices[0]
     assert never_overlap(trace, ())
     monkeypatch.setattr(DISJOINT, "_MOST_PAIRS", 0)
@@ -108,7 +108,7 @@ def test_an_address_that_is_taken_twice_is_looked_at() -> None:
 
 
 def test_a_block_past_the_last_address_is_looked_at() -> None:
-    """Its end would come round to the first ones."""
+    """Its end would wrap around to the first addresses."""
     trace = streams(steps=4).devices[0]
     addr = trace.addr.copy()
     own = addr == addr[np.flatnonzero(trace.action == Action.ALLOC)[0]]

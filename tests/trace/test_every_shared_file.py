@@ -1,4 +1,4 @@
-"""Every file of other people that lies beside the project loads, or is refused by name."""
+"""Every available file of other people loads, or is refused by name."""
 
 from __future__ import annotations
 

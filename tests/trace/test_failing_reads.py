@@ -1,4 +1,4 @@
-"""Memory that runs out and disks that fail, at every read of every reader, end in one sentence."""
+"""Memory and disk errors at every read of every reader end in one sentence."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def nothing(_: bytes) -> bytes:
 
 
 class Failing(io.BufferedReader):
-    """A file whose read number `at` goes wrong."""
+    """File whose read number `at` fails."""
 
     def __init__(self, path: str, at: int, fault: Fault) -> None:
         super().__init__(io.FileIO(path))
@@ -67,7 +67,7 @@ class Failing(io.BufferedReader):
 
 
 def files(folder: Path) -> Iterator[Path]:
-    """The same recording in every form."""
+    """Yield the same recording in every format."""
     snapshot = training_step().snapshot()
     snapshot["device_traces"][0] = [dict(row) for row in snapshot["device_traces"][0] * 6]
     plain = write(snapshot, folder / "plain.pickle")
@@ -113,7 +113,7 @@ def test_a_fault_at_any_read(
 def test_memory_that_runs_out_between_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the objects are made, and where the columns are."""
+    """Fail while objects or columns are created."""
 
     def no_room(*_: object, **__: object) -> None:
         raise MemoryError

@@ -1,4 +1,4 @@
-"""Which files in a folder are recordings: told by name, whatever they hold."""
+"""Files in a folder are recognised as recordings by name."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_other_files_are_not(tmp_path: Path, name: str) -> None:
 
 
 def test_what_is_no_file_is_not(tmp_path: Path) -> None:
-    """A folder of that name is looked into, a link to nothing is nothing."""
+    """A folder with such a name is searched; a dangling link is ignored."""
     (tmp_path / "run.pickle").mkdir()
     (tmp_path / "gone.pickle").symlink_to("nowhere")
     assert recordings_in(tmp_path) == []

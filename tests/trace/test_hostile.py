@@ -120,7 +120,7 @@ def test_values_that_no_recording_holds(value: object, tmp_path: Path) -> None:
 
 
 def billion(levels: int) -> bytes:
-    """A list of ten times the list of ten times the list …"""
+    """Return a pickle of nested lists, each with ten references to the next."""
     value: list[object] = []
     for _ in range(levels):
         value = [value] * 10
@@ -128,7 +128,7 @@ def billion(levels: int) -> bytes:
 
 
 def repeated() -> bytes:
-    """One entry a hundred million times over, in 45 kB."""
+    """Return one entry repeated a hundred million times, in 45 kB."""
     entries = [training_step().snapshot()["device_traces"][0][0]] * 10_000
     return pickle.dumps({"segments": [], "device_traces": [entries] * 1000}, protocol=4)
 
@@ -140,7 +140,7 @@ def repeated_blocks() -> bytes:
 
 
 def repeated_frames() -> bytes:
-    """Ten thousand stacks, each a list of its own that holds ten thousand known frames."""
+    """Return ten thousand stacks, each a separate list of ten thousand known frames."""
     snapshot = training_step().snapshot()
     frame = snapshot["device_traces"][0][0]["frames"][0]
     snapshot["device_traces"] = [
@@ -190,7 +190,7 @@ def bombs() -> dict[str, bytes]:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
 def test_bombs_end_within_bounded_memory(tmp_path: Path) -> None:
-    """All in one process whose memory the system limits, so that one touch too many kills it."""
+    """All in one process with limited memory, so that excessive use ends it."""
     for number, data in enumerate(bombs().values()):
         (tmp_path / f"{number}.bomb").write_bytes(data)
     program = textwrap.dedent(f"""

@@ -1,4 +1,4 @@
-"""Numbers that no allocator writes: refused by name, or found by lint; never a crash or a wait."""
+"""Impossible numbers are refused by name or found by lint, without a crash or a delay."""
 
 from __future__ import annotations
 

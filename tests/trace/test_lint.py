@@ -1,4 +1,4 @@
-"""What lint says, and what it leaves alone."""
+"""Findings of lint."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_unrounded_sizes_of_old_releases_are_only_notable() -> None:
 
 
 def test_a_segment_that_no_device_address_reaches() -> None:
-    """Release 2.0 wrote no addresses of blocks, so that they follow from their order."""
+    """Release 2.0 wrote no block addresses; they follow from the order."""
     snapshot = training_step().snapshot()
     segment = snapshot["segments"][0]
     segment["address"] = (1 << 64) - segment["blocks"][0]["size"]

@@ -1,4 +1,4 @@
-"""Blocks undone at once are those undone one after the other, and refused where those are."""
+"""Undoing all blocks at once equals undoing them one by one, errors included."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from allocsim.trace.rewind.slack import Live
 START_STATE = import_module("allocsim.trace.rewind.start_state")
 MEGA = 1 << 40
 STEP = 2048
-"""Bytes from one place for a block to the next."""
+"""Bytes between the places of blocks."""
 
 Row = tuple[Action, int, int]
 ALLOC, REQUESTED, COMPLETED = Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED
 
 
 def trace_of(rows: list[Row], blocks: dict[int, tuple[int, str]]) -> Trace:
-    """Rows (action, place, size), and by place the size and state of what is left at the end."""
+    """Return a trace of rows (action, place, size) and final blocks (size, state) by place."""
     n_places = 6
     tiles = []
     for place in range(n_places):
@@ -52,7 +52,7 @@ Answer = tuple[SegmentState, ...] | str
 
 
 def answer(trace: Trace, entry: int) -> Answer:
-    """The state before an entry, or what is wrong with the entries after it."""
+    """Return the state before an entry, or the error of the later entries."""
     try:
         return start_state(trace, entry)
     except RecordingError as error:
@@ -67,7 +67,7 @@ def both_ways(trace: Trace, entry: int) -> tuple[Answer, Answer]:
 
 
 def program(seed: int) -> Trace:
-    """A history that fits together, begun with some blocks in use and some pending."""
+    """Return a consistent history that begins with some blocks in use and some pending."""
     rng = random.Random(seed)
     blocks = {place: (rng.randrange(1, 2000), ALLOCATED) for place in rng.sample(range(6), 3)}
     rows: list[Row] = []
@@ -97,7 +97,7 @@ def test_a_history_is_undone_from_any_entry(seed: int) -> None:
 
 
 def damaged(seed: int) -> Iterator[Trace]:
-    """The history with one entry gone, one twice, one of another size, another end."""
+    """Yield the history with one entry missing, doubled, resized, or another final state."""
     trace = program(seed)
     rows = [(Action(int(a)), (int(p) - MEGA) // STEP, int(s)) for a, p, s in columns(trace)]
     blocks = {

@@ -1,4 +1,4 @@
-"""A log is read as it comes: packed by anything, from a pipe, no further than it may be long."""
+"""Logs are read from any compression or a pipe, up to the length limit."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_damaged_log_is_a_sentence(packing: str, tmp_path: Path) -> None:
     path = tmp_path / "a"
     whole = PACKED[packing](os.urandom(4000).hex().encode())
     path.write_bytes(whole[: len(whole) // 2])
-    if packing == "zip":  # without its end it is no archive, and binary
+    if packing == "zip":  # without its end it is not an archive, but binary data
         assert read_log(str(path)) is None
         return
     with pytest.raises(RecordingError, match=f"is damaged as a {packing} file"):
@@ -48,7 +48,6 @@ def test_a_damaged_log_is_a_sentence(packing: str, tmp_path: Path) -> None:
 def test_a_log_that_is_too_long_is_not_read_to_its_end(
     packing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However well it packs."""
     monkeypatch.setattr(log_file, "LONGEST_LOG", 1 << 21)
     path = tmp_path / "a"
     data = LOG.encode() * 100_000
@@ -58,10 +57,10 @@ def test_a_log_that_is_too_long_is_not_read_to_its_end(
 
 
 def test_an_archive_whose_places_lie_before_its_beginning_is_a_sentence(tmp_path: Path) -> None:
-    """What `python -m tests.fuzz` found: a seek that the system refuses."""
+    """Found by `python -m tests.fuzz`: a seek that the system refuses."""
     path = tmp_path / "a"
     whole = bytearray(zipped(LOG.encode()))
-    at = whole.rindex(b"PK\x05\x06") + 16  # where the directory of the archive begins
+    at = whole.rindex(b"PK\x05\x06") + 16  # the position of the archive's directory
     whole[at : at + 4] = (len(whole) + 99).to_bytes(4, "little")
     path.write_bytes(whole)
     with pytest.raises(RecordingError, match="cannot be read"):

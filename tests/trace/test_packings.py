@@ -1,4 +1,4 @@
-"""Packed recordings are read as plain ones; all else ends in a sentence, and within bounds."""
+"""Compressed recordings are read like plain ones; errors are one sentence, within bounds."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def zipped(data: bytes, name: str = "snapshot.pickle", method: int = zipfile.ZIP
 
 
 def in_two(pack: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
-    """Packed as two streams, one behind the other, as `cat` leaves them."""
+    """Return a compressor that writes two consecutive streams, as `cat` produces them."""
     return lambda data: pack(data[: len(data) // 2]) + pack(data[len(data) // 2 :])
 
 
@@ -93,9 +93,9 @@ def checked(header: bytes) -> bytes:
 
 
 XZ_OF_2_GIB = b"\xfd7zXZ\x00" + checked(b"\0\0") + checked(b"\x02\0\x21\x01\x26\0\0\0") + bytes(64)
-"""The header of a stream, and that of a block whose dictionary is 2 GiB (property 38)."""
+"""Stream header, and header of a block with a dictionary of 2 GiB (property 38)."""
 ZSTD_OF_1_GIB = bytes.fromhex("28b52ffd 00 a0 010000")
-"""A frame of no content: its window is 2 to the power of 10 + 20 bytes."""
+"""Empty frame whose window is 2 to the power of 10 + 20 bytes."""
 
 
 def test_tables_that_a_small_file_asks_for_are_bounded(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_an_archive_packed_by_other_means(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["../../slip.pickle", "/slip.pickle", "..\\slip.pickle"])
 def test_a_member_s_name_is_no_path(name: str, tmp_path: Path) -> None:
-    """It is read as what it holds, and nothing is written where its name leads."""
+    """The contents are read, and nothing is written under the member's name."""
     folder = tmp_path / "a" / "b"
     folder.mkdir(parents=True)
     path = folder / "snapshot.zip"
@@ -148,7 +148,7 @@ def test_a_member_s_name_is_no_path(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["\0", "\0\0", "/", "x\0y"])
 def test_a_member_with_hardly_a_name(name: str, tmp_path: Path) -> None:
-    """zipfile cuts names at a zero, so that one may be empty."""
+    """The module zipfile cuts names at a NUL, so a name may be empty."""
     path = tmp_path / "a.zip"
     data = zipped(b"[]", "n" * len(name)).replace(b"n" * len(name), name.encode())
     path.write_bytes(data)
@@ -177,7 +177,7 @@ def test_without_the_package_for_zstd_the_sentence_names_it(
     assert "pip install zstandard" in refusal(path)
 
 
-# -- the page of trace_plot ------------------------------------------------------------------
+# -- the page of trace_plot ----------------------------------------------------------------
 
 PAGE = """
 <!DOCTYPE html>
@@ -193,7 +193,7 @@ add_local_files(local_files, 'Active Memory Timeline')
 
 
 def page_of(*pickles: bytes) -> str:
-    """As `python -m torch.cuda._memory_viz trace_plot` embeds a pickle: padded, in base64."""
+    """Return a page with pickles as `trace_plot` embeds them: padded, in base64."""
     files = [
         {"name": "snapshot.pickle", "base64": base64.b64encode(p + bytes(3 - len(p) % 3)).decode()}
         for p in pickles

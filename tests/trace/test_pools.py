@@ -1,5 +1,4 @@
-"""Which pool an entry belongs to where the entries do not say it, and addresses are handed out
-more than once (semantics 6.6)."""
+"""Pools of entries that do not store them, with reused addresses (semantics 6.6)."""
 
 from __future__ import annotations
 
@@ -119,7 +118,7 @@ def drop(gpu: CachingAllocator, held: list[int | None]) -> None:
 
 
 def graphs_between_emptied_caches(gpu: CachingAllocator, rng: random.Random) -> None:
-    """Work outside, its memory given back, then a pool that keeps what it takes; over and over."""
+    """Repeatedly allocate and release outside a pool, then in a pool that keeps its memory."""
     for number in range(1, 6):
         drop(gpu, some(gpu, rng))
         kept = some(gpu, rng)

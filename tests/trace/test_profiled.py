@@ -1,6 +1,6 @@
-"""What real PyTorch wrote of one run under its profiler, in every form: all tell the same story.
+"""Files of one real run in every format of PyTorch's profiler agree with each other.
 
-`traces/profiled` has what is small of it; with ALLOCSIM_TORCH_PYTHON the run is made anew.
+`traces/profiled` has the small files; with ALLOCSIM_TORCH_PYTHON, the run is repeated.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def test_the_trace_names_lines_and_the_card() -> None:
 
 
 def test_the_timeline_replays_to_what_was_allocated() -> None:
-    """Which block is destroyed is a guess, and so is where it lay: reserved may differ."""
+    """The freed block and its place are guesses, so reserved memory may differ."""
     run = replay(load(KEPT / "timeline-torch2.15.json.xz")).devices[0]
     assert run.peak_allocated_bytes == STATS["allocated_bytes.all.peak"]
     reserved = STATS["reserved_bytes.all.peak"]
@@ -51,7 +51,7 @@ def test_the_timeline_replays_to_what_was_allocated() -> None:
 
 
 def test_trace_and_timeline_agree_on_what_it_was_for() -> None:
-    """The rules of `top` on one side, PyTorch's own categories on the other."""
+    """The rules of `top` against PyTorch's own categories."""
     by_rules = load(KEPT / "trace-torch2.15.json.xz")
     as_told = load(KEPT / "timeline-torch2.15.json.xz")
     found, told = (
@@ -107,7 +107,7 @@ def test_all_that_a_run_writes_is_read_and_agrees(python: str, tmp_path: Path) -
 def test_every_event_of_a_trace_is_what_the_snapshot_of_the_run_has(
     python: str, tmp_path: Path
 ) -> None:
-    """Whichever release writes it, and where it begins in the middle of the run as well."""
+    """For any release, also for a recording that begins mid-run."""
     try:
         found = compared(python, tmp_path)
     except UnavailableError as error:

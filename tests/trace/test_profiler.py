@@ -1,4 +1,4 @@
-"""Traces of PyTorch's profiler, in every release's form: told by content, replayed by size."""
+"""Traces of PyTorch's profiler in every release's format: detection and replay by size."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_cards_that_differ_name_no_memory(tmp_path: Path) -> None:
     assert read(tmp_path, value).provenance is None
 
 
-# -- what a trace lacks ------------------------------------------------------------------------
+# -- missing data ----------------------------------------------------------------------------
 
 
 def test_what_follows_from_a_trace_is_in_its_notes(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_of_blocks_without_names_the_last_of_a_size_goes_first(tmp_path: Path) -
 
 
 def test_what_was_held_before_is_no_more_than_it_was(tmp_path: Path) -> None:
-    """One block of it all would be left whole where less than a MiB of a segment remains."""
+    """A single block would be left whole if less than 1 MiB of its segment remained."""
     profiled = Profiled()
     for size in (20 * MIB, 1 * MIB, 512 * 600):
         profiled.malloc(size)
@@ -166,7 +166,7 @@ def test_out_of_memory_events_are_told(tmp_path: Path) -> None:
     assert any("out-of-memory error" in note for note in read(tmp_path, value).notes)
 
 
-# -- who asked ---------------------------------------------------------------------------------
+# -- stacks ---------------------------------------------------------------------------------
 
 
 def call(name: str, first: int, last: int, **change: Any) -> dict[str, Any]:
@@ -297,7 +297,7 @@ def test_a_trace_cut_anywhere_ends_in_a_sentence(tmp_path: Path) -> None:
 
 @given(st.lists(st.sampled_from(["alloc", "free", "lost"]), max_size=60), st.integers(0, 2**32))
 def test_every_free_is_of_a_block_requested_before_it(kinds: list[str], seed: int) -> None:
-    """Whatever is missing of a trace, what is read of it can be played."""
+    """With any part of a trace missing, the rest can be replayed."""
     rng = np.random.default_rng(seed)
     live: set[int] = set()
     events = []
@@ -353,7 +353,7 @@ def test_a_real_trace_is_read(name: str) -> None:
 @pytest.mark.skipif(not SHARED.is_dir(), reason="needs traces of other people")
 @pytest.mark.parametrize("name", KNOWN)
 def test_a_real_trace_replays(name: str) -> None:
-    """Near what it counted itself; streams, pools and what came before are not recorded."""
+    """Close to the trace's own totals; streams, pools and earlier memory are not recorded."""
     recording = load(SHARED / name)
     run = replay(recording).devices[0]
     assert run.stopped_at is None
@@ -368,7 +368,7 @@ def test_every_real_trace_is_known() -> None:
 
 
 def merged(tmp_path: Path, device: int = 0) -> Recording:
-    """Two processes in one trace, at the same addresses: as merged from two ranks' files."""
+    """Return two processes in one trace at the same addresses, as merged from two ranks."""
     first: Any = trace_of(random_program(3), NEW)
     second: Any = trace_of(random_program(4), NEW)
     for event in second["traceEvents"]:
@@ -380,7 +380,7 @@ def merged(tmp_path: Path, device: int = 0) -> Recording:
 
 
 def test_two_processes_in_one_trace_are_replayed_each_by_itself(tmp_path: Path) -> None:
-    """Each has an allocator of its own; merged, one would free the other's blocks."""
+    """Each has a separate allocator; merged, one would free the other's blocks."""
     found = replay(merged(tmp_path))
     alone = [replay(loaded(tmp_path, random_program(seed))).devices[0] for seed in (3, 4)]
     assert [each.device for each in found.devices] == [0, 1]

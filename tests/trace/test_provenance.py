@@ -1,4 +1,4 @@
-"""What `allocsim record` notes beside a snapshot is read, kept in every form, and used."""
+"""The data that `allocsim record` adds to a snapshot is read, kept in every format, and used."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MADE = Provenance(
 
 
 def snapshot(**more: object) -> dict[str, object]:
-    """One request of 3 GiB, in a segment of its own, and its end."""
+    """Return a snapshot of one request of 3 GiB in a separate segment, and its free."""
     size = 3 * GIB
     entries: list[dict[str, object]] = [
         {"action": action, "addr": 1 << 40, "size": size, "stream": 0, "frames": []}
@@ -66,7 +66,7 @@ def test_it_survives_every_form(tmp_path: Path) -> None:
 
 
 def test_marks_survive_every_form_and_a_cut(tmp_path: Path) -> None:
-    """What was set stays in force for the rest; a call that is cut off is gone."""
+    """Settings stay in effect after the cut; a call in the removed part is lost."""
     marks = [
         {"device": 0, "entry": 0, "kind": "set_per_process_memory_fraction", "value": 0.5},
         {"device": 0, "entry": 1, "kind": "_set_allocator_settings", "value": "a:1"},
@@ -172,7 +172,7 @@ def test_a_replay_takes_release_device_and_context_from_it(tmp_path: Path) -> No
 
 
 def test_another_device_is_another_question(tmp_path: Path) -> None:
-    """Fidelity is measured on the recorded device alone; its context holds as much elsewhere."""
+    """Fidelity is measured on the recorded device only; the context has the same size elsewhere."""
     recording = written(tmp_path / "a.pickle", snapshot(allocsim=MADE.plain()))
     assert replay(recording, device_memory="24GiB").devices[0].fidelity is not None
     elsewhere = replay(recording, device_memory=3 * GIB + 512 * MIB).devices[0]

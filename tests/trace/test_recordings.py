@@ -1,4 +1,4 @@
-"""Real recordings, where they lie beside the project: counts, releases, start states, findings."""
+"""Real recordings that are available beside the project: counts, releases, start states."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from allocsim.trace.rewind import start_state
 FOLDER = Path(__file__).parents[3] / "shared" / "recordings"
 pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason="needs recordings of other people")
 
-# entries, segments at the end, segments at the start, releases that can have written it
+# entries, segments at the end, segments at the start, possible releases
 KNOWN = {
     "attention-state-torch2.1": (0, 499, 499, "2.1 2.2"),
     "attention-torch2.6": (97, 9, 0, "2.5 2.6 2.7"),
@@ -28,7 +28,7 @@ KNOWN = {
     "lm-forward-full-card-torch2.6": (8948, 1722, 1722, "2.5 2.6 2.7"),
     "lm-forward-torch2.11": (5163, 216, 216, "2.10 2.11"),
     "lm-training-512-torch2.11": (22332, 400, 399, "2.10 2.11"),
-    # Its name says 2.1, but it has time_us and settings, and its frames lie in module.py of 2.4.
+    # Its name says 2.1, but it has time_us and settings, and frames of module.py of 2.4.
     "one-event-torch2.1": (1, 259, 259, "2.3 2.4"),
     "vllm-private-pools-state": (0, 127, 127, "2.5 2.6 2.7 2.8"),
 }
@@ -85,7 +85,7 @@ def test_an_out_of_memory_error_is_an_entry() -> None:
 
 
 def test_slack_of_blocks_from_before_the_recording() -> None:
-    """A block of the recording: 4,194,304 bytes asked for, 5,177,344 held."""
+    """A block of the recording: 4,194,304 bytes requested, 5,177,344 allocated."""
     state = start_state(recording("lm-training-512-torch2.11").device(0))
     sizes = {(b.requested_size, b.size) for segment in state for b in segment.blocks}
     assert (4_194_304, 5_177_344) in sizes

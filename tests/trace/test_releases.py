@@ -1,4 +1,4 @@
-"""The table of markers: what narrows the range of releases, and what must not."""
+"""Markers that narrow the range of releases."""
 
 from __future__ import annotations
 

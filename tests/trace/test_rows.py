@@ -1,4 +1,4 @@
-"""Rows that people write themselves: CSV, JSON Lines, a JSON list; columns by name."""
+"""Users' own rows: CSV, JSON Lines, a JSON list; columns by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Snapshots of every layout become recordings, and unsound values one sentence."""
+"""Snapshots of every layout are read; invalid values give one sentence."""
 
 from __future__ import annotations
 

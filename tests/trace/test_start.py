@@ -1,4 +1,4 @@
-"""The state before the first entry: exact where the entries tell, by rule where they do not."""
+"""The state before the first entry: exact if the entries show it, by rule otherwise."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ALLOC, REQUESTED, COMPLETED = Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_C
 
 
 def trace_of(rows: list[Row], *segments: SegmentState) -> Trace:
-    """A trace on stream 0 with the segments left at its end."""
+    """Return a trace on stream 0 with these final segments."""
     count = len(rows)
     return Trace(
         device=0,
@@ -50,7 +50,7 @@ def freed(addr: int, size: int) -> list[Row]:
 
 
 def blocks_of(trace: Trace, **options: Any) -> list[tuple[int, int, str]]:
-    """Offset, size and state of the blocks in the one segment at the start."""
+    """Return offset, size and state of the blocks in the only initial segment."""
     (segment,) = start_state(trace, **options)
     return [(block.address - MEGA, block.size, block.state) for block in segment.blocks]
 
@@ -83,7 +83,7 @@ def test_a_gap_of_exactly_one_mib_is_slack_and_one_more_step_is_not() -> None:
 
 
 def test_an_alloc_inside_the_gap_shows_that_it_was_free() -> None:
-    # Both are 2 MiB; what lands behind the first stands at its true end.
+    # Both are 2 MiB; the allocation after the first marks its true end.
     landed = [(ALLOC, MEGA + 2 * MIB, MIB + 512)]
     ends = [*freed(MEGA, 2 * MIB), *freed(MEGA + 2 * MIB, MIB + 512)]
     trace = trace_of([*landed, *ends], free_segment(3 * MIB + 512))
@@ -185,7 +185,7 @@ STEPS = st.lists(
 
 
 def play(history: History, steps: list[tuple[str, int, int, int]]) -> list[int]:
-    """Do the steps that make sense; the number of entries after each."""
+    """Perform the possible steps; return the number of entries after each."""
     marks = []
     for what, size, choice, stream in steps:
         live = sorted(history.live().items())
@@ -223,7 +223,7 @@ def test_undoing_entries_gives_the_state_there(
         address: (requested, state) for address, (_, requested, state) in there.items()
     }
     for address, (size, requested, _) in there.items():
-        # Small blocks are known exactly; large ones up to slack that left no trace.
+        # Small blocks are known exactly; large blocks except for slack that left no trace.
         assert live[address].size == size or requested > MIB
     for segment in states:
         assert sum(block.size for block in segment.blocks) == segment.total_size

@@ -1,4 +1,4 @@
-"""The column form and the rewritten snapshot hold what was read."""
+"""The column format and the rewritten snapshot keep all data."""
 
 from __future__ import annotations
 

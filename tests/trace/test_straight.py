@@ -1,4 +1,4 @@
-"""What is read straight from a pickle's bytes is what its objects say, or nothing is."""
+"""Reading a pickle's bytes directly gives the same result as reading objects, or nothing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FILES = [*sorted(TRACES.glob("*.pickle.gz")), *sorted(SHARED.glob("*.pickle"))]
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Windows and runs so small that a few rows meet every border."""
+    """Make windows and runs so small that a few rows reach every limit."""
     monkeypatch.setattr(window, "_STRETCH", 3000)
     monkeypatch.setattr(window, "_RESERVE", 400)
     monkeypatch.setattr(straight, "_SHORTEST_RUN", 1)
@@ -51,7 +51,7 @@ def by_bytes(data: bytes) -> Recording:
 
 
 def packed_rows(data: bytes) -> int:
-    """How many entries never became objects, as far as a list tells."""
+    """Return the number of entries that were read without creating objects."""
     value: Any = read_straight(io.BytesIO(data), ALL)
     return sum(len(each) for each in value["device_traces"] if isinstance(each, Packed))
 
@@ -86,7 +86,7 @@ SHARED_STACKS = [FRAMES[:3], FRAMES[2:4], FRAMES[5:], []]
 
 @st.composite
 def rows(draw: st.DrawFn) -> Plain:
-    """An entry as PyTorch writes it, most of the time."""
+    """Draw an entry, mostly as PyTorch writes it."""
     row: Plain = {
         "action": draw(st.sampled_from(["alloc", "free_requested", "segment_alloc", "oom"])),
         "addr": draw(NUMBER | st.just((1 << 64) - 1)),
@@ -147,7 +147,7 @@ def test_any_rows_by_any_protocol(
         return
     try:
         mine = by_bytes(data)
-    except OtherForm:  # an entry without frames or time is not as PyTorch writes it
+    except OtherForm:  # an entry without frames or time is not in PyTorch's format
         return
     assert_alike(mine, theirs)
 
@@ -172,7 +172,7 @@ def test_long_lists_come_in_batches(tmp_path: Path) -> None:
     ("seed", "times"), [(11, 80), pytest.param(12, 2000, marks=pytest.mark.slow)]
 )
 def test_what_a_changed_byte_makes_of_a_file(seed: int, times: int, tmp_path: Path) -> None:
-    """Where both readers take it they agree; what one refuses is never something else."""
+    """If both readers accept a file they agree; if one refuses it, the other may not accept it."""
     source = random.Random(seed)
     snapshot = training_step().snapshot()
     snapshot["device_traces"][0] = [dict(row) for row in snapshot["device_traces"][0] * 4]
@@ -225,7 +225,7 @@ def row_as_frame() -> Plain:
 
 
 def entries_as_stack() -> Plain:
-    """A list that is not yet whole when its own rows refer to it."""
+    """Return a list that its own rows refer to before it is complete."""
     snapshot = long_history()
     entries = snapshot["device_traces"][0]
     for entry in entries[200:]:
@@ -242,10 +242,10 @@ def test_rows_that_something_else_refers_to_become_objects(make: Any) -> None:
 
 
 def test_a_list_that_grows_after_a_row_referred_to_it() -> None:
-    """The memo has one list, so that what is added later would belong to earlier entries too."""
+    """The memo has a single list, so later items would also belong to earlier entries."""
     data = pickle.dumps({**training_step().snapshot(), "last": FRAMES[0]}, 4)
     assert by_bytes(data).devices
-    # Fetch memo 2, a container of the snapshot, append to it, and go on.
+    # Fetch memo 2, a container of the snapshot, append to it, and continue.
     grown = data[:-2] + b"\x8c\x01xh\x02(Neu."
     header = (len(grown) - 11).to_bytes(8, "little")
     with pytest.raises(OtherForm):

@@ -1,4 +1,4 @@
-"""The blocks of the final segments as columns say what the values say."""
+"""Columns of the final segments' blocks equal the block states."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BASE = 1 << 40
 
 
 def segment(address: int, *sizes: int, is_small: bool = True) -> SegmentState:
-    """Blocks of these sizes, in use, waiting and free by turns."""
+    """Return a segment with blocks of these sizes, in use, pending and free in turn."""
     blocks, at = [], address
     for number, size in enumerate(sizes):
         state = (ALLOCATED, PENDING, INACTIVE)[number % 3]

@@ -1,4 +1,4 @@
-"""PyTorch's memory timeline: raw rows become requests, its other forms are refused by name."""
+"""PyTorch's memory timeline: raw rows become requests, other forms are refused by name."""
 
 from __future__ import annotations
 

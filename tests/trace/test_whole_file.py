@@ -1,4 +1,4 @@
-"""A file is there whole or not at all, and nothing is left beside it."""
+"""A file is written completely or not at all, without temporary files left."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 // PyTorch's caching allocator in its default configuration, on one stream (docs/semantics.md 1, 2).
-// Rule: the same blocks as allocsim/core gives, for requests, frees and empty_cache alone.
+// Rule: requests, frees and empty_cache give the same blocks as allocsim/core.
 
 const QUANTUM = 512;
-const SMALL_SIZE = 2 ** 20; // the largest rounded size of the small pool
+const SMALL_SIZE = 2 ** 20; // largest rounded size in the small pool
 const SMALL_SEGMENT = 2 * 2 ** 20;
 const LARGE_SEGMENT = 20 * 2 ** 20;
 const OWN_SEGMENT_FROM = 10 * 2 ** 20;
@@ -24,10 +24,10 @@ function segmentSize(rounded) {
   return rounded < OWN_SEGMENT_FROM ? LARGE_SEGMENT : roundedUp(rounded, PAGE);
 }
 
-// Free blocks by size, then address: of a driver that never reuses addresses, the older segment's first.
+// Free blocks by size, then address. The driver never reuses addresses, so older segments come first.
 class Pool {
   constructor(leastRest) {
-    this.leastRest = leastRest; // the least that a split leaves behind
+    this.leastRest = leastRest; // smallest remainder that a split may leave
     this.free = [];
   }
 
@@ -51,7 +51,7 @@ class Pool {
     this.free.splice(this.place(block.size, block.address), 1);
   }
 
-  // The smallest free block that holds `size`, taken out; undefined for none.
+  // Remove and return the smallest free block that holds `size`; undefined if there is none.
   take(size) {
     const [block] = this.free.splice(this.place(size, 0), 1);
     if (block) block.isFree = false;
@@ -59,7 +59,7 @@ class Pool {
   }
 }
 
-// room: bytes that the driver has for it.  Sizes are in bytes.
+// room: bytes that the driver has for the allocator. Sizes are in bytes.
 class CachingAllocator {
   constructor(room) {
     this.room = room;
@@ -95,7 +95,7 @@ class CachingAllocator {
     return { address, size, pool, isFree: false, previous: null, next: null };
   }
 
-  // What is cached goes back to the driver, once, before a request fails.
+  // Before a request fails, cached segments are released to the driver once.
   retried(pool, rounded) {
     this.emptyCache();
     this.retries++;

@@ -1,11 +1,11 @@
-// The answer, drawn: verdict, bar, figures, what the memory is for.
-// Rule: every figure is the engine's; nothing is rounded but in words beside the exact bytes.
+// Draw the answer: verdict, bar, figures, and the categories of the memory.
+// Rule: every figure comes from the engine; rounded sizes stand beside the exact bytes.
 
 const UNITS = [["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]];
-const OFFERED = 5; // sizes near by, at the most
-const IDLE = "idle", MISSING = "missing"; // kinds that are no purposes
+const OFFERED = 5; // largest number of offered sizes
+const IDLE = "idle", MISSING = "missing"; // kinds that are not categories
 
-// As PyTorch and the command print a size; halves go to the even digit.
+// Format a size as PyTorch and the command do; halves are rounded to the even digit.
 function sizeText(bytes) {
   const [unit, one] = UNITS.find(([, size]) => bytes > size) ?? ["", 1];
   if (!unit) return `${bytes} bytes`;
@@ -18,7 +18,7 @@ function put(name, ...words) {
   field(name).replaceChildren(...words);
 }
 
-// A size, and its bytes below it.
+// A size, with its exact bytes below.
 function exactly(bytes) {
   return [sizeText(bytes), element("small", { textContent: `${counted(bytes)} bytes` })];
 }
@@ -31,7 +31,7 @@ function sentence(answer, question) {
   return `${sizeText(answer.needed)} are needed, ${short} more than ${name} has`;
 }
 
-// That the cache had to be emptied for a request, which costs time, and the request that failed.
+// The failed request, and a note that the cache was emptied for a request, which costs time.
 function retriesText({ retries, tried }) {
   const often = { 0: "never", 1: "once" }[retries] ?? `${counted(retries)} times`;
   return tried === null ? often : `${often}; then ${sizeText(tried)} failed`;
@@ -57,7 +57,7 @@ function showAnswer(answer, question) {
   showCommand(question);
 }
 
-// What is not known of a question, as the command notes it.
+// Notes about what is not known of a question, as the command prints them.
 function notesOf({ card, dtype, attention, checkpointing, model }) {
   if (model.sees) return [about.notes.convolutions];
   const found = [];
@@ -68,7 +68,7 @@ function notesOf({ card, dtype, attention, checkpointing, model }) {
   return found;
 }
 
-// The parts of reserved memory at the peak, the largest first, and what no block uses.
+// Parts of reserved memory at the peak, largest first, and the bytes that no block uses.
 function partsOf(answer) {
   const parts = answer.held.map((bytes, kind) => ({ bytes, kind, name: about.purposes[kind] }));
   const held = parts.filter((part) => part.bytes > 0).sort((a, b) => b.bytes - a.bytes);
@@ -94,7 +94,7 @@ function showBar(answer) {
   }));
   field("edge").style.left = `${(100 * answer.room) / most}%`;
   const used = answer.fits ? `${sizeText(answer.reserved)} reserved`
-    : `ran out with ${sizeText(answer.reserved)} reserved at the most`;
+    : `ran out of memory with at most ${sizeText(answer.reserved)} reserved`;
   put("scale-used", used);
   put("scale-room", `the card has ${sizeText(answer.room)} for PyTorch`);
   field("bar").setAttribute("aria-label", `${used}; the card has ${sizeText(answer.room)}`);
@@ -110,7 +110,7 @@ function showPurposes(answer) {
   document.querySelector("#purposes tbody").replaceChildren(...rows);
 }
 
-// The same question to the command, where a preset and a named card are asked about.
+// The command for the same question, if it is about a preset and a named card.
 function showCommand({ model, card, ...question }) {
   field("line").hidden = !model.isPreset;
   const on = card.short ? `--gpu "${card.short}"` : `--device-memory ${card.memory}`;
@@ -136,7 +136,7 @@ function showLargest({ batch, more }, question) {
   button.dataset.batch = batch;
 }
 
-// No law: why, and what there is one for: programs of such a model, or sizes near by.
+// There is no law: the reason, and the programs or sizes that have one.
 function showRefusal(words, question) {
   document.body.dataset.answer = "none";
   put("verdict", "No answer");
@@ -148,10 +148,10 @@ function showRefusal(words, question) {
   const names = Object.keys(about.programs).filter((name) => name.startsWith(start));
   const buttons = names.map((name) => programButton(name.slice(start.length))).filter(Boolean);
   field("programs").hidden = !buttons.length || lawsName(question) in about.programs;
-  put("programs", element("p", { textContent: "Programs of such a model that there are laws for:" }), ...buttons);
+  put("programs", element("p", { textContent: "Programs of this model with a law:" }), ...buttons);
 }
 
-// Batches and lengths near by whose way through the kernels was recorded, as buttons.
+// Buttons for nearby batches and lengths whose path through the kernels was recorded.
 function showNearby(question) {
   const tokens = question.work === "serve" ? "prompt" : "seq";
   const buttons = nearby(question, tokens).map(([batch, length]) => {
@@ -166,10 +166,10 @@ function showNearby(question) {
     return button;
   });
   field("nearby").hidden = !buttons.length;
-  put("nearby", element("p", { textContent: "Near by, and with a law:" }), ...buttons);
+  put("nearby", element("p", { textContent: "Nearby sizes with a law:" }), ...buttons);
 }
 
-// tokens: the field that says how many there are.
+// tokens: the field with the number of tokens.
 function nearby(question, tokens) {
   const program = about.programs[lawsName(question)];
   if (!program) return [];
@@ -191,7 +191,7 @@ function nearby(question, tokens) {
   return near.filter(isKnown).slice(0, OFFERED);
 }
 
-// A button that chooses a program by its name; none for a program that the fields cannot say.
+// A button that selects a program by its name; none for a program that the fields cannot express.
 function programButton(name) {
   const [precision, doing, ...more] = name.split("_"), isServing = doing === "serve";
   const dtype = precision === "16-bit" ? "bf16" : precision;

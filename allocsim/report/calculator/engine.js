@@ -1,17 +1,17 @@
-// Will it fit: a question answered by the laws, and the largest batch that fits.
-// Rule: no document is asked here; a worker runs this, or where there is none the page itself.
+// Answer by the laws if a program fits, and find the largest batch that fits.
+// Rule: this script uses no document; it runs in a worker, or in the page if there is none.
 
-const MOST = 2 ** 24; // of a batch and a length
-const MOST_BATCH = 2 ** 20; // of the search
+const MOST = 2 ** 24; // limit of a batch and a length
+const MOST_BATCH = 2 ** 20; // limit of the search
 const OLDEST_CAPABILITY = 8;
-const ENDLESS = 2 ** 40; // the room of a card without end
+const ENDLESS = 2 ** 40; // bytes of a card without a limit
 const KEPT_PROGRAMS = 4;
-const FEWEST_ROWS = 80; // of a step, whatever the model
-const TWO_KINDS = 2; // of images, which a model tells apart that names none
-const laws = new Map(); // by name, a promise of a program's laws
+const FEWEST_ROWS = 80; // minimum number of rows of a step
+const TWO_KINDS = 2; // image classes if the configuration names none
+const laws = new Map(); // promise of a program's laws, by name
 const keptPrograms = new Map();
 
-// Digits in groups of three, as Python prints them.
+// Format a count with thousands separators, as Python does.
 function counted(number) {
   return String(number).replace(/\B(?=(\d{3})+$)/g, ",");
 }
@@ -20,7 +20,7 @@ function takeLaws(name, about, text) {
   laws.set(name, unpacked(text).then((buffer) => ({ about, columns: columnsOf(about.columns, buffer) })));
 }
 
-// What the names of a model's programs begin with; one that sees has no embedding to tie.
+// Prefix of the names of a model's programs; a vision model has no embedding to tie.
 function lawsOf(model) {
   return model.sees ? [model.family] : [model.family, model.tied ? "tied" : "untied"];
 }
@@ -40,7 +40,7 @@ function lawsName({ model, work, dtype, attention, optimizer, checkpointing, lor
   return parts.join("_");
 }
 
-// The sizes of a model, with those that follow from others where they are not given.
+// The sizes of a model; missing sizes are derived from others.
 function sizesOf(model) {
   const found = {};
   for (const name of Object.keys(model.keys)) if (model.sizes[name]) found[name] = model.sizes[name];
@@ -66,7 +66,7 @@ function sizesOf(model) {
   return found;
 }
 
-// Raises Refused for a question that no program could be.
+// Throw Refused for a question that no program can have.
 function refuseImpossible({ model, work, dtype, attention, batch, seq, prompt, decode, requests, lora }) {
   const isServing = work === "serve";
   for (const [name, value] of Object.entries(isServing ? { batch, prompt, decode, requests } : { batch, seq })) {
@@ -89,8 +89,8 @@ function refuseImpossible({ model, work, dtype, attention, batch, seq, prompt, d
   }
 }
 
-// With checkpointing transformers makes a mask, and with a window that the sequence fills; its rows are
-// padded to 8 numbers.  Eager attention adds it to the scores.
+// With checkpointing, transformers creates a mask, also with a window that the sequence fills; its rows
+// are padded to 8 numbers. Eager attention adds the mask to the scores.
 function maskUnit({ attention, checkpointing, model, seq }) {
   if (attention === "eager") return 1;
   const window = model.sizes.window ?? 0;
@@ -98,18 +98,18 @@ function maskUnit({ attention, checkpointing, model, seq }) {
   return 8;
 }
 
-// The sizes of the work besides those of the model.
+// The sizes of the work, without those of the model.
 function workOf({ batch, lora, work, optimizer, dtype }, length) {
   const isFactored = work !== "serve" && optimizer === "adafactor";
   return { batch, length, lora, ...(isFactored ? { factored: /^(bf|fp)16$/.test(dtype) ? 2 : 4 } : {}) };
 }
 
-// The stretches of a question's program, each with the tokens that its attention is over: training is one.
+// The stretches of a question's program, each with the tokens that attention covers; training is one.
 function stretchesOf(question, sizes) {
   const { model, card, seq, prompt, decode, requests } = question;
   const at = (length) => ({ ...sizes, ...workOf(question, length) });
   if (question.work !== "serve") {
-    const length = model.sees ? floorDiv(PIXELS, sizes.patch) ** 2 + 1 : seq; // a class among the patches
+    const length = model.sees ? floorDiv(PIXELS, sizes.patch) ** 2 + 1 : seq; // one class token besides the patches
     return [{ name: regimeOf(at(length), card, maskUnit(question)), length }];
   }
   refuseTooLong(requests * decode * FEWEST_ROWS);
@@ -126,8 +126,8 @@ function stretchesOf(question, sizes) {
   return [...found, { name: `end.${scaling}`, length: prompt }];
 }
 
-// The program that a question falls under, and the variables of its stretches.  Raises Refused, saying why
-// there is none.
+// Return the program of a question and the variables of its stretches. Throws Refused with the reason
+// if there is none.
 async function found(question) {
   refuseImpossible(question);
   const name = lawsName(question), { model, card, batch } = question;
@@ -147,7 +147,7 @@ async function found(question) {
   }
   const names = stretches.map((stretch) => stretch.name), key = [name, sizes.layers, ...names].join("/");
   const program = kept(key, () => programOf(names, (each) => lawOf(about, columns, each), sizes.layers));
-  const known = new Map(); // of a stretch that comes again
+  const known = new Map(); // results of repeated stretches
   const variables = stretches.map(({ name: each, length, isStep }) => {
     const place = `${each}/${length}`;
     if (!known.has(place)) known.set(place, variablesOf({ ...sizes, ...workOf(question, length) }, card, isStep));
@@ -156,7 +156,7 @@ async function found(question) {
   return { program, variables, about };
 }
 
-// The last few programs are kept: a search asks for one of them again and again.
+// The last few programs are kept, because a search uses one of them repeatedly.
 function kept(key, make) {
   const program = keptPrograms.get(key) ?? make();
   keptPrograms.delete(key);
@@ -165,7 +165,7 @@ function kept(key, make) {
   return program;
 }
 
-// What `allocsim fit --engine laws` answers.  needed: null where it does not fit a card without end either.
+// The answer of `allocsim fit --engine laws`. needed: null if it fails without a limit as well.
 async function answerOf(question) {
   const { program, variables, about } = await found(question);
   const room = question.card.memory - question.card.context;
@@ -176,8 +176,8 @@ async function answerOf(question) {
   return { ...ran, fits, room, needed, spare: room - (needed ?? ran.reserved), release: about.release };
 }
 
-// The largest batch that fits, from the one asked about.  more: why none is known of the next,
-// "" where it does not fit.  isStale: whether nobody waits for it any more.
+// Find the largest batch that fits, from the given one. more: why the next one has no answer,
+// "" if it does not fit. isStale: returns true if the answer is no longer needed.
 async function largestOf(question, isStale) {
   const tried = new Map();
   let more = "";
@@ -210,7 +210,7 @@ async function largestOf(question, isStale) {
 
 let newest = 0;
 
-// One message of the page.  reply: takes what is to be told of it.
+// Handle one message of the page. reply: receives the results.
 async function handle(message, reply) {
   if (message.laws) {
     takeLaws(message.name, message.about, message.laws);
@@ -219,7 +219,7 @@ async function handle(message, reply) {
   const { id, question } = message;
   newest = id;
   const isStale = () => id !== newest;
-  await new Promise((done) => { setTimeout(done); }); // a slider asks faster than a deep model is answered
+  await new Promise((done) => { setTimeout(done); }); // a slider asks faster than a deep model can be computed
   if (isStale()) return;
   try {
     reply({ id, answer: await answerOf(question) });

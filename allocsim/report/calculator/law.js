@@ -1,12 +1,12 @@
-// A law at the sizes asked for: its rows in order, and the bytes of each request (docs/laws.md).
-// Rule: only sizes and the number of layers change; what a law does not say is refused.
+// A law at given sizes: its rows in order, and the bytes of each request (docs/laws.md).
+// Rule: only sizes and the number of layers change; anything that a law does not define is refused.
 
 const REQUEST = 0, FREE = 1, EMPTY_CACHE = 2;
 const MOST_ROWS = 2 ** 23;
 
 class Refused extends Error {}
 
-// The law of one regime from the packed columns of its program, which hold the rows of every regime.
+// Return the law of one regime from the packed columns of its program, which hold all regimes.
 function lawOf(about, columns, regime) {
   const { layers, period, reset, spans: [rows, parts, formulas] } = about.regimes[regime];
   const column = (name, [start, stop]) => columns[name].subarray(start, stop);
@@ -22,7 +22,7 @@ function pairsOf(flat) {
   return Array.from({ length: flat.length / 2 }, (_, i) => [flat[2 * i], flat[2 * i + 1]]);
 }
 
-// Each formula is numerator, denominator, how many variables, and their numbers in `names`.
+// Each formula is numerator, denominator, number of variables, and their numbers in `names`.
 function formulasOf(flat, names) {
   const found = [];
   for (let at = 0; at < flat.length; at += 3 + flat[at + 2]) {
@@ -32,18 +32,18 @@ function formulasOf(flat, names) {
   return found;
 }
 
-// Bytes, rounded up.  Whole numbers of any size on the way: a product may pass 2**53.
+// Bytes, rounded up. BigInt, because an intermediate product may exceed 2**53.
 function bytesAt(formula, variables) {
   let product = BigInt(formula.numerator);
   for (const name of formula.variables) {
-    if (!VARIABLES.includes(name)) throw new Refused(`this page does not know the variable ${name}: write it anew`);
+    if (!VARIABLES.includes(name)) throw new Refused(`this page does not know the variable ${name}: write the page again`);
     product *= BigInt(variables[name]);
   }
   const denominator = BigInt(formula.denominator);
   return Number((product + denominator - 1n) / denominator);
 }
 
-// How often the parts of a law come in a program of so many layers.
+// Number of repetitions of each part of a law in a program with `layers` layers.
 function copiesOf(law, layers) {
   const least = law.layers - law.period, copies = floorDiv(layers - least, law.period);
   if (layers < least) throw new Refused(`${layers} layers: no law for fewer than ${least}`);
@@ -61,7 +61,7 @@ function refuseTooLong(rows) {
   throw new Refused(`${counted(rows)} steps are more than can be replayed; expected ${counted(MOST_ROWS)} or fewer`);
 }
 
-// The rows of a law, with so many copies of its parts, and by how much each has grown.
+// Rows of a law with its parts repeated, and the growth of each row.
 function unrolled(law, copies) {
   const length = rowsOf(law, copies);
   const row = new Int32Array(length), grown = new Float64Array(length);
@@ -79,8 +79,8 @@ function unrolled(law, copies) {
   return { row, grown };
 }
 
-// The program that laws are, one after another; depends on no size, so that it serves every batch.
-// lawNamed: the law of a name.  A program of one law resets its peaks in it, another after its first.
+// The program that consists of consecutive laws; it depends on no size, so it serves every batch.
+// lawNamed: law by name. The peaks are reset inside a single law, or after the first of several.
 function programOf(names, lawNamed, layers) {
   const laws = new Map(names.map((name) => [name, lawNamed(name)]));
   const copies = (name) => copiesOf(laws.get(name), layers);
@@ -102,7 +102,7 @@ function programOf(names, lawNamed, layers) {
   return program;
 }
 
-// Of each row the number of the block that it requests or frees, by request.
+// The number of the block that each row requests or frees, in order of requests.
 function blocksOf({ row: rows, grown, stretches }, layers) {
   const block = new Int32Array(rows.length), alive = new Map();
   let count = 0;
@@ -126,13 +126,13 @@ function blocksOf({ row: rows, grown, stretches }, layers) {
   return block;
 }
 
-// A program asked of an allocator that has some room, and its peaks since they were reset.
+// A program run in an allocator with limited room, and its peaks since the reset.
 class Replay {
   constructor(room, nPurposes) {
     this.allocator = new CachingAllocator(room);
     this.blocks = [];
     this.held = new Array(nPurposes).fill(0);
-    this.tried = null; // the bytes asked of the driver when there was no room
+    this.tried = null; // bytes of the driver call that failed
     this.reset();
   }
 
@@ -170,7 +170,7 @@ class Replay {
   }
 }
 
-// variables: of each stretch of the program.  room: bytes.
+// variables: one object per stretch of the program. room: bytes.
 function replayed(program, variables, room, nPurposes) {
   const replay = new Replay(room, nPurposes), { row: rows, grown, block, stretches } = program;
   stretches.forEach(({ law, start, stop }, stretch) => {

@@ -1,18 +1,18 @@
-// From fields to answers: what is asked, of a worker where the browser lends one, and what is heard.
+// Send questions from the fields to the engine, in a worker if possible, and show the answers.
 
-const ADDRESS_AFTER = 200; // milliseconds without a new question: browsers count changes of the address
-const sent = new Set(); // names of laws that the engine has
+const ADDRESS_AFTER = 200; // milliseconds without a new question: browsers limit changes of the address
+const sent = new Set(); // names of the laws that the engine has
 let asked = 0, question = null, engine = null, addressing = 0;
 
 function hear({ id, answer, largest, refusal }) {
-  if (id !== asked) return; // of an older question
+  if (id !== asked) return; // answer to an older question
   if (answer) showAnswer(answer, question);
   if (largest) showLargest(largest, question);
   if (refusal) showRefusal(refusal, question);
   document.body.dataset.settled = largest || refusal ? String(id) : "";
 }
 
-// The engine: in a worker, made of the page's own script; else here.
+// The engine: a worker made of the page's own script, or else this page.
 function startEngine() {
   const here = { postMessage: (message) => handle(message, hear) };
   try {
@@ -25,12 +25,12 @@ function startEngine() {
       ask();
     };
     return worker;
-  } catch { // a browser that lends a file no worker
+  } catch { // some browsers refuse workers for pages opened from a file
     return here;
   }
 }
 
-// Whatever is chosen, and at once.
+// Answer at once, and after every change.
 function ask() {
   question = questionAsked();
   const name = lawsName(question);
@@ -46,7 +46,7 @@ function ask() {
 
 function setTheme(dark) {
   document.documentElement.dataset.theme = dark ? "dark" : "light";
-  field("theme").setAttribute("aria-pressed", String(dark));
+  field("theme").textContent = dark ? "Light colours" : "Dark colours";
 }
 
 async function copyFrom(button, words) {

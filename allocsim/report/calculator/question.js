@@ -1,4 +1,4 @@
-// The question: what stands in the fields, as the engine takes it, and in the page's address.
+// The question: convert the fields to the engine's input and to the page's address.
 // Rule: the fields are the only state; a link and the opening fill them in.
 
 const about = JSON.parse(document.getElementById("about").textContent);
@@ -9,9 +9,9 @@ const SIZE_NAMES = {
   kv_heads: "K/V heads", head_dim: "Head size", vocabulary: "Vocabulary", positions: "Positions",
   experts: "Experts", chosen: "Experts a token", window: "Sliding window", patch: "Patch, pixels",
 };
-const KINDS = "Kinds"; // of images: what a vocabulary is to a model that sees
-const LEAST = { window: 0 }; // of the others 1
-const CHOSEN = ["work", "attention", "dtype", "optimizer"]; // fields that are one of some names
+const KINDS = "Kinds"; // label of the vocabulary field for images
+const LEAST = { window: 0 }; // other fields have at least 1
+const CHOSEN = ["work", "attention", "dtype", "optimizer"]; // fields with a choice of names
 const COUNTED = ["batch", "seq", "prompt", "decode", "requests"];
 
 function field(name) {
@@ -28,7 +28,7 @@ function options(select, names) {
   select.replaceChildren(...names.map((name) => element("option", { value: name, textContent: name })));
 }
 
-// By kind of model: those with laws first.
+// Grouped by kind of model, those with laws first.
 function offerModels() {
   const group = (label, models, disabled) => element("optgroup", { label, disabled },
     ...models.map((model) => element("option", { value: model.name, textContent: model.name })));
@@ -52,7 +52,7 @@ function modelChosen() {
   return about.models.find((model) => model.name === field("model").value);
 }
 
-// The fields of the model's family, with what its configuration gives.
+// The fields of the model's family, filled from its configuration.
 function showSizes(model, sizes = model.sizes) {
   const keys = Object.keys(about.keys[model.family]);
   const inputs = Object.entries(SIZE_NAMES).filter(([name]) => keys.includes(name)).map(([name, label]) => {
@@ -66,12 +66,12 @@ function showSizes(model, sizes = model.sizes) {
   showFollowing(model);
 }
 
-// What a model's attention is where nothing is said.
+// Default attention of a model.
 function attentionOf(model) {
   return about.eager.includes(model.family) ? "eager" : "sdpa";
 }
 
-// In empty fields what they stand for.
+// Show derived default values in empty fields.
 function showFollowing(model) {
   const { heads, hidden } = sizesGiven(model);
   const head = about.heads[model.family] ?? (heads && hidden ? Math.floor(hidden / heads) : "");
@@ -105,7 +105,7 @@ function cardChosen() {
   return { ...LIKE_AN_A100, short: "", name: "a card of that size", memory };
 }
 
-// What the engine is asked.
+// The question for the engine.
 function questionAsked() {
   const model = modelChosen(), sizes = sizesGiven(model);
   const isPreset = isAsPublished(model, sizes);
@@ -129,7 +129,7 @@ function isTraining() {
   return field("work").value === "train";
 }
 
-// The fields as an address, and back.
+// Convert the fields to an address, and back.
 function addressOf(question) {
   const { model, card } = question;
   const words = new URLSearchParams({ model: field("model").value, card: card.short || ANOTHER });
@@ -148,7 +148,7 @@ function addressOf(question) {
   return `#${words}`;
 }
 
-// given: names and texts, of an address or of the opening.  What it does not name stays.
+// given: texts by name, from an address or the opening. Other fields are not changed.
 function fillIn(given) {
   const has = (name) => given[name] !== undefined && given[name] !== null && given[name] !== "";
   if (has("model") && about.models.some((model) => model.name === given.model)) field("model").value = given.model;
@@ -167,7 +167,7 @@ function fillIn(given) {
   showFollowing(model);
 }
 
-// The sliders follow the numbers; those of tokens end where the model's positions do.
+// The sliders follow the numbers; sliders of tokens end at the model's number of positions.
 function slideTo() {
   const positions = Number(field("size-positions")?.value) || 8192;
   document.body.dataset.work = field("work").value;

@@ -1,5 +1,5 @@
-// What the bytes of a request are a product of, as allocsim/laws/variables.py has it.
-// Rule: every variable that is worked out here stands in VARIABLES; a law that names another is refused.
+// Variables: the bytes of a request are a product of them, as in allocsim/laws/variables.py.
+// Rule: VARIABLES lists every variable that is computed here; a law with another one is refused.
 
 const SIZES = [
   "hidden", "intermediate", "heads", "kv_heads", "head_dim", "vocabulary",
@@ -15,9 +15,9 @@ const COLUMNS = {
   vocabulary_in_twos: [1, ["vocabulary"]],
   vocabulary_in_ones: [1, ["vocabulary"]],
 };
-const ROWS_OF_A_BLOCK = { vocabulary_in_twos: 8, vocabulary_in_ones: 16 }; // of the others 4
+const ROWS_OF_A_BLOCK = { vocabulary_in_twos: 8, vocabulary_in_ones: 16 }; // 4 for others
 const BY_ROWS = { 4: "fours", 8: "twos", 16: "ones" }; // columns that a thread sums
-// Rows and columns of the matrices whose sums Adafactor takes, as allocsim/laws/factored.py has them.
+// Rows and columns of the matrices that Adafactor sums, as in allocsim/laws/factored.py.
 const MATRICES = {
   queries: [["heads", "head_dim"], ["hidden"]],
   keys: [["kv_heads", "head_dim"], ["hidden"]],
@@ -50,17 +50,17 @@ const VARIABLES = [
 ];
 const AT_ONCE = 130560; // numbers that one block sums
 const INDEXED = 2 ** 31 - 1; // bytes of a tensor that one kernel sums
-const CHECKED = 8192; // numbers that a block checks for one that is true
+const CHECKED = 8192; // numbers that one block checks
 const STORED = 512; // bytes of a column's partial sum
-const TYPES_OF_TOKENS = 2; // in BERT
-const PIXELS = 224; // of an image's side
+const TYPES_OF_TOKENS = 2; // of BERT
+const PIXELS = 224; // height and width of an image
 const SORTED_ABOVE = 3072; // tokens
 const SORTED_BY_ONE_BLOCK = 2304; // indices
 const SORTED_BY_ITSELF = 4096; // choices of experts
-const HEADS_SERVED = [64, 96, 128]; // their sizes
+const HEADS_SERVED = [64, 96, 128]; // head sizes
 const HEADS_SERVED_EAGERLY = [...HEADS_SERVED, 192, 256];
 const IN_TWO_PASSES_ABOVE = 1020;
-const NORMED_IN_PARTS_ABOVE = 65536; // where there are LayerNorms
+const NORMED_IN_PARTS_ABOVE = 65536; // in models with LayerNorm
 const WORKSPACE = 8519680;
 const WORKSPACE_SINCE_HOPPER = 32 * 2 ** 20;
 const HOPPER = 9;
@@ -75,8 +75,8 @@ function floorDiv(a, b) {
   return (a - (a % b)) / b;
 }
 
-// card: capability [major, minor], multiprocessors, threads that one of them holds.
-// isStep: of serving, a step of one token; `length` is what its cache holds then.
+// card: capability [major, minor], multiprocessors, and threads of a multiprocessor.
+// isStep: a serving step of one token; `length` is then the length of the cache.
 function variablesOf(sizes, card, isStep = false) {
   const found = {};
   for (const name of SIZES) found[name] = sizes[name] ?? 0;
@@ -114,23 +114,23 @@ function productOf(sizes, names, factor = 1) {
   return names.reduce((product, name) => product * sizes[name], factor);
 }
 
-// How many blocks of so many threads fill the card.
+// Number of blocks of `threads` threads that fill the card.
 function blocksFilling(card, threads) {
   return card.multiprocessors * floorDiv(card.threads, threads);
 }
 
-// Into how many blocks the choice of the likeliest token of a sequence is taken apart.
+// Number of blocks that select the likeliest token of a sequence.
 function choiceParts({ vocabulary, batch }, card) {
   return blocksTaking(vocabulary, ceilDiv(blocksFilling(card, 512), batch));
 }
 
-// Blocks of 512 threads that take so many numbers: `blocks`, or as many as have enough to do, or few enough.
+// Blocks of 512 threads for a count of numbers: `blocks`, limited by the work and by the card.
 function blocksTaking(numbers, blocks) {
   const values = ceilDiv(numbers, 512);
   return Math.max(Math.min(blocks, ceilDiv(values, 16)), ceilDiv(values, 256));
 }
 
-// Blocks that check whether numbers drawn at random lie within bounds.
+// Blocks that check the bounds of random numbers.
 function blocksChecking(numbers, card) {
   return Math.min(ceilDiv(numbers, CHECKED), blocksFilling(card, 512));
 }
@@ -147,12 +147,12 @@ function columnsOfABlock(rows) {
   return 512 / rows;
 }
 
-// How many times the blocks that columns take fill the card.
+// How many times the blocks of the columns fill the card.
 function filling(columns, card, rows) {
   return ceilDiv(blocksFilling(card, 32 * rows), Math.max(ceilDiv(columns, columnsOfABlock(rows)), 1));
 }
 
-// Into how many sums one of each column over so many rows is taken apart first.
+// Number of partial sums of one column over a count of rows.
 function partialSums(summed, columns, card, rows) {
   const enough = Math.min(ceilDiv(summed, 16 * rows), filling(columns, card, rows));
   return Math.max(enough, ceilDiv(summed, 256 * rows));
@@ -163,7 +163,7 @@ function matrixOf(name, sizes) {
   return MATRICES[name].map((of) => productOf(known, of));
 }
 
-// What Adafactor's sums store, 0 where one pass suffices.
+// Bytes that Adafactor's sums store; 0 if one pass is enough.
 function factoredVariables(sizes, card) {
   const parts = (numbers) => (numbers <= AT_ONCE ? 0 : blocksTaking(numbers, blocksFilling(card, 512)));
   const found = { row_parts: parts(sizes.vocabulary) };
@@ -175,7 +175,7 @@ function factoredVariables(sizes, card) {
   return found;
 }
 
-// Which matrices' columns are summed in two passes, and what else of them is another way.
+// Matrices whose columns are summed in two passes, and their other properties.
 function factoredWay(sizes) {
   const names = Object.keys(MATRICES).filter((name) => sizes.positions || !OF_LEARNED_PLACES.includes(name));
   const shapes = names.map((name) => [name, ...matrixOf(name, sizes)]);
@@ -188,14 +188,14 @@ function factoredWay(sizes) {
   return way.join(".");
 }
 
-// Of a head of a sequence in the backward of memory-efficient attention.
+// Bytes of one head of a sequence in the backward pass of memory-efficient attention.
 function gradientWorkspace(length, headDim, isFp32) {
   const block = headDim <= 64 ? 64 : 128;
   const width = ceilDiv(headDim, block) * block;
   return ceilDiv(length, block) * (4 * block * width + (isFp32 ? block / 4 : 16));
 }
 
-// What the gradient of an embedding takes to sort its indices.
+// Bytes for sorting the indices in the gradient of an embedding.
 function sortedVariables(tokens, vocabulary) {
   const rows = Math.min(tokens, vocabulary);
   return {
@@ -212,15 +212,15 @@ function digitsOf(values) {
   return ceilDiv(Math.max(values - 1, 1).toString(2).length, 8);
 }
 
-// The temporary storage of a radix sort of so many indices, of so many digits of 8 bits.
+// Temporary storage of a radix sort of 8-bit digits.
 function sortStorage(count, digits) {
   if (count <= SORTED_BY_ONE_BLOCK) return 1;
   const arrays = digits > 1 ? 2 * ceilDiv(count, 32) : 0;
   return 256 * (arrays + 2 + 8 * digits + 4 * ceilDiv(count, 3840)) - 1;
 }
 
-// The way through the kernels: batch, tokens, heads, splits of attention or its mask, a window, what only
-// some families have, Adafactor's sums where `factored` says the bytes of a number.
+// The path through the kernels: batch, tokens, heads, attention splits or mask, window, properties of
+// single families, and Adafactor's sums, where `factored` is the bytes of a number.
 function regimeOf(sizes, card, maskUnit) {
   const tokens = sizes.batch * sizes.length;
   let many = tokens > IN_TWO_PASSES_ABOVE ? "two" : "few";
@@ -238,7 +238,7 @@ function regimeOf(sizes, card, maskUnit) {
   return parts.join(".");
 }
 
-// How the columns of a vocabulary's biases are summed, four at a time, two, or one.
+// How the bias columns of a vocabulary are summed: four at a time, two, or one.
 function biasesWay({ output_bias: hasBias, vocabulary }, tokens, card) {
   if (!hasBias) return [];
   const rows = vocabulary % 4 === 0 ? 4 : vocabulary % 2 === 0 ? 8 : 16;
@@ -266,8 +266,8 @@ function expertsWay({ chosen }, tokens) {
   return [...(chosen === 1 ? ["one"] : []), ...(chosen && tokens * chosen > SORTED_BY_ITSELF ? ["many"] : [])];
 }
 
-// The way of a prompt, or of a step of one token, in serving.  isFused: whether attention is FlashAttention's;
-// isEager: no kernel of its own.
+// The path of a prompt, or of a step of one token, in serving. isFused: attention is FlashAttention;
+// isEager: attention has no fused kernel.
 function servedRegimeOf(sizes, card, isFused, isStep, isEager = false) {
   if (!isStep && sizes.length === 1) return "one token";
   if (!(isEager ? HEADS_SERVED_EAGERLY : HEADS_SERVED).includes(sizes.head_dim)) return `heads of ${sizes.head_dim}`;
@@ -278,8 +278,8 @@ function servedRegimeOf(sizes, card, isFused, isStep, isEager = false) {
   return [...way, ...expertsWay(sizes, tokens)].join(".");
 }
 
-// Into how many parts FlashAttention-2 takes the keys, so that a small job fills the card.
-// isStep: one query for each head; those of heads that share their keys are one sequence then.
+// Number of parts into which FlashAttention-2 splits the keys, so that a small job fills the card.
+// isStep: one query per head; heads that share their keys are then one sequence.
 function attentionSplits(sizes, multiprocessors, isStep = false) {
   const places = 2 * multiprocessors;
   const block = sizes.head_dim <= 64 ? 256 : sizes.head_dim <= 128 ? 128 : 64;

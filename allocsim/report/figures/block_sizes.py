@@ -47,7 +47,7 @@ def block_sizes_figure(
     unit, name = (GIB, "GiB") if most >= GIB else (MIB, "MiB")
     below.bar(x - 0.22, sizes.used_bytes / unit, width=0.44, color=theme.kinds[0], label="in use")
     below.bar(x + 0.22, sizes.free_bytes / unit, width=0.44, color=theme.alarm, label="free")
-    styled(above, theme, "", f"blocks {'in use' if is_still else 'handed out'} (count)")
+    styled(above, theme, "", f"blocks {'in use' if is_still else 'allocated'} (count)")
     styled(below, theme, "size of the block (from, in bytes)", f"memory ({name})")
     below.set_ylim(0, 1.05 * max(most, MIB) / unit)
     below.set_xticks(x, [_text(int(edge)) for edge in sizes.edges[:-1]], rotation=45, ha="right")

@@ -41,7 +41,7 @@ _MARGIN = 3
 _FEWEST_LETTERS = 4
 _NARROW = 1 / 300
 """Share of the axis below which a box has no outline, since the outline would hide it."""
-_MIXED = "of several"
+_MIXED = "several categories"
 
 
 def flame_figure(top: Top, theme: Theme = LIGHT, *, is_one_of: bool = False) -> Figure:
@@ -81,7 +81,7 @@ def _title(top: Top, *, is_one_of: bool) -> str:
 
 def _notes(top: Top, flame: FlameGraph) -> list[str]:
     notes = [f"{note[:1].upper()}{note[1:]}." for note in top.notes]
-    mostly = "A colour stands where nine tenths of a frame's memory are of one category."
+    mostly = "A frame has a colour if nine tenths of its memory are of one category."
     if not flame.boxes:
         return [*notes, "Nothing was allocated."]
     others = [box for box in flame.boxes if box.folded]

@@ -55,8 +55,8 @@ def front_figure(tried: Tried, theme: Theme = LIGHT) -> Figure:
     unit, name = unit_of(max((each.peak_reserved_bytes for each in whole), default=0))
     for group, colour, marker, label in (
         (failed, theme.alarm, "x", f"out of memory ({number(len(failed))})"),
-        (good, theme.allocated, "o", f"every request answered ({number(len(good))})"),
-        (front, theme.ideal, "D", "on the front: none is better in all"),
+        (good, theme.allocated, "o", f"no request failed ({number(len(good))})"),
+        (front, theme.ideal, "D", "Pareto front"),
     ):
         if group:
             sizes = [30 + 8 * min(each.num_alloc_retries, 40) for each in group]
@@ -73,10 +73,10 @@ def front_figure(tried: Tried, theme: Theme = LIGHT) -> Figure:
     ]
     if given_up := len(tried.settings) - len(whole):
         notes.append(
-            f"Not drawn: {number(given_up)} given up half-way, since others were better already."
+            f"Not drawn: {number(given_up)} stopped early, because others were already better."
         )
     if len(front) > _MOST_NAMES:
-        notes.append(f"Named are the first {_MOST_NAMES} on the front.")
+        notes.append(f"The first {_MOST_NAMES} on the front are named.")
     caption(figure, theme, f"{tried.path.rsplit('/', 1)[-1]}: settings tried", *notes)
     _numbers(figure, axes, _points(named, unit), theme)
     return figure

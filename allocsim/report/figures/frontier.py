@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 __all__ = ["frontier_figure"]
 
 
-def frontier_figure(told: ReadFront, theme: Theme = LIGHT) -> Figure:
+def frontier_figure(front: ReadFront, theme: Theme = LIGHT) -> Figure:
     """Draw a point for each value of the second size."""
     figure, (axes,) = new_figure(theme)
-    values = [value for value, _, _ in told.points]
-    largest = [value for _, value, _ in told.points]
+    values = [value for value, _, _ in front.points]
+    largest = [value for _, value, _ in front.points]
     axes.plot(values, largest, color=theme.faint, lw=1, zorder=2)
     axes.plot(values, largest, "o", color=theme.allocated, zorder=3)
-    for value, most, peak in told.points:
+    for value, most, peak in front.points:
         text = f"{number(most)}: {format_size(peak)}" if most else "none"
         axes.annotate(text, (value, most), (6, 6), textcoords="offset points", color=theme.ink)
     axes.set_xscale("log", base=2)
@@ -37,8 +37,8 @@ def frontier_figure(told: ReadFront, theme: Theme = LIGHT) -> Figure:
     axes.set_xticks([], minor=True)
     axes.set_xlim(min(values) / 1.3, max(values) * 1.6)
     axes.set_ylim(0, max(largest) * 1.2 + 1)
-    styled(axes, theme, printable(told.other), f"largest {printable(told.name)}")
+    styled(axes, theme, printable(front.other), f"largest {printable(front.name)}")
     whole_numbers(axes.yaxis)
-    title = f"the largest {printable(told.name)} that fits {printable(told.gpu)}"
+    title = f"the largest {printable(front.name)} that fits {printable(front.gpu)}"
     caption(figure, theme, title, "Each was run, and so was the next, which does not fit.")
     return figure

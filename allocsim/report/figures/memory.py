@@ -72,8 +72,8 @@ def memory_figure(picture: Picture, theme: Theme = LIGHT, course: Course | None 
 
 
 _IDEAL = (
-    "Ideal: the most that was in use at once so far, rounded to 512 bytes a block; no allocator "
-    "that gives nothing back reserves less."
+    "Ideal: the most memory in use at once so far, with blocks rounded to 512 bytes; an allocator "
+    "that releases nothing cannot reserve less."
 )
 
 
@@ -210,8 +210,13 @@ def _driver_calls(axes: Axes, picture: Picture, theme: Theme, step: int) -> None
     take, give = ("map", "unmap") if picture.is_expandable else ("cudaMalloc", "cudaFree")
     edges = np.arange(0, len(curve) + step, step)
     for name, entries, colour, sign in (
-        (f"{take}, {number(len(curve.driver_takes))} in all", curve.driver_takes, theme.ideal, 1),
-        (f"{give}, {number(len(curve.driver_gives))} in all", curve.driver_gives, theme.alarm, -1),
+        (f"{take}, {number(len(curve.driver_takes))} in total", curve.driver_takes, theme.ideal, 1),
+        (
+            f"{give}, {number(len(curve.driver_gives))} in total",
+            curve.driver_gives,
+            theme.alarm,
+            -1,
+        ),
     ):
         counts = np.histogram(entries, edges)[0]
         at = np.flatnonzero(counts)

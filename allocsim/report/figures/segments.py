@@ -88,7 +88,7 @@ def _strips(picture: Picture | Still, instant: Instant, theme: Theme) -> Figure:
     figure, (axes,) = new_figure(theme, height=_FRAME_HEIGHT + _STRIP_HEIGHT * rows)
     at = 0
     for pool in pools:
-        axes.text(0, at + 0.75, pool.told, fontsize=7.5, color=theme.ink, parse_math=False)
+        axes.text(0, at + 0.75, pool.text, fontsize=7.5, color=theme.ink, parse_math=False)
         _strip(axes, pool, at + 1, theme)
         at += pool.rows + 1
     size, wide = max((p.segments[0].total_size, p.places[0][1]) for p in pools)

@@ -90,7 +90,7 @@ def convert(recording: Recording, path: str | os.PathLike[str], to: str | None =
     """
     chosen = format_of(os.fspath(path), to)
     if chosen is None:
-        raise ValueError(f"{os.fspath(path)} ends in none of {endings()}")
+        raise ValueError(f"{os.fspath(path)} has no known ending; expected one of {endings()}")
     write_as(chosen, recording, path)
     return chosen
 

@@ -104,7 +104,7 @@ def _rows(trace: Trace, names: Sequence[str | None]) -> Iterator[_Row]:
     is_oom = (trace.action == Action.OOM).tolist()
     address = trace.addr.tolist()
 
-    def told(column: Any) -> Iterator[str | None]:
+    def text_or_none(column: Any) -> Iterator[str | None]:
         return repeat(None) if column is None else (texts[n] for n in column.tolist())
 
     return zip(
@@ -117,8 +117,8 @@ def _rows(trace: Trace, names: Sequence[str | None]) -> Iterator[_Row]:
         repeat(None) if trace.time_us is None else trace.time_us.tolist(),
         (pools[number] for number in trace.pool_id.tolist()),
         (addr if oom else None for oom, addr in zip(is_oom, address, strict=True)),
-        told(trace.compile_context),
-        told(trace.user_metadata),
+        text_or_none(trace.compile_context),
+        text_or_none(trace.user_metadata),
         (None if number < 0 else number for number in stack),
         (names[number] for number in stack),
         strict=False,

@@ -1,5 +1,5 @@
-// What lies across: entries, or the wall time of the entries where they have it (microseconds since
-// the first).  `view.x0` and `view.x1` are in these units; an entry lasts until the next one begins.
+// Horizontal axis: entries, or their wall time if it is recorded (microseconds since the first entry).
+// `view.x0` and `view.x1` are in these units; an entry lasts until the next one begins.
 
 const hasTime = () => data.columns.time !== undefined;
 
@@ -19,7 +19,7 @@ function entryAt(x) {
   return Math.max(stretchAt(data.columns.time, x), 0);
 }
 
-// A column of entries as places across; kept, since a million are looked up for every picture.
+// Positions of a column of entries; cached, since a million are looked up for every picture.
 function across(lives, name) {
   if (!view.timed) return lives[name];
   lives.timed ??= {};

@@ -1,16 +1,16 @@
-// Behind the curves: the phases of the run as bands of colour, its steps as lines with numbers.
+// Background of the curves: phases as bands of colour, steps as numbered lines.
 
-const STRIP = 8; // pixels of CSS: a strip of full colour above the curves
+const STRIP = 8; // CSS pixels of the strip of full colour above the curves
 const LABELS = 14;
 const TINT = 0.16;
-const LEAST_STEP = 6; // pixels between lines of steps
+const LEAST_STEP = 6; // CSS pixels between lines of steps
 const LEAST_LABEL = 56;
 
 const phaseColour = (kind) => colour(`phase-${kind}`);
 const tellsPhases = () => data.columns["phase.kind"].some((kind) => kind > 0);
 const bandsHeight = () => (data.columns["step.start"].length || tellsPhases() ? STRIP + LABELS : 0);
 
-// The number of the stretch that an entry is in; starts: the first entries of all, in order.
+// Index of the stretch that contains an entry; starts: first entries of all stretches, in order.
 function stretchAt(starts, entry) {
   let low = 0, high = starts.length;
   while (low < high) {
@@ -30,7 +30,7 @@ function partText(entry) {
   return [step, phase].filter(Boolean).join(", ");
 }
 
-// Of each pixel the phase that most of it is of; -1 where nothing is drawn.
+// The phase that covers most of each pixel; -1 where nothing is drawn.
 function phasesOf(width) {
   const starts = data.columns["phase.start"], kinds = data.columns["phase.kind"];
   const share = new Float64Array(width * data.phases.length);

@@ -76,7 +76,7 @@ def _curves(a: Side, b: Side) -> str:
         f"<figcaption>{name}: {plural(outline.entries, 'entry', 'entries')}</figcaption></figure>\n"
         for name, outline in drawn
     )
-    return f"{scale.told('Both')}{pictures}"
+    return f"{scale.note('Both')}{pictures}"
 
 
 def _changes(found: Comparison) -> str:
@@ -84,7 +84,7 @@ def _changes(found: Comparison) -> str:
     if not changed:
         return "<p>Every owner holds the same in both.</p>\n"
     most = max(abs(each.bytes) for each in changed)
-    heads = ("change", "", "asked for", "rounding", "A", "B", "blocks", found.by)
+    heads = ("change", "", "requested", "rounding", "A", "B", "blocks", found.by)
     same = len(found.changes) - len(changed)
     more = f"; {number(same)} that hold the same are left out" if same else ""
     return table(

@@ -1,4 +1,4 @@
-// Buttons that copy: a line to paste, a link to a moment.
+// Buttons that copy a line to paste, or a link to a moment.
 
 async function copied(words) {
   if (navigator.clipboard) {

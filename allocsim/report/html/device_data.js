@@ -1,4 +1,4 @@
-// What a device's page draws from: the columns of html/embedding.py, with births and ends put together.
+// Data of a device's page: the columns of html/embedding.py, with allocations and frees joined.
 
 async function readData(device) {
   const about = JSON.parse(document.getElementById(`about-${device}`).textContent);

@@ -1,4 +1,4 @@
-// The devices of a recording: one is shown; the numbers of each are unpacked when first asked for.
+// Devices of a recording: one is shown; the numbers of each are unpacked when it is first selected.
 
 const DEVICES = [...document.querySelectorAll("[data-about]")].map((about) => Number(about.dataset.about));
 const loaded = new Map();
@@ -15,7 +15,7 @@ async function loadDevice(number) {
   return loaded.get(number);
 }
 
-// What is seen of the device that is left stays as it is.
+// The view of the previous device is kept.
 async function takeDevice(number) {
   const status = document.getElementById("loading");
   if (!loaded.has(number)) status.textContent = "Reading…";

@@ -1,4 +1,4 @@
-// Flame graphs: the page has drawn them; this moves their boxes, and finds some by name.
+// Flame graphs: the page has drawn them; this script moves their boxes and finds boxes by name.
 
 const flameEnd = (box) => box.start + box.bytes;
 const holds = (outer, box) => outer.depth < box.depth && outer.start <= box.start && flameEnd(box) <= flameEnd(outer);
@@ -18,7 +18,7 @@ function startFlames() {
   }
 }
 
-// The chosen frame as wide as the graph, its callers above it, its callees below; null: everything.
+// Show the chosen frame as wide as the graph, with its callers and callees; null shows everything.
 function zoomFlame(flame, zoomed) {
   const { start, bytes } = zoomed || { start: 0, bytes: flame.bytes };
   for (const box of flame.boxes) {
@@ -39,7 +39,7 @@ function goToFrame(flame, box) {
   flame.text.textContent = box ? box.title : "";
 }
 
-// Bytes are counted once, however often a name stands in one stack.
+// Bytes are counted once, however often a name occurs in one stack.
 function findFrames(flame, words) {
   const wanted = words.trim().toLowerCase();
   const found = flame.boxes.filter((box) => wanted && box.name.includes(wanted));
@@ -52,7 +52,7 @@ function findFrames(flame, words) {
 }
 
 function flameKey(flame, event) {
-  if (event.ctrlKey || event.metaKey || event.altKey) return; // the browser's own
+  if (event.ctrlKey || event.metaKey || event.altKey) return; // shortcuts of the browser
   const { here } = flame;
   const shown = flame.boxes.filter((box) => box.element.style.display !== "none");
   const row = here ? shown.filter((box) => box.depth === here.depth) : [];

@@ -1,7 +1,7 @@
-"""Who held the memory at a moment, as a flame graph in a page: zoom into a frame, find by name.
+"""Owners of the memory at a moment, as a flame graph in a page: zoom into a frame, find by name.
 
-Rule: the graph is there without scripts, to scale, and a name never leaves its box; a script moves
-what is there and adds nothing (flame.js).
+Rule: the graph is drawn to scale without scripts, and a name never leaves its box; flame.js only
+moves existing boxes.
 """
 
 from __future__ import annotations
@@ -15,11 +15,14 @@ from allocsim.units import format_size
 __all__ = ["flame_panel"]
 
 _LEAST_SHARE = 1 / 4000
-"""Of all memory: what is narrower is folded; zooming in makes it wide enough to point at."""
+"""Share of the memory below which a frame is folded.
+
+Zooming in makes a frame of this width wide enough to point at.
+"""
 _ROW = 20
-"""Pixels."""
+"""Height of a row, in pixels."""
 _KINDS = 6
-"""Categories with a colour of their own; those beyond share one."""
+"""Number of categories with a separate colour; all others share one."""
 _MIXED = "x"
 _LABEL = (
     "Flame graph, the outermost frames above. Arrow keys move from frame to frame, Enter zooms in, "
@@ -28,9 +31,9 @@ _LABEL = (
 
 
 def flame_panel(top: Top, name: str = "flame") -> str:
-    """The graph of an answer, with what it needs to be worked.
+    """Return the graph of an answer, with its controls.
 
-    name: what the ids of its elements begin with, another for each graph of a page.
+    name: prefix of the ids of its elements, different for each graph of a page.
     """
     flame = flame_of(top, least_share=_LEAST_SHARE)
     held = f"{format_size(top.allocated_bytes)} in {plural(top.blocks, 'block')}"
@@ -53,7 +56,7 @@ def flame_panel(top: Top, name: str = "flame") -> str:
 
 def _note(flame: FlameGraph) -> str:
     folded = [box for box in flame.boxes if box.folded]
-    words = "Widths are bytes. A colour stands where nine tenths of a frame are of one category."
+    words = "Widths are bytes. A frame has a colour if nine tenths of it are of one category."
     if not folded:
         return words
     held = format_size(sum(box.bytes for box in folded))
@@ -65,7 +68,7 @@ def _note(flame: FlameGraph) -> str:
 
 
 def _kind(category: str, flame: FlameGraph) -> str:
-    """The class of a category's colour."""
+    """Return the CSS class for a category's colour."""
     if not category:
         return f"k{_MIXED}"
     return f"k{min(flame.categories.index(category), _KINDS)}"
@@ -78,7 +81,7 @@ def _legend(flame: FlameGraph, top: Top) -> str:
         if category in drawn:
             kind = _kind(category, flame)
             held = f"{category} {format_size(top.categories[category])}" if category else ""
-            names.setdefault(kind, []).append(held or "of several")
+            names.setdefault(kind, []).append(held or "several categories")
     return legend((", ".join(each), _colour(kind)) for kind, each in names.items())
 
 
@@ -87,19 +90,19 @@ def _colour(kind: str) -> str:
 
 
 def _box(box: FlameBox, flame: FlameGraph) -> str:
-    """A frame as an image within the image, which cuts its name off at its edge."""
+    """Return a frame as a nested image, which clips its name."""
     total = flame.bytes
     name = f"other ({plural(box.folded, 'stack')})" if box.folded else box.name
     size = f"{format_size(box.bytes)}, {box.bytes / total:.1%}"
     of = f", {box.category}" if box.category else ""
-    told = f"{name}: {size}, {number(box.blocks)} {'block' if box.blocks == 1 else 'blocks'}{of}"
+    label = f"{name}: {size}, {number(box.blocks)} {'block' if box.blocks == 1 else 'blocks'}{of}"
     file = f" ({box.file})" if "/" in box.file or "\\" in box.file else ""
     return (
         f'<svg class="{_kind(box.category, flame)}" x="{box.start / total:.5%}" '
         f'y="{box.depth * _ROW}" width="{box.bytes / total:.5%}" height="{_ROW - 1}" '
         f'data-depth="{box.depth}" data-start="{box.start}" data-bytes="{box.bytes}" '
         f'data-name="{text(name + file)}">'
-        f"<title>{text(told + file)}</title>"
+        f"<title>{text(label + file)}</title>"
         f'<rect width="100%" height="100%"/><text x="4" y="14">{text(name)} '
         f"{format_size(box.bytes)}</text></svg>"
     )

@@ -34,7 +34,7 @@ _SCRIPTS = (
     "main.js",
 )  # fmt: skip
 _NO_OWNERS = (
-    "<p>Who held the memory is told of the recorded run, and this is the run under other "
+    "<p>The owners of the memory are known for the recorded run only; this run has other "
     "settings.</p>\n"
 )
 
@@ -45,14 +45,14 @@ class DevicePage:
 
     shortages: shortages of the picture.
     explanation, runs: results of other settings, if any were tried.
-    told: owners by line and by category; None for a what-if replay.
+    answers: owners by line and by category; None for a what-if replay.
     """
 
     picture: Picture
     shortages: tuple[Shortage, ...]
     explanation: DeviceExplanation | None = None
     runs: tuple[WhatIf, ...] = ()
-    told: StackAnswers | None = None
+    answers: StackAnswers | None = None
 
     @property
     def number(self) -> int:
@@ -67,12 +67,12 @@ class DevicePage:
     @property
     def tops(self) -> tuple[Top, ...]:
         """Owners of the memory, by line first; empty if unknown."""
-        return () if self.told is None else self.told.tops
+        return () if self.answers is None else self.answers.tops
 
     @property
     def course(self) -> Course | None:
         """Steps and phases; None if unknown."""
-        return None if self.told is None else self.told.course
+        return None if self.answers is None else self.answers.course
 
 
 def html_report(devices: Sequence[DevicePage]) -> str:

@@ -1,6 +1,6 @@
-// From columns to a page that answers.
+// Start the page: unpack the columns and connect the panels.
 
-const PAPER = 700; // pixels of CSS between the margins of A4 and of Letter
+const PAPER = 700; // CSS pixels between the margins of A4 and Letter
 
 function listen() {
   const actions = {
@@ -39,20 +39,20 @@ function listen() {
   listenToPrinter();
 }
 
-// Keys go on where the eyes are.
+// Scroll to a section and move the keyboard focus there.
 function goTo(section, focus, then) {
   then();
   document.getElementById(section).scrollIntoView();
   focus.focus({ preventScroll: true });
 }
 
-// The block that an entry made.
+// Return the block that an entry allocated.
 function showMaker(entry) {
   const row = data.blocks.born.indexOf(entry);
   if (row >= 0) showLife(row);
 }
 
-// A block from its first entry to its last, in the middle of the map.
+// Show a block from its first entry to its last, in the middle of the map.
 function showLife(row) {
   const { blocks } = data;
   setBlock(row);
@@ -63,7 +63,7 @@ function showLife(row) {
 }
 
 function timeKey(event) {
-  if (event.ctrlKey || event.metaKey || event.altKey) return; // the browser's own
+  if (event.ctrlKey || event.metaKey || event.altKey) return; // shortcuts of the browser
   const step = Math.max(Math.round((entryAt(view.x1) - entryAt(view.x0)) / 200), 1);
   const actions = {
     ArrowLeft: () => (event.shiftKey ? moveX(-0.1) : setEntry(view.entry - step)),
@@ -79,8 +79,7 @@ function timeKey(event) {
 
 function setTheme(dark) {
   document.documentElement.dataset.theme = dark ? "dark" : "light";
-  const button = document.getElementById("theme");
-  button.setAttribute("aria-pressed", String(dark));
+  document.getElementById("theme").textContent = dark ? "Light colours" : "Dark colours";
   if (plot) {
     makeTimeline();
     changed("view");
@@ -88,7 +87,7 @@ function setTheme(dark) {
   }
 }
 
-// On paper: light, as wide as paper, with the tables; afterwards as it was.
+// For printing: light colours, the width of paper, with the tables; restored afterwards.
 function listenToPrinter() {
   const tables = [...document.querySelectorAll("#tables details")];
   let before = null;
@@ -98,7 +97,7 @@ function listenToPrinter() {
     setTheme(false);
     plot.setSize({ width: PAPER, height: 320 });
     drawState();
-    queueMicrotask(drawMap); // after uPlot, which says where its area lies
+    queueMicrotask(drawMap); // after uPlot has set its area
   });
   addEventListener("afterprint", () => {
     tables.forEach((details, i) => { details.open = before.open[i]; });

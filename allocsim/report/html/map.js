@@ -1,4 +1,4 @@
-// The address map: of every pixel the exact share that each kind of block covers, as in
+// The address map: the exact share of each pixel that each kind of block covers, as in
 // allocsim/questions/picture/address_map.py; tones as in allocsim/report/figures/tone.py.
 
 const LEAST = 0.25;
@@ -21,7 +21,7 @@ function kindsOf(colouring) {
   return [["allocated", colour("kind-0")], ["freed, waiting for a stream", colour("kind-1")]];
 }
 
-// Bytes of each kind after the entry that is chosen, and those reserved and free.
+// Bytes of each kind after the chosen entry, and reserved and free bytes.
 function bytesOfKinds(colouring, kinds) {
   const { blocks, segments } = data;
   const entry = view.entry, held = new Array(kinds).fill(0);
@@ -40,7 +40,7 @@ function rgb(paint) {
   return [1, 3, 5].map((i) => parseInt(paint.slice(i, i + 2), 16));
 }
 
-// Sixteen additions; two running sums turn all of them into shares.
+// Sixteen additions per block; two running sums convert them to shares.
 function splat(base, stride, left, right, low, high) {
   const x0 = Math.floor(left), x1 = Math.floor(right), y0 = Math.floor(low), y1 = Math.floor(high);
   const fx0 = left - x0, fx1 = right - x1, fy0 = low - y0, fy1 = high - y1;
@@ -122,7 +122,7 @@ function paintPixels(image, rows, columns, paints) {
   }
 }
 
-// The canvas stands right under the timeline's own area, so that one entry is at one place.
+// The canvas is directly below the timeline's plot area, so that both share the horizontal axis.
 function fitMap() {
   const left = plot.bbox.left / devicePixelRatio;
   canvas.style.marginLeft = `${left}px`;
@@ -139,14 +139,14 @@ function fitMap() {
   gutter.replaceChildren(element("b", { textContent: `address, gaps removed (${unit[0]})` }), ...labels);
 }
 
-// A new moment or block changes only the marks: what lies below them is kept.
+// A new moment or block changes only the marks; the map below them is kept.
 function imageOf(context, rows, columns, colouring, kinds) {
   const key = [view.timed, view.x0, view.x1, view.y0, view.y1, rows, columns, colouring, colour("page")].join();
   if (painted.key !== key) {
     const pixels = context.createImageData(columns, rows);
     shares(rows, columns, colouring, kinds.length);
     paintPixels(pixels.data, rows, columns, kinds.map(([, paint]) => rgb(paint)));
-    // Pixels that are put down are lost on paper; an image that is drawn is not.
+    // Pixels set with putImageData are not printed; a drawn image is.
     const image = element("canvas", { width: columns, height: rows });
     image.getContext("2d").putImageData(pixels, 0, 0);
     painted = { key, image };
@@ -226,8 +226,8 @@ function drawMarks(context, rows, columns) {
   }
 }
 
-// The block at a spot (shares of the canvas, y upwards): the one there, else the one of its pixel
-// that covers most.
+// The block at a position (shares of the canvas, y upwards), or else the block that covers most of the
+// pixel.
 function blockAt(spot) {
   const { place, size, count: n } = data.blocks;
   const born = across(data.blocks, "born"), completed = across(data.blocks, "completed");
@@ -252,10 +252,10 @@ function blockLines(i) {
   const { place, size, slack, born, freed, completed, stream, owner } = data.blocks;
   const bytes = size[i] * data.unit;
   const lines = [
-    ["Size", `${sizeText(bytes)} (${bytes.toLocaleString("en-US")} bytes), ${(bytes - slack[i]).toLocaleString("en-US")} asked for`],
+    ["Size", `${sizeText(bytes)} (${bytes.toLocaleString("en-US")} bytes), ${(bytes - slack[i]).toLocaleString("en-US")} requested`],
     ["Address", hex(addressOf(place[i]))],
     ["Made", born[i] < 0 ? "before the recording" : `at entry ${count(born[i])}`],
-    ["Freed", freed[i] >= data.n ? "never, as far as the recording goes" : `at entry ${count(freed[i])}, after ${plural(freed[i] - Math.max(born[i], 0), "entry", "entries")}`],
+    ["Freed", freed[i] >= data.n ? "not within the recording" : `at entry ${count(freed[i])}, after ${plural(freed[i] - Math.max(born[i], 0), "entry", "entries")}`],
   ];
   if (completed[i] > freed[i]) lines.push(["Waited", `${plural(completed[i] - freed[i], "entry", "entries")} for another stream`]);
   lines.push(["Stream", data.streams[stream[i]]], ["Line", short(data.owners[owner[i]])]);
@@ -286,7 +286,7 @@ function hover(event) {
   tip.hidden = found < 0;
   if (found < 0) return;
   tip.textContent = blockLines(found).map(([name, what]) => `${name}: ${what}`).join("\n");
-  // On the side that has more room, and no lower than the window.
+  // On the side with more room, and not below the window.
   const wide = canvas.parentElement.clientWidth;
   const at = canvas.offsetLeft + spot.x * canvas.clientWidth;
   tip.style.left = at > wide / 2 ? "" : `${at + 14}px`;
@@ -349,7 +349,7 @@ function listenToMap() {
 }
 
 function mapKey(event) {
-  if (event.ctrlKey || event.metaKey || event.altKey) return; // the browser's own
+  if (event.ctrlKey || event.metaKey || event.altKey) return; // shortcuts of the browser
   const step = event.shiftKey ? 0.1 : 0.01;
   const moves = { ArrowLeft: [-step, 0], ArrowRight: [step, 0], ArrowUp: [0, step], ArrowDown: [0, -step] };
   const spot = crosshair ?? { x: 0.5, y: 0.5 };

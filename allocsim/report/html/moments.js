@@ -1,7 +1,7 @@
-// Moments as links: the fragment `#entry=123` is the moment that is chosen, both ways; of a page of
-// several devices it is `#device=1&entry=123`.
+// Moments as links: the fragment `#entry=123` is the chosen moment, in both directions; with several
+// devices it is `#device=1&entry=123`.
 
-const SETTLES = 250; // milliseconds after which a moment that no longer moves is written down
+const SETTLES = 250; // milliseconds until a chosen moment is written to the address
 
 function momentOf(fragment) {
   const found = new URLSearchParams(fragment.replace(/^#/, ""));
@@ -36,7 +36,7 @@ function listenToMoments() {
     const device = link.closest("[data-device]")?.dataset.device ?? DEVICES[0];
     link.href = fragmentOf(device, entry);
     link.addEventListener("click", (event) => {
-      if (event.ctrlKey || event.metaKey || event.shiftKey) return; // a new window's
+      if (event.ctrlKey || event.metaKey || event.shiftKey) return; // opens a new window
       event.preventDefault();
       goTo("state", document.getElementById("entry-slider"), () => setEntry(entry));
     });

@@ -1,4 +1,4 @@
-// The owners' tables: which is shown, in what order, and which rows match what is searched.
+// Owner tables: select a table, sort it, and filter its rows.
 
 const COLLATOR = new Intl.Collator("en", { numeric: true });
 
@@ -23,10 +23,10 @@ function listenToHeads(table) {
     button.addEventListener("click", () => sortBy(table, column));
     head.replaceChildren(button);
   }
-  table.tHead.rows[0].cells[1].setAttribute("aria-sort", "descending"); // as it was written
+  table.tHead.rows[0].cells[1].setAttribute("aria-sort", "descending"); // the initial order
 }
 
-// Figures begin with the largest, words with the first; a second click turns the order around.
+// Sort figures with the largest first, words alphabetically; a second click reverses the order.
 function sortBy(table, column) {
   const head = table.tHead.rows[0].cells[column];
   const key = (row) => row.cells[column].dataset.n ?? row.cells[column].textContent;
@@ -42,7 +42,7 @@ function sortBy(table, column) {
   head.setAttribute("aria-sort", order);
 }
 
-// A row is found if every word stands somewhere in it.
+// A row matches if it contains every word.
 function findOwners(panel, shown, wanted) {
   const words = wanted.toLowerCase().split(/\s+/).filter(Boolean);
   const rows = [...shown.querySelectorAll("tbody tr")];

@@ -25,7 +25,7 @@ def owners_tables(tops: Sequence[Top]) -> str:
     held = f"{format_size(top.allocated_bytes)} in {plural(top.blocks, 'block')}"
     more = ""
     if top.at.requested_bytes is not None:
-        more = f"; {format_size(top.at.requested_bytes)} more were asked for"
+        more = f"; {format_size(top.at.requested_bytes)} more were requested"
     heading = f"<p>{text(f'{held}, {moment_text(top.at)}{more}.')}{_shown(top.at)}</p>\n"
     notes = "".join(f'<p class="note">{text(note)}</p>\n' for note in top.notes)
     if not top.rows:

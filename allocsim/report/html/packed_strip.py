@@ -50,7 +50,7 @@ def _pool(pool: PackedPool) -> str:
         f'<path d="{"".join(each)}" style="fill: var({paint})"/>' for paint, each in shapes.items()
     )
     return (
-        f'<figure class="pool"><figcaption>{text(pool.told)}</figcaption>'
+        f'<figure class="pool"><figcaption>{text(pool.text)}</figcaption>'
         f'<svg class="strip" viewBox="0 0 {WIDTH} {pool.rows * (_ROW + _ROW_GAP)}" '
         f'aria-hidden="true">{paths}</svg></figure>\n'
     )

@@ -63,17 +63,17 @@ def _curves(found: Ranks) -> str:
     scale = scale_of([outline for _, outline in drawn])
     pictures = "".join(
         f"<figure{_deciding(run, found)}>{scale.curve(outline, _SIZE)}"
-        f"<figcaption>{text(_told(run))}</figcaption></figure>\n"
+        f"<figcaption>{text(_caption(run))}</figcaption></figure>\n"
         for run, outline in drawn
     )
-    return f'{scale.told("Each")}<div class="ranks">\n{pictures}</div>\n'
+    return f'{scale.note("Each")}<div class="ranks">\n{pictures}</div>\n'
 
 
 def _deciding(run: RankRun, found: Ranks) -> str:
     return ' class="decides"' if run is found.decides else ""
 
 
-def _told(run: RankRun) -> str:
+def _caption(run: RankRun) -> str:
     more = f", {plural(run.ooms, 'out-of-memory error')}" if run.ooms else ""
     return f"rank {run.rank}: {format_size(run.reserved_bytes)}{more}"
 

@@ -123,7 +123,7 @@ def ooms_section(
     advice: Sequence[Sequence[str]] = () if explanation is None else explanation.advice
     parts = []
     if (hidden := len(shortages) - _SHOWN_OOMS) > 0:
-        parts.append(f"<p>Not listed: {plural(hidden, 'error')} before these.</p>\n")
+        parts.append(f"<p>Not listed: {plural(hidden, 'earlier error')}.</p>\n")
     for i, shortage in list(enumerate(shortages))[-_SHOWN_OOMS:]:
         is_proved = parting is None or not parting.is_before(shortage.oom.entry)
         parts.append(_oom(shortage, advice[i] if i < len(advice) else (), is_proved=is_proved))
@@ -132,7 +132,7 @@ def ooms_section(
 
 def _oom(shortage: Shortage, advice: Sequence[str], *, is_proved: bool) -> str:
     oom, unproved = shortage.oom, "" if is_proved else "unproved: "
-    known = "as recorded" if oom.is_recorded else "where the recording has none"
+    known = "as recorded" if oom.is_recorded else "not in the recording"
     parts = [
         f"<article><h3>Entry {number(oom.entry)}: {text(shortage.cause.replace('_', ' '))}, "
         f"{format_size(shortage.tried_bytes)} tried</h3>\n"
@@ -143,7 +143,7 @@ def _oom(shortage: Shortage, advice: Sequence[str], *, is_proved: bool) -> str:
                 ("Because", because(shortage)),
                 ("Code", code_text(shortage.code)),
                 ("Known", known),
-                *([("Text, as PyTorch words it", oom.message)] if oom.message else []),
+                *([("PyTorch's message", oom.message)] if oom.message else []),
                 *(("Advice", sentence) for sentence in advice),
             ]
         ),
@@ -155,18 +155,18 @@ def _oom(shortage: Shortage, advice: Sequence[str], *, is_proved: bool) -> str:
 
 def _kinds(kinds: dict[str, int]) -> str:
     rows = [[text(KINDS[kind]), text(format_size(size))] for kind, size in kinds.items() if size]
-    rows.append(["in all", text(format_size(sum(kinds.values())))])
-    return table("Where the device's memory was", ("memory", "size"), rows)
+    rows.append(["total", text(format_size(sum(kinds.values())))])
+    return table("Use of the device's memory", ("memory", "size"), rows)
 
 
 def _blockers(shortage: Shortage) -> str:
     blockers = None if shortage.findings is None else shortage.findings.blockers
     found = "" if blockers is None else blockers_text(blockers)
     if not found:
-        return "<p>In the way: no set of live blocks.</p>\n"
+        return "<p>In the way: no live block.</p>\n"
     hidden = len(shortage.blockers) - _SHOWN_BLOCKERS
     more = f". {plural(hidden, 'smaller one')} not listed" if hidden > 0 else ""
-    heads = ("block", "size", "age (entries)", "made at entry", "by")
+    heads = ("block", "size", "age (entries)", "allocated at entry", "by")
     cells = map(_blocker, shortage.blockers[:_SHOWN_BLOCKERS])
     return table(f"In the way: {found}{more}", heads, cells, ends_in_words=True)
 
@@ -206,14 +206,14 @@ def what_if_section(
             number(trial.num_alloc_retries),
             number(trial.num_device_alloc + trial.num_device_free),
         )
-        cells = ("every request answered", *figures)
+        cells = ("no request failed", *figures)
         if trial.oom_entry is not None:
             # The reserved bytes of a failed run do not show what it needs.
             cells = (f"out of memory at entry {number(trial.oom_entry)}", "-", "-", "-")
         name = conf if i else f"{conf} <small>(this page)</small>"
         rows.append([name, *map(text, cells), sparkline(run.reserved, top, length)])
-    unproved = "" if is_proved else "Unproved, since the replay is not the recorded run. "
-    caption = f"{unproved}A replay each. Lines: reserved memory over the run, from 0 to "
+    unproved = "" if is_proved else "Unproved, because the replay differs from the recorded run. "
+    caption = f"{unproved}One replay each. Lines: reserved memory over the run, from 0 to "
     caption += format_size(top)
     if (step := runs[0].reserved.step) > 1:
         caption += f"; the highest of every {number(step)} entries"
@@ -225,7 +225,7 @@ def _remedies(explanation: DeviceExplanation | None) -> str:
     sizes = [] if explanation is None else explanation.remedies
     return "".join(
         f"<p>With {text(each.conf or 'the defaults')} a device of "
-        f"{text(format_size(each.device_memory))} is the smallest that answers every request.</p>\n"
+        f"{text(format_size(each.device_memory))} is the smallest on which no request fails.</p>\n"
         for each in sizes
         if each.kind == "device_memory"
     )

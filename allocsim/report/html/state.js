@@ -1,4 +1,4 @@
-// What the device held after one entry, as a table of segments and of the largest blocks.
+// State of the device after one entry, as tables of segments and of the largest blocks.
 
 const SHOWN_SEGMENTS = 40;
 const SHOWN_BLOCKS = 20;

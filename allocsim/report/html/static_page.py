@@ -38,7 +38,7 @@ class Scale:
     top: int
     entries: int
 
-    def told(self, what: str) -> str:
+    def note(self, what: str) -> str:
         """Return a sentence about the lines and the scale; `what` is "Both" or "Each"."""
         size, entries = format_size(self.top), number(self.entries)
         note = f"{what} from 0 to {size} upwards and over {entries} entries."

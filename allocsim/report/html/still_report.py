@@ -33,7 +33,7 @@ _BAR_WIDTH, _BAR_HEIGHT = 420, 14
 _LEAST_WIDTH = 0.5
 _COLOURS = {ALLOCATED: "--kind-0", PENDING: "--kind-1"}
 _CANNOT = (
-    "A state without a history: it does not tell what was asked for and when, how memory rose and "
+    "A state without a history: it does not show what was requested and when, how memory rose and "
     "fell, what failed, or what another setting would have done, and nothing in it can be proved "
     "by a replay. For that, record with torch.cuda.memory._record_memory_history()."
 )
@@ -76,7 +76,7 @@ def _summary(still: Still) -> str:
         f"{format_size(instant.reserved)} reserved in {count}, as the snapshot was taken: "
         f"{format_size(instant.held(ALLOCATED))} allocated, "
         f"{format_size(instant.held(PENDING))} waiting for a stream, "
-        f"{format_size(instant.held(INACTIVE))} free, of which "
+        f"{format_size(instant.held(INACTIVE))} free, including "
         f"{format_size(kinds['interleaved'])} between live blocks."
     )
 
@@ -86,7 +86,7 @@ def _overview(still: Still, source: StateSource, fitting: Mapping[int, int]) -> 
     blocks = sum(block.state == ALLOCATED for segment in segments for block in segment.blocks)
     memory = "unknown" if source.is_taken_full else exact_size(source.device_memory)
     largest = max((segment.largest_free for segment in segments), default=0)
-    full = ", if the driver has no more to give (--device-memory)" if source.is_taken_full else ""
+    full = ", if the driver has no free memory (--device-memory)" if source.is_taken_full else ""
     fits = [
         (f"Largest request that fits{_of_stream(stream, fitting)}", exact_size(size) + full)
         for stream, size in fitting.items()
@@ -116,7 +116,7 @@ def _kinds(still: Still) -> str:
     rows = [
         [text(STILL_KINDS[kind]), text(format_size(size))] for kind, size in still.kinds.items()
     ]
-    rows.append(["in all", text(format_size(still.instant.reserved))])
+    rows.append(["total", text(format_size(still.instant.reserved))])
     return table("Where the reserved memory is", ("memory", "size"), rows)
 
 
@@ -124,7 +124,7 @@ def _holes(still: Still) -> str:
     """Return the largest free blocks in used segments, each with its neighbours."""
     found = sorted(_between(still), key=lambda hole: (-hole[1].size, hole[1].address))
     if not found:
-        return "<p>No free block lies in a segment that is in use.</p>\n"
+        return "<p>No free block is in a segment that is in use.</p>\n"
     rows = [
         [
             text(f"{hole.address:#x}"),

@@ -1,4 +1,4 @@
-// All segments of the moment as strips, one a pool, packed into rows like words into lines; as in
+// All segments of the moment as strips, one per pool, packed into rows like words into lines, as in
 // allocsim/report/packing.py.
 
 const ROW = 16, ROW_GAP = 3, ROWS = 6, LEAST_SEGMENT = 3, SEGMENT_GAP = 1;
@@ -19,7 +19,7 @@ function stripScale(sizes, width) {
   return low;
 }
 
-// By pool, the default pools first; within one the largest segments first.
+// By pool, the default pools first; within a pool the largest segments first.
 function poolsOf(ranges) {
   const pools = new Map();
   for (const range of [...ranges].sort((a, b) => b.size - a.size || a.place - b.place)) {
@@ -38,7 +38,7 @@ function poolText(group, ranges) {
     `${bytesIn(ranges, "allocated")} allocated${waiting}, ${bytesIn(ranges, "free")} free`;
 }
 
-// Of each column of a segment, the shares that are allocated and that wait.
+// For each column of a segment, the allocated share and the pending share.
 function sharesOf(range, wide, entry) {
   const { place, size, freed } = data.blocks;
   const shares = [new Float64Array(wide), new Float64Array(wide)];
@@ -53,7 +53,7 @@ function sharesOf(range, wide, entry) {
 
 const seenHeight = (share) => (share > 0 ? Math.max(Math.round(share * ROW), 1) : 0);
 
-// Columns that look alike are one rectangle, or paper would show the seams.
+// Equal neighbouring columns are one rectangle; otherwise seams would be printed.
 function drawSegment(context, piece, width, entry, paints) {
   const ratio = devicePixelRatio || 1;
   const [allocated, waiting] = sharesOf(piece.range, piece.wide, entry).map((share) => [...share].map(seenHeight));
@@ -96,7 +96,7 @@ function drawStrip(ranges, entry) {
   }));
 }
 
-// As wide as the page has become.
+// Draw at the current width of the page.
 function redrawStrip() {
   if (document.getElementById("state-strip").clientWidth !== strip.width) drawStrip(strip.ranges, view.entry);
 }
@@ -121,7 +121,7 @@ function goToPiece(at) {
   sayPiece(strip.pieces[strip.at]);
 }
 
-// The segment's addresses over the whole height of the map.
+// The segment's addresses over the full height of the map.
 function showPiece(at) {
   const piece = strip.pieces[at];
   if (piece) goTo("map", canvas, () => setY(piece.range.place, piece.range.place + piece.range.size));
@@ -133,7 +133,7 @@ function listenToStrip() {
   box.addEventListener("pointerleave", () => sayPiece(strip.pieces[strip.at]));
   box.addEventListener("click", (event) => showPiece(pieceAt(event)));
   box.addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey) return; // the browser's own
+    if (event.ctrlKey || event.metaKey || event.altKey) return; // shortcuts of the browser
     const actions = {
       ArrowRight: () => goToPiece(strip.at + 1), ArrowLeft: () => goToPiece(strip.at - 1),
       Home: () => goToPiece(0), End: () => goToPiece(strip.pieces.length - 1), Enter: () => showPiece(strip.at),

@@ -1,8 +1,8 @@
-// The timeline: uPlot with the lowest and highest of each stretch, the finest level that fits.
+// The timeline: uPlot with the minimum and maximum of each stretch, at the finest level that fits.
 
 const MOST_POINTS = 4000;
 const SHADES = { reserved: 1.6, allocated: 1.2, requested: 0.9, ideal: 1.4 };
-// Steps of the axis of time: there is no half entry.
+// Steps of the time axis; there are no half entries.
 const WHOLE = Array.from({ length: 10 }, (_, i) => [1, 2, 5].map((factor) => factor * 10 ** i)).flat();
 let plot = null;
 
@@ -60,11 +60,11 @@ function drawLines(u) {
 
 const peakReserved = () => Math.max(...data.columns[data.levels.length ? `reserved.high.${data.levels.at(-1)}` : "reserved"]);
 
-// A device far larger than the run would flatten the curves.
+// The limit of a device far larger than the run is not drawn; it would flatten the curves.
 const isLimitNear = () => data.memory !== null && data.memory < 1.5 * peakReserved();
 
 function drawCalls(u) {
-  // One tick a pixel however many calls are in it.
+  // One tick per pixel, however many calls it contains.
   const { left, top, width, height } = u.bbox;
   for (const [name, paint, row] of [["takes", colour("ideal"), 0], ["gives", colour("alarm"), 1]]) {
     const seen = new Uint8Array(Math.ceil(width) + 2);
@@ -137,7 +137,7 @@ function makeTimeline() {
   drawTimeLegend();
 }
 
-// The bytes are those after the entry that is chosen.
+// The bytes after the chosen entry.
 function drawTimeLegend() {
   document.getElementById("time-legend").replaceChildren(...legendItems([
     ...data.series.map((name) => [`${name} ${sizeText(data.columns[name][view.entry])}`, colour(name), "line"]),

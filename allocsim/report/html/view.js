@@ -1,4 +1,4 @@
-// What is shown: x0 to x1 across (axis.js), places y0 to y1 (units of 512 bytes), the moment, the block.
+// The view: x0 to x1 (axis.js), y0 to y1 (units of 512 bytes), the moment and the block.
 
 let data;
 const view = { x0: 0, x1: 1, y0: 0, y1: 1, entry: 0, block: -1, timed: false };
@@ -69,7 +69,7 @@ function setBlock(row) {
   changed("block");
 }
 
-// Words.
+// Texts.
 
 const count = (number) => Math.round(number).toLocaleString("en-US");
 
@@ -85,7 +85,7 @@ function sizeText(bytes) {
 const colour = (name) =>
   getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 
-// The middle of a long path tells least.
+// Shorten a long path in the middle, its least useful part.
 const short = (words) => (words.length > 90 ? `${words.slice(0, 30)}…${words.slice(-59)}` : words);
 
 function element(name, properties = {}, ...children) {
@@ -94,7 +94,7 @@ function element(name, properties = {}, ...children) {
   return made;
 }
 
-// shape: how it is drawn, a class of page.css; an area if there is none.
+// shape: class of page.css for the kind of mark; an area if omitted.
 function legendItems(items) {
   return items.flatMap(([name, paint, shape = ""]) => {
     const swatch = element("i", { className: shape });
@@ -103,7 +103,7 @@ function legendItems(items) {
   });
 }
 
-// A BigInt: addresses of some devices do not fit a number of JavaScript.
+// A BigInt: addresses of some devices exceed JavaScript's exact integers.
 function addressOf(place) {
   const offset = data.columns["range.offset"];
   let low = 0;
@@ -124,7 +124,7 @@ function unitOf(bytes) {
   return bytes >= 2 ** 21 ? ["MiB", 2 ** 20] : ["KiB", 2 ** 10];
 }
 
-// Round numbers of the unit from low to high, all in bytes; about `most` of them.
+// Round numbers of the unit from low to high, in bytes; about `most` of them.
 function splitsOf(low, high, unit, most) {
   const rough = (high - low) / unit / most;
   const power = 10 ** Math.floor(Math.log10(rough));
@@ -133,14 +133,14 @@ function splitsOf(low, high, unit, most) {
   return Array.from({ length: Math.floor(high / step) - first + 1 }, (_, i) => (first + i) * step);
 }
 
-// The errors in view; where they crowd, lines over the whole height would hide the picture.
+// The errors in view; if there are many, full-height lines would hide the picture.
 function errorsInView() {
   const shown = data.ooms.filter((entry) => view.x0 <= xAt(entry) && xAt(entry) <= view.x1);
   return { shown, crowd: shown.length > 20 };
 }
 
 function wheel(event, at, zooms) {
-  // Plain wheel scrolls the page, as everywhere.
+  // The plain wheel scrolls the page.
   if (event.ctrlKey || event.altKey) {
     event.preventDefault();
     zooms(Math.exp(Math.sign(event.deltaY) * 0.25), at);

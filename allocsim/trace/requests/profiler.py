@@ -1,13 +1,14 @@
-"""Traces of PyTorch's profiler (Kineto, the Chrome form) with `[memory]` events, old and new.
+"""Read traces of PyTorch's profiler (Kineto, Chrome format) with `[memory]` events, old and new.
 
-Rule 1: an event is decoded, looked at and forgotten, so that a trace takes little more memory than
-its text; what is kept of it is checked.
-Rule 2: events are in order of (ts, Ev Idx), which is the allocator's own order: sorted so, the
-totals that new traces carry move by exactly the bytes of each event.
+Rule 1: an event is decoded, checked and dropped, so that reading takes little more memory than the
+text.
+
+Rule 2: events are sorted by (ts, Ev Idx), the allocator's order; in this order, the totals of new
+traces change by exactly the bytes of each event.
 
 An event has `Bytes` (negative: a free), `Device Type` and `Device Id`; since 1.11 also `Addr`,
-`Total Allocated` and `Total Reserved`.  Bytes are those of blocks.  Streams, pools and segments are
-nowhere.
+`Total Allocated` and `Total Reserved`. Bytes are sizes of blocks. Traces contain no streams, pools
+or segments.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _COLON = re.compile(r"\s*:\s*")
 _MEMORY, _OOM = "[memory]", "[OutOfMemory]"
 _MODELLED = {1: "CUDA", 6: "HIP"}
 _OTHERS = {0: "CPU", 12: "XPU", 13: "MPS", 15: "HPU", 19: "MTIA", 20: "a backend of its own"}
-"""c10::DeviceType, as the events have it; 20 is PrivateUse1: NPU, MUSA, MLU and the like."""
+"""Names of c10::DeviceType values; 20 is PrivateUse1: NPU, MUSA, MLU and the like."""
 _MOST_DEVICES = 1024
 _DEEPEST = "is nested too deeply to be a profiler trace"
 _BEFORE = Frame("<before>", "held when the trace began", 0)
@@ -48,7 +49,7 @@ _Event = dict[str, Any]
 
 
 class _Moved(NamedTuple):
-    """A `[memory]` event.  Without an address or totals where the release wrote none."""
+    """One `[memory]` event; address and totals are None if the release did not write them."""
 
     ts: float
     order: int
@@ -61,13 +62,13 @@ class _Moved(NamedTuple):
 
     @property
     def process(self) -> str:
-        """The process's id; "" where the event has none."""
+        """Id of the process; "" if the event has none."""
         return self.thread[0]
 
 
 @dataclass(slots=True)
 class _Read:
-    """What is kept of a file."""
+    """Data kept from a file."""
 
     moved: list[_Moved]
     calls: CallStacks
@@ -78,12 +79,12 @@ class _Read:
 
 
 def is_profiler_trace(data: bytes) -> bool:
-    """Whether JSON is a profiler's trace: a dictionary with traceEvents, or a list of events."""
+    """Return True for a profiler trace: a dictionary with traceEvents, or a list of events."""
     return _EVENTS.search(data) is not None or _BARE.match(data) is not None
 
 
 def read_profiler_trace(path: str, data: bytes) -> Recording:
-    """The requests of a trace; RecordingError says what one without them is, and lacks."""
+    """Return the requests of a trace; raise RecordingError if it has none, with the reason."""
     read = _Read([], CallStacks(), {}, {}, [])
     try:
         for number, event in enumerate(_events(path, data.decode("utf-8-sig", "replace"), read)):
@@ -128,10 +129,10 @@ def read_profiler_trace(path: str, data: bytes) -> Recording:
 
 
 def _device_numbers(moved: list[_Moved]) -> dict[tuple[str, int], int]:
-    """Return the number that each process's device gets, by (process, device).
+    """Return the device number of each (process, device).
 
-    Each process has an allocator of its own.  The first process keeps the numbers of its devices; a
-    later one whose device has a number that is taken gets the next free one.
+    Each process has a separate allocator. The first process keeps its device numbers; a device of a
+    later process gets the next free number if its own is taken.
     """
     pairs = list(dict.fromkeys((each.process, each.device) for each in moved))
     free = 1 + max(device for _, device in pairs)
@@ -177,7 +178,7 @@ def _blocks(rows: list[tuple[_Moved, int]]) -> Blocks:
 
 
 def _events(path: str, text: str, read: _Read) -> Iterator[_Event]:
-    """The events of a trace, one after the other; what stands beside them goes into `read`."""
+    """Yield the events of a trace; store other data in `read`."""
     decode = json.JSONDecoder().raw_decode
     at = _skip(text, 0)
     try:
@@ -206,7 +207,7 @@ def _events(path: str, text: str, read: _Read) -> Iterator[_Event]:
 
 
 def _list(path: str, text: str, at: int) -> Generator[_Event, None, int]:
-    """The dictionaries of the list that begins at `at`; returns where it ends."""
+    """Yield the dictionaries of the list at `at`; return the position after the list."""
     decode = json.JSONDecoder().raw_decode
     at = _skip(text, at + 1)
     number = 0
@@ -241,7 +242,7 @@ def _take(path: str, number: int, event: _Event, read: _Read) -> None:
 
 
 def _marks(event: _Event) -> Iterator[Annotation]:
-    """A stretch that the program named: its start and its end."""
+    """Yield the start and end of an annotated range."""
     name, begin, lasts = event.get("name"), _time(event.get("ts")), _time(event.get("dur"))
     if not isinstance(name, str) or begin is None or lasts is None:
         return
@@ -281,12 +282,12 @@ def _take_memory(event: Fields, read: _Read) -> None:
 
 
 def _text(fields: Fields, name: str) -> str:
-    """Processes and threads are numbers in one release and text in another."""
+    """Return a process or thread id as text; releases write numbers or text."""
     return str(fields.value(name, "a number"))[:40] if name in fields else ""
 
 
 def _take_cards(value: object, read: _Read) -> None:
-    """The cards of the machine, where they are as PyTorch writes them."""
+    """Store the cards of the machine, if they are in PyTorch's format."""
     for card in value if isinstance(value, list) else ():
         match card:
             case {"id": int(number), "totalGlobalMem": int(size)} if 0 < size <= INT64_MAX:
@@ -314,7 +315,7 @@ def _refuse_without_memory(path: str, read: _Read) -> None:
 
 
 def _notes(device: int, moved: list[_Moved], blocks: Blocks, before: int) -> Iterator[str]:
-    """What is to know of one device, and the block that stands for all that was held before."""
+    """Yield notes about one device; add a block for the memory held before the first event."""
     first = moved[0]
     held = 0
     if first.allocated is not None:
@@ -364,7 +365,7 @@ def _left_out(read: _Read) -> Iterator[str]:
 
 
 def _provenance(read: _Read) -> Provenance | None:
-    """The card, where every device with events is of the same."""
+    """Return the card, if all devices with events are on the same one."""
     cards = {read.cards.get(each.device) for each in read.moved}
     card = cards.pop() if len(cards) == 1 else None
     return None if card is None else Provenance(device_name=card[0], device_memory=card[1])

@@ -1,1 +1,1 @@
-"""Recordings in the formats of other tools: what each keeps, and that they read it."""
+"""Tests of recordings in the formats of other tools."""

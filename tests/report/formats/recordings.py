@@ -1,4 +1,4 @@
-"""Random recordings: programs drawn by Hypothesis and played on the model."""
+"""Random recordings: programs drawn by Hypothesis and run by the model."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _played(steps: list[Any], release: str, conf: str) -> dict[str, Any]:
 
 @st.composite
 def recordings(draw: st.DrawFn) -> Recording:
-    """A recording of some release, with stacks of its own."""
+    """Draw a recording of some release, with random stacks."""
     release = draw(st.sampled_from(list(RELEASES)))
     conf = draw(st.sampled_from(["", "expandable_segments:True", "max_split_size_mb:32"]))
     snapshot = _played(draw(_STEPS), release, conf)

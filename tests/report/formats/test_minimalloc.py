@@ -1,4 +1,4 @@
-"""A problem for MiniMalloc: the lives of blocks, half open, as its own format has them."""
+"""Problems for MiniMalloc: lives of blocks as half-open intervals."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def buffers(recording: Recording) -> list[Buffer]:
 
 
 def most_at_once(found: list[Buffer]) -> int:
-    """The least that any packing needs."""
+    """Return the minimum that any packing needs."""
     moved: dict[int, int] = {}
     for _, lower, upper, size in found:
         moved[lower] = moved.get(lower, 0) + size

@@ -1,4 +1,4 @@
-"""Trace events: each is one that the format knows, and together they are the replay."""
+"""Trace events are valid, and together they equal the replay."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NEEDED = {
     "i": {"s"},
     "X": {"dur"},
 }
-"""What each phase has besides name, ph, ts, pid and tid."""
+"""Keys that each phase has besides name, ph, ts, pid and tid."""
 
 
 def document(recording: Recording) -> Any:
@@ -39,13 +39,13 @@ def document(recording: Recording) -> Any:
 
 
 def check(events: list[dict[str, Any]]) -> None:
-    """What the format asks of events."""
+    """Check the rules of the format."""
     open_at: dict[tuple[Any, ...], int] = {}
     for event in events:
         assert {"name", "ph", "ts", "pid", "tid"} <= event.keys()
         assert NEEDED[event["ph"]] <= event.keys()
         assert isinstance(event["ts"], int)
-        assert event["ts"] < 1 << 53  # JavaScript has no exact integers beyond
+        assert event["ts"] < 1 << 53  # the limit of JavaScript's exact integers
         if event["ph"] == "C":
             assert all(isinstance(value, int) for value in event["args"].values())
         if event["ph"] == "X":

@@ -1,4 +1,4 @@
-"""What can be read back is what was written: snapshots, and allocsim's own columns."""
+"""Snapshots and columns are read back as they were written."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ VIEWER = frozenset(
         *("SETITEMS", "DICT"),
     }
 )
-"""The opcodes that the page of PyTorch's viewer, MemoryViz, reads."""
+"""Opcodes that the page of PyTorch's viewer, MemoryViz, reads."""
 
 
 def through(name: str, suffix: str, recording: Recording) -> Recording:
@@ -36,7 +36,7 @@ def through(name: str, suffix: str, recording: Recording) -> Recording:
 
 
 def sound(recording: Recording) -> Any:
-    """The recording's whole value."""
+    """Return the recording's whole value."""
     return snapshot_of(recording)
 
 

@@ -1,4 +1,4 @@
-"""Tables hold every entry as it was recorded: CSV, JSON Lines and Parquet say the same."""
+"""CSV, JSON Lines and Parquet have every entry as recorded, and agree."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def of_lines(recording: Recording) -> list[dict[str, Any]]:
 
 
 def requests_in(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
-    """What was asked for, and when it was given back."""
+    """Return the requests and frees of the rows."""
     names = ("device", "addr", "size", "stream")
     return [
         (row["action"], *(int(row[name]) for name in names))
