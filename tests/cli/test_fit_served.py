@@ -91,9 +91,9 @@ def test_a_folder_of_shards_is_a_model(cli: Cli, tmp_path: Path) -> None:
     [
         (("--weights", "bf16"), "--weights needs --server ENGINE"),
         (("--server", "vllm", "--optimizer", "sgd"), "--optimizer has no effect with --server"),
-        (("--server", "vllm", "--weights", "int3"), "no known format"),
+        (("--server", "vllm", "--weights", "int3"), "not a known format"),
         (("--server", "llama.cpp", "--weights", "awq-int4"), "reads GGUF types"),
-        (("--server", "transformers", "--weights", "Q4_K_M"), "ask for bf16"),
+        (("--server", "transformers", "--weights", "Q4_K_M"), "expected bf16"),
         (("--server", "vllm", "--gpu-layers", "3"), "has an effect with llama.cpp"),
         (
             ("--server", "transformers", "--kv-cache-type", "fp8"),
