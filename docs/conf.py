@@ -13,7 +13,7 @@ from sphinx.application import Sphinx
 import allocsim
 
 REPOSITORY = "https://github.com/allocsim/allocsim"
-"""A placeholder until the project has a public home."""
+"""The address in setup.py; a placeholder until the project is public."""
 
 project = "allocsim"
 author = "the allocsim authors"
