@@ -233,4 +233,4 @@ def test_a_log_of_one_card_tells_nothing_of_several(cli: Cli, tmp_path: Path) ->
     log.write_text("INFO 01-01 model_runner.py: Loading model weights took 0.24 GB\n")
     done = cli(*GPT2, *ON, *SERVE, "vllm", "--tensor-parallel", "2", "--log", log)
     assert done.code == 2
-    assert "a log is of one card" in done.err
+    assert "a log describes one card" in done.err
