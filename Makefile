@@ -13,15 +13,17 @@ COMPILED_TESTS := $(addprefix tests/,core stress engine measures workload explai
 comma := ,
 INFERS := $(patsubst %,"allocsim/engine/%.py"$(comma),causes likelihood reading left_open plan start two_starts)
 
-.PHONY: help docs laws demo test test-slow notebooks lint types golden stress fuzz mutants mutants-core mutants-engine crosscheck bench wheel-compiled compiled bench-compiled check check-all
+.PHONY: help dist docs laws demo test test-slow notebooks lint types golden stress fuzz mutants mutants-core mutants-engine crosscheck bench wheel-compiled compiled bench-compiled workflows check check-all
 .DEFAULT_GOAL := help
 
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-.venv/.installed: pyproject.toml
+.venv/.installed: pyproject.toml setup.py
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install -q -e '.[test,lint]'
+	# The first pip with dependency groups.
+	$(BIN)/pip install -q 'pip>=25.1'
+	$(BIN)/pip install -q -e . --group dev
 	@touch $@
 
 demo: .venv/.installed ## replay a recorded out-of-memory error
@@ -37,7 +39,6 @@ notebooks: .venv/.installed ## run the notebooks and put what they show into the
 	$(BIN)/python -m tests.notebooks --write
 
 .venv/.docs-installed: .venv/.installed
-	$(BIN)/python -m pip install -q 'pip>=25.1'
 	$(BIN)/pip install -q --group docs
 	@touch $@
 
@@ -64,7 +65,7 @@ stress: .venv/.installed ## ten million random operations and 200,000 what-ifs b
 
 fuzz: .venv/.installed ## a million changed inputs through every reader, then inputs sought by atheris
 	$(BIN)/python -m tests.fuzz --inputs 1000000 --jobs 2
-	$(BIN)/pip install -q -e '.[test,fuzz]'
+	$(BIN)/pip install -q --group fuzz
 	mkdir -p build/fuzz
 	for seed in 1 2 3 4 5; do \
 		$(BIN)/python -m tests.fuzz.guided --inputs 20000 --seed $$seed --keep build/fuzz || exit 1; \
@@ -73,12 +74,12 @@ fuzz: .venv/.installed ## a million changed inputs through every reader, then in
 mutants: mutants-core mutants-engine ## mutation testing of the core and of what the engine infers (hours)
 
 mutants-core: .venv/.installed
-	$(BIN)/pip install -q -e '.[test,mutation]'
+	$(BIN)/pip install -q --group mutation
 	$(BIN)/mutmut run --max-children 2
 	$(BIN)/mutmut results
 
 mutants-engine: .venv/.installed
-	$(BIN)/pip install -q -e '.[test,mutation]'
+	$(BIN)/pip install -q --group mutation
 	# In a copy, because mutmut reads what to change and which tests to run from pyproject.toml.
 	rm -rf build/mutants
 	mkdir -p build/mutants
@@ -103,20 +104,35 @@ bench: .venv/.installed ## the speed measurements
 
 wheel-compiled: ## a wheel for this platform and Python whose core is compiled, in dist/
 	$(PYTHON) -m venv .venv-compiled
+	.venv-compiled/bin/pip install -q 'pip>=25.1'
 	# Built from a copy, beside which the tests find no sources of the package.
 	rm -rf .venv-compiled/source
 	mkdir -p .venv-compiled/source dist
 	git ls-files -z -c -o --exclude-standard | xargs -0 cp --parents -t .venv-compiled/source
-	HATCH_BUILD_HOOK_ENABLE_CUSTOM=1 .venv-compiled/bin/pip wheel -q --no-deps -w dist .venv-compiled/source
+	ALLOCSIM_COMPILED=1 .venv-compiled/bin/pip wheel -q --no-deps -w dist .venv-compiled/source
 
 compiled: wheel-compiled ## such a wheel, installed: the tests of core, engine, recordings and commands
-	.venv-compiled/bin/pip install -q '.venv-compiled/source[test]'
+	.venv-compiled/bin/pip install -q --group test
+	.venv-compiled/bin/pip install -q "$$(ls -t dist/*-cp*.whl | head -1)"
 	.venv-compiled/bin/pip install -q --force-reinstall --no-deps "$$(ls -t dist/*-cp*.whl | head -1)"
 	rm -rf .venv-compiled/beside
 	mkdir .venv-compiled/beside
 	cd .venv-compiled/source && cp -r tests benchmarks traces docs notebooks README.md CONTRIBUTING.md pyproject.toml \
 		../beside
 	cd .venv-compiled/beside && ../bin/python -m pytest -q -n 2 $(COMPILED_TESTS)
+
+dist: .venv/.installed ## the source archive, the pure wheel and this Python's compiled wheel, checked
+	$(BIN)/pip install -q --group build
+	rm -rf dist
+	ALLOCSIM_COMPILED=0 $(BIN)/python -m build -q
+	ALLOCSIM_COMPILED=1 $(BIN)/python -m build -q --wheel
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/check-wheel-contents dist/*.whl
+	$(BIN)/pyroma --min 8 .
+
+workflows: .venv/.installed ## lint the workflows; run their steps with python -m tests.workflows
+	$(BIN)/pip install -q --group workflows
+	$(BIN)/zizmor --offline --strict-collection .github/workflows
 
 bench-compiled: compiled ## the speed measurements of that installation
 	cd .venv-compiled/beside && ../bin/python -m benchmarks.speed

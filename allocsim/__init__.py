@@ -21,7 +21,7 @@ Names are imported when they are first used: `allocsim --help` needs no NumPy.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 if TYPE_CHECKING:
     from allocsim import capture, workload

@@ -11,13 +11,14 @@ import re
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from jsonschema import Draft202012Validator
 
 from allocsim import CachingAllocator, step
 from allocsim.cli import main
+from allocsim.cli.output import SCHEMA_VERSION, versioned
 from allocsim.cli.reference import commands
 from allocsim.phantom import ProcessRecording, Program, Recorded, find_gpu
 from allocsim.questions.crosscheck import Report, Script
@@ -30,7 +31,7 @@ from allocsim.questions.step import Request
 from allocsim.report import crosscheck_document, record_document, step_document
 from allocsim.trace import Action
 from allocsim.units import MIB
-from tests.schemas import FOLDER, SHARED, schema_of, schemas, wrong_with
+from tests.schemas import FOLDER, RECORDED, SHARED, keys, schema_of, schemas, wrong_with
 
 ROOT = Path(__file__).parents[1]
 TRACE = "traces/counted/function-torch2.15.npz.gz"
@@ -158,6 +159,21 @@ def test_words_are_those_of_the_code() -> None:
     assert told == {kind: text.lower() for kind, text in KINDS.items()}
 
 
+def test_no_key_of_a_document_disappears() -> None:
+    """A key may be removed only in a release that raises `SCHEMA_VERSION` (docs/versioning.md)."""
+    recorded = set(RECORDED.read_text().split())
+    assert recorded - keys() == set()
+    assert keys() - recorded == set(), "new keys: python -m tests.schemas records them"
+
+
+def test_every_document_begins_with_the_version_of_the_schemas() -> None:
+    version = schemas()[SHARED]["$defs"]["schema_version"]
+    assert version["const"] == SCHEMA_VERSION
+    for name in with_json():
+        assert {f"{name}.schema_version", f"{name}[].schema_version"} & keys(), name
+    assert list(cast(Any, versioned({"a": 1}))) == ["schema_version", "a"]
+
+
 def test_the_page_about_formats_links_every_schema() -> None:
     page = (ROOT / "docs" / "formats.md").read_text()
     section = page.partition("## JSON output")[2]
@@ -223,7 +239,8 @@ def test_what_convert_prints_is_what_its_schema_says(
 @pytest.mark.parametrize("command", ["record", "crosscheck", "step"])
 def test_what_needs_a_driver_is_looked_at_as_it_would_be_printed(command: str) -> None:
     for document in made()[command]:
-        assert wrong_with(command, json.loads(json.dumps(document))) == ""
+        printed = json.loads(json.dumps(versioned(document)))
+        assert wrong_with(command, printed) == ""
 
 
 def test_every_command_has_been_looked_at() -> None:

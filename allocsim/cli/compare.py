@@ -57,6 +57,10 @@ def run(arguments: argparse.Namespace) -> int:
     output = arguments.output
     if output is not None:
         refuse_output(output, arguments.files, (".html", ".png", ".svg"))
+        if not output.endswith(".html"):
+            from allocsim.report.figures import require_matplotlib  # noqa: PLC0415
+
+            require_matplotlib()
     found = _compared(arguments)
     if output is not None:
         _save(found, output)

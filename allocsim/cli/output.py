@@ -27,16 +27,22 @@ __all__ = [
     "refuse_name",
     "refuse_output",
     "save_page",
+    "SCHEMA_VERSION",
     "save_recording",
     "shown",
+    "versioned",
     "write",
     "write_answer",
     "write_json",
+    "write_other_json",
     "write_result",
     "write_warnings",
     "writing",
 ]
 
+SCHEMA_VERSION = 1
+"""Version of the JSON documents, raised when a key is removed or changes its meaning; see
+docs/versioning.md."""
 
 _OBEYED = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\U000e0000-\U000e007f]"
@@ -56,11 +62,24 @@ def shown(text: str, encoding: str | None) -> str:
     return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
-def write_json(document: object) -> None:
-    """Write `document` to standard output."""
+def versioned(document: object) -> object:
+    """Return `document`, or each document of a list, with `schema_version` as its first key."""
+    if isinstance(document, list):
+        return [versioned(each) for each in document]
+    assert isinstance(document, dict)
+    return {"schema_version": SCHEMA_VERSION, **document}
+
+
+def write_json(document: object, *, indent: int | None = 2) -> None:
+    """Write a JSON document of allocsim to standard output.  indent: None for a single line."""
+    write_other_json(versioned(document), indent=indent)
+
+
+def write_other_json(document: object, *, indent: int | None = 2) -> None:
+    """Write a JSON document whose format another tool defines."""
     import json  # noqa: PLC0415
 
-    write(json.dumps(document, indent=2) + "\n")
+    write(json.dumps(document, indent=indent) + "\n")
 
 
 def write_warnings(warnings: Iterable[str]) -> None:

@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import argparse
 from importlib import import_module
+from typing import Any
 
 from allocsim import __version__
 from allocsim.cli.completion import SHELLS, PrintCompletion
+from allocsim.cli.output import write
 from allocsim.cli.usage import Parser
 
 __all__ = ["build_parser"]
@@ -51,6 +53,17 @@ class _Help(argparse.HelpFormatter):
             self._action_max_length += self._indent_increment
 
 
+class _PrintVersion(argparse.Action):
+    """Prints the version and the form of the core, which is imported only then."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        from allocsim.core import IS_COMPILED  # noqa: PLC0415
+
+        form = "compiled" if IS_COMPILED else "pure Python"
+        write(f"allocsim {__version__} ({form} core)\n")
+        parser.exit()
+
+
 def build_parser(word: str | None = None) -> Parser:
     """Return the parser of the whole command line; each command sets `run`.
 
@@ -63,7 +76,13 @@ def build_parser(word: str | None = None) -> Parser:
         allow_abbrev=False,
         formatter_class=_Help,
     )
-    parser.add_argument("--version", action="version", version=f"allocsim {__version__}")
+    parser.add_argument(
+        "--version",
+        action=_PrintVersion,
+        nargs=0,
+        default=argparse.SUPPRESS,
+        help="show program's version number and exit",
+    )
     parser.add_argument(
         "--print-completion",
         action=PrintCompletion,

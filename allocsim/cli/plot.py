@@ -68,11 +68,17 @@ def add_to(commands: Commands[Parser]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from allocsim.report.figures import DARK, LIGHT, save_figure  # noqa: PLC0415
+    from allocsim.report.figures import (  # noqa: PLC0415
+        DARK,
+        LIGHT,
+        require_matplotlib,
+        save_figure,
+    )
 
     if not arguments.output.lower().endswith((".png", ".svg")):
         raise UsageError(f"{arguments.output}: a figure's name must end in .png or .svg")
     refuse_output(arguments.output, [arguments.file])
+    require_matplotlib()
     theme = DARK if arguments.dark else LIGHT
     save_figure(_figure(arguments, theme), arguments.output)
     return 0

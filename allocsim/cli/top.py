@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 
 from allocsim.cli.options import Commands, add_command, add_shared
-from allocsim.cli.output import write, write_json
+from allocsim.cli.output import write, write_json, write_other_json
 from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, count, moment
 
@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
             progress=bar.stage("replaying"),
         )
     if arguments.format == "speedscope":
-        write_json(speedscope_document(answer))
+        write_other_json(speedscope_document(answer))
     elif arguments.format == "collapsed":
         write(collapsed_text(answer))
     elif arguments.json:

@@ -8,12 +8,11 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from allocsim.cli.options import Commands, add_command, add_shared
-from allocsim.cli.output import write
+from allocsim.cli.output import write, write_json
 from allocsim.cli.usage import Parser, UsageError, seconds
 from allocsim.errors import AllocsimError, InvariantError
 
@@ -60,8 +59,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _report(arrived: Arrival | Unreadable, *, as_json: bool) -> None:
-    import json  # noqa: PLC0415
-
     from allocsim.questions.explain import explain, explain_recording  # noqa: PLC0415
     from allocsim.questions.watch import Arrival  # noqa: PLC0415
     from allocsim.report import watch_document, watch_text  # noqa: PLC0415
@@ -78,8 +75,8 @@ def _report(arrived: Arrival | Unreadable, *, as_json: bool) -> None:
             raise
         except AllocsimError as error:
             problem = str(error)
-    answer = partial(
-        watch_document if as_json else watch_text, arrived, explained, verdicts, problem
-    )
-    write(json.dumps(answer()) + "\n" if as_json else str(answer()))
+    if as_json:
+        write_json(watch_document(arrived, explained, verdicts, problem), indent=None)
+    else:
+        write(watch_text(arrived, explained, verdicts, problem))
     sys.stdout.flush()

@@ -5,7 +5,14 @@ from libc.string cimport memmove
 from allocsim.core.block cimport Block
 
 cdef extern from *:
-    void fetch "__builtin_prefetch" (const void* place) nogil
+    """
+    #if defined(__GNUC__) || defined(__clang__)
+    #define ALLOCSIM_PREFETCH(place) __builtin_prefetch(place)
+    #else
+    #define ALLOCSIM_PREFETCH(place) ((void) (place))
+    #endif
+    """
+    void fetch "ALLOCSIM_PREFETCH" (const void* place) nogil
 
 
 cdef class Column:

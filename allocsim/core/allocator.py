@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from allocsim.core import option_string
 from allocsim.core.attempts import AllocParams, Attempts
@@ -20,9 +20,9 @@ from allocsim.core.block import Block
 from allocsim.core.check import check
 from allocsim.core.columns import BlockColumns, Names, block_columns
 from allocsim.core.config import AllocatorConfig, RoundedSizes
-from allocsim.core.constants import MAX_REQUEST, SMALL_SIZE
+from allocsim.core.constants import IS_COMPILED, MAX_REQUEST, SMALL_SIZE
 from allocsim.core.device import Device
-from allocsim.core.fast_path import PlainStep, play
+from allocsim.core.fast_path import PlainStep
 from allocsim.core.hash_order import HashOrder, stream_hash
 from allocsim.core.heap import Heap
 from allocsim.core.history import TraceEntry, Witnessed, Work
@@ -45,6 +45,11 @@ from allocsim.core.summary import memory_summary
 from allocsim.errors import OutOfMemoryError, UpstreamAssertionError
 from allocsim.state import DEFAULT_POOL, PoolId, SegmentState
 from allocsim.units import parse_size
+
+if TYPE_CHECKING or not IS_COMPILED:
+    from allocsim.core.fast_path import play
+else:
+    from allocsim.core._fast_path import play
 
 __all__ = ["CachingAllocator"]
 

@@ -1,7 +1,7 @@
 """Containers of the core: lists and a dictionary, or C arrays in the compiled form.
 
-Both have the same interface and the same results.  The C arrays are in _columns.pyx; hatch_build.py
-describes the compiled form.
+Both have the same interface and the same results.  The C arrays are in _columns.pyx; setup.py
+selects the modules that are compiled.
 """
 
 from __future__ import annotations

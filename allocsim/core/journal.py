@@ -44,7 +44,7 @@ __all__ = [
     "split_journal",
 ]
 
-# hatch_build.py writes these constants as numbers into the compiled modules.
+# _fast_path.pyx repeats these constants for the compiled form.
 
 BYTES: Final = 16
 """Weight of a byte that becomes inactive split."""

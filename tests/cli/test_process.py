@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import allocsim
+from allocsim.core import IS_COMPILED
 from tests.cli.conftest import Done
 
 ROOT = Path(__file__).parents[2]
@@ -43,7 +44,8 @@ def test_an_error_of_a_process() -> None:
 def test_version_option_prints_the_version_of_the_installed_package() -> None:
     assert allocsim.__version__ == version("allocsim")
     done = run("-m", "allocsim", "--version")
-    assert done.stdout == f"allocsim {allocsim.__version__}\n"
+    form = "compiled" if IS_COMPILED else "pure Python"
+    assert done.stdout == f"allocsim {allocsim.__version__} ({form} core)\n"
 
 
 def test_citation_names_the_version_of_the_package() -> None:

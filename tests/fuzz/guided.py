@@ -2,7 +2,7 @@
 
     python -m tests.fuzz.guided --inputs 20000 --target recording --keep FOLDER
 
-Needs `pip install allocsim[fuzz]`.  A fault is written to the working directory as crash-*, oom-*
+Needs `pip install --group fuzz`.  A fault is written to the working directory as crash-*, oom-*
 or timeout-* (beyond `limits.py`), and the exit code is then not 0.  atheris itself uses about
 20 KiB per input, which counts towards the limit: start a new process every 20,000 inputs (--keep).
 """

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from allocsim.report.figures.theme import Theme
 
 __all__ = [
-    "caption", "legend", "legend_above", "new_figure", "points", "save_figure", "styled",
+    "caption", "legend", "legend_above", "new_figure", "points", "require_matplotlib",
+    "save_figure", "styled",
     "unit_of", "whole_numbers",
 ]  # fmt: skip
 
@@ -43,6 +44,16 @@ _TITLE_LETTERS, _CAPTION_LETTERS = 100, 170
 _DOTS_PER_INCH = 170
 
 
+def require_matplotlib() -> None:
+    """Raise ConfigError if matplotlib, an optional dependency, is not installed."""
+    try:
+        import matplotlib  # noqa: F401, PLC0415
+    except ModuleNotFoundError:
+        raise ConfigError(
+            "figures need matplotlib, which is not installed: pip install 'allocsim[plot]'"
+        ) from None
+
+
 def new_figure(
     theme: Theme, rows: int = 1, columns: int = 1, *, height: float = HEIGHT, **grid: Any
 ) -> tuple[Figure, Sequence[Axes]]:
@@ -51,6 +62,7 @@ def new_figure(
     height: inches.
     grid: further arguments of matplotlib's `subplots`.
     """
+    require_matplotlib()
     from matplotlib.figure import Figure  # noqa: PLC0415
 
     figure = Figure(figsize=(WIDTH, height), facecolor=theme.page, layout="constrained")
