@@ -157,7 +157,7 @@ def _memory(run: Run, device: DeviceRun) -> list[str]:
 
 _BEGINS = {
     Start.KEPT: "with the initial segments kept",
-    Start.ANEW: "with the initial blocks placed again",
+    Start.ANEW: "with the live blocks allocated again",
 }
 
 

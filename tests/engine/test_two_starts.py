@@ -304,8 +304,8 @@ def peak(prepared: Prepared, setting: Setting) -> int:
 def test_report_gives_both_peaks(switched: Run) -> None:
     text = " ".join(replay_text(switched, {}).split())
     assert (
-        "from 7.64 GiB to 9.56 GiB: shown is the run with what lived at the start laid out anew, "
-        "the other end is that with the segments of the start kept" in text
+        "from 7.64 GiB to 9.56 GiB: the figures are for a start with the live blocks allocated "
+        "again, the other end is for one with the initial segments kept" in text
     )
     assert replay_document(switched, {})["devices"][0]["peak_reserved_range"] == {
         "start": "anew",

@@ -111,7 +111,7 @@ def lint_conf(conf: str, torch_version: str | None = None) -> Lint:
     Raises ConfigError for an unknown release.
     """
     release = find_release(NEWEST if torch_version is None else torch_version)
-    why = "the newest" if torch_version is None else "as asked"
+    why = "the newest" if torch_version is None else "as requested"
     return Lint(
         path="",
         torch_version=release.version,
