@@ -525,6 +525,26 @@ class CachingAllocator:
         """Return the flat dict of torch.cuda.memory_stats()."""
         return self.heap.stats.as_dict()
 
+    def memory_allocated(self) -> int:
+        """Return the bytes of allocated blocks."""
+        return self.allocated_bytes
+
+    def max_memory_allocated(self) -> int:
+        """Return the peak of `memory_allocated`, in bytes."""
+        return self.statistics().all.allocated_bytes.peak
+
+    def memory_reserved(self) -> int:
+        """Return the bytes obtained from the driver."""
+        return self.reserved_bytes
+
+    def max_memory_reserved(self) -> int:
+        """Return the peak of `memory_reserved`, in bytes."""
+        return self.statistics().all.reserved_bytes.peak
+
+    def mem_get_info(self) -> tuple[int, int]:
+        """Return the free and the total memory of the device, in bytes."""
+        return self.device.free, self.device.total
+
     def reset_peak_memory_stats(self) -> None:
         """Set every peak to its current value.
 

@@ -273,3 +273,18 @@ def test_the_last_mark_has_the_bytes_of_its_moment(make: Make, seed: int) -> Non
 def test_a_fresh_device_has_no_private_pools() -> None:
     stats = DeviceStats(RELEASES["2.15"], -1)
     assert not any("private" in key for key in stats.as_dict())
+
+
+def test_memory_queries_equal_the_statistics_of_torch_cuda() -> None:
+    gpu = CachingAllocator("1GiB", context_memory=100 * MIB)
+    kept = gpu.malloc(30 * MIB)
+    gpu.free(gpu.malloc(50 * MIB))
+    gpu.empty_cache()
+    stats = gpu.memory_stats()
+    assert gpu.memory_allocated() == stats["allocated_bytes.all.current"] == 30 * MIB
+    assert gpu.max_memory_allocated() == stats["allocated_bytes.all.peak"] == 80 * MIB
+    assert gpu.memory_reserved() == stats["reserved_bytes.all.current"] == 30 * MIB
+    assert gpu.max_memory_reserved() == stats["reserved_bytes.all.peak"] == 80 * MIB
+    assert gpu.mem_get_info() == ((1024 - 100 - 30) * MIB, 1024 * MIB)
+    gpu.free(kept)
+    assert gpu.memory_allocated() == 0
