@@ -13,7 +13,7 @@ COMPILED_TESTS := $(addprefix tests/,core stress engine measures workload explai
 comma := ,
 INFERS := $(patsubst %,"allocsim/engine/%.py"$(comma),causes likelihood reading left_open plan start two_starts)
 
-.PHONY: help dist laws demo test test-slow notebooks lint types golden stress fuzz mutants mutants-core mutants-engine crosscheck bench wheel-compiled compiled bench-compiled workflows check check-all
+.PHONY: help dist docs laws demo test test-slow notebooks lint types golden stress fuzz mutants mutants-core mutants-engine crosscheck bench wheel-compiled compiled bench-compiled workflows check check-all
 .DEFAULT_GOAL := help
 
 help:
@@ -37,6 +37,17 @@ test-slow: .venv/.installed ## the tests that take minutes
 
 notebooks: .venv/.installed ## run the notebooks and put what they show into them
 	$(BIN)/python -m tests.notebooks --write
+
+.venv/.docs-installed: .venv/.installed
+	$(BIN)/pip install -q --group docs
+	@touch $@
+
+docs: .venv/.docs-installed ## the documentation site, in build/docs/html
+	rm -rf build/docs/source
+	mkdir -p build/docs
+	cp -r docs build/docs/source
+	cp -r notebooks CONTRIBUTING.md CHANGELOG.md build/docs/source
+	$(BIN)/sphinx-build -q -W --keep-going -b html build/docs/source build/docs/html
 
 lint: .venv/.installed ## ruff: rules and format
 	$(BIN)/ruff check .

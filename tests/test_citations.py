@@ -24,7 +24,7 @@ PAGE = (ROOT / "docs" / "semantics.md").read_text()
 HEADINGS = re.findall(r"^##+ (\d[\w.]*) ", PAGE, re.MULTILINE)
 SOURCES = sorted([*(ROOT / "allocsim").rglob("*.py"), *(ROOT / "tests").rglob("*.py")])
 COMMENT = re.compile(r"(?:^\s*|  )#+ ?(.*)$")
-PAGES = sorted((ROOT / "docs").glob("*.md"))
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
 
 NUMBER = r"\d{1,2}(?:\.\d{1,2}[a-z]?)?"
 RULE = r"\d{1,2}\.\d{1,2}[a-z]?"

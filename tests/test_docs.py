@@ -29,7 +29,7 @@ from allocsim.phantom import UnavailableError
 from allocsim.questions.crosscheck import RealAllocator, Script
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(
     r"^(?:<!-- (?P<marker>[^\n]*) -->\n)?"
     r"```(?P<language>\w+)\n(?P<text>.*?)^```$"

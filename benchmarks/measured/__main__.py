@@ -31,7 +31,7 @@ from allocsim.questions.fit import Ran, run_program
 HERE = Path(__file__).parent
 PROGRAMS = HERE / "programs"
 ROWS, RESULTS = HERE / "rows.csv", HERE / "results.csv"
-PAGE = HERE.parents[1] / "docs" / "fit-measured.md"
+PAGE = HERE.parent / "results" / "measured.md"
 OOM = "out of memory"
 _LIBRARIES = [
     "torch",
