@@ -11,7 +11,7 @@ COMPILED_TESTS := $(addprefix tests/,core stress engine measures workload explai
 
 # Where the engine infers what a recording does not say, as a list of TOML.
 comma := ,
-INFERS := $(patsubst %,"allocsim/engine/%.py"$(comma),causes likelihood reading left_open plan start two_starts)
+INFERS := $(patsubst %,"allocsim/replaying/%.py"$(comma),causes likelihood reading left_open plan start two_starts)
 
 .PHONY: help dist docs laws demo test test-slow notebooks lint types golden stress fuzz mutants mutants-core mutants-engine crosscheck bench wheel-compiled compiled bench-compiled workflows check check-all
 .DEFAULT_GOAL := help
@@ -85,7 +85,7 @@ mutants-engine: .venv/.installed
 	mkdir -p build/mutants
 	git ls-files -z -c -o --exclude-standard | xargs -0 cp --parents -t build/mutants
 	sed -i -e '/^only_mutate/s|=.*|= [$(INFERS)]|' \
-		-e '/^pytest_add_cli_args_test_selection/s|=.*|= ["tests/engine"]|' \
+		-e '/^pytest_add_cli_args_test_selection/s|=.*|= ["tests/replaying"]|' \
 		build/mutants/pyproject.toml
 	cd build/mutants && ../../$(BIN)/mutmut run --max-children 2
 	cd build/mutants && ../../$(BIN)/mutmut results
@@ -95,7 +95,7 @@ laws: .venv/.installed ## the laws of `fit --engine laws`, by the PyTorch at PYT
 
 crosscheck: .venv/.installed ## the model beside real PyTorch (fetches 0.7 GB; docs/crosscheck.md)
 	$(BIN)/python -m allocsim.phantom fetch --torch 2.15
-	ALLOCSIM_TORCH_PYTHON="$(PYTHON_TORCH)" $(BIN)/python -m pytest -n 2 -m slow tests/phantom tests/crosscheck tests/core
+	ALLOCSIM_TORCH_PYTHON="$(PYTHON_TORCH)" $(BIN)/python -m pytest -n 2 -m slow tests/phantom tests/verify tests/core
 	$(BIN)/allocsim crosscheck --torch all --ops $(OPS) --jobs 2
 	$(if $(PYTHON_TORCH),$(BIN)/allocsim crosscheck --phantom --python $(PYTHON_TORCH) --ops $(OPS) --jobs 2)
 

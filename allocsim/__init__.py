@@ -1,82 +1,63 @@
 """A bit-exact model of PyTorch's CUDA caching allocator.
 
-    from allocsim import CachingAllocator, explain, load, replay, risk, top, tune
+    from allocsim import CachingAllocator, explain, load, replay, tune
 
-- `CachingAllocator` serves requests as PyTorch's allocator does, address by address.
-- `load` reads a recorded memory history; `replay` replays it under its own or other settings.
-- `explain` gives the cause of an out-of-memory error, from its text or a recording.
-- `top` lists the owners of the memory at a moment; `risk` reports how close a run comes to failing.
-- `fit` reports if a model fits a card, by running it on a phantom GPU.
-- `tune` finds the best setting for recordings.
-- `lint` reports problems of a recording; `stats` summarizes it.
-- `simulate` returns a replay as a recording; `convert` writes a recording in another format.
-- `step` processes one request and explains every decision.
-- `picture_of` prepares a recording for drawing; `figures` draws it.
-- `workload` creates recordings of synthetic programs.
-- `capture` records inside a running program.
+`CachingAllocator` answers requests as PyTorch's allocator does, address by address.  `load` reads a
+recorded memory history, and each command has a function of its name: `replay`, `explain`, `top`,
+`compare`, `tune`, `risk`, `lint`, `gate`, `ranks`, `stats`, `step`, `fit`, `convert`.
 
-Names are imported when they are first used: `allocsim --help` needs no NumPy.
+The types of answers are in `allocsim.results`, figures in `allocsim.plot`, errors in
+`allocsim.errors`, sizes in `allocsim.units`.  `allocsim.capture` records inside a program, and
+`allocsim.workload` makes recordings of synthetic programs.
+
+Names are imported on first use: `allocsim --help` does not import NumPy.
 """
 
+import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 __version__ = "0.2.0.dev0"
 
 if TYPE_CHECKING:
-    from allocsim import capture, workload
+    from allocsim.analysis.compare import compare, compare_settings
+    from allocsim.analysis.explain import explain, explain_recording, explain_state
+    from allocsim.analysis.gate import Budget, gate, measured
+    from allocsim.analysis.lint import lint, lint_conf
+    from allocsim.analysis.ranks import ranks
+    from allocsim.analysis.risk import risk_of as risk
+    from allocsim.analysis.stats import stats
+    from allocsim.analysis.step import step
+    from allocsim.analysis.top import top
+    from allocsim.analysis.tune import tune
     from allocsim.core import CachingAllocator
-    from allocsim.engine import DeviceRun, Hints, Run, Simulated, replay, simulate
-    from allocsim.errors import (
-        AllocsimError,
-        ConfigError,
-        DriverRefusalError,
-        InvariantError,
-        OutOfMemoryError,
-        RecordingError,
-        UndefinedBehaviorError,
-        UpstreamAssertionError,
-        UpstreamError,
-    )
-    from allocsim.questions.compare import Comparison, compare, compare_settings
-    from allocsim.questions.explain import (
-        DeviceExplanation,
-        StateExplanation,
-        Verdict,
-        explain,
-        explain_recording,
-        explain_state,
-    )
-    from allocsim.questions.fit import Fit, Task, fit, model_of, program_of
-    from allocsim.questions.gate import Budget, Gate, Measured, gate, measured
-    from allocsim.questions.lint import Lint, lint, lint_conf
-    from allocsim.questions.picture import Picture, Still, owners_of, picture_of, still_of
-    from allocsim.questions.ranks import Ranks, ranks
-    from allocsim.questions.risk import Risk
-    from allocsim.questions.risk import risk_of as risk
-    from allocsim.questions.scale import Scaled, Scaling, recording_at, scaling_of
-    from allocsim.questions.stats import Stats, stats
-    from allocsim.questions.step import Decision, Request, step
-    from allocsim.questions.top import Top, top
-    from allocsim.questions.tune import Tuning, tune
-    from allocsim.report import explanation_text, figures, segments_text, step_text
+    from allocsim.errors import AllocsimError, OutOfMemoryError
+    from allocsim.export import simulate
+    from allocsim.fitting import Task, fit, model_of, program_of
+    from allocsim.fitting.scale import recording_at, scaling_of
+    from allocsim.recording import load
+    from allocsim.replaying import replay
     from allocsim.report.formats import convert
-    from allocsim.trace import Action, Recording, load
-    from allocsim.units import GIB, KIB, MIB, format_size, parse_size
+    from allocsim.simulation import Hints
 
 __all__ = [
     "CachingAllocator",
-    "Hints",
-    "OutOfMemoryError",
     "compare",
+    "compare_settings",
     "convert",
     "explain",
-    "gate",
-    "measured",
+    "explain_recording",
+    "explain_state",
     "fit",
+    "gate",
     "lint",
+    "lint_conf",
     "load",
+    "measured",
+    "model_of",
+    "program_of",
     "ranks",
+    "recording_at",
     "replay",
     "risk",
     "scaling_of",
@@ -85,105 +66,111 @@ __all__ = [
     "step",
     "top",
     "tune",
-    "compare_settings",
-    "explain_recording",
-    "explain_state",
-    "lint_conf",
-    "model_of",
-    "owners_of",
-    "picture_of",
-    "program_of",
-    "recording_at",
-    "still_of",
-    "capture",
-    "figures",
-    "workload",
-    "Action",
-    "Comparison",
-    "Decision",
-    "DeviceExplanation",
-    "DeviceRun",
-    "Fit",
     "Budget",
-    "Gate",
-    "Lint",
-    "Measured",
-    "Picture",
-    "Ranks",
-    "Recording",
-    "Request",
-    "Risk",
-    "Run",
-    "Scaled",
-    "Scaling",
-    "Simulated",
-    "StateExplanation",
-    "Stats",
-    "Still",
+    "Hints",
     "Task",
-    "Top",
-    "Tuning",
-    "Verdict",
-    "explanation_text",
-    "segments_text",
-    "step_text",
-    "GIB",
-    "KIB",
-    "MIB",
-    "format_size",
-    "parse_size",
     "AllocsimError",
-    "ConfigError",
-    "DriverRefusalError",
-    "InvariantError",
-    "RecordingError",
-    "UndefinedBehaviorError",
-    "UpstreamAssertionError",
-    "UpstreamError",
+    "OutOfMemoryError",
 ]
 
 _HOMES = {
-    "core": ("CachingAllocator",),
-    "engine": ("DeviceRun", "Hints", "Run", "Simulated", "replay", "simulate"),
-    "questions.compare": ("Comparison", "compare", "compare_settings"),
-    "questions.explain": (
-        *("DeviceExplanation", "StateExplanation", "Verdict"),
-        *("explain", "explain_recording", "explain_state"),
+    "CachingAllocator": "core",
+    "Hints": "simulation",
+    "Task": "fitting",
+    "Budget": "analysis.gate",
+    "compare": "analysis.compare",
+    "compare_settings": "analysis.compare",
+    "convert": "report.formats",
+    "explain": "analysis.explain",
+    "explain_recording": "analysis.explain",
+    "explain_state": "analysis.explain",
+    "fit": "fitting",
+    "model_of": "fitting",
+    "program_of": "fitting",
+    "gate": "analysis.gate",
+    "measured": "analysis.gate",
+    "lint": "analysis.lint",
+    "lint_conf": "analysis.lint",
+    "load": "recording",
+    "ranks": "analysis.ranks",
+    "recording_at": "fitting.scale",
+    "replay": "replaying",
+    "risk": "analysis.risk",
+    "scaling_of": "fitting.scale",
+    "simulate": "export",
+    "stats": "analysis.stats",
+    "step": "analysis.step",
+    "top": "analysis.top",
+    "tune": "analysis.tune",
+    "AllocsimError": "errors",
+    "OutOfMemoryError": "errors",
+}
+"""Package of each name."""
+_PACKAGES = ("capture", "errors", "plot", "results", "units", "workload")
+"""Public modules, imported on first use."""
+_ORIGINAL = {"risk": "risk_of"}
+"""Name in its package, if that is another one."""
+_MOVED = {
+    "results": (
+        "Action",
+        "Comparison",
+        "Decision",
+        "DeviceExplanation",
+        "DeviceRun",
+        "Fit",
+        "Gate",
+        "Lint",
+        "Measured",
+        "Ranks",
+        "Recording",
+        "Request",
+        "Risk",
+        "Run",
+        "Scaled",
+        "Scaling",
+        "Simulated",
+        "StateExplanation",
+        "Stats",
+        "Top",
+        "Tuning",
+        "Verdict",
+        "explanation_text",
+        "segments_text",
+        "step_text",
     ),
-    "questions.fit": ("Fit", "Task", "fit", "model_of", "program_of"),
-    "questions.gate": ("Budget", "Gate", "Measured", "gate", "measured"),
-    "questions.lint": ("Lint", "lint", "lint_conf"),
-    "questions.picture": ("Picture", "Still", "owners_of", "picture_of", "still_of"),
-    "questions.ranks": ("Ranks", "ranks"),
-    "questions.risk": ("Risk", "risk"),
-    "questions.scale": ("Scaled", "Scaling", "recording_at", "scaling_of"),
-    "questions.stats": ("Stats", "stats"),
-    "questions.step": ("Decision", "Request", "step"),
-    "questions.top": ("Top", "top"),
-    "questions.tune": ("Tuning", "tune"),
-    "report.formats": ("convert",),
-    "report": ("explanation_text", "segments_text", "step_text"),
-    "trace": ("Action", "Recording", "load"),
+    "plot": ("Picture", "Still", "figures", "owners_of", "picture_of", "still_of"),
+    "errors": (
+        "ConfigError",
+        "DriverRefusalError",
+        "InvariantError",
+        "RecordingError",
+        "UndefinedBehaviorError",
+        "UpstreamAssertionError",
+        "UpstreamError",
+    ),
     "units": ("GIB", "KIB", "MIB", "format_size", "parse_size"),
 }
-"""Public names of each package; the rest are errors."""
-_PACKAGES = {"capture": "capture", "figures": "report.figures", "workload": "workload"}
-"""Public packages."""
-_THERE = {"risk": "risk_of"}
-"""Names that differ from those in their packages."""
+"""Names of 0.1 by their module since 0.2; the aliases go in 0.3."""
 
 
 def __getattr__(name: str) -> object:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name in _PACKAGES:
-        value: object = import_module(f"allocsim.{_PACKAGES[name]}")
-    else:
-        home = next((package for package, names in _HOMES.items() if name in names), "errors")
-        value = getattr(import_module(f"allocsim.{home}"), _THERE.get(name, name))
-    globals()[name] = value
-    return value
+        return import_module(f"allocsim.{name}")
+    if name in _HOMES:
+        home = import_module(f"allocsim.{_HOMES[name]}")
+        value: object = getattr(home, _ORIGINAL.get(name, name))
+        globals()[name] = value
+        return value
+    for module, names in _MOVED.items():
+        if name in names:
+            warnings.warn(
+                f"allocsim.{name} moved to allocsim.{module}; the old name goes in 0.3",
+                DeprecationWarning,
+                stacklevel=2,
+            )
+            return getattr(import_module(f"allocsim.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_PACKAGES})

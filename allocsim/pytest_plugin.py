@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from allocsim.questions.gate import Budget, Gate
+    from allocsim.analysis.gate import Budget, Gate
 
 __all__ = [
     "pytest_configure",
@@ -101,7 +101,7 @@ def _is_marked(item: pytest.Item) -> bool:
 
 def _asked(item: pytest.Item) -> tuple[Budget, str]:
     """Return the limits of a test's marks, closest mark first, and the name of the card."""
-    from allocsim.questions.gate import Budget  # noqa: PLC0415
+    from allocsim.analysis.gate import Budget  # noqa: PLC0415
 
     values: dict[str, Any] = {}
     for mark in item.iter_markers():
@@ -136,9 +136,9 @@ def _read(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _judge(item: pytest.Item, budget: Budget, files: Sequence[str]) -> None:
     """Fail the test if it exceeds a limit."""
-    from allocsim.questions.gate import gate, measured  # noqa: PLC0415
+    from allocsim.analysis.gate import gate, measured  # noqa: PLC0415
+    from allocsim.recording import Action, load  # noqa: PLC0415
     from allocsim.report import gate_text  # noqa: PLC0415
-    from allocsim.trace import Action, load  # noqa: PLC0415
 
     judged: list[Gate] = []
     for recording in map(load, files):

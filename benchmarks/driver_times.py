@@ -27,8 +27,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allocsim.core import LARGE_BUFFER, SMALL_BUFFER
-from allocsim.measures import Costs, driver_time
-from allocsim.trace import Action, Trace, load
+from allocsim.recommend import Costs, driver_time
+from allocsim.recording import Action, Trace, load
 
 ROOT = Path(__file__).parents[1]
 H200 = ROOT / "traces" / "h200"

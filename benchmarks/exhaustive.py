@@ -14,7 +14,7 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from allocsim.questions.tune import EXHAUSTIVE, Tricks, tune
+from allocsim.analysis.tune import EXHAUSTIVE, Tricks, tune
 
 TRACES = Path(__file__).parents[1] / "traces"
 

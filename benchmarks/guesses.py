@@ -28,11 +28,11 @@ from tempfile import TemporaryDirectory
 from allocsim import CachingAllocator, OutOfMemoryError, load, replay
 from allocsim.core import NEWEST
 from allocsim.errors import UndefinedBehaviorError
-from allocsim.questions.crosscheck import RealAllocator, Script
-from allocsim.questions.crosscheck.comparison import first_difference
-from allocsim.questions.crosscheck.player import play
-from allocsim.trace import Recording
+from allocsim.recording import Recording
 from allocsim.units import GIB, KIB, MIB
+from allocsim.verify import RealAllocator, Script
+from allocsim.verify.comparison import first_difference
+from allocsim.verify.player import play
 
 _IN_RANGE = "in its range"
 

@@ -24,8 +24,8 @@ import numpy as np
 
 from allocsim import load
 from allocsim.errors import AllocsimError
-from allocsim.questions.scale import Scaling, recording_at, scaling_of
-from allocsim.trace import Action, Recording
+from allocsim.fitting.scale import Scaling, recording_at, scaling_of
+from allocsim.recording import Action, Recording
 
 HOME = Path(__file__).parents[1]
 PROGRAMS = (

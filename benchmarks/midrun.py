@@ -27,11 +27,12 @@ from statistics import median
 import numpy as np
 
 from allocsim.core import AllocatorConfig
-from allocsim.engine import Prepared, Setting, Start, Timeline, prepare
 from allocsim.errors import ConfigError, UndefinedBehaviorError, UpstreamError
-from allocsim.measures import usual_settings
-from allocsim.trace import Recording, load
-from allocsim.trace.rewind import trimmed
+from allocsim.recommend import usual_settings
+from allocsim.recording import Recording, load
+from allocsim.recording.rewind import trimmed
+from allocsim.replaying import Prepared, prepare
+from allocsim.simulation import Setting, Start, Timeline
 from allocsim.workload import fragments, graphs, server, streams, training
 
 TRACES = Path(__file__).parents[1] / "traces"

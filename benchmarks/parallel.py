@@ -23,7 +23,8 @@ from statistics import median
 from typing import Any
 
 from allocsim.errors import ConfigError
-from allocsim.estimate.training import (
+from allocsim.fitting import RESERVED_SEEN, Configured, precision_of, shape_of
+from allocsim.fitting.formulas.training import (
     EAGER,
     FUSED,
     Latent,
@@ -32,7 +33,6 @@ from allocsim.estimate.training import (
     Shape,
     Training,
 )
-from allocsim.questions.fit import RESERVED_SEEN, Configured, precision_of, shape_of
 from allocsim.units import GIB, MIB
 
 HERE = Path(__file__).parent

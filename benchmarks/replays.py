@@ -26,12 +26,14 @@ from statistics import median
 
 import numpy as np
 
-from allocsim import Recording, replay
+from allocsim import replay
 from allocsim.core import NEWEST, CachingAllocator
-from allocsim.engine import Observer, prepare
-from allocsim.engine.as_recorded import drive_as_recorded
-from allocsim.questions.crosscheck import Script
-from allocsim.trace import Action, Trace
+from allocsim.recording import Action, Trace
+from allocsim.replaying import prepare
+from allocsim.replaying.setup import drive_as_recorded
+from allocsim.results import Recording
+from allocsim.simulation import Observer
+from allocsim.verify import Script
 from benchmarks.output import add_output, form, show
 from benchmarks.scripts import SCRIPTS, Op
 from benchmarks.speed import DEVICE_MEMORY, PASSES, real_allocator

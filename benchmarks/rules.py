@@ -22,7 +22,8 @@ from typing import Any
 
 from allocsim import load, replay
 from allocsim.cli.reference import between_marks
-from allocsim.estimate import (
+from allocsim.fitting import CONFIGURATIONS
+from allocsim.fitting.formulas import (
     BLOCKS,
     Grown,
     Needs,
@@ -37,7 +38,6 @@ from allocsim.estimate import (
     weights_of,
 )
 from allocsim.phantom import CONTEXT_MEMORY_SEEN
-from allocsim.questions.fit import CONFIGURATIONS
 from allocsim.units import GIB, MIB
 from benchmarks.measured.__main__ import as_printed
 from benchmarks.measured.__main__ import figures as measured_figures

@@ -35,13 +35,13 @@ from numpy.typing import NDArray
 
 from allocsim.core import NEWEST, ReplayAllocator
 from allocsim.core.journal import Folder, fold_records
-from allocsim.engine.drive import Drive
-from allocsim.engine.fold import fold
-from allocsim.engine.plan import Steps
-from allocsim.engine.reading import read_plan
+from allocsim.inference.search import read_plan
 from allocsim.phantom import PhantomError
-from allocsim.questions.crosscheck import RealAllocator, Script
-from allocsim.trace import Action, Trace
+from allocsim.recording import Action, Trace
+from allocsim.simulation.drive import Drive
+from allocsim.simulation.plan import Steps
+from allocsim.simulation.stats_numpy import fold
+from allocsim.verify import RealAllocator, Script
 from benchmarks.output import add_output, facts, form, show, spread, where_and_when
 from benchmarks.scripts import SCRIPTS, Op
 

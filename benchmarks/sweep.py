@@ -25,15 +25,15 @@ import time
 from dataclasses import dataclass
 from statistics import median
 
-from allocsim.engine import Prepared, prepare
-from allocsim.engine.plan import StepKind
+from allocsim.analysis.tune import tune
+from allocsim.analysis.tune.row import Row
 from allocsim.phantom import PhantomError
-from allocsim.questions.crosscheck import RealAllocator, Script
-from allocsim.questions.crosscheck.script import Op
-from allocsim.questions.tune import tune
-from allocsim.questions.tune.row import Row
-from allocsim.trace import load
+from allocsim.recording import load
+from allocsim.replaying import Prepared, prepare
+from allocsim.simulation.plan import StepKind
 from allocsim.units import parse_size
+from allocsim.verify import RealAllocator, Script
+from allocsim.verify.script import Op
 from benchmarks.output import add_output, facts, form, show, spread, where_and_when
 from benchmarks.speed import PASSES
 

@@ -25,9 +25,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from allocsim.errors import AllocsimError
-from allocsim.laws import TRANSFORMERS
-from allocsim.phantom import CARDS, Gpu, find_gpu
-from allocsim.questions.fit import (
+from allocsim.fitting import (
     CUDNN_ATTENTION,
     Ran,
     Task,
@@ -36,6 +34,8 @@ from allocsim.questions.fit import (
     run_by_law,
     run_program,
 )
+from allocsim.fitting.laws import TRANSFORMERS
+from allocsim.phantom import CARDS, Gpu, find_gpu
 from allocsim.units import MIB
 
 DATA = Path(__file__).parents[1] / "traces" / "fit"

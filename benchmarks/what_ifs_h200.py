@@ -16,9 +16,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from allocsim.engine import Prepared, prepare, replay
 from allocsim.errors import AllocsimError
-from allocsim.trace import Recording, load
+from allocsim.recording import Recording, load
+from allocsim.replaying import Prepared, prepare, replay
 
 FOLDER = Path(__file__).parents[1] / "traces" / "h200" / "programs"
 ENDING = ".npz.gz"

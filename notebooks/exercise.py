@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from allocsim import Decision
+from allocsim.results import Decision
 
 __all__ = ["check", "rules_of"]
 

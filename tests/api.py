@@ -3,7 +3,7 @@
     python -m tests.api              print it
     python -m tests.api docs         write docs/api.md
 
-Rule: the page has only the text of `help()`, in the order of `allocsim.__all__`.
+Rule: the page has only the text of `help()`, in the order of each `__all__`.
 """
 
 from __future__ import annotations
@@ -18,14 +18,17 @@ from pathlib import Path
 from types import ModuleType
 
 import allocsim
+from allocsim import capture, errors, plot, results, units, workload
 
 __all__ = ["PAGE", "page"]
 
 PAGE = "api.md"
+MODULES = (results, plot, errors, units)
+"""Public modules whose names are on the page, after those of the package."""
 _HEAD = """\
 # From Python
 
-The names that `allocsim` exports, with what their docstrings say; the page is written by
+The public names with their docstrings: those of `allocsim`, then those of its modules. Written by
 `python -m tests.api docs`. Sizes are bytes; entries are numbered from 0. At a prompt a result shows
 itself on a line, in a notebook as a small table.
 """
@@ -38,6 +41,13 @@ def page() -> str:
     parts = [_HEAD]
     for name in allocsim.__all__:
         parts += _about(name, getattr(allocsim, name))
+    for module in MODULES:
+        parts.append(f"# {module.__name__}\n\n{_text(module)}\n")
+        for name in module.__all__:
+            if name not in allocsim.__all__:
+                parts += _about(name, getattr(module, name))
+    for package in (capture, workload):
+        parts += _about(package.__name__, package)
     return _GAP.sub("\n\n", "\n".join(parts))
 
 

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import settings
 
 from allocsim import CachingAllocator, OutOfMemoryError
-from allocsim.trace import Recording, load
+from allocsim.recording import Recording, load
 
 Program = Callable[[CachingAllocator], object]
 

@@ -1,9 +1,7 @@
 """Layers of the package: allowed imports, and modules that the model must not use.
 
-Layer 0 units, arrays, collector, errors, state, display, lazily · 1 core, trace, capture · 2 engine
-· 3 measures, workload, phantom, laws, estimate · 4 owners · 5 questions, a package each · 6 report
-· 7 cli, pytest_plugin. A module imports its own package and lower layers, and another package only
-by its exported names; packages of one layer never import each other.
+A module imports its own package and packages of lower layers, and another package only by its
+exported names.  Packages of one layer never import each other, nor do the analyses.
 """
 
 from __future__ import annotations
@@ -19,30 +17,37 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[1] / "allocsim"
-FLOORS = {
+LAYERS = {
     "__version__": 0,  # a constant of the package that any module may read
     "units": 0,
-    "arrays": 0,
+    "_fast_numpy": 0,
     "collector": 0,
     "pages": 0,
     "errors": 0,
     "state": 0,
-    "display": 0,
-    "lazily": 0,
+    "_repr": 0,
+    "_lazy": 0,
     "core": 1,
-    "trace": 1,
+    "recording": 1,
     "capture": 1,
-    "engine": 2,
-    "estimate": 3,
-    "measures": 3,
-    "workload": 3,
-    "phantom": 3,
-    "laws": 3,
-    "owners": 4,
-    "questions": 5,
-    "report": 6,
-    "cli": 7,
-    "pytest_plugin": 7,
+    "simulation": 2,
+    "fidelity": 3,
+    "inference": 4,
+    "replaying": 5,
+    "export": 6,
+    "metrics": 6,
+    "workload": 6,
+    "phantom": 6,
+    "recommend": 7,
+    "ownership": 7,
+    "fitting": 8,
+    "verify": 9,
+    "analysis": 9,
+    "report": 10,
+    "cli": 11,
+    "plot": 11,
+    "results": 11,
+    "pytest_plugin": 11,
 }
 ROOF = ("__init__", "__main__")
 """Modules of the package itself, above every layer."""
@@ -118,7 +123,7 @@ def part_of(file: Path) -> str:
 
 def unit_of(parts: Sequence[str]) -> str:
     """Return the package of a path: a layer's, or a question's."""
-    return ".".join(parts[: 2 if parts[:1] == ["questions"] else 1])
+    return ".".join(parts[: 2 if parts[:1] == ["analysis"] else 1])
 
 
 def home_of(file: Path) -> str:
@@ -173,18 +178,18 @@ def _dotted(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else "…"
 
 
-def test_every_file_is_on_a_floor() -> None:
-    unknown = [str(file) for file in files() if part_of(file) not in (*FLOORS, *ROOF)]
+def test_every_file_is_on_a_layer() -> None:
+    unknown = [str(file) for file in files() if part_of(file) not in (*LAYERS, *ROOF)]
     assert not unknown
 
 
-def test_no_module_imports_a_higher_floor_or_a_neighbour() -> None:
+def test_no_module_imports_a_higher_layer_or_a_neighbour() -> None:
     wrong = []
     for found in ALL:
         home = part_of(found.file)
         if found.top != "allocsim" or home in ROOF or found.package == home:
             continue
-        if FLOORS.get(found.package, 99) >= FLOORS[home]:
+        if LAYERS.get(found.package, 99) >= LAYERS[home]:
             wrong.append(str(found))
     assert not wrong
 
@@ -193,8 +198,8 @@ def test_siblings_never_import_each_other() -> None:
     wrong = [
         str(found)
         for found in ALL
-        if part_of(found.file) == "questions"
-        and found.package == "questions"
+        if part_of(found.file) == "analysis"
+        and found.package == "analysis"
         and found.unit != home_of(found.file)
     ]
     assert not wrong
@@ -213,7 +218,7 @@ def test_another_package_is_imported_by_the_names_that_it_exports() -> None:
             if not isinstance(node, ast.ImportFrom) or node.module is None:
                 continue
             parts = node.module.split(".")
-            is_alone = len(parts) == 2 and FLOORS.get(parts[1]) == 0
+            is_alone = len(parts) == 2 and LAYERS.get(parts[1]) == 0
             if parts[0] != "allocsim" or len(parts) == 1 or is_alone:
                 continue
             if part_of(file) in ROOF or unit_of(parts[1:]) == home_of(file):
@@ -231,7 +236,7 @@ def test_another_package_is_imported_by_the_names_that_it_exports() -> None:
 def test_a_command_has_one_name() -> None:
     """Its files in cli/ and report/ have that name, and its package in questions/, if any."""
     shown = {path.stem for path in (PACKAGE / "report").glob("*.py")}
-    asked = {path.name for path in (PACKAGE / "questions").iterdir() if path.is_dir()}
+    asked = {path.name for path in (PACKAGE / "analysis").iterdir() if path.is_dir()}
     commands = {
         "replay",
         "explain",
@@ -262,13 +267,10 @@ def test_a_command_has_one_name() -> None:
         "ranks",
         "watch",
         "risk",
-        "fit",
-        "scale",
         "stats",
         "tune",
         "step",
         "picture",
-        "crosscheck",
     }
     assert asked - {"__pycache__"} == questions
 
@@ -331,7 +333,7 @@ def test_a_capture_needs_the_standard_library_and_units() -> None:
 
 
 def test_only_the_phantom_and_the_crosscheck_know_torch() -> None:
-    allowed = ("phantom", "questions.crosscheck")
+    allowed = ("phantom", "verify")
     assert not [
         str(found) for found in ALL if found.top == "torch" and home_of(found.file) not in allowed
     ]
@@ -344,7 +346,7 @@ def test_only_the_phantom_and_the_crosscheck_know_torch() -> None:
         and _dotted(node.func).endswith("import_module")
         and [ast.unparse(each) for each in node.args[:1]] == ["'torch'"]
     }
-    assert by_name == {"questions.crosscheck"}
+    assert by_name == {"verify"}
 
 
 def test_the_package_never_imports_what_stands_beside_it() -> None:
@@ -356,7 +358,7 @@ def test_no_pickle_is_loaded_but_by_the_unpickler_of_trace() -> None:
     loaders = ("pickle.load", "pickle.loads", "pickle.Unpickler", "marshal.loads", "shelve.open")
     wrong = []
     for file in files():
-        is_ours = file == PACKAGE / "trace" / "unpickle.py"
+        is_ours = file == PACKAGE / "recording" / "unpickle.py"
         for line, name in calls_of(file):
             if name in loaders and not is_ours:
                 wrong.append(f"{file.name}:{line} calls {name}")
@@ -369,7 +371,7 @@ def test_no_pickle_is_loaded_but_by_the_unpickler_of_trace() -> None:
         str(found)
         for found in ALL
         if found.module == "pickle"
-        and part_of(found.file) != "trace"
+        and part_of(found.file) != "recording"
         # These write the snapshot in the program's interpreter.
         and found.file.parent.name != "hook"
         and found.file != PACKAGE / "capture" / "files.py"

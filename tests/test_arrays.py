@@ -1,4 +1,4 @@
-"""Functions of allocsim.arrays equal NumPy's."""
+"""Functions of allocsim._fast_numpy equal NumPy's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from allocsim.arrays import (
+from allocsim._fast_numpy import (
     address_column,
     any_of,
     distinct,
@@ -17,7 +17,7 @@ from allocsim.arrays import (
     numbered,
     stable_order,
 )
-from allocsim.trace import Action
+from allocsim.recording import Action
 
 WORDS = st.integers(0, 2**64 - 1)
 FEW = st.integers(0, 5)

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from allocsim import CachingAllocator, Recording, explain, load, replay, top, tune
-from allocsim.display import Shown
-from allocsim.questions.explain import explain_state
-from allocsim.questions.picture import picture_of, still_of
-from allocsim.questions.risk import risk_of
-from allocsim.questions.step import Request, step
+from allocsim import CachingAllocator, explain, load, replay, top, tune
+from allocsim._repr import Shown
+from allocsim.analysis.explain import explain_state
+from allocsim.analysis.picture import picture_of, still_of
+from allocsim.analysis.risk import risk_of
+from allocsim.analysis.step import Request, step
+from allocsim.results import Recording
 from allocsim.units import MIB
 from allocsim.workload import Recorder, oom
 

@@ -26,7 +26,7 @@ import allocsim
 from allocsim import CachingAllocator, OutOfMemoryError
 from allocsim.core import NEWEST, TraceEntry
 from allocsim.phantom import UnavailableError
-from allocsim.questions.crosscheck import RealAllocator, Script
+from allocsim.verify import RealAllocator, Script
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -14,18 +14,18 @@ from pathlib import Path
 
 import pytest
 
+from allocsim.analysis.step.malloc_rules import EXPLAINED
+from allocsim.analysis.tune.lower_bound import HOLDS
 from allocsim.core import OPTIONS, RELEASES, AllocatorConfig, Release, Role, parse_conf
 from allocsim.core.config import _INERT
 from allocsim.core.option_string import _READERS
-from allocsim.engine import Setting
 from allocsim.errors import ConfigError
-from allocsim.measures.candidates import UNTRIED
-from allocsim.measures.equivalence import RULES, effect_of
-from allocsim.questions.crosscheck.random_settings import RandomSettings
-from allocsim.questions.step.malloc_rules import EXPLAINED
-from allocsim.questions.tune.floor import HOLDS
+from allocsim.recommend.candidates import UNTRIED
+from allocsim.recommend.equivalence import RULES, effect_of
+from allocsim.simulation import Setting
 from allocsim.units import MIB
-from tests.measures.test_candidates import SIZES, keys, tried
+from allocsim.verify.random_settings import RandomSettings
+from tests.metrics.test_candidates import SIZES, keys, tried
 from tests.naive.options import SINCE
 
 ROOT = Path(__file__).parents[1]
@@ -93,11 +93,11 @@ PLACES = (
     Place("allocsim/core/config.py: AllocatorConfig", held, is_for_all=True),
     Place("allocsim/core/config.py: __str__", printed, is_for_all=True),
     Place("allocsim/core/config.py: _INERT", lambda: _INERT),
-    Place("allocsim/measures/candidates.py", lambda: searched() | UNTRIED.keys()),
-    Place("allocsim/measures/equivalence.py", lambda: RULES),
-    Place("allocsim/questions/tune/floor.py", lambda: HOLDS),
-    Place("allocsim/questions/step/malloc_rules.py", lambda: EXPLAINED),
-    Place("allocsim/questions/crosscheck/random_settings.py", random_values, is_for_all=True),
+    Place("allocsim/recommend/candidates.py", lambda: searched() | UNTRIED.keys()),
+    Place("allocsim/recommend/equivalence.py", lambda: RULES),
+    Place("allocsim/analysis/tune/lower_bound.py", lambda: HOLDS),
+    Place("allocsim/analysis/step/malloc_rules.py", lambda: EXPLAINED),
+    Place("allocsim/verify/random_settings.py", random_values, is_for_all=True),
     Place("tests/naive/options.py", lambda: SINCE, is_for_all=True),
 )
 

@@ -104,12 +104,13 @@ def test_urls_are_made_of_one_constant() -> None:
 
 
 def test_every_file_of_the_package_is_of_a_kind_that_is_installed() -> None:
-    """Data files are installed beside modules and in allocsim/laws/data, and nowhere else."""
+    """Data files are installed beside modules and in allocsim/fitting/laws/data."""
     package = ROOT / "allocsim"
     for path in package.rglob("*"):
         if path.is_dir() or "__pycache__" in path.parts:
             continue
         folder = path.parent.relative_to(ROOT)
         is_package = all(part.isidentifier() for part in folder.parts)
-        is_data = folder.parts[:3] == ("allocsim", "laws", "data") and len(folder.parts) == 4
+        data = ("allocsim", "fitting", "laws", "data")
+        is_data = folder.parts[:4] == data and len(folder.parts) == 5
         assert is_package or is_data, path

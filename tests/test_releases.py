@@ -17,13 +17,13 @@ from pathlib import Path
 
 import pytest
 
+from allocsim.analysis.explain import explain
 from allocsim.cli.options import expanded
 from allocsim.cli.reference import commands
 from allocsim.core import RELEASES, CachingAllocator
 from allocsim.errors import OutOfMemoryError
 from allocsim.phantom.wheel import PUBLISHED
-from allocsim.questions.explain import explain
-from allocsim.trace.releases import LAYOUTS
+from allocsim.recording.releases import LAYOUTS
 from allocsim.units import GIB
 
 ROOT = Path(__file__).parents[1]
@@ -54,7 +54,7 @@ def ignorant(releases: Sequence[str]) -> list[str]:
     """Return the tables and texts that do not have exactly these releases."""
     tables = {
         "allocsim/core/releases.py: CHANGES": list(RELEASES),
-        "allocsim/trace/releases.py: LAYOUTS": [
+        "allocsim/recording/releases.py: LAYOUTS": [
             layout.release for layout in LAYOUTS if layout.release in (*RELEASES, *releases)
         ],
         "allocsim/phantom/wheel.py: PUBLISHED": list(PUBLISHED),
@@ -91,7 +91,7 @@ def test_every_table_knows_the_same_releases() -> None:
 def test_a_table_that_lacks_a_release_is_named() -> None:
     assert ignorant([*RELEASES, NEXT]) == [
         "allocsim/core/releases.py: CHANGES",
-        "allocsim/trace/releases.py: LAYOUTS",
+        "allocsim/recording/releases.py: LAYOUTS",
         "allocsim/phantom/wheel.py: PUBLISHED",
         *(f"allocsim {command} --help: --torch" for command in helps()),
     ]
@@ -142,10 +142,10 @@ def test_a_text_is_dated_to_no_release_after_its_own() -> None:
 
 TABLES = {
     "core/releases.py",
-    "trace/releases.py",
+    "recording/releases.py",
     "phantom/wheel.py",
-    "questions/explain/releases.py",
-    "questions/explain/wording.py",
+    "analysis/explain/releases.py",
+    "analysis/explain/wording.py",
 }
 NUMBER = re.compile(r"[12]\.\d{1,2}(\.\d)?")
 
@@ -221,9 +221,9 @@ import contextlib, dataclasses, io, random, re, sys
 from allocsim.cli import main
 from allocsim.core import NEWEST, RELEASES, find_release, parse_conf
 from allocsim.phantom import full_version
-from allocsim.questions.crosscheck.random_settings import RandomSettings
-from allocsim.questions.explain import explain
-from allocsim.trace import load, releases_of, write_snapshot
+from allocsim.verify.random_settings import RandomSettings
+from allocsim.analysis.explain import explain
+from allocsim.recording import load, releases_of, write_snapshot
 from tests.test_releases import ignorant
 
 before, new, made, undated = sys.argv[1:]

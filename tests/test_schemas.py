@@ -17,20 +17,20 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from allocsim import CachingAllocator, step
+from allocsim.analysis.explain import KINDS
+from allocsim.analysis.explain.cause import MESSAGE_CAUSES
+from allocsim.analysis.lint import CHECKS
+from allocsim.analysis.step import Request
 from allocsim.cli import main
 from allocsim.cli.output import SCHEMA_VERSION, versioned
 from allocsim.cli.reference import commands
 from allocsim.phantom import ProcessRecording, Program, Recorded, find_gpu
-from allocsim.questions.crosscheck import Report, Script
-from allocsim.questions.crosscheck.comparison import Difference
-from allocsim.questions.crosscheck.divergence import Divergence
-from allocsim.questions.explain import KINDS
-from allocsim.questions.explain.cause import MESSAGE_CAUSES
-from allocsim.questions.lint import CHECKS
-from allocsim.questions.step import Request
+from allocsim.recording import Action
 from allocsim.report import crosscheck_document, record_document, step_document
-from allocsim.trace import Action
 from allocsim.units import MIB
+from allocsim.verify import Report, Script
+from allocsim.verify.comparison import Difference
+from allocsim.verify.divergence import Divergence
 from tests.schemas import FOLDER, RECORDED, SHARED, keys, schema_of, schemas, wrong_with
 
 ROOT = Path(__file__).parents[1]

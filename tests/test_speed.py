@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from allocsim.phantom import PhantomError
-from allocsim.trace import write_npz
+from allocsim.recording import write_npz
 from allocsim.workload import training
 from benchmarks import commands, sweep
 from benchmarks.speed import Row, document, table

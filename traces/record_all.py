@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from allocsim.phantom.launch import find_torch
-from allocsim.trace import Action, FrameTable, Recording, load, write_npz
+from allocsim.recording import Action, FrameTable, Recording, load, write_npz
 
 ROOT = Path(__file__).parents[1]
 RECORDINGS = ROOT / "traces" / "recordings"

@@ -6,7 +6,7 @@ its path in an interpreter that may lack allocsim.
 
 A mark is (device, number of counted entries before it, kind, value).  The number comes from the
 allocator's statistics, so the position in the history is exact.  The kinds are those of
-`allocsim.trace.MarkKind`.
+`allocsim.recording.MarkKind`.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, UsageError, moment
 
 if TYPE_CHECKING:
-    from allocsim.questions.compare import Comparison
+    from allocsim.analysis.compare import Comparison
 
 __all__ = ["add_to", "run"]
 
@@ -81,8 +81,8 @@ def _save(found: Comparison, output: str) -> None:
 
 
 def _compared(arguments: argparse.Namespace) -> Comparison:
-    from allocsim.questions.compare import compare, compare_settings  # noqa: PLC0415
-    from allocsim.trace import load  # noqa: PLC0415
+    from allocsim.analysis.compare import compare, compare_settings  # noqa: PLC0415
+    from allocsim.recording import load  # noqa: PLC0415
 
     files, confs = arguments.files, arguments.confs or []
     if len(files) > _TWO:

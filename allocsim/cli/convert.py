@@ -20,9 +20,9 @@ from allocsim.cli.usage import Parser, UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from allocsim.engine import Run
+    from allocsim.recording import Recording
     from allocsim.report.formats import Format
-    from allocsim.trace import Recording
+    from allocsim.simulation import Run
 
 __all__ = ["FORMAT_NAMES", "add_to", "run"]
 
@@ -59,9 +59,9 @@ def add_to(commands: Commands[Parser]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from allocsim.recording import load  # noqa: PLC0415
     from allocsim.report import convert_document, convert_text  # noqa: PLC0415
     from allocsim.report.formats import write_as  # noqa: PLC0415
-    from allocsim.trace import load  # noqa: PLC0415
 
     output: str = arguments.output
     chosen = _format(output, arguments.to)
@@ -122,7 +122,7 @@ def _is_simulated(arguments: argparse.Namespace, recording: Recording, chosen: F
 def _simulated(
     arguments: argparse.Namespace, recording: Recording, bar: ProgressBar
 ) -> tuple[Recording, Sequence[Run]]:
-    from allocsim.engine import simulate  # noqa: PLC0415
+    from allocsim.export import simulate  # noqa: PLC0415
 
     made = simulate(
         recording,

@@ -15,7 +15,7 @@ from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, UsageError, count, processes
 
 if TYPE_CHECKING:
-    from allocsim.questions.crosscheck import Source
+    from allocsim.verify import Source
 
 __all__ = ["add_to", "run"]
 
@@ -61,8 +61,8 @@ def add_to(commands: Commands[Parser]) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from allocsim.core import find_release, parse_conf  # noqa: PLC0415
-    from allocsim.questions.crosscheck import Check, crosscheck  # noqa: PLC0415
     from allocsim.report import crosscheck_document, crosscheck_text  # noqa: PLC0415
+    from allocsim.verify import Check, crosscheck  # noqa: PLC0415
 
     jobs = arguments.jobs or (_JOBS_ON_GPU if arguments.gpu else 1)
     sources, route = _sources(arguments, jobs)
@@ -89,7 +89,7 @@ def _sources(arguments: argparse.Namespace, jobs: int) -> tuple[tuple[Source, ..
         return _wheels(arguments.torch), "the allocator of each release, over the phantom GPU"
     from allocsim.core import find_release  # noqa: PLC0415
     from allocsim.phantom import find_torch  # noqa: PLC0415
-    from allocsim.questions.crosscheck import InstalledSource  # noqa: PLC0415
+    from allocsim.verify import InstalledSource  # noqa: PLC0415
 
     install = find_torch(arguments.python or sys.executable)
     release = find_release(install.version).version
@@ -101,7 +101,7 @@ def _sources(arguments: argparse.Namespace, jobs: int) -> tuple[tuple[Source, ..
 def _wheels(releases: list[str]) -> tuple[Source, ...]:
     from allocsim.core import NEWEST, RELEASES, find_release  # noqa: PLC0415
     from allocsim.phantom import cached_wheel  # noqa: PLC0415
-    from allocsim.questions.crosscheck import WheelSource  # noqa: PLC0415
+    from allocsim.verify import WheelSource  # noqa: PLC0415
 
     if releases == ["all"]:
         releases = [release for release in RELEASES if cached_wheel(release) is not None]

@@ -20,8 +20,8 @@ from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, UsageError, is_there, memory_size
 
 if TYPE_CHECKING:
-    from allocsim.estimate import LogFigures
-    from allocsim.trace import Recording
+    from allocsim.fitting.formulas import LogFigures
+    from allocsim.recording import Recording
 
 __all__ = ["add_to", "run"]
 
@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.text == "-":
         text = _standard_input()
     elif is_there(arguments.text) and not Path(arguments.text).is_dir():
-        from allocsim.trace import read_log  # noqa: PLC0415
+        from allocsim.recording import read_log  # noqa: PLC0415
 
         log = read_log(arguments.text)
         if log is None:
@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--request needs a snapshot; an error's text has none")
     if arguments.device is not None:
         raise UsageError("--device selects a device of a recording; an error's text has none")
-    from allocsim.questions.explain import explain  # noqa: PLC0415
+    from allocsim.analysis.explain import explain  # noqa: PLC0415
     from allocsim.report import (  # noqa: PLC0415
         log_document,
         log_screen,
@@ -107,7 +107,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _figures_in(text: str) -> LogFigures | None:
-    from allocsim.estimate import figures_in  # noqa: PLC0415
+    from allocsim.fitting.formulas import figures_in  # noqa: PLC0415
 
     return figures_in(text)
 
@@ -124,14 +124,14 @@ def _words(text: str) -> str:
 
 
 def _standard_input() -> str:
-    from allocsim.trace import LONGEST_LOG, decoded  # noqa: PLC0415
+    from allocsim.recording import LONGEST_LOG, decoded  # noqa: PLC0415
 
     return decoded(sys.stdin.buffer.read(LONGEST_LOG + 1), "standard input")
 
 
 def _explain_file(arguments: argparse.Namespace) -> None:
-    from allocsim.questions.picture import is_still, shown_device  # noqa: PLC0415
-    from allocsim.trace import load  # noqa: PLC0415
+    from allocsim.analysis.picture import is_still, shown_device  # noqa: PLC0415
+    from allocsim.recording import load  # noqa: PLC0415
 
     recording = load(arguments.text)
     device = shown_device(recording, arguments.device)
@@ -147,8 +147,8 @@ def _explain_file(arguments: argparse.Namespace) -> None:
 
 
 def _explain_recording(arguments: argparse.Namespace, recording: Recording) -> None:
-    from allocsim.engine import prepare  # noqa: PLC0415
-    from allocsim.questions.explain import explain_prepared  # noqa: PLC0415
+    from allocsim.analysis.explain import explain_prepared  # noqa: PLC0415
+    from allocsim.replaying import prepare  # noqa: PLC0415
     from allocsim.report import (  # noqa: PLC0415
         explanation_document,
         explanation_screen,
@@ -174,8 +174,8 @@ def _explain_recording(arguments: argparse.Namespace, recording: Recording) -> N
 
 
 def _explain_state(arguments: argparse.Namespace, recording: Recording, device: int) -> None:
-    from allocsim.questions.explain import explain_state  # noqa: PLC0415
-    from allocsim.questions.top import top  # noqa: PLC0415
+    from allocsim.analysis.explain import explain_state  # noqa: PLC0415
+    from allocsim.analysis.top import top  # noqa: PLC0415
     from allocsim.report import state_document, state_screen, state_text  # noqa: PLC0415
 
     if hints_of(arguments) is not None:

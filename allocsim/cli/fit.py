@@ -22,8 +22,8 @@ from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, UsageError, count, positive
 
 if TYPE_CHECKING:
+    from allocsim.fitting import Fit, Task
     from allocsim.phantom import Gpu
-    from allocsim.questions.fit import Fit, Task
 
 __all__ = ["add_to", "run"]
 
@@ -222,14 +222,14 @@ def _write_page(arguments: argparse.Namespace) -> int:
 
 
 def _list_models() -> int:
-    from allocsim.questions.fit import CONFIGURATIONS, TORCHVISION  # noqa: PLC0415
+    from allocsim.fitting import CONFIGURATIONS, TORCHVISION  # noqa: PLC0415
 
     write("".join(f"{name}\n" for name in (*CONFIGURATIONS, *TORCHVISION)))
     return 0
 
 
 def _show_program(task: Task | None) -> int:
-    from allocsim.questions.fit import program_of  # noqa: PLC0415
+    from allocsim.fitting import program_of  # noqa: PLC0415
 
     if task is None:
         raise UsageError("--show-program prints the program of a MODEL; this one is your own")
@@ -239,7 +239,7 @@ def _show_program(task: Task | None) -> int:
 
 def _task(arguments: argparse.Namespace) -> Task | None:
     """Return the work of the model; None for a program of the user."""
-    from allocsim.questions.fit import Task, lengths_of, model_of, usual_lengths  # noqa: PLC0415
+    from allocsim.fitting import Task, lengths_of, model_of, usual_lengths  # noqa: PLC0415
 
     words = arguments.words
     given = {name: getattr(arguments, name) for name in _OF_THE_TASK}
@@ -289,7 +289,7 @@ def _gpus(arguments: argparse.Namespace) -> list[Gpu]:
 
 
 def _fit(arguments: argparse.Namespace, task: Task | None, gpus: list[Gpu]) -> int:
-    from allocsim.questions.fit import fit, fit_command  # noqa: PLC0415
+    from allocsim.fitting import fit, fit_command  # noqa: PLC0415
     from allocsim.report import fit_document, fit_text, fits_document, fits_text  # noqa: PLC0415
 
     if arguments.out is not None:
@@ -330,7 +330,7 @@ def _refuse_out(out: Path) -> None:
 
 
 def _find(arguments: argparse.Namespace, task: Task, gpus: list[Gpu]) -> int:
-    from allocsim.questions.fit import largest  # noqa: PLC0415
+    from allocsim.fitting import largest  # noqa: PLC0415
     from allocsim.report import largest_fit_document, largest_fit_text  # noqa: PLC0415
 
     if len(gpus) > 1:
@@ -354,7 +354,7 @@ def _find(arguments: argparse.Namespace, task: Task, gpus: list[Gpu]) -> int:
 
 
 def _find_frontier(arguments: argparse.Namespace, task: Task, gpu: Gpu) -> int:
-    from allocsim.questions.fit import frontier  # noqa: PLC0415
+    from allocsim.fitting import frontier  # noqa: PLC0415
     from allocsim.report import frontier_document, frontier_text  # noqa: PLC0415
 
     if arguments.out is not None:
@@ -401,7 +401,7 @@ def _how(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _find_gpus(arguments: argparse.Namespace, task: Task, gpu: Gpu) -> int:
-    from allocsim.questions.fit import fewest  # noqa: PLC0415
+    from allocsim.fitting import fewest  # noqa: PLC0415
     from allocsim.report import fewest_document, fewest_text  # noqa: PLC0415
 
     if not task.parallel:

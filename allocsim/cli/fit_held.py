@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 from allocsim.cli.owners import spilled_owners_of
 
 if TYPE_CHECKING:
-    from allocsim.questions.fit import Fit
-    from allocsim.questions.top import Top
+    from allocsim.analysis.top import Top
+    from allocsim.fitting import Fit
 
 __all__ = ["held_at_failure", "held_at_peak", "spilled"]
 
 
 def held_at_peak(found: Fit) -> Top:
     """Return the owners of the memory at the peak, by category."""
-    from allocsim.questions.top import top_of_run  # noqa: PLC0415
+    from allocsim.analysis.top import top_of_run  # noqa: PLC0415
 
     ran = found.ran
     return top_of_run(ran.prepared, ran.device_run, ran.busiest, by="category")
@@ -23,7 +23,7 @@ def held_at_peak(found: Fit) -> Top:
 
 def held_at_failure(found: Fit) -> Top | None:
     """Return the owners of the memory at the failed request; None if none failed."""
-    from allocsim.questions.top import top_of_run  # noqa: PLC0415
+    from allocsim.analysis.top import top_of_run  # noqa: PLC0415
 
     failure, ran = found.failure, found.ran
     if failure is None:

@@ -11,8 +11,8 @@ from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import UsageError
 
 if TYPE_CHECKING:
+    from allocsim.fitting import Task
     from allocsim.phantom import Gpu
-    from allocsim.questions.fit import Task
 
 __all__ = ["prepare_html", "run_html"]
 
@@ -43,14 +43,8 @@ def prepare_html(arguments: argparse.Namespace) -> None:
 
 def run_html(out: Path, task: Task, gpu: Gpu, transformers: str | None) -> int:
     """Write the page, opened at `task` on `gpu`, with the laws of a release of transformers."""
-    from allocsim.laws import find_laws, transformers_release  # noqa: PLC0415
-    from allocsim.questions.fit import (  # noqa: PLC0415
-        law_cards,
-        law_models,
-        law_programs,
-        opening_at,
-        purposes_of_laws,
-    )
+    from allocsim.fitting import law_cards, law_models, law_programs, opening_at, purposes_of_laws  # noqa: PLC0415
+    from allocsim.fitting.laws import find_laws, transformers_release  # noqa: PLC0415
     from allocsim.report.calculator import calculator_page, packed_laws  # noqa: PLC0415
 
     opening = opening_at(task, gpu)

@@ -15,7 +15,7 @@ from allocsim.cli.output import write_result
 from allocsim.cli.usage import Parser, UsageError, count
 
 if TYPE_CHECKING:
-    from allocsim.estimate.training import Layout, Precision, Shape, Training
+    from allocsim.fitting.formulas.training import Layout, Precision, Shape, Training
     from allocsim.phantom import Gpu
 
 __all__ = ["add_parallel", "run_by_formula"]
@@ -104,8 +104,8 @@ def run_by_formula(arguments: argparse.Namespace, gpus: list[Gpu]) -> int:
 
 
 def _training(arguments: argparse.Namespace) -> Training:
-    from allocsim.estimate.training import EAGER, FUSED, Training  # noqa: PLC0415
-    from allocsim.questions.fit import precision_of  # noqa: PLC0415
+    from allocsim.fitting import precision_of  # noqa: PLC0415
+    from allocsim.fitting.formulas.training import EAGER, FUSED, Training  # noqa: PLC0415
 
     if arguments.grad_dtype is not None and arguments.dtype is not None:
         raise UsageError("--grad-dtype applies to mixed precision; leave --dtype out")
@@ -122,8 +122,8 @@ def _training(arguments: argparse.Namespace) -> Training:
 
 def _shape(arguments: argparse.Namespace) -> tuple[str, Shape, int | None]:
     """Return the model's name and shape, and the longest sequence that it has positions for."""
-    from allocsim.estimate.training import shape_for  # noqa: PLC0415
-    from allocsim.questions.fit import model_of, most_positions, shape_of  # noqa: PLC0415
+    from allocsim.fitting import model_of, most_positions, shape_of  # noqa: PLC0415
+    from allocsim.fitting.formulas.training import shape_for  # noqa: PLC0415
 
     words = arguments.words
     if arguments.parameters is not None:
@@ -138,7 +138,7 @@ def _shape(arguments: argparse.Namespace) -> tuple[str, Shape, int | None]:
 
 
 def _layout(arguments: argparse.Namespace, most: int | None) -> Layout:
-    from allocsim.estimate.training import Layout  # noqa: PLC0415
+    from allocsim.fitting.formulas.training import Layout  # noqa: PLC0415
 
     if arguments.checkpointing and arguments.recompute not in (None, "full"):
         raise UsageError(
@@ -163,7 +163,7 @@ def _layout(arguments: argparse.Namespace, most: int | None) -> Layout:
 
 
 def _one(arguments: argparse.Namespace, training: Training, gpus: list[Gpu]) -> int:
-    from allocsim.questions.fit import shard  # noqa: PLC0415
+    from allocsim.fitting import shard  # noqa: PLC0415
     from allocsim.report import sharded_document, sharded_text  # noqa: PLC0415
 
     found = shard(training, gpus[0])
@@ -174,7 +174,7 @@ def _one(arguments: argparse.Namespace, training: Training, gpus: list[Gpu]) -> 
 
 def _assumed(arguments: argparse.Namespace, training: Training) -> str:
     """Return where the formula's assumptions differ from the program's; "" if nowhere."""
-    from allocsim.questions.fit import model_of, precision_of, usual_lengths  # noqa: PLC0415
+    from allocsim.fitting import model_of, precision_of, usual_lengths  # noqa: PLC0415
 
     if not arguments.words or training.layout.ranks > 1:
         return ""
@@ -204,7 +204,7 @@ def _bytes_text(precision: Precision) -> str:
 
 
 def _plan(arguments: argparse.Namespace, training: Training, gpu: Gpu) -> int:
-    from allocsim.questions.fit import plan  # noqa: PLC0415
+    from allocsim.fitting import plan  # noqa: PLC0415
     from allocsim.report import plan_document, plan_text  # noqa: PLC0415
 
     found = plan(training, gpu, cards=arguments.cards, micro_batch=arguments.batch)

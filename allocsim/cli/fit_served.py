@@ -13,7 +13,7 @@ from allocsim.cli.output import write_result
 from allocsim.cli.usage import Parser, UsageError, count
 
 if TYPE_CHECKING:
-    from allocsim.estimate import Logged
+    from allocsim.fitting.formulas import Logged
     from allocsim.phantom import Gpu
 
 __all__ = ["add_serving", "note_server", "run_served"]
@@ -53,7 +53,7 @@ def note_server(arguments: argparse.Namespace) -> None:
 
 def run_served(arguments: argparse.Namespace, gpus: list[Gpu]) -> int:
     """Answer for each card, and return the exit code."""
-    from allocsim.questions.fit import held_of, serve  # noqa: PLC0415
+    from allocsim.fitting import held_of, serve  # noqa: PLC0415
     from allocsim.report import served_document, served_text  # noqa: PLC0415
 
     if len(arguments.words) != 1:
@@ -80,8 +80,8 @@ def run_served(arguments: argparse.Namespace, gpus: list[Gpu]) -> int:
 
 
 def _logged(path: str, server: str) -> Logged:
-    from allocsim.estimate import figures_in, logged_in  # noqa: PLC0415
-    from allocsim.trace import read_log  # noqa: PLC0415
+    from allocsim.fitting.formulas import figures_in, logged_in  # noqa: PLC0415
+    from allocsim.recording import read_log  # noqa: PLC0415
 
     log = read_log(path)
     if log is None:

@@ -17,7 +17,7 @@ from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, UsageError, count, fraction, memory_size, share
 
 if TYPE_CHECKING:
-    from allocsim.questions.gate import Baseline, Budget, Gate, Measured
+    from allocsim.analysis.gate import Baseline, Budget, Gate, Measured
 
 __all__ = ["add_to", "run"]
 
@@ -70,7 +70,7 @@ def add_to(commands: Commands[Parser]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from allocsim.questions.gate import Budget  # noqa: PLC0415
+    from allocsim.analysis.gate import Budget  # noqa: PLC0415
     from allocsim.report import gate_document, gate_text  # noqa: PLC0415
 
     budget = Budget(
@@ -88,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _refuse(arguments: argparse.Namespace, *, is_empty: bool) -> None:
-    from allocsim.questions.gate import PLACES  # noqa: PLC0415
+    from allocsim.analysis.gate import PLACES  # noqa: PLC0415
 
     path = arguments.baseline
     if arguments.at is not None and arguments.at[0] not in PLACES:
@@ -109,7 +109,7 @@ def _refuse(arguments: argparse.Namespace, *, is_empty: bool) -> None:
 
 
 def _gated(arguments: argparse.Namespace, budget: Budget) -> Gate:
-    from allocsim.questions.gate import gate, read_baseline  # noqa: PLC0415
+    from allocsim.analysis.gate import gate, read_baseline  # noqa: PLC0415
 
     baseline: Baseline | None = None
     if arguments.baseline is not None and not arguments.update:
@@ -122,8 +122,8 @@ def _gated(arguments: argparse.Namespace, budget: Budget) -> Gate:
 
 
 def _measured(arguments: argparse.Namespace, baseline: Baseline | None) -> Measured:
-    from allocsim.questions.gate import measured  # noqa: PLC0415
-    from allocsim.trace import load  # noqa: PLC0415
+    from allocsim.analysis.gate import measured  # noqa: PLC0415
+    from allocsim.recording import load  # noqa: PLC0415
 
     at = None if arguments.at is None else (arguments.at[0], arguments.at[1])
     counts_held = not arguments.own
@@ -142,7 +142,7 @@ def _measured(arguments: argparse.Namespace, baseline: Baseline | None) -> Measu
 
 
 def _write(path: str, found: Measured) -> None:
-    from allocsim.questions.gate import write_baseline  # noqa: PLC0415
+    from allocsim.analysis.gate import write_baseline  # noqa: PLC0415
 
     with writing(path):
         write_baseline(path, found)

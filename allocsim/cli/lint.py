@@ -45,9 +45,9 @@ def add_to(commands: Commands[Parser]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from allocsim.questions.lint import lint, lint_conf  # noqa: PLC0415
+    from allocsim.analysis.lint import lint, lint_conf  # noqa: PLC0415
+    from allocsim.recording import load  # noqa: PLC0415
     from allocsim.report import lint_document, lint_text  # noqa: PLC0415
-    from allocsim.trace import load  # noqa: PLC0415
 
     if arguments.file is not None:
         found = lint(load(arguments.file), arguments.conf, torch_version=arguments.torch)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from allocsim.cli.usage import Parser, change, count, device_size, fraction, memory_size
 
 if TYPE_CHECKING:
-    from allocsim.engine import Hints
+    from allocsim.simulation import Hints
 
 __all__ = ["Commands", "HINTS", "add_command", "add_shared", "expanded", "hints_of"]
 
@@ -91,7 +91,7 @@ HINTS = ("--memory-fraction", "--empty-cache", "--set")
 
 def hints_of(arguments: argparse.Namespace) -> Hints | None:
     """Return the values of the HINTS options; None if none is given."""
-    from allocsim.engine import Hints  # noqa: PLC0415
+    from allocsim.simulation import Hints  # noqa: PLC0415
 
     settings = tuple(arguments.settings or ())
     hints = Hints(arguments.memory_fraction, arguments.empty_cache, settings)

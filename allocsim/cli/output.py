@@ -19,8 +19,8 @@ from allocsim.cli.streams import say
 from allocsim.cli.usage import UsageError
 
 if TYPE_CHECKING:
+    from allocsim.recording import Recording
     from allocsim.report import Answer
-    from allocsim.trace import Recording
 
 __all__ = [
     "refuse_input",

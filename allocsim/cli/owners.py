@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from allocsim.engine import DeviceRun, Prepared, Run
-    from allocsim.questions.top import Top
+    from allocsim.analysis.top import Top
+    from allocsim.replaying import Prepared
+    from allocsim.simulation import DeviceRun, Run
 
 __all__ = ["owners_of", "spilled_owners_of"]
 
@@ -20,7 +21,7 @@ def owners_of(devices: Sequence[Prepared], run: Run) -> Top | None:
 
     None if the replay differs from the recorded run, or nothing was allocated.
     """
-    from allocsim.questions.top import top_of_run  # noqa: PLC0415
+    from allocsim.analysis.top import top_of_run  # noqa: PLC0415
 
     pairs = [
         (prepared, device_run)
@@ -43,7 +44,7 @@ def spilled_owners_of(
     Only memory requested after the card was full is counted. None if nothing spilled after the
     first entry.
     """
-    from allocsim.questions.top import top_of_run  # noqa: PLC0415
+    from allocsim.analysis.top import top_of_run  # noqa: PLC0415
 
     pairs = [
         (device_run.spill.most_bytes, prepared, device_run, device_run.spill)

@@ -16,9 +16,9 @@ from allocsim.cli.usage import Parser, UsageError, moment
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from allocsim.questions.picture import Still
+    from allocsim.analysis.picture import Still
+    from allocsim.recording import Recording
     from allocsim.report.figures import Theme
-    from allocsim.trace import Recording
 
 __all__ = ["add_to", "run"]
 
@@ -85,13 +85,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _figure(arguments: argparse.Namespace, theme: Theme) -> Figure:
-    from allocsim.engine import Setting  # noqa: PLC0415
-    from allocsim.questions.picture import (  # noqa: PLC0415
-        others_of,
-        picture_prepared,
-        prepare_one,
-    )
-    from allocsim.questions.top import answers_of_run  # noqa: PLC0415
+    from allocsim.analysis.picture import others_of, picture_prepared, prepare_one  # noqa: PLC0415
+    from allocsim.analysis.top import answers_of_run  # noqa: PLC0415
+    from allocsim.recording import load  # noqa: PLC0415
     from allocsim.report import shown_of  # noqa: PLC0415
     from allocsim.report.figures import (  # noqa: PLC0415
         address_map_figure,
@@ -99,7 +95,7 @@ def _figure(arguments: argparse.Namespace, theme: Theme) -> Figure:
         memory_figure,
         segments_figure,
     )
-    from allocsim.trace import load  # noqa: PLC0415
+    from allocsim.simulation import Setting  # noqa: PLC0415
 
     if arguments.kind in _OF_ANSWERS:
         return _of_an_answer(arguments, theme)
@@ -134,8 +130,8 @@ def _figure(arguments: argparse.Namespace, theme: Theme) -> Figure:
 
 
 def _of_an_answer(arguments: argparse.Namespace, theme: Theme) -> Figure:
-    from allocsim.questions.fit import read_answers, read_frontier  # noqa: PLC0415
-    from allocsim.questions.tune import read_tried  # noqa: PLC0415
+    from allocsim.analysis.tune import read_tried  # noqa: PLC0415
+    from allocsim.fitting import read_answers, read_frontier  # noqa: PLC0415
     from allocsim.report.figures import (  # noqa: PLC0415
         cards_figure,
         front_figure,
@@ -151,7 +147,7 @@ def _of_an_answer(arguments: argparse.Namespace, theme: Theme) -> Figure:
 
 def _still(arguments: argparse.Namespace, recording: Recording) -> Still | None:
     """Return the state to draw if the device has no history and the kind needs none."""
-    from allocsim.questions.picture import is_still, shown_device, still_of  # noqa: PLC0415
+    from allocsim.analysis.picture import is_still, shown_device, still_of  # noqa: PLC0415
 
     device = shown_device(recording, arguments.device)
     if arguments.kind not in _OF_A_STATE or device is None or not is_still(recording, device):
@@ -165,11 +161,11 @@ def _still(arguments: argparse.Namespace, recording: Recording) -> Still | None:
 
 
 def _flame(arguments: argparse.Namespace, theme: Theme) -> Figure:
-    from allocsim.questions.picture import shown_device  # noqa: PLC0415
-    from allocsim.questions.top import top  # noqa: PLC0415
+    from allocsim.analysis.picture import shown_device  # noqa: PLC0415
+    from allocsim.analysis.top import top  # noqa: PLC0415
+    from allocsim.recording import load  # noqa: PLC0415
     from allocsim.report import others_text  # noqa: PLC0415
     from allocsim.report.figures import flame_figure  # noqa: PLC0415
-    from allocsim.trace import load  # noqa: PLC0415
 
     if arguments.conf is not None or arguments.device_memory is not None:
         raise UsageError(

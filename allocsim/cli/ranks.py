@@ -43,7 +43,7 @@ def add_to(commands: Commands[Parser]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from allocsim.questions.ranks import ranks  # noqa: PLC0415
+    from allocsim.analysis.ranks import ranks  # noqa: PLC0415
     from allocsim.report import ranks_document, ranks_text  # noqa: PLC0415
 
     if arguments.output is not None:

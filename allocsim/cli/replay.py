@@ -20,9 +20,10 @@ from allocsim.errors import InvariantError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from allocsim.engine import Prepared, Run
-    from allocsim.measures import Recommendation
-    from allocsim.questions.explain import Cure
+    from allocsim.analysis.explain import Cure
+    from allocsim.recommend import Recommendation
+    from allocsim.replaying import Prepared
+    from allocsim.simulation import Run
 
 __all__ = ["add_to", "run"]
 
@@ -53,10 +54,11 @@ def add_to(commands: Commands[Parser]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from allocsim.engine import Setting, prepare, replay_prepared  # noqa: PLC0415
-    from allocsim.questions.explain import OomWatch, shortages_of  # noqa: PLC0415
+    from allocsim.analysis.explain import OomWatch, shortages_of  # noqa: PLC0415
+    from allocsim.recording import load  # noqa: PLC0415
+    from allocsim.replaying import prepare, replay_prepared  # noqa: PLC0415
     from allocsim.report import replay_document, replay_screen, replay_text  # noqa: PLC0415
-    from allocsim.trace import load  # noqa: PLC0415
+    from allocsim.simulation import Setting  # noqa: PLC0415
 
     with ProgressBar() as bar:
         recording, hints = load(arguments.file), hints_of(arguments)
@@ -108,7 +110,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _compare_strictly(devices: Sequence[Prepared], result: Run) -> None:
     """Compare with replays that process every step separately; both must agree."""
-    from allocsim.engine import difference_step_by_step  # noqa: PLC0415
+    from allocsim.replaying import difference_step_by_step  # noqa: PLC0415
 
     for device_run in result.devices:
         if device_run.fidelity is not None and not device_run.fidelity.is_compared:
@@ -136,9 +138,10 @@ def _recommended(
     insists: try settings even if the replay differs from the recorded run, where nothing is proved.
     in_full: compute the figures of every setting, not only of the best.
     """
-    from allocsim.engine import Setting, Trials  # noqa: PLC0415
-    from allocsim.measures import Case, effects_on, recommend  # noqa: PLC0415
-    from allocsim.questions.explain import cures_of  # noqa: PLC0415
+    from allocsim.analysis.explain import cures_of  # noqa: PLC0415
+    from allocsim.recommend import Case, effects_on, recommend  # noqa: PLC0415
+    from allocsim.replaying import Trials  # noqa: PLC0415
+    from allocsim.simulation import Setting  # noqa: PLC0415
 
     watch = partial(bar.trying, more=" (--no-cure skips)")
     cases = [

@@ -16,12 +16,12 @@ from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, UsageError
 
 if TYPE_CHECKING:
-    from allocsim.engine import Prepared
-    from allocsim.measures import Case, Recommendation
-    from allocsim.questions.explain import Shortage
-    from allocsim.questions.picture import Picture, WhatIf
+    from allocsim.analysis.explain import Shortage
+    from allocsim.analysis.picture import Picture, WhatIf
+    from allocsim.recommend import Case, Recommendation
+    from allocsim.recording import Recording
+    from allocsim.replaying import Prepared
     from allocsim.report.html import DevicePage
-    from allocsim.trace import Recording
 
 __all__ = ["add_to", "run"]
 
@@ -52,8 +52,8 @@ def add_to(commands: Commands[Parser]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from allocsim.questions.picture import is_still, shown_device  # noqa: PLC0415
-    from allocsim.trace import load  # noqa: PLC0415
+    from allocsim.analysis.picture import is_still, shown_device  # noqa: PLC0415
+    from allocsim.recording import load  # noqa: PLC0415
 
     refuse_output(arguments.output, [arguments.file])
     recording = load(arguments.file)
@@ -67,9 +67,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _page_of_state(arguments: argparse.Namespace, recording: Recording, device: int) -> str:
-    from allocsim.engine import state_source  # noqa: PLC0415
-    from allocsim.questions.picture import still_of  # noqa: PLC0415
-    from allocsim.questions.top import top  # noqa: PLC0415
+    from allocsim.analysis.picture import still_of  # noqa: PLC0415
+    from allocsim.analysis.top import top  # noqa: PLC0415
+    from allocsim.replaying import state_source  # noqa: PLC0415
     from allocsim.report import shown_of  # noqa: PLC0415
     from allocsim.report.html import still_report  # noqa: PLC0415
 
@@ -93,11 +93,12 @@ def _page_of_state(arguments: argparse.Namespace, recording: Recording, device: 
 
 
 def _page_of_run(arguments: argparse.Namespace, recording: Recording) -> str:
-    from allocsim.engine import Setting, prepare  # noqa: PLC0415
-    from allocsim.measures import recommend  # noqa: PLC0415
-    from allocsim.questions.picture import what_if  # noqa: PLC0415
+    from allocsim.analysis.picture import what_if  # noqa: PLC0415
+    from allocsim.recommend import recommend  # noqa: PLC0415
+    from allocsim.replaying import prepare  # noqa: PLC0415
     from allocsim.report import shown_of  # noqa: PLC0415
     from allocsim.report.html import html_report  # noqa: PLC0415
+    from allocsim.simulation import Setting  # noqa: PLC0415
 
     with ProgressBar() as bar:
         hints = hints_of(arguments)
@@ -139,10 +140,11 @@ class _Looked:
 def _looked_at(
     arguments: argparse.Namespace, prepared: Prepared, others: tuple[int, ...], bar: ProgressBar
 ) -> _Looked:
-    from allocsim.engine import Setting, Trials  # noqa: PLC0415
-    from allocsim.measures import Case, effects_on  # noqa: PLC0415
-    from allocsim.questions.explain import OomWatch, shortages_of  # noqa: PLC0415
-    from allocsim.questions.picture import picture_prepared  # noqa: PLC0415
+    from allocsim.analysis.explain import OomWatch, shortages_of  # noqa: PLC0415
+    from allocsim.analysis.picture import picture_prepared  # noqa: PLC0415
+    from allocsim.recommend import Case, effects_on  # noqa: PLC0415
+    from allocsim.replaying import Trials  # noqa: PLC0415
+    from allocsim.simulation import Setting  # noqa: PLC0415
 
     watch = OomWatch((prepared.on(arguments.device_memory),))
     picture = picture_prepared(
@@ -166,8 +168,8 @@ def _device_page(
 
     found: recommendation for all devices together; None if other settings are not replayed.
     """
-    from allocsim.questions.explain import explain_device  # noqa: PLC0415
-    from allocsim.questions.top import answers_of_run  # noqa: PLC0415
+    from allocsim.analysis.explain import explain_device  # noqa: PLC0415
+    from allocsim.analysis.top import answers_of_run  # noqa: PLC0415
     from allocsim.report.html import DevicePage  # noqa: PLC0415
 
     picture, case = looked.picture, looked.case

@@ -36,9 +36,9 @@ def add_to(commands: Commands[Parser]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from allocsim.questions.risk import risk_of  # noqa: PLC0415
+    from allocsim.analysis.risk import risk_of  # noqa: PLC0415
+    from allocsim.recording import load  # noqa: PLC0415
     from allocsim.report import risk_document, risk_screen, risk_text  # noqa: PLC0415
-    from allocsim.trace import load  # noqa: PLC0415
 
     with ProgressBar() as bar:
         risk = risk_of(

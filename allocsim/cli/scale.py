@@ -18,7 +18,7 @@ from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, UsageError, is_there
 
 if TYPE_CHECKING:
-    from allocsim.questions.scale import Scaled, Scaling
+    from allocsim.fitting.scale import Scaled, Scaling
 
 __all__ = ["add_to", "run"]
 
@@ -84,9 +84,9 @@ def add_to(commands: Commands[Parser]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from allocsim.questions.scale import recording_at, scaling_of  # noqa: PLC0415
+    from allocsim.fitting.scale import recording_at, scaling_of  # noqa: PLC0415
+    from allocsim.recording import load  # noqa: PLC0415
     from allocsim.report import scale_document, scale_text  # noqa: PLC0415
-    from allocsim.trace import load  # noqa: PLC0415
 
     runs = _runs(arguments.file, arguments.at)
     _refuse_confused(arguments)

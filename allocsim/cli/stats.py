@@ -27,9 +27,9 @@ def add_to(commands: Commands[Parser]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from allocsim.questions.stats import stats  # noqa: PLC0415
+    from allocsim.analysis.stats import stats  # noqa: PLC0415
+    from allocsim.recording import load  # noqa: PLC0415
     from allocsim.report import stats_document, stats_text  # noqa: PLC0415
-    from allocsim.trace import load  # noqa: PLC0415
 
     write_result(arguments.json, stats_document, stats_text, stats(load(arguments.file)))
     return 0

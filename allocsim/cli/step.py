@@ -18,7 +18,7 @@ from allocsim.cli.step_session import HELP, Session, lines_of
 from allocsim.cli.usage import Parser, UsageError, count
 
 if TYPE_CHECKING:
-    from allocsim.trace import Recording
+    from allocsim.recording import Recording
 
 __all__ = ["add_to", "run"]
 
@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _recording(what: str) -> Recording:
-    from allocsim.trace import load  # noqa: PLC0415
+    from allocsim.recording import load  # noqa: PLC0415
 
     if not Path(what).exists() and "." not in what and "/" not in what:
         from allocsim.workload import KINDS  # noqa: PLC0415
@@ -80,8 +80,8 @@ def _recording(what: str) -> Recording:
 
 
 def _walk(arguments: argparse.Namespace, recording: Recording) -> None:
-    from allocsim.engine import Walk, prepare  # noqa: PLC0415
-    from allocsim.questions.step import walk_on  # noqa: PLC0415
+    from allocsim.analysis.step import walk_on  # noqa: PLC0415
+    from allocsim.replaying import Walk, prepare  # noqa: PLC0415
     from allocsim.report import step_document, step_text, warned  # noqa: PLC0415
 
     if not recording.devices:

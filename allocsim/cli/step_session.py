@@ -12,8 +12,8 @@ from allocsim.cli.usage import UsageError
 from allocsim.units import parse_size
 
 if TYPE_CHECKING:
+    from allocsim.analysis.step import Decision, Request
     from allocsim.core import CachingAllocator
-    from allocsim.questions.step import Decision, Request
 
 __all__ = ["HELP", "Session", "lines_of"]
 
@@ -45,7 +45,7 @@ class Session:
 
     def ask(self, line: str) -> Decision:
         """Return the decision on one line; raise UsageError for a line that is not a request."""
-        from allocsim.questions.step import step  # noqa: PLC0415
+        from allocsim.analysis.step import step  # noqa: PLC0415
 
         try:
             request = self._request(line.split())
@@ -62,7 +62,7 @@ class Session:
         return decision
 
     def _request(self, words: list[str]) -> Request:
-        from allocsim.questions.step import Request  # noqa: PLC0415
+        from allocsim.analysis.step import Request  # noqa: PLC0415
 
         plain = [word for word in words[1:] if not word.startswith("stream=")]
         named = [word.removeprefix("stream=") for word in words if word.startswith("stream=")]

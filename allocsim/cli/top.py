@@ -53,14 +53,14 @@ def add_to(commands: Commands[Parser]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from allocsim.questions.top import top  # noqa: PLC0415
+    from allocsim.analysis.top import top  # noqa: PLC0415
+    from allocsim.recording import load  # noqa: PLC0415
     from allocsim.report import (  # noqa: PLC0415
         collapsed_text,
         speedscope_document,
         top_document,
         top_text,
     )
-    from allocsim.trace import load  # noqa: PLC0415
 
     with ProgressBar() as bar:
         answer = top(

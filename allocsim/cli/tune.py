@@ -18,8 +18,8 @@ from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, UsageError, processes
 
 if TYPE_CHECKING:
-    from allocsim.questions.top import Top
-    from allocsim.questions.tune import Tuning
+    from allocsim.analysis.top import Top
+    from allocsim.analysis.tune import Tuning
     from allocsim.report import Loan
 
 __all__ = ["add_to", "run"]
@@ -60,7 +60,8 @@ def add_to(commands: Commands[Parser]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from allocsim.questions.tune import EXHAUSTIVE, read_costs, tune  # noqa: PLC0415
+    from allocsim.analysis.tune import EXHAUSTIVE, tune  # noqa: PLC0415
+    from allocsim.recommend import read_costs  # noqa: PLC0415
     from allocsim.report import tuning_document, tuning_screen, tuning_text  # noqa: PLC0415
 
     loan = _loan(arguments)
@@ -117,7 +118,7 @@ def _owners(tuning: Tuning) -> Top | None:
     """Return the owners of the memory of a single recorded device; None for several."""
     if tuning.prepared is None:
         return None
-    from allocsim.engine import replay_prepared  # noqa: PLC0415
+    from allocsim.replaying import replay_prepared  # noqa: PLC0415
 
     return owners_of([tuning.prepared], replay_prepared([tuning.prepared]))
 

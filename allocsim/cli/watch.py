@@ -17,8 +17,8 @@ from allocsim.cli.usage import Parser, UsageError, seconds
 from allocsim.errors import AllocsimError, InvariantError
 
 if TYPE_CHECKING:
-    from allocsim.questions.explain import Verdict
-    from allocsim.questions.watch import Arrival, Unreadable
+    from allocsim.analysis.explain import Verdict
+    from allocsim.analysis.watch import Arrival, Unreadable
 
 __all__ = ["add_to", "run"]
 
@@ -41,7 +41,7 @@ def add_to(commands: Commands[Parser]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from allocsim.questions.watch import Arrivals  # noqa: PLC0415
+    from allocsim.analysis.watch import Arrivals  # noqa: PLC0415
 
     folder: str = arguments.folder
     if not folder or not Path(folder).is_dir():
@@ -59,8 +59,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _report(arrived: Arrival | Unreadable, *, as_json: bool) -> None:
-    from allocsim.questions.explain import explain, explain_recording  # noqa: PLC0415
-    from allocsim.questions.watch import Arrival  # noqa: PLC0415
+    from allocsim.analysis.explain import explain, explain_recording  # noqa: PLC0415
+    from allocsim.analysis.watch import Arrival  # noqa: PLC0415
     from allocsim.report import watch_document, watch_text  # noqa: PLC0415
 
     explained, problem = None, ""

@@ -1,7 +1,7 @@
 """Conversion of a memory history from a dictionary per entry to a list per field.
 
 Rule: this file runs in the program's interpreter, loaded by the hook from its path, so it imports
-only the standard library.  `allocsim.trace.entries` reads both forms to the same recording.
+only the standard library.  `allocsim.recording.entries` reads both forms to the same recording.
 
 Equal stacks and equal texts become one object, which a pickle stores once.  This reduces the size
 of the file and the time to write and read it to a third.

@@ -5,7 +5,7 @@ Names are imported when they are first used: a command loads only the code for i
 
 from typing import TYPE_CHECKING
 
-from allocsim.lazily import lazily
+from allocsim._lazy import lazily
 
 if TYPE_CHECKING:
     from allocsim.report.answer import Answer, Tone

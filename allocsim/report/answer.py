@@ -19,7 +19,7 @@ from allocsim.report.layout import WIDTH, printable, row, shortened
 from allocsim.units import format_size
 
 if TYPE_CHECKING:
-    from allocsim.questions.top import Top
+    from allocsim.analysis.top import Top
 
 __all__ = ["HEIGHT", "Answer", "Part", "Tone", "answer_of", "of_owners", "part"]
 

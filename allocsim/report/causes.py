@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from allocsim.questions.explain import Shortage
+from allocsim.analysis.explain import Shortage
 from allocsim.units import format_size
 
 __all__ = ["causes_of"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from allocsim.owners import LINE, Moment
+from allocsim.ownership import LINE, Moment
 from allocsim.report.layout import (
     WIDTH,
     and_more,
@@ -24,7 +24,7 @@ from allocsim.report.top import moment_document, moment_text
 from allocsim.units import format_change, format_size
 
 if TYPE_CHECKING:
-    from allocsim.questions.compare import Change, Comparison, Side
+    from allocsim.analysis.compare import Change, Comparison, Side
 
 __all__ = ["COUNTS", "PARTS", "compare_document", "compare_text"]
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from allocsim.engine import DeviceRun, Run
+from allocsim.recording import Recording, Trace
 from allocsim.report.formats import Format
 from allocsim.report.layout import plural
-from allocsim.trace import Recording, Trace
+from allocsim.simulation import DeviceRun, Run
 from allocsim.units import format_size
 
 __all__ = ["convert_document", "convert_text"]

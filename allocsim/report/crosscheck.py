@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from allocsim.questions.crosscheck import KINDS, Report
 from allocsim.report.layout import number, plural, printable, row, table
+from allocsim.verify import KINDS, Report
 
 __all__ = ["crosscheck_document", "crosscheck_text"]
 

@@ -1,15 +1,15 @@
 """Estimated time of driver calls, with the card whose times it is based on.
 
-Every figure comes from `allocsim.measures`.
+Every figure comes from `allocsim.metrics`.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from allocsim.engine import DeviceRun
-from allocsim.measures import Costs, driver_time
+from allocsim.recommend import Costs, driver_time
 from allocsim.report.layout import number, plural, rows
+from allocsim.simulation import DeviceRun
 
 __all__ = ["costs_document", "driver_document", "driver_note", "driver_rows"]
 

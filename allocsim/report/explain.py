@@ -11,9 +11,7 @@ from dataclasses import asdict
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from allocsim.engine import Run
-from allocsim.measures import Code
-from allocsim.questions.explain import (
+from allocsim.analysis.explain import (
     KINDS,
     Blocker,
     Blockers,
@@ -24,6 +22,7 @@ from allocsim.questions.explain import (
     Verdict,
     arithmetic_of,
 )
+from allocsim.metrics import Code
 from allocsim.report.answer import of_owners
 from allocsim.report.layout import (
     card_document,
@@ -45,10 +44,11 @@ from allocsim.report.recommendation import (
     recommendation_document,
     trial_document,
 )
+from allocsim.simulation import Run
 from allocsim.units import format_size
 
 if TYPE_CHECKING:
-    from allocsim.questions.top import Top
+    from allocsim.analysis.top import Top
 
 __all__ = [
     "CAUSES", "because", "blockers_text", "code_text", "explanation_document", "explanation_text",

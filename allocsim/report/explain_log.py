@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from allocsim.estimate import LogFigure, LogFigures
+from allocsim.fitting.formulas import LogFigure, LogFigures
 from allocsim.report.answer import Answer, answer_of, part
 from allocsim.report.layout import number, printable, row
 

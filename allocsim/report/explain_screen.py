@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from allocsim.engine import Run
-from allocsim.questions.explain import DeviceExplanation, Shortage, Verdict
+from allocsim.analysis.explain import DeviceExplanation, Shortage, Verdict
 from allocsim.report.answer import Answer, Part, Tone, answer_of, of_owners, part
 from allocsim.report.explain import CAUSES, because, code_text, repeats_of
 from allocsim.report.layout import number, plural, row, rows
 from allocsim.report.screen_parts import most_urgent, named, others, to_paste, warnings
+from allocsim.simulation import Run
 from allocsim.units import format_size
 
 if TYPE_CHECKING:
-    from allocsim.questions.top import Top
+    from allocsim.analysis.top import Top
 
 __all__ = ["explanation_screen", "verdict_of_run", "verdict_of_text", "verdicts_screen"]
 

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from allocsim.analysis.top import Top
+from allocsim.fitting import Fewest, Fit, Frontier, Largest, Ran, Task, Tried
 from allocsim.phantom import Gpu
-from allocsim.questions.fit import Fewest, Fit, Frontier, Largest, Ran, Task, Tried
-from allocsim.questions.top import Top
 from allocsim.report.layout import LABEL, WIDTH, exact_size, number, plural, row, table
 from allocsim.report.recommendation import paste_line
 from allocsim.report.spill import spill_document, spill_rows

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from allocsim.estimate.training import FUSED, Layout, Part, Shape, Training
+from allocsim.fitting import Plan, Planned, Sharded
+from allocsim.fitting.formulas.training import FUSED, Layout, Part, Shape, Training
 from allocsim.phantom import Gpu
-from allocsim.questions.fit import Plan, Planned, Sharded
 from allocsim.report.layout import LABEL, exact_size, paragraph, plural, row, table
 from allocsim.units import GIB, format_size
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from allocsim.questions.fit import Served
+from allocsim.fitting import Served
 from allocsim.report.layout import LABEL, number, row, table
 from allocsim.units import format_range, format_size
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from allocsim.questions.gate import Check, Gate, Growth, Measured
+from allocsim.analysis.gate import Check, Gate, Growth, Measured
 from allocsim.report.layout import (
     WIDTH,
     and_more,

@@ -9,13 +9,13 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from allocsim.display import printable
+from allocsim._repr import printable
 from allocsim.units import format_size
 
 if TYPE_CHECKING:
-    from allocsim.engine import Parting
-    from allocsim.questions.picture import Instant, Picture, Still
-    from allocsim.trace import CardMemory
+    from allocsim.analysis.picture import Instant, Picture, Still
+    from allocsim.recording import CardMemory
+    from allocsim.simulation import Parting
 
 __all__ = [
     "LABEL",

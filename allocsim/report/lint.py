@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from allocsim.questions.lint import Finding, Lint
+from allocsim.analysis.lint import Finding, Lint
 from allocsim.report.layout import row, rows
 
 __all__ = ["lint_document", "lint_text"]

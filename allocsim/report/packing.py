@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from allocsim.questions.picture import Instant
+from allocsim.analysis.picture import Instant
 from allocsim.report.layout import plural
 from allocsim.state import ALLOCATED, DEFAULT_POOL, INACTIVE, PENDING, PoolId, SegmentState
 from allocsim.units import format_size

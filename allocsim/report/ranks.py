@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from allocsim.questions.ranks import RankRun, Ranks
+from allocsim.analysis.ranks import RankRun, Ranks
 from allocsim.report.layout import WIDTH, number, paragraph, plural, printable, row
 from allocsim.units import format_size
 

@@ -9,13 +9,14 @@ import shlex
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from allocsim.engine import Setting, Trial
-from allocsim.measures import Recommendation
+from allocsim.recommend import Recommendation
+from allocsim.replaying import Trial
 from allocsim.report.layout import LABEL, WIDTH, number, paragraph, plural, row
+from allocsim.simulation import Setting
 from allocsim.units import format_range, format_size
 
 if TYPE_CHECKING:
-    from allocsim.questions.explain import Cure, DeviceExplanation
+    from allocsim.analysis.explain import Cure, DeviceExplanation
 
 __all__ = [
     "EXPANDABLE_NOTE", "FITTED_NOTE", "NAME", "ends_after", "paste_line", "paste_lines",

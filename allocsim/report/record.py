@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from allocsim.engine import routing_text
 from allocsim.phantom import ProcessRecording, Program, Recorded
+from allocsim.replaying import routing_text
 from allocsim.report.layout import plural
 from allocsim.units import format_size
 

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from allocsim.analysis.explain import Cure, Shortage
 from allocsim.core import find_release, parse_conf
-from allocsim.engine import DeviceRun, Moment, PeakState, Run, Start, StartPeaks, Trial
-from allocsim.measures import Recommendation
-from allocsim.questions.explain import Cure, Shortage
+from allocsim.recommend import Recommendation
+from allocsim.replaying import Trial
 from allocsim.report.answer import of_owners
 from allocsim.report.causes import causes_of
 from allocsim.report.driver import driver_document, driver_rows
@@ -36,10 +36,11 @@ from allocsim.report.recommendation import (
     trial_document,
 )
 from allocsim.report.spill import spill_document, spill_rows
+from allocsim.simulation import DeviceRun, Moment, PeakState, Run, Start, StartPeaks
 from allocsim.units import format_size
 
 if TYPE_CHECKING:
-    from allocsim.questions.top import Top
+    from allocsim.analysis.top import Top
 
 __all__ = [
     "Found",

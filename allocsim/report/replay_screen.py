@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from allocsim.engine import DeviceRun, Run
 from allocsim.report.answer import Answer, Tone, answer_of, of_owners, part
 from allocsim.report.layout import number, row
 from allocsim.report.replay import Found, proof_rows, verdict_sentence
@@ -19,10 +18,11 @@ from allocsim.report.screen_parts import (
     warnings,
 )
 from allocsim.report.spill import spill_rows
+from allocsim.simulation import DeviceRun, Run
 
 if TYPE_CHECKING:
-    from allocsim.questions.explain import Shortage
-    from allocsim.questions.top import Top
+    from allocsim.analysis.explain import Shortage
+    from allocsim.analysis.top import Top
 
 __all__ = ["replay_screen"]
 

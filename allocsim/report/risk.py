@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from allocsim.engine import SimulatedOom
-from allocsim.measures import Measures
-from allocsim.questions.risk import HeadroomPoint, Need, Risk, Span
+from allocsim.analysis.risk import HeadroomPoint, Need, Risk, Span
+from allocsim.metrics import Measures
 from allocsim.report.layout import (
     exact_size,
     number,
@@ -25,6 +24,7 @@ from allocsim.report.layout import (
     warned,
 )
 from allocsim.report.recommendation import paste_rows, recommendation_document
+from allocsim.simulation import SimulatedOom
 from allocsim.units import format_size
 
 __all__ = ["closest_rows", "largest_rows", "risk_document", "risk_text"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from allocsim.questions.risk import Risk
+from allocsim.analysis.risk import Risk
 from allocsim.report.answer import Answer, Tone, answer_of, of_owners, part
 from allocsim.report.layout import number, row, rows
 from allocsim.report.risk import closest_rows, largest_rows
@@ -12,7 +12,7 @@ from allocsim.report.screen_parts import TABLES, memory, to_paste, warnings
 from allocsim.units import format_size
 
 if TYPE_CHECKING:
-    from allocsim.questions.top import Top
+    from allocsim.analysis.top import Top
 
 __all__ = ["risk_screen"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from allocsim.questions.scale import Check, Frontier, Growing, Largest, Law, Scaled, Scaling
+from allocsim.fitting.scale import Check, Frontier, Growing, Largest, Law, Scaled, Scaling
 from allocsim.report.explain import code_text
 from allocsim.report.layout import exact_size, number, plural, row, table
 from allocsim.units import format_size

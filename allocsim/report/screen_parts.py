@@ -8,15 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from allocsim.engine import OTHER_RELEASE, DeviceRun, Run
-from allocsim.measures import Recommendation
+from allocsim.recommend import Recommendation
+from allocsim.replaying import OTHER_RELEASE
 from allocsim.report.answer import Part, Tone, part
 from allocsim.report.layout import number, paragraph, plural, row, warned
 from allocsim.report.recommendation import paste_line, paste_notes
+from allocsim.simulation import DeviceRun, Run
 from allocsim.units import format_size
 
 if TYPE_CHECKING:
-    from allocsim.questions.explain import Cure, DeviceExplanation
+    from allocsim.analysis.explain import Cure, DeviceExplanation
 
 __all__ = [
     "TABLES", "entries", "memory", "most_urgent", "named", "others", "said_first", "to_paste",

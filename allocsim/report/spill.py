@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from allocsim.engine import DeviceRun, Spill
 from allocsim.report.layout import number, row, rows
+from allocsim.simulation import DeviceRun, Spill
 from allocsim.units import format_size
 
 if TYPE_CHECKING:
-    from allocsim.questions.top import Top
-    from allocsim.questions.tune import Row, Tuning
+    from allocsim.analysis.top import Top
+    from allocsim.analysis.tune import Row, Tuning
 
 __all__ = ["Loan", "spill_document", "spill_rows", "tuning_spill_document", "tuning_spill_rows"]
 

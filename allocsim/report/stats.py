@@ -10,9 +10,9 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
-from allocsim.questions.stats import DeviceStats, Stats
+from allocsim.analysis.stats import DeviceStats, Stats
+from allocsim.recording import ROWS
 from allocsim.report.layout import WIDTH, number, plural, printable, row
-from allocsim.trace import ROWS
 from allocsim.units import format_size
 
 __all__ = ["stats_document", "stats_text"]

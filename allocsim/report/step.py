@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from allocsim.engine import Parting
-from allocsim.questions.step import Candidate, Decision, Moved
+from allocsim.analysis.step import Candidate, Decision, Moved
 from allocsim.report.layout import WIDTH, number, paragraph, parting_document, row, rows
+from allocsim.simulation import Parting
 from allocsim.state import ALLOCATED, DEFAULT_POOL, INACTIVE, PENDING, BlockState, SegmentState
 from allocsim.units import format_size
 

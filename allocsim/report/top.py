@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from allocsim.questions.top import Holding, Moment, Row, Top
+from allocsim.analysis.top import Holding, Row, Top
+from allocsim.ownership import Moment
+from allocsim.recording import Frame
 from allocsim.report.layout import WIDTH, and_more, clipped, number, paragraph, plural, printable
-from allocsim.trace import Frame
 from allocsim.units import format_size
 
 __all__ = [

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from allocsim.engine import Trial
-from allocsim.questions.tune import Row, Tuning
+from allocsim.analysis.tune import Row, Tuning
+from allocsim.replaying import Trial
 from allocsim.report.driver import costs_document, driver_note
 from allocsim.report.layout import (
     exact_size,

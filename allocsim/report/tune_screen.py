@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from allocsim.measures import WhyNot
-from allocsim.questions.tune import Tuning
+from allocsim.analysis.tune import Tuning
+from allocsim.recommend import WhyNot
 from allocsim.report.answer import Answer, Part, Tone, answer_of, of_owners, part
 from allocsim.report.layout import number, plural, row
 from allocsim.report.recommendation import paste_setting
@@ -15,7 +15,7 @@ from allocsim.report.tune import further_rows, row_figures
 from allocsim.units import format_size
 
 if TYPE_CHECKING:
-    from allocsim.questions.top import Top
+    from allocsim.analysis.top import Top
 
 __all__ = ["tuning_screen"]
 

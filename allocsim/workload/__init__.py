@@ -6,7 +6,7 @@ Each recording replays exactly, because it stores the release and the device mem
 
 from collections.abc import Callable
 
-from allocsim.trace import Recording
+from allocsim.recording import Recording
 from allocsim.workload.file import SUFFIXES, write_recording
 from allocsim.workload.fragments import fragments
 from allocsim.workload.graphs import graphs

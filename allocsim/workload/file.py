@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from allocsim.trace import Recording, write_npz, write_snapshot
+from allocsim.recording import Recording, write_npz, write_snapshot
 
 __all__ = ["SUFFIXES", "write_recording"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections import deque
 
-from allocsim.trace import Recording
+from allocsim.recording import Recording
 from allocsim.units import parse_size
 from allocsim.workload.recorder import Recorder
 

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allocsim.core import CachingAllocator, TraceEntry
+from allocsim.recording import Action, FrameTable, Provenance, Recording, Trace, read_snapshot
 from allocsim.state import DEFAULT_POOL, INACTIVE, BlockState, PoolId, SegmentState
-from allocsim.trace import Action, FrameTable, Provenance, Recording, Trace, read_snapshot
 
 __all__ = ["KeptHistory"]
 

@@ -28,9 +28,9 @@ from allocsim.core import (
     ReplayAllocator,
     small_places,
 )
-from allocsim.engine import PeakState, PeakWatch, fold
 from allocsim.errors import OutOfMemoryError
-from allocsim.trace import Action, FrameTable, Mark, MarkKind, Provenance, Recording
+from allocsim.recording import Action, FrameTable, Mark, MarkKind, Provenance, Recording
+from allocsim.simulation import PeakState, PeakWatch, fold
 from allocsim.workload.kept_history import KeptHistory
 
 __all__ = ["EMPTY_CACHE", "KnownProgram", "Played", "play_known"]

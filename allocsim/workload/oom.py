@@ -6,7 +6,7 @@ fails.  A live block in every segment prevents its release.
 
 from __future__ import annotations
 
-from allocsim.trace import Recording
+from allocsim.recording import Recording
 from allocsim.units import MIB
 from allocsim.workload.recorder import Recorder
 

@@ -13,9 +13,9 @@ from itertools import count
 import numpy as np
 
 from allocsim.core import NEWEST, ReplayAllocator, TraceEntry
-from allocsim.engine import fold
 from allocsim.errors import OutOfMemoryError
-from allocsim.trace import Frame, FrameInterner, Provenance, Recording
+from allocsim.recording import Frame, FrameInterner, Provenance, Recording
+from allocsim.simulation import fold
 from allocsim.workload.kept_history import KeptHistory
 
 __all__ = ["BASE_ADDRESS", "Recorder"]

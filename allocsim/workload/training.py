@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 
-from allocsim.trace import Recording
+from allocsim.recording import Recording
 from allocsim.workload.recorder import Recorder
 
 __all__ = ["training"]

@@ -1,1 +1,1 @@
-"""Derivation of `allocsim/laws/data` from recordings of real PyTorch over a phantom GPU."""
+"""Derivation of `allocsim/fitting/laws/data` from recordings of real PyTorch over a phantom GPU."""

@@ -1,4 +1,4 @@
-"""Derive the laws of `allocsim/laws/data` from real PyTorch over the phantom GPU.
+"""Derive the laws of `allocsim/fitting/laws/data` from real PyTorch over the phantom GPU.
 
     python -m benchmarks.laws --python PATH [--only NAME ...] [--more]
     python -m benchmarks.laws --python PATH --check SEED [--mend] [--only NAME ...]
@@ -7,8 +7,8 @@
 PATH is a Python with a CUDA build of PyTorch, transformers and peft. Each program is recorded at
 thirteen sizes in each regime, a fifth of a second each, and at eight more if those refute each
 other. A line reports the number of regimes with a law, and the reasons of the others. The laws are
-written for the release of transformers that PATH has (`allocsim.laws.TRANSFORMERS`). --more keeps
-the existing laws of a file, and derives the missing ones. `make laws` runs it.
+written for the release of transformers that PATH has (`allocsim.fitting.laws.TRANSFORMERS`). --more
+keeps the existing laws of a file, and derives the missing ones. `make laws` runs it.
 
 --check compares each law of training with one more recording, at sizes drawn with another SEED than
 0, and exits with 1 if one is refuted. With --mend, refuted laws are derived again with the
@@ -25,7 +25,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from allocsim.laws import TRANSFORMERS, find_laws, write_laws
+from allocsim.fitting.laws import TRANSFORMERS, find_laws, write_laws
 from benchmarks.laws.known import write
 from benchmarks.laws.recorded import releases_of
 from benchmarks.laws.samples import VIT, Variant

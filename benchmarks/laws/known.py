@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from allocsim.laws import DATA, TRANSFORMERS, find_laws, known_laws
-from allocsim.questions.fit.by_law import nearest_law
+from allocsim.fitting.by_law import nearest_law
+from allocsim.fitting.laws import DATA, TRANSFORMERS, find_laws, known_laws
 from benchmarks.laws.samples import Variant, regimes
 
 __all__ = ["PAGE", "RESULTS", "missing", "page_with", "write"]

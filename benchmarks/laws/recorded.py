@@ -16,12 +16,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from allocsim.engine import StepKind, Steps, prepare
-from allocsim.laws import transformers_release
+from allocsim.fitting.laws import transformers_release
+from allocsim.fitting.scale.program import Program, program_of
 from allocsim.phantom import find_gpu, find_torch, phantom_environment
 from allocsim.phantom.record import HOOK
-from allocsim.questions.scale.program import Program, program_of
-from allocsim.trace import load
+from allocsim.recording import load
+from allocsim.replaying import prepare
+from allocsim.simulation import StepKind, Steps
 
 __all__ = [
     "CARD", "FailedError", "Releases", "recorded", "releases_of", "transformers_of",

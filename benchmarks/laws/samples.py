@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from allocsim.laws import FAMILIES, START, STEP, attention_splits, regime_of
+from allocsim.fitting import Task, program_of
+from allocsim.fitting.by_law import card_of, is_fused, laws_name, mask_unit, serving_of
+from allocsim.fitting.laws import FAMILIES, START, STEP, attention_splits, regime_of
+from allocsim.fitting.model import Classifier, Configured, Model
 from allocsim.phantom import find_gpu
-from allocsim.questions.fit import Task, program_of
-from allocsim.questions.fit.by_law import card_of, is_fused, laws_name, mask_unit, serving_of
-from allocsim.questions.fit.model import Classifier, Configured, Model
 from benchmarks.laws.recorded import CARD
 
 __all__ = ["Variant", "configured", "drawn", "drawn_to_serve", "regimes"]

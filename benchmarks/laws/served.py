@@ -14,14 +14,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim.engine import StepKind
-from allocsim.laws import FAMILIES, REQUEST, Law, Laws, Serving
+from allocsim.fitting.by_law import serving_of
+from allocsim.fitting.laws import FAMILIES, REQUEST, Law, Laws, Serving
+from allocsim.fitting.scale.growth import Growth, growth_between
+from allocsim.fitting.scale.likeness import Likeness, likeness_of
+from allocsim.fitting.scale.program import Program
 from allocsim.phantom import find_gpu
-from allocsim.questions.fit.by_law import serving_of
-from allocsim.questions.scale.growth import Growth, growth_between
-from allocsim.questions.scale.likeness import Likeness, likeness_of
-from allocsim.questions.scale.program import Program
-from allocsim.trace import FrameInterner, MarkKind
+from allocsim.recording import FrameInterner, MarkKind
+from allocsim.simulation import StepKind
 from benchmarks.laws.recorded import CARD, Releases, recorded
 from benchmarks.laws.samples import Variant, drawn_to_serve
 from benchmarks.laws.taken import PROOFS, SAMPLES, USED, NoLawError, formulas_of, law_of

@@ -17,8 +17,8 @@ from math import comb, prod
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim.engine import StepKind
-from allocsim.laws import (
+from allocsim.fitting.by_law import card_of
+from allocsim.fitting.laws import (
     COLUMNS,
     EMPTY_CACHE,
     FAMILIES,
@@ -31,11 +31,11 @@ from allocsim.laws import (
     Laws,
     variables_of,
 )
+from allocsim.fitting.scale.growth import Growth, growth_between
+from allocsim.fitting.scale.program import Program
 from allocsim.phantom import find_gpu
-from allocsim.questions.fit.by_law import card_of
-from allocsim.questions.scale.growth import Growth, growth_between
-from allocsim.questions.scale.program import Program
-from allocsim.trace import Frame, FrameInterner, MarkKind
+from allocsim.recording import Frame, FrameInterner, MarkKind
+from allocsim.simulation import StepKind
 from benchmarks.laws.recorded import CARD, Releases, recorded, without_repeats
 from benchmarks.laws.samples import SEEING, Variant, drawn, regimes
 

@@ -23,10 +23,10 @@ from pathlib import Path
 from statistics import median
 
 from allocsim.cli.reference import between_marks
-from allocsim.engine import DeviceRun
 from allocsim.errors import AllocsimError
+from allocsim.fitting import Ran, run_program
 from allocsim.phantom import find_gpu
-from allocsim.questions.fit import Ran, run_program
+from allocsim.simulation import DeviceRun
 
 HERE = Path(__file__).parent
 PROGRAMS = HERE / "programs"

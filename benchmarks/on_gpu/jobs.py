@@ -13,7 +13,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from allocsim.trace import FrameTable, Recording, load, write_npz
+from allocsim.recording import FrameTable, Recording, load, write_npz
 from allocsim.units import GIB
 from benchmarks.on_gpu.machine import INSIDE, FailedError, Machine
 

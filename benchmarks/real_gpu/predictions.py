@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim.trace import Action, Recording, load
+from allocsim.recording import Action, Recording, load
 from benchmarks.real_gpu.alignment import Codes, differences, run_order
 
 __all__ = ["COMMAND", "RESULTS", "kernels_of", "predictions_of", "read_predictions", "same_entries"]

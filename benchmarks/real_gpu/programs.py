@@ -14,10 +14,10 @@ from functools import cache
 from pathlib import Path
 
 from allocsim.core import ADDRESS_POLICIES
-from allocsim.engine import Prepared, prepare, replay_prepared
-from allocsim.engine.setting import Setting
 from allocsim.errors import AllocsimError
-from allocsim.trace import load
+from allocsim.recording import load
+from allocsim.replaying import Prepared, prepare, replay_prepared
+from allocsim.simulation.setting import Setting
 from benchmarks.real_gpu.tables import bytes_text, error_text, table
 
 __all__ = ["Programs", "Replayed", "WhatIf", "program_lines", "programs_of", "worst_text"]

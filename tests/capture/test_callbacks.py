@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from allocsim.capture import for_composer, for_lightning, for_transformers, install
-from allocsim.trace import load
+from allocsim.recording import load
 from allocsim.units import MIB
 from tests.capture.pretend import Pretend
 

@@ -22,7 +22,7 @@ import pytest
 
 from allocsim import OutOfMemoryError, replay, top
 from allocsim.capture import Capture, capture, files
-from allocsim.trace import Mark, MarkKind, Recording, load
+from allocsim.recording import Mark, MarkKind, Recording, load
 from allocsim.units import KIB, MIB
 from tests.capture.pretend import Pretend
 

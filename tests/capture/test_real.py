@@ -15,7 +15,7 @@ import pytest
 
 from allocsim import explain_recording, replay
 from allocsim.phantom import Gpu, find_torch, phantom_environment
-from allocsim.trace import MarkKind, Recording, load
+from allocsim.recording import MarkKind, Recording, load
 from allocsim.units import GIB
 from tests.pythons import NEEDS_TORCH, PYTHONS
 

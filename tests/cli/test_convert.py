@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from allocsim.cli.convert import FORMAT_NAMES
+from allocsim.recording import load
+from allocsim.recording.export import snapshot_of
 from allocsim.report.formats import FORMATS, format_of
-from allocsim.trace import load
-from allocsim.trace.export import snapshot_of
 from allocsim.workload import oom, write_recording
 
 PROFILED = Path(__file__).parents[2] / "traces" / "profiled" / "trace-torch2.15.json.xz"

@@ -13,11 +13,11 @@ import pytest
 
 from allocsim import phantom
 from allocsim.core import IS_COMPILED
-from tests.crosscheck.right_model import MISTAKE, RightModel
+from tests.verify.right_model import MISTAKE, RightModel
 
 from .conftest import Done
 
-CROSSCHECK = import_module("allocsim.questions.crosscheck.crosscheck")
+CROSSCHECK = import_module("allocsim.verify.crosscheck")
 """The module; its package has a function of the same name."""
 
 Cli = Callable[..., Done]

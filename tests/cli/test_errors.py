@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-import allocsim.engine
+import allocsim.replaying
 from allocsim.errors import InvariantError, OutOfMemoryError, UndefinedBehaviorError
 
 Cli = Callable[..., Any]
@@ -131,7 +131,7 @@ def test_our_own_errors_are_called_so(
         raise error
 
     cli("replay", traces / NAME)  # so that no module keeps the patched function when it is imported
-    monkeypatch.setattr(allocsim.engine, "replay_prepared", fail)
+    monkeypatch.setattr(allocsim.replaying, "replay_prepared", fail)
     done = cli("replay", traces / NAME)
     assert (done.code, done.out) == (70, "")
     assert "an error of allocsim itself, please report it" in done.err
@@ -159,7 +159,7 @@ def test_other_ends(
         raise error
 
     cli("replay", traces / NAME)  # as above
-    monkeypatch.setattr(allocsim.engine, "replay_prepared", fail)
+    monkeypatch.setattr(allocsim.replaying, "replay_prepared", fail)
     done = cli("replay", traces / NAME)
     assert (done.code, done.out) == (code, "")
     assert done.err.count("\n") == 1

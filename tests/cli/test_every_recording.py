@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from allocsim import RecordingError, load
-from allocsim.trace import Action, Trace, start_state
+from allocsim import load
+from allocsim.errors import RecordingError
+from allocsim.recording import Action, Trace, start_state
 from tests.recordings import phantom_recordings
 
 Cli = Callable[..., Any]

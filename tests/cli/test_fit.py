@@ -1,4 +1,4 @@
-"""Tests of `allocsim fit` with a simulated PyTorch (tests/fit/conftest.py)."""
+"""Tests of `allocsim fit` with a simulated PyTorch (tests/fitting/conftest.py)."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import pytest
 
 from allocsim import CachingAllocator, load
 from allocsim.cli import fit as of_command
-from allocsim.laws import TRANSFORMERS
-from allocsim.questions.fit import ATTENTION, DTYPES, OPTIMIZERS, PARALLEL, SIZES, STARTS, Task
-from allocsim.trace import Action
+from allocsim.fitting import ATTENTION, DTYPES, OPTIMIZERS, PARALLEL, SIZES, STARTS, Task
+from allocsim.fitting.laws import TRANSFORMERS
+from allocsim.recording import Action
 from allocsim.units import MIB
 from tests.cli.conftest import Done
-from tests.fit.conftest import Pretended, pretend
+from tests.fitting.conftest import Pretended, pretend
 
 __all__ = ["pretend"]  # a fixture
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from allocsim.estimate import figures_in, logged_in
+from allocsim.fitting import held_of, serve
+from allocsim.fitting.formulas import figures_in, logged_in
 from allocsim.phantom import Gpu
-from allocsim.questions.fit import held_of, serve
 from allocsim.units import GIB, MIB
 from tests.cli.conftest import Done
 

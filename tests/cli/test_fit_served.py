@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from allocsim.questions.fit import read_answers
+from allocsim.fitting import read_answers
 from tests.cli.conftest import Done
-from tests.estimate.files import small_gguf, small_safetensors
+from tests.formulas.files import small_gguf, small_safetensors
 
 Cli = Callable[..., Done]
 SERVE = ("fit", "Qwen2.5-7B", "--serve", "--server")

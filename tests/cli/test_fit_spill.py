@@ -8,7 +8,7 @@ from collections.abc import Callable
 from allocsim.units import GIB
 from tests.cli.conftest import Done
 from tests.cli.test_fit import batches
-from tests.fit.conftest import Pretended, pretend
+from tests.fitting.conftest import Pretended, pretend
 
 __all__ = ["pretend"]  # a fixture
 

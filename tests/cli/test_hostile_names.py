@@ -13,7 +13,7 @@ import pytest
 
 from allocsim import CachingAllocator
 from allocsim.units import MIB
-from tests.trace.history import Plain
+from tests.recording.history import Plain
 
 Cli = Callable[..., Any]
 

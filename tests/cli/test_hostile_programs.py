@@ -11,13 +11,13 @@ from xml.etree import ElementTree
 import pytest
 
 from allocsim import CachingAllocator
+from allocsim.fitting import CONFIGURATIONS
 from allocsim.phantom import ProcessRecording, Recorded
 from allocsim.phantom.launch import TorchInstall
-from allocsim.questions.fit import CONFIGURATIONS
 from allocsim.units import MIB
 from tests.cli.conftest import Done
 from tests.cli.test_hostile_names import ESCAPES, assert_plain
-from tests.fit.conftest import Pretended, pretend
+from tests.fitting.conftest import Pretended, pretend
 from tests.report.test_hostile_page import INJECTED, Tags
 
 __all__ = ["pretend"]  # a fixture
@@ -103,7 +103,7 @@ def test_a_page_that_opens_at_it_has_the_tags_of_any_other(
     name: str, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = "gpt2_tied_fp32_sgd"
-    monkeypatch.setattr("allocsim.questions.fit.calculator.known_laws", lambda: (one,))
+    monkeypatch.setattr("allocsim.fitting.calculator.known_laws", lambda: (one,))
     found = []
     for number, each in enumerate(("plain", name)):
         page = tmp_path / f"{number}.html"

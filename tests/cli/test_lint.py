@@ -12,7 +12,7 @@ import pytest
 
 from allocsim import CachingAllocator
 from allocsim.units import MIB
-from tests.trace.history import training_step
+from tests.recording.history import training_step
 
 from .conftest import Done
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from allocsim.engine import simulate
-from allocsim.trace import Recording, load, write_snapshot
+from allocsim.export import simulate
+from allocsim.recording import Recording, load, write_snapshot
 from tests.pythons import NEEDS_TORCH, PYTHONS
 
 pytestmark = [pytest.mark.slow, NEEDS_TORCH]

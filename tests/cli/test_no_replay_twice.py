@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from allocsim.engine import Drive
+from allocsim.simulation import Drive
 
 from .conftest import Done
 

@@ -75,7 +75,7 @@ def test_help_loads_nothing_that_it_does_not_need() -> None:
     )
     loaded = set(run("-c", code).stdout.splitlines())
     assert "allocsim.cli" in loaded
-    heavy = ("numpy", "rich", "json", "allocsim.core", "allocsim.engine", "allocsim.report")
+    heavy = ("numpy", "rich", "json", "allocsim.core", "allocsim.replaying", "allocsim.report")
     assert not loaded.intersection(heavy)
 
 
@@ -90,8 +90,8 @@ def test_a_command_loads_its_own_file_and_page_and_no_others(tmp_path: Path) -> 
     others = (
         *("allocsim.cli.tune", "allocsim.cli.fit", "concurrent.futures", "logging"),
         *("allocsim.report.html.compare_page", "allocsim.report.html.ranks_page"),
-        *("allocsim.report.html.still_report", "allocsim.estimate.log"),
-        *("allocsim.questions.explain.of_state", "allocsim.questions.compare"),
+        *("allocsim.report.html.still_report", "allocsim.fitting.formulas.log"),
+        *("allocsim.analysis.explain.of_state", "allocsim.analysis.compare"),
     )
     assert not loaded.intersection(others)
 

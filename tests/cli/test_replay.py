@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-import allocsim.engine
+import allocsim.replaying
 from allocsim.core import IS_COMPILED
-from allocsim.engine import Fidelity, Mismatch, Run
+from allocsim.simulation import Fidelity, Mismatch, Run
 
 SHARED = Path(__file__).parents[3] / "shared" / "recordings"
 Cli = Callable[..., Any]
@@ -159,8 +159,8 @@ def test_strict_fails_on_any_difference(
         return dataclasses.replace(run, devices=(device,))
 
     cli("replay", traces / OOM)  # so that no module keeps the patched function when it is imported
-    replay = allocsim.engine.replay_prepared
-    monkeypatch.setattr(allocsim.engine, "replay_prepared", differ)
+    replay = allocsim.replaying.replay_prepared
+    monkeypatch.setattr(allocsim.replaying, "replay_prepared", differ)
     assert cli("replay", traces / OOM, "--no-cure").code == 0
     done = cli("replay", traces / OOM, "--no-cure", "--strict", "--fail-on-oom")
     assert done.code == 1

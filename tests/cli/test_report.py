@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from allocsim.trace import write_npz
+from allocsim.recording import write_npz
 from allocsim.workload.oom import oom
 
 from ..report.page import Page, of_two_devices

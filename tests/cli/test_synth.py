@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from allocsim.trace import load
+from allocsim.recording import load
 
 
 def test_a_kind_is_written_and_replays(cli: Any, tmp_path: Path) -> None:

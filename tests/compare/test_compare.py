@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from allocsim import CachingAllocator, compare, compare_settings, load
+from allocsim.analysis.compare import Comparison
 from allocsim.errors import ConfigError, RecordingError
-from allocsim.questions.compare import Comparison
-from allocsim.trace import Recording
+from allocsim.recording import Recording
 from allocsim.units import MIB
 
 TRACES = Path(__file__).parents[2] / "traces"

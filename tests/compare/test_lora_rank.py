@@ -8,7 +8,7 @@ import pytest
 
 from allocsim import compare, load
 from allocsim.cli import main
-from allocsim.trace import Recording
+from allocsim.recording import Recording
 from tests.compare.test_compare import adds_up
 from tests.pythons import NEEDS_TORCH, PYTHONS
 

@@ -12,12 +12,12 @@ from allocsim.core import NEWEST, RELEASES, ReplayAllocator
 from allocsim.core.fast_path import LONG
 from allocsim.errors import UpstreamAssertionError
 from allocsim.phantom import UnavailableError
-from allocsim.questions.crosscheck import RealAllocator, Script
-from allocsim.questions.crosscheck.crosscheck import WheelSource
-from allocsim.questions.crosscheck.judge import judge
-from allocsim.questions.crosscheck.player import play
-from allocsim.questions.crosscheck.script import Op
 from allocsim.units import GIB, MIB
+from allocsim.verify import RealAllocator, Script
+from allocsim.verify.crosscheck import WheelSource
+from allocsim.verify.judge import judge
+from allocsim.verify.player import play
+from allocsim.verify.script import Op
 from benchmarks.scripts import many_live
 from tests.core.test_fast_path import as_step
 

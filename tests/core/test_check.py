@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from allocsim import InvariantError
 from allocsim.core import CachingAllocator
 from allocsim.core.block import Block
+from allocsim.errors import InvariantError
 from allocsim.units import MIB
 
 REST = 2 * MIB - 2560

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from allocsim import DriverRefusalError, OutOfMemoryError
+from allocsim import OutOfMemoryError
 from allocsim.core import (
     RELEASES,
     UNLIMITED_DEVICE,
@@ -20,6 +20,7 @@ from allocsim.core import (
 from allocsim.core.config import longest_reserve
 from allocsim.core.device import Device
 from allocsim.core.expandable import ExpandableSegment
+from allocsim.errors import DriverRefusalError
 from allocsim.units import GIB, MIB, TIB, round_up
 from tests.core.planting import segment
 

@@ -28,9 +28,9 @@ from allocsim.core.config import MAX_KEPT, AllocatorConfig, RoundedSizes
 from allocsim.core.fast_path import LONG, MAX_SPARE, plain_pools
 from allocsim.core.journal import GroupMoves, Journal, Moves, fold_records
 from allocsim.errors import AllocsimError, OutOfMemoryError
-from allocsim.questions.crosscheck.generator import make_script
-from allocsim.questions.crosscheck.script import HANDLE, Op, Script
 from allocsim.units import GIB, KIB, MIB
+from allocsim.verify.generator import make_script
+from allocsim.verify.script import HANDLE, Op, Script
 
 CORE = Path(__file__).parents[2] / "allocsim" / "core"
 

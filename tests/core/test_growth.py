@@ -17,10 +17,10 @@ import pytest
 from allocsim.core import RELEASES, CachingAllocator
 from allocsim.errors import UpstreamAssertionError
 from allocsim.phantom import UnavailableError
-from allocsim.questions.crosscheck import RealAllocator, Script
-from allocsim.questions.crosscheck.player import play
 from allocsim.state import INACTIVE
 from allocsim.units import MIB, round_up
+from allocsim.verify import RealAllocator, Script
+from allocsim.verify.player import play
 
 PAIR = "max_split_size_mb:128,expandable_segments:True"
 CARD = 16 << 30

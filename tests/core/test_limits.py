@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from allocsim import ConfigError, OutOfMemoryError
+from allocsim import OutOfMemoryError
 from allocsim.core import RELEASES
+from allocsim.errors import ConfigError
 from allocsim.units import MIB
 
 from .conftest import Make, held

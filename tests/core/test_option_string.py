@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from allocsim import CachingAllocator, ConfigError
+from allocsim import CachingAllocator
 from allocsim.core import RELEASES, AllocatorConfig, find_release, parse_conf
 from allocsim.core.option_string import MAX_LENGTH, BadOptionError, parse
+from allocsim.errors import ConfigError
 from allocsim.units import MIB
 
 ORDER = list(RELEASES)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from allocsim import CachingAllocator, OutOfMemoryError, UpstreamAssertionError
+from allocsim import CachingAllocator, OutOfMemoryError
+from allocsim.errors import UpstreamAssertionError
 from allocsim.units import MIB
 
 LATER = ("2.11", "2.13", "2.15")

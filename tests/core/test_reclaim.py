@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from allocsim import OutOfMemoryError, UndefinedBehaviorError, UpstreamAssertionError
+from allocsim import OutOfMemoryError
 from allocsim.core import RELEASES, CachingAllocator
+from allocsim.errors import UndefinedBehaviorError, UpstreamAssertionError
 from allocsim.units import MIB
 
 from .conftest import Make

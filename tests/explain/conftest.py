@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from allocsim import CachingAllocator, OutOfMemoryError
-from allocsim.questions.explain.state_at_error import StateAtError
+from allocsim.analysis.explain.state_at_error import StateAtError
 
 Program = Callable[[CachingAllocator], object]
 

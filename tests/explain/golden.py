@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from allocsim import CachingAllocator, OutOfMemoryError
-from allocsim.questions.explain.state_at_error import StateAtError
+from allocsim.analysis.explain.state_at_error import StateAtError
 from tests.golden import cases, runner
 
 __all__ = ["GoldenOom", "golden_ooms", "replayed"]

@@ -6,10 +6,11 @@ import itertools
 
 import pytest
 
-from allocsim import ConfigError, explain
+from allocsim import explain
+from allocsim.analysis.explain import Verdict
+from allocsim.analysis.explain.cause import MESSAGE_CAUSES
 from allocsim.core import RELEASES
-from allocsim.questions.explain import Verdict
-from allocsim.questions.explain.cause import MESSAGE_CAUSES
+from allocsim.errors import ConfigError
 
 TAIL = (
     " If reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF="

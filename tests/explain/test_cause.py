@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from allocsim.questions.explain.cause import MESSAGE_CAUSES, Figures, cause_of, rounding_of
+from allocsim.analysis.explain.cause import MESSAGE_CAUSES, Figures, cause_of, rounding_of
 from allocsim.units import GIB, KIB, MIB
 
 FULL = Figures(

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from allocsim.analysis.explain import cures_of
 from allocsim.core import find_release, parse_conf
-from allocsim.engine import Run, Trials, prepare, replay
-from allocsim.measures import Case, Recommendation, WhyNot, recommend, usual_settings
-from allocsim.questions.explain import cures_of
-from allocsim.trace import Recording, load
+from allocsim.recommend import Case, Recommendation, WhyNot, recommend, usual_settings
+from allocsim.recording import Recording, load
+from allocsim.replaying import Trials, prepare, replay
+from allocsim.simulation import Run
 
 TRACES = Path(__file__).parents[2] / "traces"
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from allocsim import CachingAllocator, ConfigError, OutOfMemoryError, explain, load
+from allocsim import CachingAllocator, OutOfMemoryError, explain, load
+from allocsim.errors import ConfigError
 
 MIB = 1 << 20
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from allocsim.engine import Setting, Trials, prepare, replay, smallest_device
-from allocsim.questions.explain import DeviceExplanation, explain_recording
-from allocsim.trace import Recording, load
+from allocsim.analysis.explain import DeviceExplanation, explain_recording
+from allocsim.recording import Recording, load
+from allocsim.replaying import Trials, prepare, replay, smallest_device
+from allocsim.simulation import Setting
 from allocsim.units import MIB
 
 TRACES = Path(__file__).parents[2] / "traces"

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import pytest
 
 from allocsim import CachingAllocator, OutOfMemoryError
+from allocsim.analysis.explain.blockers import blockers_of
+from allocsim.analysis.explain.kinds import kinds_of, unexplained_bytes
 from allocsim.core import IS_COMPILED
-from allocsim.questions.explain.blockers import blockers_of
-from allocsim.questions.explain.kinds import kinds_of, unexplained_bytes
 from allocsim.state import BlockState
 from allocsim.units import MIB
 from tests.explain.golden import GoldenOom, golden_ooms, replayed

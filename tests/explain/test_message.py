@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from allocsim.questions.explain import Figures, Verdict
-from allocsim.questions.explain.cause import rounding_of
-from allocsim.questions.explain.message import find_messages
-from allocsim.questions.explain.verdict import judge_text
+from allocsim.analysis.explain import Figures, Verdict
+from allocsim.analysis.explain.cause import rounding_of
+from allocsim.analysis.explain.message import find_messages
+from allocsim.analysis.explain.verdict import judge_text
 from allocsim.units import GIB, KIB, MIB, format_size
 
 MESSAGES = [

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from allocsim.questions.explain import Refusal, StateExplanation, explain_state
+from allocsim.analysis.explain import Refusal, StateExplanation, explain_state
+from allocsim.recording import Recording
 from allocsim.state import PENDING
-from allocsim.trace import Recording
 from allocsim.units import GIB, MIB
 from allocsim.workload.recorder import Recorder
 

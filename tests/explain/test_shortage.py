@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from allocsim.engine import DeviceRun, replay
-from allocsim.questions.explain import OomWatch, Shortage, shortages_of
-from allocsim.questions.explain.cause import Figures
-from allocsim.questions.explain.shortage import Findings, moment_cause
-from allocsim.trace import Action, Recording, load
+from allocsim.analysis.explain import OomWatch, Shortage, shortages_of
+from allocsim.analysis.explain.cause import Figures
+from allocsim.analysis.explain.shortage import Findings, moment_cause
+from allocsim.recording import Action, Recording, load
+from allocsim.replaying import replay
+from allocsim.simulation import DeviceRun
 from allocsim.units import GIB, MIB
 
 TRACES = Path(__file__).parents[2] / "traces"

@@ -11,12 +11,12 @@ from collections.abc import Callable
 from typing import Any
 
 from allocsim import CachingAllocator, OutOfMemoryError
-from allocsim.questions.explain import DeviceExplanation, explain_recording
-from allocsim.questions.explain.blockers import blockers_of
-from allocsim.questions.explain.kinds import kinds_of
-from allocsim.questions.explain.shortage import findings_of
+from allocsim.analysis.explain import DeviceExplanation, explain_recording
+from allocsim.analysis.explain.blockers import blockers_of
+from allocsim.analysis.explain.kinds import kinds_of
+from allocsim.analysis.explain.shortage import findings_of
+from allocsim.recording import Recording
 from allocsim.state import ALLOCATED
-from allocsim.trace import Recording
 from allocsim.units import MIB, format_size
 
 Failed = Callable[..., Any]

@@ -16,10 +16,10 @@ from typing import Any
 
 import zstandard
 
-from allocsim.trace import load, write_npz
-from tests.trace.history import Plain, training_step
-from tests.trace.profiler_writer import FORMS, random_program, trace_of
-from tests.trace.test_packings import page_of, zipped
+from allocsim.recording import load, write_npz
+from tests.recording.history import Plain, training_step
+from tests.recording.profiler_writer import FORMS, random_program, trace_of
+from tests.recording.test_packings import page_of, zipped
 
 __all__ = ["seeds"]
 

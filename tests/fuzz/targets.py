@@ -15,17 +15,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from allocsim.analysis.explain.message import find_messages
 from allocsim.core import RELEASES
 from allocsim.core.option_string import parse
 from allocsim.errors import ConfigError, RecordingError
-from allocsim.estimate import figures_in
-from allocsim.estimate.gguf import read_gguf
-from allocsim.estimate.safetensors import read_safetensors
-from allocsim.questions.explain.message import find_messages
-from allocsim.trace import lint, load, read_log, read_snapshot, straight, window
-from allocsim.trace.straight import read_straight
-from allocsim.trace.window import OtherForm
-from tests.trace.alike import assert_alike
+from allocsim.fitting.formulas import figures_in
+from allocsim.fitting.formulas.gguf import read_gguf
+from allocsim.fitting.formulas.safetensors import read_safetensors
+from allocsim.recording import lint, load, read_log, read_snapshot
+from allocsim.recording.fast_pickle import straight, window
+from allocsim.recording.fast_pickle.straight import read_straight
+from allocsim.recording.fast_pickle.window import OtherForm
+from tests.recording.alike import assert_alike
 
 __all__ = ["TARGETS", "Target"]
 
@@ -35,7 +36,7 @@ LONGEST = 800
 Target = Callable[[bytes], bool]
 """Function that returns True if an input is accepted, False if it is refused with a sentence."""
 
-_LOAD: Any = importlib.import_module("allocsim.trace.load")
+_LOAD: Any = importlib.import_module("allocsim.recording.load")
 _MEMORY = Path("/dev/shm")  # noqa: S108  (a file there is written a million times)
 _SHIELD = 10**6
 

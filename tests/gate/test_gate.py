@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from allocsim import Budget, CachingAllocator, Recording, gate, load, measured
+from allocsim import Budget, CachingAllocator, gate, load, measured
+from allocsim.analysis.gate import Measured, read_baseline, write_baseline
 from allocsim.errors import ConfigError, RecordingError
-from allocsim.questions.gate import Measured, read_baseline, write_baseline
+from allocsim.results import Recording
 from allocsim.units import GIB, MIB
 
 TRACES = Path(__file__).parents[2] / "traces"

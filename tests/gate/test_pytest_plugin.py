@@ -21,7 +21,7 @@ NEEDED = ("pytest", "pluggy", "iniconfig", "packaging", "pygments", "sortedconta
 PLAIN = """
 import sys
 def test_plain():
-    heavy = {"numpy", "torch", "allocsim.core", "allocsim.questions"} & set(sys.modules)
+    heavy = {"numpy", "torch", "allocsim.core", "allocsim.analysis"} & set(sys.modules)
     assert not heavy
 """
 MARKED = """

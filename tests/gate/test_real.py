@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from allocsim import gate, load, measured
+from allocsim.analysis.gate import read_baseline, write_baseline
 from allocsim.phantom import Gpu, find_torch, phantom_environment
-from allocsim.questions.gate import read_baseline, write_baseline
 from allocsim.units import GIB
 from tests.pythons import NEEDS_TORCH, PYTHONS
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from allocsim.laws import Card, regime_of, variables_of
+from allocsim.fitting.laws import Card, regime_of, variables_of
 
 A100 = Card((8, 0), 108, 2048)
 LLAMA_1B = {

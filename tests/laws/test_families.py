@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from allocsim.errors import ConfigError
-from allocsim.laws import CLASSIFIERS, family_of
+from allocsim.fitting.laws import CLASSIFIERS, family_of
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama", "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008,

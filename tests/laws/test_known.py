@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from allocsim.laws import known_laws
+from allocsim.fitting.laws import known_laws
 from benchmarks.laws.__main__ import variants
 from benchmarks.laws.known import PAGE, RESULTS, missing, page_with
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from allocsim.errors import ConfigError
-from allocsim.laws import TRANSFORMERS, library, numbers_of, transformers_release
+from allocsim.fitting.laws import TRANSFORMERS, library, numbers_of, transformers_release
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from allocsim.laws.linked import Alive, links_of
-from allocsim.laws.repeated import blocks_of
+from allocsim.fitting.laws.linked import Alive, links_of
+from allocsim.fitting.laws.repeated import blocks_of
 
 Row = tuple[bool, int, int]
 """True for a request, group, and for a free the number of younger blocks."""

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from allocsim.errors import ConfigError
-from allocsim.laws import Repeated, Unrolled
-from allocsim.laws.repeated import MOST_ROWS
+from allocsim.fitting.laws import Repeated, Unrolled
+from allocsim.fitting.laws.repeated import MOST_ROWS
 
 LAYER, LOSS = 0, 1
 """Groups of blocks."""

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from allocsim.errors import ConfigError
-from allocsim.laws import (
+from allocsim.fitting.laws import (
     REQUEST,
     TRANSFORMERS,
     VARIABLES,

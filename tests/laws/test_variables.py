@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from allocsim.laws import (
+from allocsim.fitting.laws import (
     Card,
     Serving,
     attention_splits,

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from allocsim import CachingAllocator
-from allocsim.questions.lint import CHECKS, Finding, Lint, lint
-from allocsim.trace import Provenance, Recording, load, read_snapshot, write_npz
+from allocsim.analysis.lint import CHECKS, Finding, Lint, lint
+from allocsim.recording import Provenance, Recording, load, read_snapshot, write_npz
 from allocsim.units import MIB
+from tests.recording.history import STACK, History
 from tests.recordings import phantom_recordings
-from tests.trace.history import STACK, History
 
 TRACES = Path(__file__).parents[2] / "traces"
 SHARED = Path(__file__).parents[3] / "shared" / "recordings"

@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from allocsim import CachingAllocator, Recording, RecordingError, replay
+from allocsim import CachingAllocator, replay
+from allocsim.analysis.lint import Finding, lint, lint_conf
+from allocsim.analysis.lint.options import assignments
 from allocsim.core import RELEASES, parse_conf
-from allocsim.errors import ConfigError
-from allocsim.questions.lint import Finding, lint, lint_conf
-from allocsim.questions.lint.options import assignments
-from allocsim.trace import Mark, MarkKind, Provenance
+from allocsim.errors import ConfigError, RecordingError
+from allocsim.recording import Mark, MarkKind, Provenance
+from allocsim.results import Recording
 
 Record = Callable[..., Recording]
 

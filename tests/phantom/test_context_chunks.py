@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from allocsim.phantom import CARDS, Stubs
-from allocsim.trace import Action, load
+from allocsim.recording import Action, load
 from allocsim.units import MIB
 
 H200 = Path(__file__).parents[2] / "traces" / "h200"

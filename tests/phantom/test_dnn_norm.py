@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from allocsim.phantom import Stubs, find_gpu
-from allocsim.trace import Action, load
+from allocsim.recording import Action, load
 
 CHANNELS_LAST = Path(__file__).parents[2] / "traces" / "h200" / "cases" / "a100-063-cl.npz.gz"
 SPATIAL, SPATIAL_PERSISTENT = 1, 2

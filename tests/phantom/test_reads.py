@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from allocsim.engine import replay
 from allocsim.phantom import Stubs
 from allocsim.phantom.read_back import Site, places_of, read_sites, reads_text, watch_reads
-from allocsim.trace import Provenance
-from tests.trace.test_provenance import snapshot, written
+from allocsim.recording import Provenance
+from allocsim.replaying import replay
+from tests.recording.test_provenance import snapshot, written
 
 
 @pytest.fixture(scope="module")

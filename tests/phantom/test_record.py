@@ -17,13 +17,13 @@ from typing import Any
 
 import pytest
 
-from allocsim.engine import replay
 from allocsim.phantom import UnavailableError
 from allocsim.phantom.cards import find_gpu
 from allocsim.phantom.gpu import Gpu
 from allocsim.phantom.launch import find_torch
 from allocsim.phantom.record import Program, Recorded, record
-from allocsim.trace import Mark, MarkKind, load
+from allocsim.recording import Mark, MarkKind, load
+from allocsim.replaying import replay
 from allocsim.units import GIB
 from tests.pythons import NEEDS_TORCH, PYTHONS
 

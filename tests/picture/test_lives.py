@@ -12,13 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from allocsim.engine import replay
+from allocsim.analysis.picture.picture import Picture, picture_of
 from allocsim.errors import RecordingError
-from allocsim.measures.lifetimes import lifetimes_of
-from allocsim.questions.picture.picture import Picture, picture_of
+from allocsim.metrics.lifetimes import lifetimes_of
+from allocsim.recording import Action, Recording, load
+from allocsim.recording.rewind.start_state import trimmed
+from allocsim.replaying import replay
 from allocsim.state import ALLOCATED, INACTIVE, PENDING
-from allocsim.trace import Action, Recording, load
-from allocsim.trace.rewind.start_state import trimmed
 from allocsim.units import MIB
 from allocsim.workload.oom import oom
 from allocsim.workload.streams import streams

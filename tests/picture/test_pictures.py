@@ -11,18 +11,18 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from allocsim import top
-from allocsim.errors import RecordingError
-from allocsim.measures.extremes import extremes_of, levels_of
-from allocsim.questions.picture.address_map import (
+from allocsim.analysis.picture.address_map import (
     COLOURINGS,
     AddressAxis,
     address_map,
     coverage,
     owners_of,
 )
-from allocsim.questions.picture.block_sizes import CLASS_NAMES, block_sizes, class_of
-from allocsim.questions.picture.picture import Picture, picture_of
-from allocsim.trace import load
+from allocsim.analysis.picture.block_sizes import CLASS_NAMES, block_sizes, class_of
+from allocsim.analysis.picture.picture import Picture, picture_of
+from allocsim.errors import RecordingError
+from allocsim.metrics.downsample import extremes_of, levels_of
+from allocsim.recording import load
 from allocsim.units import KIB, MIB
 from allocsim.workload.oom import oom
 from allocsim.workload.streams import streams

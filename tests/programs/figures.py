@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from allocsim import load, replay
-from allocsim.engine import DeviceRun
-from allocsim.trace import Recording
+from allocsim.recording import Recording
+from allocsim.simulation import DeviceRun
 
 __all__ = ["RUNS", "baseline", "comparable", "of_program", "recording", "what_if"]
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from allocsim import CachingAllocator, OutOfMemoryError, load, ranks, replay, risk
+from allocsim.analysis.ranks import RankRun, found_in, run_of
+from allocsim.analysis.ranks.found import rank_in_name
 from allocsim.cli import main
 from allocsim.errors import ConfigError, RecordingError
-from allocsim.questions.ranks import RankRun, found_in, run_of
-from allocsim.questions.ranks.found import rank_in_name
 from allocsim.units import MIB
 from tests.pythons import NEEDS_TORCH, PYTHONS
 
@@ -130,7 +130,7 @@ def test_any_executor_gives_the_same_and_names_what_a_worker_lost(
         far = ranks([str(tmp_path)], executor=pool, watch=lambda *now: told.append(now))
         assert far == ranks([str(tmp_path)], jobs=1)
         assert told == [(1, 3), (2, 3), (3, 3)]
-        monkeypatch.setattr(sys.modules["allocsim.questions.ranks.ranks"], "run_of", lost)
+        monkeypatch.setattr(sys.modules["allocsim.analysis.ranks.ranks"], "run_of", lost)
         (refused,) = ranks([str(tmp_path)], executor=pool).refused
     assert refused.path.endswith("rank1.pickle")
     assert "the worker that read it was lost (left the cluster)" in refused.error
@@ -162,7 +162,7 @@ def test_a_process_that_is_killed_takes_no_other_file_with_it(
 ) -> None:
     for rank in range(4):
         write(tmp_path / f"rank{rank}.pickle", 2)
-    monkeypatch.setattr(sys.modules["allocsim.questions.ranks.ranks"], "run_of", killed)
+    monkeypatch.setattr(sys.modules["allocsim.analysis.ranks.ranks"], "run_of", killed)
     found = ranks([str(tmp_path)], jobs=2)
     assert [run.rank for run in found.runs] == [0, 2, 3]
     assert "was killed" in found.refused[0].error

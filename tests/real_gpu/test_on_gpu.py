@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from allocsim.phantom import find_gpu, find_torch, phantom_environment
-from allocsim.trace import load
+from allocsim.recording import load
 from benchmarks.on_gpu.__main__ import outcome_of
 from benchmarks.on_gpu.jobs import PARTS, Job, jobs
 from benchmarks.on_gpu.machine import FailedError, Machine

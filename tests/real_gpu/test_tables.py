@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from allocsim.trace import Action, Recording, read_snapshot
+from allocsim.recording import Action, Recording, read_snapshot
 from benchmarks.real_gpu.cases import case_lines
 from benchmarks.real_gpu.comparison import comparison_lines, sections
 from benchmarks.real_gpu.kernels import families
 from benchmarks.real_gpu.predictions import predictions_of, same_entries
 from benchmarks.real_gpu.programs import WhatIf
 from benchmarks.real_gpu.tables import error_text
-from tests.trace.history import History
+from tests.recording.history import History
 
 MIB = 1 << 20
 

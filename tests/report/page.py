@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from allocsim.trace import Recording, trimmed
+from allocsim.recording import Recording, trimmed
 
 
 def of_two_devices(recording: Recording) -> Recording:

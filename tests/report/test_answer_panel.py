@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 from allocsim import load
-from allocsim.engine import Setting, Trial
-from allocsim.measures import Offer, Recommendation, WhyNot, recommend
-from allocsim.questions.explain import DeviceExplanation, explain_device
-from allocsim.questions.top import Row, StackAnswers, answers_of_run
+from allocsim.analysis.explain import DeviceExplanation, explain_device
+from allocsim.analysis.top import Row, StackAnswers, answers_of_run
+from allocsim.recommend import Offer, Recommendation, WhyNot, recommend
+from allocsim.replaying import Trial
 from allocsim.report.html import DevicePage, html_report
 from allocsim.report.html.answer_panel import to_paste
 from allocsim.report.html.owners_table import owners_tables
+from allocsim.simulation import Setting
 from allocsim.units import MIB
 from allocsim.workload.oom import oom
 

@@ -17,8 +17,8 @@ import pytest
 
 from allocsim.cli import main
 from allocsim.errors import OutOfMemoryError
-from allocsim.trace import Recording
-from allocsim.trace.store import write_npz
+from allocsim.recording import Recording
+from allocsim.recording.store import write_npz
 from allocsim.units import MIB
 from allocsim.workload.oom import oom
 from allocsim.workload.recorder import Recorder

@@ -18,9 +18,7 @@ import pytest
 
 from allocsim.cli import main
 from allocsim.errors import ConfigError
-from allocsim.laws import TRANSFORMERS, VARIABLES, find_laws
-from allocsim.phantom import Gpu, find_gpu
-from allocsim.questions.fit import (
+from allocsim.fitting import (
     CONFIGURATIONS,
     Configured,
     Task,
@@ -30,7 +28,9 @@ from allocsim.questions.fit import (
     opening_at,
     run_by_law,
 )
-from allocsim.questions.top import CATEGORIES
+from allocsim.fitting.laws import TRANSFORMERS, VARIABLES, find_laws
+from allocsim.ownership import CATEGORIES
+from allocsim.phantom import Gpu, find_gpu
 from allocsim.report.calculator import calculator_page
 from tests.report.page import TYPES, Page
 
@@ -59,7 +59,7 @@ def page_with(program: str, words: str, folder: Path) -> str:
     """Write the page with the laws of one program, opened at the options in `words`."""
     file = folder / "page.html"
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("allocsim.questions.fit.calculator.known_laws", lambda: (program,))
+        patched.setattr("allocsim.fitting.calculator.known_laws", lambda: (program,))
         assert main(["fit", "--html", str(file), *words.split()]) == 0
     return file.read_text(encoding="utf-8")
 

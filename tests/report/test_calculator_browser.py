@@ -14,19 +14,10 @@ from urllib.parse import urlencode
 
 import pytest
 
+from allocsim.analysis.top import top_of_run
 from allocsim.cli import main
 from allocsim.errors import ConfigError
-from allocsim.laws import (
-    FAMILIES,
-    VARIABLES,
-    Card,
-    prompt_regime,
-    regime_of,
-    step_regime,
-    variables_of,
-)
-from allocsim.phantom import CARDS, Gpu, find_gpu
-from allocsim.questions.fit import (
+from allocsim.fitting import (
     Task,
     largest,
     law_cards,
@@ -36,9 +27,18 @@ from allocsim.questions.fit import (
     most_positions,
     run_by_law,
 )
-from allocsim.questions.fit.model import Configured
-from allocsim.questions.fit.notes import notes_of
-from allocsim.questions.top import top_of_run
+from allocsim.fitting.laws import (
+    FAMILIES,
+    VARIABLES,
+    Card,
+    prompt_regime,
+    regime_of,
+    step_regime,
+    variables_of,
+)
+from allocsim.fitting.model import Configured
+from allocsim.fitting.notes import notes_of
+from allocsim.phantom import CARDS, Gpu, find_gpu
 from allocsim.units import GIB, MIB, TIB, format_size, parse_size
 from tests.report.opened import LONGEST_WAIT, Opened
 
@@ -378,9 +378,7 @@ def test_sizes_without_a_law_offer_some_near_by(page: Opened) -> None:
 def test_without_a_worker_the_page_answers_itself(browser: Any, tmp_path: Path) -> None:
     file = tmp_path / "page.html"
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(
-            "allocsim.questions.fit.calculator.known_laws", lambda: ("gpt2_tied_fp32_sgd",)
-        )
+        patched.setattr("allocsim.fitting.calculator.known_laws", lambda: ("gpt2_tied_fp32_sgd",))
         assert main(["fit", "--html", str(file), "gpt2", "--dtype", "fp32", "--optimizer", "sgd"])\
             == 0  # fmt: skip
     opened = Opened(browser, file, before="window.Worker = undefined")

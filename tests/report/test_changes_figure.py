@@ -10,7 +10,7 @@ import pytest
 from matplotlib.patches import Rectangle
 
 from allocsim import compare, load
-from allocsim.questions.compare import Comparison
+from allocsim.analysis.compare import Comparison
 from allocsim.report.figures import DARK, changes_figure, save_figure
 from allocsim.units import GIB, MIB
 

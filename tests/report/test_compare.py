@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from allocsim import Comparison, compare, load
-from allocsim.owners import BY
+from allocsim import compare, load
+from allocsim.ownership import BY
 from allocsim.report import compare_document, compare_text
+from allocsim.results import Comparison
 
 SIZED = Path(__file__).parents[2] / "traces" / "sized"
 

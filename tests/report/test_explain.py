@@ -8,10 +8,10 @@ import pickle
 import pytest
 
 from allocsim import CachingAllocator, OutOfMemoryError, load
-from allocsim.engine import Run
-from allocsim.questions.explain import DeviceExplanation, explain_recording
-from allocsim.questions.explain.shortage import CAUSES
+from allocsim.analysis.explain import DeviceExplanation, explain_recording
+from allocsim.analysis.explain.shortage import CAUSES
 from allocsim.report import explanation_document, explanation_text
+from allocsim.simulation import Run
 from allocsim.units import MIB
 
 Explained = tuple[Run, DeviceExplanation]

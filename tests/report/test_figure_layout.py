@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 
 from allocsim import top
+from allocsim.analysis.picture.picture import Picture, picture_of
+from allocsim.analysis.tune.saved_trials import read_tried
 from allocsim.errors import OutOfMemoryError
-from allocsim.questions.picture.picture import Picture, picture_of
-from allocsim.questions.tune.tried import read_tried
+from allocsim.recording import Recording, load
 from allocsim.report.figures import (
     DARK,
     LIGHT,
@@ -29,7 +30,6 @@ from allocsim.report.figures import (
     save_figure,
     segments_figure,
 )
-from allocsim.trace import Recording, load
 from allocsim.units import GIB, MIB
 from allocsim.workload.oom import oom
 from allocsim.workload.recorder import Recorder

@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 
 from allocsim import top
-from allocsim.engine import prepare
+from allocsim.analysis.picture.picture import Picture, picture_of, picture_prepared
+from allocsim.analysis.top import Course, answers_of_run
+from allocsim.analysis.tune.saved_trials import read_tried
 from allocsim.errors import ConfigError
-from allocsim.questions.picture.picture import Picture, picture_of, picture_prepared
-from allocsim.questions.top import Course, answers_of_run
-from allocsim.questions.tune.tried import read_tried
+from allocsim.recording import load
+from allocsim.replaying import prepare
 from allocsim.report.figures import (
     DARK,
     LIGHT,
@@ -31,7 +32,6 @@ from allocsim.report.figures import (
     segments_figure,
 )
 from allocsim.report.figures.tone import LEAST, MOST, pixels
-from allocsim.trace import load
 from allocsim.units import GIB, MIB
 from allocsim.workload.oom import oom
 from allocsim.workload.streams import streams

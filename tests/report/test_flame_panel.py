@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from allocsim import load, top
-from allocsim.questions.top import Holding, Top
+from allocsim.analysis.top import Holding, Top
+from allocsim.recording import Frame
 from allocsim.report.html.flame_panel import flame_panel
-from allocsim.trace import Frame
 
 from .page import Page
 

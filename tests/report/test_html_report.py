@@ -15,16 +15,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from allocsim.engine import Setting, Trials, prepare
-from allocsim.measures import Case, recommend
-from allocsim.questions.explain import OomWatch, Shortage, explain_device, shortages_of
-from allocsim.questions.picture import picture_prepared
-from allocsim.questions.picture.picture import Picture
-from allocsim.questions.picture.what_if import what_if
-from allocsim.questions.top import answers_of_run
+from allocsim.analysis.explain import OomWatch, Shortage, explain_device, shortages_of
+from allocsim.analysis.picture import picture_prepared
+from allocsim.analysis.picture.picture import Picture
+from allocsim.analysis.picture.what_if import what_if
+from allocsim.analysis.top import answers_of_run
+from allocsim.recommend import Case, recommend
+from allocsim.recording import Frame, Recording, load
+from allocsim.replaying import Trials, prepare
 from allocsim.report.html import DevicePage, html_report
 from allocsim.report.html.packed_columns import Packer
-from allocsim.trace import Frame, Recording, load
+from allocsim.simulation import Setting
 from allocsim.units import MIB
 from allocsim.workload.oom import oom
 from allocsim.workload.recorder import Recorder

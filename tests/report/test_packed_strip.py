@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from allocsim import load, picture_of
-from allocsim.questions.picture import Instant
+from allocsim import load
+from allocsim.analysis.picture import Instant
+from allocsim.plot import picture_of
 from allocsim.report.html.packed_strip import packed_strip, state_legend
 from allocsim.report.packing import pool_text
 from allocsim.state import ALLOCATED, DEFAULT_POOL, INACTIVE, PENDING, BlockState, SegmentState

@@ -8,13 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from allocsim.engine import Fidelity, Mismatch, Run, Setting, Timeline, Trial, replay
-from allocsim.measures import Offer, Recommendation
-from allocsim.questions.explain import Cure, Shortage, shortages_of
-from allocsim.questions.explain.shortage import CAUSES
+from allocsim.analysis.explain import Cure, Shortage, shortages_of
+from allocsim.analysis.explain.shortage import CAUSES
+from allocsim.recommend import Offer, Recommendation
+from allocsim.recording import load
+from allocsim.replaying import Trial, replay
 from allocsim.report import replay_document, replay_text
 from allocsim.report.replay import verdict_sentence
-from allocsim.trace import load
+from allocsim.simulation import Fidelity, Mismatch, Run, Setting, Timeline
 from allocsim.units import GIB
 
 OOM = Path(__file__).parents[2] / "traces" / "gpt2-ragged-oom-torch2.15.pickle.gz"

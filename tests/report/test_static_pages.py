@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from allocsim import CachingAllocator, compare, load, ranks
-from allocsim.questions.compare import Comparison
-from allocsim.questions.ranks import Ranks, Refused
+from allocsim.analysis.compare import Comparison
+from allocsim.analysis.ranks import Ranks, Refused
 from allocsim.report.html import compare_page, ranks_page
 from allocsim.units import MIB, format_change, format_size
 

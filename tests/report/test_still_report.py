@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from allocsim import top
-from allocsim.engine import state_source
-from allocsim.questions.picture import Still, still_of
+from allocsim.analysis.picture import Still, still_of
+from allocsim.recording import Recording
+from allocsim.replaying import state_source
 from allocsim.report.html import still_report
-from allocsim.trace import Recording
 from allocsim.units import MIB
 from allocsim.workload.recorder import Recorder
 

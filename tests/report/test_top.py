@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from allocsim import load, top
-from allocsim.questions.top import BY, Holding, Top
+from allocsim.analysis.top import Holding, Top
+from allocsim.ownership import BY
+from allocsim.recording import Frame
 from allocsim.report import collapsed_text, speedscope_document, top_text
-from allocsim.trace import Frame
 
 TRACES = Path(__file__).parents[2] / "traces"
 

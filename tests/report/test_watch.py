@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from allocsim.engine import Run, Setting
-from allocsim.questions.explain import DeviceExplanation, explain, explain_recording
-from allocsim.questions.watch import Arrival
+from allocsim.analysis.explain import DeviceExplanation, explain, explain_recording
+from allocsim.analysis.watch import Arrival
+from allocsim.recording import load
 from allocsim.report import explanation_screen, verdicts_screen, watch_text
-from allocsim.trace import load
+from allocsim.simulation import Run, Setting
 
 RECORDING = "gpt2_training-oom-torch2.15.npz.gz"
 TEXT = (

@@ -7,9 +7,10 @@ from collections.abc import Callable
 import numpy as np
 
 from allocsim import CachingAllocator
-from allocsim.engine import Timeline, replay
-from allocsim.questions.risk.risk import HeadroomWatch, largest_entry, spans_of
-from allocsim.trace import Recording
+from allocsim.analysis.risk.risk import HeadroomWatch, largest_entry, spans_of
+from allocsim.recording import Recording
+from allocsim.replaying import replay
+from allocsim.simulation import Timeline
 from allocsim.units import MIB
 
 Recorded = Callable[..., Recording]

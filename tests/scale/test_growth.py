@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from allocsim import CachingAllocator
 from allocsim.errors import ConfigError, RecordingError
-from allocsim.questions.scale import Growing, recording_at
-from allocsim.questions.scale.alignment import insertions
-from allocsim.questions.scale.likeness import Likeness
+from allocsim.fitting.scale import Growing, recording_at
+from allocsim.fitting.scale.alignment import insertions
+from allocsim.fitting.scale.likeness import Likeness
 from allocsim.units import KIB, MIB
 from tests.scale.test_law import peak, run, scaling
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from allocsim import CachingAllocator, load
 from allocsim.errors import ConfigError, RecordingError
-from allocsim.questions.scale import Scaling, scaling_of
-from allocsim.trace import Action, Recording, trimmed
+from allocsim.fitting.scale import Scaling, scaling_of
+from allocsim.recording import Action, Recording, trimmed
 from allocsim.units import KIB, MIB
 
 Sized = Callable[[CachingAllocator, Mapping[str, int]], object]

@@ -14,8 +14,8 @@ import pytest
 
 from allocsim import load, replay
 from allocsim.errors import RecordingError
-from allocsim.questions.scale import Scaling, recording_at, scaling_of
-from allocsim.trace import Action, Recording
+from allocsim.fitting.scale import Scaling, recording_at, scaling_of
+from allocsim.recording import Action, Recording
 from allocsim.units import GIB
 
 SIZED = Path(__file__).parents[2] / "traces" / "sized"

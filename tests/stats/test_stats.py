@@ -15,11 +15,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from allocsim import CachingAllocator, Recording, RecordingError, load, replay, stats
-from allocsim.trace import form_of, read_snapshot, write_npz
+from allocsim import CachingAllocator, load, replay, stats
+from allocsim.errors import RecordingError
+from allocsim.recording import form_of, read_snapshot, write_npz
+from allocsim.results import Recording
 from allocsim.units import MIB
 from allocsim.workload import oom
-from tests.trace.history import training_step
+from tests.recording.history import training_step
 
 TRACES = Path(__file__).parents[2] / "traces"
 

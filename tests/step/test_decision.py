@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from allocsim import CachingAllocator, load
-from allocsim.engine import Walk, prepare
+from allocsim.analysis.step import Decision, Request, step, walk_on
 from allocsim.errors import RecordingError
-from allocsim.questions.step import Decision, Request, step, walk_on
-from allocsim.trace import Action
+from allocsim.recording import Action
+from allocsim.replaying import Walk, prepare
 from allocsim.units import MIB
 from allocsim.workload import KINDS, oom
 

@@ -22,9 +22,9 @@ from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from typing import TypeVar
 
 from allocsim.core import RELEASES
-from allocsim.questions.crosscheck import Script
-from allocsim.questions.crosscheck.generator import make_script
-from allocsim.questions.crosscheck.tally import Tally
+from allocsim.verify import Script
+from allocsim.verify.generator import make_script
+from allocsim.verify.tally import Tally
 from tests.stress.duel import duel, shortest
 from tests.stress.what_ifs import differences
 
@@ -57,7 +57,7 @@ def as_test(script: Script, release: str, *, in_rows: bool) -> str:
     """Return the divergence as a failing test."""
     ops = "\n".join(f"        {list(op)!r}," for op in script.ops)
     return (
-        "from allocsim.questions.crosscheck import Script\nfrom tests.stress.duel import duel\n\n\n"
+        "from allocsim.verify import Script\nfrom tests.stress.duel import duel\n\n\n"
         f"def test_a_divergence_in_{release.replace('.', '_')}() -> None:\n"
         f"    ops = [\n{ops}\n    ]\n"
         f"    script = Script(ops, {script.device_memory}, {script.conf!r}, "

@@ -14,9 +14,9 @@ from typing import Any
 
 from allocsim.core import ReplayAllocator
 from allocsim.errors import AllocsimError, InvariantError, OutOfMemoryError, UndefinedBehaviorError
-from allocsim.questions.crosscheck import Script, minimiser
-from allocsim.questions.crosscheck.player import free_in_row, malloc_in_row
-from allocsim.questions.crosscheck.script import Op
+from allocsim.verify import Script, minimiser
+from allocsim.verify.player import free_in_row, malloc_in_row
+from allocsim.verify.script import Op
 from tests.golden.runner import Allocator
 from tests.naive.model import NaiveAllocator
 

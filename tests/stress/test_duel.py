@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from allocsim.core import IS_COMPILED, RELEASES
-from allocsim.questions.crosscheck import Script
-from allocsim.questions.crosscheck.generator import make_script
-from allocsim.questions.crosscheck.script import Op
+from allocsim.verify import Script
+from allocsim.verify.generator import make_script
+from allocsim.verify.script import Op
 from tests.stress.__main__ import as_test
 from tests.stress.duel import duel, shortest
 

@@ -41,7 +41,7 @@ def test_a_what_if_is_what_the_program_comes_to(release: str) -> None:
     ],
 )
 def test_programs_whose_recording_was_once_misread(seed: int) -> None:
-    """Limits, frees, collected garbage or another release's rules: see tests/engine."""
+    """Limits, frees, collected garbage or another release's rules: see tests/replaying."""
     release = list(RELEASES.values())[seed % len(RELEASES)]
     found = [difference for _, _, difference in differences(seed, release)]
     assert found

@@ -16,7 +16,6 @@ from typing import Any
 
 from allocsim import CachingAllocator, replay
 from allocsim.core import RELEASES, Release, parse_conf
-from allocsim.engine import Setting
 from allocsim.errors import (
     AllocsimError,
     ConfigError,
@@ -24,10 +23,11 @@ from allocsim.errors import (
     RecordingError,
     UndefinedBehaviorError,
 )
-from allocsim.questions.crosscheck.random_settings import RandomSettings
-from allocsim.questions.crosscheck.script import HANDLE, Op
-from allocsim.trace import Recording, read_snapshot
+from allocsim.recording import Recording, read_snapshot
+from allocsim.simulation import Setting
 from allocsim.units import GIB, KIB, MIB
+from allocsim.verify.random_settings import RandomSettings
+from allocsim.verify.script import HANDLE, Op
 from tests.golden.runner import Allocator
 from tests.naive.model import NaiveAllocator
 

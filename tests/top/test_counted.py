@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from allocsim import load, top
-from allocsim.questions.top import Top
-from allocsim.trace import Recording
+from allocsim.analysis.top import Top
+from allocsim.recording import Recording
 
 FOLDER = Path(__file__).parents[2] / "traces" / "counted"
 COUNTED: dict[str, list[dict[str, Any]]] = json.loads((FOLDER / "counted.json").read_text())

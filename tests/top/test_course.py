@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from allocsim import load, replay
-from allocsim.engine import prepare
-from allocsim.owners.blocks import Blocks, blocks_of
-from allocsim.owners.scene import Scene, scene_of
-from allocsim.owners.stacks import Phase, StackKind, kinds_of
-from allocsim.questions.top.course import Course, course_of
-from allocsim.trace import Recording
+from allocsim.analysis.top.course import Course, course_of
+from allocsim.ownership.blocks import Blocks, blocks_of
+from allocsim.ownership.scene import Scene, scene_of
+from allocsim.ownership.stacks import Phase, StackKind, kinds_of
+from allocsim.recording import Recording
+from allocsim.replaying import prepare
 
 TRACES = Path(__file__).parents[2] / "traces"
 RECORDINGS = [

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from allocsim import load, top
-from allocsim.questions.top import FlameBox, FlameGraph, Holding, Moment, Top, flame_of
-from allocsim.trace import Frame
+from allocsim.analysis.top import FlameBox, FlameGraph, Holding, Top, flame_of
+from allocsim.ownership import Moment
+from allocsim.recording import Frame
 
 TRACES = Path(__file__).parents[2] / "traces"
 

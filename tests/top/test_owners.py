@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from allocsim import load, top
-from allocsim.owners.stacks import Origin, Phase, kinds_of
-from allocsim.owners.whose import module_name
-from allocsim.trace import Frame, FrameInterner
+from allocsim.ownership.stacks import Origin, Phase, kinds_of
+from allocsim.ownership.whose import module_name
+from allocsim.recording import Frame, FrameInterner
 
 TRACES = Path(__file__).parents[2] / "traces"
 LLAMA = TRACES / "recordings" / "llama_checkpointing-default-torch2.15.npz.gz"

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from allocsim import load, replay, top
-from allocsim.engine import prepare
 from allocsim.errors import RecordingError
-from allocsim.owners.blocks import blocks_of
-from allocsim.questions.top import BY, CATEGORIES, RULES
-from allocsim.trace import Recording
+from allocsim.ownership import BY, CATEGORIES, RULES
+from allocsim.ownership.blocks import blocks_of
+from allocsim.recording import Recording
+from allocsim.replaying import prepare
 
 TRACES = Path(__file__).parents[2] / "traces"
 RECORDINGS = sorted([*TRACES.glob("*.pickle.gz"), *TRACES.glob("recordings/*.npz.gz")])

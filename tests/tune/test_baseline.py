@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from allocsim import CachingAllocator, OutOfMemoryError, load, replay, tune
-from allocsim.engine import DeviceRun
-from allocsim.questions.tune import Tuning
+from allocsim.analysis.tune import Tuning
+from allocsim.simulation import DeviceRun
 from allocsim.units import MIB
 from tests.recordings import phantom_recordings
 from tests.tune.conftest import ragged

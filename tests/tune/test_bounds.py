@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from allocsim.analysis.tune.lower_bound import LivePeak, _once
 from allocsim.core import RELEASES, parse_conf
-from allocsim.measures.lifetimes import Lifetimes
-from allocsim.questions.tune.floor import LivePeak, _once
+from allocsim.metrics.lifetimes import Lifetimes
 from allocsim.units import KIB, MIB
-from tests.measures.test_best_fit import Loop, loops
+from tests.metrics.test_best_fit import Loop, loops
 
 # Live: 1.25 MiB and 3 MiB from before the recording; later 1,536 bytes more.
 BLOCKS = [(0, 4, 1280 * KIB), (-1, 9, 3 * MIB), (4, 6, 1536)]

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from allocsim import CachingAllocator, load
+from allocsim.analysis.tune.lower_bound import Demand
 from allocsim.core import Block, parse_conf
-from allocsim.engine import Observer, Prepared, Setting, SimulatedOom, prepare
 from allocsim.errors import AllocsimError
-from allocsim.questions.tune.floor import Demand
+from allocsim.replaying import Prepared, prepare
+from allocsim.simulation import Observer, Setting, SimulatedOom
 from allocsim.units import KIB, MIB
 
 Write = Callable[..., Path]

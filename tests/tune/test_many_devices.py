@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from allocsim import tune
-from allocsim.questions.tune import worker
-from allocsim.trace import lint as lint_module
+from allocsim.analysis.tune import worker
+from allocsim.recording import lint as lint_module
 from allocsim.units import MIB
 
 N_DEVICES = 40

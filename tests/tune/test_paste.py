@@ -12,9 +12,10 @@ import pytest
 from allocsim import CachingAllocator, OutOfMemoryError, explain, load
 from allocsim.cli import main
 from allocsim.core import RELEASES, parse_conf
-from allocsim.engine import prepare, releases_needed
 from allocsim.errors import ConfigError
-from allocsim.measures import usual_settings
+from allocsim.recommend import usual_settings
+from allocsim.replaying import prepare
+from allocsim.simulation import releases_needed
 from allocsim.units import MIB
 
 

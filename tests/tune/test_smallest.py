@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from allocsim import CachingAllocator
-from allocsim.engine import Setting, Trial
-from allocsim.engine.smallest_device import Smallest, find_smallest
-from allocsim.questions.tune.worker import Job, Tricks, run_job
+from allocsim.analysis.tune.worker import Job, Tricks, run_job
+from allocsim.replaying import Trial
+from allocsim.replaying.smallest_device import Smallest, find_smallest
+from allocsim.simulation import Setting
 from allocsim.units import MIB
 from tests.tune.conftest import ragged
 

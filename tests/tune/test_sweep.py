@@ -21,14 +21,15 @@ from typing import Any
 import pytest
 
 from allocsim import tune
-from allocsim.engine import Setting, Trial
+from allocsim.analysis.tune import sweep as sweep_module
+from allocsim.analysis.tune import target as part_module
+from allocsim.analysis.tune.results import Results
+from allocsim.analysis.tune.sweep import Crew, sweep
+from allocsim.analysis.tune.worker import MOST_KEPT, Job, run_job
 from allocsim.errors import ConfigError
-from allocsim.questions.tune import part as part_module
-from allocsim.questions.tune import sweep as sweep_module
-from allocsim.questions.tune.results import Results
-from allocsim.questions.tune.sweep import Crew, sweep
-from allocsim.questions.tune.worker import MOST_KEPT, Job, run_job
-from allocsim.trace import Recording, load, write_npz
+from allocsim.recording import Recording, load, write_npz
+from allocsim.replaying import Trial
+from allocsim.simulation import Setting
 from tests.tune.conftest import ragged
 
 Write = Callable[..., Path]

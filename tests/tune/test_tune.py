@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from allocsim import CachingAllocator, load, tune
-from allocsim.engine import Setting
+from allocsim.analysis.risk import risk_of
+from allocsim.analysis.tune import EXHAUSTIVE, Tricks, Tuning
 from allocsim.errors import ConfigError, RecordingError
-from allocsim.questions.risk import risk_of
-from allocsim.questions.tune import EXHAUSTIVE, Costs, Tricks, Tuning
-from allocsim.trace import Frame, FrameTable
+from allocsim.recommend import Costs
+from allocsim.recording import Frame, FrameTable
+from allocsim.simulation import Setting
 from allocsim.units import GIB, MIB
 from tests.recordings import phantom_recordings
 from tests.tune.conftest import ragged

@@ -7,10 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from allocsim import CachingAllocator, tune
-from allocsim.engine import Point, Setting, prepare
-from allocsim.questions.tune.bounds import bounds_of
-from allocsim.questions.tune.worker import Job, run_job
-from allocsim.trace import load
+from allocsim.analysis.tune.bounds import bounds_of
+from allocsim.analysis.tune.worker import Job, run_job
+from allocsim.recording import load
+from allocsim.replaying import Point, prepare
+from allocsim.simulation import Setting
 from allocsim.units import MIB
 
 Write = Callable[..., Path]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from allocsim import CachingAllocator
-from allocsim.questions.watch import Arrival, Arrivals, Unreadable
+from allocsim.analysis.watch import Arrival, Arrivals, Unreadable
 from allocsim.units import MIB
 
 LONG_AFTER = 1e12

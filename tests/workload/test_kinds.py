@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from allocsim.cli.synth import SYNTH_KINDS
-from allocsim.engine import replay
-from allocsim.trace import RELEASES, Action, Recording, lint, load
+from allocsim.recording import RELEASES, Action, Recording, lint, load
+from allocsim.replaying import replay
 from allocsim.units import MIB
 from allocsim.workload import KINDS, oom, training, write_recording
 

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from allocsim.core import FREE, IS_COMPILED, MALLOC, ReplayAllocator
-from allocsim.engine import DeviceRun, prepare, prepare_made, replay_prepared, run_as_made
-from allocsim.trace import FrameTable, MarkKind, Provenance, Recording
+from allocsim.recording import FrameTable, MarkKind, Provenance, Recording
+from allocsim.replaying import prepare, prepare_made, replay_prepared, run_as_made
+from allocsim.simulation import DeviceRun
 from allocsim.units import GIB, KIB, MIB
 from allocsim.workload import EMPTY_CACHE, KnownProgram, Played, play_known
 

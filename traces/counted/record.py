@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 
 from allocsim.phantom.launch import find_torch
-from allocsim.trace import load, write_npz
+from allocsim.recording import load, write_npz
 from traces.record_all import compact
 
 FOLDER = Path(__file__).parent

@@ -11,10 +11,7 @@ from importlib.resources import files
 from string import Template
 from typing import Any
 
-from allocsim.laws import FAMILIES, Family
-from allocsim.owners import CATEGORIES
-from allocsim.phantom import CONTEXT_MEMORY_SEEN, Gpu
-from allocsim.questions.fit import (
+from allocsim.fitting import (
     CONVOLUTIONS_NOTE,
     CUDNN_ATTENTION,
     CUDNN_NOTE,
@@ -25,6 +22,9 @@ from allocsim.questions.fit import (
     LawModel,
     Opening,
 )
+from allocsim.fitting.laws import FAMILIES, Family
+from allocsim.ownership import CATEGORIES
+from allocsim.phantom import CONTEXT_MEMORY_SEEN, Gpu
 from allocsim.report.calculator.packed_laws import PackedLaws
 from allocsim.report.html import json_text
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from allocsim.core import FreeBlockOrder, find_release
 from allocsim.errors import ConfigError
-from allocsim.laws import REQUEST, VARIABLES, Formula, Laws
+from allocsim.fitting.laws import REQUEST, VARIABLES, Formula, Laws
 from allocsim.report.html import Packer
 
 __all__ = ["PackedLaws", "packed_laws"]

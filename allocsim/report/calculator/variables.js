@@ -1,4 +1,4 @@
-// Variables: the bytes of a request are a product of them, as in allocsim/laws/variables.py.
+// Variables: the bytes of a request are a product of them, as in allocsim/fitting/laws/variables.py.
 // Rule: VARIABLES lists every variable that is computed here; a law with another one is refused.
 
 const SIZES = [
@@ -17,7 +17,7 @@ const COLUMNS = {
 };
 const ROWS_OF_A_BLOCK = { vocabulary_in_twos: 8, vocabulary_in_ones: 16 }; // 4 for others
 const BY_ROWS = { 4: "fours", 8: "twos", 16: "ones" }; // columns that a thread sums
-// Rows and columns of the matrices that Adafactor sums, as in allocsim/laws/factored.py.
+// Rows and columns of the matrices that Adafactor sums, as in allocsim/fitting/laws/factored.py.
 const MATRICES = {
   queries: [["heads", "head_dim"], ["hidden"]],
   keys: [["kv_heads", "head_dim"], ["hidden"]],

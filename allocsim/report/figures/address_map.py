@@ -1,7 +1,7 @@
 """Address map: the addresses of all blocks and segments over the run.
 
 A pixel shows the density of the entries and bytes that it covers
-(`allocsim/questions/picture/address_map.py`); the caption gives their numbers.
+(`allocsim/analysis/picture/address_map.py`); the caption gives their numbers.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from allocsim.questions.picture import AddressMap, Picture, address_map
+from allocsim.analysis.picture import AddressMap, Picture, address_map
 from allocsim.report.figures.canvas import (
     caption,
     legend_above,

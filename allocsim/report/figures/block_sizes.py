@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from allocsim.questions.picture import Picture, Still, block_sizes
+from allocsim.analysis.picture import Picture, Still, block_sizes
 from allocsim.report.figures.canvas import caption, legend, new_figure, styled
 from allocsim.report.figures.memory import title_of, warnings_of
 from allocsim.report.figures.theme import LIGHT

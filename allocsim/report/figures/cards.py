@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from allocsim.questions.fit import Answered
+from allocsim.fitting import Answered
 from allocsim.report.figures.canvas import caption, legend, new_figure, styled, unit_of
 from allocsim.report.figures.theme import LIGHT
 from allocsim.report.layout import plural, printable

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from allocsim.questions.compare import Comparison, Side
+from allocsim.analysis.compare import Comparison, Side
 from allocsim.report.compare import PARTS
 from allocsim.report.figures.canvas import (
     caption,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from allocsim.questions.top import FlameBox, FlameGraph, Top, flame_of
+from allocsim.analysis.top import FlameBox, FlameGraph, Top, flame_of
 from allocsim.report.figures.canvas import (
     caption,
     legend_above,

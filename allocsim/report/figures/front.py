@@ -1,7 +1,7 @@
 """Settings tried by `allocsim tune`: memory against driver calls.
 
 A setting with a failed request is drawn as a cross and is never on the Pareto front
-(`measures/pareto.py`).
+(`recommend/pareto.py`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from allocsim.questions.tune import Tried, TriedSetting
+from allocsim.analysis.tune import Tried, TriedSetting
 from allocsim.report.figures.canvas import (
     caption,
     legend,

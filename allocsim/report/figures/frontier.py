@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from allocsim.questions.fit import ReadFront
+from allocsim.fitting import ReadFront
 from allocsim.report.figures.canvas import caption, new_figure, styled, whole_numbers
 from allocsim.report.figures.theme import LIGHT
 from allocsim.report.layout import number, printable

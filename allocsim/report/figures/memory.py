@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from allocsim.measures import extremes_of
-from allocsim.questions.picture import Picture, Still
-from allocsim.questions.top import Course
+from allocsim.analysis.picture import Picture, Still
+from allocsim.analysis.top import Course
+from allocsim.metrics import extremes_of
 from allocsim.report.figures.canvas import (
     caption,
     legend,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from allocsim.questions.picture import Instant, Picture, Still
+from allocsim.analysis.picture import Instant, Picture, Still
 from allocsim.report.figures.canvas import (
     HEIGHT,
     caption,

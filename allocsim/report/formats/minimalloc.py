@@ -11,8 +11,8 @@ import io
 from typing import BinaryIO
 
 from allocsim.errors import RecordingError
-from allocsim.measures import lifetimes_of
-from allocsim.trace import Recording
+from allocsim.metrics import lifetimes_of
+from allocsim.recording import Recording
 
 __all__ = ["write_minimalloc"]
 

@@ -17,10 +17,10 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from allocsim.analysis.picture import Picture, picture_of
 from allocsim.errors import RecordingError
-from allocsim.measures import code_names, turning_rows
-from allocsim.questions.picture import Picture, picture_of
-from allocsim.trace import Annotation, MarkKind, Recording
+from allocsim.metrics import code_names, turning_rows
+from allocsim.recording import Annotation, MarkKind, Recording
 
 __all__ = ["perfetto_events", "write_perfetto"]
 

@@ -15,8 +15,8 @@ from itertools import repeat
 from typing import Any, BinaryIO
 
 from allocsim.errors import RecordingError
-from allocsim.measures import code_names
-from allocsim.trace import Action, FrameTable, Recording, Trace
+from allocsim.metrics import code_names
+from allocsim.recording import Action, FrameTable, Recording, Trace
 
 __all__ = ["COLUMNS", "write_csv", "write_jsonl", "write_parquet"]
 

@@ -5,7 +5,7 @@ Names are imported on first use, so a command loads only the page that it writes
 
 from typing import TYPE_CHECKING
 
-from allocsim.lazily import lazily
+from allocsim._lazy import lazily
 
 if TYPE_CHECKING:
     from allocsim.report.html.compare_page import compare_page

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from allocsim.engine import DeviceRun, Setting
-from allocsim.questions.explain import DeviceExplanation
-from allocsim.questions.picture import Picture
+from allocsim.analysis.explain import DeviceExplanation
+from allocsim.analysis.picture import Picture
 from allocsim.report.html.markup import text
 from allocsim.report.layout import plural
 from allocsim.report.recommendation import paste_lines, paste_notes
+from allocsim.simulation import DeviceRun, Setting
 from allocsim.units import format_size
 
 __all__ = ["device_tabs", "to_paste", "verdict"]

@@ -15,7 +15,7 @@ from allocsim.report.layout import number, plural, with_status
 from allocsim.units import format_change, format_size
 
 if TYPE_CHECKING:
-    from allocsim.questions.compare import Change, Comparison, Side
+    from allocsim.analysis.compare import Change, Comparison, Side
 
 __all__ = ["compare_page"]
 

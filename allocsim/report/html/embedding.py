@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from allocsim.analysis.picture import CLASS_NAMES, Picture, axis_of, class_of, owners_of
+from allocsim.analysis.top import Course
 from allocsim.core import MIN_BLOCK_SIZE, SMALL_BUFFER
-from allocsim.measures import levels_of
-from allocsim.questions.picture import CLASS_NAMES, Picture, axis_of, class_of, owners_of
-from allocsim.questions.top import Course
+from allocsim.metrics import levels_of
+from allocsim.recording import Action, FrameTable
 from allocsim.report.html.packed_columns import Packer
 from allocsim.report.packing import pool_text
 from allocsim.state import DEFAULT_POOL
-from allocsim.trace import Action, FrameTable
 
 __all__ = ["SERIES", "embedded"]
 

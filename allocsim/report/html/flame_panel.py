@@ -6,7 +6,7 @@ moves existing boxes.
 
 from __future__ import annotations
 
-from allocsim.questions.top import FlameBox, FlameGraph, Top, flame_of
+from allocsim.analysis.top import FlameBox, FlameGraph, Top, flame_of
 from allocsim.report.html.markup import legend, text
 from allocsim.report.layout import number, plural
 from allocsim.report.top import moment_text

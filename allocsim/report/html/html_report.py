@@ -11,10 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from string import Template
 
-from allocsim.engine import Parting
-from allocsim.questions.explain import DeviceExplanation, Shortage
-from allocsim.questions.picture import Picture, WhatIf
-from allocsim.questions.top import Course, StackAnswers, Top
+from allocsim.analysis.explain import DeviceExplanation, Shortage
+from allocsim.analysis.picture import Picture, WhatIf
+from allocsim.analysis.top import Course, StackAnswers, Top
 from allocsim.report.html import sections
 from allocsim.report.html.answer_panel import device_tabs, to_paste, verdict
 from allocsim.report.html.embedding import embedded
@@ -25,6 +24,7 @@ from allocsim.report.html.packed_strip import packed_strip, state_legend
 from allocsim.report.html.still_curve import still_curve
 from allocsim.report.layout import plural, shown_of
 from allocsim.report.replay import verdict_sentence
+from allocsim.simulation import Parting
 
 __all__ = ["DevicePage", "html_report"]
 

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Sequence
 from importlib.resources import files
 
-from allocsim.measures import Extremes
+from allocsim.metrics import Extremes
 from allocsim.report.layout import printable
 
 __all__ = [

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from allocsim.questions.top import Moment, Row, Top
+from allocsim.analysis.top import Row, Top
+from allocsim.ownership import Moment
 from allocsim.report.html.markup import moment_link, text
 from allocsim.report.layout import number, plural
 from allocsim.report.top import moment_text

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
-from allocsim.questions.picture import Instant
+from allocsim.analysis.picture import Instant
 from allocsim.report.html.markup import legend, text
 from allocsim.report.packing import WIDTH, PackedPool, packed, pieces_of
 from allocsim.state import ALLOCATED, INACTIVE, PENDING, SegmentState

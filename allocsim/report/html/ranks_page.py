@@ -14,7 +14,7 @@ from allocsim.report.layout import number, plural
 from allocsim.units import format_size
 
 if TYPE_CHECKING:
-    from allocsim.questions.ranks import RankRun, Ranks
+    from allocsim.analysis.ranks import RankRun, Ranks
 
 __all__ = ["ranks_page"]
 

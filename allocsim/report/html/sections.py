@@ -9,10 +9,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from allocsim.engine import Parting
-from allocsim.measures import extremes_of
-from allocsim.questions.explain import KINDS, Blocker, DeviceExplanation, Shortage
-from allocsim.questions.picture import Picture, WhatIf
+from allocsim.analysis.explain import KINDS, Blocker, DeviceExplanation, Shortage
+from allocsim.analysis.picture import Picture, WhatIf
+from allocsim.metrics import extremes_of
 from allocsim.report.explain import CAUSES, because, blockers_text, code_text
 from allocsim.report.html.embedding import SERIES
 from allocsim.report.html.markup import definitions, moment_link, sparkline, table, text
@@ -20,6 +19,7 @@ from allocsim.report.layout import exact_size, number, plural, when
 from allocsim.report.packing import segment_pool
 from allocsim.report.recommendation import peak_text
 from allocsim.report.replay import least_and_most
+from allocsim.simulation import Parting
 from allocsim.state import ALLOCATED, INACTIVE, PENDING
 from allocsim.units import format_range, format_size
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from string import Template
 
-from allocsim.measures import Outline
+from allocsim.metrics import Outline
 from allocsim.report.html.markup import legend, page_part, text
 from allocsim.report.layout import number
 from allocsim.units import format_size

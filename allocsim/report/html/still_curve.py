@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from allocsim.measures import Extremes, extremes_of
-from allocsim.questions.picture import Picture
-from allocsim.questions.top import Course
+from allocsim.analysis.picture import Picture
+from allocsim.analysis.top import Course
+from allocsim.metrics import Extremes, extremes_of
 from allocsim.report.html.markup import legend
 from allocsim.report.layout import number
 from allocsim.units import format_size

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from string import Template
 
-from allocsim.engine import StateSource
-from allocsim.measures import code_of
-from allocsim.questions.picture import STILL_KINDS, Still
-from allocsim.questions.top import Top
+from allocsim.analysis.picture import STILL_KINDS, Still
+from allocsim.analysis.top import Top
+from allocsim.metrics import code_of
+from allocsim.replaying import StateSource
 from allocsim.report.html.flame_panel import flame_panel
 from allocsim.report.html.markup import definitions, page_part, table, text
 from allocsim.report.html.owners_table import owners_tables

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from allocsim import CachingAllocator, OutOfMemoryError
 from allocsim.core import RELEASES
-from allocsim.trace import Recording, read_snapshot
+from allocsim.recording import Recording, read_snapshot
 
 __all__ = ["recordings"]
 

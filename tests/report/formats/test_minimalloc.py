@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 
 from allocsim.errors import RecordingError
-from allocsim.measures import lifetimes_of
+from allocsim.metrics import lifetimes_of
+from allocsim.recording import Action, Recording, load, read_snapshot
 from allocsim.report.formats import FORMATS
-from allocsim.trace import Action, Recording, load, read_snapshot
 from tests.report.formats.recordings import recordings
 
 TRACES = Path(__file__).parents[3] / "traces"

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from allocsim.analysis.picture import Picture, picture_of
 from allocsim.errors import RecordingError
-from allocsim.measures.extremes import turning_rows
-from allocsim.questions.picture import Picture, picture_of
+from allocsim.metrics.downsample import turning_rows
+from allocsim.recording import Annotation, Mark, MarkKind, Recording, load, read_snapshot
 from allocsim.report.formats import FORMATS, perfetto
-from allocsim.trace import Annotation, Mark, MarkKind, Recording, load, read_snapshot
 from allocsim.workload import training
 
 TRACES = Path(__file__).parents[3] / "traces"

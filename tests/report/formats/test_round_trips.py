@@ -11,9 +11,9 @@ from typing import Any
 from hypothesis import given, settings
 from numpy.testing import assert_array_equal
 
+from allocsim.recording import Recording, load
+from allocsim.recording.export import snapshot_of
 from allocsim.report.formats import FORMATS, write_as
-from allocsim.trace import Recording, load
-from allocsim.trace.export import snapshot_of
 from tests.report.formats.recordings import recordings
 
 VIEWER = frozenset(

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 
 from allocsim.errors import RecordingError
+from allocsim.recording import Action, Recording, load, read_snapshot
 from allocsim.report.formats import COLUMNS, FORMATS
-from allocsim.trace import Action, Recording, load, read_snapshot
 from allocsim.workload import oom, training
 from tests.report.formats.recordings import recordings
 

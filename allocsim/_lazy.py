@@ -1,0 +1,32 @@
+"""Lazy imports: names of a package that are imported on first use.
+
+A command then loads only the modules that it needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+
+__all__ = ["lazily"]
+
+
+def lazily(namespace: dict[str, object], homes: Mapping[str, str]) -> Callable[[str], object]:
+    """Return the `__getattr__` function of a package or module.
+
+    namespace: the package's `globals()`, where imported names are stored.
+    homes: module of each name, relative to the package.
+    """
+    module, package = str(namespace["__name__"]), str(namespace["__package__"])
+
+    def find(name: str) -> object:
+        if name not in homes:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        home = import_module(f"{package}.{homes[name]}")
+        # Set all names of the module, since a function may have the module's name, which the import
+        # has bound to the module.
+        its = [each for each, module in homes.items() if module == homes[name]]
+        namespace.update({each: getattr(home, each) for each in its})
+        return namespace[name]
+
+    return find

@@ -1,0 +1,384 @@
+"""Advice on an out-of-memory error, from its cause, its figures and the settings in force.
+
+Advice never names a setting that is already set, that the release lacks, or that the figures show
+to be useless.  It names settings in force that have no effect or are unsafe, and says so if no
+setting can help.  A remedy that needs a replay as proof is not called proved.
+Sources: tests/explain/test_situations.py, which checks what helps; semantics 8 (option names).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from allocsim.analysis.explain.cause import Figures
+from allocsim.analysis.explain.message import OomMessage
+from allocsim.analysis.explain.releases import TextRelease
+from allocsim.core import AllocatorConfig
+from allocsim.units import GIB, MIB, format_size
+
+__all__ = ["Situation", "advice_on"]
+
+_WRONG_SHAPE = 4  # a request of this multiple of the card is a wrong shape, not a large model
+_SHARED_SEGMENTS = {
+    2 * MIB: "2.00 MiB is the segment of a request of 1 MiB or less: idle memory of the large pool "
+    "cannot serve it.",
+    20 * MIB: "20.00 MiB is the segment of a request between 1 and 10 MiB.",
+}
+"""Explanation of a request for exactly one segment of a fixed size."""
+
+_SHAPE = (
+    "First look at the line that made the request: this size is usually a wrong shape, a wrong "
+    "index or an accidental broadcast."
+)
+_SMALLER = (
+    "Split the work: a smaller batch or sequence, attention that does not build the whole "
+    "matrix (scaled_dot_product_attention), or the model on several cards."
+)
+_MODEL = (
+    "Training: a smaller batch with gradient accumulation, activation checkpointing, bf16 "
+    "instead of fp32, an optimizer with less state (8-bit or sharded).",
+    "Inference: torch.inference_mode(), a smaller KV cache (context length, sequences at "
+    "once), quantized weights, or a model over several cards.",
+)
+_RECORD = (
+    "To see which blocks hold the memory and to prove settings, record the run "
+    "(torch.cuda.memory._record_memory_history) and run allocsim replay on the snapshot."
+)
+_REUSE = (
+    "Without settings: allocate the largest shape first, pad to few distinct shapes, and call "
+    "torch.cuda.empty_cache() before the phase that fails."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """One error with everything known about it.
+
+    cause: one of `CAUSES`.
+    config: settings in force; None if the user gave none.
+    release: release given by the user or recognised by the wording, or None.
+    other_total: memory in bytes of another device to compare with, or None.
+    is_windows: True if the text has Windows paths.
+    """
+
+    message: OomMessage
+    figures: Figures
+    cause: str
+    config: AllocatorConfig | None = None
+    release: TextRelease | None = None
+    other_total: int | None = None
+    is_windows: bool = False
+
+    @property
+    def variable(self) -> str:
+        """Environment variable to set: the one in the text, else that of the backend."""
+        backend = self.message.backend if self.message.backend in ("HIP", "NPU") else "CUDA"
+        return self.message.variable or f"PYTORCH_{backend}_ALLOC_CONF"
+
+    @property
+    def has_native_allocator(self) -> bool:
+        """True if the backend reads PYTORCH_CUDA_ALLOC_CONF or its own form of it."""
+        return not self.message.is_async and self.message.backend not in ("MPS", "CPU", "XPU")
+
+    @property
+    def is_expandable(self) -> bool:
+        """True if the settings or the text show that expandable segments are on."""
+        config = self.config
+        return self.message.is_expandable or (config is not None and config.expandable_segments)
+
+    @property
+    def max_split_size_mb(self) -> int | None:
+        """Value of max_split_size_mb; None if it is not set."""
+        if self.config is None or self.config.max_split_size_stat() < 0:
+            return None
+        return self.config.max_split_size // MIB
+
+    def knows(self, option: str) -> bool:
+        """Return True if the release has the option; an unknown release has all options."""
+        if self.release is None or self.message.backend == "NPU":
+            return True
+        return option in self.release.options
+
+
+def advice_on(situation: Situation) -> tuple[str, ...]:
+    """Return sentences of advice, most useful first."""
+    found = [*_BY_CAUSE[situation.cause](situation), *_on_settings(situation)]
+    if situation.other_total is not None:  # the user's own question is answered first
+        found = [*_on_another_card(situation, situation.other_total), *found]
+    return tuple(dict.fromkeys(found))
+
+
+def _impossible(situation: Situation) -> list[str]:
+    figures = situation.figures
+    tried, total = figures.tried_bytes or 0, figures.total_bytes or 0
+    if not tried or not total:
+        return ["No setting can help: the request alone is larger than any card.", _SHAPE]
+    found = [
+        f"No setting can help: the request alone, {format_size(tried)}, is more than the whole "
+        f"card, {format_size(total)}."
+    ]
+    found += [_SHAPE, _SMALLER] if tried >= _WRONG_SHAPE * total else [_SMALLER, _SHAPE]
+    if situation.message.backend == "HIP":
+        found.append(
+            f"If the card has more than {format_size(total)}: with unified memory the driver "
+            "counts only what the firmware set aside for the GPU."
+        )
+    return found
+
+
+def _host_fallback(situation: Situation) -> list[str]:
+    figures = situation.figures
+    live, total = figures.allocated_bytes or 0, figures.total_bytes or 0
+    over = live + (figures.tried_bytes or 0) - total
+    return [
+        "No allocator setting can help: more memory is allocated than the card has, so the driver "
+        "(Windows, WSL) has moved a part to the host's memory, which is slow and is used up too.",
+        f"To fit without host memory, the program must allocate {format_size(over)} less, "
+        "including this request.",
+        "To get an error before the slowdown, set NVIDIA Control Panel, CUDA - Sysmem Fallback "
+        "Policy, to Prefer No Sysmem Fallback.",
+        *_MODEL,
+    ]
+
+
+def _fraction_limit(situation: Situation) -> list[str]:
+    figures = situation.figures
+    if situation.message.backend == "MPS":
+        return _apple_limit(figures)
+    share = ""
+    if figures.limit_bytes is not None and figures.total_bytes:
+        part = figures.limit_bytes / figures.total_bytes
+        share = f" ({format_size(figures.limit_bytes)}, {part:.3g} of the card)"
+    found = [
+        f"A memory fraction refused the request, not the card{share}: look for "
+        "torch.cuda.set_per_process_memory_fraction in the program, its tests and its libraries, "
+        "and raise or remove it."
+    ]
+    if situation.config is not None and situation.config.per_process_memory_fraction < 1.0:
+        found.insert(
+            0,
+            "Raise or remove per_process_memory_fraction:"
+            f"{situation.config.per_process_memory_fraction!r}, which is set.",
+        )
+    idle, tried = figures.idle, figures.tried_bytes
+    if idle is not None and tried is not None and idle >= tried:
+        found.append(
+            f"{format_size(idle)} within the limit are idle, which is enough for the request, but "
+            "in pieces, or kept for another pool or stream."
+        )
+        found += _expandable(situation)
+    return found
+
+
+def _apple_limit(figures: Figures) -> list[str]:
+    rest = max(0, (figures.process_bytes or 0) - (figures.allocated_bytes or 0))
+    return [
+        f"First free other memory of this process: {format_size(rest)} are outside PyTorch's "
+        "allocator and count against the limit.",
+        "PYTORCH_MPS_HIGH_WATERMARK_RATIO sets the limit; 0.0 removes it, and then the whole "
+        "machine may run out of memory. torch.mps.empty_cache() releases cached memory.",
+        *_MODEL,
+    ]
+
+
+def _free_above_request(situation: Situation) -> list[str]:
+    figures = situation.figures
+    return [
+        "No setting of PyTorch's allocator can help: the driver refused although "
+        f"{format_size(figures.free_bytes or 0)} are free, so this is not fragmentation.",
+        *_hidden_fraction(situation),
+        "Look for another process that held memory at the request and ended before free memory "
+        "was read, which happens after the failure (nvidia-smi; several ranks on one card).",
+        "Look at the host: the driver also refuses if RAM or the page file (Windows) is used up, "
+        "under container or ulimit -v limits, and if it does not match the toolkit.",
+    ]
+
+
+def _hidden_fraction(situation: Situation) -> list[str]:
+    """Suggest a memory fraction that the text does not print (up to 2.4) but the figures show."""
+    figures = situation.figures
+    held, tried, total = figures.reserved, figures.tried_bytes, figures.total_bytes
+    is_printed = situation.release is not None and situation.release.prints_limit
+    if is_printed or figures.limit_bytes is not None or held is None or not tried or not total:
+        return []
+    twentieths = -(-20 * held // total)
+    limit = total * twentieths // 20
+    if not 0 < twentieths < 20 or held + tried + figures.doubt(held, tried) < limit:
+        return []
+    return [
+        "First look for torch.cuda.set_per_process_memory_fraction (up to PyTorch 2.4 the text "
+        f"does not show it): PyTorch holds {held / total:.3f} of the card, and this request "
+        f"would exceed {twentieths / 20:g} of it."
+    ]
+
+
+def _fragmentation(situation: Situation) -> list[str]:
+    figures = situation.figures
+    if not situation.has_native_allocator:
+        return [f"{format_size(figures.idle or 0)} are idle, but in pieces.", _REUSE, *_MODEL]
+    found = [*_expandable(situation), *_split_limit(situation)]
+    if figures.pool_bytes:
+        found.append(
+            f"{format_size(figures.pool_bytes)} belong to private pools (CUDA graphs), which "
+            "no other request can use: capture fewer sizes, or share one pool."
+        )
+    if figures.tried_bytes in _SHARED_SEGMENTS:
+        found.append(_SHARED_SEGMENTS[figures.tried_bytes])
+    return [*found, *_foreign(situation), _REUSE, _RECORD]
+
+
+def _expandable(situation: Situation) -> list[str]:
+    """Advise expandable_segments, or say why it is not available."""
+    if not situation.has_native_allocator:
+        return []
+    if situation.is_expandable:
+        return [
+            "expandable_segments:True is set already, so the idle memory is kept for another "
+            "stream, for small requests or for a private pool; no setting joins these."
+        ]
+    if not situation.knows("expandable_segments"):
+        return ["Upgrade to PyTorch 2.1 or later, where expandable_segments:True addresses this."]
+    if situation.is_windows:
+        return [
+            "expandable_segments:True would address this but is not available on Windows, and "
+            "this text has Windows paths."
+        ]
+    return [
+        f"Set {situation.variable}=expandable_segments:True before the program starts: segments "
+        "then grow in place, and idle pieces can be unmapped and used again.",
+        "It is not available on Windows, WSL or Jetson, with CUDA IPC, or in pools with a custom "
+        "allocator.",
+    ]
+
+
+def _split_limit(situation: Situation) -> list[str]:
+    if situation.is_expandable or not situation.knows("max_split_size_mb"):
+        return []
+    if situation.max_split_size_mb is not None:
+        return [
+            f"max_split_size_mb:{situation.max_split_size_mb} is set already and did not "
+            "prevent the error; remove it when expandable_segments is set."
+        ]
+    return [
+        "If that is not available, max_split_size_mb keeps large blocks whole; its value depends "
+        "on the program's sizes, so find it by replaying a recording."
+    ]
+
+
+def _fragmentation_likely(situation: Situation) -> list[str]:
+    if situation.is_expandable:
+        text = "expandable_segments:True is set already; no other setting joins idle and free "
+        return [f"{text}memory.", *_foreign(situation), *_MODEL, _RECORD]
+    idle = format_size(situation.figures.idle or 0)
+    free = format_size(situation.figures.free_bytes or 0)
+    return [
+        f"Neither {idle} idle nor {free} free memory is enough alone: only settings that return "
+        "idle memory to the driver can help, and only by a small margin.",
+        *_fragmentation(situation),
+    ]
+
+
+def _full(situation: Situation) -> list[str]:
+    figures = situation.figures
+    tried, free, idle = figures.tried_bytes or 0, figures.free_bytes or 0, figures.idle
+    short = format_size(max(0, tried - free - (idle or 0)))
+    if figures.free_bytes is None:
+        first = "No setting can help: the memory that is not allocated is less than the request."
+    elif idle is None:
+        first = f"The card is full: {short} are missing; the text does not show idle memory."
+    else:
+        first = f"No setting can help: with every idle byte used, {short} would still be missing."
+    return [first, *_foreign(situation), *_MODEL]
+
+
+def _foreign(situation: Situation) -> list[str]:
+    """Advise on memory that is held outside this process's PyTorch."""
+    figures = situation.figures
+    held, total, free = figures.reserved, figures.total_bytes, figures.free_bytes
+    own = figures.process_bytes
+    others = [(pid, size) for pid, size in situation.message.others if size != own]
+    if others:
+        named = ", ".join(f"process {pid} {format_size(size)}" for pid, size in others[:4])
+        return [f"Other processes hold memory on this card: {named}. End them or use another card."]
+    if held is None or total is None or free is None or situation.message.backend == "MPS":
+        return []
+    rest = total - free - max(held, min(own or 0, total))
+    if rest < max(GIB, total // 10):
+        return []
+    return [
+        f"About {format_size(rest)} are held outside this process's PyTorch: other processes, "
+        "or libraries in this one; nvidia-smi lists them. Free those first."
+    ]
+
+
+def _no_figures(situation: Situation) -> list[str]:
+    message, figures = situation.message, situation.figures
+    if message.backend == "CPU":
+        return ["This is the host's memory, not a GPU's: no setting of the GPU can help.", _SMALLER]
+    if figures.tried_bytes is not None and figures.allocated_bytes is not None:
+        return [
+            "The text does not show how much memory was free, and without that the cause cannot "
+            "be decided; nvidia-smi and similar tools show it.",
+            _RECORD,
+        ]
+    if figures.tried_bytes is not None:
+        return [
+            f"The text shows only the request, {format_size(figures.tried_bytes)}: paste all of "
+            "it, with total, free, allocated and reserved memory (PyTorch 2.3 cuts it off after "
+            "'GPU'), or give --device-memory.",
+            _RECORD,
+        ]
+    if message.text:
+        return [
+            "The text has no figures, as before PyTorch 1.0 or from a library that calls the "
+            "driver itself; paste the line with 'Tried to allocate', if there is one.",
+            "nvidia-smi shows whether another process holds the card.",
+            _RECORD,
+        ]
+    return [
+        "No out-of-memory error was found in this text; paste the line with 'out of memory. Tried "
+        "to allocate ...', or the whole traceback.",
+        _RECORD,
+    ]
+
+
+def _on_settings(situation: Situation) -> list[str]:
+    """Advise on settings in force that have no effect, are unsafe, or cannot help here."""
+    config, figures = situation.config, situation.figures
+    if config is None:
+        return []
+    has_limit = figures.real_limit is not None or config.per_process_memory_fraction < 1.0
+    found = [f"{sentence}." for sentence in config.inert_options(has_limit=has_limit)]
+    split = situation.max_split_size_mb
+    found += [f"Unsafe: {each}. Leave max_split_size_mb out." for each in config.unsafe_options()]
+    if split is not None and config.expandable_segments:
+        return found
+    if split is not None and situation.cause in ("full", "impossible", "host_fallback"):
+        found.append(f"max_split_size_mb:{split}, which is set, cannot help here.")
+    if not situation.has_native_allocator and str(config):
+        found.append(f"{config} has no effect on this backend.")
+    return found
+
+
+def _on_another_card(situation: Situation, total: int) -> list[str]:
+    figures = situation.figures
+    if figures.tried_bytes is None or figures.free_bytes is None or figures.total_bytes is None:
+        return []
+    free = figures.free_bytes + total - figures.total_bytes
+    answer = "the request would have failed as well"
+    if free >= figures.tried_bytes:
+        answer = f"the request would have succeeded, with {format_size(free)} free"
+    return [f"On a card of {format_size(total)} with all else equal, {answer}."]
+
+
+_BY_CAUSE: dict[str, Callable[[Situation], list[str]]] = {
+    "impossible": _impossible,
+    "host_fallback": _host_fallback,
+    "fraction_limit": _fraction_limit,
+    "free_above_request": _free_above_request,
+    "fragmentation": _fragmentation,
+    "fragmentation_likely": _fragmentation_likely,
+    "full": _full,
+    "no_figures": _no_figures,
+}

@@ -1,0 +1,327 @@
+"""Explanation of a recording's out-of-memory errors: the state, the code and the remedies.
+
+Each remedy comes with the replay that proves it, and with the number of entries after the error: a
+recording that ends at its error proves nothing about the time after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import overload
+
+from allocsim._repr import Shown
+from allocsim.analysis.explain.advice import Situation, advice_on
+from allocsim.analysis.explain.cure import entries_after, needed_by
+from allocsim.analysis.explain.message import OomMessage
+from allocsim.analysis.explain.releases import text_release
+from allocsim.analysis.explain.shortage import OomWatch, Shortage, shortages_of
+from allocsim.analysis.explain.verdict import Verdict, judge_text
+from allocsim.core import find_release, parse_conf
+from allocsim.errors import ConfigError
+from allocsim.recommend import Case, Recommendation, effects_on, recommend
+from allocsim.recording import Recording
+from allocsim.replaying import (
+    Prepared,
+    Trial,
+    Trials,
+    Watch,
+    bytes_of,
+    prepare,
+    replay_prepared,
+    smallest_device,
+    smallest_fraction,
+)
+from allocsim.simulation import DeviceRun, Hints, Progress, Run, Setting
+from allocsim.units import format_size, parse_size
+
+__all__ = [
+    "DeviceExplanation", "Remedy", "explain", "explain_device", "explain_prepared",
+    "explain_recording",
+]  # fmt: skip
+
+_BY_FIGURES = ("impossible", "host_fallback", "fraction_limit", "free_above_request", "full")
+"""Causes whose advice needs no replay."""
+
+_SHOWN = 5
+"""Number of errors in the table of a notebook."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """One change under which every request is served, as its replay proves.
+
+    kind: "conf", "device_memory" or "memory_fraction".
+    conf: option string of the replay.
+    device_memory: device memory of the replay in bytes.
+    trial: the replay.
+    smaller_fails_at: entry that fails on a device that is 2 MiB smaller; only for "device_memory".
+    needs: see `Cure`.
+    """
+
+    kind: str
+    conf: str
+    device_memory: int
+    trial: Trial
+    smaller_fails_at: int | None = None
+    needs: str | None = None
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class DeviceExplanation(Shown):
+    """Explanation of one device of a recording.
+
+    device_run: baseline of the device.
+    shortages: out-of-memory errors in order.
+    remedies: changes under which every request is served, best setting first; empty if the replay
+        differs from the recorded run.
+    tried: trials of all settings that were replayed.
+    entries_left: see `entries_after`.
+    advice: sentences for each shortage.
+    recommendation: recommended setting for all devices of the program.
+    """
+
+    device_run: DeviceRun
+    shortages: tuple[Shortage, ...]
+    remedies: tuple[Remedy, ...]
+    tried: tuple[Trial, ...]
+    entries_left: int | None
+    advice: tuple[tuple[str, ...], ...]
+    recommendation: Recommendation
+
+    def headline(self) -> str:
+        """Return the last error and the first setting that avoids it."""
+        device = f"device {self.device_run.device}"
+        if not self.shortages:
+            return f"{device}: no request failed"
+        cures = [remedy.conf for remedy in self.remedies if remedy.kind == "conf"]
+        cure = f"; {cures[0] or 'the defaults'} would avoid it" if cures else ""
+        return f"{device}: {_summary(self.shortages[-1])}{cure}"
+
+    def figures_shown(self) -> Iterator[tuple[str, str]]:
+        """Yield the last errors and the remedies."""
+        for shortage in self.shortages[-_SHOWN:]:
+            yield "out of memory", _summary(shortage)
+        for remedy in self.remedies:
+            with_conf = f"{format_size(remedy.device_memory)} with {remedy.conf or 'the defaults'}"
+            yield f"would help: {remedy.kind}", with_conf
+
+
+def _summary(shortage: Shortage) -> str:
+    tried = format_size(shortage.tried_bytes)
+    return f"{shortage.cause} at entry {shortage.oom.entry:,}, {tried} tried"
+
+
+def explain_recording(
+    recording: Recording,
+    conf: str | None = None,
+    *,
+    device_memory: int | str | None = None,
+    torch_version: str | None = None,
+    device: int | None = None,
+    hints: Hints | None = None,
+    progress: Progress | None = None,
+    watch: Watch | None = None,
+) -> tuple[Run, tuple[DeviceExplanation, ...]]:
+    """Replay `recording` and explain every out-of-memory error of each device.
+
+    watch: see `Watch`; for the replays of the search.
+    The other arguments are those of `replay`.
+    """
+    devices = prepare(recording, device, torch_version, hints=hints)
+    return explain_prepared(
+        devices, conf, device_memory=device_memory, progress=progress, watch=watch
+    )
+
+
+def explain_prepared(
+    devices: Sequence[Prepared],
+    conf: str | None = None,
+    *,
+    device_memory: int | str | None = None,
+    progress: Progress | None = None,
+    watch: Watch | None = None,
+) -> tuple[Run, tuple[DeviceExplanation, ...]]:
+    """Explain devices that are already prepared; see `explain_recording`."""
+    setting, memory = None if conf is None else Setting(conf), bytes_of(device_memory)
+    devices = [each.on(memory) for each in devices]
+    seen = OomWatch(devices)
+    run = replay_prepared(
+        devices, setting, device_memory=memory, progress=progress, observers=(seen,)
+    )
+    cases = [
+        Case(Trials(each, watch, effects_on(each)), device_run)
+        for each, device_run in zip(devices, run.devices, strict=True)
+    ]
+    found = recommend(cases, Setting(run.conf))
+    return run, tuple(
+        explain_device(
+            case, run, shortages_of(case.device_run, case.prepared.trace, seen), found, index
+        )
+        for index, case in enumerate(cases)
+    )
+
+
+def explain_device(
+    case: Case,
+    run: Run,
+    shortages: tuple[Shortage, ...],
+    recommendation: Recommendation,
+    index: int = 0,
+) -> DeviceExplanation:
+    """Explain one device of a recording that has been replayed.
+
+    index: index of the device among the cases of the recommendation.
+    """
+    device_run = case.device_run
+    remedies: tuple[Remedy, ...] = ()
+    tried = tuple(offer.trials[index] for offer in recommendation.offers)
+    # If the device had room, the request was refused by something that no setting changes.
+    is_open = not shortages or shortages[0].cause != "free_above_request"
+    if device_run.ooms and device_run.parting is None and is_open:
+        best = recommendation.best
+        chosen = None if best is None else best.trials[index]
+        remedies = _remedies(case, Setting(run.conf), tried, chosen)
+    left = entries_after(device_run, [shortage.oom for shortage in shortages])
+    advice = tuple(
+        _advice(run, device_run, shortage, remedies, recommendation) for shortage in shortages
+    )
+    return DeviceExplanation(device_run, shortages, remedies, tried, left, advice, recommendation)
+
+
+def _remedies(
+    case: Case, setting: Setting, tried: Sequence[Trial], best: Trial | None
+) -> tuple[Remedy, ...]:
+    """Return the remedies of one device; `best` is the recommended trial, which comes first."""
+    trials, memory = case.trials, case.device_run.device_memory
+    found: list[Remedy] = []
+    if memory is not None:
+        good = [trial for trial in tried if trial.goes_through]
+        good.sort(key=lambda trial: trial is not best)
+        found += [Remedy("conf", trial.conf, memory, trial) for trial in good]
+        fraction = smallest_fraction(trials, setting, memory)
+        if fraction is not None:
+            found.append(Remedy("memory_fraction", fraction[0].conf, memory, fraction[1]))
+    for conf in dict.fromkeys([setting.conf, *(each.conf for each in found[:1])]):
+        capacity = smallest_device(trials, Setting(conf))
+        if capacity is not None:
+            size, trial = capacity.device_memory, capacity.trial
+            found.append(Remedy("device_memory", conf, size, trial, capacity.fails_at))
+    return tuple(replace(each, needs=needed_by(trials.prepared, each.conf)) for each in found)
+
+
+def _advice(
+    run: Run,
+    device_run: DeviceRun,
+    shortage: Shortage,
+    remedies: Sequence[Remedy],
+    recommendation: Recommendation,
+) -> tuple[str, ...]:
+    if shortage.cause == "free_above_request":
+        return (
+            "The device had room for this request, so it was refused by something that is not in "
+            "the recording: a memory fraction set while the program ran, another process, or the "
+            "driver.",
+            *_in_general(run, shortage),
+        )
+    best = recommendation.best
+    # A replay that succeeds refutes the general advice that no setting can help.
+    is_refuted = best is not None and shortage.cause == "full"
+    found = [] if is_refuted else [*_in_general(run, shortage)]
+    if best is not None:
+        conf = best.setting.conf
+        line = f"PYTORCH_CUDA_ALLOC_CONF={conf}" if conf else "no PYTORCH_CUDA_ALLOC_CONF"
+        needs = f" ({recommendation.needs})" if recommendation.needs else ""
+        found.append(f"Set {line}: a replay under it answers every recorded request{needs}.")
+    elif device_run.parting is not None:
+        found.append("No setting was tried, since the replay differs from the recorded run.")
+    elif shortage.cause not in _BY_FIGURES:
+        found.append("No setting tried answers every recorded request.")
+    for each in remedies:
+        if each.kind == "device_memory" and each.conf == run.conf:
+            text = f"With these settings a device of {format_size(each.device_memory)} is the "
+            found.append(f"{text}smallest that answers every recorded request.")
+    return tuple(found)
+
+
+def _in_general(run: Run, shortage: Shortage) -> Sequence[str]:
+    """Return the advice that follows from the cause alone."""
+    if shortage.cause == "pending_free":
+        return (
+            "Repeat the request: it succeeds the second time, since the wait has ended. To avoid "
+            "the error, let the stream that used the block finish before this line, or free the "
+            "block earlier.",
+        )
+    if shortage.cause == "private_pool":
+        return (
+            "Delete the CUDA graphs or MemPools that are no longer used, or mark the pool "
+            "use_on_oom (PyTorch 2.8 and later).",
+        )
+    if shortage.cause not in _BY_FIGURES:
+        return ()
+    message = OomMessage(shortage.oom.message, 1, shortage.figures, backend="CUDA")
+    config = parse_conf(run.conf, find_release(run.torch_version))
+    release = text_release(run.torch_version)
+    options = (text_release(each).options for each in run.releases)
+    release = replace(release, options=release.options.intersection(*options))
+    return advice_on(Situation(message, shortage.figures, shortage.cause, config, release))
+
+
+@overload
+def explain(
+    source: str,
+    conf: str | None = None,
+    *,
+    torch_version: str | None = None,
+    device_memory: int | str | None = None,
+) -> tuple[Verdict, ...]: ...
+
+
+@overload
+def explain(
+    source: Recording,
+    conf: str | None = None,
+    *,
+    torch_version: str | None = None,
+    device_memory: int | str | None = None,
+    hints: Hints | None = None,
+) -> tuple[DeviceExplanation, ...]: ...
+
+
+def explain(
+    source: str | Recording,
+    conf: str | None = None,
+    *,
+    torch_version: str | None = None,
+    device_memory: int | str | None = None,
+    hints: Hints | None = None,
+) -> tuple[Verdict, ...] | tuple[DeviceExplanation, ...]:
+    """Explain the out-of-memory errors in a text, or those of each device of a recording.
+
+    A text without an error has one verdict, `no_figures`.
+
+    source: text of an error or log, or a recording.
+    conf: for a text PYTORCH_CUDA_ALLOC_CONF as it was set; for a recording the settings to replay.
+    torch_version: release, such as "2.9.1"; None for that of the wording or recording.
+    device_memory: bytes or "24GiB"; for a text the card's memory if it is not printed, else that of
+        another card to compare with.
+    hints: facts about the recorded program that the recording does not contain.
+    Raises ConfigError for an invalid option string, release or size, RecordingError for a recording
+    with nothing to replay.
+    """
+    if isinstance(source, Recording):
+        _, devices = explain_recording(
+            source, conf, torch_version=torch_version, device_memory=device_memory, hints=hints
+        )
+        return devices
+    if hints is not None:
+        raise ConfigError("hints apply to a recorded program only; expected a recording")
+    if not isinstance(source, str):
+        raise ConfigError(
+            f"explain got {type(source).__name__}; expected the text of an error or a recording"
+        )
+    try:
+        memory = None if device_memory is None else parse_size(device_memory)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    return judge_text(source, conf, torch_version=torch_version, device_memory=memory)

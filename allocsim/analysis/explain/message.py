@@ -1,0 +1,194 @@
+"""Search for out-of-memory errors in a text, such as a line, a traceback or megabytes of log.
+
+Every error is found once, in order, and no text raises an exception.  An error begins at one of the
+opening words and ends where the next error begins.  Opening words that continue an error do not
+begin a new one: the class name, "out of memory" and "Tried to allocate" belong to one error.  The
+time is linear in the length of the text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from allocsim.analysis.explain.cause import Figures
+from allocsim.analysis.explain.printed_figures import Reading, read_figures, sizes_in
+from allocsim.analysis.explain.wording import ERAS, EXPANDABLE, STATED, openings
+
+__all__ = ["OomMessage", "find_messages"]
+
+_OPENING = openings()
+# Distances in characters.
+_LONGEST = 4000  # length of one error with the longest hints
+_SAME = 50  # two openings within this distance on a line are one phrase
+_NEAR = 300  # two openings within this distance and without a size between them are one error
+_APART = 800  # a request within this distance belongs to the figures before it
+_REQUEST = 40  # the requested size is printed within this distance after an opening
+_LEAD = 120  # the device may be named within this distance before an opening
+_COLOUR = re.compile(r"(?:\x1b|\\u001b|\\x1b|\\033)\[[0-9;]{0,20}[A-Za-z]")
+_ESCAPED = re.compile(r"\\+[nrt]")
+_PREFIX = re.compile(
+    r"^(?:\s*(?:"
+    r"\[[^\[\]\n]{1,60}\]:?"  # [rank0]:  [default3]:  [2024-05-11 02:24:26,980]
+    r"|\([^()\n]{1,60}(?:pid|rank|worker)[^()\n]{0,60}\)"  # (Worker pid=123)
+    r"|rank\s?\d{1,6}:|\d{1,6}:\s(?=\S)"
+    r"|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S{0,12}|\d\d-\d\d \d\d:\d\d:\d\d|\d\d:\d\d:\d\d\S{0,12}"
+    r"|(?:ERROR|WARNING|INFO|CRITICAL|FATAL|DEBUG|WARN)\b:?|[>|#]+(?=\s)|E(?=\s{2,})"
+    r"|[\w.]+\.py\S*|-(?=\s)"
+    r"))+[ \t]*",
+    re.MULTILINE | re.IGNORECASE,
+)
+_SUFFIX = re.compile(r"\r$|\s*\|\s*$")
+_NAMED = re.compile(
+    r"\b(CUDA|HIP|NPU|XPU|MPS|MUSA|MLU|HPU|GCU)(?: \w{1,10})?(?: error:)? out\s+of\s+memory", re.I
+)
+_BACKEND = re.compile(r"\b(CUDA|HIP|NPU|XPU|MPS|CPU|MUSA|MLU|HPU|GCU)\b", re.IGNORECASE)
+_ASYNC = re.compile(r"Allocation (?:failed )?on device|would exceed allowed memory")
+_FIRST_WORD = re.compile(r"THCudaCheck FAIL")  # printed before the error itself
+_VARIABLE = re.compile(r"PYTORCH_(?:(?:CUDA|HIP|NPU|XPU|MUSA)_)?ALLOC_CONF")
+
+
+@dataclass(frozen=True, slots=True)
+class OomMessage:
+    """One out-of-memory error in a text.
+
+    text: its words up to the last figure, without line prefixes.
+    line: line number of its beginning, from 1.
+    figures: figures that it prints.
+    backend: "CUDA", "HIP", "NPU", "XPU", "MPS" or another name; "" if the text names none.
+    others: (process id, bytes) of the other processes that the text lists.
+    variable: environment variable that its hint names; "" if there is none.
+    since: oldest release with this wording; None if unknown.
+    is_expandable: True if the text says that expandable segments are on.
+    is_async: True for the cudaMallocAsync backend.
+    stated: cause that the text names; "" if there is none.
+    has_figures: True if it prints any figure.
+    """
+
+    text: str
+    line: int
+    figures: Figures
+    backend: str = ""
+    others: tuple[tuple[int, int], ...] = ()
+    variable: str = ""
+    since: str | None = None
+    is_expandable: bool = False
+    is_async: bool = False
+    stated: str = ""
+    has_figures: bool = False
+
+
+@dataclass(slots=True)
+class _Span:
+    start: int
+    end: int
+    is_strong: bool
+
+
+def find_messages(text: str) -> tuple[OomMessage, ...]:
+    """Return every out-of-memory error in `text`, in order."""
+    if "\x1b" in text:
+        text = _COLOUR.sub("", text)
+    messages: list[tuple[OomMessage, bool]] = []
+    line, counted, floor = 1, 0, 0
+    for span in _spans(text):
+        line += text.count("\n", counted, span.start)
+        counted = span.start
+        messages.append((_message(text, span, floor, line), span.is_strong))
+        floor = span.end
+    # A class name without figures may be a line of source code; drop it if there are real errors.
+    found = [message for message, is_strong in messages if is_strong or message.has_figures]
+    return tuple(found or [message for message, _ in messages[:1]])
+
+
+def _spans(text: str) -> Iterator[_Span]:
+    """Yield the span of each error; opening words that continue an error do not begin a new one."""
+    current: _Span | None = None
+    last, has_request = 0, False
+    for match in _OPENING.finditer(text):
+        start, is_strong = match.start(), match["strong"] is not None
+        if current is not None and not _continues(text, current, last, match, has_request):
+            current.end = min(current.end, start)
+            yield current
+            current = None
+        if current is None:
+            current, has_request = _Span(start, start + _LONGEST, is_strong), False
+        current.is_strong = current.is_strong or is_strong
+        last = match.end()
+        has_request = has_request or (not is_strong and _has_size(text[last : last + _REQUEST]))
+    if current is not None:
+        yield current
+
+
+def _continues(
+    text: str, current: _Span, last: int, match: re.Match[str], has_request: bool
+) -> bool:
+    """Return True if an opening continues the current error, whose last opening ended at `last`."""
+    start = match.start()
+    between = text[last : min(start, last + _APART)]
+    if start - last >= _APART or start - current.start >= _LONGEST:
+        return False
+    if not match["strong"]:
+        return not has_request or (start - last < _NEAR and not _has_size(between))
+    if _has_size(between):
+        return False
+    if current.is_strong and not _FIRST_WORD.search(text[max(0, current.start - _LEAD) : last]):
+        return start - last < _SAME if "\n" not in between else between.strip() in {"", "("}
+    return start - last < _NEAR
+
+
+def _has_size(text: str) -> bool:
+    return next(sizes_in(text), None) is not None
+
+
+def _message(text: str, span: _Span, floor: int, line: int) -> OomMessage:
+    plain, reading = _best_reading(text[span.start : span.end])
+    lead = text[max(0, span.start - _APART) : span.start].rpartition("\n")[2]
+    own_lead = text[max(floor, span.start - len(lead)) : span.start]
+    if not reading.count and _has_size(own_lead):
+        plain, reading = _best_reading(own_lead + text[span.start : span.end])
+    words = plain[: reading.end or _LEAD].strip()
+    variable = _VARIABLE.search(plain)
+    return OomMessage(
+        text=words,
+        line=line,
+        figures=reading.figures,
+        has_figures=reading.count > 0,
+        stated=next((cause for said, cause in STATED if re.search(said, plain)), ""),
+        backend=_backend(lead[-_LEAD:], words[:_NEAR]),
+        others=reading.others,
+        variable=variable[0] if variable else "",
+        since=next((era for said, era in ERAS if said in plain), None),
+        is_expandable=EXPANDABLE in plain,
+        is_async=_ASYNC.search(plain[:_NEAR]) is not None,
+    )
+
+
+def _backend(lead: str, words: str) -> str:
+    """Return the backend that the text names, preferably directly before "out of memory".
+
+    Other names are less reliable, since ROCm prints "torch.cuda" as well.
+    """
+    found = _NAMED.findall(lead + words) or _BACKEND.findall(lead)[-1:]
+    found = found or _BACKEND.findall(words[:_LEAD])
+    return found[0].upper() if found else ""
+
+
+def _best_reading(raw: str) -> tuple[str, Reading]:
+    """Return the words of an error on one line, and the figures in them.
+
+    A terminal may break lines within a word, so lines are joined without a blank if more figures
+    are recognised that way.
+    """
+    lines = _ESCAPED.sub("\n", _COLOUR.sub("", raw)).split("\n")
+    lines = [_SUFFIX.sub("", _PREFIX.sub("", line)) for line in lines]
+    spaced = " ".join(" ".join(lines).split())
+    reading = read_figures(spaced)
+    is_on_one_line = reading.count and reading.end <= len(" ".join(lines[0].split()))
+    if len(lines) > 1 and not is_on_one_line:
+        tight = " ".join("".join(lines).split())
+        other = read_figures(tight)
+        if (other.count, other.understood) > (reading.count, reading.understood):
+            return tight, other
+    return spaced, reading

@@ -1,0 +1,163 @@
+"""Result of a request in the state of a snapshot without entries, and the blocks in its way.
+
+The model is put into the recorded state and receives the request.  A state has no history, so there
+are no ages of blocks and no remedies proved by a replay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from allocsim._repr import Shown
+from allocsim.analysis.explain.cause import Figures
+from allocsim.analysis.explain.shortage import Blocker, Findings, findings_of, moment_cause
+from allocsim.analysis.explain.state_at_error import StateAtError
+from allocsim.core import CachingAllocator, finds_free_block
+from allocsim.errors import OutOfMemoryError
+from allocsim.metrics import code_of
+from allocsim.recording import Recording, Trace
+from allocsim.replaying import StateSource, state_source
+from allocsim.units import format_size
+
+__all__ = ["Refusal", "StateExplanation", "explain_state"]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Explanation of a request that fails.
+
+    rounded_bytes: size of the block that it needs.
+    tried_bytes: segment that it requests from the driver.
+    cause: one of `CAUSES`.
+    figures: exact figures; the total is None unless the device's memory was given.
+    findings: what the blocks show.
+    blockers: blockers of the findings, largest first, with their code.
+    """
+
+    rounded_bytes: int
+    tried_bytes: int
+    cause: str
+    figures: Figures
+    findings: Findings
+    blockers: tuple[Blocker, ...]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class StateExplanation(Shown):
+    """Result of one request on the default stream of one device.
+
+    path: path of the recording.
+    source: state that receives the request.
+    requested_bytes: size of the request.
+    served: "cached" by a free block, "driver" by a new segment, "retry" by a new segment after
+        cached segments were released; "" if it fails.
+    largest_request_bytes: largest request that would succeed.
+    refusal: explanation of a failure; None if the request succeeds.
+    is_asked: True if the user gave the request; otherwise it is the smallest that fails.
+    """
+
+    path: str
+    source: StateSource
+    requested_bytes: int
+    served: str
+    largest_request_bytes: int
+    refusal: Refusal | None
+    is_asked: bool = True
+
+    def headline(self) -> str:
+        """Return the result of the request."""
+        asked = format_size(self.requested_bytes)
+        if self.refusal is None:
+            return f"{asked}: answered ({self.served})"
+        largest = format_size(self.largest_request_bytes)
+        return f"{asked}: refused, {self.refusal.cause}; {largest} would be answered"
+
+    def figures_shown(self) -> Iterator[tuple[str, str]]:
+        """Yield the largest request and the blocks in the way."""
+        yield "largest request", format_size(self.largest_request_bytes)
+        if self.refusal is not None:
+            blockers = self.refusal.blockers
+            size = format_size(sum(block.size for block in blockers))
+            yield "in the way", f"{len(blockers):,} live blocks, {size}"
+
+
+def explain_state(
+    recording: Recording,
+    trace: Trace,
+    request: int | None = None,
+    conf: str | None = None,
+    *,
+    device_memory: int | None = None,
+    torch_version: str | None = None,
+) -> StateExplanation:
+    """Return the result of a request of `request` bytes in the state of a snapshot.
+
+    request: bytes; None for the smallest request that fails.
+    The other arguments, and the errors raised, are those of `state_source`.
+    """
+    source = state_source(
+        recording, trace, conf, device_memory=device_memory, torch_version=torch_version
+    )
+    largest = source.largest_request()
+    is_asked = request is not None
+    request = largest + 1 if request is None else request
+    gpu = source.allocator()
+    served = "cached" if finds_free_block(gpu, request, 0) else ""
+    refusal = None
+    try:
+        gpu.malloc(request)
+        served = served or ("retry" if gpu.calls.retries else "driver")
+    except OutOfMemoryError as error:
+        refusal = _refusal(gpu, error, source, trace)
+    return StateExplanation(
+        path=recording.path,
+        source=source,
+        requested_bytes=request,
+        served=served,
+        largest_request_bytes=largest,
+        refusal=refusal,
+        is_asked=is_asked,
+    )
+
+
+def _refusal(
+    gpu: CachingAllocator, error: OutOfMemoryError, source: StateSource, trace: Trace
+) -> Refusal:
+    findings = findings_of(StateAtError.of(gpu, error.rounded_bytes, 0))
+    figures = Figures(
+        tried_bytes=error.tried_bytes or error.rounded_bytes,
+        total_bytes=None if source.is_taken_full else source.device_memory,
+        allocated_bytes=gpu.allocated_bytes,
+        reserved_bytes=gpu.reserved_bytes,
+        idle_bytes=gpu.reserved_bytes - gpu.allocated_bytes,
+        free_bytes=gpu.device.free,
+        limit_bytes=gpu.memory_limit,
+    )
+    return Refusal(
+        rounded_bytes=error.rounded_bytes,
+        tried_bytes=error.tried_bytes,
+        cause=moment_cause(figures, findings),
+        figures=figures,
+        findings=findings,
+        blockers=_blockers(findings, trace),
+    )
+
+
+def _blockers(findings: Findings, trace: Trace) -> tuple[Blocker, ...]:
+    """Return the blocks in the way, with the code of their recorded frames."""
+    if findings.blockers is None:
+        return ()
+    frames = {block.address: block.frames for s in trace.segments for block in s.blocks}
+    found = [
+        Blocker(
+            address=block.address,
+            size=block.size,
+            requested_bytes=block.requested_size,
+            entry=None,
+            age=None,
+            code=code_of(trace.frame_table.stack(frames[block.address])),
+        )
+        for block in findings.blockers.blocks
+    ]
+    return tuple(sorted(found, key=lambda block: (-block.size, block.address)))

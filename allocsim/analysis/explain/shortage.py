@@ -1,0 +1,270 @@
+"""Cause of an out-of-memory error of a recording, and the blocks in the way.
+
+The figures at the error determine the cause, unless the blocks prove a more specific one:
+
+pending_free    a block, or several after merging, would have served the request, but a free still
+                waited for another stream (semantics 2.3, 1.8: the pool is not searched again after
+                the wait)
+private_pool    idle memory of a private pool that the request may not use would have served it, or
+                would have sufficed if returned to the driver
+
+Both are considered after `impossible` and `host_fallback`, and `private_pool` also after
+`fraction_limit` and `free_above_request`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+
+from allocsim.analysis.explain.blockers import Blockers, blockers_of
+from allocsim.analysis.explain.cause import MESSAGE_CAUSES, Figures, cause_of
+from allocsim.analysis.explain.kinds import kinds_of
+from allocsim.analysis.explain.state_at_error import StateAtError
+from allocsim.core import Block, CachingAllocator
+from allocsim.metrics import Code, code_at
+from allocsim.recording import Action, Trace
+from allocsim.replaying import Prepared
+from allocsim.simulation import DeviceRun, Observer, SimulatedOom
+from allocsim.state import ALLOCATED, DEFAULT_POOL, INACTIVE
+
+__all__ = ["CAUSES", "Blocker", "Findings", "OomWatch", "Shortage", "moment_cause", "shortages_of"]
+
+CAUSES = (*MESSAGE_CAUSES[:-1], "pending_free", "private_pool", MESSAGE_CAUSES[-1])
+
+MOST_WATCHED = 200
+"""Number of errors of one replay whose blocks are examined; later ones have figures only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """Results of examining the blocks at an error.
+
+    kinds: bytes by kind; the sum is the device's memory.
+    largest_request_bytes, recorded_addresses: see `StateAtError`.
+    late_bytes: size of a suitable block that came free during the request; 0 if there is none.
+    holds_in_private_pool: True if idle memory of a private pool would have been enough.
+    blockers: smallest set of blocks in the way; None if there is none.
+    """
+
+    kinds: dict[str, int]
+    largest_request_bytes: int
+    late_bytes: int
+    holds_in_private_pool: bool
+    blockers: Blockers | None
+    recorded_addresses: Mapping[int, int]
+
+
+class OomWatch(Observer):
+    """Observer that examines the blocks at each out-of-memory error of a replay.
+
+    findings: findings by (device, entry).
+
+    `devices` are the replayed devices, which know the memory that other processes hold.
+    """
+
+    def __init__(self, devices: Iterable[Prepared] = ()) -> None:
+        self._others = {each.trace.device: each.others_memory for each in devices}
+        self.findings: dict[tuple[int, int], Findings] = {}
+
+    def out_of_memory(
+        self, allocator: CachingAllocator, oom: SimulatedOom, blocks: Mapping[int, Block]
+    ) -> None:
+        if len(self.findings) >= MOST_WATCHED:
+            return
+        others = self._others.get(allocator.device_index, 0)
+        state = StateAtError.of(allocator, oom.rounded_bytes, oom.stream, blocks, others)
+        self.findings[allocator.device_index, oom.entry] = findings_of(state)
+
+
+@dataclass(frozen=True, slots=True)
+class Blocker:
+    """Live block in the way of a request.
+
+    address: address of the block in the replay.
+    size: bytes, including slack.
+    requested_bytes: bytes of its request.
+    entry: entry of its allocation; None if it is older than the recording.
+    age: number of entries between its allocation and the error; None if `entry` is None.
+    code: code that requested it; None if unknown.
+    """
+
+    address: int
+    size: int
+    requested_bytes: int
+    entry: int | None
+    age: int | None
+    code: Code | None
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """One out-of-memory error of a recording.
+
+    oom: error of the replay.
+    cause: one of `CAUSES`.
+    figures: exact figures; `printed` is False.
+    findings: what the blocks show; None if no `OomWatch` observed the replay.
+    blockers: blockers of the findings, with their entries and code.
+    code: code of the request; None if unknown.
+    """
+
+    oom: SimulatedOom
+    cause: str
+    figures: Figures
+    findings: Findings | None
+    blockers: tuple[Blocker, ...]
+    code: Code | None
+
+    @property
+    def tried_bytes(self) -> int:
+        """Segment requested from the driver, or the rounded request if none was; bytes."""
+        return self.oom.tried_bytes or self.oom.rounded_bytes
+
+    @property
+    def is_answered(self) -> bool:
+        """True if the replay serves the request that failed in the recording."""
+        return not self.oom.message
+
+    @property
+    def idle_bytes(self) -> int:
+        """Reserved but unallocated bytes, including pending frees, as in PyTorch's text."""
+        return self.oom.reserved_bytes - self.oom.allocated_bytes
+
+
+def shortages_of(
+    device_run: DeviceRun, trace: Trace | None = None, watch: OomWatch | None = None
+) -> tuple[Shortage, ...]:
+    """Return every out-of-memory error of one device's replay, in order.
+
+    trace: recording of the device.  It adds entries and code, and the recorded errors that the
+        baseline does not have, because something outside the recording refused the request (a
+        memory fraction set while the program ran, another process, the driver).
+    watch: observer of the replay.
+    """
+    ooms = list(device_run.ooms)
+    if trace is not None and device_run.fidelity is not None:
+        ooms = sorted([*ooms, *_answered(device_run, trace)], key=lambda oom: oom.entry)
+    return tuple(_shortage(device_run, oom, trace, watch) for oom in ooms)
+
+
+def _answered(device_run: DeviceRun, trace: Trace) -> Iterator[SimulatedOom]:
+    """Yield the recorded errors that the replay does not have, with the recorded figures."""
+    failed = {oom.entry for oom in device_run.ooms}
+    timeline = device_run.timeline
+    for entry in np.flatnonzero(trace.action[: device_run.stopped_at] == Action.OOM).tolist():
+        row = int(timeline.entry.searchsorted(entry)) - 1
+        if entry in failed or row < 0:
+            continue
+        reserved, free = int(timeline.reserved[row]), int(trace.addr[entry])
+        yield SimulatedOom(
+            entry=entry,
+            requested_bytes=None,
+            rounded_bytes=int(trace.size[entry]),
+            tried_bytes=0,
+            message="",
+            is_recorded=True,
+            stream=int(trace.stream[entry]),
+            total_bytes=reserved + free,
+            free_bytes=free,
+            allocated_bytes=int(timeline.allocated[row]),
+            reserved_bytes=reserved,
+            limit_bytes=None,
+        )
+
+
+def _shortage(
+    device_run: DeviceRun, oom: SimulatedOom, trace: Trace | None, watch: OomWatch | None
+) -> Shortage:
+    findings = None if watch is None else watch.findings.get((device_run.device, oom.entry))
+    is_known = device_run.device_memory is not None
+    figures = Figures(
+        tried_bytes=oom.tried_bytes or oom.rounded_bytes,
+        total_bytes=oom.total_bytes if is_known else None,
+        allocated_bytes=oom.allocated_bytes,
+        reserved_bytes=oom.reserved_bytes,
+        idle_bytes=oom.reserved_bytes - oom.allocated_bytes,
+        free_bytes=oom.free_bytes if is_known else None,
+        limit_bytes=oom.limit_bytes,
+    )
+    blockers: tuple[Blocker, ...] = ()
+    if findings is not None and findings.blockers is not None:
+        blockers = _resolved(findings, findings.blockers, trace, oom.entry)
+    code = None if trace is None else code_at(trace, oom.entry)
+    return Shortage(oom, moment_cause(figures, findings), figures, findings, blockers, code)
+
+
+def moment_cause(figures: Figures, findings: Findings | None) -> str:
+    """Return the cause by the figures, or a more specific cause that the blocks prove."""
+    by_figures = cause_of(figures)
+    if findings is None or by_figures in ("impossible", "host_fallback"):
+        return by_figures
+    if findings.late_bytes:
+        return "pending_free"
+    is_narrower = by_figures not in ("fraction_limit", "free_above_request")
+    return "private_pool" if is_narrower and findings.holds_in_private_pool else by_figures
+
+
+def findings_of(state: StateAtError) -> Findings:
+    """Examine the blocks of a state."""
+    return Findings(
+        kinds=kinds_of(state),
+        largest_request_bytes=state.largest_request_bytes,
+        late_bytes=_late(state),
+        holds_in_private_pool=_holds_in_private_pool(state),
+        blockers=blockers_of(state),
+        recorded_addresses=state.recorded_addresses,
+    )
+
+
+def _late(state: StateAtError) -> int:
+    """Return the bytes of the largest run of free and pending blocks that the request accepts."""
+    usable = [segment for segment in state.segments if state.request.may_use(segment)]
+    runs = (
+        sum(block.size for block in run)
+        for segment in usable
+        for is_live, run in groupby(segment.blocks, key=lambda block: block.state == ALLOCATED)
+        if not is_live
+    )
+    return max((size for size in runs if state.request.accepts(size)), default=0)
+
+
+def _holds_in_private_pool(state: StateAtError) -> bool:
+    request = state.request
+    usable = (DEFAULT_POOL, request.pool_id, *request.helping_pools)
+    private = [segment for segment in state.segments if segment.pool_id not in usable]
+    free = [block.size for s in private for block in s.blocks if block.state == INACTIVE]
+    if max(free, default=0) >= request.rounded_bytes:
+        return True
+    kept = sum(state.driver_bytes(s) for s in private if s.is_idle and not state.is_returnable(s))
+    return bool(kept) and kept + state.free_bytes >= request.tried_bytes
+
+
+def _resolved(
+    findings: Findings, blockers: Blockers, trace: Trace | None, entry: int
+) -> tuple[Blocker, ...]:
+    """Return the blocks with the entries that allocated them, largest first."""
+    recorded = findings.recorded_addresses
+    addresses = [recorded[b.address] for b in blockers.blocks if b.address in recorded]
+    made = {} if trace is None else _made(trace, entry, addresses)
+    found = []
+    for block in sorted(blockers.blocks, key=lambda block: (-block.size, block.address)):
+        address, size, raw = block.address, block.size, block.requested_size
+        maker = made.get(recorded.get(address, -1))
+        if trace is None or maker is None:
+            found.append(Blocker(address, size, raw, entry=None, age=None, code=None))
+        else:
+            code = code_at(trace, maker)
+            found.append(Blocker(address, size, raw, maker, entry - maker, code))
+    return tuple(found)
+
+
+def _made(trace: Trace, entry: int, addresses: list[int]) -> dict[int, int]:
+    """Return the last `alloc` before `entry` at each of the recorded addresses."""
+    is_wanted = np.isin(trace.addr[:entry], np.array(addresses, dtype=np.uint64))
+    entries = np.flatnonzero((trace.action[:entry] == Action.ALLOC) & is_wanted)
+    # Later ones overwrite earlier ones.
+    return {int(trace.addr[i]): int(i) for i in entries.tolist()}

@@ -1,0 +1,22 @@
+"""Check a recording against memory limits or a baseline."""
+
+from allocsim.analysis.gate.baseline import Baseline, read_baseline, write_baseline
+from allocsim.analysis.gate.body import PLACES, Held
+from allocsim.analysis.gate.gate import Budget, Check, Gate, gate
+from allocsim.analysis.gate.growth import Growth
+from allocsim.analysis.gate.measured import Measured, measured
+
+__all__ = [
+    "Baseline",
+    "Budget",
+    "Check",
+    "Gate",
+    "Growth",
+    "Held",
+    "Measured",
+    "PLACES",
+    "gate",
+    "measured",
+    "read_baseline",
+    "write_baseline",
+]

@@ -1,0 +1,107 @@
+"""Baseline file: the accepted memory figures of a recording, as a small JSON file.
+
+It contains nothing that differs between runs of the same program: no path, date or machine.  It has
+one figure or line of code per line, in an order that does not depend on sizes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from allocsim.analysis.gate.body import PLACES
+from allocsim.errors import ConfigError
+
+__all__ = ["Baseline", "read_baseline", "write_baseline"]
+
+_FORMAT = 1
+_LARGEST = 16 << 20
+_FIGURES = (
+    "peak_reserved_bytes", "peak_allocated_bytes", "peak_requested_bytes", "driver_calls",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """Figures of a recording that a baseline file stores; peaks are in bytes.
+
+    path: path of the file.
+    at: begin of the measured part; None for the beginning.
+    counts_held: True if memory held at the begin counts.
+    conf, torch_version: settings and release of the replay.
+    driver_calls: allocations from the driver, without those for held memory.
+    owners: requested bytes of blocks allocated at the peak, by line.
+    """
+
+    path: str
+    at: tuple[str, str] | None
+    counts_held: bool
+    conf: str
+    torch_version: str
+    peak_reserved_bytes: int
+    peak_allocated_bytes: int
+    peak_requested_bytes: int
+    driver_calls: int
+    owners: Mapping[str, int]
+
+
+def write_baseline(path: str | os.PathLike[str], found: Baseline) -> None:
+    """Write a baseline file.  Raises OSError if writing fails."""
+    document: dict[str, Any] = {
+        "allocsim_baseline": _FORMAT,
+        "from": " ".join(found.at) if found.at else "",
+        "counts_held": found.counts_held,
+        "conf": found.conf,
+        "torch_version": found.torch_version,
+    }
+    document |= {name: getattr(found, name) for name in _FIGURES}
+    document["owners"] = dict(sorted(found.owners.items()))
+    text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    target = Path(path)
+    part = target.with_name(f"{target.name}.part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(target)
+
+
+def read_baseline(path: str | os.PathLike[str]) -> Baseline:
+    """Read a baseline file.  Raises ConfigError, naming the file, if it is not one."""
+    name = os.fspath(path)
+    try:
+        with Path(name).open("rb") as file:
+            data = file.read(_LARGEST + 1)
+        document = json.loads(data.decode("utf-8")) if len(data) <= _LARGEST else None
+    except OSError as error:
+        raise ConfigError(f"{name} cannot be read ({error.strerror})") from None
+    except (ValueError, RecursionError):
+        document = None
+    try:
+        return _read(name, document)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise ConfigError(f"{name} is not a baseline; --update writes one") from None
+
+
+def _read(path: str, document: Any) -> Baseline:
+    if document["allocsim_baseline"] != _FORMAT:
+        raise ValueError
+    place = document["from"].split(" ", 1)
+    if document["from"] and (len(place) != 2 or place[0] not in PLACES):
+        raise ValueError
+    texts = {name: document[name] for name in ("conf", "torch_version")}
+    figures = {name: document[name] for name in _FIGURES}
+    owners = document["owners"]
+    if not all(type(text) is str for text in texts.values()) or type(owners) is not dict:
+        raise ValueError
+    if not all(type(size) is int and size >= 0 for size in [*figures.values(), *owners.values()]):
+        raise ValueError
+    return Baseline(
+        path=path,
+        at=(place[0], place[1]) if document["from"] else None,
+        counts_held=document["counts_held"] is True,
+        owners=owners,
+        **texts,
+        **figures,
+    )

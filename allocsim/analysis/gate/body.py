@@ -1,0 +1,227 @@
+"""The measured part of a recording, and the memory held when it begins.
+
+The result does not depend on what ran before the part.  A block that is live at the begin of the
+part and at its last request belongs to it (weights, optimizer state).  Such blocks are requested
+first, largest first, because their original order depends on the earlier history.  A block that is
+freed sooner is left over from before, and is ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from allocsim._fast_numpy import any_of
+from allocsim.core import SMALL_SIZE
+from allocsim.errors import RecordingError
+from allocsim.ownership import scene_of_run
+from allocsim.recording import Action, Annotation, MarkKind, Trace, start_state, trimmed
+from allocsim.replaying import Prepared
+from allocsim.simulation import Plan, StepKind, Steps, Timeline
+from allocsim.state import ALLOCATED, DEFAULT_POOL, INACTIVE, BlockState, SegmentState
+from allocsim.units import round_up
+
+__all__ = ["PLACES", "Body", "Held", "body_of"]
+
+PLACES = ("step", "phase", "mark", "entry")
+"""Kinds of places at which a part may begin."""
+
+_LASTING = (StepKind.SETTINGS, StepKind.FRACTION)
+_FREES = (Action.FREE_REQUESTED, Action.FREE_COMPLETED)
+_APART = 1 << 63
+"""First address for held blocks, above all recorded addresses."""
+_SHOWN = 8
+_ALL_DEVICES = -1
+"""Device number of an annotation that names no device."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Requested bytes of the blocks that are live at the begin of the part.
+
+    kept_bytes: blocks that are live at the last request.
+    left_bytes: blocks that are freed sooner, left over from before.
+    """
+
+    kept_bytes: int
+    left_bytes: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Body:
+    """Measured part of a recording, as a trace.
+
+    first: first entry of the part in the recording.
+    start: held blocks, as segments of one block each.
+    """
+
+    first: int
+    trace: Trace
+    plan: Plan
+    start: tuple[SegmentState, ...]
+    held: Held
+
+
+def body_of(
+    prepared: Prepared,
+    at: tuple[str, str] | None,
+    *,
+    counts_held: bool,
+    annotations: Sequence[Annotation] = (),
+) -> Body:
+    """Return the part of a recording from `at` on; None for the whole recording.
+
+    at: kind of place (see `PLACES`) and its name: ("step", "2"), ("phase", "forward"), ("mark",
+        "prefill"), ("entry", "1200").
+    counts_held: request the memory that is held to the end first.
+    annotations: annotations of the recording.
+    Raises RecordingError if the recording has no such place.
+    """
+    trace = prepared.trace
+    first = 0 if at is None else _place(prepared, *at, annotations)
+    before = prepared.start
+    if first and prepared.is_requests:
+        before = _requested_before(trace, first, prepared.config.round_size)
+    elif first:
+        rounded, limit = prepared.config.round_size, prepared.config.max_split_size
+        before = start_state(trace, first, rounded=rounded, max_split_size=limit)
+    part = trimmed(trace, first, len(trace))
+    asks = np.flatnonzero(part.action == Action.ALLOC)
+    last = int(asks[-1]) if len(asks) else 0
+    freed = set(part.addr[:last][any_of(part.action[:last], _FREES)].tolist())
+    live = [
+        (segment, block)
+        for segment in before
+        for block in segment.blocks
+        if block.state != INACTIVE
+    ]
+    kept = [
+        (segment, block)
+        for segment, block in live
+        if block.state == ALLOCATED and block.address not in freed
+    ]
+    held = Held(_asked(kept), _asked(live) - _asked(kept))
+    start = _apart(_with_stacks(trace, first, kept)) if counts_held else ()
+    return Body(first, part, _plan(prepared, first), start, held)
+
+
+def _requested_before(
+    trace: Trace, first: int, rounded: Callable[[int], int]
+) -> tuple[SegmentState, ...]:
+    """Return the live blocks at entry `first` of a recording of requests, one segment each."""
+    live: dict[int, SegmentState] = {}
+    columns = (trace.action, trace.addr, trace.size, trace.stream)
+    for action, addr, size, stream in zip(*(c[:first].tolist() for c in columns), strict=True):
+        if action == Action.ALLOC:
+            held = rounded(size)
+            block = BlockState(addr, held, size, ALLOCATED)
+            small = held <= SMALL_SIZE
+            live[addr] = SegmentState(addr, held, stream, small, DEFAULT_POOL, False, (block,))
+        elif action == Action.FREE_COMPLETED:
+            live.pop(addr, None)
+    return tuple(live.values())
+
+
+def _asked(blocks: list[tuple[SegmentState, BlockState]]) -> int:
+    return sum(block.requested_size or block.size for _, block in blocks)
+
+
+def _with_stacks(
+    trace: Trace, first: int, kept: list[tuple[SegmentState, BlockState]]
+) -> list[tuple[SegmentState, BlockState]]:
+    """Add the stacks of the requests to blocks whose request is recorded."""
+    asks = np.flatnonzero(trace.action[:first] == Action.ALLOC)
+    stacks = dict(zip(trace.addr[asks].tolist(), trace.frames[asks].tolist(), strict=True))
+    return [
+        (segment, replace(block, frames=stacks.get(block.address, block.frames)))
+        for segment, block in kept
+    ]
+
+
+def _apart(kept: list[tuple[SegmentState, BlockState]]) -> tuple[SegmentState, ...]:
+    """Return one segment per block, largest first."""
+    ordered = sorted(kept, key=lambda each: -(each[1].requested_size or each[1].size))
+    found, address = [], _APART
+    for segment, block in ordered:
+        alone = replace(block, address=address, state=ALLOCATED)
+        found.append(replace(segment, address=address, total_size=block.size, blocks=(alone,)))
+        address += round_up(block.size, 1 << 21)
+    return tuple(found)
+
+
+def _plan(prepared: Prepared, first: int) -> Plan:
+    """Return the steps from entry `first` on, preceded by the settings and pool in effect."""
+    steps = prepared.free_plan.steps
+    kept = (steps.entry >= first) | any_of(steps.kind, _LASTING)
+    scopes = np.flatnonzero((steps.entry < first) & (steps.kind == StepKind.SCOPE))
+    kept[scopes[-1:]] = True
+    moved = Steps(
+        steps.kind[kept],
+        np.maximum(steps.entry[kept] - first, 0),
+        steps.addr[kept],
+        steps.size[kept],
+        steps.stream[kept],
+    )
+    return replace(prepared.free_plan, steps=moved)
+
+
+def _place(prepared: Prepared, kind: str, which: str, annotations: Sequence[Annotation]) -> int:
+    """Return the first entry of a place."""
+    trace, path = prepared.trace, prepared.path
+    if kind not in PLACES:
+        raise ValueError(f"{kind!r} is not one of {', '.join(PLACES)}")
+    if kind == "entry":
+        number = int(which) if which.isascii() and which.isdecimal() else -1
+        if not 0 <= number < len(trace):
+            raise RecordingError(path, f"there is no entry {which}; expected 0 to {len(trace) - 1}")
+        return number
+    if kind == "step":
+        known = _steps(prepared)
+    elif kind == "phase":
+        phases = [mark for mark in prepared.marks if mark.kind is MarkKind.PHASE]
+        known = {str(mark.value): mark.entry for mark in reversed(phases)}
+    else:
+        known = _annotated(trace, annotations) | _texts(trace)
+    if which not in known:
+        names = list(known)
+        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        what = f"it has {', '.join(names[:_SHOWN])}{more}" if names else "it has none"
+        raise RecordingError(path, f"there is no {kind} {which}; {what}")
+    return min(known[which], len(trace))
+
+
+def _steps(prepared: Prepared) -> dict[str, int]:
+    """Return the first entry of each step, from marks or else from stacks."""
+    marks = [mark for mark in prepared.marks if mark.kind is MarkKind.STEP]
+    if marks:
+        return {str(mark.value): mark.entry for mark in reversed(marks)}
+    entries = np.arange(len(prepared.trace), dtype=np.int64)
+    nothing = np.zeros(len(entries), dtype=np.int64)
+    # Detecting steps from stacks does not use block sizes.
+    scene = scene_of_run(prepared.trace, (), Timeline(entries, nothing, nothing))
+    starts = scene.step_starts.tolist()
+    return dict(zip(map(str, scene.step_numbers.tolist()), starts, strict=True))
+
+
+def _texts(trace: Trace) -> dict[str, int]:
+    """Return the first entry with each text of user_metadata."""
+    if trace.user_metadata is None:
+        return {}
+    numbers, first = np.unique(trace.user_metadata, return_index=True)
+    pairs = zip(numbers.tolist(), first.tolist(), strict=True)
+    found = [(entry, trace.texts[number]) for number, entry in pairs if number >= 0]
+    return {text: entry for entry, text in sorted(found) if text}
+
+
+def _annotated(trace: Trace, annotations: Sequence[Annotation]) -> dict[str, int]:
+    """Return the entry at which each annotation first starts, by time."""
+    if trace.time_us is None:
+        return {}
+    here = (trace.device, _ALL_DEVICES)
+    starts = [each for each in annotations if each.stage == "START" and each.device in here]
+    times = [each.time_us for each in starts]
+    entries = np.searchsorted(trace.time_us, np.array(times, dtype=np.int64)).tolist()
+    pairs = zip(reversed(starts), reversed(entries), strict=True)
+    return {each.name: entry for each, entry in pairs}

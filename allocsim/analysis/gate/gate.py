@@ -1,0 +1,159 @@
+"""Check measured memory against limits and a baseline, and name the lines of code that grew.
+
+Every given limit is a separate check, and the result contains all checks.  A value equal to its
+limit passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+
+from allocsim._repr import Shown
+from allocsim.analysis.gate.baseline import Baseline
+from allocsim.analysis.gate.growth import Growth, growth_of
+from allocsim.analysis.gate.measured import Measured
+from allocsim.errors import ConfigError
+from allocsim.units import format_size
+
+__all__ = ["Budget", "Check", "Gate", "gate"]
+
+_SIZES = ("reserved", "allocated", "requested")
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Limits; None for no limit.
+
+    max_reserved, max_allocated, max_requested: bytes.
+    max_driver_calls: number of allocations from the driver.
+    max_fragmentation: share from 0 to 1.
+    """
+
+    max_reserved: int | None = None
+    max_allocated: int | None = None
+    max_requested: int | None = None
+    max_driver_calls: int | None = None
+    max_fragmentation: float | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """True if there is no limit."""
+        return self == Budget()
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Check of one limit.
+
+    what: "reserved", "allocated" or "requested" (peak bytes), "driver_calls" or "fragmentation".
+    limit: largest allowed value.
+    baseline: value in the baseline; None for an explicit limit.
+    """
+
+    what: str
+    value: float
+    limit: float
+    baseline: int | None = None
+
+    @property
+    def passed(self) -> bool:
+        """True if the value is within the limit."""
+        return self.value <= self.limit
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Gate(Shown):
+    """Result of all checks.
+
+    growth: change of every line of code against the baseline; empty without a baseline.
+    """
+
+    measured: Measured
+    checks: tuple[Check, ...]
+    baseline: Baseline | None
+    tolerance: float
+    growth: tuple[Growth, ...]
+
+    @property
+    def passed(self) -> bool:
+        """True if every check passed."""
+        return all(check.passed for check in self.checks)
+
+    @property
+    def grown(self) -> tuple[Growth, ...]:
+        """Lines that hold more than in the baseline, largest growth first."""
+        return tuple(each for each in self.growth if each.bytes > 0)
+
+    def headline(self) -> str:
+        """Return the outcome and peak reserved memory in one line."""
+        what = "within its limits" if self.passed else "beyond its limits"
+        return f"{what}: {format_size(self.measured.peak_reserved_bytes)} reserved at the peak"
+
+    def figures_shown(self) -> Iterator[tuple[str, str]]:
+        """Yield all checks."""
+        for check in self.checks:
+            yield check.what, f"{check.value:,} of {check.limit:,}"
+
+
+def gate(
+    measured: Measured,
+    budget: Budget = Budget(),
+    *,
+    baseline: Baseline | None = None,
+    tolerance: float = 0.01,
+) -> Gate:
+    """Check measured memory against limits, a baseline, or both.
+
+    tolerance: share by which the three sizes may exceed those of the baseline.
+    Raises ConfigError if there is neither a limit nor a baseline, if the tolerance is negative, and
+    if the baseline is for another part of the run or other settings.
+    """
+    if budget.is_empty and baseline is None:
+        raise ConfigError("there is neither a limit nor a baseline; expected one of them")
+    if tolerance < 0:
+        raise ConfigError(f"tolerance {tolerance} is negative; expected a share such as 0.01")
+    checks = [
+        Check(what, value, limit)
+        for what, value, limit in (
+            ("reserved", measured.peak_reserved_bytes, budget.max_reserved),
+            ("allocated", measured.peak_allocated_bytes, budget.max_allocated),
+            ("requested", measured.peak_requested_bytes, budget.max_requested),
+            ("driver_calls", measured.driver_calls, budget.max_driver_calls),
+            ("fragmentation", measured.fragmentation, budget.max_fragmentation),
+        )
+        if limit is not None
+    ]
+    growth: tuple[Growth, ...] = ()
+    if baseline is not None:
+        _refuse_other(measured, baseline)
+        growth = growth_of(baseline.owners, measured.owners)
+        checks += [_against(measured, baseline, what, tolerance) for what in _SIZES]
+    return Gate(measured, tuple(checks), baseline, tolerance, growth)
+
+
+def _against(measured: Measured, baseline: Baseline, what: str, tolerance: float) -> Check:
+    name = f"peak_{what}_bytes"
+    before = getattr(baseline, name)
+    limit = int(before * (1 + Fraction(str(tolerance))))
+    return Check(what, getattr(measured, name), limit, before)
+
+
+def _refuse_other(measured: Measured, baseline: Baseline) -> None:
+    ours, theirs = (each.at for each in (measured, baseline))
+    places = [" ".join(at) if at else "the beginning" for at in (ours, theirs)]
+    if ours != theirs:
+        raise ConfigError(
+            f"{baseline.path} measures the run from {places[1]} on; expected from {places[0]} on"
+        )
+    if measured.counts_held != baseline.counts_held:
+        counts = "counts" if baseline.counts_held else "does not count"
+        raise ConfigError(
+            f"{baseline.path} {counts} memory held before the measured part, unlike this check"
+        )
+    if measured.conf != baseline.conf:
+        raise ConfigError(
+            f"{baseline.path} has the settings {baseline.conf!r}; expected {measured.conf!r}, or "
+            "--update to rewrite it"
+        )

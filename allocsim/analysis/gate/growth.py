@@ -1,0 +1,51 @@
+"""Change of memory by line of code.
+
+The changes of all lines add up to the difference of requested bytes at the two peaks.  Lines that
+moved are matched (`moved_lines`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from allocsim.ownership import moved_lines, status_of
+
+__all__ = ["Growth", "growth_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """Change of one line of code.
+
+    owner: name of the line now; "" if it is gone.
+    was: name of the line before; "" if it is new.
+    before, now: requested bytes that it held at the peak.
+    """
+
+    owner: str
+    was: str
+    before: int
+    now: int
+
+    @property
+    def bytes(self) -> int:
+        """Change in bytes."""
+        return self.now - self.before
+
+    @property
+    def status(self) -> str:
+        """Status in one word, see `status_of`."""
+        return status_of(self.bytes, was_there=bool(self.was), is_there=bool(self.owner))
+
+
+def growth_of(before: Mapping[str, int], now: Mapping[str, int]) -> tuple[Growth, ...]:
+    """Return the changes of all lines, largest growth first."""
+    known = {name: name for name in now if name in before} | moved_lines(before, now)
+    found = [
+        Growth(name, known.get(name, ""), before.get(known.get(name, ""), 0), size)
+        for name, size in now.items()
+    ]
+    gone = before.keys() - set(known.values())
+    found += [Growth("", name, before[name], 0) for name in gone]
+    return tuple(sorted(found, key=lambda each: (-each.bytes, each.owner, each.was)))

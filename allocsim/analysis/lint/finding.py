@@ -1,0 +1,174 @@
+"""Findings of lint: each has a text, a place and its meaning for a replay.
+
+Every check has one row in `CHECKS` with its meaning.  A finding adds the entry and the value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from allocsim.recording import Entry, Recording
+from allocsim.recording import Finding as Found
+
+__all__ = ["CHECKS", "ERROR", "NOTE", "WARNING", "Check", "Finding", "found", "gathered"]
+
+ERROR, WARNING, NOTE = "error", "warning", "note"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One check.
+
+    severity: severity of its findings, unless `allocsim.recording.soundness` reports an error.
+    meaning: consequence for a replay, as a sentence.
+    of_error: consequence of an error, if it differs from `meaning`; else "".
+    """
+
+    severity: str
+    meaning: str
+    of_error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Finding of a check.
+
+    check: name of the check, a key of `CHECKS`.
+    severity: "error": it cannot be replayed, or PyTorch refuses it; "warning": a replay shows less
+        than it seems to, or something else, or the settings do harm; "note": no consequence.
+    text: what was found, with its figures.
+    meaning: consequence for a replay.
+    device, entry: place of the finding; None if there is no particular place.
+    value: value at that place; "" if there is none.
+    """
+
+    check: str
+    severity: str
+    text: str
+    meaning: str
+    device: int | None = None
+    entry: int | None = None
+    value: str = ""
+
+    @property
+    def matters(self) -> bool:
+        """True for errors and warnings."""
+        return self.severity != NOTE
+
+
+_UNSOUND = "it cannot be replayed; causes are an edited file, or two processes in one file"
+_TIMES = "a replay uses the order of the entries and not their times; time axes are wrong"
+
+CHECKS: dict[str, Check] = {
+    "contents": Check(ERROR, "there is nothing to replay"),
+    "segments": Check(ERROR, _UNSOUND),
+    "overlap": Check(ERROR, _UNSOUND),
+    "free_without_allocation": Check(ERROR, _UNSOUND),
+    "history": Check(ERROR, _UNSOUND),
+    "alignment": Check(NOTE, "sizes are replayed as they are recorded, unrounded", _UNSOUND),
+    "reader": Check(
+        WARNING,
+        "a replay uses the contents of the file and what was inferred from them; nothing that the "
+        "file lacks can be compared",
+    ),
+    "backend": Check(
+        NOTE,
+        "the proof shows whether that build's allocator behaves as CUDA's does",
+        "it is refused, since a replay would give wrong results",
+    ),
+    "layout": Check(
+        WARNING,
+        "it is replayed as the newest release, whose rules may not be those of the run",
+    ),
+    "mid_run": Check(
+        WARNING,
+        "no figure includes the time before the first entry, and a what-if replay allocates again "
+        "what was there; record from the start, before anything is on the device",
+    ),
+    "ring": Check(
+        WARNING,
+        "no figure includes requests, peaks and errors of the lost entries; record with a larger "
+        "max_entries",
+    ),
+    "processes": Check(
+        WARNING,
+        "each device is replayed separately, and figures for all devices together describe no "
+        "single process",
+    ),
+    "sums": Check(
+        WARNING, "a replay uses the blocks; the file was created or changed by another program"
+    ),
+    "device_memory": Check(
+        NOTE,
+        "something else took or released device memory; what-if replays use a device of the first "
+        "size",
+    ),
+    "clock": Check(NOTE, _TIMES),
+    "stacks": Check(
+        NOTE,
+        "addresses and sizes are still exact, but explain, top and gate cannot name lines of code; "
+        'record with stacks="python"',
+    ),
+    "provenance": Check(NOTE, "a replay shows the recorded run; a run on a card may differ"),
+    "no_settings": Check(
+        NOTE, "the defaults are assumed; --conf gives others, and the proof shows if they applied"
+    ),
+    "settings": Check(
+        WARNING,
+        "a replay uses the recorded string; give the settings at the start with --set 0:CONF",
+    ),
+    "release": Check(WARNING, "a replay shows what the given release would have done"),
+    "workspaces": Check(
+        WARNING,
+        "a replay uses the recorded requests, but the given release would request other workspaces",
+    ),
+    "option_refused": Check(ERROR, "PyTorch stops with an error, and so does a replay"),
+    "option_ignored": Check(WARNING, "it has no effect on the run or on a replay"),
+    "option_unsafe": Check(
+        WARNING, "a replay models both; tune and explain never propose them together"
+    ),
+    "option_inert": Check(NOTE, "a replay is the same without it"),
+}
+"""Checks by name."""
+
+
+def found(
+    check: str,
+    text: str,
+    *,
+    device: int | None = None,
+    entry: int | None = None,
+    value: str = "",
+) -> Finding:
+    """Return a finding of `check`, with the severity and meaning of its row."""
+    row = CHECKS[check]
+    return Finding(check, row.severity, text, row.meaning, device, entry, value)
+
+
+def gathered(recording: Recording, findings: Iterable[Found]) -> Iterable[Finding]:
+    """Convert the findings of `allocsim.recording.soundness`; its errors stay errors."""
+    for each in findings:
+        row = CHECKS[each.check]
+        is_error = each.severity == "error"
+        yield Finding(
+            each.check,
+            ERROR if is_error else row.severity,
+            each.text,
+            (row.of_error if is_error else "") or row.meaning,
+            each.device,
+            each.entry,
+            _at(recording, each.device, each.entry),
+        )
+
+
+def _at(recording: Recording, device: int | None, entry: int | None) -> str:
+    if device is None or entry is None:
+        return ""
+    return entry_text(recording.device(device)[entry])
+
+
+def entry_text(entry: Entry) -> str:
+    """Return an entry as text, such as "alloc of 512 bytes at 0x7000 on stream 0"."""
+    place = f"with {entry.addr} bytes free" if entry.action.name == "OOM" else f"at {entry.addr:#x}"
+    return f"{entry.action.text} of {entry.size} bytes {place} on stream {entry.stream}"

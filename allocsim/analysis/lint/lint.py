@@ -1,0 +1,185 @@
+"""Collect all findings about a recording or an option string.
+
+Nothing is replayed, so lint takes about as long as loading the file.  Only `replay` proves that a
+replay equals the recorded run.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from allocsim._repr import Shown
+from allocsim.analysis.lint.finding import ERROR, NOTE, WARNING, Finding, found, gathered
+from allocsim.analysis.lint.history import about_history, about_processes, lost_entries
+from allocsim.analysis.lint.options import (
+    about_command,
+    about_conf,
+    about_recorded,
+    about_replaying_as,
+)
+from allocsim.core import NEWEST, RELEASES, Release, find_release
+from allocsim.inference import can_be_of, releases_of
+from allocsim.recording import Finding as Found
+from allocsim.recording import Recording
+from allocsim.recording import lint as lint_trace
+from allocsim.replaying import provenance_notes, workspace_note
+from allocsim.state import SegmentState
+
+__all__ = ["Lint", "lint", "lint_conf"]
+
+_SEVERITIES = (ERROR, WARNING, NOTE)
+_OF_TWO_RUNS = ("overlap", "free_without_allocation", "history")
+"""Checks that a file with two runs, one after the other, fails."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Lint(Shown):
+    """All findings, most severe first.
+
+    path: path of the recording; "" if only an option string was checked.
+    torch_version: release of a replay.
+    release_note: reason for that release.
+    conf: recorded option string; None if none is recorded.
+    asked: option string that was checked; None if there is none.
+    """
+
+    path: str
+    torch_version: str
+    release_note: str
+    conf: str | None
+    asked: str | None
+    findings: tuple[Finding, ...]
+
+    @property
+    def passed(self) -> bool:
+        """True if there are no findings except notes."""
+        return not any(finding.matters for finding in self.findings)
+
+    def count(self, severity: str) -> int:
+        """Return the number of findings with a severity: "error", "warning" or "note"."""
+        return Counter(finding.severity for finding in self.findings)[severity]
+
+    def headline(self) -> str:
+        """Return the verdict with the number of findings."""
+        counts = [(self.count(severity), severity) for severity in _SEVERITIES]
+        numbers = ", ".join(f"{n:,} {what}{'s' * (n > 1)}" for n, what in counts if n)
+        return f"{'passed' if self.passed else 'failed'}: {numbers or 'nothing found'}"
+
+    def figures_shown(self) -> Iterator[tuple[str, str]]:
+        """Yield all findings."""
+        for finding in self.findings:
+            yield finding.severity, finding.text
+
+
+def lint(
+    recording: Recording, conf: str | None = None, *, torch_version: str | None = None
+) -> Lint:
+    """Check a recording and return the findings with their meaning for a replay.
+
+    conf: option string to check as well, or a shell assignment such as
+        "PYTORCH_ALLOC_CONF=expandable_segments:True".
+    torch_version: release of the replay, which also reads `conf`; None for the recorded one.
+    Raises ConfigError for an unknown release.
+    """
+    possible, release_note = releases_of(recording, torch_version)
+    release = RELEASES[possible[-1]]
+    findings = [
+        *_about_data(recording),
+        *_about_making(recording, release, torch_version),
+        *_about_settings(recording, release, conf),
+    ]
+    return Lint(
+        path=recording.path,
+        torch_version=release.version,
+        release_note=release_note,
+        conf=None if recording.settings is None else recording.settings.conf,
+        asked=conf,
+        findings=_in_order(findings),
+    )
+
+
+def lint_conf(conf: str, torch_version: str | None = None) -> Lint:
+    """Check an option string or a shell assignment for one release.
+
+    torch_version: release; None for the newest.
+    Raises ConfigError for an unknown release.
+    """
+    release = find_release(NEWEST if torch_version is None else torch_version)
+    why = "the newest" if torch_version is None else "as requested"
+    return Lint(
+        path="",
+        torch_version=release.version,
+        release_note=f"PyTorch {release.version}: {why}",
+        conf=None,
+        asked=conf,
+        findings=_in_order(about_conf(conf, release)),
+    )
+
+
+def _in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Return the distinct findings, most severe first."""
+    once = dict.fromkeys(findings)
+    return tuple(sorted(once, key=lambda finding: _SEVERITIES.index(finding.severity)))
+
+
+def _about_data(recording: Recording) -> Iterator[Finding]:
+    starts: dict[int, tuple[SegmentState, ...]] = {}
+    known = lint_trace(recording, starts)
+    broken = {each.device: each for each in known if each.severity == "error"}
+    sound = [trace for trace in recording.devices if trace.device in starts]
+    replayed = [trace for trace in sound if not {trace.device, None} & broken.keys()]
+    lost = [lost_entries(trace, starts[trace.device]) for trace in replayed]
+    proved = {each.device for each in lost if each is not None}
+    # If lost entries are proved, drop the note that suspects them.
+    kept = (each for each in known if not _is_suspicion(each) or each.device not in proved)
+    yield from gathered(recording, kept)
+    yield from (each for each in lost if each is not None)
+    for trace in sound:
+        yield from about_history(trace, starts[trace.device])
+    contradicted = {
+        n: each for n, each in broken.items() if n is not None and each.check in _OF_TWO_RUNS
+    }
+    yield from about_processes(recording, contradicted)
+    yield from _about_sums(recording)
+
+
+def _is_suspicion(each: Found) -> bool:
+    return each.check == "ring" and each.severity == "note"
+
+
+def _about_sums(recording: Recording) -> Iterator[Finding]:
+    wrong = recording.wrong_sums
+    if wrong:
+        first = wrong[0]
+        text = (
+            f"{len(wrong):,} sums of segments are wrong, first {first.name} of the segment at "
+            f"0x{first.address:x}: {first.recorded} recorded, {first.held} in its blocks"
+        )
+        yield found("sums", text, device=first.device, value=first.recorded)
+
+
+def _about_making(recording: Recording, release: Release, asked: str | None) -> Iterator[Finding]:
+    for note in provenance_notes(recording.provenance):
+        yield found("provenance", note)
+    possible, _ = releases_of(recording, None)
+    if asked is None:
+        return
+    if not can_be_of(recording, release.version):
+        text = f"PyTorch {' or '.join(possible)} wrote the recording, not {release.version}"
+        yield found("release", text, value=release.version)
+    ways = {RELEASES[version].keeps_cublas_workspaces for version in possible}
+    if len(ways) == 1 and (differs := workspace_note(possible[-1], release)) is not None:
+        yield found("workspaces", differs, value=release.version)
+
+
+def _about_settings(recording: Recording, release: Release, conf: str | None) -> Iterator[Finding]:
+    possible, _ = releases_of(recording, None)
+    own = RELEASES[possible[-1]]
+    yield from about_recorded(recording, own)
+    yield from about_command(recording, own)
+    if release is not own:
+        yield from about_replaying_as(recording, release)
+    if conf is not None:
+        yield from about_conf(conf, release)

@@ -1,0 +1,161 @@
+"""Replay of one device with the data that figures and pages need.
+
+It is the same replay as that of `allocsim replay`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from allocsim._repr import Shown
+from allocsim.analysis.picture.instant import Instant, instant_of
+from allocsim.analysis.picture.lives import Lives, lives_of
+from allocsim.analysis.picture.memory_curve import MemoryCurve, memory_curve
+from allocsim.core import find_release, parse_conf
+from allocsim.errors import RecordingError
+from allocsim.export import HistoryWatch
+from allocsim.recording import Recording, Trace
+from allocsim.replaying import Prepared, bytes_of, prepare, replay_prepared
+from allocsim.simulation import DeviceRun, Hints, Observer, Progress, Run, Setting
+
+__all__ = ["Picture", "others_of", "picture_of", "picture_prepared", "prepare_one", "shown_device"]
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Picture(Shown):
+    """History of one device, as columns; `others` are the recording's other devices."""
+
+    run: Run
+    trace: Trace
+    lives: Lives
+    curve: MemoryCurve
+    others: tuple[int, ...] = ()
+
+    @property
+    def device_run(self) -> DeviceRun:
+        """Replay of the device."""
+        return self.run.devices[0]
+
+    @property
+    def is_expandable(self) -> bool:
+        """True if the replayed settings use expandable segments."""
+        return parse_conf(self.run.conf, find_release(self.run.torch_version)).expandable_segments
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Warnings to print first, such as that this is a what-if replay."""
+        return self.run.warnings
+
+    def headline(self) -> str:
+        """Return the recording, its size and the result of the replay in one line."""
+        drawn = f"{len(self.lives.blocks):,} blocks, {self.lives.n_entries:,} entries"
+        return f"{self.run.path.rsplit('/', 1)[-1]}: {drawn}; {self.device_run.headline()}"
+
+    def figures_shown(self) -> Iterator[tuple[str, str]]:
+        """Yield the figures of the replay."""
+        yield "blocks", f"{len(self.lives.blocks):,}"
+        yield "entries", f"{self.lives.n_entries:,}"
+        yield from self.device_run.figures_shown()
+
+    def at(self, moment: str | int | None = None) -> Instant:
+        """Return the state after an entry.
+
+        moment: entry number; "peak" for peak allocated memory; "oom" for the last out-of-memory
+            error; "end"; None for peak reserved memory.
+        Raises RecordingError for an entry that was not replayed, or if there was no error.
+        """
+        entry = self._entry_of(moment)
+        if not 0 <= entry < self.lives.n_entries:
+            what = f"there is no such entry in the replay; expected 0 to {self.lives.n_entries - 1}"
+            raise RecordingError(self.run.path, what, entry=entry)
+        return instant_of(self.lives, entry, is_expandable=self.is_expandable)
+
+    def _entry_of(self, moment: str | int | None) -> int:
+        if moment is None:
+            return max(self.device_run.peak.entry, 0)
+        if moment == "peak":
+            return int(np.argmax(self.curve.allocated))
+        if moment == "end":
+            return self.lives.n_entries - 1
+        if moment != "oom":
+            return int(moment)
+        if not self.device_run.ooms:
+            raise RecordingError(self.run.path, "the replay has no out-of-memory error")
+        return self.device_run.ooms[-1].entry
+
+
+def picture_prepared(
+    prepared: Prepared,
+    setting: Setting | None = None,
+    *,
+    device_memory: int | None = None,
+    observers: Sequence[Observer] = (),
+    progress: Progress | None = None,
+    others: Sequence[int] = (),
+) -> Picture:
+    """Replay a device of a recording and collect the data for pictures.
+
+    setting, device_memory: None for the recorded ones.
+    observers: further observers of the same replay.
+    others: the recording's other devices.
+    Raises RecordingError if the device has no entries.
+    """
+    trace = prepared.trace
+    if not len(trace):
+        raise RecordingError(prepared.path, f"device {trace.device} has no entries to draw")
+    watch = HistoryWatch()
+    every = (watch, *observers)
+    run = replay_prepared(
+        (prepared,), setting, device_memory=device_memory, observers=every, progress=progress
+    )
+    device_run = run.devices[0]
+    lives = lives_of(watch.of(trace, device_run), trace, device_run.stopped_at)
+    return Picture(run, trace, lives, memory_curve(lives), tuple(others))
+
+
+def picture_of(
+    recording: Recording,
+    conf: str | None = None,
+    *,
+    device_memory: int | str | None = None,
+    torch_version: str | None = None,
+    device: int | None = None,
+    progress: Progress | None = None,
+) -> Picture:
+    """Return the picture of a recording; the arguments are those of `replay`."""
+    prepared = prepare_one(recording, device, torch_version)
+    return picture_prepared(
+        prepared,
+        None if conf is None else Setting(conf),
+        device_memory=bytes_of(device_memory),
+        progress=progress,
+        others=others_of(recording, prepared),
+    )
+
+
+def others_of(recording: Recording, prepared: Prepared) -> tuple[int, ...]:
+    """Return the devices of a recording other than the prepared one."""
+    shown = prepared.trace.device
+    return tuple(trace.device for trace in recording.devices if trace.device != shown)
+
+
+def prepare_one(
+    recording: Recording,
+    device: int | None,
+    torch_version: str | None,
+    hints: Hints | None = None,
+) -> Prepared:
+    """Prepare the device `device`, or the first with entries if it is None."""
+    return prepare(recording, shown_device(recording, device), torch_version, hints=hints)[0]
+
+
+def shown_device(recording: Recording, device: int | None) -> int | None:
+    """Return `device`, or if it is None the first device with entries, else with segments."""
+    if device is not None:
+        return device
+    busy = [trace.device for trace in recording.devices if len(trace)]
+    held = [trace.device for trace in recording.devices if trace.segments]
+    return next(iter(busy + held), None)

@@ -1,0 +1,263 @@
+"""Headroom of a recording on a device, and the smallest devices that suffice.
+
+Every device size is proved by a replay (`smallest_device`).  Only requests that need memory from
+the driver can fail, so headroom is measured after each request that obtained some.  Headroom is the
+memory that the driver had left, plus the memory that PyTorch could have released: wholly free
+segments, and wholly free handles of expandable segments.
+
+Unusable memory is free memory in blocks that cannot serve the largest request of the recording.
+This is the external fragmentation for that request (the "unusable free space index" of Gorman and
+Whitcroft, Ottawa Linux Symposium 2006, in bytes and for one size).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from allocsim._fast_numpy import any_of
+from allocsim._repr import Shown
+from allocsim.core import SMALL_SIZE, Block, CachingAllocator, free_blocks, returnable_bytes
+from allocsim.errors import RecordingError
+from allocsim.metrics import Code, Measures, code_at, measures_of, rounds_of
+from allocsim.recommend import (
+    Case,
+    Recommendation,
+    allows_expandable,
+    effects_on,
+    read_alike,
+    recommend,
+    usual_settings,
+)
+from allocsim.recording import Action, Recording, Trace
+from allocsim.replaying import (
+    Capacity,
+    Prepared,
+    Trials,
+    Watch,
+    bytes_of,
+    prepare,
+    replay_prepared,
+    smallest_device,
+)
+from allocsim.simulation import DeviceRun, Observer, Progress, Run, Setting, Timeline
+from allocsim.units import format_size
+
+__all__ = ["HeadroomPoint", "Need", "Risk", "Span", "risk_of"]
+
+_SPANS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class HeadroomPoint:
+    """Memory after the request of `entry` obtained memory from the driver.
+
+    free_bytes: free device memory within the limit of a memory fraction.
+    returnable_bytes: memory that PyTorch could have released.
+    idle_bytes: memory in free blocks.
+    unusable_bytes: part of the idle bytes that cannot serve the largest request.
+    """
+
+    entry: int
+    reserved_bytes: int
+    free_bytes: int
+    returnable_bytes: int
+    idle_bytes: int
+    unusable_bytes: int
+
+    @property
+    def headroom_bytes(self) -> int:
+        """Bytes that a request could still have obtained from the driver."""
+        return self.free_bytes + self.returnable_bytes
+
+
+class HeadroomWatch(Observer):
+    """Observer that measures the headroom after each request served by the driver.
+
+    `largest` is the rounded size and the stream of the recording's largest request.
+    """
+
+    def __init__(self, largest: tuple[int, int]) -> None:
+        self.points: list[HeadroomPoint] = []
+        self._size, self._stream = largest
+
+    @property
+    def tightest(self) -> HeadroomPoint | None:
+        """First point with the least headroom; None if the driver served no request."""
+        return min(self.points, key=lambda point: point.headroom_bytes, default=None)
+
+    def grew(self, allocator: CachingAllocator, entry: int) -> None:
+        reserved = allocator.reserved_bytes
+        free, limit = allocator.device.free, allocator.memory_limit
+        if limit is not None:
+            free = min(free, max(limit - reserved, 0))
+        returnable = idle = usable = 0
+        for block in free_blocks(allocator):
+            idle += block.size
+            returnable += returnable_bytes(allocator, block)
+            if self._serves(block):
+                usable += block.size
+        self.points.append(HeadroomPoint(entry, reserved, free, returnable, idle, idle - usable))
+
+    def _serves(self, block: Block) -> bool:
+        """Return True if a free block can serve the largest request."""
+        pool = block.pool
+        is_its_pool = pool.owner is None and pool.is_small == (self._size <= SMALL_SIZE)
+        return is_its_pool and block.stream == self._stream and block.size >= self._size
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Stretch of entries with the peaks of allocated and reserved bytes in it."""
+
+    first: int
+    last: int
+    allocated_bytes: int
+    reserved_bytes: int
+
+
+def spans_of(timeline: Timeline, count: int) -> tuple[Span, ...]:
+    """Return `count` stretches of about equally many steps; fewer if there are fewer steps."""
+    rows = len(timeline.entry)
+    edges = np.unique(np.linspace(0, rows, count + 1).astype(np.int64))
+    return tuple(
+        Span(
+            first=int(timeline.entry[start]),
+            last=int(timeline.entry[stop - 1]),
+            allocated_bytes=int(timeline.allocated[start:stop].max()),
+            reserved_bytes=int(timeline.reserved[start:stop].max()),
+        )
+        for start, stop in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
+    )
+
+
+def largest_entry(trace: Trace) -> int | None:
+    """Return the first entry with the largest request, even a failed one; None without requests."""
+    asks = np.flatnonzero(any_of(trace.action, (Action.ALLOC, Action.OOM)))
+    return int(asks[np.argmax(trace.size[asks])]) if len(asks) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Smallest device of one setting; `capacity` is None if PyTorch refuses it or always fails."""
+
+    conf: str
+    capacity: Capacity | None
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Risk(Shown):
+    """Risk of one device of a recording.
+
+    prepared: prepared recording of the device.
+    run, device_run: replay on the requested device memory.
+    spans: peaks of a few stretches of entries.
+    points: headroom after each request that the driver served.
+    tightest: first point with the least headroom.
+    code: code of the request at the tightest point.
+    largest_entry, largest_bytes: entry and size of the largest request.
+    needs: smallest device of each setting.
+    measures: measures of fragmentation.
+    recommendation: recommended setting for the requested device memory.
+    """
+
+    prepared: Prepared
+    run: Run
+    device_run: DeviceRun
+    spans: tuple[Span, ...]
+    points: tuple[HeadroomPoint, ...]
+    tightest: HeadroomPoint | None
+    code: Code | None
+    largest_entry: int | None
+    largest_bytes: int
+    needs: tuple[Need, ...]
+    measures: Measures
+    recommendation: Recommendation
+
+    @property
+    def most_unusable(self) -> HeadroomPoint | None:
+        """First point with the most unusable memory; None if the driver served no request."""
+        return max(self.points, key=lambda point: point.unusable_bytes, default=None)
+
+    def headline(self) -> str:
+        """Return the result of the replay and the least headroom."""
+        tight = self.tightest
+        near = "" if tight is None else f"; {format_size(tight.headroom_bytes)} of headroom"
+        at = "" if tight is None else f" at entry {tight.entry:,}"
+        return f"{self.device_run.headline()}{near}{at}"
+
+    def figures_shown(self) -> Iterator[tuple[str, str]]:
+        """Yield the figures of the replay, the headroom, and each setting's smallest device."""
+        yield from self.device_run.figures_shown()
+        if self.tightest is not None:
+            yield "least headroom", format_size(self.tightest.headroom_bytes)
+        for need in self.needs:
+            least = "none" if need.capacity is None else format_size(need.capacity.device_memory)
+            yield f"smallest device, {need.conf or 'defaults'}", least
+
+
+def risk_of(
+    recording: Recording,
+    conf: str | None = None,
+    *,
+    device_memory: int | str | None = None,
+    torch_version: str | None = None,
+    device: int | None = None,
+    confs: Sequence[str] | None = None,
+    progress: Progress | None = None,
+    watch: Watch | None = None,
+) -> Risk:
+    """Return the risk of one device of `recording`.
+
+    confs: settings besides `conf` for which to find the smallest device; None for the usual ones.
+    device: device number; None if only one is recorded.
+    The other arguments are those of `replay`.
+    Raises RecordingError if several devices are recorded and `device` is None, or if the device has
+    no entries.
+    """
+    (prepared,) = prepare(recording, recording.only_device(device).device, torch_version)
+    if not len(prepared.trace):
+        what = f"device {prepared.trace.device} has no entries; expected a recording with requests"
+        raise RecordingError(recording.path, what)
+    trace, largest = prepared.trace, largest_entry(prepared.trace)
+    size, stream = 0, 0
+    if largest is not None:
+        size, stream = int(trace.size[largest]), int(trace.stream[largest])
+    seen = HeadroomWatch((size, stream))
+    setting = prepared.recorded if conf is None else Setting(conf)
+    memory = bytes_of(device_memory)
+    prepared = prepared.on(memory)
+    run = replay_prepared(
+        (prepared,), setting, device_memory=memory, progress=progress, observers=(seen,)
+    )
+    device_run = run.devices[0]
+    tightest = seen.tightest
+    trials = Trials(prepared, watch, effects_on(prepared))
+    trials.note(setting, device_run)
+    return Risk(
+        prepared=prepared,
+        run=run,
+        device_run=device_run,
+        spans=spans_of(device_run.timeline, _SPANS),
+        points=tuple(seen.points),
+        tightest=tightest,
+        code=None if tightest is None else code_at(trace, tightest.entry),
+        largest_entry=largest,
+        largest_bytes=size,
+        needs=_needs(trials, setting, confs),
+        measures=measures_of(trace, device_run, rounds_of(prepared)),
+        recommendation=recommend([Case(trials, device_run)], setting, confs, in_full=False),
+    )
+
+
+def _needs(trials: Trials, setting: Setting, confs: Sequence[str] | None) -> tuple[Need, ...]:
+    prepared = trials.prepared
+    config = setting.config(prepared.release)
+    usual = usual_settings(config, expandable=allows_expandable(prepared))
+    others = read_alike(usual, [prepared], config) if confs is None else tuple(map(Setting, confs))
+    for each in others:
+        each.config(prepared.release)  # raise now for a setting that the release refuses
+    every = dict.fromkeys([setting, *others])
+    return tuple(Need(each.conf, smallest_device(trials, each)) for each in every)

@@ -1,0 +1,207 @@
+"""Summarise a file: its format, the contents for each device, and the memory.
+
+All figures are counted from the file without a replay.  Entries contain requested sizes but not
+rounded ones, which `replay` computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from allocsim._fast_numpy import distinct
+from allocsim._repr import Shown
+from allocsim.recording import Action, FileForm, Recording, Trace, form_of, lint
+from allocsim.state import ALLOCATED, SegmentState
+from allocsim.units import format_size
+
+__all__ = ["DeviceStats", "Stats", "stats"]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceStats:
+    """Figures of one device; sizes are bytes.
+
+    actions: number of entries by PyTorch's action name.
+    begins: "empty": at an empty device; "mid_run": with memory held before the first entry;
+        "state": without entries; "unsound": the entries contradict the state; "requests": the file
+        contains only requests and frees.
+    start_segments, start_bytes: segments before the first entry; None if unknown.
+    first_us, last_us: times of the first and last entry; None if not recorded.
+    peak_reserved_bytes, peak_requested_bytes: peaks of reserved memory and of live requests; None
+        without a valid history.
+    segments, reserved_bytes, allocated_bytes, active_bytes, requested_bytes, blocks: state at the
+        end; `blocks` counts allocated blocks, `requested_bytes` those of active blocks.
+    streams, pools: number of distinct streams and pools.
+    stackless: number of requests without a stack.
+    """
+
+    device: int
+    entries: int
+    actions: dict[str, int]
+    begins: str
+    start_segments: int | None
+    start_bytes: int | None
+    first_us: int | None
+    last_us: int | None
+    peak_reserved_bytes: int | None
+    peak_requested_bytes: int | None
+    segments: int
+    reserved_bytes: int
+    allocated_bytes: int
+    active_bytes: int
+    requested_bytes: int
+    blocks: int
+    streams: int
+    pools: int
+    stackless: int
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Stats(Shown):
+    """Summary of a file.
+
+    form: form of the file; None if the recording is not in a file.
+    layout: as in `Recording`.
+    releases: PyTorch releases that write this layout, oldest first; empty for requests only.
+    torch_version, device_name, device_memory, is_phantom, command: as stored by `allocsim record`
+        or `allocsim.capture`; "", 0 and False if not stored.
+    conf: option string; None if not recorded.
+    stacks, frames: number of distinct stacks and frames.
+    deepest: number of frames in the deepest stack.
+    annotations: number of the program's annotations, such as optimizer steps.
+    marks: number of calls without an entry.
+    """
+
+    path: str
+    form: FileForm | None
+    layout: str
+    releases: tuple[str, ...]
+    torch_version: str
+    device_name: str
+    device_memory: int
+    is_phantom: bool
+    command: str
+    conf: str | None
+    devices: tuple[DeviceStats, ...]
+    stacks: int
+    frames: int
+    deepest: int
+    annotations: int
+    marks: int
+
+    def headline(self) -> str:
+        """Return the file and its devices in one line."""
+        name = self.path.rsplit("/", 1)[-1]
+        devices = (f"{d.entries:,} entries, {format_size(d.reserved_bytes)}" for d in self.devices)
+        return f"{name}: {'; '.join(devices) or 'no device'}"
+
+    def figures_shown(self) -> Iterator[tuple[str, str]]:
+        """Yield the figures of each device."""
+        yield "form", str(self.form) if self.form is not None else "no file"
+        for each in self.devices:
+            yield f"device {each.device}", f"{each.entries:,} entries, {each.segments} segments"
+
+
+def stats(recording: Recording) -> Stats:
+    """Return a summary of `recording`, and of its file if that still exists.
+
+    Raises RecordingError if the file exists and cannot be read.
+    """
+    made = recording.provenance
+    starts = {} if recording.is_requests else _starts(recording)
+    table = recording.frame_table
+    lengths = np.diff(table.offsets)
+    return Stats(
+        path=recording.path,
+        form=_form(recording.path),
+        layout=recording.layout,
+        releases=() if recording.is_requests else recording.releases,
+        torch_version="" if made is None else made.torch_version,
+        device_name="" if made is None else made.device_name,
+        device_memory=0 if made is None else made.device_memory,
+        is_phantom=made is not None and made.is_phantom,
+        command="" if made is None else made.command,
+        conf=None if recording.settings is None else recording.settings.conf,
+        devices=tuple(
+            _requests_of(trace)
+            if recording.is_requests
+            else _device(trace, starts.get(trace.device))
+            for trace in recording.devices
+        ),
+        stacks=len(table),
+        frames=len(table.frames),
+        deepest=int(lengths.max(initial=0)),
+        annotations=len(recording.annotations),
+        marks=sum(len(trace.marks) for trace in recording.devices),
+    )
+
+
+def _form(path: str) -> FileForm | None:
+    return form_of(path) if Path(path).is_file() else None
+
+
+def _starts(recording: Recording) -> dict[int, tuple[SegmentState, ...]]:
+    """Return the segments before the first entry of each device with a valid history."""
+    starts: dict[int, tuple[SegmentState, ...]] = {}
+    lint(recording, starts)
+    with_history = {trace.device for trace in recording.devices if len(trace.inputs())}
+    return {device: start for device, start in starts.items() if device in with_history}
+
+
+def _device(trace: Trace, start: tuple[SegmentState, ...] | None) -> DeviceStats:
+    peaks = None if start is None else _peaks(trace, start)
+    times = trace.time_us if trace.time_us is not None and len(trace) else None
+    allocs = trace.action == Action.ALLOC
+    pools = {segment.pool_id for segment in trace.segments} | set(trace.pool_ids)
+    return DeviceStats(
+        device=trace.device,
+        entries=len(trace),
+        actions={action.text: n for action in Action if (n := trace.count(action))},
+        begins=_begins(trace, start),
+        start_segments=None if start is None else len(start),
+        start_bytes=None if start is None else sum(segment.total_size for segment in start),
+        first_us=None if times is None else int(times[0]),
+        last_us=None if times is None else int(times[-1]),
+        peak_reserved_bytes=None if peaks is None else peaks[0],
+        peak_requested_bytes=None if peaks is None else peaks[1],
+        segments=len(trace.segments),
+        reserved_bytes=sum(segment.total_size for segment in trace.segments),
+        allocated_bytes=sum(segment.allocated_size for segment in trace.segments),
+        active_bytes=sum(segment.active_size for segment in trace.segments),
+        requested_bytes=sum(segment.requested_size for segment in trace.segments),
+        blocks=sum(b.state == ALLOCATED for segment in trace.segments for b in segment.blocks),
+        streams=len({*distinct(trace.stream[trace.inputs()]).tolist(), *_streams(trace)}),
+        pools=len(pools),
+        stackless=int(np.count_nonzero(trace.frames[allocs] < 0)),
+    )
+
+
+def _requests_of(trace: Trace) -> DeviceStats:
+    """Return the figures of a device in a file without segments."""
+    _, requested = _peaks(trace, ())
+    found = _device(trace, None)
+    return replace(found, begins="requests", peak_requested_bytes=requested)
+
+
+def _streams(trace: Trace) -> set[int]:
+    return {segment.stream for segment in trace.segments}
+
+
+def _begins(trace: Trace, start: tuple[SegmentState, ...] | None) -> str:
+    if start is None:
+        return "unsound" if len(trace.inputs()) else "state"
+    return "mid_run" if start else "empty"
+
+
+def _peaks(trace: Trace, start: tuple[SegmentState, ...]) -> tuple[int, int]:
+    """Return the peaks of reserved memory and of live requests."""
+    held = sum(segment.total_size for segment in start)
+    live = [b for segment in start for b in segment.blocks if b.state == ALLOCATED]
+    asked = sum(block.requested_size for block in live)
+    allocs, frees = trace.action == Action.ALLOC, trace.action == Action.FREE_REQUESTED
+    requested = asked + np.cumsum(trace.size * (allocs.astype(np.int64) - frees))
+    return trace.most_reserved(held), max(asked, int(requested.max(initial=0)))

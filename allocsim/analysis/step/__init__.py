@@ -1,0 +1,6 @@
+"""Step-by-step explanation of the allocator's decisions, with the rules applied."""
+
+from allocsim.analysis.step.decision import Candidate, Decision, Moved, Request
+from allocsim.analysis.step.stepping import step, walk_on
+
+__all__ = ["Candidate", "Decision", "Moved", "Request", "step", "walk_on"]

@@ -1,0 +1,19 @@
+"""Owners of memory by line, stack, module, category, stream or pool."""
+
+from allocsim.analysis.top.course import Course
+from allocsim.analysis.top.flame import FlameBox, FlameGraph, flame_of
+from allocsim.analysis.top.top import (
+    Holding,
+    Row,
+    StackAnswers,
+    Top,
+    answers_of_run,
+    top,
+    top_of_run,
+)
+from allocsim.ownership import BY, CATEGORIES, RULES, UNKNOWN, Moment, Rule
+
+__all__ = [
+    "BY", "CATEGORIES", "Course", "FlameBox", "FlameGraph", "Holding", "Moment", "RULES", "Row",
+    "Rule", "StackAnswers", "Top", "UNKNOWN", "flame_of", "answers_of_run", "top", "top_of_run",
+]  # fmt: skip

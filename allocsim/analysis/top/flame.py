@@ -1,0 +1,139 @@
+"""Memory of a moment as a flame graph: a box per frame, as wide as the bytes it requested.
+
+Boxes of one depth are disjoint, and a box is inside that of its caller.  The space to the right of
+a frame's callees was requested by the frame itself.  Frames are merged if their whole stacks are
+equal.  Frames that are too narrow or too deep are folded into a box "other".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from allocsim.analysis.top.top import Holding, Top
+from allocsim.ownership import NO_STACK, is_plumbing, line_of
+
+__all__ = ["FlameBox", "FlameGraph", "flame_of"]
+
+_LEAST_SHARE = 1 / 400
+"""Share of all memory below which a frame is folded, since it would be too narrow to read."""
+_MOST_ROWS = 48
+_MOSTLY = 0.9
+"""Share of a frame's memory above which the frame is assigned to one category."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlameBox:
+    """Box of one frame, or of several folded frames.
+
+    depth: 0 for the outermost frames.
+    start: bytes to the left of the box.
+    file: recorded file of the frame; "" for folded frames.
+    category: category of at least 9/10 of the bytes; "" if there is none.
+    folded: number of folded stacks; 0 for a single frame.
+    """
+
+    depth: int
+    start: int
+    bytes: int
+    blocks: int
+    name: str
+    file: str
+    category: str
+    folded: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FlameGraph:
+    """Boxes of a flame graph, row by row.
+
+    categories: categories of all memory, largest first.
+    least_share: share of all memory below which frames are folded.
+    """
+
+    boxes: tuple[FlameBox, ...]
+    bytes: int
+    categories: tuple[str, ...]
+    least_share: float
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return max((box.depth + 1 for box in self.boxes), default=0)
+
+
+_Name = tuple[str, str]
+"""Line and file of a frame."""
+_Stack = tuple[tuple[_Name, ...], Holding]
+"""Names from the outermost frame on, and the memory requested by the stack."""
+_OTHER = ("other", "")
+
+
+def flame_of(
+    top: Top, *, least_share: float = _LEAST_SHARE, most_rows: int = _MOST_ROWS
+) -> FlameGraph:
+    """Return the flame graph of an answer.
+
+    least_share: share of all memory below which frames are folded.
+    most_rows: number of rows; deeper frames are folded into the last row.
+    """
+    least = least_share * top.allocated_bytes
+    boxes: list[FlameBox] = []
+    level = [(0, [(_names(holding), holding) for holding in top.holdings])]
+    for depth in range(most_rows):
+        deeper = []
+        for start, stacks in level:
+            at, folded = start, []
+            for called in _called(stacks, depth):
+                if _bytes(called) < least or depth == most_rows - 1:
+                    folded += called
+                    continue
+                boxes.append(_box(depth, at, called, called[0][0][depth]))
+                deeper.append((at, called))
+                at += _bytes(called)
+            if folded:
+                boxes.append(_box(depth, at, folded, _OTHER, len({names for names, _ in folded})))
+        level = deeper
+    return FlameGraph(tuple(boxes), top.allocated_bytes, tuple(top.categories), least_share)
+
+
+def _names(holding: Holding) -> tuple[_Name, ...]:
+    """Return the names from the outermost frame on, without wrapper frames."""
+    frames = [frame for frame in reversed(holding.frames) if not is_plumbing(frame)]
+    names = [(line_of(frame), frame.filename) for frame in frames]
+    if holding.silent:
+        names.append((holding.silent, ""))
+    return tuple(names) or ((NO_STACK, ""),)
+
+
+def _called(stacks: Sequence[_Stack], depth: int) -> list[list[_Stack]]:
+    """Group the stacks deeper than `depth` by their frame there, largest memory first."""
+    groups: dict[_Name, list[_Stack]] = {}
+    for stack in stacks:
+        if len(stack[0]) > depth:
+            groups.setdefault(stack[0][depth], []).append(stack)
+    return sorted(groups.values(), key=lambda group: (-_bytes(group), group[0][0][depth]))
+
+
+def _bytes(stacks: Sequence[_Stack]) -> int:
+    return sum(holding.bytes for _, holding in stacks)
+
+
+def _box(
+    depth: int, start: int, stacks: Sequence[_Stack], name: _Name, folded: int = 0
+) -> FlameBox:
+    size = _bytes(stacks)
+    found: dict[str, int] = {}
+    for _, holding in stacks:
+        found[holding.category] = found.get(holding.category, 0) + holding.bytes
+    most = max(found, key=lambda category: found[category])
+    return FlameBox(
+        depth=depth,
+        start=start,
+        bytes=size,
+        blocks=sum(holding.blocks for _, holding in stacks),
+        name=name[0],
+        file=name[1],
+        category=most if found[most] >= _MOSTLY * size else "",
+        folded=folded,
+    )

@@ -1,0 +1,306 @@
+"""Owners of a device's memory at one moment of a recording.
+
+The rows add up exactly to the allocated bytes in the baseline replay.  Freed memory that waits for
+another stream is reported separately.  Names and categories are defined in `allocsim/ownership/`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from allocsim._repr import Shown
+from allocsim.analysis.top.course import Course, course_of
+from allocsim.ownership import (
+    BY,
+    Held,
+    Moment,
+    Scene,
+    Whose,
+    held_at,
+    moment_of,
+    moment_of_state,
+    scene_of_run,
+    scene_of_state,
+)
+from allocsim.recording import Action, Frame, Recording, Trace, refuse_contradictions
+from allocsim.replaying import Prepared, prepare, replay_prepared
+from allocsim.simulation import DeviceRun, Progress
+from allocsim.units import format_size
+
+__all__ = ["Holding", "Row", "StackAnswers", "Top", "answers_of_run", "top", "top_of_run"]
+
+_SHOWN = 10
+"""Number of rows in a notebook's table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One owner.
+
+    largest_bytes: bytes of its largest block.
+    category: category of most of its bytes.
+    categories: bytes of each category.
+    where: line that holds most of it; in rows by category, the part of the model.
+    reason: reason for the category, in rows by category.
+    """
+
+    owner: str
+    category: str
+    bytes: int
+    blocks: int
+    largest_bytes: int
+    categories: dict[str, int]
+    where: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """Blocks of one stack and category.
+
+    frames: frames, innermost first.
+    silent: description in place of a stack; "" if there is a stack.
+    """
+
+    frames: tuple[Frame, ...]
+    silent: str
+    category: str
+    bytes: int
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Top(Shown):
+    """Owners of one device's memory.
+
+    rows: owners, largest first.
+    categories: bytes of each category, largest first.
+    holdings: the same memory by whole stacks.
+    pending_bytes, pending_blocks: freed memory that waits for other streams; in no row.
+    notes: sentences about inferences.
+    """
+
+    path: str
+    device: int
+    at: Moment
+    by: str
+    allocated_bytes: int
+    blocks: int
+    pending_bytes: int
+    pending_blocks: int
+    rows: tuple[Row, ...]
+    categories: dict[str, int]
+    holdings: tuple[Holding, ...]
+    notes: tuple[str, ...]
+
+    def headline(self) -> str:
+        """Return the bytes, the moment and the largest owner in one line."""
+        entry = "" if self.at.entry is None else f" (entry {self.at.entry:,})"
+        held = f"{format_size(self.allocated_bytes)} in {self.blocks:,} blocks"
+        first = f"; {format_size(self.rows[0].bytes)} {self.rows[0].owner}" if self.rows else ""
+        return f"device {self.device}, {self.at.what}{entry}: {held}, by {self.by}{first}"
+
+    def figures_shown(self) -> Iterator[tuple[str, str]]:
+        """Yield the first rows."""
+        for row in self.rows[:_SHOWN]:
+            share = row.bytes / max(self.allocated_bytes, 1)
+            yield row.owner, f"{format_size(row.bytes)}, {share:.1%}, blocks: {row.blocks:,}"
+        rest = self.rows[_SHOWN:]
+        if rest:
+            yield f"{len(rest):,} more", format_size(sum(row.bytes for row in rest))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StackAnswers:
+    """Owners by several groupings, in the requested order, and the course of the run."""
+
+    tops: tuple[Top, ...]
+    course: Course
+
+
+def top(
+    recording: Recording,
+    at: str | int | None = None,
+    *,
+    by: str = "line",
+    frames: int | None = None,
+    device: int | None = None,
+    torch_version: str | None = None,
+    progress: Progress | None = None,
+) -> Top:
+    """Return the owners of memory at a moment of one device of `recording`.
+
+    at: "peak" for peak allocated memory; "oom" for the last out-of-memory error; "end"; or an entry
+        number.  Default: the error if one is recorded, else the peak.
+    by: one of `BY`.
+    frames: frames in the names of lines, stacks or modules (default: 1, 8, 3).
+    device: device number (default: the only one).
+    torch_version, progress: as for `replay`.
+    Raises RecordingError if several devices are recorded and none is given, or if there is no such
+    moment, and ValueError for an unknown `by`.
+    """
+    if by not in BY:
+        raise ValueError(f"by={by!r} is not one of {', '.join(BY)}")
+    trace = recording.only_device(device)
+    if trace.count(Action.ALLOC):
+        (prepared,) = prepare(recording, trace.device, torch_version)
+        (device_run,) = replay_prepared((prepared,), progress=progress).devices
+        return top_of_run(prepared, device_run, at, by=by, frames=frames)
+    return _of_state(recording, trace, at, by, frames)
+
+
+def top_of_run(
+    prepared: Prepared,
+    device_run: DeviceRun,
+    at: str | int | None = None,
+    *,
+    by: str = "line",
+    frames: int | None = None,
+    since: int = -1,
+) -> Top:
+    """Return `top` of a device from its baseline replay `device_run`.
+
+    since: only blocks requested at this entry or later; -1 for all.
+    """
+    answers = answers_of_run(prepared, device_run, at, bys=(by,), frames=frames, since=since)
+    return answers.tops[0]
+
+
+def answers_of_run(
+    prepared: Prepared,
+    device_run: DeviceRun,
+    at: str | int | None = None,
+    *,
+    bys: Sequence[str] = ("line", "category"),
+    frames: int | None = None,
+    since: int = -1,
+) -> StackAnswers:
+    """Return several groupings of one moment, and the course, for little more than one costs."""
+    trace = prepared.trace
+    scene = scene_of_run(trace, prepared.start, device_run.timeline)
+    moment = moment_of(prepared.path, trace, device_run, scene, at)
+    notes = []
+    if device_run.fidelity is not None and not device_run.fidelity.is_exact:
+        notes.append(f"the replay differs from the recording: {device_run.fidelity.first_mismatch}")
+    asked = [_Asked(prepared.path, moment, by, frames, since) for by in bys]
+    n_entries = len(trace) if device_run.stopped_at is None else device_run.stopped_at + 1
+    tops = tuple(_answer(each, trace, scene, notes) for each in asked)
+    return StackAnswers(tops, course_of(scene, n_entries))
+
+
+def _of_state(
+    recording: Recording, trace: Trace, at: str | int | None, by: str, frames: int | None
+) -> Top:
+    moment = moment_of_state(recording.path, at)
+    refuse_contradictions(recording)
+    scene = scene_of_state(trace)
+    notes = ["the recording holds only a state: categories are inferred from stacks alone"]
+    asked = _Asked(recording.path, moment, by, frames)
+    return _answer(asked, trace, scene, notes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """Arguments of a query."""
+
+    path: str
+    moment: Moment
+    by: str
+    frames: int | None
+    since: int = -1
+
+
+def _answer(asked: _Asked, trace: Trace, scene: Scene, notes: Sequence[str]) -> Top:
+    moment, blocks = asked.moment, scene.blocks
+    entry = -1 if moment.entry is None else moment.entry
+    held, pending = held_at(scene, trace, entry, asked.since), blocks.pending(entry)
+    rows, table = held.rows, _Table(held)
+    silent = rows[scene.is_before[rows] & (blocks.stack[rows] < 0)]
+    if len(silent) and scene.has_lives:
+        size = format_size(int(blocks.size[silent].sum()))
+        notes = [*notes, f"{size} are from before the recording and have no stack"]
+    return Top(
+        path=asked.path,
+        device=trace.device,
+        at=moment,
+        by=asked.by,
+        allocated_bytes=int(blocks.size[rows].sum()),
+        blocks=len(rows),
+        pending_bytes=int(blocks.size[pending].sum()),
+        pending_blocks=len(pending),
+        rows=table.by(asked.by, asked.frames),
+        categories=_largest_first(table.categories()),
+        holdings=table.holdings(),
+        notes=tuple(notes),
+    )
+
+
+class _Table:
+    """Blocks of a moment, for grouping."""
+
+    def __init__(self, held: Held) -> None:
+        self._held, self._sizes = held, held.sizes
+
+    def categories(self) -> dict[str, int]:
+        """Return the bytes of each category."""
+        found: dict[str, int] = {}
+        for index, size in enumerate(self._sizes):
+            category = self._held.category(index)
+            found[category] = found.get(category, 0) + size
+        return found
+
+    def by(self, by: str, frames: int | None) -> tuple[Row, ...]:
+        """Return the rows, largest first."""
+        groups: dict[str, list[int]] = {}
+        for index in range(len(self._held)):
+            groups.setdefault(self._held.name(by, index, frames), []).append(index)
+        made = [self._row(owner, members, by) for owner, members in groups.items()]
+        return tuple(sorted(made, key=lambda row: (-row.bytes, row.owner)))
+
+    def holdings(self) -> tuple[Holding, ...]:
+        """Return the blocks by stack and category, largest first."""
+        groups: dict[tuple[Whose, str], list[int]] = {}
+        for index, whose in enumerate(self._held.whose):
+            groups.setdefault((whose, self._held.category(index)), []).append(index)
+        made = [
+            Holding(
+                frames=whose.stack,
+                silent=whose.silent,
+                category=category,
+                bytes=sum(self._sizes[index] for index in members),
+                blocks=len(members),
+            )
+            for (whose, category), members in groups.items()
+        ]
+        return tuple(sorted(made, key=lambda holding: -holding.bytes))
+
+    def _row(self, owner: str, members: list[int], by: str) -> Row:
+        held = self._held
+        namer = held.part if by == "category" else held.line
+        categories: dict[str, int] = {}
+        lines: dict[str, int] = {}
+        for index in members:
+            size, line, category = self._sizes[index], namer(index), held.category(index)
+            categories[category] = categories.get(category, 0) + size
+            lines[line] = lines.get(line, 0) + size
+        categories = _largest_first(categories)
+        reasons: dict[str, int] = {}
+        if by == "category":
+            for index in members:
+                reason = held.reason(index)
+                reasons[reason] = reasons.get(reason, 0) + self._sizes[index]
+        return Row(
+            owner=owner,
+            category=next(iter(categories)),
+            bytes=sum(self._sizes[index] for index in members),
+            blocks=len(members),
+            largest_bytes=max(self._sizes[index] for index in members),
+            categories=categories,
+            where=next(iter(_largest_first(lines))),
+            reason="; or ".join(_largest_first(reasons)),
+        )
+
+
+def _largest_first(found: dict[str, int]) -> dict[str, int]:
+    return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))

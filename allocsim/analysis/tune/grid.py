@@ -1,0 +1,295 @@
+"""Run the settings of a search in chunks.
+
+Which replays are given up depends only on the finished chunks and not on the speed of workers, so a
+search has the same rows on every executor, and after it is resumed.  `_search` in `tune.py` selects
+the settings, from `recommend/candidates.py` and `recommend/proposals.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+
+from allocsim.analysis.tune.bounds import Bounds, highest
+from allocsim.analysis.tune.results import Results
+from allocsim.analysis.tune.row import Row, row_of
+from allocsim.analysis.tune.sweep import Crew, sweep
+from allocsim.analysis.tune.target import Part
+from allocsim.analysis.tune.worker import Job, Tricks, bounds_for, parting_for
+from allocsim.core import LARGE_BUFFER, Release
+from allocsim.errors import ConfigError
+from allocsim.recommend import Costs, effect_of, front, is_hopeless
+from allocsim.replaying import Trial, is_recorded_device
+from allocsim.simulation import Setting
+
+__all__ = ["Asked", "Search", "SearchProgress"]
+
+
+_FIRST_CHUNK = 4
+
+SearchProgress = Callable[[int, int], None]
+"""Callback with the numbers of finished settings and of all settings."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Parameters of a search.
+
+    device_memory: bytes of the smallest device; None if no device is known.
+    memories: device memory of each part in bytes.
+    knows_device: False if the device memory is only bounded by refused requests.
+    by_device: rank by the smallest device instead of the peak.
+    """
+
+    parts: tuple[Part, ...]
+    release: Release
+    device_memory: int | None
+    memories: tuple[int | None, ...]
+    knows_device: bool
+    costs: Costs
+    tricks: Tricks
+    by_device: bool
+
+
+@dataclass(slots=True)
+class Search:
+    """Running search.
+
+    rows: rows of the settings so far.
+    duplicates: settings that were not replayed, each with its replayed equivalent.
+    known: number of trials taken from the results file.
+    """
+
+    asked: Asked
+    crew: Crew
+    results: Results | None = None
+    progress: SearchProgress | None = None
+    rows: dict[Setting, Row] = field(default_factory=dict)
+    duplicates: list[tuple[Setting, Setting]] = field(default_factory=list)
+    known: int = 0
+    _effects: dict[object, Setting] = field(default_factory=dict)
+    _done: int = 0
+
+    def whole(self, settings: Sequence[Setting], baseline: Setting | None = None) -> None:
+        """Replay each setting to the end and find its device; a duplicate gets a copied row."""
+        fresh = self._distinct(settings)
+        self._run(fresh, len(fresh), is_whole=True, baseline=baseline)
+        for setting in settings:
+            if setting not in self.rows:
+                like = self._effects[self._effect(setting)]
+                self.rows[setting] = self._row(setting, self.rows[like].parts, like)
+        if baseline is not None:
+            self.rows[baseline] = replace(self.rows[baseline], same_as=None, is_baseline=True)
+
+    def each(self, settings: Sequence[Setting]) -> None:
+        """Replay each setting to the end, even if it can no longer win."""
+        fresh = self._distinct(settings)
+        self._run(fresh, len(fresh) + self._done, is_whole=False, drops=False)
+
+    def grid(self, settings: Sequence[Setting]) -> None:
+        """Replay each setting for as long as it can win."""
+        fresh = self._distinct(settings)
+        if not self.asked.by_device:
+            fresh.sort(key=self._promise)
+        total = len(fresh) + self._done
+        for chunk in _chunks(fresh):
+            self._run(chunk, total, is_whole=False)
+
+    def bounds(self) -> Callable[[], Bounds]:
+        """Start computing the bounds in the background; return a function that waits for them.
+
+        They take as long as several replays.
+        """
+        each = [self.crew.beside(bounds_for, job) for job in self._of_parts()]
+        return lambda: highest([found() for found in each])
+
+    def partings(self) -> Callable[[], None]:
+        """Start comparing the baselines with the recordings in the background.
+
+        Return a function that waits for the results and stores them in the parts.  On the recorded
+        device the baseline trial makes this comparison itself, so no job is started.
+        """
+        under_way = [
+            (part.prepared, self.crew.beside(parting_for, job))
+            for part, job in zip(self.asked.parts, self._of_parts(), strict=True)
+            if part.prepared.is_own_release
+            and not is_recorded_device(part.prepared, job.device_memory)
+        ]
+
+        def known() -> None:
+            for prepared, found in under_way:
+                prepared.proofs[:] = [found()]
+
+        return known
+
+    def _of_parts(self) -> list[Job]:
+        """Return one job for each part, for work that needs only the part."""
+        baseline = self.asked.parts[0].prepared.recorded
+        return self._jobs(baseline, (), None, is_whole=True, as_recorded=True)
+
+    def _promise(self, setting: Setting) -> int:
+        """Return a sort key that puts likely winners first, so that later replays end early."""
+        try:
+            config = setting.config(self.asked.release)
+        except ConfigError:
+            return 3
+        is_long = config.large_segment_size != LARGE_BUFFER
+        if config.rounds_to_power2 or not (config.expandable_segments or is_long):
+            return 3
+        return 2 - config.expandable_segments - (config.expandable_segments and is_long)
+
+    def confirm(self, settings: Sequence[Setting]) -> None:
+        """Find the smallest device without a refusal for settings that need extra replays."""
+        if not self.asked.by_device:
+            self._run(settings, len(settings) + self._done, is_whole=True)
+
+    def _effect(self, setting: Setting) -> object:
+        if not self.asked.tricks.equivalent:
+            return setting
+        return tuple(
+            effect_of(part.prepared.in_force(setting), self.asked.release, (part.sizes.asked,))
+            for part in self.asked.parts
+        )
+
+    def _distinct(self, settings: Sequence[Setting]) -> list[Setting]:
+        """Return the settings with a new effect; a refused setting counts as new."""
+        fresh = []
+        for setting in settings:
+            try:
+                effect = self._effect(setting)
+            except ConfigError:
+                effect = setting
+            like = self._effects.setdefault(effect, setting)
+            if like is setting:
+                fresh.append(setting)
+            elif like != setting:
+                self.duplicates.append((setting, like))
+        return fresh
+
+    def _bar(self) -> tuple[Row, ...]:
+        """Return the Pareto front of the settings that do not thrash; dominated replays end."""
+        if not self.asked.tricks.drop or self.asked.by_device:
+            return ()
+        good = [row for row in self.rows.values() if row.survives and not row.cost.is_thrashing]
+        points = {row.point: row for row in sorted(good, key=Row.rank, reverse=True)}
+        return tuple(points[point] for point in front(points))
+
+    def _within(self) -> int | None:
+        """Return the memory of the smallest device found so far in bytes, or None."""
+        if not self.asked.tricks.drop or not self.asked.by_device:
+            return None
+        points = [row.device_point for row in self.rows.values() if row.survives]
+        return min((point.memory for point in points if point is not None), default=None)
+
+    def _run(
+        self,
+        settings: Sequence[Setting],
+        total: int,
+        *,
+        is_whole: bool,
+        drops: bool = True,
+        baseline: Setting | None = None,
+    ) -> None:
+        """Replay settings and add their rows.
+
+        total: number of settings for the progress callback.
+        is_whole: replay to the end and find the device.
+        drops: give up replays that can no longer win.
+        baseline: setting that is replayed as recorded.
+        """
+        jobs: list[Job] = []
+        found: dict[str, Trial] = {}
+        bar, within = (self._bar(), self._within()) if drops and not is_whole else ((), None)
+        jobs_of = {
+            s: self._jobs(s, bar, within, is_whole=is_whole, as_recorded=s == baseline)
+            for s in settings
+        }
+        left = {setting: len(own) for setting, own in jobs_of.items()}
+
+        def done(job: Job, trial: Trial) -> None:
+            found[job.key] = trial
+            left[job.setting] -= 1
+            if left[job.setting] == 0:
+                self._done += 1
+                if self.progress is not None:
+                    self.progress(self._done, max(total, self._done))
+
+        for job in chain.from_iterable(jobs_of.values()):
+            known = self._known(job)
+            if known is None:
+                jobs.append(job)
+            else:
+                self.known += 1
+                done(job, known)
+
+        def store(job: Job, trial: Trial) -> None:
+            if self.results is not None:
+                self.results.add(job.key, trial)
+            done(job, trial)
+
+        sweep(jobs, self.crew, store)
+        for setting, own in jobs_of.items():
+            self.rows[setting] = self._row(setting, [found[job.key] for job in own])
+
+    def _jobs(
+        self,
+        setting: Setting,
+        bar: tuple[Row, ...],
+        within: int | None,
+        *,
+        is_whole: bool,
+        as_recorded: bool,
+    ) -> list[Job]:
+        asked = self.asked
+        how = "whole" if is_whole else f"within {within}" if within else "grid"
+        how = "as recorded" if as_recorded else how
+        simplicity = setting.simplicity
+        row = self.rows.get(setting)
+        before = [None] * len(asked.parts) if row is None else row.parts
+        fraction = "" if setting.call_fraction is None else f"{setting.call_fraction:g}"
+        return [
+            Job(
+                key=f"{number}|{part.device}|{how}|{fraction}|{setting.conf}",
+                path=part.path,
+                device=part.device,
+                torch_version=asked.release.version,
+                setting=setting,
+                device_memory=memory,
+                bar=tuple((row.point, row.setting.simplicity < simplicity) for row in bar),
+                finds=asked.by_device,
+                within=within,
+                confirms=is_whole,
+                tricks=asked.tricks,
+                hints=part.prepared.hints,
+                known=known if known is not None and known.is_whole else None,
+                as_recorded=as_recorded,
+                assumed_memory=part.assumed_memory,
+            )
+            for number, (part, memory, known) in enumerate(
+                zip(asked.parts, asked.memories, before, strict=True)
+            )
+        ]
+
+    def _known(self, job: Job) -> Trial | None:
+        """Return the stored trial of a job, if the job would give the same trial again."""
+        trial = None if self.results is None else self.results.known.get(job.key)
+        if trial is None or trial.error is not None:
+            return None
+        if trial.dropped_at is None or job.within is not None:
+            return trial
+        return trial if is_hopeless(job.bar, trial.point) else None
+
+    def _row(self, setting: Setting, parts: Sequence[Trial], same_as: Setting | None = None) -> Row:
+        return row_of(setting, self.asked.release, parts, self.asked.costs, same_as)
+
+
+def _chunks(settings: Sequence[Setting]) -> Iterator[Sequence[Setting]]:
+    """Yield chunks of 4, 8, 16 and so on.
+
+    Small first chunks set the bar early; large later chunks leave few workers idle.
+    """
+    start, length = 0, _FIRST_CHUNK
+    while start < len(settings):
+        yield settings[start : start + length]
+        start, length = start + length, 2 * length

@@ -1,0 +1,133 @@
+"""Devices of the recordings that share a setting, and the files that jobs refer to.
+
+Jobs carry paths.  A recording that is only in memory, or is slow to read, is therefore written once
+in column form if a worker process may need it.  Results identify a recording by its entries, not by
+its name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from allocsim.analysis.tune.worker import forget, keep
+from allocsim.errors import ConfigError, RecordingError
+from allocsim.metrics import Sizes, rounds_of, sizes_of
+from allocsim.recording import Recording, load, write_npz
+from allocsim.replaying import Prepared, prepare
+from allocsim.simulation import Hints
+
+__all__ = ["Part", "Source", "parts_of", "write_columns"]
+
+Source = str | os.PathLike[str] | Recording
+"""Recording, or path of a recording."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """One device of one recording.
+
+    name: file name to show.
+    path: file that jobs read.
+    assumed_memory: memory of the recorded device in bytes as given by the user, or None.
+    """
+
+    name: str
+    path: str
+    recording: Recording
+    device: int
+    prepared: Prepared
+    sizes: Sizes
+    assumed_memory: int | None = None
+
+    @property
+    def digest(self) -> str:
+        """Hash of the entries and of everything else in a recording that affects a trial."""
+        prepared = self.prepared
+        trace = prepared.trace
+        beside: tuple[object, ...] = (len(trace.segments), prepared.recorded.conf)
+        beside += (prepared.context_memory,)
+        if prepared.marks or not prepared.hints.empties:
+            beside += (prepared.marks, prepared.hints.empties)
+        columns = (trace.action, trace.addr, trace.size, trace.stream)
+        data = b"".join(column.tobytes() for column in columns) + repr(beside).encode()
+        return hashlib.sha256(data).hexdigest()[:32]
+
+
+def parts_of(
+    sources: Sequence[Source],
+    torch_version: str | None,
+    scratch: Path | None,
+    device: int | None = None,
+    *,
+    device_memory: int | None = None,
+    hints: Hints | None = None,
+) -> tuple[Part, ...]:
+    """Return every device of every recording, under one release.
+
+    torch_version: release; None for that of the first recording.
+    scratch: folder for column files (see `write_columns`); None if jobs read the given files.
+    device: only this device of each recording.
+    device_memory: bytes, as given by the user.
+    hints: see `prepare`.
+    Raises ConfigError if there is no recording, RecordingError for a file that cannot be replayed.
+    """
+    found: list[Part] = []
+    for number, source in enumerate(sources):
+        recording = source if isinstance(source, Recording) else load(source)
+        every = [trace.device for trace in recording.devices]
+        devices = every if device is None else [device]
+        if not devices:
+            raise RecordingError(recording.path, "has no device with entries or segments")
+        path = _path(source, recording, scratch, number)
+        forget(path)
+        for each in devices:
+            prepared = prepare(recording, each, torch_version, hints=hints)[0]
+            torch_version = torch_version or prepared.release.version
+            prepared = prepared.on(device_memory)
+            keep(path, prepared, torch_version, device_memory)
+            sizes = _looked_through(prepared)
+            found.append(
+                Part(recording.path, path, recording, each, prepared, sizes, device_memory)
+            )
+    if not found:
+        raise ConfigError("there is no recording to tune; expected one or more")
+    return tuple(found)
+
+
+def _looked_through(prepared: Prepared) -> Sizes:
+    """Return the sizes, and cache the rounds, which every worker process would otherwise search.
+
+    NumPy releases the interpreter lock in both, so two threads save a quarter of the time.
+    """
+    prepared.free_plan  # noqa: B018  (cached here, since both need it)
+    with ThreadPoolExecutor(1) as beside:
+        rounds = beside.submit(rounds_of, prepared)
+        sizes = sizes_of(prepared)
+        rounds.result()
+    return sizes
+
+
+def _path(source: Source, recording: Recording, scratch: Path | None, number: int) -> str:
+    if not isinstance(source, Recording):
+        path = os.path.abspath(os.fspath(source))  # noqa: PTH100  (a worker's folder differs)
+        if scratch is None or path.endswith(".npz"):
+            return path
+    elif scratch is None:
+        raise ConfigError(
+            f"{recording.path}: is a recording in memory, which an executor's workers cannot read; "
+            "expected the path of a file"
+        )
+    return str(scratch / f"{number}.npz")
+
+
+def write_columns(parts: Sequence[Part], scratch: Path) -> None:
+    """Write the recordings whose jobs read a column file in `scratch`."""
+    recordings = {Path(part.path): part.recording for part in parts}
+    for path, recording in recordings.items():
+        if path.parent == scratch:
+            write_npz(recording, path)

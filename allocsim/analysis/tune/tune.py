@@ -1,0 +1,388 @@
+"""Search for the best setting of recordings, by what-if replays.
+
+All figures of a row are exact results of a replay on the modelled release, except the time of
+driver calls, which is estimated (`Costs`).
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from allocsim._repr import Shown
+from allocsim.analysis.tune.bounds import Bounds
+from allocsim.analysis.tune.grid import Asked, Search, SearchProgress
+from allocsim.analysis.tune.judgement import judge
+from allocsim.analysis.tune.recommended import further_of, propose, recommendation_of
+from allocsim.analysis.tune.results import Results
+from allocsim.analysis.tune.row import Row
+from allocsim.analysis.tune.sweep import Crew
+from allocsim.analysis.tune.target import Part, Source, parts_of, write_columns
+from allocsim.analysis.tune.worker import EXHAUSTIVE, MOST_KEPT, Tricks
+from allocsim.core import parse_conf
+from allocsim.metrics import merged
+from allocsim.recommend import (
+    Costs,
+    Recommendation,
+    allows_expandable,
+    candidates,
+    front,
+    read_alike,
+)
+from allocsim.recording import Recording
+from allocsim.replaying import (
+    OTHER_RELEASE,
+    Point,
+    Prepared,
+    bytes_of,
+    device_of,
+    is_recorded_device,
+    parting_of,
+)
+from allocsim.simulation import Hints, Parting, Setting, releases_needed
+from allocsim.units import format_size
+
+__all__ = ["Tuning", "tune"]
+
+_SHOWN = 8
+"""Number of rows in the table of a notebook."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Tuning(Shown):
+    """Result of `tune`.
+
+    files: names of the recordings.
+    torch_version: release of all replays.
+    device_memory: bytes of the smallest device; None for unlimited devices.
+    baseline: row of the recorded settings, replayed as recorded unless another device was given.
+    rows: all rows, best first.
+    best: recommended row (`recommendation`), or the baseline if nothing helps; None if neither
+        survives, or if nothing is proved.  With `by_device` it is the first of `rows`.
+    front: Pareto front of memory, driver calls and retries.
+    duplicates: settings that were not replayed, each with its replayed equivalent.
+    helps: True if `best` is better than the baseline by enough.
+    reason: reason for `helps`, as a sentence.
+    notes: assumptions of the replays, as sentences.
+    entries: number of entries of all recordings.
+    entries_replayed: number of entries in all replays.
+    entries_skipped: number of entries that replays skipped because steps repeat.
+    seconds: duration of the search.
+    by_device: True if rows are ranked by the smallest device.
+    known: number of trials taken from the results file.
+    warnings: differences of replays from the recorded runs, which leave nothing proved.
+    needs: releases that read the best setting as intended, in words; None if these include every
+        release that the first recording can come from.
+    recommendation: recommendation by the rule of all commands; None with `by_device`.
+    further: best of all rows, if it reserves 5 % less than `best`; its values are fitted to these
+        recordings.
+    parts: recording name, device number and device memory of each trial of a row.
+    prepared: prepared device; None for several devices.
+    """
+
+    files: tuple[str, ...]
+    torch_version: str
+    device_memory: int | None
+    baseline: Row
+    rows: tuple[Row, ...]
+    best: Row | None
+    front: tuple[Row, ...]
+    duplicates: tuple[tuple[Setting, Setting], ...]
+    bounds: Bounds
+    costs: Costs
+    helps: bool
+    reason: str
+    notes: tuple[str, ...]
+    entries: int
+    entries_replayed: int
+    entries_skipped: int
+    seconds: float
+    by_device: bool
+    known: int
+    warnings: tuple[str, ...] = ()
+    needs: str | None = None
+    recommendation: Recommendation | None = None
+    further: Row | None = None
+    parts: tuple[tuple[str, int, int | None], ...] = ()
+    prepared: Prepared | None = None
+
+    @property
+    def saved_bytes(self) -> int:
+        """Saving of the best over the baseline in peak reserved bytes; 0 without a best."""
+        best = self.best or self.baseline
+        return self.baseline.peak_reserved_bytes - best.peak_reserved_bytes
+
+    def headline(self) -> str:
+        """Return the best setting and the reason."""
+        best = "nothing" if self.best is None else self.best.conf or "the defaults"
+        return f"{best} of {len(self.rows):,} settings: {self.reason}"
+
+    def figures_shown(self) -> Iterator[tuple[str, str]]:
+        """Yield peak reserved memory, retries and errors of the first rows."""
+        for row in self.rows[:_SHOWN]:
+            peak = f"{format_size(row.peak_reserved_bytes)} at the peak"
+            counts = f"retries: {row.num_alloc_retries:,}, errors: {row.num_ooms:,}"
+            yield row.conf or "defaults", row.error or f"{peak}, {counts}"
+
+
+def tune(
+    recordings: Source | Sequence[Source],
+    device_memory: int | str | None = None,
+    *,
+    torch_version: str | None = None,
+    confs: Sequence[str] | None = None,
+    device: int | None = None,
+    hints: Hints | None = None,
+    expandable: bool = True,
+    find_device: bool = False,
+    jobs: int = 1,
+    executor: Executor | None = None,
+    results: str | Path | None = None,
+    costs: Costs | None = None,
+    tricks: Tricks | None = None,
+    progress: SearchProgress | None = None,
+) -> Tuning:
+    """Replay one recording, or several that must share a setting, under many settings.
+
+    device_memory: bytes or "24GiB"; None for the memory that a replay of each recording uses.
+    torch_version: release; None for that of the first recording.
+    confs: try only these option strings.
+    device: tune only this device of each recording.
+    hints: facts about the programs that the recordings do not contain.
+    expandable: allow expandable segments (see `allows_expandable`).
+    find_device: rank by the smallest device instead of the peak.
+    jobs: number of processes.
+    executor: executor to use instead; its workers must be able to read the files.
+    results: JSON Lines file for the trials; trials that it already holds are reused.
+    costs, tricks: None for the defaults.
+    progress: see `SearchProgress`.
+    Raises ConfigError for a setting that the release refuses and for a results file of another
+    search, RecordingError for a recording that cannot be replayed.
+    """
+    begin = time.monotonic()
+    sources = [recordings] if isinstance(recordings, str | os.PathLike | Recording) else recordings
+    assert not isinstance(sources, Recording)
+    with ExitStack() as stack:
+        scratch = None
+        if executor is None:
+            scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="allocsim-")))
+        named = bytes_of(device_memory)
+        parts = parts_of(
+            list(sources), torch_version, scratch, device, device_memory=named, hints=hints
+        )
+        tricks = _tricks(parts) if tricks is None else tricks
+        asked = _asked(parts, named, costs or Costs(), tricks, by_device=find_device)
+        crew = stack.enter_context(Crew(jobs, executor))
+        if scratch is not None and not (crew.inherits and len(parts) <= MOST_KEPT):
+            write_columns(parts, scratch)
+        stored = None
+        if results is not None:
+            stored = stack.enter_context(Results(results, _question(asked)))
+        search = Search(asked, crew, stored, progress)
+        baseline = parts[0].prepared.recorded
+        expandable = expandable and all(allows_expandable(part.prepared) for part in parts)
+        for conf in confs or ():
+            parse_conf(conf, asked.release)  # raise now, not as the error of one trial
+        bounds, partings = search.bounds(), search.partings()
+        proposed = _search(search, baseline, confs, expandable=expandable)
+        partings()
+        return _tuning(search, baseline, proposed, bounds(), begin)
+
+
+def _asked(
+    parts: tuple[Part, ...], named: int | None, costs: Costs, tricks: Tricks, *, by_device: bool
+) -> Asked:
+    """Return the search parameters; `named` is the device memory given by the user."""
+    devices = [named or device_of(part.prepared)[0] for part in parts]
+    least = min((memory for memory in devices if memory is not None), default=None)
+    return Asked(
+        parts=parts,
+        release=parts[0].prepared.release,
+        device_memory=least,
+        memories=tuple(
+            memory if memory is not None else _borrowed(part, least)
+            for part, memory in zip(parts, devices, strict=True)
+        ),
+        knows_device=named is not None or all(p.prepared.inferred is None for p in parts),
+        costs=costs,
+        tricks=tricks,
+        by_device=by_device,
+    )
+
+
+def _tricks(parts: tuple[Part, ...]) -> Tricks:
+    """Return the shortcuts that are valid for every part.
+
+    None is valid if a recorded program changes settings while it runs.
+    """
+    changes = any(part.prepared.plan.changes for part in parts)
+    return EXHAUSTIVE if changes else Tricks()
+
+
+def _borrowed(part: Part, least: int | None) -> int | None:
+    """Return the smallest known device for a part without one, if its recorded run fits there."""
+    return least if is_recorded_device(part.prepared, least) else None
+
+
+def _question(asked: Asked) -> dict[str, object]:
+    return {
+        "recordings": [part.digest for part in asked.parts],
+        "torch_version": asked.release.version,
+        "device_memory": asked.device_memory,
+        "device_memories": list(asked.memories),
+        "find_device": asked.by_device,
+        "from_peak": asked.tricks.from_peak,
+    }
+
+
+def _search(
+    search: Search, baseline: Setting, confs: Sequence[str] | None, *, expandable: bool
+) -> tuple[Setting, ...]:
+    """Replay all settings and return those that the recommendation is chosen from."""
+    asked = search.asked
+    release = asked.release
+    if confs is not None:
+        tried = tuple(dict.fromkeys([baseline, *map(Setting, confs)]))
+        search.whole(tried, baseline)
+        return tried
+    search.whole([baseline], baseline)
+    config = parse_conf(baseline.conf, release)
+    proposed = () if asked.by_device else propose(search, baseline, expandable=expandable)
+    settings = candidates(
+        merged(tuple(part.sizes for part in asked.parts)),
+        config,
+        device_memory=asked.device_memory if asked.knows_device else None,
+        expandable=expandable,
+        limits=not asked.by_device,
+    )
+    read = read_alike(settings, [part.prepared for part in asked.parts], config)
+    search.grid([setting for setting in read if setting != baseline])
+    shown = [row for row in _front(search) if row.unrefused_device is None and not row.is_baseline]
+    search.confirm(
+        [row.setting for row in shown if row.setting.config(release).expandable_segments]
+    )
+    return proposed
+
+
+def _ranked(search: Search) -> list[Row]:
+    return sorted(search.rows.values(), key=lambda row: row.rank(by_device=search.asked.by_device))
+
+
+def _front(search: Search) -> list[Row]:
+    """Return the rows of the Pareto front, the best ranked among equals."""
+    points: dict[Point, Row] = {}
+    for row in _ranked(search):
+        point = row.device_point if search.asked.by_device else row.point
+        if row.survives and point is not None:
+            points.setdefault(point, row)
+    return [points[point] for point in front(points)]
+
+
+def _tuning(
+    search: Search,
+    baseline: Setting,
+    proposed: Sequence[Setting],
+    bounds: Bounds,
+    begin: float,
+) -> Tuning:
+    """Return the result; `begin` is the monotonic time at the start of the search."""
+    asked, rows = search.asked, _ranked(search)
+    replayed = [trial for row in rows if row.same_as is None for trial in row.parts]
+    first = search.rows[baseline]
+    warnings = _warnings(asked, first)
+    recommendation, best = None, rows[0] if rows[0].survives else None
+    if warnings:
+        best = None
+    elif not asked.by_device:
+        recommendation = recommendation_of(search, first, proposed)
+        offer = recommendation.best
+        best = first if first.survives else None
+        best = best if offer is None else search.rows[offer.setting]
+    possible = asked.parts[0].prepared.releases  # the other parts are replayed as this release
+    helps, reason = False, "the replay differs from the recorded run, so it proves nothing"
+    if not warnings:
+        helps, reason = judge(asked, first, best, bounds)
+    return Tuning(
+        files=tuple(dict.fromkeys(part.name for part in asked.parts)),
+        torch_version=asked.release.version,
+        device_memory=asked.device_memory,
+        baseline=first,
+        rows=tuple(rows),
+        best=best,
+        front=tuple(_front(search)),
+        duplicates=tuple(search.duplicates),
+        bounds=bounds,
+        costs=asked.costs,
+        helps=helps,
+        reason=reason,
+        notes=_notes(asked),
+        entries=sum(len(part.prepared.trace) for part in asked.parts),
+        entries_replayed=sum(trial.entries for trial in replayed),
+        entries_skipped=sum(trial.skipped for trial in replayed),
+        seconds=time.monotonic() - begin,
+        by_device=asked.by_device,
+        known=search.known,
+        warnings=warnings,
+        needs=None if best is None else releases_needed(best.conf, asked.release, possible),
+        recommendation=recommendation,
+        further=None if asked.by_device else further_of(rows, best),
+        prepared=asked.parts[0].prepared if len(asked.parts) == 1 else None,
+        parts=tuple(
+            (part.name, part.device, memory)
+            for part, memory in zip(asked.parts, asked.memories, strict=True)
+        ),
+    )
+
+
+def _named(asked: Asked, part: Part) -> str:
+    """Return the prefix of a note on one of several devices, such as "rank1.pickle, device 0: "."""
+    if len(asked.parts) == 1:
+        return ""
+    file = "" if len({p.name for p in asked.parts}) == 1 else f"{Path(part.name).name}, "
+    return f"{file}device {part.device}: "
+
+
+def _warnings(asked: Asked, baseline: Row) -> tuple[str, ...]:
+    """Return the differences between baselines and recorded runs, as sentences."""
+    found = []
+    for part, trial in zip(asked.parts, baseline.parts, strict=True):
+        parting = None
+        if not trial.was_compared:
+            parting = parting_of(part.prepared)
+        elif trial.parts_at is not None:
+            entry = trial.parts_at if trial.parts_at < len(part.prepared.trace) else None
+            parting = Parting(part.device, entry)
+        if parting is not None:
+            file = "" if len({p.name for p in asked.parts}) == 1 else f"{Path(part.name).name}, "
+            found.append(f"{file}{parting}")
+    return tuple(found)
+
+
+def _notes(asked: Asked) -> tuple[str, ...]:
+    notes = [asked.parts[0].prepared.release_note]
+    if not all(part.prepared.is_own_release for part in asked.parts):
+        notes.append(OTHER_RELEASE)
+    confs = {part.prepared.recorded.conf for part in asked.parts}
+    if len(confs) > 1:
+        notes.append("the recordings have different settings; the baseline uses the first one's")
+    if any(part.prepared.start for part in asked.parts):
+        notes.append(
+            "the recording starts mid-run: segments from before the first entry are kept, or their "
+            "live blocks are allocated again if a setting uses segments of other sizes"
+        )
+    for part, memory in zip(asked.parts, asked.memories, strict=True):
+        own, (*why, of_memory) = device_of(part.prepared)
+        if memory == own:
+            why.append(of_memory)
+        elif part.assumed_memory is None and memory is not None:
+            why.append(f"device memory {format_size(memory)}: the same as the other devices")
+        notes += [f"{_named(asked, part)}{note}" for note in why]
+    if asked.device_memory is None or not asked.knows_device:
+        notes.append("the device's memory is not known, so no memory fraction is tried")
+    return tuple(notes)

@@ -1,0 +1,12 @@
+"""Replays as recordings: the history that PyTorch would have written."""
+
+from allocsim.export.history_columns import History, HistoryWatch, columns_of
+from allocsim.export.simulated import Simulated, simulate
+
+__all__ = [
+    "History",
+    "HistoryWatch",
+    "Simulated",
+    "columns_of",
+    "simulate",
+]

@@ -1,0 +1,306 @@
+"""Run of a task by its law, without PyTorch: formulas give the requests at any size.
+
+Rule: a law is used only for the program and the regime from which it was recorded; any other task
+is refused with a sentence that names the difference. The allocator model decides what is reserved
+for the requests, as in a replay.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from allocsim.core import FREE, MALLOC, ReplayAllocator
+from allocsim.errors import ConfigError
+from allocsim.fitting.laws import (
+    CLASSIFIERS,
+    EMPTY_CACHE,
+    Card,
+    Laws,
+    Requests,
+    Serving,
+    family_of,
+    find_laws,
+    known_laws,
+    regime_of,
+    transformers_release,
+    variables_of,
+)
+from allocsim.fitting.model import Classifier, Configured, Model
+from allocsim.fitting.run_result import Ran, ran_of
+from allocsim.fitting.task import Task
+from allocsim.phantom import Gpu
+from allocsim.recording import Provenance, Recording
+from allocsim.workload import EMPTY_CACHE as PLAYED_EMPTY_CACHE
+from allocsim.workload import KnownProgram, Played, play_known, write_recording
+
+__all__ = [
+    "OLDEST_CAPABILITY", "card_of", "config_of", "has_law", "is_fused", "laws_name", "mask_unit",
+    "nearest_law", "positions_of", "refuse_card_without_law", "run_by_law", "serving_of",
+]  # fmt: skip
+
+OLDEST_CAPABILITY = (8, 0)
+"""Oldest compute capability with FlashAttention; the laws were recorded on such cards."""
+
+_BASE_ADDRESS = 0x7000_0000_0000
+
+
+def run_by_law(
+    task: Task,
+    gpu: Gpu,
+    *,
+    conf: str | None = None,
+    transformers: str | None = None,
+    keep: Path | None = None,
+) -> Ran:
+    """Return the run that `run_program` would give for the program of `task`, by its law.
+
+    conf: value of PYTORCH_CUDA_ALLOC_CONF.
+    transformers: intended release (`library.py`).
+    keep: file to which the recording is written.
+
+    Raises ConfigError if the task has no law.
+    """
+    began = time.perf_counter()
+    laws = _laws(task, transformers)
+    requests = _requests(task, gpu, laws)
+    played = _play(requests, gpu, laws, conf or "")
+    recording = _recording(played, requests, gpu, laws, task.text)
+    if keep is not None:
+        write_recording(recording, keep)
+    seconds = time.perf_counter() - began
+    return ran_of(
+        recording,
+        gpu,
+        laws.torch_version,
+        seconds,
+        is_out_of_memory=bool(played.oom_text),
+        engine="laws",
+        transformers=laws.transformers,
+        made=None if conf or played.oom_text or played.allocator.calls.retries else played,
+    )
+
+
+def has_law(task: Task, gpu: Gpu, transformers: str | None = None) -> bool:
+    """Return whether a task has a law on a card, in a release of transformers."""
+    try:
+        _refuse_without_law(task, gpu, _laws(task, transformers))
+    except ConfigError:
+        return False
+    return True
+
+
+def card_of(gpu: Gpu) -> Card:
+    """Return the properties of a card on which sizes of requests depend."""
+    return Card(gpu.capability, gpu.multiprocessors, gpu.limits.threads)
+
+
+def mask_unit(task: Task) -> int:
+    """Return the multiple, in elements, to which rows of the attention mask are padded.
+
+    It is 8 for a mask of fused attention, 1 for eager attention, which adds the mask to the scores,
+    and 0 for a program without a mask. transformers builds a mask over a phantom GPU (`notes.py`)
+    with checkpointing, where tokens have explicit positions, and with a window that the sequence
+    fills.
+    """
+    if task.attention == "eager":
+        return 1
+    window = _sizes_of(task.model).get("window", 0)
+    if not ((task.checkpointing and not task.model.sees) or 0 < window <= task.seq):
+        return 0
+    return 8
+
+
+def laws_name(task: Task) -> str:
+    """Return the name of the laws of a task's program.
+
+    Raises ConfigError for a model or an option without laws.
+    """
+    config = config_of(task.model)
+    family = family_of(config)
+    head = task.model.head if isinstance(task.model, Configured) else ""
+    if family is None or not head.endswith(family.head):
+        raise ConfigError(f"there is no law for {task.model.name}: its architecture has none")
+    for what in _without_law(task):
+        raise ConfigError(f"there is no law for {what}")
+    if family.is_eager and task.attention != "eager":
+        raise ConfigError(f"transformers runs {task.model.name} with attention 'eager' alone")
+    if not task.is_training:
+        if task.attention == "eager":
+            return "_".join([family.name_of(config), task.dtype, "serve", "eager"])
+        # Requests of fp16 and bf16 are the same, and both were recorded.
+        kind = "16-bit" if is_fused(task) else task.dtype
+        return "_".join([family.name_of(config), kind, "serve"])
+    parts = [family.name_of(config), task.dtype, task.optimizer]
+    parts += ["checkpointing"] * task.checkpointing
+    parts += [task.attention] * (task.attention != "sdpa")
+    if task.lora:
+        parts.append("-".join(filter(None, ("lora", family.adapted(task.lora_targets)))))
+    return "_".join(parts)
+
+
+def config_of(model: Model) -> Mapping[str, Any]:
+    """Return the configuration of a model, empty for a model without laws."""
+    if isinstance(model, Configured):
+        return model.config
+    return CLASSIFIERS.get(model.function, {}) if isinstance(model, Classifier) else {}
+
+
+def _sizes_of(model: Model) -> dict[str, int]:
+    """Return the sizes of a model that has laws."""
+    config = config_of(model)
+    family = family_of(config)
+    assert family is not None
+    return family.sizes_of(config)
+
+
+def _without_law(task: Task) -> Iterator[str]:
+    """Yield the options of a task with which no law was recorded."""
+    usual = {each.name: each.default for each in fields(Task)}
+    for name in ("accumulate", "compiles", "steps", "parallel", "lengths"):
+        if getattr(task, name) != usual[name]:
+            yield f"{name} {getattr(task, name)!r}"
+    if task.attention == "flash" or (task.attention == "eager" and task.model.sees):
+        yield f"attention {task.attention!r}"
+    if task.channels_last or (task.model.sees and task.image != usual["image"]):
+        yield f"channels last, or images of {task.image} pixels"
+
+
+def nearest_law(name: str) -> str | None:
+    """Return the most similar name of a program with a law, or None if there is none.
+
+    The program trains or serves as `name` does, and is of the same family if possible.
+    """
+    alike = [each for each in known_laws() if _serves(each) == _serves(name)]
+    family = f"{name.partition('_')[0]}_"
+    candidates = [each for each in alike if each.startswith(family)] or alike
+    return next(iter(get_close_matches(name, candidates, n=1, cutoff=0)), None)
+
+
+def _serves(name: str) -> bool:
+    return "serve" in name.split("_")
+
+
+def _laws(task: Task, transformers: str | None = None) -> Laws:
+    name = laws_name(task)
+    laws = find_laws(name, transformers_release(transformers))
+    if laws is None:
+        near = nearest_law(name)
+        nearest = f"; the nearest is for {near}" if near else ""
+        raise ConfigError(f"there is no law for {name}{nearest}")
+    return laws
+
+
+def is_fused(task: Task) -> bool:
+    """Return whether attention without a mask uses FlashAttention."""
+    return task.attention == "sdpa" and task.dtype != "fp32"
+
+
+def serving_of(task: Task, gpu: Gpu) -> Serving:
+    """Return the serving workload of a task, in the terms of the laws."""
+    return Serving(
+        sizes=_sizes(task),
+        card=card_of(gpu),
+        is_fused=is_fused(task),
+        decode=task.decode,
+        requests=task.requests,
+        positions=positions_of(task.model),
+        is_eager=task.attention == "eager",
+    )
+
+
+def positions_of(model: Model) -> str:
+    """Return the scaling of rotary positions, as the configuration gives it."""
+    config = config_of(model)
+    scaling = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    return str(scaling.get("rope_type") or scaling.get("type") or "default")
+
+
+def _sizes(task: Task) -> dict[str, int]:
+    """Return the sizes of a task: those of its model and those of its work."""
+    sizes = _sizes_of(task.model)
+    length = task.seq if task.is_training else task.prompt
+    if task.model.sees:
+        length = (task.image // sizes["patch"]) ** 2 + 1
+    work = {"batch": task.batch, "length": length, "lora": task.lora}
+    if task.is_training and task.optimizer == "adafactor":
+        work["factored"] = 4 if task.parameters_dtype == "float32" else 2
+    return sizes | work
+
+
+def refuse_card_without_law(gpu: Gpu) -> None:
+    """Raise ConfigError for a card that no law supports."""
+    if gpu.capability < OLDEST_CAPABILITY:
+        raise ConfigError(f"{gpu.name}: laws are for cards of compute capability 8.0 or later")
+
+
+def _refuse_without_law(task: Task, gpu: Gpu, laws: Laws) -> None:
+    """Raise ConfigError for a card or a regime without a law."""
+    refuse_card_without_law(gpu)
+    if task.is_training:
+        regimes = [regime_of(_sizes(task), card_of(gpu), mask_unit(task))]
+    else:
+        regimes = [name for name, _ in serving_of(task, gpu).names]
+    for regime in regimes:
+        if regime not in laws.by_regime:
+            tokens = task.seq if task.is_training else task.prompt
+            length = "" if task.model.sees else f" x {tokens:,} tokens"
+            raise ConfigError(
+                f"there is no law for {laws.name} at batch {task.batch}{length}: "
+                f"its kernels' way there ({regime}) was not recorded"
+            )
+
+
+def _requests(task: Task, gpu: Gpu, laws: Laws) -> Requests:
+    _refuse_without_law(task, gpu, laws)
+    sizes, card = _sizes(task), card_of(gpu)
+    if task.is_training:
+        law = laws.by_regime[regime_of(sizes, card, mask_unit(task))]
+        requests = law.requests(variables_of(sizes, card), sizes["layers"])
+    else:
+        requests = serving_of(task, gpu).program(laws.by_regime, sizes["layers"])
+    return requests if task.start == "clean" else requests.with_the_making()
+
+
+def _play(requests: Requests, gpu: Gpu, laws: Laws, conf: str) -> Played:
+    """Play the requests on the allocator model."""
+    # Indexed by the laws' REQUEST, FREE and EMPTY_CACHE.
+    kinds = np.array([MALLOC, FREE, PLAYED_EMPTY_CACHE], dtype=np.int64)
+    program = KnownProgram(
+        kind=kinds[requests.kind],
+        block=requests.block,
+        size=requests.size,
+        stack=requests.stack,
+        stretches=requests.stretches,
+    )
+    allocator = ReplayAllocator(
+        gpu.memory,
+        conf,
+        ".".join(laws.torch_version.split(".")[:2]),
+        context_memory=gpu.context_memory,
+        base_address=_BASE_ADDRESS,
+        record_history=True,
+    )
+    return play_known(program, allocator)
+
+
+def _recording(played: Played, requests: Requests, gpu: Gpu, laws: Laws, text: str) -> Recording:
+    """Return the recording that a run of the program would have left."""
+    provenance = Provenance(
+        torch_version=laws.torch_version,
+        device_name=gpu.name,
+        device_memory=gpu.memory,
+        context_memory=gpu.context_memory,
+        is_phantom=True,
+        command=f"allocsim fit: {text}",
+        oom_text=played.oom_text,
+    )
+    empty_cache_rows = np.flatnonzero(requests.kind == EMPTY_CACHE).tolist()
+    marks = played.marks(requests.reset, empty_cache_rows)
+    return played.recording(f"fit {text}", laws.stacks, provenance, marks)

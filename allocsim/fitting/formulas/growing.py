@@ -1,0 +1,260 @@
+"""Memory of serving by Transformers with a growing cache, played through the allocator.
+
+Rule: a decoder's forward pass allocates and frees its tensors in the order of the eager modules of
+transformers, and the figure is what the allocator reserves for them. Every token copies keys and
+values into a longer tensor, so one layer's tensors briefly exist twice. Sources: transformers,
+cache_utils.py (`DynamicLayer.update`: torch.cat) and models/llama/modeling_llama.py. Attention is
+by flash or memory-efficient kernels, which keep no scores. Queries, gates and experts of other
+families have their sizes in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from allocsim.core import CachingAllocator
+from allocsim.errors import ConfigError, OutOfMemoryError
+from allocsim.fitting.formulas.shapes import Sizes
+from allocsim.fitting.formulas.weights import Weights
+from allocsim.units import MIB, TIB
+
+__all__ = ["LARGE_WORKSPACE", "WORKSPACE", "Grown", "grow"]
+
+WORKSPACE = 8_519_680
+"""Bytes of cuBLAS's workspace on cards below capability 9.0.
+
+From PyTorch 2.15 on, it is allocated and freed with each product.
+"""
+LARGE_WORKSPACE = 32 * MIB
+_UNLIMITED = TIB << 20
+_MOST_TOKENS = 64
+"""Largest number of generated tokens to play; of more, this number is played, evenly spread."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grown:
+    """Peaks of a run, in bytes.
+
+    loaded: reserved with the weights only.
+    cache: keys and values at the end of a request.
+    """
+
+    loaded: int
+    allocated: int
+    reserved: int
+    cache: int
+
+
+class _Run:
+    """One process: its allocator and the requests of its forward passes."""
+
+    def __init__(self, sizes: Sizes, each: int, workspace: int) -> None:
+        self.sizes, self.each, self.workspace = sizes, each, workspace
+        self.gpu = CachingAllocator(_UNLIMITED)
+        self.cache: list[tuple[int, int]] = []
+
+    def take(self, size: int) -> int:
+        """Allocate a block and return its address."""
+        address = self.gpu.malloc(max(size, 1))
+        assert address is not None
+        return address
+
+    def free(self, *addresses: int) -> None:
+        """Free blocks."""
+        for address in addresses:
+            self.gpu.free(address)
+
+    def product(self, rows: int, width: int) -> int:
+        """Allocate the output of a linear layer; its workspace is freed at once."""
+        out = self.take(rows * width * self.each)
+        self.free(self.take(self.workspace))
+        return out
+
+    def norm(self, rows: int) -> int:
+        """Allocate the output of an RMS norm, which is computed in 32 bits."""
+        wide = 4 * rows * self.sizes.width
+        first = self.take(wide)
+        squares = self.take(wide)
+        mean = self.take(4 * rows)
+        self.free(squares)
+        out = self.take(wide)
+        self.free(first, mean)
+        narrow = self.take(rows * self.sizes.width * self.each)
+        result = self.take(rows * self.sizes.width * self.each)
+        self.free(narrow, out)
+        return result
+
+    def rotated(self, rows: int, width: int) -> int:
+        """Allocate queries or keys after rotary position embedding."""
+        size = rows * width * self.each
+        first = self.take(size)
+        half = self.take(size // 2)
+        turned = self.take(size)
+        self.free(half)
+        second = self.take(size)
+        self.free(turned)
+        out = self.take(size)
+        self.free(first, second)
+        return out
+
+    def kept(self, layer: int, rows: int, batch: int, seen: int) -> None:
+        """Replace a layer's keys and values by longer copies."""
+        size = (seen * batch + rows) * self.sizes.kv_width * self.each
+        # torch.cat allocates the longer tensor before the old one is freed.
+        keys, values = self.cache[layer] if layer < len(self.cache) else (0, 0)
+        new_keys = self.take(size)
+        self.free(*[keys] * bool(keys))
+        new_values = self.take(size)
+        self.free(*[values] * bool(values))
+        self.cache[layer : layer + 1] = [(new_keys, new_values)]
+
+    def attention(self, x: int, layer: int, rows: int, batch: int, seen: int) -> int:
+        """Play the attention of a layer.
+
+        x: output of the norm.
+        """
+        sizes = self.sizes
+        queries = sizes.heads * sizes.head
+        q = self.product(rows, queries)
+        k = self.product(rows, sizes.kv_width)
+        v = self.product(rows, sizes.kv_width)
+        turned = self.rotated(rows, queries), self.rotated(rows, sizes.kv_width)
+        self.free(q, k)
+        self.kept(layer, rows, batch, seen)
+        self.free(v, turned[1])
+        out = self.take(rows * queries * self.each)
+        sums = self.take(4 * rows * sizes.heads)
+        self.free(sums)
+        projected = self.product(rows, sizes.width)
+        self.free(out, turned[0], x)
+        return projected
+
+    def feed_forward(self, x: int, rows: int) -> int:
+        """Play the MLP of a layer; with experts, those of the two that a token chooses."""
+        inner = self.sizes.inner
+        size = rows * inner * self.each
+        if (
+            self.sizes.family == "phi3"
+        ):  # phi3 has gate and up in one tensor, which lives until the end
+            fused = self.product(rows, 2 * inner)
+            active = self.take(size)
+            both = self.take(size)
+            self.free(active, fused)
+        elif self.sizes.family == "gpt2":  # gelu_new, one tensor per term
+            up = self.product(rows, inner)
+            terms = [self.take(size) for _ in range(3)]
+            both = terms.pop()
+            self.free(up, *terms)
+        else:
+            gate = self.product(rows, inner)
+            active = self.take(size)
+            self.free(gate)
+            up = self.product(rows, inner)
+            both = self.take(size)
+            self.free(active, up)
+        down = self.product(rows, self.sizes.width)
+        self.free(both, x)
+        return down
+
+    def angles(self, tokens: int) -> tuple[int, int]:
+        """Allocate cosine and sine of every position, computed in 32 bits."""
+        wide = 4 * tokens * self.sizes.head
+        half = self.take(wide // 2)
+        both = self.take(wide)
+        self.free(half)
+        found = []
+        for _ in range(2):
+            first = self.take(wide)
+            found.append(self.take(tokens * self.sizes.head * self.each))
+            self.free(first)
+        self.free(both)
+        return found[0], found[1]
+
+    def forward(self, batch: int, tokens: int, seen: int) -> None:
+        """Play one pass over `tokens` new tokens of each of `batch` sequences."""
+        rows, sizes = batch * tokens, self.sizes
+        plain = rows * sizes.width * self.each
+        indices = self.take(8 * rows), self.take(8 * tokens)  # token ids, and their positions
+        embedded = hidden = self.take(plain)  # the caller holds a reference until the end
+        angles = self.angles(tokens)
+        for layer in range(sizes.layers):
+            part = self.attention(self.norm(rows), layer, rows, batch, seen)
+            summed = self.take(plain)
+            self.free(part)
+            part = self.feed_forward(self.norm(rows), rows)
+            out = self.take(plain)
+            self.free(part, summed)
+            if hidden != embedded:  # the caller holds a layer's input until the layer returns
+                self.free(hidden)
+            hidden = out
+        last = self.norm(rows)
+        self.free(hidden, embedded)
+        logits = self.product(batch, sizes.vocabulary)
+        self.free(last, logits, *angles, *indices)
+
+
+def _lengths(prompt: int, decode: int) -> Iterator[int]:
+    """Yield the number of earlier tokens for each token to play, evenly spread up to the last."""
+    count = min(decode, _MOST_TOKENS)
+    for step in range(count):
+        yield prompt - 1 + (step + 1) * decode // count
+
+
+@lru_cache(maxsize=8)  # only the workspace differs between cards
+def grow(
+    sizes: Sizes,
+    weights: Weights,
+    *,
+    batch: int,
+    prompt: int,
+    decode: int,
+    requests: int = 2,
+    workspace: int = WORKSPACE,
+) -> Grown:
+    """Play `requests` requests, one after another, on a card without a memory limit.
+
+    Activations and cache have 32-bit elements if the weights are fp32, else 16-bit elements.
+
+    workspace: bytes of cuBLAS's workspace.
+
+    Raises ConfigError if the request is more than any card could hold.
+    """
+    run = _Run(sizes, 4 if weights.name == "fp32" else 2, workspace)
+    try:
+        return _play(run, weights, (batch, prompt, decode), requests)
+    except OutOfMemoryError:
+        raise ConfigError(
+            f"batch {batch:,} of {prompt:,} tokens is more than any card could hold"
+        ) from None
+
+
+def _play(run: _Run, weights: Weights, work: tuple[int, int, int], requests: int) -> Grown:
+    """Play loading and requests.
+
+    work: batch, prompt and decode.
+    """
+    batch, prompt, decode = work
+    for each in weights.tensors:
+        run.take(each.size)
+        if each.scales:
+            run.take(each.scales)
+    loaded = run.gpu.reserved_bytes
+    run.gpu.reset_peak_memory_stats()
+    cache = 0
+    for _ in range(requests):
+        run.forward(batch, prompt, 0)
+        for seen in _lengths(prompt, decode):
+            run.forward(batch, 1, seen)
+        cache = sum(run.gpu.size_of(address) for pair in run.cache for address in pair)
+        for pair in run.cache:
+            run.free(*pair)
+        run.cache.clear()
+    stats = run.gpu.memory_stats()
+    return Grown(
+        loaded,
+        stats["allocated_bytes.all.peak"],
+        stats["reserved_bytes.all.peak"],
+        cache,
+    )

@@ -1,0 +1,129 @@
+"""Memory that serving a model needs of a card, in parts, each a figure or a range with its reason.
+
+Rule: a part whose low and high differ gives the reason. No part is omitted, and parts on the host
+are separate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from allocsim.fitting.formulas.growing import WORKSPACE
+from allocsim.fitting.formulas.logged import NOTHING_LOGGED, Logged
+from allocsim.fitting.formulas.shapes import Sizes
+from allocsim.fitting.formulas.weights import Weights
+
+__all__ = ["AS_LOGGED", "Needs", "Part", "Work", "known_or"]
+
+AS_LOGGED = "as the log says"
+"""Reason of a part that the engine printed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """Work of a server, and the card.
+
+    memory: bytes of the card.
+    context: lowest and highest bytes of its CUDA context.
+    batch: sequences at a time, each with `prompt` and `decode` tokens.
+    requests: number of requests, served one after another.
+    kv_type: one of `KV_TYPES`, or "" for the engine's default.
+    gpu_layers: llama.cpp's -ngl, or None for all layers.
+    workspace: bytes of cuBLAS's workspace.
+    logged: figures of the engine's log, which replace assumptions.
+    cards: number of cards that share each layer; sizes and weights are then those of one card.
+    """
+
+    sizes: Sizes
+    weights: Weights
+    memory: int
+    context: tuple[int, int]
+    batch: int = 1
+    prompt: int = 1024
+    decode: int = 64
+    requests: int = 2
+    kv_type: str = ""
+    gpu_layers: int | None = None
+    workspace: int = WORKSPACE
+    logged: Logged = NOTHING_LOGGED
+    cards: int = 1
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of one sequence at its end."""
+        return self.prompt + self.decode
+
+    @property
+    def number_size(self) -> int:
+        """Bytes of an element in activations."""
+        return 4 if self.weights.name in ("fp32", "F32") else 2
+
+    @property
+    def computed_in(self) -> str:
+        """Type of keys and values."""
+        return self.kv_type or ("fp32" if self.number_size == 4 else "bf16")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Bytes of one part, as a range.
+
+    why: reason for the range, or source of the figure.
+    """
+
+    name: str
+    low: int
+    high: int
+    why: str = ""
+
+
+def known_or(part: Part, logged: float | None) -> Part:
+    """Return `part`, or the engine's own figure for it if it was logged."""
+    if logged is None:
+        return part
+    return Part(part.name, round(logged), round(logged), AS_LOGGED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """Memory that one engine needs.
+
+    parts: parts on the card.
+    host: parts in host memory.
+    taken: lowest and highest bytes that the engine takes by default, or None if it takes what it
+        needs.
+    room: lowest and highest number of tokens that its cache then holds, or None.
+    paste: settings for this work, or "".
+    notes: assumptions, one sentence each.
+    source: documentation of the engine's behaviour.
+    """
+
+    engine: str
+    parts: tuple[Part, ...]
+    source: str
+    host: tuple[Part, ...] = ()
+    taken: tuple[int, int] | None = None
+    room: tuple[int, int] | None = None
+    paste: str = ""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def low(self) -> int:
+        """Lowest total on the card, in bytes."""
+        return sum(part.low for part in self.parts)
+
+    @property
+    def high(self) -> int:
+        """Highest total on the card, in bytes."""
+        return sum(part.high for part in self.parts)
+
+
+def biggest_matrix(weights: Weights) -> int:
+    """Return the elements of the largest quantised matrix, which a product may need in 16 bits."""
+    found: Iterable[int] = (
+        each.shape.elements // max(each.shape.dims[0] if len(each.shape.dims) > 2 else 1, 1)
+        for each in weights.tensors
+        if each.is_quantised
+    )
+    return max(found, default=0)

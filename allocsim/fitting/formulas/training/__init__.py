@@ -1,0 +1,29 @@
+"""Memory of parallel training by formula: the papers' formulas, and a count of tensors by rank."""
+
+from allocsim.fitting.formulas.training.kept import EAGER, FUSED, Practice, kept_of_layer
+from allocsim.fitting.formulas.training.layout import RECOMPUTE, Layout, refuse_impossible
+from allocsim.fitting.formulas.training.papers import (
+    edge_activations,
+    first_stage_activations,
+    interleaving_factor,
+    layer_activations,
+    megatron_bytes,
+    zero_states,
+)
+from allocsim.fitting.formulas.training.rank import (
+    MIXED,
+    Part,
+    Precision,
+    Rank,
+    Training,
+    rank_memory,
+    worst_rank,
+)
+from allocsim.fitting.formulas.training.shape import Latent, Shape, shape_for
+
+__all__ = [
+    "EAGER", "FUSED", "Latent", "Layout", "MIXED", "Part", "Practice", "Precision", "RECOMPUTE",
+    "Rank", "Shape", "Training", "edge_activations", "first_stage_activations",
+    "interleaving_factor", "kept_of_layer", "layer_activations", "megatron_bytes", "rank_memory",
+    "refuse_impossible", "shape_for", "worst_rank", "zero_states",
+]  # fmt: skip

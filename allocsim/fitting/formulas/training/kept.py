@@ -1,0 +1,158 @@
+"""Tensors that a layer keeps for backward.
+
+Rule: a tensor is counted once, where an operation saves it, by its size on this rank. For GPT's
+layer with dropout and fused kernels the sum is the papers' sbh(34 + 5as/h), which a test checks.
+Other layers (gated MLPs, fewer key and value heads, latent attention, experts, unfused norms) are
+not covered by the papers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from allocsim.fitting.formulas.training.layout import Layout
+from allocsim.fitting.formulas.training.shape import Shape
+
+__all__ = ["EAGER", "FUSED", "Practice", "kept_of_layer", "operations_kept"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Practice:
+    """Traits of an implementation of the operations.
+
+    gated, plain: number of tensors of the MLP's width that are kept, with and without a gate.
+    norm_in_fp32: whether a norm keeps its input in 32 bits and also the normalized input.
+    logits: bytes per logit when the loss is computed; None for one activation that its gradient
+        overwrites.
+    split_logits: the same if tensor parallel ranks share the logits.
+    weight_gradients: whether backward leaves a 16-bit tensor as large as each weight of a layer,
+        because the sums are elsewhere (Transformer Engine with accumulated gradients, from 2.0 on).
+    foreach: whether the optimizer's step needs another copy of its parameters.
+    keeps_gradients: whether gradients stay allocated between steps; otherwise they are None until a
+        layer's backward.
+    """
+
+    name: str
+    gated: int
+    plain: int
+    norm_in_fp32: bool
+    logits: int | None
+    split_logits: int | None
+    weight_gradients: bool
+    foreach: bool
+    keeps_gradients: bool
+
+
+FUSED = Practice(
+    name="fused",
+    gated=3,
+    plain=2,
+    norm_in_fp32=False,
+    logits=None,
+    split_logits=None,
+    weight_gradients=True,
+    foreach=False,
+    keeps_gradients=True,
+)
+"""Megatron Core with Transformer Engine: norms, MLP activation and loss are one kernel each."""
+EAGER = Practice(
+    name="eager",
+    gated=4,
+    plain=5,
+    norm_in_fp32=True,
+    logits=12,
+    split_logits=16,
+    weight_gradients=False,
+    foreach=True,
+    keeps_gradients=False,
+)
+"""PyTorch operation by operation, as in transformers.
+
+RMSNorm is in 32 bits, SiLU and product are separate (as are the terms of GPT-2's GELU), and the
+loss is computed on 32-bit logits: log-softmax, two gradients and, with `loss_parallel` of
+torch.distributed, another temporary.
+"""
+
+
+def kept_of_layer(
+    shape: Shape, layout: Layout, layer: int, practice: Practice, item: int = 2
+) -> dict[str, float]:
+    """Return the bytes that layer `layer` keeps of one micro-batch without recomputation, by kind.
+
+    item: bytes of an activation's element.
+    """
+    common = layout.tokens / layout.split
+    split = layout.tokens / layout.tensor
+    kept = {
+        "norms and inputs of linear layers": common * _norms(shape, practice, item),
+        "attention": split * _attention(shape, layout, practice, item),
+        "MLP": split * item * _mlp(shape, layer, practice),
+    }
+    if shape.latent is not None:
+        kept["projections to latents"] = common * item * _latent(shape)
+    if shape.has_experts(layer):
+        kept["tokens sent to experts"] = split * item * shape.width * shape.chosen
+        kept["router"] = common * 4 * shape.experts
+    if shape.dropout:
+        kept["dropout masks"] = common * 2 * shape.width
+    if not layout.flash and layout.recompute != "selective":
+        kept["attention scores"] = split * _scores(shape, layout, practice, item)
+    return kept
+
+
+def _norms(shape: Shape, practice: Practice, item: int) -> float:
+    """Return the bytes per token of the inputs and outputs that norms leave behind."""
+    unfused = practice.norm_in_fp32 and not shape.has_biases
+    each = 4 + 2 * item if unfused else 2 * item
+    more = (shape.norms - 2) * (each - item)
+    return shape.width * (2.0 * each + more)
+
+
+def _attention(shape: Shape, layout: Layout, practice: Practice, item: int) -> float:
+    """Return the bytes per token of queries, keys, values, output, and the kernel's 32-bit sums."""
+    if (latent := shape.latent) is not None:
+        whole = shape.head + latent.turning
+        # The values are a view of the tensor with keys and values, which is kept as a whole.
+        wide = shape.heads * (2 * whole + (shape.head + latent.value) + latent.value)
+    else:
+        wide = 2 * shape.heads * shape.head + 2 * shape.key_value
+    if layout.context > 1 and not practice.norm_in_fp32:
+        # The output is also kept as it was before being sent back to the ranks of its tokens.
+        wide += shape.heads * shape.head
+    return item * wide + 4.0 * shape.heads * layout.flash
+
+
+def _latent(shape: Shape) -> float:
+    """Return the elements per token of both latents, before and after their norms."""
+    latent = shape.latent
+    assert latent is not None
+    return 2.0 * latent.query + 2 * latent.key_value + latent.turning
+
+
+def _mlp(shape: Shape, layer: int, practice: Practice) -> float:
+    """Return the elements per token of the MLP."""
+    factor = practice.gated if shape.is_gated else practice.plain
+    if shape.has_experts(layer):
+        return float(factor) * (shape.expert_inner * shape.chosen + shape.shared_inner)
+    return float(factor) * shape.inner
+
+
+def _scores(shape: Shape, layout: Layout, practice: Practice, item: int) -> float:
+    """Return the bytes per token of the softmax, the dropout mask and the dropout's output.
+
+    In eager PyTorch the softmax is kept in 32 bits and again in 16 bits.
+    """
+    softmax = 4 + item if practice.norm_in_fp32 and item < 4 else item
+    each = softmax + (1 + item) * shape.dropout
+    return float(each) * shape.heads * layout.seq
+
+
+def operations_kept(shape: Shape, layout: Layout, item: int) -> float:
+    """Return the bytes of a layer with `recompute` "ops", by torchtitan's policy.
+
+    Kept are its input, the output of attention, and the results of its first, third, fifth and
+    seventh matrix product.
+    """
+    queries = shape.heads * shape.head
+    wide = queries + shape.key_value + queries + shape.inner + shape.width
+    return layout.tokens * item * (shape.width / layout.split + wide / layout.tensor)

@@ -1,0 +1,379 @@
+"""Memory that one rank allocates at its peak, part by part, and the rank that allocates most.
+
+Rule: the parts of a rank are those of its worst moment: the loss (logits beside all activations),
+backward of a layer, the end of backward, or the optimizer's step. Every part gives its arithmetic.
+Allocator overhead is not included: these are bytes of tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from allocsim.fitting.formulas.training.kept import FUSED, Practice, kept_of_layer, operations_kept
+from allocsim.fitting.formulas.training.layout import Layout, refuse_impossible
+from allocsim.fitting.formulas.training.shape import Shape
+
+__all__ = ["MIXED", "Part", "Precision", "Rank", "Training", "rank_memory", "worst_rank"]
+
+_BUCKET = 500_000_000
+"""Default number of elements in DeepSpeed's reduce bucket."""
+_ALL = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Precision:
+    """Bytes per parameter, and bytes per element of activations.
+
+    optimizer: bytes of its state, including 32-bit weights if `weights` are 16-bit.
+    compute: bytes per element of activations.
+    """
+
+    weights: int = 2
+    gradients: int = 2
+    optimizer: float = 12
+    compute: int = 2
+
+
+MIXED = Precision()
+"""16-bit weights and gradients with Adam in 32 bits: ZeRO's 2 + 2 + 12."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One use of memory.
+
+    arithmetic: computation of `size`, which is in bytes.
+    """
+
+    name: str
+    size: int
+    arithmetic: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """Worst moment of the ranks of one pipeline stage.
+
+    parameters: parameters of such a rank before ZeRO shares anything.
+    """
+
+    stage: int
+    moment: str
+    parameters: int
+    parts: tuple[Part, ...]
+
+    @property
+    def allocated(self) -> int:
+        """Bytes of all parts."""
+        return sum(part.size for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """A parallel training.
+
+    name: name of the model.
+    """
+
+    name: str
+    shape: Shape
+    layout: Layout
+    precision: Precision = MIXED
+    practice: Practice = FUSED
+
+    def worst(self) -> Rank:
+        """Return the worst moment of the stage whose ranks allocate most.
+
+        Raises ConfigError for a layout that the model cannot have.
+        """
+        return worst_rank(self.shape, self.layout, self.precision, self.practice)
+
+    def stages(self) -> tuple[Rank, ...]:
+        """Return the worst moment of each pipeline stage."""
+        every = range(self.layout.pipeline)
+        parts = self.shape, self.layout
+        return tuple(rank_memory(*parts, stage, self.precision, self.practice) for stage in every)
+
+    def least(self) -> int:
+        """Return the least bytes of the first stage, which are those with full recomputation."""
+        layout = replace(self.layout, recompute="full")
+        account = _Account(self.shape, layout, 0, self.precision, self.practice)
+        return sum(part.size for part in (*account.before(), *account.kept()))
+
+
+def worst_rank(
+    shape: Shape, layout: Layout, precision: Precision = MIXED, practice: Practice = FUSED
+) -> Rank:
+    """Return the worst moment of the stage whose ranks allocate most."""
+    refuse_impossible(shape, layout)
+    # Stages between the second and the last hold less of everything than the second.
+    stages = sorted({0, min(1, layout.pipeline - 1), layout.pipeline - 1})
+    ranks = [rank_memory(shape, layout, stage, precision, practice) for stage in stages]
+    return max(ranks, key=lambda rank: rank.allocated)
+
+
+def rank_memory(
+    shape: Shape,
+    layout: Layout,
+    stage: int,
+    precision: Precision = MIXED,
+    practice: Practice = FUSED,
+) -> Rank:
+    """Return the worst moment of the ranks of one pipeline stage."""
+    account = _Account(shape, layout, stage, precision, practice)
+    return account.worst()
+
+
+@dataclass(frozen=True, slots=True)
+class _Account:
+    shape: Shape
+    layout: Layout
+    stage: int
+    precision: Precision
+    practice: Practice
+
+    @property
+    def layers(self) -> range:
+        return self.layout.layers_of(self.stage, self.shape.layers)
+
+    @property
+    def kinds(self) -> dict[int, int]:
+        """First layer of each kind on the stage, with the number of layers of its kind."""
+        dense = [layer for layer in self.layers if not self.shape.has_experts(layer)]
+        others = self.layers[len(dense) :]
+        return {kind[0]: len(kind) for kind in (dense, others) if kind}
+
+    @property
+    def is_first(self) -> bool:
+        return self.stage == 0
+
+    @property
+    def is_last(self) -> bool:
+        return self.stage == self.layout.pipeline - 1
+
+    def worst(self) -> Rank:
+        states, before = tuple(self.states()), self.before()
+        kept = tuple(self.kept())
+        moments = {
+            "backward of a layer": (*before, *kept, *self.in_layer()),
+            "backward's end": (*states, *self.in_layer()),
+            "optimizer's step": (*states, *self.in_step()),
+        }
+        if self.is_last:
+            moments["loss"] = (*before, *kept, *self.at_loss())
+        name = max(moments, key=lambda name: sum(part.size for part in moments[name]))
+        return Rank(self.stage, name, self.dense + self.experts, moments[name])
+
+    def before(self) -> tuple[Part, ...]:
+        """Return the states when backward begins, without gradients that are still None."""
+        return tuple(
+            part for part in self.states() if part.name != "gradients" or self._accumulates
+        )
+
+    @property
+    def _accumulates(self) -> bool:
+        """True if gradients exist when the next backward begins."""
+        layout = self.layout
+        return self.practice.keeps_gradients or layout.pipeline * layout.micro_batches > 1
+
+    # Parameters on the rank
+
+    @property
+    def dense(self) -> int:
+        """Parameters on the rank outside experts."""
+        own = sum(n * self._dense_of(layer) for layer, n in self.kinds.items())
+        return own + self.edges
+
+    @property
+    def edges(self) -> int:
+        """Parameters on the rank before and after the layers, included in `dense`."""
+        shape, t = self.shape, self.layout.tensor
+        count = 0
+        if self.is_first:
+            count += shape.embedding // t + shape.positions * shape.width
+        if self.is_last:
+            count += shape.width * (1 + shape.has_biases)
+            if not (shape.is_tied and self.is_first):
+                count += shape.embedding // t
+        return count
+
+    @property
+    def experts(self) -> int:
+        """Parameters on the rank in experts."""
+        return sum(n * self._experts_of(layer) for layer, n in self.kinds.items())
+
+    def _dense_of(self, layer: int) -> int:
+        shape, t = self.shape, self.layout.tensor
+        inside = shape.shared if shape.has_experts(layer) else shape.mlp
+        return (shape.attention + inside) // t + shape.whole(layer)
+
+    def _experts_of(self, layer: int) -> int:
+        if not self.shape.has_experts(layer):
+            return 0
+        each = self.shape.expert // self.layout.tensor
+        return self.shape.experts // self.layout.expert * each
+
+    @property
+    def largest_layer(self) -> int:
+        """Parameters of the largest layer on the rank."""
+        return max(self._dense_of(layer) + self._experts_of(layer) for layer in self.kinds)
+
+    # States
+
+    def states(self) -> Iterator[Part]:
+        """Yield weights, gradients and optimizer state, as ZeRO shares them."""
+        zero, precision = self.layout.zero, self.precision
+        yield self._state("weights", precision.weights, zero >= _ALL)
+        yield self._state("gradients", precision.gradients, zero >= 2)
+        yield self._state("optimizer", precision.optimizer, zero >= 1)
+        if precision.compute < precision.weights and zero < _ALL:
+            count = self.dense + self.experts
+            size = count * precision.compute
+            yield Part("16-bit copies of weights", size, f"{count:,} x {precision.compute} bytes")
+        if zero < 2 and self.layout.shards > 1 and not self.practice.keeps_gradients:
+            count, each = self.dense + self.experts, precision.gradients
+            how = f"{count:,} x {each} bytes: DistributedDataParallel's, beside the gradients"
+            yield Part("buckets of gradients", count * each, how)
+
+    def _state(self, name: str, each: float, is_shared: bool) -> Part:
+        layout = self.layout
+        terms, size = [], 0.0
+        for count, shards in ((self.dense, layout.shards), (self.experts, layout.expert_shards)):
+            if not count:
+                continue
+            among = shards if is_shared else 1
+            size += count * each / among
+            terms.append(f"{count:,} x {each:g} bytes" + f" / {among}" * (among > 1))
+        return Part(name, round(size), " + ".join(terms))
+
+    # Activations
+
+    def kept(self) -> Iterator[Part]:
+        """Yield the activations of all micro-batches in flight."""
+        depth = self.layout.in_flight(self.stage)
+        tokens, layout = self.layout.tokens, self.layout
+        each = {layer: self._kept_of(layer) for layer in self.kinds}
+        size = depth * sum(n * each[layer] for layer, n in self.kinds.items())
+        how = f"{tokens:,} tokens x ("
+        how += " + ".join(
+            f"{n} layers x {each[layer] / tokens:,.0f} bytes" for layer, n in self.kinds.items()
+        )
+        how += ")" + f" x {depth:g} in flight" * (layout.pipeline > 1)
+        yield Part("activations", round(size), how)
+        if self.shape.dropout and self.is_first:
+            mask = tokens * self.shape.width / layout.split * depth
+            yield Part("embedding's dropout", round(mask), "a byte an element")
+
+    def _kept_of(self, layer: int) -> float:
+        item, layout = self.precision.compute, self.layout
+        if layout.recompute == "full":
+            return layout.tokens * self.shape.width * item / layout.split
+        if layout.recompute == "ops":
+            return operations_kept(self.shape, layout, item)
+        return self._whole(layer)
+
+    def _whole(self, layer: int) -> float:
+        kept = kept_of_layer(self.shape, self.layout, layer, self.practice, self.precision.compute)
+        return sum(kept.values())
+
+    # The three moments
+
+    def at_loss(self) -> Iterator[Part]:
+        """Yield the logits and the first tensors of the output layer's backward."""
+        shape, layout, item = self.shape, self.layout, self.precision.compute
+        ends = 2 * layout.tokens * shape.width * item / layout.split
+        yield Part("last norm and output layer's input", round(ends), "2 x tokens x width")
+        practice = self.practice
+        each = (practice.logits if layout.tensor == 1 else practice.split_logits) or item
+        logits = layout.tokens * shape.vocabulary * each / layout.tensor
+        among = f" / {layout.tensor}" * (layout.tensor > 1)
+        how = f"{layout.tokens:,} tokens x {shape.vocabulary:,} x {each} bytes{among}"
+        yield Part("logits and loss", round(logits), how)
+        yield self._gathered_input("output layer's input, and its gradient", 2)
+        yield from self._weight_gradient_placeholders()
+        head = shape.embedding // layout.tensor
+        if practice.weight_gradients:
+            yield Part("output layer's gradient", head * item, f"{head:,} x {item} bytes")
+        if layout.zero == _ALL and layout.shards > 1:
+            yield from self._gathered_at_ends()
+
+    def in_layer(self) -> Iterator[Part]:
+        """Yield the temporaries of one layer's backward."""
+        shape, layout, item = self.shape, self.layout, self.precision.compute
+        layer = max(self.kinds, key=self._whole)
+        if layout.recompute in ("full", "ops"):
+            recomputed = self._whole(layer)
+            how = f"{recomputed / layout.tokens:,.0f} bytes a token"
+            yield Part("one layer, computed again", round(recomputed), how)
+        wide = shape.inner
+        if shape.has_experts(layer):
+            wide = max(shape.expert_inner * shape.chosen, shape.shared_inner)
+        factor = 3 if shape.is_gated else 2
+        size = layout.tokens * wide * item * factor / layout.tensor
+        yield Part("gradients in the MLP", round(size), f"{factor} x tokens x {wide:,}")
+        if layout.split > 1:
+            yield self._gathered_input("a linear layer's input, gathered", 1)
+        yield from self._weight_gradient_placeholders()
+        yield from self._in_flight()
+
+    def _gathered_input(self, name: str, count: int) -> Part:
+        """Return the inputs that sequence parallel ranks gather."""
+        size = count * self.layout.tokens * self.shape.width * self.precision.compute
+        return Part(name, size, f"{count} x tokens x width" if count > 1 else "tokens x width")
+
+    def _weight_gradient_placeholders(self) -> Iterator[Part]:
+        if not self.practice.weight_gradients:
+            return
+        shape, t, item = self.shape, self.layout.tensor, self.precision.compute
+        # Transformer Engine keeps one placeholder per shape, which all layers share.
+        count = shape.attention // t + max(map(shape.whole, self.kinds))
+        for layer in self.kinds:
+            inside = shape.shared + shape.expert if shape.has_experts(layer) else shape.mlp
+            count += inside // t
+        how = f"{count:,} x {item} bytes: placeholders, one for each shape of a weight"
+        yield Part("weight gradients' places", count * item, how)
+
+    def _in_flight(self) -> Iterator[Part]:
+        """Yield the buffers with which ZeRO's stages 2 and 3 send and gather."""
+        layout = self.layout
+        if layout.shards == 1:
+            return
+        each = self.precision.gradients
+        if layout.zero == 2:
+            count = min(_BUCKET, self.dense + self.experts)
+            yield Part("bucket of gradients", count * each, f"{count:,} x {each} bytes")
+        if layout.zero == _ALL:
+            layer, item = self.largest_layer, self.precision.compute
+            if layout.pipeline == 1:
+                yield self._gathered(2 * layer, "this layer and the next, gathered")
+            how = f"{layer:,} x ({item} + {each}) bytes"
+            yield Part("its gradients, whole and being sent", layer * (item + each), how)
+            yield from self._gathered_at_ends()
+
+    def _gathered_at_ends(self) -> Iterator[Part]:
+        """Yield the tensors that FSDP keeps gathered all the time.
+
+        They are embeddings and output layer. In a pipeline, whose micro-batches follow each other
+        closely, they are the whole stage and its gradients.
+        """
+        if self.layout.pipeline == 1:
+            yield self._gathered(self.edges, "embeddings and output layer, gathered")
+            return
+        count, each = self.dense + self.experts, self.precision.gradients
+        yield self._gathered(count, "the stage, gathered")
+        yield Part("the stage's gradients, whole", count * each, f"{count:,} x {each} bytes")
+
+    def _gathered(self, count: int, name: str) -> Part:
+        item = self.precision.compute
+        return Part(name, count * item, f"{count:,} x {item} bytes")
+
+    def in_step(self) -> Iterator[Part]:
+        """Yield the temporaries of the optimizer's step."""
+        if not self.practice.foreach:
+            return
+        layout, each = self.layout, self.precision.weights
+        among = layout.shards if layout.zero == _ALL else 1
+        count = (self.dense + self.experts) // among
+        how = f"{count:,} x {each} bytes: every operation on all parameters at once"
+        yield Part("a copy for the step", count * each, how)

@@ -1,0 +1,127 @@
+"""Search for the largest value of one size that fits, at several values of another.
+
+Rule: every row is a separate search, proven by its last two runs. Earlier rows only tell where to
+start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from allocsim.errors import ConfigError
+from allocsim.fitting.largest import SIZES, Largest, largest
+from allocsim.fitting.task import Task, most_of
+from allocsim.phantom import Gpu
+
+__all__ = ["Frontier", "frontier", "usual_values"]
+
+_POWERS = {"seq": 1, "prompt": 1, "image": 2}
+"""Power of each size that multiplies with the batch.
+
+Memory grows linearly with the product, so one line through all runs predicts where to look.
+"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Frontier:
+    """Answer of `frontier`.
+
+    name: size that was searched for.
+    other: size whose values were given.
+    rows: result at each value of `other`, ascending.
+    """
+
+    name: str
+    other: str
+    rows: tuple[tuple[int, Largest], ...]
+
+    @property
+    def fits(self) -> bool:
+        """True if any value fits."""
+        return any(found.fitting is not None for _, found in self.rows)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Facts that the answer does not know, one sentence each."""
+        return tuple(dict.fromkeys(note for _, found in self.rows for note in found.notes))
+
+
+def usual_values(task: Task, other: str) -> tuple[int, ...]:
+    """Return the default values of `other`: the task's value, half of it, and twice it.
+
+    The model's positions limit the last.
+    """
+    own: int = getattr(task, other)
+    return tuple(sorted({max(own // 2, 1), own, min(2 * own, most_of(task, other))}))
+
+
+def frontier(
+    task: Task,
+    name: str,
+    other: str,
+    gpu: Gpu,
+    *,
+    values: Sequence[int] = (),
+    step: int = 1,
+    engine: str = "auto",
+    conf: str | None = None,
+    python: str | None = None,
+    torch_version: str | None = None,
+    transformers: str | None = None,
+    watch: Callable[[str], object] | None = None,
+) -> Frontier:
+    """Find the largest `name` at which `task` fits `gpu`, for each value of `other`.
+
+    values: values of `other`; default: `usual_values`. The other options are those of `largest`.
+    Raises ConfigError as `largest` does, and if the two sizes are the same.
+    """
+    if name == other or not {name, other} <= set(SIZES):
+        raise ConfigError(f"{name} and {other}: expected two of {', '.join(SIZES)}")
+    rows: list[tuple[int, Largest]] = []
+    for value in sorted(set(values or usual_values(task, other))):
+        found = largest(
+            task.at(other, value),
+            name,
+            gpu,
+            step=step,
+            first=_predicted(name, other, rows, value, gpu),
+            engine=engine,
+            conf=conf,
+            python=python,
+            torch_version=torch_version,
+            transformers=transformers,
+            watch=None if watch is None else _with_position(watch, f"{other}={value}"),
+        )
+        rows.append((value, found))
+    return Frontier(name, other, tuple(rows))
+
+
+def _with_position(watch: Callable[[str], object], where: str) -> Callable[[str], object]:
+    return lambda what: watch(f"{what}, {where}")
+
+
+def _predicted(
+    name: str, other: str, rows: Sequence[tuple[int, Largest]], value: int, gpu: Gpu
+) -> int | None:
+    """Predict where the card is full at `value` from earlier rows; None if unknown."""
+    if not rows:
+        return None
+    if name == "batch" and other in _POWERS:
+        power, other_power = 1, _POWERS[other]
+    elif other == "batch" and name in _POWERS:
+        power, other_power = _POWERS[name], 1
+    else:
+        return max(rows[-1][1].value, 1)
+    # Runs of all earlier rows are points on one line: peak over the product of both sizes.
+    peaks = {
+        each.value**power * at**other_power: each.peak_reserved_bytes
+        for at, found in rows
+        for each in found.tried
+        if each.fits
+    }
+    near, far = min(peaks, default=0), max(peaks, default=0)
+    if far == near or peaks[far] <= peaks[near]:
+        return None
+    room = (gpu.room - peaks[near]) / (peaks[far] - peaks[near]) * (far - near) + near
+    return int(max(room / value**other_power, 1.0) ** (1 / power))

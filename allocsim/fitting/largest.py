@@ -1,0 +1,347 @@
+"""Search for the largest batch, sequence, image or prompt of a task that fits a card.
+
+Rule: the reported value has run, and so has the next larger one, which does not fit. The search
+assumes that a value does not fit if a smaller one does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from allocsim.errors import ConfigError
+from allocsim.fitting.notes import notes_of_law, release_note
+from allocsim.fitting.run_result import Ran
+from allocsim.fitting.runner import runner_for
+from allocsim.fitting.task import Task, most_of
+from allocsim.phantom import Gpu
+from allocsim.recording import write_snapshot
+from allocsim.units import TIB
+
+__all__ = ["SIZES", "Fewest", "Largest", "Tried", "fewest", "largest"]
+
+SIZES = ("batch", "seq", "image", "prompt", "decode", "accumulate", "lora")
+"""Sizes that can be searched for."""
+_MOST = 1 << 20
+_MOST_RANKS = 1024
+_GROWTH = 4
+"""Factor between tries while nothing has failed yet."""
+_PARTS = 128
+"""Number of parts into which a run is divided for comparison with another."""
+_ALIKE = 0.95
+"""Least ratio between the lengths of two runs of one program."""
+_AT_ONCE = 2
+"""Programs that run at the same time; each occupies a processor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A value that was run.
+
+    peak_reserved_bytes: peak of reserved memory, up to the error if the value does not fit.
+    is_limited: whether the run was on the card itself, not on an unlimited one.
+    """
+
+    value: int
+    fits: bool
+    peak_reserved_bytes: int
+    is_limited: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Largest:
+    """Answer of `largest`.
+
+    name: size that was searched for.
+    value: largest value that fits, 0 if not even the least does.
+    step: values are multiples of it.
+    fitting: run at `value`, or None if nothing fits.
+    failing: run at the next value, or None if the model has no positions for it.
+    tried: all runs, in order.
+    notes: facts that the answer does not know, one sentence each.
+    """
+
+    name: str
+    value: int
+    step: int
+    fitting: Ran | None
+    failing: Ran | None
+    tried: tuple[Tried, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def engine(self) -> str:
+        """Engine that answered."""
+        run = self.fitting or self.failing
+        return "program" if run is None else run.engine
+
+
+def largest(
+    task: Task,
+    name: str,
+    gpu: Gpu,
+    *,
+    step: int = 1,
+    first: int | None = None,
+    engine: str = "auto",
+    conf: str | None = None,
+    python: str | None = None,
+    torch_version: str | None = None,
+    transformers: str | None = None,
+    keep: Path | None = None,
+    watch: Callable[[str], object] | None = None,
+) -> Largest:
+    """Find the largest value of the size `name` at which `task` fits `gpu`.
+
+    step: search among its multiples.
+    first: value to try first; default: estimated by two runs without a memory limit.
+    keep: file for the recording at the value found, if one fits.
+    watch: called with each value before it runs.
+
+    The other arguments are those of `fit`. Raises ConfigError for a size that the task does not
+    have, and if memory does not grow with the size.
+    """
+    run = runner_for(
+        task,
+        gpu,
+        engine,
+        conf=conf,
+        python=python,
+        torch_version=torch_version,
+        transformers=transformers,
+    )
+    search = _Search(task, name, gpu, step, run)
+    found = search.run(first, watch or (lambda _: None))
+    _keep(found.fitting, keep)
+    return replace(found, notes=_notes(torch_version, transformers, found.fitting or found.failing))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fewest:
+    """Fewest GPUs, a power of two, on which a shared task fits.
+
+    ranks: number of GPUs, None if no number up to `_MOST_RANKS` suffices.
+    fitting: run of the first rank.
+    tried, notes: as in `Largest`.
+    """
+
+    ranks: int | None
+    fitting: Ran | None
+    tried: tuple[Tried, ...]
+    notes: tuple[str, ...] = ()
+    engine: str = "program"
+
+
+def fewest(
+    task: Task,
+    gpu: Gpu,
+    *,
+    engine: str = "auto",
+    conf: str | None = None,
+    python: str | None = None,
+    torch_version: str | None = None,
+    transformers: str | None = None,
+    keep: Path | None = None,
+    watch: Callable[[str], object] | None = None,
+) -> Fewest:
+    """Find the fewest GPUs like `gpu` that train `task` by FSDP or DDP.
+
+    The arguments are those of `largest`. Each GPU has the task's batch. Only the first rank is run;
+    no rank needs more memory than it.
+    """
+    tried = list[Tried]()
+    run = runner_for(
+        task,
+        gpu,
+        engine,
+        conf=conf,
+        python=python,
+        torch_version=torch_version,
+        transformers=transformers,
+    )
+    notes: tuple[str, ...] = ()
+    ranks = 2
+    while ranks <= _MOST_RANKS:
+        pair = [ranks, 2 * ranks]
+        if watch is not None:
+            watch(f"{ranks} and {2 * ranks} GPUs")
+        shared = [replace(task, ranks=each, rank=0) for each in pair]
+        runs = dict(zip(pair, _side_by_side(run, shared, gpu), strict=True))
+        tried += [_tried(n, ran, is_limited=True) for n, ran in runs.items()]
+        notes = _notes(torch_version, transformers, runs[ranks])
+        for n, ran in runs.items():
+            if not ran.is_out_of_memory:
+                _keep(ran, keep)
+                return Fewest(n, ran, tuple(tried), notes)
+        ranks *= 4
+    return Fewest(None, None, tuple(tried), notes)
+
+
+_Run = Callable[[Task, Gpu], Ran]
+
+
+def _keep(ran: Ran | None, keep: Path | None) -> None:
+    """Write the recording of `ran` to `keep`."""
+    if ran is not None and keep is not None:
+        write_snapshot(ran.recording, keep)
+
+
+def _notes(torch_version: str | None, transformers: str | None, ran: Ran | None) -> tuple[str, ...]:
+    """Return notes on another release than the requested one, and on a law."""
+    if ran is None:
+        return ()
+    return (*release_note(torch_version, ran.torch_version), *notes_of_law(ran, transformers))
+
+
+def _side_by_side(run: _Run, tasks: Sequence[Task], gpu: Gpu) -> list[Ran]:
+    """Return the runs of tasks, running `_AT_ONCE` at the same time."""
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return list(pool.map(run, tasks, [gpu] * len(tasks)))
+
+
+def _tried(value: int, ran: Ran, *, is_limited: bool) -> Tried:
+    return Tried(value, not ran.is_out_of_memory, ran.peak_reserved_bytes, is_limited)
+
+
+def full_at(runs: Mapping[int, Ran], room: int) -> int | None:
+    """Estimate the largest n at which a program fits in `room`, from its runs at two values.
+
+    Memory of each part of the program grows linearly, at its own rate. At a small batch the fullest
+    part is the optimizer; at a large one it is usually another. Returns None if no part grows, or
+    if the lengths of the runs differ so much that their parts do not correspond.
+    """
+    # Each part is a line through two points; the first line to reach the limit decides.
+    (n_near, near), (n_far, far) = runs.items()
+    lengths = [len(ran.device_run.timeline.entry) for ran in runs.values()]
+    if min(lengths) < _ALIKE * max(lengths):
+        return None
+    first, second = _parts(near), _parts(far)
+    slope = (second - first) / (n_far - n_near)
+    grows = slope > 0
+    if not grows.any():
+        return None
+    # Assumes that reserved memory grows in proportion to allocated memory.
+    allocated = room * far.peak_allocated_bytes / far.peak_reserved_bytes
+    until = n_near + (allocated - first[grows]) / slope[grows]
+    return max(int(until.min()), 1)
+
+
+def _parts(ran: Ran) -> NDArray[np.int64]:
+    """Return the most that is allocated in each part of a run or in the parts next to it.
+
+    Neighbors are included because runs at two sizes make nearly, not exactly, the same number of
+    requests, so that a peak may be in the next part.
+    """
+    allocated = ran.device_run.timeline.allocated
+    starts = np.linspace(0, len(allocated), _PARTS, endpoint=False).astype(np.int64)
+    most = np.maximum.reduceat(allocated, starts)
+    beside = np.pad(most, 1, mode="edge")
+    widened: NDArray[np.int64] = np.maximum(np.maximum(beside[:-2], beside[2:]), most)
+    return widened
+
+
+class _Search:
+    """Search that runs two values at a time, where the known peaks predict the limit."""
+
+    def __init__(self, task: Task, name: str, gpu: Gpu, step: int, run: _Run) -> None:
+        self.task, self.name, self.gpu, self.step, self.run_on = task, name, gpu, step, run
+        self.bound = min(most_of(task, name), _MOST) // step
+        self.runs: dict[int, Ran] = {}
+        self.peaks: dict[int, int] = {}
+        self.tried: list[Tried] = []
+        self.is_first = True
+
+    def run(self, first: int | None, watch: Callable[[str], object]) -> Largest:
+        if first is None:
+            endless = replace(self.gpu, memory=TIB, context_memory=0)
+            # PyTorch makes views of size 1 where it copies larger sizes, so 1 is no measure.
+            least = min(max(getattr(self.task, self.name) // self.step, 2), self.bound)
+            pair = list(dict.fromkeys((least, min(2 * least, self.bound))))
+            runs = self._try(pair, endless, watch)
+            by_parts = full_at(runs, self.gpu.room) if len(runs) > 1 else None
+            guess = min(by_parts or self._predicted(), self.bound - 1) or 1
+        else:
+            guess = max(min(first // self.step, self.bound), 1)
+        low, high = 0, self.bound + 1
+        pair = [guess, guess + 1]
+        while True:
+            self._try(
+                [n for n in dict.fromkeys(pair) if n not in self.runs and n <= self.bound],
+                self.gpu,
+                watch,
+            )
+            fitting = [n for n, ran in self.runs.items() if not ran.is_out_of_memory]
+            low = max(fitting, default=0)
+            high = min((n for n, ran in self.runs.items() if ran.is_out_of_memory), default=high)
+            if high - low <= 1:
+                break
+            pair = self._next(low, high)
+        # At the model's own bound nothing larger exists; at the search limit memory never grew.
+        if high not in self.runs and self.bound == _MOST // self.step:
+            raise ConfigError(
+                f"{self.name} makes no difference to the memory: {low * self.step:,} fits as well"
+            )
+        return Largest(
+            name=self.name,
+            value=low * self.step,
+            step=self.step,
+            fitting=self.runs.get(low),
+            failing=self.runs.get(high),
+            tried=tuple(self.tried),
+        )
+
+    def _try(
+        self, values: Sequence[int], gpu: Gpu, watch: Callable[[str], object]
+    ) -> dict[int, Ran]:
+        """Run the values on `gpu`, side by side, and note their peaks."""
+        for n in values:
+            watch(f"{self.name}={n * self.step}")
+        tasks = [self.task.at(self.name, n * self.step) for n in values]
+        is_limited = gpu is self.gpu
+        runs = dict(zip(values, _side_by_side(self.run_on, tasks, gpu), strict=True))
+        for n, ran in runs.items():
+            # A run that stays below the limit is the same with and without a limit.
+            if is_limited or ran.peak_reserved_bytes <= self.gpu.room:
+                self.runs[n] = ran
+            if not ran.is_out_of_memory:
+                self.peaks[n] = ran.peak_reserved_bytes
+            self.tried.append(_tried(n * self.step, ran, is_limited=is_limited))
+        return runs
+
+    def _predicted(self) -> int:
+        """Return where the card is full if the peak grows linearly, at least 1."""
+        if len(self.peaks) < 2:
+            return 1
+        *_, near, far = sorted(self.peaks)
+        growth = (self.peaks[far] - self.peaks[near]) / (far - near)
+        if growth <= 0:
+            return min(_GROWTH * far, self.bound - 1)
+        guess = int(near + (self.gpu.room - self.peaks[near]) / growth)
+        return min(max(guess, 1), max(self.bound - 1, 1))
+
+    def _next(self, low: int, high: int) -> list[int]:
+        """Return two values between `low`, which fits, and `high`, which does not.
+
+        They are at the predicted limit, or else divide the interval into thirds. After the first
+        guess, values next to a known bound are tried once.
+        """
+        inner, guess = high - low - 1, self._predicted()
+        is_first, self.is_first = self.is_first, False
+        # Nothing has failed yet: go up, in growing steps once the first guess has been too low.
+        if high not in self.runs:
+            value = max(guess, low + 1 if is_first else _GROWTH * low)
+            value = min(value, high - 1)
+            return [value, min(value + 1, high - 1)]
+        # Nothing fits and no peak is known, so there is no line to follow.
+        if is_first and low not in self.runs and not self.peaks:
+            return [max(high - 2, 1), high - 1]
+        if inner <= _AT_ONCE:
+            return list(range(low + 1, high))
+        if low < guess < high - 1 and not {guess, guess + 1} & self.runs.keys():
+            return [guess, guess + 1]
+        return [low + 1 + inner // 3, low + 1 + 2 * inner // 3]

@@ -1,0 +1,188 @@
+"""Law of one program in one regime: its requests and frees in order, at any size.
+
+Rule: only sizes and the number of layers change, never the order. In another regime, another law or
+none applies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from allocsim.errors import ConfigError
+from allocsim.fitting.laws.formula import Formula
+from allocsim.fitting.laws.linked import Alive, Links, links_of
+from allocsim.fitting.laws.repeated import Repeated
+
+__all__ = ["EMPTY_CACHE", "FREE", "REQUEST", "Law", "Requests", "Rows", "requests_of"]
+
+REQUEST, FREE, EMPTY_CACHE = 0, 1, 2
+"""Kinds of rows."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Requests:
+    """A program at given sizes, in columns with one element per row.
+
+    kind: REQUEST, FREE or EMPTY_CACHE.
+    block: index of the request that allocated the row's block.
+    size: bytes of a request, 0 in other rows.
+    stack: index of a request's stack, -1 in other rows.
+    reset: row at which the peaks are reset, or -1.
+    stretches: first rows of successive parts that are nearly alike, and the end of the last part.
+    """
+
+    kind: NDArray[np.uint8]
+    block: NDArray[np.int64]
+    size: NDArray[np.int64]
+    stack: NDArray[np.int64]
+    reset: int
+    stretches: tuple[int, ...] = ()
+
+    def with_the_making(self) -> Requests:
+        """Return the same program without release and reset after the model is built.
+
+        The memory that building the model freed then stays reserved, and its peaks count.
+        """
+        kept = self.kind != EMPTY_CACHE
+        n_before = np.concatenate(([0], np.cumsum(kept)))
+        stretches = tuple(n_before[list(self.stretches)].tolist())
+        return Requests(
+            self.kind[kept],
+            self.block[kept],
+            self.size[kept],
+            self.stack[kept],
+            reset=-1,
+            stretches=stretches,
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """Part of a program at given sizes, in columns with one element per row.
+
+    row: index of the row in the law.
+    kind: kind of the row.
+    group: group of the row's block: the stack that requested it.
+    value: bytes of a request; for a free, the number of younger live blocks in its group.
+    """
+
+    row: NDArray[np.int64]
+    kind: NDArray[np.uint8]
+    group: NDArray[np.int64]
+    value: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Law:
+    """A program with one copy of each repeated part, in columns with one element per row.
+
+    kind: kind of the row.
+    group: group of the row's block: the index of the stack that requested it.
+    number: for a request, the index of its formula; for a free, the number of younger live blocks
+        in its group.
+    by_copy, by_copies: growth of a free's number, or a request's bytes, per earlier copy and per
+        additional copy.
+    parts: see `Repeated`.
+    formulas: formulas of the requests' bytes.
+    layers: layers of the program.
+    reset: row at which the peaks are reset.
+    proofs: number of recordings that the law reproduced row by row and that were not used to derive
+        it.
+    period: layers of a copy.
+    """
+
+    kind: NDArray[np.uint8]
+    group: NDArray[np.int64]
+    number: NDArray[np.int64]
+    by_copy: NDArray[np.int64]
+    by_copies: NDArray[np.int64]
+    parts: Sequence[tuple[int, int]]
+    formulas: tuple[Formula, ...]
+    layers: int
+    reset: int
+    proofs: int
+    period: int = 1
+
+    def requests(self, variables: Mapping[str, int], layers: int) -> Requests:
+        """Return the program at these variables, with the errors of `rows` and `requests_of`."""
+        rows = self.rows(variables, layers)
+        reset = int(np.flatnonzero(rows.row == self.reset)[0])
+        return requests_of([rows], [""], reset, layers)
+
+    def n_rows(self, layers: int) -> int:
+        """Return the number of rows for `layers` layers."""
+        more = sum(stop - start for start, stop in self.parts)
+        return len(self.kind) + more * ((layers - self.layers) // self.period)
+
+    def rows(self, variables: Mapping[str, int], layers: int) -> Rows:
+        """Return the rows at these variables, without resolving the blocks.
+
+        Raises ConfigError for fewer layers than were recorded, and for an incomplete period.
+        """
+        least = self.layers - self.period
+        if layers < least:
+            raise ConfigError(f"{layers} layers: no law for fewer than {least}")
+        copies, rest = divmod(layers - least, self.period)
+        if rest:
+            raise ConfigError(f"{layers} layers: the law is for a multiple of {self.period}")
+        is_request = self.kind == REQUEST
+        size = np.array([formula.at(variables) for formula in self.formulas], dtype=np.int64)
+        value = self.number.copy()
+        value[is_request] = size[self.number[is_request]]
+        is_free = self.kind == FREE
+        repeated = Repeated(
+            is_request,
+            is_free,
+            is_free,
+            self.group,
+            value,
+            self.by_copy,
+            self.by_copies,
+            self.parts,
+        )
+        # Blocks are resolved once for the whole program, in `requests_of`.
+        row, value = repeated.rows_with(copies)
+        return Rows(row, self.kind[row], self.group[row], value)
+
+
+def requests_of(
+    stretches: Sequence[Rows],
+    names: Sequence[str],
+    reset: int,
+    layers: int,
+    cuts: tuple[int, ...] = (),
+) -> Requests:
+    """Return the program that consists of the given parts, in order.
+
+    names: name of each part; parts of the same name differ only in the bytes of requests.
+    reset, cuts: `reset` and `stretches` of the result.
+
+    Raises ConfigError if a free has no matching block.
+    """
+    alive, links, blocks = Alive(), dict[str, Links](), list[NDArray[np.int64]]()
+    for name, rows in zip(names, stretches, strict=True):
+        if name not in links:
+            is_request, is_free = rows.kind == REQUEST, rows.kind == FREE
+            links[name] = links_of(is_request, is_free, rows.group, rows.value)
+        try:
+            blocks.append(alive.blocks(links[name]))
+        except LookupError:
+            raise ConfigError(
+                f"{layers} layers: the law frees a block that does not exist"
+            ) from None
+    kind, group, value = (
+        np.concatenate([getattr(rows, column) for rows in stretches])
+        for column in ("kind", "group", "value")
+    )
+    return Requests(
+        kind=kind,
+        block=np.concatenate(blocks),
+        size=np.where(kind == REQUEST, value, 0),
+        stack=np.where(kind == REQUEST, group, -1),
+        reset=reset,
+        stretches=cuts,
+    )

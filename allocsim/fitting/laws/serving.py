@@ -1,0 +1,102 @@
+"""A serving program, composed of the laws of its parts.
+
+Rule: every request to the model is a prompt and steps of one token each. The requests of a step
+depend only on the number of tokens in the cache. So a step has its own law and regimes, and a
+program has any number of steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from allocsim.fitting.laws.card import Card
+from allocsim.fitting.laws.law import Law, Requests, requests_of
+from allocsim.fitting.laws.repeated import refuse_too_long
+from allocsim.fitting.laws.variables import Sizes, prompt_regime, step_regime, variables_of
+
+__all__ = ["AFTER", "BETWEEN", "END", "MAKE", "START", "STEP", "Serving"]
+
+MAKE, END = "make", "end"
+"""Kinds of parts by type of positions: model creation up to the reset of the peaks; final frees."""
+
+START, BETWEEN = "start", "between"
+"""Kinds of parts by regime of the prompt.
+
+start: first prompt.
+between: frees of a request, and the prompt of the next.
+"""
+
+STEP, AFTER = "step", "after"
+"""Kinds of parts by regime of a step: the step up to its token; frees before the next step."""
+
+_FEWEST_ROWS = 80
+"""Least rows of a step of any model, to refuse too many steps before listing them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """A serving workload.
+
+    sizes: sizes of model and work; `length` is that of the prompt.
+    is_fused: whether attention is FlashAttention, which may split keys.
+    decode: steps of a request.
+    requests: number of requests, served one after another.
+    positions: scaling of rotary positions, which affects the model's creation.
+    is_eager: whether attention is eager, without a fused kernel.
+    """
+
+    sizes: Sizes
+    card: Card
+    is_fused: bool
+    decode: int
+    requests: int
+    positions: str = "default"
+    is_eager: bool = False
+
+    @property
+    def names(self) -> list[tuple[str, int]]:
+        """Names of the parts in order, each with the number of tokens that attention covers.
+
+        Raises ConfigError for too many steps.
+        """
+        # Listing the parts of an enormous request would itself take too long.
+        refuse_too_long(self.requests * self.decode * _FEWEST_ROWS)
+        prompt = self.sizes["length"]
+        attention = {"is_fused": self.is_fused, "is_eager": self.is_eager}
+        before = prompt_regime(self.sizes, self.card, **attention)
+        steps = []
+        for cached in range(prompt + 1, prompt + self.decode + 1):
+            sizes = {**self.sizes, "length": cached}
+            regime = step_regime(sizes, self.card, **attention)
+            steps += [(f"{STEP}.{regime}", cached), (f"{AFTER}.{regime}", cached)]
+        # After the last token no further token frees its temporaries.
+        del steps[-1]
+        found = [(f"{MAKE}.{self.positions}", prompt), (f"{START}.{before}", prompt), *steps]
+        for _ in range(1, self.requests):
+            found += [(f"{BETWEEN}.{before}", prompt), *steps]
+        return [*found, (f"{END}.{self.positions}", prompt)]
+
+    def program(self, laws: Mapping[str, Law], layers: int) -> Requests:
+        """Return the program that the laws of its parts make.
+
+        Raises ConfigError for too many steps and as `Law.rows` does, and KeyError for a missing
+        law.
+        """
+        names = self.names
+        refuse_too_long(sum(laws[name].n_rows(layers) for name, _ in names))
+        known = {name: laws[name[0]].rows(self.variables(name), layers) for name in set(names)}
+        stretches = [known[name] for name in names]
+        ends = np.cumsum([len(each.row) for each in stretches]).tolist()
+        starts = [ends[i - 1] for i, (name, _) in enumerate(names) if name.startswith(STEP)]
+        return requests_of(
+            stretches, [name for name, _ in names], ends[0], layers, (*starts, ends[-1])
+        )
+
+    def variables(self, name: tuple[str, int]) -> dict[str, int]:
+        """Return the variables of a part's requests."""
+        stretch, length = name
+        is_step = stretch.startswith((STEP, AFTER))
+        return variables_of({**self.sizes, "length": length}, self.card, is_step=is_step)

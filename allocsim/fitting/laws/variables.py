@@ -1,0 +1,358 @@
+"""Variables of the formulas: sizes of a model at work, and sizes that kernels derive from them.
+
+Rule: a variable is a whole number that follows from the sizes and the card, and every rounding up
+in a kernel is a separate variable. So a request is a monomial in variables, or has no law. The
+regime names the kernels that run: the order of requests differs between regimes.
+
+Sources: PyTorch and FlashAttention-2 as they ran; each threshold was found by bisection between the
+two sizes named beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+
+from allocsim.fitting.laws.card import Card
+from allocsim.fitting.laws.factored import FACTORED, factored_variables, factored_way
+from allocsim.fitting.laws.sums import (
+    AT_ONCE,
+    IN_TWO_PASSES_ABOVE,
+    INDEXED,
+    columns_of_a_block,
+    filling,
+    partial_sums,
+    parts_of,
+)
+
+__all__ = [
+    "COLUMNS", "SIZES", "VARIABLES", "Sizes", "attention_splits", "prompt_regime",
+    "regime_of", "step_regime", "variables_of",
+]  # fmt: skip
+
+Sizes = Mapping[str, int]
+
+SIZES = (
+    *("hidden", "intermediate", "heads", "kv_heads", "head_dim", "vocabulary"),
+    *("batch", "length", "lora", "positions", "experts", "chosen", "patch"),
+)
+"""Sizes on which a request may depend; `layers` gives the number of copies of repeated parts.
+
+length: tokens of a sequence, including an image's class token.
+patch: pixels of a patch's side.
+"""
+
+COLUMNS = {
+    "hidden": (1, ("hidden",)),
+    "three_hidden": (3, ("hidden",)),
+    "intermediate": (1, ("intermediate",)),
+    "queries": (1, ("heads", "head_dim")),
+    "keys": (1, ("kv_heads", "head_dim")),
+    "vocabulary": (1, ("vocabulary",)),
+    "vocabulary_in_twos": (1, ("vocabulary",)),
+    "vocabulary_in_ones": (1, ("vocabulary",)),
+}
+"""Width of the tensors whose columns are summed over the tokens: a factor times sizes."""
+
+_ROWS_OF_A_BLOCK = {"vocabulary_in_twos": 8, "vocabulary_in_ones": 16}
+"""Rows of threads in a block that sums columns, if not 4.
+
+With 4 rows, of 32 threads each, a thread sums four columns. If four do not divide the columns,
+there are 8 rows and a thread sums two columns, or 16 rows and it sums one.
+"""
+_BY_ROWS = {4: "fours", 8: "twos", 16: "ones"}
+"""Name of the number of columns that a thread sums, by rows of threads."""
+
+
+VARIABLES = (
+    *SIZES,
+    "workspace",
+    *("length_and_one", "length_less_one", "queries_keys_values"),
+    *(f"length_by_{unit}" for unit in (8, 16, 32, 128)),
+    "windowed",
+    *("splits", "gradient_workspace", "gradient_workspace_16_bit"),
+    *("touched_rows", "partial_segments", "sort_storage"),
+    *("scan_storage", "rows_scan_storage"),
+    *("patch_weights_checked", "patch_positions_checked"),
+    *("types_segments", "types_sort_storage", "choices_sort_storage", "experts_sort_storage"),
+    "chosen_sort_storage",
+    *(
+        f"{columns}_by_{columns_of_a_block(_ROWS_OF_A_BLOCK.get(columns, 4))}"
+        for columns in COLUMNS
+    ),
+    *(f"{columns}_partial_sums" for columns in COLUMNS),
+    "choice_parts",
+    *FACTORED,
+)
+"""Names of the variables, in the order of their indices in formulas."""
+
+_SORTED_ABOVE = 3072
+"""Tokens (3,072 | 3,073) above which the gradient of an embedding sorts its indices."""
+
+_HEADS_SERVED = (64, 96, 128)
+"""Sizes of a head that were recorded in serving.
+
+Other sizes have rounded sums or smaller blocks.
+"""
+
+_HEADS_SERVED_EAGERLY = (*_HEADS_SERVED, 192, 256)
+"""Sizes of a head with eager attention, which rounds none of them."""
+_SORTED_BY_ONE_BLOCK = 2304
+"""Indices (2,304 | 2,305) up to which a radix sort has no temporary storage."""
+
+_NORMED_IN_PARTS_ABOVE = 65_536
+"""Tokens (12,336 | 100,480) above which the gradients of a LayerNorm are summed in parts.
+
+The value is that of the condition in PyTorch's kernel. RMSNorm in transformers has no such kernel.
+"""
+
+_CHECKED = 8192
+"""Elements per block of a bounds check; at most as many blocks run as fill the card."""
+
+_SORTED_WITHOUT_STORAGE = 4096
+"""Indices (4,096 | 4,097) up to which torch.sort has a kernel without temporary storage."""
+
+_TYPES = 2
+"""Token types of BERT."""
+
+_WORKSPACE = 8_519_680
+_WORKSPACE_SINCE_HOPPER = 32 << 20
+_HOPPER = 9
+
+
+def variables_of(sizes: Sizes, card: Card, *, is_step: bool = False) -> dict[str, int]:
+    """Return all variables by name; a size that the family does not have is 0.
+
+    is_step: whether the program part is a serving step of one token; `length` is then the number of
+    tokens in the cache.
+    """
+    known = {name: sizes.get(name, 0) for name in SIZES}
+    length, tokens = sizes["length"], sizes["batch"] * sizes["length"]
+    routed = sizes["batch"] if is_step else tokens
+    choices = routed * known["chosen"]
+    is_hopper = card.capability[0] >= _HOPPER
+    found = {
+        **known,
+        "workspace": _WORKSPACE_SINCE_HOPPER if is_hopper else _WORKSPACE,
+        "length_and_one": length + 1,
+        "length_less_one": length - 1,
+        "queries_keys_values": (known["heads"] + 2 * known["kv_heads"]) * known["head_dim"],
+        **{f"length_by_{unit}": -(-length // unit) * unit for unit in (8, 16, 32, 128)},
+        "windowed": min(length, sizes.get("window") or length),
+        "splits": attention_splits(known, card.multiprocessors, is_step=is_step),
+        "choice_parts": _choice_parts(known, card),
+        "gradient_workspace": _gradient_workspace(length, known["head_dim"], is_fp32=True),
+        "gradient_workspace_16_bit": _gradient_workspace(length, known["head_dim"], is_fp32=False),
+        **_embedding_sort(tokens, known["vocabulary"]),
+        "patch_weights_checked": _check_blocks(_patch_weights(known), card),
+        "patch_positions_checked": _check_blocks(_patch_positions(known), card),
+        "types_segments": tokens // 10 + _TYPES,
+        "types_sort_storage": _sort_storage(tokens, _digits(_TYPES)),
+        "choices_sort_storage": _sort_storage(choices, _digits(routed)),
+        "chosen_sort_storage": _sort_storage(choices, _digits(choices)),
+        "experts_sort_storage": _sort_storage(choices, 8),
+        **factored_variables(known, card),
+    }
+    for name, (factor, of) in COLUMNS.items():
+        columns = factor * prod(known[size] for size in of)
+        rows = _ROWS_OF_A_BLOCK.get(name, 4)
+        width = columns_of_a_block(rows)
+        found[f"{name}_by_{width}"] = -(-columns // width)
+        found[f"{name}_partial_sums"] = partial_sums(tokens, columns, card, rows)
+    return found
+
+
+def _choice_parts(sizes: Sizes, card: Card) -> int:
+    """Return the number of blocks into which the argmax over a sequence's logits is split."""
+    return parts_of(sizes["vocabulary"], -(-card.blocks(512) // sizes["batch"]))
+
+
+def _check_blocks(numbers: int, card: Card) -> int:
+    """Return the number of blocks that check whether random numbers are within bounds."""
+    return min(-(-numbers // _CHECKED), card.blocks(512))
+
+
+def _patch_weights(sizes: Sizes) -> int:
+    """Return the elements of the patch embedding, which torchvision initializes within bounds."""
+    return 3 * sizes["hidden"] * sizes["patch"] ** 2
+
+
+def _patch_positions(sizes: Sizes) -> int:
+    """Return the elements of the positions, which transformers initializes within bounds."""
+    return sizes["hidden"] * sizes["length"]
+
+
+def _gradient_workspace(length: int, head_dim: int, *, is_fp32: bool) -> int:
+    """Return the bytes of workspace, per head and sequence, of memory-efficient attention.
+
+    The backward pass needs it for a gradient in fp32 and counters for each block of keys.
+    """
+    block = 64 if head_dim <= 64 else 128
+    width = -(-head_dim // block) * block
+    return -(-length // block) * (4 * block * width + (block // 4 if is_fp32 else 16))
+
+
+def _embedding_sort(tokens: int, vocabulary: int) -> dict[str, int]:
+    """Return the sizes of the tensors with which an embedding's gradient sorts its indices.
+
+    They are the largest number of rows that are touched, segments of ten indices, the temporary
+    storage of a radix sort, and that of scans over tokens and rows, 256 bytes for each 16 tiles.
+    """
+    rows = min(tokens, vocabulary)
+    return {
+        "touched_rows": rows,
+        "partial_segments": tokens // 10 + rows,
+        "sort_storage": _sort_storage(tokens, _digits(vocabulary)),
+        "scan_storage": 256 * (4 + -(-tokens // 21504)) - 1,
+        "rows_scan_storage": 256 * (4 + -(-rows // 14336)) - 1,
+    }
+
+
+def _digits(values: int) -> int:
+    """Return the number of 8-bit digits of an index below `values`."""
+    return -(-max(values - 1, 1).bit_length() // 8)
+
+
+def _sort_storage(count: int, digits: int) -> int:
+    """Return the temporary storage of a radix sort of `count` indices, in bytes.
+
+    It has tables of 1,024 bytes per tile of 3,840 indices and 2,048 bytes per 8-bit digit and, from
+    the second digit on, two arrays of 8 bytes per index. It is one byte if one block sorts them
+    all.
+    """
+    if count <= _SORTED_BY_ONE_BLOCK:
+        return 1
+    arrays = 2 * -(-count // 32) if digits > 1 else 0
+    return 256 * (arrays + 2 + 8 * digits + 4 * -(-count // 3840)) - 1
+
+
+def regime_of(sizes: Sizes, card: Card, mask_unit: int = 0) -> str:
+    """Return the regime of a training: batch, tokens, heads, attention splits, mask and window.
+
+    With Adafactor, `factored` is the bytes of an element, and the regime includes the way of its
+    sums.
+
+    mask_unit: multiple to which rows of the mask are padded, 0 without a mask. With a mask, flash
+    attention does not run. It is 1 for eager attention, where windows make no difference.
+    """
+    tokens = sizes["batch"] * sizes["length"]
+    has_layer_norms = sizes.get("positions") or sizes.get("patch")
+    if sizes.get("positions") and sizes["length"] > _SORTED_ABOVE:
+        many = "long"  # the gradient of the positions is sorted, too
+    elif has_layer_norms and tokens > _NORMED_IN_PARTS_ABOVE:
+        many = "crowd"
+    elif sizes.get("patch") and sizes["batch"] > IN_TWO_PASSES_ABOVE:
+        many = "crowd"  # sums over images take two passes
+    elif tokens > _SORTED_ABOVE:
+        many = "sorted"
+    else:
+        many = "two" if tokens > IN_TWO_PASSES_ABOVE else "few"
+    if mask_unit:
+        attention = "padded" if sizes["length"] % mask_unit else "masked"
+    else:
+        splits = attention_splits(sizes, card.multiprocessors)
+        attention = "split" if splits > 1 else "whole"
+    parts = [_batch(sizes), many, _heads(sizes), attention]
+    parts += ["window"] * bool(sizes.get("window") and mask_unit != 1)
+    parts += _family_parts(sizes, tokens, card)
+    if sizes.get("factored"):
+        parts.append(factored_way(sizes))
+    return ".".join(parts)
+
+
+def _family_parts(sizes: Sizes, tokens: int, card: Card) -> list[str]:
+    """Return the parts of a regime that only some families have.
+
+    They are sums of a vocabulary's biases, choices of experts, and patches. A thread sums four
+    columns at a time, or two, or one. A sum takes one pass if the columns alone fill the card, and
+    is split if the tensor is larger than `INDEXED`.
+    """
+    found, vocabulary = [], sizes.get("vocabulary", 0)
+    if sizes.get("output_bias"):
+        rows = 4 if vocabulary % 4 == 0 else 8 if vocabulary % 2 == 0 else 16
+        if tokens > 255 * rows and filling(vocabulary, card, rows) > 1:
+            found.append(_BY_ROWS[rows])
+        found += ["parts"] * (2 * tokens * vocabulary > INDEXED)
+    found += _expert_parts(sizes, tokens)
+    if sizes.get("patch"):
+        widest = max(sizes.get("intermediate", 0), 3 * sizes["hidden"])
+        # Of the two image families, only transformers' configuration gives the number of classes.
+        drawn = _patch_positions(sizes) if vocabulary else _patch_weights(sizes)
+        found += ["narrow"] * (drawn <= AT_ONCE)
+        found += ["parts"] * (4 * tokens * widest > INDEXED)
+    return found
+
+
+def _expert_parts(sizes: Sizes, tokens: int) -> list[str]:
+    """Return whether a token has one expert, and whether sorting the choices needs storage."""
+    chosen = sizes.get("chosen", 0)
+    return ["one"] * (chosen == 1) + ["many"] * (tokens * chosen > _SORTED_WITHOUT_STORAGE)
+
+
+def prompt_regime(sizes: Sizes, card: Card, *, is_fused: bool, is_eager: bool = False) -> str:
+    """Return the regime of a prompt in serving.
+
+    is_fused: whether attention is FlashAttention.
+    is_eager: whether attention is eager, without a fused kernel.
+    """
+    splits = attention_splits(sizes, card.multiprocessors) if is_fused else 1
+    if sizes["length"] == 1:
+        return "one token"
+    return _serving_regime(sizes, splits, sizes["batch"] * sizes["length"], is_eager=is_eager)
+
+
+def step_regime(sizes: Sizes, card: Card, *, is_fused: bool, is_eager: bool = False) -> str:
+    """Return the regime of one token's step; `length` is the number of tokens in the cache."""
+    splits = attention_splits(sizes, card.multiprocessors, is_step=True) if is_fused else 1
+    return _serving_regime(sizes, splits, sizes["batch"], is_eager=is_eager)
+
+
+def _serving_regime(sizes: Sizes, splits: int, tokens: int, *, is_eager: bool) -> str:
+    """Return the regime: batch, heads, attention splits, splits of the argmax, and experts."""
+    choice = "parts" if sizes["vocabulary"] > AT_ONCE else "at-once"
+    if sizes["head_dim"] not in (_HEADS_SERVED_EAGERLY if is_eager else _HEADS_SERVED):
+        return f"heads of {sizes['head_dim']}"
+    way = (_batch(sizes), _heads(sizes), "split" if splits > 1 else "whole", choice)
+    return ".".join((*way, *_expert_parts(sizes, tokens)))
+
+
+def _batch(sizes: Sizes) -> str:
+    return "single" if sizes["batch"] == 1 else "several"
+
+
+def _heads(sizes: Sizes) -> str:
+    heads, kv_heads = sizes["heads"], sizes.get("kv_heads", sizes["heads"])
+    return "one" if kv_heads == 1 else "own" if kv_heads == heads else "shared"
+
+
+def attention_splits(sizes: Sizes, multiprocessors: int, *, is_step: bool = False) -> int:
+    """Return the number of parts into which FlashAttention-2 splits the keys to fill the card.
+
+    It does not split if the blocks fill four fifths of the places, two on each multiprocessor. Else
+    it takes the fewest parts that fill the places at least 0.85 times as well as the best number of
+    parts. Source: flash-attention's split-key heuristic, with blocks of 64 queries and 64, 128 or
+    256 keys depending on the size of a head.
+
+    is_step: whether there is one query for each head; the queries of heads that share keys then
+    form one sequence.
+    """
+    places = 2 * multiprocessors
+    head_dim, length = sizes["head_dim"], sizes["length"]
+    block = 256 if head_dim <= 64 else 128 if head_dim <= 128 else 64
+    key_blocks = -(-length // block)
+    if is_step:
+        sharing = sizes["heads"] // sizes["kv_heads"] if sizes["kv_heads"] else 1
+        jobs = sizes["batch"] * (sizes["heads"] // sharing) * -(-sharing // 64)
+    else:
+        jobs = sizes["batch"] * sizes["heads"] * -(-length // 64)
+    # FlashAttention's own thresholds: 0.8 here, 0.85 below.
+    if jobs >= 0.8 * places:
+        return 1
+    filled = {}
+    # Numbers of splits with equal blocks per split are the same split; only the first counts.
+    for splits in range(1, min(128, places, key_blocks) + 1):
+        if splits == 1 or -(-key_blocks // splits) != -(-key_blocks // (splits - 1)):
+            waves = jobs * splits / places
+            filled[splits] = waves / -(-jobs * splits // places)
+    best = max(filled.values())
+    return min(splits for splits, share in filled.items() if share >= 0.85 * best)

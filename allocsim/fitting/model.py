@@ -1,0 +1,227 @@
+"""Models that `fit` accepts: a preset, a configuration on disk, or a user's function.
+
+Rule: an impossible configuration is refused here, in one sentence, before anything runs. Checks
+that need transformers are left to transformers.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from allocsim.errors import ConfigError
+from allocsim.fitting.presets import CONFIGURATIONS, TORCHVISION, find_preset
+
+__all__ = ["Classifier", "Configured", "UserModel", "Model", "model_of", "most_positions"]
+
+_HEADS = {
+    "ForCausalLM": "AutoModelForCausalLM",
+    "LMHeadModel": "AutoModelForCausalLM",
+    "ForMaskedLM": "AutoModelForMaskedLM",
+    "ForPreTraining": "AutoModelForMaskedLM",
+    "ForConditionalGeneration": "AutoModelForSeq2SeqLM",
+    "ForSequenceClassification": "AutoModelForSequenceClassification",
+    "ForImageClassification": "AutoModelForImageClassification",
+}
+"""Class of transformers that builds a model, by the ending of its architecture's name."""
+_ENCODER_TYPES = frozenset(
+    (
+        *("albert", "bert", "camembert", "deberta-v2", "distilbert", "electra", "modernbert"),
+        *("mpnet", "roberta", "xlm-roberta"),
+    )
+)
+_TRANSLATION_TYPES = frozenset(
+    ("bart", "led", "m2m_100", "marian", "mbart", "mt5", "pegasus", "t5")
+)
+_VISION_TYPES = frozenset(("beit", "convnext", "deit", "dinov2", "resnet", "swin", "swinv2", "vit"))
+IMAGES = "AutoModelForImageClassification"
+
+_SIZES = {
+    "width": ("hidden_size", "n_embd", "d_model"),
+    "heads": ("num_attention_heads", "n_head", "num_heads"),
+    "kv_heads": ("num_key_value_heads",),
+    "layers": ("num_hidden_layers", "n_layer", "num_layers"),
+    "vocabulary": ("vocab_size",),
+    "inner": ("intermediate_size", "n_inner", "d_ff"),
+    "head": ("head_dim", "d_kv"),
+    "positions": ("max_position_embeddings", "n_positions"),
+    "experts": ("num_local_experts",),
+    "chosen": ("num_experts_per_tok",),
+}
+"""Keys that model families use for each size of a configuration."""
+_LEARNED_POSITIONS = frozenset(
+    ("gpt2", "bert", "roberta", "distilbert", "electra", "opt", "albert")
+)
+_NEEDED = ("width", "heads", "layers", "vocabulary")
+"""Sizes that must not be null in any family."""
+_MOST_LAYERS = 10_000
+_MOST_BYTES = 1 << 20
+_FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Configured:
+    """A model that transformers builds from a configuration.
+
+    config: contents of the configuration file.
+    head: transformers class that builds the model.
+    path: file of the configuration, or None for a preset.
+    """
+
+    name: str
+    config: Mapping[str, Any]
+    head: str
+    path: str | None = None
+
+    @property
+    def sees(self) -> bool:
+        """True if the inputs are images."""
+        return self.head == IMAGES
+
+    @property
+    def writes(self) -> bool:
+        """True if the model generates text token by token."""
+        return self.head in ("AutoModelForCausalLM", "AutoModelForSeq2SeqLM")
+
+    def size(self, what: str) -> int | None:
+        """Return one of the sizes of `_SIZES`, or None if the configuration omits it."""
+        for key in _SIZES[what]:
+            value = self.config.get(key)
+            if value is not None:
+                return int(value)
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Classifier:
+    """A torchvision model, built by the named function of torchvision.models."""
+
+    name: str
+    function: str
+    sees: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class UserModel:
+    """A model that a user's function returns, optionally with a batch."""
+
+    name: str
+    module: str
+    function: str
+    sees: bool = False
+
+
+Model = Configured | Classifier | UserModel
+
+
+def model_of(text: str) -> Model:
+    """Return the model that `text` names: a preset, a configuration or module:function.
+
+    A configuration is given by its file or its folder. Raises ConfigError for any other text, and
+    for a configuration that no model can have.
+    """
+    place = Path(text)
+    if place.suffix == ".json" or (place / "config.json").is_file():
+        return _on_disk(place)
+    preset = find_preset(text)
+    if preset in TORCHVISION:
+        return Classifier(preset, TORCHVISION[preset])
+    if preset is not None:
+        config = CONFIGURATIONS[preset]
+        return Configured(preset, config, _head_of(config))
+    if _FUNCTION.fullmatch(text):
+        module, _, function = text.partition(":")
+        return UserModel(text, module, function)
+    near = get_close_matches(text, [*CONFIGURATIONS, *TORCHVISION], n=1, cutoff=0.5)
+    meant = f"; did you mean {near[0]}?" if near else ""
+    raise ConfigError(
+        f"{text[:80]!r} is not a known model: expected a preset (--list-models), a "
+        f"config.json or its folder, or module:function{meant}"
+    )
+
+
+def _on_disk(place: Path) -> Configured:
+    file = place / "config.json" if place.is_dir() else place
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read ({error.strerror})") from None
+    if len(data) > _MOST_BYTES:
+        raise ConfigError(f"{file} has {len(data):,} bytes; a configuration has some thousands")
+    try:
+        config = json.loads(data)
+    except (ValueError, RecursionError):
+        raise ConfigError(f"{file} is not JSON; expected a model's config.json") from None
+    if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
+        raise ConfigError(f"{file} names no model_type; expected a model's config.json")
+    name = str(config.get("_name_or_path") or (place if place.is_dir() else place.parent).name)
+    model = Configured(name or config["model_type"], config, _head_of(config), str(file))
+    _refuse_impossible(model, str(file))
+    return model
+
+
+def _head_of(config: Mapping[str, Any]) -> str:
+    """Return the transformers class for `config`, by its architecture or else its model type."""
+    architectures = config.get("architectures")
+    if isinstance(architectures, list) and architectures:
+        for ending, head in _HEADS.items():
+            if str(architectures[0]).endswith(ending):
+                return head
+    kind = config["model_type"]
+    if kind in _ENCODER_TYPES:
+        return "AutoModelForMaskedLM"
+    if kind in _TRANSLATION_TYPES:
+        return "AutoModelForSeq2SeqLM"
+    return IMAGES if kind in _VISION_TYPES else "AutoModelForCausalLM"
+
+
+def _refuse_impossible(model: Configured, where: str) -> None:
+    """Raise ConfigError for a configuration that no model can have."""
+    _refuse_entries(model.config, where)
+    layers, words = model.size("layers"), model.size("vocabulary")
+    if layers and layers > _MOST_LAYERS:
+        raise ConfigError(
+            f"{where}: {layers:,} layers are too many; expected 1 to {_MOST_LAYERS:,}"
+        )
+    padding = model.config.get("pad_token_id")
+    if words and type(padding) is int and padding >= words:
+        raise ConfigError(
+            f"{where}: pad_token_id is {padding}; expected less than vocab_size, {words:,}"
+        )
+    width, heads, kv_heads = map(model.size, ("width", "heads", "kv_heads"))
+    if width and heads and model.size("head") is None and width % heads:
+        raise ConfigError(f"{where}: {heads} heads do not divide the width {width}")
+    if heads and kv_heads and heads % kv_heads:
+        raise ConfigError(f"{where}: {kv_heads} key and value heads do not divide {heads} heads")
+    experts, chosen = model.size("experts"), model.size("chosen")
+    if experts and chosen and chosen > experts:
+        raise ConfigError(f"{where}: a token cannot choose {chosen} of {experts} experts")
+
+
+def _refuse_entries(config: Mapping[str, Any], where: str) -> None:
+    """Raise ConfigError for invalid sizes and for misspelled keys."""
+    keys = {key for family in _SIZES.values() for key in family}
+    needed = {key for family in _NEEDED for key in _SIZES[family]}
+    for key in sorted(keys & set(config)):
+        value = config[key]
+        if value is None and key not in needed:
+            continue
+        if type(value) is not int or not 0 < value < 1 << 31:
+            said = "null" if value is None else repr(value)[:80]
+            raise ConfigError(f"{where}: {key} is {said}; expected a whole number, 1 or more")
+    for key in sorted(set(config) - keys):
+        near = get_close_matches(key, sorted(keys - set(config)), n=1, cutoff=0.9)
+        if near:
+            raise ConfigError(f"{where}: there is no {key}; did you mean {near[0]}?")
+
+
+def most_positions(model: Model) -> int | None:
+    """Return the number of learned positions, or None if the model has no learned positions."""
+    if isinstance(model, Configured) and model.config["model_type"] in _LEARNED_POSITIONS:
+        return model.size("positions")
+    return None

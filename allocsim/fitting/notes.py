@@ -1,0 +1,134 @@
+"""Notes on facts that a run over a phantom GPU or a law cannot know.
+
+Rule: each note is one sentence, given only if it applies. An unknown figure is reported as a range
+or by name, never as a guess inside another figure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from allocsim.core import find_release
+from allocsim.fitting.laws import TRANSFORMERS, installed_transformers, numbers_of
+from allocsim.fitting.model import Classifier, Configured, UserModel
+from allocsim.fitting.run_result import Ran
+from allocsim.fitting.task import Task
+from allocsim.phantom import Gpu
+from allocsim.recording import Provenance
+from allocsim.replaying import workspace_note
+
+__all__ = [
+    "CONVOLUTIONS_NOTE", "CUDNN_ATTENTION", "CUDNN_NOTE", "EXPERTS_NOTE", "MASK_NOTE",
+    "PLANNED_NOTE", "notes_of", "notes_of_law", "notes_of_run", "release_note",
+]  # fmt: skip
+
+CUDNN_ATTENTION = (9, 10)
+"""Major compute capabilities on which PyTorch prefers cuDNN's attention: Hopper, Blackwell."""
+
+CUDNN_NOTE = (
+    "attention: on this card PyTorch prefers cuDNN's kernels, but laws describe flash attention; "
+    "the peaks differed by at most 0.01 % in the 13 tasks that were compared"
+)
+"""Note on laws in 16 bits, for cards of `CUDNN_ATTENTION`."""
+MASK_NOTE = (
+    "attention: with checkpointing transformers reads the positions, which are zero here, and "
+    "builds a mask that it would omit on a GPU, where another kernel may run"
+)
+
+EXPERTS_NOTE = (
+    "experts: which ones tokens choose is unknown here; with real choices the sizes of temporaries "
+    "differ"
+)
+
+CONVOLUTIONS_NOTE = (
+    "convolutions: cuDNN's workspaces depend on the algorithm that it finds fastest on the card, "
+    "and are not known without one"
+)
+"""Note on laws, which have no convolution workspaces."""
+PLANNED_NOTE = (
+    "convolutions: cuDNN's workspaces are those that it plans for the card, and laws measured on "
+    "an H200 where a plan needs a device; 556 of 612 requests there were exact"
+)
+"""Note on programs."""
+
+
+def notes_of(
+    task: Task | None,
+    gpu: Gpu,
+    engine: str = "program",
+    *,
+    is_computed: bool = False,
+    is_routed: bool = False,
+) -> Iterator[str]:
+    """Yield the uncertainties of a task on a card.
+
+    engine: "program" or "laws".
+    is_computed: whether small integers and booleans had their real values.
+    is_routed: whether the range over the choices of experts is known.
+    """
+    if task is None:
+        return
+    model = task.model
+    if isinstance(model, Classifier) or model.sees:
+        yield CONVOLUTIONS_NOTE if engine == "laws" else PLANNED_NOTE
+    if engine == "laws" and _lacks_cudnn(task, gpu):
+        yield CUDNN_NOTE
+    if not is_computed and task.checkpointing and task.attention == "sdpa" and not model.sees:
+        yield MASK_NOTE
+    if not is_routed and isinstance(model, Configured) and model.size("experts"):
+        yield EXPERTS_NOTE
+
+
+def _lacks_cudnn(task: Task, gpu: Gpu) -> bool:
+    """Return whether PyTorch would use cuDNN's attention where a law has another kernel."""
+    is_asked = task.attention == "sdpa" and task.dtype != "fp32" and not task.model.sees
+    return is_asked and gpu.capability[0] in CUDNN_ATTENTION
+
+
+def notes_of_run(task: Task | None, made: Provenance | None) -> Iterator[str]:
+    """Yield notes on values that the program read back and on guessed libraries."""
+    if made is None:
+        return
+    if made.reads_back and (task is None or isinstance(task.model, UserModel)):
+        yield (
+            f"the program reads values back at {made.reads_back}; they are zero here, and sizes "
+            "that depend on them are not those of a real run"
+        )
+    if made.guessed:
+        yield f"workspaces of {made.guessed} depend on the card and are guessed"
+
+
+def notes_of_law(ran: Ran, transformers: str | None = None) -> Iterator[str]:
+    """Yield notes on the releases behind a law, if a law made the requests.
+
+    transformers: requested version.
+    """
+    if ran.engine != "laws":
+        return
+    yield (
+        f"by law: the requests follow formulas recorded with PyTorch {ran.torch_version} and "
+        f"transformers {ran.transformers} at other sizes over a phantom A100; --engine program "
+        "runs the program itself"
+    )
+    meant = installed_transformers() if transformers is None else transformers
+    if meant is not None and (numbers := numbers_of(meant)) != numbers_of(str(ran.transformers)):
+        older = "older" if numbers < numbers_of(TRANSFORMERS[0]) else "newer"
+        yield (
+            f"transformers {meant} is {older} than {ran.transformers}, the version of the laws, "
+            "and may request other sizes"
+        )
+
+
+def release_note(requested: str | None, installed: str) -> Iterator[str]:
+    """Yield the difference between the requested and the installed release of PyTorch.
+
+    Raises ConfigError for a release that is not modelled.
+    """
+    if requested is None:
+        return
+    wanted, ran = find_release(requested), ".".join(installed.split(".")[:2])
+    if wanted.version == ran:
+        return
+    yield f"PyTorch {requested} is not installed: this is {installed}"
+    if (differs := workspace_note(ran, wanted)) is not None:
+        yield differs

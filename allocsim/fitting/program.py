@@ -1,0 +1,245 @@
+"""Generator of the program that answers whether a task fits, as a person would write it.
+
+Rule: nothing but this text is run. It uses the interfaces of PyTorch and transformers, and it runs
+unchanged on a real GPU.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+
+from allocsim.fitting.model import IMAGES, Classifier, Configured, UserModel
+from allocsim.fitting.task import ATTENTION, OPTIMIZERS, Task
+
+__all__ = ["program_of"]
+
+_INDENT = "    "
+_WIDTH = 88
+
+
+def program_of(task: Task) -> str:
+    """Return the text of a Python program that does `task` on the first GPU."""
+    lines = [
+        *textwrap.wrap(f'"""{task.text}."""', _WIDTH),
+        "",
+        *_imports(task),
+        "",
+        *_ranks(task),
+        *_model(task),
+        *(_training(task) if task.is_training else _serving(task)),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _imports(task: Task) -> Iterator[str]:
+    model = task.model
+    if isinstance(model, UserModel):
+        yield "import sys"
+        yield ""
+    if task.optimizer == "adam8bit" and task.is_training:
+        yield "import bitsandbytes"
+    yield "import torch"
+    if task.parallel:
+        yield "import torch.distributed"
+    if isinstance(model, Classifier):
+        yield "import torchvision"
+    if task.lora:
+        yield "from peft import LoraConfig, get_peft_model"
+    if isinstance(model, Configured):
+        names = ["AutoConfig", model.head] + ["DynamicCache"] * (not task.is_training)
+        yield f"from transformers import {', '.join(names)}"
+    if task.parallel == "fsdp":
+        mixed = "MixedPrecisionPolicy, " if task.autocast_dtype is not None else ""
+        yield f"from torch.distributed.fsdp import {mixed}fully_shard"
+    if task.parallel == "ddp":
+        yield "from torch.nn.parallel import DistributedDataParallel"
+    if task.parallel:
+        yield "from torch.testing._internal.distributed.fake_pg import FakeStore"
+    if isinstance(model, UserModel):
+        yield ""
+        yield 'sys.path.insert(0, "")'
+        yield f"from {model.module} import {model.function.partition('.')[0]}"
+
+
+def _ranks(task: Task) -> Iterator[str]:
+    """Yield the process group; the other ranks are fake and receive nothing."""
+    if task.parallel:
+        yield "torch.distributed.init_process_group("
+        yield f'    "fake", store=FakeStore(), rank={task.rank}, world_size={task.ranks}'
+        yield ")"
+
+
+def _model(task: Task) -> Iterator[str]:
+    """Yield the creation of the model on the device and its preparation."""
+    model, dtype = task.model, f"torch.{task.parameters_dtype}"
+    device = "meta" if task.parallel == "fsdp" else "cuda"
+    if isinstance(model, Configured):
+        yield from _config(model)
+        yield f'with torch.device("{device}"):'
+        yield f"    model = {model.head}.from_config("
+        attention = ATTENTION[task.attention]
+        yield f'        config, dtype={dtype}, attn_implementation="{attention}"'
+        yield "    )"
+    elif isinstance(model, Classifier):
+        yield f'with torch.device("{device}"):'
+        yield f"    model = torchvision.models.{model.function}(weights=None)"
+        yield f"model = model.to({dtype})"
+    else:
+        yield f"made = {model.function}()"
+        yield "model, batch = made if isinstance(made, tuple) else (made, None)"
+        yield f'model = model.to("cuda", {dtype})'
+        yield ""
+        yield ""
+        yield "def loss_of(batch):"
+        yield "    if isinstance(batch, dict):"
+        yield "        out = model(**batch)"
+        yield "    else:"
+        yield "        out = model(*batch) if isinstance(batch, tuple) else model(batch)"
+        yield '    return out.loss if hasattr(out, "loss") else out.mean()'
+        yield ""
+        yield ""
+    if task.channels_last:
+        yield "model = model.to(memory_format=torch.channels_last)"
+    yield "model.train()" if task.is_training else "model.eval()"
+    if task.is_training:
+        yield from _adapters(task)
+    yield from _sharding(task)
+    if task.compiles:
+        yield "model = torch.compile(model)"
+    if task.start == "clean":
+        yield "torch.cuda.empty_cache()  # as if the weights had been loaded in place"
+        yield "torch.cuda.reset_peak_memory_stats()"
+    yield ""
+
+
+def _config(model: Configured) -> Iterator[str]:
+    if model.path is not None:
+        yield f"config = AutoConfig.from_pretrained({model.path!r})"
+        return
+    yield "config = AutoConfig.for_model("
+    for key, value in model.config.items():
+        if isinstance(value, dict):
+            inner = [f"        {name!r}: {part!r}," for name, part in value.items()]
+            yield from (f"    {key}={{", *inner, "    },")
+        else:
+            yield f"    {key}={value!r},"
+    yield ")"
+
+
+def _adapters(task: Task) -> Iterator[str]:
+    """Yield the checkpointing and LoRA adapters of a model of transformers."""
+    if task.checkpointing:
+        yield "model.config.use_cache = False"
+        yield 'model.gradient_checkpointing_enable({"use_reentrant": False})'
+    if task.lora:
+        targets = list(task.lora_targets) or "all-linear"
+        yield f"targets = {targets!r}"
+        sizes = f"r={task.lora}, lora_alpha={2 * task.lora}"
+        yield f"model = get_peft_model(model, LoraConfig({sizes}, target_modules=targets))"
+        if task.checkpointing:
+            yield "model.enable_input_require_grads()"
+
+
+def _sharding(task: Task) -> Iterator[str]:
+    """Yield the sharding or replication of the model."""
+    if task.parallel == "ddp":
+        yield "model = DistributedDataParallel(model, device_ids=[0])"
+    if task.parallel != "fsdp":
+        return
+    policy = ""
+    if task.autocast_dtype is not None:
+        yield "policy = MixedPrecisionPolicy("
+        yield f"    param_dtype=torch.{task.autocast_dtype}, reduce_dtype=torch.float32"
+        yield ")"
+        policy = ", mp_policy=policy"
+    yield "lists = (torch.nn.ModuleList, torch.nn.Sequential)"
+    yield "layers = max((each for each in model.modules() if isinstance(each, lists)), key=len)"
+    yield "for part in (*layers, model):"
+    yield f"    fully_shard(part{policy})"
+    yield 'model.to_empty(device="cuda")'
+
+
+def _training(task: Task) -> Iterator[str]:
+    yield "parameters = [each for each in model.parameters() if each.requires_grad]"
+    yield f"optimizer = {OPTIMIZERS[task.optimizer]}"
+    is_scaled = task.autocast_dtype == "float16"
+    if is_scaled:
+        yield "scaler = torch.amp.GradScaler()"
+    if not task.lengths:
+        yield from _batch(task, str(task.seq))
+    else:
+        yield f"lengths = {list(task.lengths)}"
+    yield f"for step in range({task.steps}):"
+    if task.accumulate > 1:
+        yield f"{_INDENT}for _ in range({task.accumulate}):"
+    deep = _INDENT * (2 if task.accumulate > 1 else 1)
+    if task.lengths:
+        yield f"{deep}lengths = lengths[{task.batch}:] + lengths[:{task.batch}]"
+        for line in _batch(task, f"max(lengths[:{task.batch}])"):
+            yield deep + line
+    loss = _loss(task)
+    if task.autocast_dtype is not None and task.parallel != "fsdp":
+        yield f'{deep}with torch.autocast("cuda", dtype=torch.{task.autocast_dtype}):'
+        yield f"{deep}{_INDENT}loss = {loss}"
+    else:
+        yield f"{deep}loss = {loss}"
+    if task.accumulate > 1:
+        yield f"{deep}loss = loss / {task.accumulate}"
+    yield f"{deep}scaler.scale(loss).backward()" if is_scaled else f"{deep}loss.backward()"
+    yield f"{_INDENT}scaler.step(optimizer)" if is_scaled else f"{_INDENT}optimizer.step()"
+    if is_scaled:
+        yield f"{_INDENT}scaler.update()"
+    yield f"{_INDENT}optimizer.zero_grad(set_to_none=True)"
+
+
+def _batch(task: Task, length: str) -> Iterator[str]:
+    model, batch, side = task.model, task.batch, task.image
+    if isinstance(model, UserModel):
+        yield "if batch is None:"
+        yield "    vocabulary = model.config.vocab_size"
+        yield f'    ids = torch.randint(0, vocabulary, ({batch}, {length}), device="cuda")'
+        yield '    batch = {"input_ids": ids, "labels": ids}'
+    elif model.sees:
+        dtype = f"torch.{task.parameters_dtype}"
+        yield f'images = torch.randn({batch}, 3, {side}, {side}, device="cuda", dtype={dtype})'
+        yield f'labels = torch.randint(0, {_classes(task)}, ({batch},), device="cuda")'
+        if task.channels_last:
+            yield "images = images.to(memory_format=torch.channels_last)"
+    else:
+        yield f'ids = torch.randint(0, config.vocab_size, ({batch}, {length}), device="cuda")'
+
+
+def _classes(task: Task) -> str:
+    return "1000" if isinstance(task.model, Classifier) else "config.num_labels"
+
+
+def _loss(task: Task) -> str:
+    model = task.model
+    if isinstance(model, UserModel):
+        return "loss_of(batch)"
+    if isinstance(model, Classifier):
+        return "torch.nn.functional.cross_entropy(model(images), labels)"
+    if model.head == IMAGES:
+        return "model(pixel_values=images, labels=labels).loss"
+    return "model(input_ids=ids, labels=ids).loss"
+
+
+def _serving(task: Task) -> Iterator[str]:
+    batch, length = task.batch, str(task.prompt)
+    if task.lengths:
+        yield f"lengths = {list(task.lengths)}"
+        length = f"max(lengths[:{batch}])"
+    yield f"for request in range({task.requests}):"
+    yield "    with torch.no_grad():"
+    yield f'        ids = torch.randint(0, config.vocab_size, ({batch}, {length}), device="cuda")'
+    yield "        cache = DynamicCache(config=config)"
+    yield f"        for token in range(1 + {task.decode}):"
+    yield "            logits = model("
+    yield "                ids, past_key_values=cache, use_cache=True, logits_to_keep=1"
+    yield "            ).logits"
+    yield "            ids = logits[:, -1:].argmax(-1)"
+    yield "            del logits"
+    yield "    del cache, ids"
+    if task.lengths:
+        yield f"    lengths = lengths[{batch}:] + lengths[:{batch}]"

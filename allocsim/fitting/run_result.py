@@ -1,0 +1,282 @@
+"""One run of a program on a phantom GPU or by a law, with the resulting peaks.
+
+Rule: the figures are the real allocator's. Real PyTorch runs the program, and its recording is
+replayed to find the moments. A replay that differs from the recorded run says so in `notes`.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from allocsim.errors import ConfigError
+from allocsim.fitting.failure import why_it_failed
+from allocsim.fitting.model import Model, UserModel
+from allocsim.fitting.program import program_of
+from allocsim.fitting.task import Task
+from allocsim.phantom import Gpu, Program, UnavailableError, find_torch, record
+from allocsim.recording import MarkKind, Recording, load
+from allocsim.replaying import Prepared, prepare, prepare_made, replay_prepared, run_as_made
+from allocsim.simulation import DeviceRun, SimulatedOom
+from allocsim.workload import Played
+
+__all__ = ["Ran", "find_python", "ran_of", "ran_on", "replay_on", "run_program", "run_task"]
+
+_PROGRAM = "program.py"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ran:
+    """A program's run on one card.
+
+    recording, prepared: recording of the run, and the same prepared for replay.
+    device_run: replay on `gpu`.
+    as_recorded: replay on the card of the recording, which may have another memory size (`ran_on`).
+    entry: first entry that counts; earlier ones build the model, if the program resets the peaks.
+    busiest: entry after which most was allocated.
+    is_out_of_memory: whether an out-of-memory error ended the program.
+    torch_version: release that ran the program.
+    seconds: duration of the run, including imports.
+    engine: origin of the requests, "program" or "laws".
+    transformers: release of transformers that a law describes; None for a program.
+    """
+
+    gpu: Gpu
+    recording: Recording
+    prepared: Prepared
+    device_run: DeviceRun
+    as_recorded: DeviceRun
+    entry: int
+    busiest: int
+    peak_reserved_bytes: int
+    peak_allocated_bytes: int
+    is_out_of_memory: bool
+    torch_version: str
+    seconds: float
+    engine: str
+    transformers: str | None = None
+
+    @property
+    def oom(self) -> SimulatedOom | None:
+        """Error that ended the program."""
+        ooms = self.device_run.ooms
+        return ooms[-1] if self.is_out_of_memory and ooms else None
+
+
+def find_python(python: str | None = None, torch_version: str | None = None) -> str:
+    """Return an interpreter with a CUDA build of PyTorch.
+
+    It is `python` if given, else this interpreter or the one on the PATH.
+
+    torch_version: preferred release.
+
+    Raises UnavailableError that names what each interpreter lacks.
+    """
+    places = [python] if python is not None else [sys.executable, shutil.which("python3")]
+    found, wrong = [], []
+    for place in dict.fromkeys(filter(None, places)):
+        try:
+            torch = find_torch(place)
+        except UnavailableError as error:
+            wrong.append(str(error))
+        else:
+            found.append((torch_version not in (None, torch.release), place))
+    if not found:
+        raise UnavailableError(f"{'; '.join(wrong)} (pip install 'allocsim[fit]', or --python)")
+    return min(found, key=lambda each: each[0])[1]
+
+
+def run_task(
+    task: Task,
+    gpu: Gpu,
+    *,
+    conf: str | None = None,
+    python: str | None = None,
+    torch_version: str | None = None,
+    keep: Path | None = None,
+    work: str = "when-waited",
+    values: bool = True,
+    routing: str = "balanced",
+) -> Ran:
+    """Run a task's own program on a phantom of `gpu`; see `run_program`."""
+    return run_program(
+        program_of(task),
+        gpu,
+        conf=conf,
+        python=python,
+        torch_version=torch_version,
+        keep=keep,
+        work=work,
+        values=values,
+        routing=routing,
+        model=task.model,
+    )
+
+
+def run_program(
+    program: str | Sequence[str],
+    gpu: Gpu,
+    *,
+    conf: str | None = None,
+    python: str | None = None,
+    torch_version: str | None = None,
+    keep: Path | None = None,
+    work: str = "when-waited",
+    values: bool = True,
+    routing: str = "balanced",
+    model: Model | None = None,
+) -> Ran:
+    """Run a program on a phantom of `gpu`.
+
+    program: text of a program, or a command line.
+    conf: value of PYTORCH_CUDA_ALLOC_CONF.
+    python, torch_version: as in `find_python`, for the text of a program.
+    keep: file to which the recording is written.
+    work: time at which the card finishes its work; see `phantom_environment`.
+    values, routing: see `Program`.
+    model: model that the text runs, for better error messages.
+
+    Raises UnavailableError if PyTorch is missing. Raises ConfigError if the program ends with an
+    error other than out of memory, or does not use the GPU.
+    """
+    began = time.perf_counter()
+    with TemporaryDirectory(prefix="allocsim-fit-") as place:
+        folder = Path(place)
+        if isinstance(program, str):
+            file = folder / _PROGRAM
+            file.write_text(program)
+            command: tuple[str, ...] = (find_python(python, torch_version), str(file))
+        else:
+            command = tuple(program)
+        out, log = folder / "fit.pickle", folder / "log"
+        recorded = record(
+            Program(
+                command,
+                out,
+                gpu,
+                conf=conf,
+                work=work,
+                values=values,
+                routing=routing,
+                log=log,
+                by_column=keep is None,  # PyTorch's own viewer needs rows
+                # User code may depend on values.
+                sizes_only=model is not None and not isinstance(model, UserModel),
+            )
+        )
+        text = log.read_text("utf-8", "replace")
+        if not recorded.processes:
+            when = "without using the GPU"
+            raise ConfigError(why_it_failed(text, recorded.exit_code, when, model))
+        # Helper processes may use the GPU too; the program is the one with most entries.
+        process = max(recorded.processes, key=lambda each: each.entries)
+        if recorded.exit_code and not process.oom_text:
+            raise ConfigError(why_it_failed(text, recorded.exit_code, "before its end", model))
+        recording = load(process.file)
+        if keep is not None:
+            shutil.copyfile(process.file, keep)
+    assert recorded.torch is not None
+    seconds = time.perf_counter() - began
+    return ran_of(
+        recording,
+        gpu,
+        recorded.torch.version,
+        seconds,
+        is_out_of_memory=bool(process.oom_text),
+        engine="program",
+    )
+
+
+def ran_of(
+    recording: Recording,
+    gpu: Gpu,
+    torch_version: str,
+    seconds: float,
+    *,
+    is_out_of_memory: bool,
+    engine: str,
+    transformers: str | None = None,
+    made: Played | None = None,
+) -> Ran:
+    """Return the run that `recording` describes. The arguments are fields of `Ran`.
+
+    made: play of the requests on the allocator model, which replaces a replay.
+    """
+    # A recording may have several devices; the program used the one with most entries.
+    device = max(recording.devices, key=len).device
+    if made is None:
+        (prepared,) = prepare(recording, device)
+        (device_run,) = replay_prepared((prepared,)).devices
+    else:
+        (prepared,) = prepare_made(recording, device)
+        device_run = run_as_made(
+            prepared, made.allocator, made.moved, made.peak, made.peak_device_bytes
+        )
+    resets = [mark.entry for mark in prepared.marks if mark.kind is MarkKind.PEAK_RESET]
+    return _with_peaks(
+        Ran(
+            gpu=gpu,
+            recording=recording,
+            prepared=prepared,
+            device_run=device_run,
+            as_recorded=device_run,
+            entry=max(resets, default=0),
+            busiest=0,
+            peak_reserved_bytes=0,
+            peak_allocated_bytes=0,
+            is_out_of_memory=is_out_of_memory,
+            torch_version=torch_version,
+            seconds=seconds,
+            engine=engine,
+            transformers=transformers,
+        )
+    )
+
+
+def ran_on(gpu: Gpu, ran: Ran) -> Ran:
+    """Replay a run that no memory limit ended on `gpu`, a card of the same kind.
+
+    The result is that of the program itself if the program does not depend on the free memory.
+    """
+    held = ran.device_run.peak_device_bytes
+    if held <= gpu.memory and not ran.prepared.recorded.conf:
+        # All requests succeed on this card as well. With a conf they might not: a setting may
+        # depend on the card's size.
+        return replace(ran, gpu=gpu, device_run=replace(ran.device_run, device_memory=gpu.memory))
+    device_run = replay_on(gpu, ran)
+    is_out = device_run.stopped_at is not None
+    return _with_peaks(replace(ran, gpu=gpu, device_run=device_run, is_out_of_memory=is_out))
+
+
+def replay_on(gpu: Gpu, ran: Ran, host_spill: int = 0) -> DeviceRun:
+    """Replay the requests of a run on `gpu`, with up to `host_spill` bytes of host memory."""
+    prepared = ran.prepared
+    memory = gpu.room + prepared.context_memory
+    (found,) = replay_prepared(
+        (prepared,), prepared.recorded, device_memory=memory, host_spill=host_spill
+    ).devices
+    return found
+
+
+def _with_peaks(ran: Ran) -> Ran:
+    """Return `ran` with the peaks of its replay."""
+    timeline = ran.device_run.timeline
+    # Memory allocated at the reset counts, and the row before the reset has it. Reserved memory
+    # counts too, but an empty_cache() before the reset has no row, so the row after it is used;
+    # that one reserves at least as much.
+    first = min(int(np.searchsorted(timeline.entry, ran.entry)), len(timeline.entry) - 1)
+    before = max(first - 1, 0)
+    allocated, reserved = timeline.allocated[before:], timeline.reserved[first:]
+    return replace(
+        ran,
+        busiest=int(timeline.entry[before + int(np.argmax(allocated))]),
+        peak_reserved_bytes=int(reserved.max()),
+        peak_allocated_bytes=int(allocated.max()),
+    )

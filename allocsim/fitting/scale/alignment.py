@@ -1,0 +1,159 @@
+"""Alignment of two programs: the rows that the longer one has in addition.
+
+Rule: every row of the shorter program is a row of the longer one, in the same order and of the same
+form; the remaining rows of the longer program are the insertions. The cheapest alignment is chosen:
+few insertions, rows with equal bytes, frees of the same block in their order. An insertion can
+often be a little earlier or later (any of three layers may be the new one), which the last of these
+costs decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from allocsim.fitting.scale.likeness import Likeness
+
+__all__ = ["Insertion", "insertions", "shared_rows"]
+
+_INSERTION = 40
+_OTHER_SIZE = 16
+"""Costs of an insertion, and of a row with other bytes.
+
+Other bytes cost as much again for each of the two rows whose bytes the other program has somewhere.
+A free costs 1 if its block is not equally young in its group, and another 1 if it is not equally
+old either.
+"""
+
+_IMPOSSIBLE = 1 << 30
+
+_EVERY = 256
+"""Interval of the rows whose costs are kept; the costs between are recomputed when tracing back."""
+
+_MOST_CELLS = 1 << 31
+"""Most rows of one program times additional rows of the other: some minutes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Insertion:
+    """Rows [start, stop) of the longer program, before row `at` of the shorter one."""
+
+    at: int
+    start: int
+    stop: int
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    def moved(self, by: int) -> Insertion:
+        """Return an insertion of the same length, `by` rows later."""
+        return Insertion(self.at + by, self.start + by, self.stop + by)
+
+
+def insertions(short: Likeness, long: Likeness) -> list[Insertion] | None:
+    """Return the rows that `long` has in addition to `short`.
+
+    None if `long` is not an extension of `short`, or if the comparison would take too long.
+    """
+    more = len(long.form) - len(short.form)
+    if more <= 0 or len(short.form) * more > _MOST_CELLS:
+        return None
+    return _Search(short, long, more).run()
+
+
+def shared_rows(n_long: int, found: Iterable[Insertion]) -> NDArray[np.int64]:
+    """Return for each row of the longer program the row of the shorter one, -1 in insertions."""
+    is_shared = np.ones(n_long, dtype=bool)
+    for each in found:
+        is_shared[each.start : each.stop] = False
+    return np.where(is_shared, np.cumsum(is_shared) - 1, -1)
+
+
+class _Search:
+    """Search for the cheapest alignment, row by row of the shorter program.
+
+    costs[d]: least cost so far with d rows inserted.
+    _short_price, _long_price: for each row, its share of the cost of other bytes.
+    """
+
+    def __init__(self, short: Likeness, long: Likeness, more: int) -> None:
+        self._short, self._long, self._more = short, long, more
+        self._first = self._same_at_start()
+        known = np.isin(short.exact, long.exact), np.isin(long.exact, short.exact)
+        self._short_price = _OTHER_SIZE * (1 + known[0].astype(np.int32))
+        self._long_price = _OTHER_SIZE * known[1].astype(np.int32)
+
+    def run(self) -> list[Insertion] | None:
+        end = len(self._short.form)
+        costs = np.full(self._more + 1, _IMPOSSIBLE, dtype=np.int32)
+        costs[0] = 0
+        kept = {}
+        for row in range(self._first, end):
+            if (row - self._first) % _EVERY == 0:
+                kept[row] = costs
+            costs = self._after(row, costs)
+        if _with_insertion(costs)[-1] >= _IMPOSSIBLE:
+            return None
+        return self._trace_back(costs, kept)
+
+    def _same_at_start(self) -> int:
+        """Return the number of rows at the start that are equal in all respects."""
+        n = len(self._short.form)
+        names = ("exact", "younger", "older")
+        same = np.ones(n, dtype=bool)
+        for name in names:
+            same &= getattr(self._short, name) == getattr(self._long, name)[:n]
+        return n if same.all() else int(np.argmin(same))
+
+    def _after(self, row: int, costs: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Return the costs after `row` is placed."""
+        short, long = self._short, self._long
+        window = slice(row, row + self._more + 1)
+        found = _with_insertion(costs)
+        is_other = long.younger[window] != short.younger[row]
+        found += is_other
+        found += is_other & (long.older[window] != short.older[row])
+        is_other = long.exact[window] != short.exact[row]
+        found += is_other * (self._short_price[row] + self._long_price[window])
+        # Row `row` of the short program meets row `row + d` of the long one after d insertions.
+        found[long.form[window] != short.form[row]] = _IMPOSSIBLE
+        return np.minimum(found, _IMPOSSIBLE)
+
+    def _trace_back(
+        self, costs: NDArray[np.int32], kept: dict[int, NDArray[np.int32]]
+    ) -> list[Insertion]:
+        found = []
+        row, inserted = len(self._short.form), self._more
+        rows = {row: costs}
+        while True:
+            if row not in rows:
+                rows = self._between(max(each for each in kept if each <= row), row, kept)
+            costs = rows[row]
+            least = _with_insertion(costs)[inserted]
+            # An insertion before this row was cheaper than none: take it and go on before it.
+            if costs[inserted] != least:
+                fewer = int(np.flatnonzero(costs[:inserted] == least - _INSERTION)[-1])
+                found.append(Insertion(row, row + fewer, row + inserted))
+                inserted = fewer
+            if row == self._first:
+                return found[::-1]
+            row -= 1
+
+    def _between(
+        self, start: int, stop: int, kept: dict[int, NDArray[np.int32]]
+    ) -> dict[int, NDArray[np.int32]]:
+        """Return the costs before each of the rows [start, stop]."""
+        rows = {start: kept[start]}
+        for row in range(start, stop):
+            rows[row + 1] = self._after(row, rows[row])
+        return rows
+
+
+def _with_insertion(costs: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Return the costs if rows may be inserted before the next row."""
+    found = costs.copy()
+    found[1:] = np.minimum(found[1:], np.minimum.accumulate(costs)[:-1] + _INSERTION)
+    return found

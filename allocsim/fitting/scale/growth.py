@@ -1,0 +1,187 @@
+"""Program with parts that repeat as often as a size says.
+
+Rule: the larger of two programs has every row of the smaller one, and insertions that repeat the
+rows beside them (`parts.py`). With each further step of the size, every insertion is repeated once
+more. The bytes of a request, and the number of younger live blocks in the group of a freed block,
+are p + q·copy + r·copies: q follows from the insertion and its counterpart, r from the counterpart
+in both programs. The result must reproduce both programs row by row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from allocsim._fast_numpy import any_of
+from allocsim.errors import ConfigError
+from allocsim.fitting.laws import BEFORE, Repeated
+from allocsim.fitting.scale.alignment import insertions, shared_rows
+from allocsim.fitting.scale.likeness import Likeness, likeness_of
+from allocsim.fitting.scale.parts import Part, parts_of
+from allocsim.fitting.scale.program import FREES, Program, numbered
+from allocsim.simulation import StepKind, Steps
+
+__all__ = ["Growth", "growth_between"]
+
+_HANDLE = 1 << 62
+"""Offset of the addresses that name blocks to the engine: a request's number is added to it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Growth:
+    """A program at any number of copies of its parts; 0 copies are `first`, 1 is `second`.
+
+    group: for each request of `second`, the index of its stack.
+    parts: repeated parts, in order.
+    value: for each row of `second`, the bytes of a request, or the number of younger live blocks in
+        the group of the block that is freed.
+    by_copy, by_copies: growth of `value` per earlier copy and per additional copy.
+    """
+
+    first: Program
+    second: Program
+    group: NDArray[np.int64]
+    parts: tuple[Part, ...]
+    value: NDArray[np.int64]
+    by_copy: NDArray[np.int64]
+    by_copies: NDArray[np.int64]
+
+    @property
+    def more_requests(self) -> int:
+        """Number of requests in one copy of all parts."""
+        return len(self.second.size) - len(self.first.size)
+
+    def program_with(self, copies: int) -> Program:
+        """Return the program with `copies` copies of each part.
+
+        Raises ConfigError if it is too long, or if a free means a block that does not exist.
+        """
+        second = self.second
+        try:
+            made = self._repeated().with_copies(copies)
+        except LookupError as error:
+            raise ConfigError(self._no_block(int(error.args[0]), copies)) from None
+        row, value, block = made.row, made.value, made.block
+        kind = second.kind[row]
+        is_request = kind == StepKind.ALLOC
+        steps = second.steps
+        return Program(
+            prepared=second.prepared,
+            steps=Steps(
+                kind,
+                steps.entry[row],
+                self._addresses(row, kind, block),
+                np.where(is_request, value, steps.size[row]),
+                steps.stream[row],
+            ),
+            kind=kind,
+            block=block,
+            stream=numbered(steps.stream[row]),
+            argument=second.argument[row],
+            size=value[is_request],
+            before=second.before,
+        )
+
+    def _repeated(self) -> Repeated:
+        second, kind, own = self.second, self.second.kind, self.second.block
+        is_free = any_of(kind, FREES)
+        is_request = kind == StepKind.ALLOC
+        group = np.full(len(kind), BEFORE, dtype=np.int64)
+        known = (is_request | is_free) & (own >= 0)
+        group[known] = self.group[own[known]]
+        return Repeated(
+            is_request=is_request,
+            is_free=is_free,
+            is_end=is_free & (kind != StepKind.FREE_REQUEST),
+            group=group,
+            value=self.value,
+            by_copy=self.by_copy,
+            by_copies=self.by_copies,
+            parts=[(part.insertion.start, part.insertion.stop) for part in self.parts],
+            n_before=len(second.before),
+        )
+
+    def _addresses(
+        self, row: NDArray[np.int64], kind: NDArray[np.uint8], block: NDArray[np.int64]
+    ) -> NDArray[np.uint64]:
+        """Return the address that names each block to the engine: a number or the original one."""
+        found = self.second.steps.addr[row].copy()
+        is_own = (kind == StepKind.ALLOC) | (any_of(kind, FREES) & (block >= 0))
+        found[is_own] = (block[is_own] + _HANDLE).astype(np.uint64)
+        return found
+
+    def _no_block(self, row: int, copies: int) -> str:
+        return (
+            f"which block is freed follows no law with {copies} more of each part: "
+            f"{self.second.described(row)}; expected recordings of more of them"
+        )
+
+
+def growth_between(first: Program, second: Program) -> Growth | None:
+    """Return how `second` grew out of `first`, or None.
+
+    The result is None if `second` lacks rows of `first`, or has rows that repeat no part of it.
+    """
+    plans = first.prepared.plan, second.prepared.plan
+    if first.before != second.before or plans[0].changes != plans[1].changes:
+        return None
+    known: dict[Hashable, int] = {}
+    short, long = likeness_of(first, known), likeness_of(second, known)
+    found = insertions(short, long)
+    if found is None:
+        return None
+    parts = parts_of(found, long)
+    if not all(part.is_repeated for part in parts) or not _is_mostly_the_same(parts, long):
+        return None
+    value = [_values(program, like) for program, like in ((first, short), (second, long))]
+    shared = shared_rows(len(long.form), [part.insertion for part in parts])
+    laws = _fitted(parts, shared, *value)
+    growth = Growth(first, second, long.group, tuple(parts), value[1], *laws)
+    # The fit uses one counterpart per row; only the exact reproduction of both proves it.
+    ends = (growth.program_with(0), first), (growth.program_with(1), second)
+    return growth if all(made.first_difference(real) is None for made, real in ends) else None
+
+
+def _is_mostly_the_same(parts: Sequence[Part], long: Likeness) -> bool:
+    """Return whether most rows of the copies have the bytes of the rows that they repeat."""
+    pairs = [(row, other[0]) for row, other in _counterparts(parts)]
+    row, other = np.array(pairs).T
+    return bool(np.count_nonzero(long.exact[row] == long.exact[other]) * 2 > len(pairs))
+
+
+def _counterparts(parts: Sequence[Part]) -> Iterator[tuple[int, list[int]]]:
+    """Yield every row of an insertion with the rows that it repeats."""
+    for part in parts:
+        for row in range(part.insertion.start, part.insertion.stop):
+            yield row, part.counterparts(row)
+
+
+def _values(program: Program, like: Likeness) -> NDArray[np.int64]:
+    """Return each row's value: bytes of a request, number of younger blocks of a free."""
+    found = like.younger.copy()
+    found[program.requests] = program.size
+    return found
+
+
+def _fitted(
+    parts: Sequence[Part],
+    shared: NDArray[np.int64],
+    first: NDArray[np.int64],
+    second: NDArray[np.int64],
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the growth of each row's value with its copy, and with the number of copies.
+
+    A counterpart after the insertion is one copy further in `second`, but not in `first`.
+    """
+    by_copy = np.zeros(len(second), dtype=np.int64)
+    by_copies = np.where(shared >= 0, second - first[shared], 0)
+    for row, others in _counterparts(parts):
+        other = others[0]
+        sign = 1 if other > row else -1
+        by_copy[row] = sign * (second[other] - second[row])
+        grew = second[other] - first[shared[other]]
+        by_copies[row] = grew - by_copy[row] if other > row else grew
+    return by_copy, by_copies

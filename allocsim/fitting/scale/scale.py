@@ -1,0 +1,308 @@
+"""Prediction of a program at sizes that were not recorded.
+
+Rule: only the requests are extrapolated (`law.py`). The memory that PyTorch reserves for them is
+found by a replay, request by request. One replay shows that a size fits, another that a larger one
+does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from allocsim._repr import Shown
+from allocsim.errors import ConfigError, RecordingError
+from allocsim.fitting.scale.growing import Growing, growing_laws
+from allocsim.fitting.scale.law import Law, Sample, laws_of, typed
+from allocsim.fitting.scale.play import drive_at, plan_at
+from allocsim.fitting.scale.program import program_of
+from allocsim.fitting.scale.proof import Check, checks_of
+from allocsim.metrics import Code, code_at
+from allocsim.recording import Recording
+from allocsim.replaying import bytes_of, prepare
+from allocsim.simulation import Setting, SimulatedOom
+from allocsim.units import format_size
+
+__all__ = ["Frontier", "Largest", "Scaled", "Scaling", "scaling_of"]
+
+_MOST = 1 << 24
+"""Largest value of a size that is tried."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Scaled(Shown):
+    """The program at one size.
+
+    at: sizes of the run.
+    device_memory: bytes of the device, None for an unlimited device.
+    peak_reserved_bytes, peak_allocated_bytes: peaks up to the error, if there is one.
+    num_alloc_retries: number of retries after freeing cached blocks.
+    oom: first request that failed.
+    code: line of that request.
+    is_between: whether the size is between recorded sizes.
+    rounded: number of requests that were rounded up to whole bytes.
+    """
+
+    at: Mapping[str, int]
+    conf: str
+    device_memory: int | None
+    peak_reserved_bytes: int
+    peak_allocated_bytes: int
+    num_alloc_retries: int
+    oom: SimulatedOom | None
+    code: Code | None
+    is_between: bool
+    rounded: int
+
+    @property
+    def fits(self) -> bool:
+        """True if every request succeeded."""
+        return self.oom is None
+
+    @property
+    def text(self) -> str:
+        """Sizes in the form of command-line arguments."""
+        return typed(self.at)
+
+    def headline(self) -> str:
+        """Return the peak, and whether it fits."""
+        when = "at the peak" if self.fits else "when it runs out of memory"
+        return f"{self.text}: {format_size(self.peak_reserved_bytes)} reserved {when}"
+
+    def figures_shown(self) -> Iterator[tuple[str, str]]:
+        """Yield the names and sizes of the peaks."""
+        yield "reserved at the peak", format_size(self.peak_reserved_bytes)
+        yield "allocated at the peak", format_size(self.peak_allocated_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Largest:
+    """Largest value of the size `name` that fits, and the next value, which does not.
+
+    fitting: None if even the least value does not fit, which is 1 or the fewest recorded layers.
+    """
+
+    name: str
+    fitting: Scaled | None
+    failing: Scaled
+
+
+@dataclass(frozen=True, slots=True)
+class Frontier:
+    """Largest value of the size `name` at each value of the size `other`, ascending."""
+
+    name: str
+    other: str
+    rows: tuple[tuple[int, Largest], ...]
+
+    @property
+    def fits(self) -> bool:
+        """True if any value fits."""
+        return any(found.fitting is not None for _, found in self.rows)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Scaling(Shown):
+    """A law of a program, derived from recordings at a few sizes.
+
+    checks: recordings that the law predicted; a proven law has at least one.
+    """
+
+    law: Law | Growing
+    checks: tuple[Check, ...]
+
+    @property
+    def torch_version(self) -> str:
+        """Release that is modelled."""
+        return self.law.program.prepared.release.version
+
+    @property
+    def context_memory(self) -> int:
+        """Bytes of a device that a replay counts as the CUDA context's."""
+        return self.law.program.prepared.context_memory
+
+    def headline(self) -> str:
+        """Return the recorded sizes, and whether the law is checked."""
+        sizes = ", ".join(sample.text for sample in self.law.samples)
+        proved = f"checked by {len(self.checks)}" if self.checks else "not checked"
+        return f"from {sizes}: {proved}"
+
+    def figures_shown(self) -> Iterator[tuple[str, str]]:
+        """Yield the sizes and files of the recordings."""
+        for sample in (*self.law.samples, *self.law.checks):
+            yield sample.text, sample.path
+
+    def at(
+        self,
+        sizes: Mapping[str, int],
+        *,
+        conf: str | None = None,
+        device_memory: int | str | None = None,
+    ) -> Scaled:
+        """Return the program at `sizes` on a device.
+
+        conf: option string that replaces the recorded one.
+        device_memory: bytes, or text such as "24GiB"; None for an unlimited device.
+
+        Raises ConfigError for sizes that the law does not cover, and for a setting that the release
+        refuses.
+        """
+        whole, memory = self.law.complete(sizes), bytes_of(device_memory)
+        law = self.law.settled(whole)
+        prepared = law.program.prepared
+        setting = prepared.recorded if conf is None else Setting(conf)
+        requested = law.requested_at(whole)
+        drive = drive_at(law, plan_at(law, requested), setting, memory)
+        stats = drive.allocator.statistics()
+        oom = drive.ooms[0] if drive.ooms else None
+        return Scaled(
+            at=whole,
+            conf=setting.conf,
+            device_memory=memory,
+            peak_reserved_bytes=stats.all.reserved_bytes.peak,
+            peak_allocated_bytes=stats.all.allocated_bytes.peak,
+            num_alloc_retries=stats.num_alloc_retries,
+            oom=oom,
+            code=None if oom is None else code_at(prepared.trace, oom.entry),
+            is_between=self.law.covers(whole),
+            rounded=requested.rounded,
+        )
+
+    def largest(
+        self,
+        name: str,
+        sizes: Mapping[str, int],
+        device_memory: int | str,
+        *,
+        conf: str | None = None,
+        watch: Callable[[str], object] | None = None,
+    ) -> Largest:
+        """Find the largest value of the size `name` at which the program fits on a device.
+
+        sizes: the other sizes.
+        watch: called with each size before it is tried.
+
+        The search assumes that a value does not fit if a smaller one does not. Raises ConfigError
+        as `at` does, and if memory does not grow with the size.
+        """
+        if name not in self.law.varied:
+            known = ", ".join(self.law.varied)
+            raise ConfigError(
+                f"{name} is the same in every recording; the sizes that vary are {known}"
+            )
+
+        least, stride = self.law.domain(name)
+
+        def tried(count: int) -> Scaled:
+            value = least + (count - 1) * stride
+            if watch is not None:
+                watch(f"{name}={value}")
+            return self.at({**sizes, name: value}, conf=conf, device_memory=device_memory)
+
+        guess = self._predicted(name, sizes, device_memory, conf)
+        count, step = max((guess - least) // stride + 1, 1), 1
+        low, high = 0, _MOST
+        fitting: Scaled | None = None
+        failing: Scaled | None = None
+        while failing is None or high - low > 1:
+            found = tried(count)
+            if found.fits:
+                low, fitting = count, found
+            else:
+                high, failing = count, found
+            # Bisect once both sides are known; until then double the step away from the guess.
+            if failing is not None and fitting is not None:
+                count = (low + high) // 2
+            else:
+                count = low + step if failing is None else max(high - step, 1)
+                step *= 2
+            if count > _MOST:
+                raise ConfigError(f"{name} makes no difference to the memory: {low:,} fits as well")
+        return Largest(name, fitting, failing)
+
+    def frontier(
+        self,
+        name: str,
+        other: str,
+        values: Sequence[int],
+        sizes: Mapping[str, int],
+        device_memory: int | str,
+        *,
+        conf: str | None = None,
+        watch: Callable[[str], object] | None = None,
+    ) -> Frontier:
+        """Find the largest `name` for each of `values` of the size `other`, ascending.
+
+        sizes: the remaining sizes. Raises ConfigError as `largest` does, and if the two sizes are
+        the same.
+        """
+        if name == other:
+            raise ConfigError(f"{name} and {other} are the same size; expected two")
+        return Frontier(
+            name,
+            other,
+            tuple(
+                (
+                    value,
+                    self.largest(
+                        name, {**sizes, other: value}, device_memory, conf=conf, watch=watch
+                    ),
+                )
+                for value in sorted(set(values))
+            ),
+        )
+
+    def _predicted(
+        self, name: str, sizes: Mapping[str, int], device_memory: int | str, conf: str | None
+    ) -> int:
+        """Return where the device is full if the peak grows linearly with the size."""
+        values = sorted({sample.at[name] for sample in self.law.samples})[:2]
+        near, far = (
+            self.at({**sizes, name: value}, conf=conf).peak_reserved_bytes for value in values
+        )
+        room = (bytes_of(device_memory) or 0) - self.context_memory - near
+        if far <= near:
+            return values[0]
+        guess = values[0] + room * (values[1] - values[0]) // (far - near)
+        return min(max(guess, 1), _MOST)
+
+
+def scaling_of(
+    runs: Sequence[tuple[Recording, Mapping[str, int]]],
+    *,
+    device: int | None = None,
+    torch_version: str | None = None,
+) -> Scaling:
+    """Derive the law of a program from recordings.
+
+    runs: recordings, each with its sizes, such as {"batch": 2}.
+    device: device of each recording; default: the only one.
+    torch_version: as for `replay`.
+
+    Raises ConfigError for too few recordings or different names of sizes. Raises RecordingError if
+    they are not of one program, or if one of them does not follow the law of the others.
+    """
+    samples = []
+    for recording, at in runs:
+        (prepared,) = prepare(recording, recording.only_device(device).device, torch_version)
+        samples.append(Sample(program_of(prepared), dict(at)))
+    refuted: RecordingError | None = None
+    for law in _laws(samples):
+        try:
+            return Scaling(law, checks_of(law))
+        except RecordingError as error:
+            refuted = refuted or error
+    assert refuted is not None
+    raise refuted
+
+
+def _laws(samples: Sequence[Sample]) -> Iterator[Law | Growing]:
+    """Yield the laws of a program that is the same at every size, or else of a growing program."""
+    is_one = all(samples[0].program.first_difference(each.program) is None for each in samples)
+    grows = False
+    if not is_one and all(set(each.at) == set(samples[0].at) for each in samples):
+        for growing in growing_laws(samples):
+            grows = True
+            yield growing
+    if not grows:
+        yield from laws_of(samples)

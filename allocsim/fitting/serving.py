@@ -1,0 +1,249 @@
+"""Answer of whether a model in a serving engine fits a card, by formula, without a run.
+
+Rule: weights are counted from the configuration's tensors or a file's header, the engine's part by
+its documented arithmetic. Unknown figures stay ranges, and "fits" means that the upper end fits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from allocsim._repr import Shown
+from allocsim.errors import ConfigError
+from allocsim.fitting.formulas import (
+    AS_LOGGED,
+    BASES,
+    LARGE_WORKSPACE,
+    WORKSPACE,
+    Logged,
+    Needs,
+    Sizes,
+    Weights,
+    Work,
+    bytes_a_token,
+    format_in,
+    gguf_sizes,
+    llama_cpp,
+    ollama,
+    read_gguf,
+    read_safetensors,
+    sglang,
+    shapes_of,
+    sizes_of,
+    sizes_of_rank,
+    tensorrt_llm,
+    transformers,
+    unconverted_in,
+    vllm,
+    weights_in,
+    weights_of,
+    weights_of_rank,
+)
+from allocsim.fitting.model import Configured, model_of
+from allocsim.phantom import CONTEXT_MEMORY_SEEN, Gpu
+from allocsim.units import format_range, format_size
+
+__all__ = ["SERVERS", "Held", "Served", "held_of", "serve"]
+
+SERVERS: dict[str, Callable[[Work], Needs]] = {
+    "transformers": transformers,
+    "vllm": vllm,
+    "sglang": sglang,
+    "tensorrt-llm": tensorrt_llm,
+    "llama.cpp": llama_cpp,
+    "ollama": ollama,
+}
+"""Function that answers for each engine."""
+
+_GGML_SERVERS = ("llama.cpp", "ollama")
+_PARALLEL_SERVERS = ("vllm", "sglang", "tensorrt-llm")
+_AS_GGML = {"fp32": "F32", "fp16": "F16", "bf16": "BF16"}
+_MOST_TOKENS = 1 << 24
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A model with its weights in the format that an engine loads.
+
+    source: origin of the bytes of the weights.
+    """
+
+    name: str
+    sizes: Sizes
+    weights: Weights
+    source: str
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Served(Shown):
+    """Answer of `serve`.
+
+    work: requested work; of several cards, the part of one card.
+    needs: memory that the engine needs on each card and on the host.
+    """
+
+    held: Held
+    gpu: Gpu
+    work: Work
+    needs: Needs
+
+    @property
+    def fits(self) -> bool:
+        """True if the upper end of the range fits."""
+        return self.needs.high <= self.gpu.memory
+
+    @property
+    def may_fit(self) -> bool:
+        """True if the lower end of the range fits."""
+        return self.needs.low <= self.gpu.memory
+
+    def headline(self) -> str:
+        """Return the verdict and the margin."""
+        name, memory = self.gpu.name, self.gpu.memory
+        if self.work.cards > 1:
+            name = f"{self.work.cards} of {name}"
+        if self.fits:
+            spare = format_range(memory - self.needs.high, memory - self.needs.low)
+            return f"fits {name} with {spare} to spare{self._each}"
+        needed = format_range(self.needs.low, self.needs.high)
+        of = f"{needed} of {format_size(memory)}{self._each}"
+        return f"may not fit {name}: {of}" if self.may_fit else f"does not fit {name}: {of}"
+
+    @property
+    def _each(self) -> str:
+        return " on each" if self.work.cards > 1 else ""
+
+    def figures_shown(self) -> Iterator[tuple[str, str]]:
+        """Yield the names and sizes of the parts."""
+        for part in self.needs.parts:
+            yield part.name, format_range(part.low, part.high)
+
+
+def held_of(text: str, server: str, weights: str | None = None) -> Held:
+    """Return the model that `text` names, with its weights as `server` loads them.
+
+    text: text that `model_of` accepts, a .gguf or .safetensors file, or a folder of shards with
+        their config.json.
+    weights: a format of `FORMATS`; default: the file's, else the quantization_config of the
+        configuration, else Q4_K_M for llama.cpp and Ollama and 16 bits for the others.
+
+    Raises ConfigError or RecordingError if `text` is none of these.
+    """
+    place = Path(text)
+    if place.suffix == ".gguf":
+        if server not in _GGML_SERVERS or weights is not None:
+            raise ConfigError(
+                f"{text[:80]}: a GGUF file cannot be converted; expected llama.cpp or ollama"
+            )
+        file = read_gguf(place)
+        sizes = gguf_sizes(place, file)
+        return Held(place.stem, sizes, weights_in(file.tensors, "as in the file"), "its header")
+    is_folder = place.is_dir() and any(place.glob("*.safetensors"))
+    if place.suffix == ".safetensors" or (is_folder and weights is None):
+        return _from_tensors(place, server)
+    model = model_of(text)
+    if not isinstance(model, Configured):
+        raise ConfigError(f"{model.name} is not a language model with a configuration")
+    sizes = sizes_of(model.config)
+    kept: dict[str, Any] = {}
+    if weights is None and server not in _GGML_SERVERS:
+        weights = format_in(model.config)
+        kept = {"is_unconverted": unconverted_in(model.config)}
+    found = weights_of(shapes_of(sizes), _format(server, weights), sizes, **kept)
+    return Held(model.name, sizes, found, "its configuration")
+
+
+def _from_tensors(place: Path, server: str) -> Held:
+    """Return weights of safetensors files with the sizes of the config.json beside them."""
+    if server in _GGML_SERVERS:
+        raise ConfigError(f"{place}: {server} cannot read safetensors; expected a GGUF file")
+    folder = place if place.is_dir() else place.parent
+    tensors = read_safetensors(place)
+    model = model_of(str(folder / "config.json"))
+    assert isinstance(model, Configured)
+    weights = weights_in(tensors, "as in the files")
+    return Held(model.name, sizes_of(model.config), weights, "the files' headers")
+
+
+def _format(server: str, weights: str | None) -> str:
+    if server in _GGML_SERVERS:
+        name = (weights or "Q4_K_M").upper()
+        name = _AS_GGML.get((weights or "").lower(), name)
+        if name not in BASES:
+            raise ConfigError(f"{server} reads GGUF types; expected one of {', '.join(BASES)}")
+        return name
+    name = weights or "bf16"
+    if server == "transformers" and name.upper() in BASES and name not in _AS_GGML:
+        raise ConfigError(f"transformers converts {name} to 16 bits on loading; expected bf16")
+    return name
+
+
+def serve(
+    held: Held,
+    server: str,
+    gpu: Gpu,
+    *,
+    batch: int = 1,
+    prompt: int = 1024,
+    decode: int = 64,
+    requests: int = 2,
+    kv_type: str = "",
+    gpu_layers: int | None = None,
+    logged: Logged | None = None,
+    cards: int = 1,
+) -> Served:
+    """Return the memory that `server`, one of `SERVERS`, needs to do the work on `gpu`.
+
+    cards: number of cards that share each layer (tensor parallelism); the answer is for each card.
+    logged: log of the server with this model on one card, of any kind.
+    """
+    counts = {"batch": batch, "prompt": prompt, "decode": decode, "requests": requests}
+    counts["tensor-parallel"] = cards
+    for name, value in counts.items():
+        if not 0 < value <= _MOST_TOKENS:
+            raise ConfigError(f"{name} {value} is not possible; expected 1 to {_MOST_TOKENS:,}")
+    if gpu_layers is not None and server not in _GGML_SERVERS:
+        raise ConfigError(f"--gpu-layers is for llama.cpp and ollama, not {server}")
+    if kv_type and server == "transformers":
+        raise ConfigError("transformers keeps its cache in the model's type; omit the type")
+    if cards > 1 and server not in _PARALLEL_SERVERS:
+        known = ", ".join(_PARALLEL_SERVERS)
+        raise ConfigError(f"tensor parallelism is for {known}, not {server}")
+    if cards > 1 and logged is not None:
+        raise ConfigError(f"a log describes one card, not {cards} that share a model")
+    work = Work(
+        sizes=held.sizes if cards == 1 else sizes_of_rank(held.sizes, cards),
+        weights=held.weights if cards == 1 else weights_of_rank(held.weights, held.sizes, cards),
+        cards=cards,
+        memory=gpu.memory,
+        context=CONTEXT_MEMORY_SEEN,
+        batch=batch,
+        prompt=prompt,
+        decode=decode,
+        requests=requests,
+        kv_type=kv_type,
+        gpu_layers=gpu_layers,
+        workspace=WORKSPACE if gpu.capability < (9, 0) else LARGE_WORKSPACE,
+    )
+    if logged is None:
+        return Served(held, gpu, work, SERVERS[server](work))
+    if not work.sizes.windowed:
+        kind = kv_type or ("fp16" if server in _GGML_SERVERS else work.computed_in)
+        logged.refuse_other(bytes_a_token(work.sizes, kind), held.name)
+    work = replace(work, logged=logged)
+    needs = SERVERS[server](work)
+    needs = replace(needs, notes=(*needs.notes, _from_log(needs, logged)))
+    return Served(held, gpu, work, needs)
+
+
+def _from_log(needs: Needs, logged: Logged) -> str:
+    """Name the parts of the answer that come from the log."""
+    names = [part.name for part in needs.parts if part.why == AS_LOGGED]
+    if logged.fraction:
+        names.append(f"the fraction of {logged.fraction:g}")
+    if not names:
+        return "the log has no figure for this work"
+    return f"from the log: {', '.join(names)}"

@@ -1,0 +1,231 @@
+"""Task of a `fit` question: training or serving, amount of work, and precision.
+
+Rule: a task that exists is complete and possible. The program that runs it depends on nothing else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from allocsim.errors import ConfigError
+from allocsim.fitting.model import Configured, Model, UserModel, most_positions
+
+__all__ = [
+    "ATTENTION",
+    "DTYPES",
+    "OPTIMIZERS",
+    "PARALLEL",
+    "STARTS",
+    "Task",
+    "most_of",
+    "usual_lengths",
+]
+
+DTYPES = {
+    "fp32": ("float32", None),
+    "bf16": ("bfloat16", None),
+    "fp16": ("float16", None),
+    "autocast-bf16": ("float32", "bfloat16"),
+    "autocast-fp16": ("float32", "float16"),
+}
+"""Type of the parameters and type of torch.autocast, by dtype option."""
+OPTIMIZERS = {
+    "adamw": "torch.optim.AdamW(parameters, lr=1e-4)",
+    "adamw-fused": "torch.optim.AdamW(parameters, lr=1e-4, fused=True)",
+    "adamw-foreach-off": "torch.optim.AdamW(parameters, lr=1e-4, foreach=False)",
+    "adam8bit": "bitsandbytes.optim.Adam8bit(parameters, lr=1e-4)",
+    "adafactor": "torch.optim.Adafactor(parameters)",
+    "sgd": "torch.optim.SGD(parameters, lr=1e-4)",
+    "momentum": "torch.optim.SGD(parameters, lr=1e-4, momentum=0.9)",
+}
+"""Expression that creates each optimizer in the generated program."""
+ATTENTION = {"sdpa": "sdpa", "eager": "eager", "flash": "flash_attention_2"}
+"""Value of transformers' attn_implementation, by attention option."""
+STARTS = ("clean", "made")
+"""Ways to create a model.
+
+clean: loaded in place; freed memory is released and the peaks are reset afterwards.
+made: built on the device; memory of the construction counts.
+"""
+PARALLEL = ("fsdp", "ddp")
+"""Ways to share a training: FSDP2, with each layer sharded separately, or DDP."""
+_COUNTS = (
+    *("batch", "seq", "image", "accumulate", "steps", "prompt", "decode", "requests", "ranks"),
+)
+_NAMED = {
+    "dtype": tuple(DTYPES),
+    "optimizer": tuple(OPTIMIZERS),
+    "attention": tuple(ATTENTION),
+    "start": STARTS,
+    "parallel": ("", *PARALLEL),
+}
+"""Fields of a task with a fixed set of values."""
+_MOST = 1 << 24
+_DEFAULT_TOKENS = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One model with the work it does.
+
+    is_training: True for training, False for serving.
+    batch: sequences or images at a time.
+    seq: tokens of a training sequence.
+    image: pixels of an image's side.
+    lengths: lengths of successive sequences or prompts, padded to the longest of their batch; empty
+        if all have the length `seq` or `prompt`.
+    checkpointing: activation checkpointing, non-reentrant.
+    accumulate: micro-batches per optimizer step.
+    lora: rank of the LoRA adapters, 0 to train all parameters.
+    lora_targets: names of the adapted modules, empty for all linear modules.
+    steps: training steps.
+    prompt, decode: prompt and generated tokens of a request.
+    requests: number of requests, served one after another.
+    parallel: one of `PARALLEL`, or "" for a single GPU.
+    ranks: number of GPUs that share the training.
+    rank: rank that is run.
+    """
+
+    model: Model
+    is_training: bool = True
+    dtype: str = "bf16"
+    optimizer: str = "adamw"
+    batch: int = 1
+    seq: int = 1024
+    image: int = 224
+    lengths: tuple[int, ...] = ()
+    checkpointing: bool = False
+    accumulate: int = 1
+    lora: int = 0
+    lora_targets: tuple[str, ...] = ()
+    attention: str = "sdpa"
+    compiles: bool = False
+    channels_last: bool = False
+    steps: int = 4
+    prompt: int = 1024
+    decode: int = 64
+    requests: int = 2
+    start: str = "clean"
+    parallel: str = ""
+    ranks: int = 1
+    rank: int = 0
+
+    def __post_init__(self) -> None:
+        self._refuse_unknown()
+        for name in _COUNTS:
+            value = getattr(self, name)
+            if not 0 < value <= _MOST:
+                raise ConfigError(f"{name} {value} is not possible; expected 1 to {_MOST:,}")
+        if not all(0 < length <= _MOST for length in self.lengths):
+            raise ConfigError(f"lengths of sequences are 1 to {_MOST:,} tokens")
+        self._refuse_unfit()
+        self._refuse_alone()
+        self._refuse_too_long()
+
+    def _refuse_unknown(self) -> None:
+        """Raise ConfigError for a value that its option does not have."""
+        for name, known in _NAMED.items():
+            value = getattr(self, name)
+            if value not in known:
+                expected = ", ".join(filter(None, known))
+                raise ConfigError(f"{name} {value!r} is not known; expected one of {expected}")
+
+    def _refuse_unfit(self) -> None:
+        """Raise ConfigError for options that do not apply to the model."""
+        model = self.model
+        is_of_transformers = isinstance(model, Configured)
+        if not self.is_training and not (isinstance(model, Configured) and model.writes):
+            raise ConfigError(f"{model.name} answers no prompts; serving is for language models")
+        if self.lora and isinstance(model, UserModel):
+            raise ConfigError(f"{model.name} makes its own model; its function adds the adapters")
+        if self.checkpointing and not is_of_transformers:
+            raise ConfigError(f"{model.name} is not a transformers model; checkpointing needs one")
+        if not self.is_training and self.dtype.startswith("autocast"):
+            raise ConfigError(f"serving in {self.dtype} is not usual; expected fp32, bf16 or fp16")
+
+    def _refuse_alone(self) -> None:
+        """Raise ConfigError for inconsistent values of `parallel`, `ranks` and `rank`."""
+        if self.ranks > 1 and not self.parallel:
+            raise ConfigError(f"{self.ranks} ranks need parallel 'fsdp' or 'ddp'")
+        if self.parallel and not self.is_training:
+            raise ConfigError(f"{self.parallel} is for training")
+        if self.parallel and isinstance(self.model, UserModel):
+            raise ConfigError(f"{self.model.name} makes its own model; its function shards it")
+        if not 0 <= self.rank < self.ranks:
+            raise ConfigError(f"rank {self.rank} is not possible; expected 0 to {self.ranks - 1}")
+
+    def _refuse_too_long(self) -> None:
+        most, name = most_positions(self.model), self.model.name
+        longest = max(self.lengths, default=self.seq if self.is_training else self.prompt)
+        longest += 0 if self.is_training else self.decode
+        if most is not None and longest > most:
+            raise ConfigError(f"{name} has {most:,} positions; {longest:,} tokens are too many")
+
+    def at(self, size: str, value: int) -> Task:
+        """Return the same task with another value of one size, such as "batch"."""
+        changed: dict[str, Any] = {size: value}
+        return replace(self, **changed)
+
+    @property
+    def parameters_dtype(self) -> str:
+        """Name that torch has for the type of the parameters."""
+        return DTYPES[self.dtype][0]
+
+    @property
+    def autocast_dtype(self) -> str | None:
+        """Name that torch has for the type of torch.autocast, or None without autocast."""
+        return DTYPES[self.dtype][1]
+
+    @property
+    def text(self) -> str:
+        """Description, as "4 training steps of gpt2, batch 8 x 1,024 tokens, bf16, adamw"."""
+        return self.text_with(self._amount())
+
+    def text_with(self, amount: str) -> str:
+        """Return the description with `amount` in place of the batch and its size."""
+        what = [self._work(), amount, self.dtype]
+        if self.is_training:
+            what.append(self.optimizer)
+            what += ["checkpointing"] * self.checkpointing
+            what += [f"accumulating {self.accumulate}"] * (self.accumulate > 1)
+            what += [f"LoRA of rank {self.lora}"] * bool(self.lora)
+            what += [f"{self.parallel} over {self.ranks} GPUs"] * bool(self.parallel)
+        if self.attention != "sdpa":
+            what.append(f"{self.attention} attention")
+        return ", ".join(what + ["compiled"] * self.compiles)
+
+    def _work(self) -> str:
+        if self.is_training:
+            return f"{self.steps} training step{'s' * (self.steps > 1)} of {self.model.name}"
+        return f"{self.requests} request{'s' * (self.requests > 1)} to {self.model.name}"
+
+    def _amount(self) -> str:
+        if self.model.sees:
+            return f"batch {self.batch} of {self.image} x {self.image} pixels"
+        if isinstance(self.model, UserModel):
+            return "its own batch"
+        length = self.seq if self.is_training else self.prompt
+        tokens = f"{length:,} tokens"
+        if self.lengths:
+            tokens = f"{min(self.lengths):,} to {max(self.lengths):,} tokens"
+        more = "" if self.is_training else f" and {self.decode:,} generated"
+        return f"batch {self.batch} x {tokens}{more}"
+
+
+def usual_lengths(model: Model, decode: int = 64) -> dict[str, int]:
+    """Return the default `seq` and `prompt`: 1,024 tokens, or fewer if positions are fewer.
+
+    decode: generated tokens, which need positions after the prompt.
+    """
+    most = most_positions(model) or _MOST
+    prompt = max(min(_DEFAULT_TOKENS, most - decode), 1)
+    return {"seq": min(_DEFAULT_TOKENS, most), "prompt": prompt}
+
+
+def most_of(task: Task, size: str) -> int:
+    """Return the largest possible value of a size; learned positions limit the tokens."""
+    most = most_positions(task.model) or _MOST
+    if size == "seq":
+        return most
+    return {"prompt": most - task.decode, "decode": most - task.prompt}.get(size, _MOST)

@@ -1,0 +1,28 @@
+"""Inference of what a program did and its recording does not show."""
+
+from allocsim.inference.hidden_calls import Probe, Quiet, entries_suffice, moments_of, quiet_moments
+from allocsim.inference.open_plans import (
+    has_unseen_calls,
+    leaves_open,
+    may_hide_calls,
+    needs_quiet_moments,
+    open_plans,
+)
+from allocsim.inference.plan_search import plan_of
+from allocsim.inference.release import can_be_of, releases_of
+
+__all__ = [
+    "Probe",
+    "Quiet",
+    "can_be_of",
+    "entries_suffice",
+    "has_unseen_calls",
+    "leaves_open",
+    "may_hide_calls",
+    "moments_of",
+    "needs_quiet_moments",
+    "open_plans",
+    "plan_of",
+    "quiet_moments",
+    "releases_of",
+]

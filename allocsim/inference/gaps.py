@@ -1,0 +1,260 @@
+"""Entries of a trace, split into steps of the program and the gaps between them.
+
+The entries alloc, oom and free_requested are steps; a free_completed right after its free_requested
+belongs to it.  All other entries are effects.  They are collected in the gap before the program's
+next step, and `causes.py` explains them.  Source: semantics 6.2, 6.6.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from allocsim._fast_numpy import any_of
+from allocsim.recording import Action, PoolColumn, Trace, completes_at_once
+
+__all__ = ["Call", "Gap", "Recorded", "EntryMasks", "gaps_of", "classify"]
+
+_REQUESTS = (Action.ALLOC, Action.OOM)
+_GROWS = (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)
+_SHRINKS = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
+
+
+class Recorded(NamedTuple):
+    """Entry of the trace.  pool: number of its private pool, -1 for the default pool."""
+
+    number: int
+    action: int
+    addr: int
+    size: int
+    stream: int
+    pool: int
+
+
+class Call(NamedTuple):
+    """Known call of the program.
+
+    entry: number of entries before the call.
+    kind: kind of the step.
+    number: number of the pool or of the change.
+    """
+
+    entry: int
+    kind: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class EntryMasks:
+    """Masks over the entries, by their role in a plan.
+
+    is_immediate: a free_requested whose free_completed is the next entry.
+    is_held: such a free after which memory was released or a request failed, so that the allocator
+        may have waited for it.
+    is_plain: a step that needs no inference.
+    is_growth: a new segment for the plain request in the next entry.
+    is_planned: part of a gap, including the step that ends the gap.
+    """
+
+    is_immediate: NDArray[np.bool_]
+    is_held: NDArray[np.bool_]
+    is_plain: NDArray[np.bool_]
+    is_growth: NDArray[np.bool_]
+    is_planned: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Effects between two steps of the program, and the step after them.
+
+    free: free right before released memory, which seems to have completed at once; None if the
+        step before the gap is another one.
+    completed: frees that completed in the gap.
+    n_early: number of them before the first release.
+    released: memory released to the driver, in order.
+    before: memory obtained from the driver before the first release.
+    obtained: memory obtained after it, or any if nothing was released.
+    step: step that ends the gap; None at the end of the trace.
+    is_immediate: the step is a free that completes at once.
+    scope: pool of this and later requests; None if it does not change.
+    calls: known calls of the program, in order.
+    """
+
+    free: Recorded | None
+    completed: tuple[Recorded, ...]
+    n_early: int
+    released: tuple[Recorded, ...]
+    before: tuple[Recorded, ...]
+    obtained: tuple[Recorded, ...]
+    step: Recorded | None
+    is_immediate: bool
+    scope: int | None
+    calls: tuple[Call, ...] = ()
+
+    @property
+    def last(self) -> int:
+        """Number of the last entry of the gap."""
+        if self.step is not None:
+            return self.step.number
+        effects = (*self.completed, *self.released, *self.before, *self.obtained)
+        before = [call.entry - 1 for call in self.calls]
+        if self.free is not None:
+            before.append(self.free.number)
+        return max([0, *before, *(entry.number for entry in effects)])
+
+    @property
+    def is_open(self) -> bool:
+        """True if several causes are possible.
+
+        Memory was released, or a request failed although the device had enough free memory.
+        """
+        step = self.step
+        if step is None or step.action != Action.OOM:
+            return bool(self.released)
+        return bool(self.released or self.free) or step.addr >= step.size
+
+    @property
+    def is_request(self) -> bool:
+        """True if a request ends the gap."""
+        return self.step is not None and self.step.action in _REQUESTS
+
+
+def classify(trace: Trace, pools: PoolColumn, calls: Sequence[Call] = ()) -> EntryMasks:
+    """Return masks of the entries that are plain steps and of those that belong to gaps.
+
+    calls: known calls of the program.
+    """
+    action = trace.action
+    is_requested = any_of(action, (Action.FREE_REQUESTED,))
+    completes = completes_at_once(action, trace.addr)
+    # If a call separates the two entries of a free, the call waited for the free.
+    completes[[call.entry for call in calls if call.entry < len(trace)]] = False
+    is_immediate = np.zeros(len(trace), dtype=bool)
+    is_immediate[:-1] = completes[1:]
+    is_request = any_of(action, _REQUESTS)
+    is_driving = is_request | is_requested
+    is_silent = completes | any_of(action, (Action.SNAPSHOT, Action.ANNOTATE))
+    is_oom = any_of(action, (Action.OOM,))
+    is_planned = ~(is_driving | is_silent) | is_oom
+    is_growth = _growths(action, is_driving | completes)
+    is_planned &= ~is_growth
+    driving = np.flatnonzero(is_driving)
+    # The step right after an effect or a call ends its gap, so it is not plain.
+    following = np.searchsorted(driving, np.flatnonzero(is_planned))
+    is_planned[driving[following[following < len(driving)]]] = True
+    following = np.searchsorted(driving, [call.entry for call in calls])
+    is_planned[driving[following[following < len(driving)]]] = True
+    # The allocator may have waited for a free right before it released memory.
+    is_held = np.zeros(len(trace), dtype=bool)
+    if len(driving):
+        after = np.flatnonzero(any_of(action, _SHRINKS) | is_oom)
+        is_held[driving[np.maximum(np.searchsorted(driving, after) - 1, 0)]] = True
+        is_held &= is_immediate
+    is_planned |= is_held
+    if pools.ids:
+        is_planned[_scope_changes(pools, np.flatnonzero(is_request))] = True
+    # A segment before a request that is not plain belongs to the gap of that request.
+    is_planned[:-1] |= is_growth[:-1] & is_planned[1:]
+    is_growth &= ~is_planned
+    return EntryMasks(is_immediate, is_held, is_driving & ~is_planned, is_growth, is_planned)
+
+
+def _growths(action: NDArray[np.uint8], ends_step: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return the mask of single segment entries between the end of a step and a request.
+
+    The mask is empty if the trace contains releases or errors: segments need a cause then.
+    """
+    is_growth = np.zeros(len(action), dtype=bool)
+    if len(action) and not any_of(action, (*_SHRINKS, Action.OOM)).any():
+        is_growth[:-1] = any_of(action[:-1], _GROWS) & any_of(action[1:], (Action.ALLOC,))
+        is_growth[1:] &= ends_step[:-1]
+    return is_growth
+
+
+def _scope_changes(pools: PoolColumn, requests: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Return the requests whose pool differs from that of the request before."""
+    pool = pools.number[requests]
+    before = np.concatenate(([-1], pool[:-1])) if len(pool) else pool
+    changed: NDArray[np.intp] = requests[pool != before]
+    return changed
+
+
+def gaps_of(
+    trace: Trace, pools: PoolColumn, masks: EntryMasks, calls: Sequence[Call] = ()
+) -> Iterator[Gap]:
+    """Yield the gaps of a trace in order.  calls: known calls of the program."""
+    open_gap = _OpenGap()
+    pending_calls = deque(calls)
+    scope = -1
+    planned = np.flatnonzero(masks.is_planned)
+    columns = (trace.action, trace.addr, trace.size, trace.stream, pools.number)
+    picked = (planned.tolist(), *(column[planned].tolist() for column in columns))
+    for entry in (Recorded(*row) for row in zip(*picked, strict=True)):
+        is_request = entry.action in _REQUESTS
+        if not is_request and entry.action != Action.FREE_REQUESTED:
+            open_gap.add(entry)
+            continue
+        while pending_calls and pending_calls[0].entry <= entry.number:
+            open_gap.calls.append(pending_calls.popleft())
+        if masks.is_held[entry.number]:
+            # A free that may have been waited for opens the next gap instead of ending this one.
+            if not open_gap.is_empty:
+                yield open_gap.gap(None, is_immediate=False, scope=None)
+            open_gap = _OpenGap(entry)
+        else:
+            is_immediate = bool(masks.is_immediate[entry.number])
+            is_changed = is_request and entry.pool != scope
+            scope = entry.pool if is_changed else scope
+            new_scope = scope if is_changed else None
+            yield open_gap.gap(entry, is_immediate=is_immediate, scope=new_scope)
+            open_gap = _OpenGap()
+    open_gap.calls += pending_calls
+    if not open_gap.is_empty:
+        yield open_gap.gap(None, is_immediate=False, scope=None)
+
+
+class _OpenGap:
+    """Effects since the last step of the program."""
+
+    def __init__(self, free: Recorded | None = None) -> None:
+        self._free = free
+        self._completed: list[Recorded] = []
+        self._released: list[Recorded] = []
+        self._grown: tuple[list[Recorded], list[Recorded]] = ([], [])
+        self._n_early = 0
+        self.calls: list[Call] = []
+
+    @property
+    def is_empty(self) -> bool:
+        effects = (self._completed, self._released, *self._grown)
+        return not (self._free or self.calls or any(effects))
+
+    def add(self, entry: Recorded) -> None:
+        if entry.action == Action.FREE_COMPLETED:
+            self._completed.append(entry)
+            self._n_early += not self._released
+        elif entry.action in _GROWS:
+            self._grown[bool(self._released)].append(entry)
+        elif entry.action in _SHRINKS:
+            self._released.append(entry)
+
+    def gap(self, step: Recorded | None, *, is_immediate: bool, scope: int | None) -> Gap:
+        """Return the gap that `step` ends."""
+        before, obtained = self._grown if self._released else ((), self._grown[0])
+        return Gap(
+            free=self._free,
+            completed=tuple(self._completed),
+            n_early=self._n_early,
+            released=tuple(self._released),
+            before=tuple(before),
+            obtained=tuple(obtained),
+            step=step,
+            is_immediate=is_immediate,
+            scope=scope,
+            calls=tuple(self.calls),
+        )

@@ -1,0 +1,135 @@
+"""Memory limit of the program, inferred from its garbage collections.
+
+garbage_collection_threshold is a share of the limit that the program set by a call, which is in no
+recording.  Each request that went to the driver bounds the threshold in bytes: what it released is
+an upper bound, what it did not release a lower bound.  The inferred limit agrees with all requests.
+Source: semantics 1.9.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from allocsim.core import UNLIMITED_DEVICE, Block, CachingAllocator, garbage
+from allocsim.inference.gaps import Gap
+from allocsim.recording import Action
+
+__all__ = ["NO_LIMIT", "Threshold"]
+
+_EVEN_SHARES = tuple(share / 100 for share in (*range(95, 0, -5), *range(99, 0, -1)))
+"""Memory fractions that programs are likely to set, rounder values first."""
+
+NO_LIMIT = 1 << 62
+_MOST_TRIES = 40
+
+
+@dataclass(slots=True)
+class Threshold:
+    """Bounds of the threshold and the limit so far, in bytes.
+
+    share: the garbage_collection_threshold.
+    least_limit: highest reserved memory; the limit is not lower.
+    memory: memory of the device; None if unknown.
+    limit: limit that is being tried; None before the first collection.
+    low, high: the threshold is at least `low` and less than `high`.
+    most_limit: lowest amount that was refused; the limit is lower.
+    """
+
+    share: float
+    least_limit: int
+    memory: int | None
+    limit: int | None = None
+    low: int = 0
+    high: int = NO_LIMIT
+    most_limit: int = field(init=False)
+    _tried: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.low = int(self.share * self.least_limit)
+        self.most_limit = (self.memory or NO_LIMIT) + 1
+
+    @property
+    def in_force(self) -> int:
+        """Limit to replay with; before one is tried, so high that no request reaches it."""
+        return self.limit if self.limit is not None else (self.memory or UNLIMITED_DEVICE) - 1
+
+    @property
+    def found(self) -> int | None:
+        """Limit that reproduced the recording; None if no garbage was collected."""
+        if self.limit is not None:
+            return self.limit
+        was_reached = self.least_limit > int(self.share * self.in_force)
+        return self.in_force if was_reached and self.high < NO_LIMIT else None
+
+    @property
+    def limits(self) -> tuple[int, int] | None:
+        """Lowest and highest possible limit; None if there is only one, or no bound."""
+        if self.limit is None or self.high == NO_LIMIT:
+            return None
+        least = max(-int(-self.low // self.share), self.least_limit)
+        most = min(-int(-self.high // self.share), self.most_limit) - 1
+        ends = [limit for limit in (least, most) if self._allows(limit)]
+        return (ends[0], ends[-1]) if len(set(ends)) > 1 else None
+
+    def learn(self, gap: Gap, allocator: CachingAllocator) -> None:
+        """Tighten the bounds by a recorded request.  allocator: state before the request."""
+        reserved = allocator.reserved_bytes
+        if gap.step is not None and gap.step.action == Action.OOM:
+            self._refused(reserved, gap, allocator)
+        if not gap.obtained:
+            return
+        released = [entry.addr for entry in gap.released]
+        passes = list(garbage(allocator))
+        sizes = [sum(block.size for block in blocks) for blocks in passes]
+        # Collection repeats passes until reserved memory is below the threshold, so the threshold
+        # is between the reserved bytes before the last pass and after it.
+        n_passes = _leading(passes, released)
+        low, high = self.low, self.high
+        if n_passes == 0:
+            low = max(low, reserved) if passes else low
+        else:
+            high = min(high, reserved - sum(sizes[: n_passes - 1]))
+            if n_passes < len(passes):
+                low = max(low, reserved - sum(sizes[:n_passes]))
+        if low < high:  # else the releases had another cause
+            self.low, self.high = low, high
+
+    def _refused(self, reserved: int, gap: Gap, allocator: CachingAllocator) -> None:
+        """Tighten the bounds by a request that failed although the device had room."""
+        size = gap.step.size if gap.step is not None else 0
+        left = reserved - sum(entry.size for entry in gap.released)
+        if size <= allocator.device.free and left + size > self.least_limit:
+            self.most_limit = min(self.most_limit, left + size)
+
+    def choose_limit(self) -> bool:
+        """Choose a limit within the bounds.  Returns True if it is a new one."""
+        most = min(int(self.high / self.share), self.most_limit)
+        is_unlimited = self.high == NO_LIMIT and most > (self.memory or NO_LIMIT)
+        if is_unlimited or self._allows(self.limit) or len(self._tried) > _MOST_TRIES:
+            return False
+        least = max(int(self.low / self.share), self.least_limit)
+        even = (int(share * (self.memory or 0)) for share in _EVEN_SHARES)
+        # A round fraction of the device if one is possible, else the middle of the range.
+        found = next((limit for limit in even if self._allows(limit)), (least + most) // 2)
+        if found in self._tried:
+            return False
+        self._tried.add(found)
+        self.limit = found
+        return True
+
+    def _allows(self, limit: int | None) -> bool:
+        if limit is None or not self.least_limit <= limit < self.most_limit:
+            return False
+        return self.low <= int(self.share * limit) < self.high
+
+
+def _leading(passes: list[list[Block]], released: list[int]) -> int:
+    """Return the number of collection passes that the releases begin with."""
+    found = at = 0
+    for blocks in passes:
+        addresses = [block.ptr for block in blocks]
+        if released[at : at + len(addresses)] != addresses:
+            break
+        at += len(addresses)
+        found += 1
+    return found

@@ -1,0 +1,102 @@
+"""Likelihood of the possible causes of a release of memory.
+
+It only decides which cause is tried first.  `search.py` tries the others if later entries
+contradict the first, so nothing here excludes a cause.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from allocsim.core import (
+    Block,
+    ReplayAllocator,
+    allocated_block,
+    finds_free_block,
+    mapped_for,
+    served_once_free,
+)
+from allocsim.inference.gaps import Gap, Recorded
+from allocsim.recording import Action
+from allocsim.simulation import StepKind
+
+__all__ = ["Facts", "freed_block", "has_just_set", "is_limited", "was_called"]
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Facts about the device and the program before the search for causes.
+
+    memory: bytes of the device; None if unknown.
+    max_reserved: highest reserved memory after any entry, in bytes.
+    calls: entries of released memory whose Python stack names empty_cache.
+    is_assumed: `memory` is an assumption, so no other process may explain a full device.
+    empties: the program may have called empty_cache without a mark.
+    """
+
+    memory: int | None
+    max_reserved: int
+    calls: frozenset[int]
+    is_assumed: bool = False
+    empties: bool = True
+
+
+def was_called(gap: Gap, allocator: ReplayAllocator, facts: Facts) -> bool:
+    """Return True if a call of empty_cache is more likely than a refused request."""
+    if gap.released[0].number in facts.calls:
+        return True
+    if gap.step is not None and gap.step.action == Action.OOM:
+        return False
+    # A device with enough room does not refuse a request.  If its size is unknown, it is at least
+    # the highest reserved memory.
+    wanted = _wanted(gap, allocator)
+    if facts.memory is not None:
+        return wanted <= allocator.device.free
+    return allocator.reserved_bytes + wanted <= facts.max_reserved
+
+
+def is_limited(gap: Gap, allocator: ReplayAllocator) -> bool:
+    """Return True if a garbage collection, a limit or a new setting is a likely cause."""
+    if has_just_set(gap):
+        return True
+    reserved, above = allocator.reserved_bytes, allocator.collects_garbage_above
+    if above is not None and reserved > above:
+        return True
+    limit, config = allocator.memory_limit, allocator.config
+    if limit is None or gap.step is None:
+        return False
+    # The limit counts the whole segment, even if an expandable one only grows (semantics 1.8).
+    return reserved + config.segment_size(config.round_size(gap.step.size)) > limit
+
+
+def has_just_set(gap: Gap) -> bool:
+    """Return True if the program set a limit or options in the gap."""
+    return any(call.kind in (StepKind.FRACTION, StepKind.SETTINGS) for call in gap.calls)
+
+
+def _wanted(gap: Gap, allocator: ReplayAllocator) -> int:
+    """Return the bytes that the request first wanted from the driver.
+
+    They are the bytes that it got.  An expandable segment may have used another range after memory
+    was released, so for it they are what it would have mapped before.
+    """
+    got, step = sum(entry.size for entry in (*gap.before, *gap.obtained)), gap.step
+    if step is None or _finds_free_block(gap, step, allocator):
+        return got
+    return mapped_for(allocator, step.size, step.stream) or got
+
+
+def freed_block(gap: Gap, allocator: ReplayAllocator) -> Block | None:
+    """Return the block that the free before a gap frees, or None without such a free."""
+    if gap.free is None:
+        return None
+    address = gap.free.addr
+    return allocator.named_blocks.get(address) or allocated_block(allocator, address)
+
+
+def _finds_free_block(gap: Gap, step: Recorded, allocator: ReplayAllocator) -> bool:
+    """Return True if a free block would serve the request once the free before it completes."""
+    freed = freed_block(gap, allocator)
+    if freed is None:
+        return finds_free_block(allocator, step.size, step.stream)
+    return served_once_free(allocator, freed, step.size, step.stream)

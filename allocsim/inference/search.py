@@ -1,0 +1,312 @@
+"""Search for a plan that reproduces a recording, including calls that left no entry.
+
+Wherever memory was released, the model takes the most likely explanation and continues while its
+history equals the recording.  At the first difference, the last choice with another explanation is
+changed, and the model starts again.  If no combination reproduces the recording, the plan with the
+latest difference is kept.  If requests seem refused by a full device, the rest of the recording
+must fit that device; otherwise nothing was refused.
+
+The search goes back over at most `LOOK_BACK` choices.  It replays the recording `DRIVES` times, or
+as often as makes `STEPS` steps if that is more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from allocsim._fast_numpy import any_of
+from allocsim.core import PAGE, ReplayAllocator
+from allocsim.errors import AllocsimError
+from allocsim.fidelity import FidelityCheck
+from allocsim.inference.causes import (
+    Cause,
+    Explanation,
+    called_explanation,
+    explanations,
+    known_explanation,
+    plain_explanation,
+)
+from allocsim.inference.gaps import Gap, classify, gaps_of
+from allocsim.inference.gc_threshold import Threshold
+from allocsim.inference.known_calls import calls_of
+from allocsim.inference.likelihood import Facts
+from allocsim.inference.plain_steps import PlainSteps, capacity_from_oom
+from allocsim.recording import Action, Mark, Trace, pools_of
+from allocsim.simulation import PAUSE_EVERY, Drive, Plan, Planned, StepKind
+
+__all__ = ["DRIVES", "LOOK_BACK", "STEPS", "read_plan"]
+
+LOOK_BACK = 12
+"""Number of choices before the first difference that may be changed."""
+
+DRIVES = 4
+STEPS = 400_000
+
+_EMPTY_CACHE = "empty_cache"
+
+
+Make = Callable[[int | None, int | None], ReplayAllocator]
+"""Function of device memory and limit, in bytes or None for unlimited, that returns an allocator in
+the state before the first entry, with a history."""
+
+
+def read_plan(
+    trace: Trace,
+    reserved_at_start: int,
+    allocator: Make,
+    memory: int | None,
+    *,
+    is_assumed: bool = False,
+    collects_at: float | None = None,
+    marks: Sequence[Mark] = (),
+    empties: bool = True,
+    is_made: bool = False,
+) -> Plan:
+    """Return the plan of `trace`.
+
+    reserved_at_start: bytes reserved before the first entry.
+    memory: bytes of the device; None if unknown.
+    is_assumed: `memory` is an assumption.
+    collects_at: garbage_collection_threshold, if the limit that it refers to is unknown.
+    marks: known calls of the program.
+    empties: the program may have called empty_cache without a mark.
+    is_made: the model made the trace, and `marks` contains every call.
+    """
+    pools = pools_of(trace)
+    calls, changes = calls_of(marks, pools.ids)
+    masks = classify(trace, pools, calls)
+    plain = PlainSteps.of(trace, masks)
+    gaps = tuple(gaps_of(trace, pools, masks, calls))
+    places: list[int] = np.searchsorted(
+        plain.entry, [gap.last for gap in gaps], side="right"
+    ).tolist()
+    max_reserved = trace.most_reserved(reserved_at_start)
+    capacity = capacity_from_oom(trace, reserved_at_start)
+    threshold, is_whole, n_either = None, True, 0
+    is_driven, named = any(gap.is_open for gap in gaps), _entries_naming_empty_cache(trace)
+    by_calls = [known_explanation(gap) for gap in gaps] if is_driven and is_made else []
+    chosen = [each for each in by_calls if each is not None]
+    if chosen and len(chosen) == len(gaps):
+        pass  # the known calls explain every gap
+    elif is_driven:
+        facts = Facts(memory or capacity, max_reserved, named, is_assumed, empties)
+        plain_plan = Plan(plain.steps(trace), 0, None, None, 0, pools.ids, changes=changes)
+        search = _Search(trace, plain_plan, gaps, places, facts, allocator)
+        if collects_at is not None:
+            search.threshold = Threshold(collects_at, max_reserved, facts.memory)
+        is_whole = search.find()
+        n_either = search.check_device() if is_whole else 0
+        chosen = search.path
+        threshold = search.threshold
+    else:
+        chosen = [plain_explanation(gap) for gap in gaps]
+    refused = [each.refused for each in chosen if each.refused is not None]
+    return Plan(
+        plain.steps(trace, [(at, each.steps) for at, each in zip(places, chosen, strict=True)]),
+        max_reserved,
+        capacity,
+        min(refused, default=None),
+        sum(each.cause is Cause.EMPTY_CACHE for each in chosen),
+        pools.ids,
+        limit=None if threshold is None else threshold.found,
+        limits=None if threshold is None else threshold.limits,
+        is_whole=is_whole,
+        is_proved=is_driven and is_whole,
+        n_named=sum(_is_named(gap, each, named) for gap, each in zip(gaps, chosen, strict=True)),
+        n_either=n_either,
+        changes=changes,
+    )
+
+
+def _is_named(gap: Gap, explanation: Explanation, named: frozenset[int]) -> bool:
+    """Return True if a Python stack confirms that the gap is a call of empty_cache."""
+    is_call = explanation.cause is Cause.EMPTY_CACHE
+    return is_call and any(entry.number in named for entry in gap.released)
+
+
+def _entries_naming_empty_cache(trace: Trace) -> frozenset[int]:
+    """Return the entries of released memory whose Python stack names empty_cache."""
+    rows = np.flatnonzero(any_of(trace.action, (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)))
+    stacks = trace.frames[rows]
+    naming = [
+        stack
+        for stack in np.unique(stacks).tolist()
+        if any(frame.name == _EMPTY_CACHE for frame in trace.frame_table.stack(stack))
+    ]
+    return frozenset(rows[np.isin(stacks, naming)].tolist())
+
+
+Watch = Callable[[ReplayAllocator], None]
+
+
+class _Along(Drive):
+    """Drive whose inferred steps become known during the replay."""
+
+    def _entry(self) -> int:
+        return -1
+
+    def plain(self, start: int, stop: int) -> None:
+        for first in range(start, stop, PAUSE_EVERY):
+            self._run_some(first, min(first + PAUSE_EVERY, stop))
+            self._compare()
+
+    def explained(self, steps: Sequence[Planned], before_request: Watch | None) -> None:
+        """Run steps of an explanation.  before_request: called before each request."""
+        for kind, _, addr, size, stream in steps:
+            if before_request is not None and kind in (StepKind.ALLOC, StepKind.OOM):
+                before_request(self.allocator)
+            if self.stopped_at is None:
+                self._take(kind, addr, size, stream)
+        self._compare()
+
+    def _compare(self) -> None:
+        assert self.fidelity is not None
+        self.timeline.moved.clear()
+        self.fidelity.history(self.allocator.take_history())
+
+    @property
+    def has_diverged(self) -> bool:
+        """True if the replay differs from the recording."""
+        assert self.fidelity is not None
+        return self.stopped_at is not None or self.fidelity.has_diverged
+
+
+@dataclass(slots=True)
+class _Choice:
+    """Chosen explanation of a gap.
+
+    taken: its number.
+    ways: number of explanations.
+    """
+
+    taken: int
+    ways: int
+
+
+@dataclass(slots=True)
+class _Search:
+    """State of the search.
+
+    plan: plan of the plain steps alone.
+    places: number of plain steps before each gap.
+    path: explanation of each gap so far.
+    choices: choice at each gap that has several explanations.
+    threshold: garbage collection threshold, if it must be inferred.
+    """
+
+    trace: Trace
+    plan: Plan
+    gaps: tuple[Gap, ...]
+    places: list[int]
+    facts: Facts
+    allocator: Make
+    path: list[Explanation] = field(default_factory=list)
+    choices: dict[int, _Choice] = field(default_factory=dict)
+    threshold: Threshold | None = None
+
+    def find(self) -> bool:
+        """Find an explanation for each gap.  Returns True if the plan reproduces the recording."""
+        best: tuple[int, list[Explanation]] = (-1, [])
+        budget = max(STEPS, DRIVES * len(self.trace))
+        while (diverged_at := self._drive()) is not None:
+            if diverged_at > best[0]:
+                best = diverged_at, list(self.path)
+            budget -= len(self.trace)
+            # With another limit, garbage is collected elsewhere, so all choices start again.
+            if budget >= 0 and self.threshold is not None and self.threshold.choose_limit():
+                self.path, self.choices, best = [], {}, (-1, [])
+                continue
+            if budget < 0 or not self._choose_again(diverged_at):
+                self.path = best[1]
+                self._drive(is_checked=False)
+                return False
+        return True
+
+    def check_device(self) -> int:
+        """Check the inferred size of a device that seems to have refused requests.
+
+        If the recording does not fit that device, nothing was refused, and calls of empty_cache
+        explain the releases.  Returns the number of refused requests that such calls would explain
+        too.
+        """
+        refused = [each.refused for each in self.path if each.refused is not None]
+        if self.facts.memory is not None or not refused:
+            return 0
+        # The largest device that refuses every one of these requests.
+        assumed = min(refused) - PAGE
+        called = [
+            each if each.refused is None else called_explanation(gap)
+            for gap, each in zip(self.gaps, self.path, strict=True)
+        ]
+        is_possible = self.facts.max_reserved <= assumed
+        fits = is_possible and self._holds(self.path, assumed)
+        if self.facts.empties and self._holds(called, None):
+            if fits:
+                return len(refused)
+            self.path = called
+        elif not is_possible:
+            self.path = [replace(each, refused=None) for each in self.path]
+        return 0
+
+    def _holds(self, path: list[Explanation], memory: int | None) -> bool:
+        """Return True if `path` reproduces the recording on a device of `memory` bytes."""
+        other = replace(self, path=path, facts=replace(self.facts, memory=memory))
+        return other._drive() is None
+
+    def _choose_again(self, diverged_at: int) -> bool:
+        """Choose the next explanation at the last gap up to `diverged_at` that has another."""
+        before = sorted((gap for gap in self.choices if gap <= diverged_at), reverse=True)
+        for gap in before[:LOOK_BACK]:
+            choice = self.choices[gap]
+            if choice.taken + 1 < choice.ways:
+                self.choices = {n: each for n, each in self.choices.items() if n < gap}
+                self.choices[gap] = _Choice(choice.taken + 1, choice.ways)
+                del self.path[gap:]
+                return True
+        return False
+
+    def _drive(self, *, is_checked: bool = True) -> int | None:
+        """Replay the recording along the path, and choose explanations for the remaining gaps.
+
+        Returns the gap where the replay differs from the recording, or None if it is equal.
+        """
+        check = FidelityCheck(self.trace)
+        limit = None if self.threshold is None else self.threshold.in_force
+        allocator = self.allocator(self.facts.memory, limit)
+        drive = _Along(allocator, self.plan, len(self.trace), dictates=True, fidelity=check)
+        at = gap = 0
+        try:
+            for gap, place in enumerate(self.places):
+                drive.plain(at, place)
+                at = place
+                if is_checked and drive.has_diverged:
+                    return gap - 1  # the explanation before these plain steps is wrong
+                drive.explained(
+                    self._explanation(gap, allocator).steps,
+                    None if self.threshold is None else self._watched(gap, self.threshold),
+                )
+                if is_checked and drive.has_diverged:
+                    return gap
+            drive.plain(at, len(self.plan.steps))
+        except AllocsimError:
+            # PyTorch would not have survived these steps, so they did not happen.
+            if is_checked:
+                return gap
+            self.path += [plain_explanation(each) for each in self.gaps[len(self.path) :]]
+            return None
+        is_as_recorded = not drive.has_diverged and check.result(allocator).is_exact
+        return gap if is_checked and not is_as_recorded else None
+
+    def _watched(self, gap: int, threshold: Threshold) -> Watch:
+        return lambda allocator: threshold.learn(self.gaps[gap], allocator)
+
+    def _explanation(self, gap: int, allocator: ReplayAllocator) -> Explanation:
+        if gap == len(self.path):
+            ways = explanations(self.gaps[gap], allocator, self.facts)
+            if len(ways) > 1:
+                self.choices.setdefault(gap, _Choice(0, len(ways)))
+            self.path.append(ways[self.choices[gap].taken if gap in self.choices else 0])
+        return self.path[gap]

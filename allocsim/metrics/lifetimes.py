@@ -1,0 +1,166 @@
+"""Lifetime of each block of a recording, as columns.
+
+Row i is a block that is live from entry `start[i]` up to, but not including, entry `end[i]`.  A
+block from before the recording starts at -1; a block that outlives it ends at its length.  A block
+is live until its free completes, because its memory cannot be reused before that without waiting
+for a stream.  For a lower bound over all allocators it ends when the free is requested.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from allocsim._fast_numpy import any_of, stable_order
+from allocsim.core import MIN_BLOCK_SIZE
+from allocsim.recording import Action, Trace, Turn
+from allocsim.state import ALLOCATED, PENDING
+
+__all__ = ["Lifetimes", "lifetimes_of"]
+
+
+@dataclass(frozen=True, eq=False)
+class Lifetimes:
+    """Lifetimes of blocks; columns are read-only.
+
+    size: request rounded up to 512, in bytes.
+    in_order_of: other lifetimes whose blocks begin and end in the same order; None if there are
+        none.
+    """
+
+    start: NDArray[np.int64]
+    end: NDArray[np.int64]
+    size: NDArray[np.int64]
+    in_order_of: Lifetimes | None = None
+
+    def __post_init__(self) -> None:
+        for column in (self.start, self.end, self.size):
+            column.flags.writeable = False
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    @property
+    def peak_bytes(self) -> int:
+        """Peak of live bytes; no allocator needs less."""
+        return self._peak_of(self.size)
+
+    def peak_bytes_among(self, is_one: NDArray[np.bool_]) -> int:
+        """Return the peak of live bytes among the blocks selected by the mask `is_one`."""
+        return self._peak_of(np.where(is_one, self.size, 0))
+
+    def _peak_of(self, size: NDArray[np.int64]) -> int:
+        moved = np.concatenate((size, -size))
+        return int(np.cumsum(moved[self.turns]).max(initial=0))
+
+    @cached_property
+    def turns(self) -> NDArray[np.intp]:
+        """Indices of all starts (first n) and ends (next n), sorted by entry.
+
+        At the same entry ends come first, since the next block may take the same memory.
+        """
+        if self.in_order_of is not None:
+            return self.in_order_of.turns
+        turn = 2 * np.concatenate((self.start, self.end))
+        turn[: len(self)] += 1
+        # Blocks from before and blocks that outlive the recording get distinct moments, so that
+        # mostly no two keys are equal and the sort is fast.
+        older = np.flatnonzero(self.start < 0)
+        turn[older] = np.arange(-len(older), 0)
+        last = np.flatnonzero(turn == turn.max(initial=0))
+        turn[last] += np.arange(len(last))
+        return stable_order(turn)
+
+    @property
+    def moments(self) -> NDArray[np.int64]:
+        """Entry of each of the turns."""
+        moments: NDArray[np.int64] = np.concatenate((self.start, self.end))[self.turns]
+        return moments
+
+    def take(self, rows: NDArray[np.intp]) -> Lifetimes:
+        """Return the given rows, in the given order."""
+        return Lifetimes(self.start[rows], self.end[rows], self.size[rows])
+
+
+_WHOLE: WeakKeyDictionary[Trace, dict[Action, Lifetimes]] = WeakKeyDictionary()
+"""Cache of the lifetimes of whole traces, by `until`."""
+
+
+def lifetimes_of(
+    trace: Trace,
+    stop: int | None = None,
+    answered: Sequence[int] = (),
+    *,
+    until: Action = Action.FREE_COMPLETED,
+) -> Lifetimes:
+    """Return the lifetimes of a trace's blocks, for the first `stop` entries if it is given.
+
+    answered: `oom` entries that a replay could serve; it frees such a block at once.
+    until: action that ends a life; FREE_REQUESTED for an allocator that waits for streams when it
+        needs memory, as the caching allocator does before it fails.
+    """
+    if stop in (None, len(trace)) and not len(answered):
+        known = _WHOLE.setdefault(trace, {})
+        if until not in known:
+            known[until] = _whole_lifetimes(trace, until)
+        return known[until]
+    return _lifetimes_of(trace, len(trace) if stop is None else stop, answered, until)
+
+
+def _whole_lifetimes(trace: Trace, until: Action) -> Lifetimes:
+    """Return the lifetimes of a whole trace.
+
+    If no free waits for a stream, both kinds of lifetimes have the same order.
+    """
+    tiles = trace.tiles
+    waits = any_of(trace.by_address.kind, (Turn.FREE_REQUESTED, Turn.FREE_COMPLETED)).any()
+    waits |= tiles is None or tiles.is_pending.any()
+    if until != Action.FREE_REQUESTED or waits:
+        return _lifetimes_of(trace, len(trace), (), until)
+    whole = lifetimes_of(trace)
+    return Lifetimes(whole.start, whole.end - (whole.end < len(trace)), whole.size, whole)
+
+
+def _lifetimes_of(trace: Trace, stop: int, answered: Sequence[int], until: Action) -> Lifetimes:
+    turns = trace.by_address
+    is_free = any_of(turns.kind, (Turn.FREE,))
+    # The two entries of a free that does not wait are adjacent.
+    order = turns.entry - is_free if until == Action.FREE_REQUESTED else turns.entry
+    counts = (is_free | any_of(turns.kind, (Turn.ALLOC, until))) & (order < stop)
+    order, addr, kind = (each.compress(counts) for each in (order, turns.addr, turns.kind))
+    is_alloc = any_of(kind, (Turn.ALLOC,))
+    is_ended = np.zeros(len(order), dtype=bool)
+    is_ended[:-1] = is_alloc[:-1] & ~is_alloc[1:] & (addr[1:] == addr[:-1])
+    ends_older = ~is_alloc
+    ends_older[1:] &= ~is_ended[:-1]
+    first = np.flatnonzero(is_alloc)
+    born, older = order.take(first), order.compress(ends_older)
+    end = np.where(is_ended.take(first), order.take(first + 1, mode="clip"), stop)
+    outlives = [ALLOCATED] if until == Action.FREE_REQUESTED else [ALLOCATED, PENDING]
+    kept = (
+        _kept(trace, order.compress(is_alloc & ~is_ended), outlives) if stop == len(trace) else []
+    )
+    brief = np.array(answered, dtype=np.int64)
+    asked = np.maximum(trace.size.take(np.concatenate((born, older))), 1)
+    size = (asked + (MIN_BLOCK_SIZE - 1)) & -MIN_BLOCK_SIZE
+    return Lifetimes(
+        np.concatenate((born, np.full(len(older) + len(kept), -1), brief)),
+        np.concatenate((end, older, np.full(len(kept), stop), brief + 1)),
+        np.concatenate((size, np.array(kept, dtype=np.int64), trace.size[brief])),
+    )
+
+
+def _kept(trace: Trace, unfreed: NDArray[np.intp], states: Sequence[str]) -> list[int]:
+    """Return the sizes of the blocks that are live before and after the recording."""
+    younger = set(trace.addr[unfreed].tolist())
+    return [
+        block.size
+        for segment in trace.segments
+        for block in segment.blocks
+        if block.state in states and block.address not in younger
+    ]

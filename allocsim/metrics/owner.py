@@ -1,0 +1,131 @@
+"""Line of the user's program that caused an entry of a recording.
+
+The user's line is the innermost frame outside Python's library, installed packages and compiled
+code.  If a recording has file names without paths, only the names of PyTorch's files are recognised
+as a package.
+
+The code of an entry without frames (every `oom` entry, and allocations of autograd's threads) is
+inferred from neighbouring entries, and marked as inferred:
+
+1. the entry that followed the most recent occurrence of the same sequence of allocations, if it has
+   frames;
+2. else the closest earlier allocation that has frames.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from allocsim.recording import Action, Frame, FrameTable, Trace
+
+__all__ = ["Code", "code_at", "code_names", "code_of", "is_foreign"]
+
+_FOREIGN_PARTS = ("site-packages", "dist-packages", "/torch/", "/lib/python", "/usr/include/")
+_COMPILED = (".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".so", ".inl")
+_TORCH_FILES = frozenset(
+    {
+        *("__init__.py", "_compile.py", "_contextlib.py", "_decorators.py", "_device.py"),
+        *("_functional.py", "_jit_internal.py", "_ops.py", "_tensor.py", "_utils.py"),
+        *("activation.py", "adagrad.py"),
+        *("adam.py", "adamw.py", "autocast_mode.py", "batchnorm.py", "checkpoint.py"),
+        *("clip_grad.py", "container.py", "contextlib.py", "conv.py", "dropout.py"),
+        *("eval_frame.py", "external_utils.py", "function.py", "functional.py", "grad_mode.py"),
+        *("grad_scaler.py", "graph.py", "graphs.py", "init.py", "linear.py", "lr_scheduler.py"),
+        *("module.py", "normalization.py", "optimizer.py", "overrides.py", "profiler.py"),
+        *("runpy.py", "sgd.py", "sparse.py", "threading.py", "transformer.py"),
+    }
+)
+"""Files of PyTorch and Python that allocate, for recordings with file names without paths."""
+
+_LONGEST_ROW = 32
+"""Longest sequence of allocations that is compared with earlier ones."""
+
+_MOST_ROWS = 2000
+"""Largest number of earlier positions that are compared, latest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """Code that caused an entry.
+
+    frame: line of the user's program; the innermost frame if all frames are foreign.
+    folded: number of frames inside it.
+    stack: all frames, innermost first.
+    inferred: "" if the entry has this stack itself, else how it was inferred.
+    """
+
+    frame: Frame
+    folded: int
+    stack: tuple[Frame, ...]
+    inferred: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.frame.filename}:{self.frame.line} {self.frame.name}"
+
+
+def is_foreign(frame: Frame) -> bool:
+    """Return True if a frame belongs to an installed package, Python or compiled code."""
+    name = frame.filename.replace("\\", "/")
+    if not name or name == "??" or name.startswith("<frozen") or name.endswith(_COMPILED):
+        return True
+    if "/" in name:
+        # Profiler traces give paths relative to the folder of packages.
+        return any(part in f"/{name}" for part in _FOREIGN_PARTS)
+    return name in _TORCH_FILES
+
+
+def code_at(trace: Trace, entry: int) -> Code | None:
+    """Return the code of `entry`; None if it is unknown."""
+    own = code_of(trace.frame_table.stack(int(trace.frames[entry])))
+    if own is not None:
+        return own
+    before = np.flatnonzero(trace.action[:entry] == Action.ALLOC)
+    followed = code_of(
+        _followed(trace, before), "what followed the same allocations earlier in the recording"
+    )
+    if followed is not None:
+        return followed
+    known = before[trace.frames[before] >= 0]
+    if not len(known):
+        return None
+    stack = trace.frame_table.stack(int(trace.frames[known[-1]]))
+    return code_of(stack, f"the allocation before it, entry {int(known[-1]):,}")
+
+
+def _followed(trace: Trace, before: np.ndarray[tuple[int], np.dtype[np.intp]]) -> Sequence[Frame]:
+    """Return the stack that followed the longest earlier match of the last stacks, or ()."""
+    stacks = trace.frames[before]
+    if len(stacks) < 2:
+        return ()
+    places = np.flatnonzero(stacks[:-1] == stacks[-1])[-_MOST_ROWS:]
+    best, length = -1, 1  # a match of length 1 is no better than the previous allocation
+    for place in places[::-1].tolist():
+        row = 1
+        while row < _LONGEST_ROW and row <= place and stacks[place - row] == stacks[-1 - row]:
+            row += 1
+        if row > length:
+            best, length = place, row
+    if best < 0:
+        return ()
+    return trace.frame_table.stack(int(stacks[best + 1]))
+
+
+def code_of(stack: Sequence[Frame], inferred: str = "") -> Code | None:
+    """Return the code of a stack, innermost frame first; None for an empty stack."""
+    if not stack:
+        return None
+    for depth, frame in enumerate(stack):
+        if not is_foreign(frame):
+            return Code(frame, depth, tuple(stack), inferred)
+    python = (depth for depth, frame in enumerate(stack) if frame.filename.endswith(".py"))
+    depth = next(python, 0)
+    return Code(stack[depth], depth, tuple(stack), inferred)
+
+
+def code_names(table: FrameTable) -> list[str | None]:
+    """Return the user's line of each stack; the last item is for stack number -1."""
+    codes = (code_of(table.stack(number)) for number in range(len(table)))
+    return [*(None if code is None else str(code) for code in codes), None]

@@ -1,0 +1,101 @@
+"""Memory that would suffice if all blocks were placed with knowledge of the whole run.
+
+This is dynamic storage allocation, which is NP-hard (Garey and Johnson 1979, problem SR2), so the
+minimum is bounded: from below by the peak of live bytes, from above by a packing.
+
+The packing is *greedy by size* (Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net
+Inference", 2020, arXiv:2001.03288): blocks in descending size, longer-lived ones first among
+equals, each at the lowest offset where it overlaps no block that is live at the same time.  The
+time is quadratic in the number of blocks, so beyond `MOST_PLACED` blocks only the largest are
+placed this way.  The others are placed above them by best fit, in the order of their requests.
+Best fit for all blocks is tried as well, and the lower of the two valid packings is used as upper
+bound.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from allocsim.metrics.best_fit import best_fit
+from allocsim.metrics.lifetimes import Lifetimes
+
+__all__ = ["MOST_PLACED", "Packing", "pack"]
+
+MOST_PLACED = 12_000
+"""Largest number of blocks placed greedily; this takes a few seconds."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Packing:
+    """Offsets of all blocks.
+
+    offset: bytes, for each row of the lifetimes.
+    height: end of the highest block, in bytes.
+    n_online: number of rows placed by best fit, without knowledge of the future.
+    """
+
+    offset: NDArray[np.int64]
+    height: int
+    n_online: int
+
+
+def pack(
+    lifetimes: Lifetimes, most_placed: int = MOST_PLACED, rounds: NDArray[np.int64] | None = None
+) -> Packing:
+    """Return the lower of two packings of all blocks; `rounds` is as in `best_fit`."""
+    if not len(lifetimes):
+        return Packing(np.zeros(0, dtype=np.int64), 0, 0)
+    online = best_fit(lifetimes, rounds=rounds)
+    assert online is not None
+    height = int((online + lifetimes.size).max())
+    foreseen = _foreseen(lifetimes, most_placed, height, rounds)
+    return Packing(online, height, len(lifetimes)) if foreseen is None else foreseen
+
+
+def _foreseen(
+    lifetimes: Lifetimes, most_placed: int, most: int, rounds: NDArray[np.int64] | None
+) -> Packing | None:
+    """Place the largest blocks greedily and the others above them.
+
+    Return None as soon as the height exceeds `most` bytes.
+    """
+    length = lifetimes.end - lifetimes.start
+    order = np.lexsort((lifetimes.start, -length, -lifetimes.size))
+    foreseen, others = order[:most_placed], order[most_placed:]
+    offset = np.zeros(len(lifetimes), dtype=np.int64)
+    offset[foreseen] = _by_size(lifetimes.take(foreseen))
+    height = int((offset[foreseen] + lifetimes.size[foreseen]).max(initial=0))
+    above = best_fit(lifetimes.take(others), most - height, rounds)
+    if above is None:
+        return None
+    offset[others] = above + height
+    height = int((offset + lifetimes.size).max())
+    return Packing(offset, height, len(others)) if height <= most else None
+
+
+def _by_size(rows: Lifetimes) -> NDArray[np.int64]:
+    """Return the offsets of rows that are sorted in the order of placement."""
+    # 32-bit integers, since most of the time is spent on finding overlapping lifetimes.
+    start, end = rows.start.astype(np.int32), rows.end.astype(np.int32)
+    low = np.zeros(len(rows), dtype=np.int64)
+    high = np.zeros(len(rows), dtype=np.int64)
+    columns = (rows.start.tolist(), rows.end.tolist(), rows.size.tolist())
+    for i, (begins, ends, size) in enumerate(zip(*columns, strict=True)):
+        (meets,) = ((start[:i] < ends) & (end[:i] > begins)).nonzero()
+        meets = meets[low[meets].argsort()]
+        low[i] = _lowest_gap(low[meets], high[meets], size)
+        high[i] = low[i] + size
+    return low
+
+
+def _lowest_gap(low: NDArray[np.int64], high: NDArray[np.int64], size: int) -> int:
+    """Return the lowest offset at which `size` bytes overlap none of the sorted [low, high)."""
+    if not len(low) or low[0] >= size:
+        return 0
+    filled = np.maximum.accumulate(high)
+    fits = low[1:] - filled[:-1] >= size
+    first = fits.argmax() if len(fits) else 0
+    return int(filled[first] if len(fits) and fits[first] else filled[-1])

@@ -1,0 +1,49 @@
+"""Detect periods in the requests of a recording.
+
+A detected period is only a hint: compare its rows before skipping it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from allocsim.replaying import Prepared
+
+__all__ = ["equally_long", "rounds_of", "runs_of"]
+
+_Ints = NDArray[np.int64]
+
+
+def rounds_of(prepared: Prepared) -> _Ints:
+    """Return the first entries of rounds that may repeat; may be empty."""
+    period = prepared.period
+    if period is None:
+        return np.zeros(0, dtype=np.int64)
+    entries: _Ints = prepared.free_plan.steps.entry[period.first : period.end : period.stride]
+    return entries
+
+
+class Stretch(NamedTuple):
+    """Rows [first, end) of consecutive rounds with `length` rows each."""
+
+    first: int
+    end: int
+    length: int
+
+
+def equally_long(moment: _Ints, rounds: _Ints) -> Iterator[Stretch]:
+    """Yield stretches of at least two rounds of equal length; `moment` is ascending."""
+    starts = np.searchsorted(moment, rounds)
+    lengths = np.diff(starts)
+    for first, last in runs_of((lengths[1:] == lengths[:-1]) & (lengths[1:] > 0)):
+        yield Stretch(int(starts[first]), int(starts[last + 1]), int(lengths[first]))
+
+
+def runs_of(is_so: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
+    """Yield begin and end of each run of True values."""
+    changes = np.flatnonzero(np.diff(is_so, prepend=False, append=False))
+    yield from zip(changes[::2].tolist(), changes[1::2].tolist(), strict=True)

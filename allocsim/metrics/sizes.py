@@ -1,0 +1,159 @@
+"""Requested sizes of a recording, and the peaks of live requests.
+
+Everything here follows from the requests alone, so it holds under every setting.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from allocsim._fast_numpy import any_of, distinct
+from allocsim.core import MIN_LARGE_ALLOC, SMALL_SIZE, AllocatorConfig, Release
+from allocsim.metrics.lifetimes import lifetimes_of
+from allocsim.recording import Action, Trace
+from allocsim.replaying import Prepared
+from allocsim.simulation import requests_of
+
+__all__ = ["RequestedSizes", "Rounded", "Sizes", "asked_of", "merged", "rounded_by", "sizes_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rounded:
+    """Sizes in bytes as rounded by a setting (1.2).
+
+    each: rounded value of every size in `RequestedSizes`, as the bytes of a column, which are fast
+        to compare and hash.
+    distinct: distinct rounded sizes, ascending.
+    """
+
+    each: bytes
+    distinct: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class RequestedSizes:
+    """Sizes of one device's requests and initial blocks; bytes.
+
+    sizes: distinct raw sizes, ascending, followed by those of `Sizes.living`.
+    present: sizes of the segments and blocks from before the first entry.
+    """
+
+    sizes: NDArray[np.int64]
+    present: tuple[int, ...]
+
+    def rounded(self, config: AllocatorConfig) -> Rounded:
+        """Return the sizes rounded by `config`; cached per rounding."""
+        rounding = config.release, config.roundup_power2_divisions
+        if rounding not in self._rounded:
+            each = rounded_by(config, self.sizes)
+            self._rounded[rounding] = Rounded(each.tobytes(), tuple(distinct(each).tolist()))
+        return self._rounded[rounding]
+
+    @cached_property
+    def _rounded(self) -> dict[tuple[Release, tuple[int, ...]], Rounded]:
+        return {}
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Requested sizes of one device of a recording; bytes.
+
+    counts: distinct raw sizes, ascending, with the number of requests of each.
+    present: sizes of the segments and blocks from before the first entry.
+    peak_live: peak of live requests, rounded up to 512.
+    peak_middle: peak of live requests above 1 MiB and below 10 MiB, which share segments of
+        large_segment_size_mb.
+    recorded_peak: peak reserved bytes of the recorded run.
+    living: raw sizes, ascending, of blocks that were live before the first entry.
+    """
+
+    counts: tuple[tuple[int, int], ...]
+    present: tuple[int, ...]
+    peak_live: int
+    peak_middle: int
+    recorded_peak: int
+    living: tuple[int, ...] = ()
+
+    @cached_property
+    def asked(self) -> RequestedSizes:
+        """Sizes without counts and peaks."""
+        counted = np.fromiter((size for size, _ in self.counts), np.int64, len(self.counts))
+        return RequestedSizes(np.concatenate((counted, self.living)).astype(np.int64), self.present)
+
+
+def rounded_by(config: AllocatorConfig, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Round every size as `AllocatorConfig.round_size` does; sizes are 1 byte or more (1.2)."""
+    starts, steps = _pieces(config, int(sizes.max(initial=1)))
+    step = steps[np.searchsorted(starts, sizes, side="right") - 1]
+    return -(-sizes // step) * step
+
+
+def _pieces(config: AllocatorConfig, most: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return interval starts and the rounding step of each, for sizes up to `most`."""
+    starts = [1]
+    for bits in range(most.bit_length()):
+        low, high = 1 << bits, (2 << bits) - 1
+        first = config.rounding_step(low)
+        if config.rounding_step(high) != first:
+            sizes = range(low, high + 1)
+            starts.append(
+                low + bisect_left(sizes, 1, key=lambda s: config.rounding_step(s) != first)
+            )
+        starts.append(high + 1)
+    return np.array(starts[:-1]), np.array([config.rounding_step(start) for start in starts[:-1]])
+
+
+def asked_of(prepared: Prepared) -> RequestedSizes:
+    """Return the sizes of one device of a recording, without counts and peaks."""
+    sizes = np.concatenate((distinct(_asked_in(prepared.trace)), _living(prepared)))
+    return RequestedSizes(sizes.astype(np.int64), _present(prepared))
+
+
+def sizes_of(prepared: Prepared) -> Sizes:
+    """Return the sizes of one device of a recording, with counts and peaks."""
+    size, count = np.unique(_asked_in(prepared.trace), return_counts=True)
+    lifetimes = lifetimes_of(prepared.trace)
+    is_middle = (lifetimes.size > SMALL_SIZE) & (lifetimes.size < MIN_LARGE_ALLOC)
+    return Sizes(
+        counts=tuple(zip(size.tolist(), count.tolist(), strict=True)),
+        present=_present(prepared),
+        living=_living(prepared),
+        peak_live=lifetimes.peak_bytes,
+        peak_middle=lifetimes.peak_bytes_among(is_middle),
+        recorded_peak=prepared.plan.max_reserved,
+    )
+
+
+def _asked_in(trace: Trace) -> NDArray[np.int64]:
+    return trace.size[any_of(trace.action, (Action.ALLOC, Action.OOM)) & (trace.size > 0)]
+
+
+def _present(prepared: Prepared) -> tuple[int, ...]:
+    blocks = [block for segment in prepared.start for block in segment.blocks]
+    present = {segment.total_size for segment in prepared.start}
+    return tuple(sorted(present | {block.size for block in blocks}))
+
+
+def _living(prepared: Prepared) -> tuple[int, ...]:
+    return tuple(sorted(requests_of(prepared.start)))
+
+
+def merged(parts: tuple[Sizes, ...]) -> Sizes:
+    """Merge the sizes of several recordings: all sizes, and the maximum of each peak."""
+    counts: Counter[int] = Counter()
+    for part in parts:
+        counts.update(dict(part.counts))
+    return Sizes(
+        counts=tuple(sorted(counts.items())),
+        present=tuple(sorted({size for part in parts for size in part.present})),
+        living=tuple(sorted({size for part in parts for size in part.living})),
+        peak_live=max(part.peak_live for part in parts),
+        peak_middle=max(part.peak_middle for part in parts),
+        recorded_peak=max(part.recorded_peak for part in parts),
+    )

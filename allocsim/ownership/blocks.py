@@ -1,0 +1,194 @@
+"""All blocks of a device as columns: lifetime, size and stack.
+
+A block has the size that the baseline counted, so that the live blocks after an entry add up to the
+allocated bytes.  A block is allocated after entry e if `born <= e < freed`, and it
+waits for other streams, without counting as allocated, if `freed <= e < completed`.  Blocks from
+before the first entry have `born` -1.  Blocks that outlive the last entry end at `n_entries`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from allocsim._fast_numpy import any_of, stable_order
+from allocsim.recording import BLOCK_ACTIONS, Action, Trace, pools_of
+from allocsim.simulation import Timeline
+from allocsim.state import ALLOCATED, DEFAULT_POOL, INACTIVE, PoolId, SegmentState
+
+__all__ = ["Blocks", "blocks_of", "blocks_of_state"]
+
+_Column = NDArray[np.int64]
+_FREES = (Action.FREE_REQUESTED, Action.FREE_COMPLETED)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Blocks:
+    """Blocks in order of allocation.
+
+    size: bytes of the block.
+    requested: bytes of the request.
+    stack: stack number in the recording's frame table, -1 for none.
+    pool: index into `pools`, -1 for the default pool.
+    born, freed, completed: entries of the allocation, the requested free and its completion.
+    """
+
+    address: NDArray[np.uint64]
+    size: _Column
+    requested: _Column
+    stream: NDArray[np.uint64]
+    pool: NDArray[np.int32]
+    stack: NDArray[np.int32]
+    born: _Column
+    freed: _Column
+    completed: _Column
+    n_entries: int
+    pools: tuple[PoolId, ...]
+
+    def __len__(self) -> int:
+        return len(self.born)
+
+    def in_use(self, entry: int) -> NDArray[np.intp]:
+        """Return the indices of the blocks that are allocated after `entry`."""
+        # A request that the replay refused occupies nothing.
+        return np.flatnonzero((self.born <= entry) & (entry < self.freed) & (self.size > 0))
+
+    def pending(self, entry: int) -> NDArray[np.intp]:
+        """Return the indices of the freed blocks that wait for other streams after `entry`."""
+        return np.flatnonzero((self.freed <= entry) & (entry < self.completed))
+
+
+def blocks_of(trace: Trace, start: tuple[SegmentState, ...], timeline: Timeline) -> Blocks:
+    """Return the blocks of a baseline replay.
+
+    start: segments before the first entry.
+    timeline: timeline of the whole recording.
+    """
+    pools = pools_of(trace)
+    before = _Rows.of_state(start, pools.ids)
+    rows = np.flatnonzero(any_of(trace.action, BLOCK_ACTIONS))
+    action = np.concatenate((before.action, trace.action[rows]))
+    address = np.concatenate((before.address, trace.addr[rows]))
+    entry = np.concatenate((before.entry, rows))
+    order = stable_order(address)
+    made = np.flatnonzero(action[order] == Action.ALLOC)
+    # Sorted by (address, time), the frees of a block directly follow its allocation.
+    first, second = _next_free(action, address, order, made)
+    never = np.append(entry, len(trace))
+    place = order[made]
+    by_birth = np.argsort(place)
+    place, first, second = place[by_birth], first[by_birth], second[by_birth]
+    alloc = entry[place]
+    held = sum(segment.allocated_size for segment in start)
+    size = np.concatenate((before.size, _moved(trace, timeline, held)[rows]))[place]
+    return Blocks(
+        address=address[place],
+        size=size,
+        requested=np.concatenate((before.requested, trace.size[rows]))[place],
+        stream=np.concatenate((before.stream, trace.stream[rows]))[place],
+        pool=np.concatenate((before.pool, pools.number[rows]))[place],
+        stack=np.concatenate((before.stack, trace.frames[rows]))[place],
+        born=alloc,
+        freed=never[first],
+        completed=never[np.where(second >= 0, second, np.where(_ends(action, first), first, -1))],
+        n_entries=len(trace),
+        pools=pools.ids,
+    )
+
+
+def blocks_of_state(trace: Trace) -> Blocks:
+    """Return the blocks of a recording without entries, as if allocated before the first entry."""
+    ids = tuple(dict.fromkeys(segment.pool_id for segment in trace.segments))
+    rows = _Rows.of_state(trace.segments, ids)
+    made = np.flatnonzero(rows.action == Action.ALLOC)
+    is_pending = np.isin(rows.address[made], rows.address[rows.action != Action.ALLOC])
+    return Blocks(
+        address=rows.address[made],
+        size=rows.size[made],
+        requested=rows.requested[made],
+        stream=rows.stream[made],
+        pool=rows.pool[made],
+        stack=rows.stack[made],
+        born=rows.entry[made],
+        freed=np.where(is_pending, -1, len(trace)).astype(np.int64),
+        completed=np.full(len(made), len(trace), dtype=np.int64),
+        n_entries=len(trace),
+        pools=ids,
+    )
+
+
+def _moved(trace: Trace, timeline: Timeline, held: int) -> _Column:
+    """Return the change of allocated bytes at each entry."""
+    moved = np.zeros(len(trace), dtype=np.int64)
+    np.add.at(moved, timeline.entry, np.diff(timeline.allocated, prepend=held))
+    return moved
+
+
+def _next_free(
+    action: NDArray[np.uint8],
+    address: NDArray[np.uint64],
+    order: NDArray[np.intp],
+    made: NDArray[np.intp],
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return the rows of free_requested and free_completed of each block, -1 for none.
+
+    made: positions in `order` of the allocations.
+    A block whose free was never requested has its free_completed in the first result.
+    """
+    padded = np.append(order, [-1, -1])
+    first, second = padded[made + 1], padded[made + 2]
+    here = address[order[made]]
+    is_first = (first >= 0) & (address[first] == here) & any_of(action[first], _FREES)
+    first = np.where(is_first, first, -1)
+    completes = (second >= 0) & (address[second] == here)
+    completes &= action[second] == Action.FREE_COMPLETED
+    return first, np.where(is_first & completes & ~_ends(action, first), second, -1)
+
+
+def _ends(action: NDArray[np.uint8], row: NDArray[np.intp]) -> NDArray[np.bool_]:
+    """Return True for rows that exist and complete a free."""
+    found: NDArray[np.bool_] = (row >= 0) & (np.append(action, 255)[row] == Action.FREE_COMPLETED)
+    return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Rows:
+    """Rows that allocate the blocks of a state, and request the frees of pending ones."""
+
+    action: NDArray[np.uint8]
+    address: NDArray[np.uint64]
+    size: _Column
+    requested: _Column
+    stream: NDArray[np.uint64]
+    pool: NDArray[np.int32]
+    stack: NDArray[np.int32]
+    entry: _Column
+
+    @classmethod
+    def of_state(cls, segments: tuple[SegmentState, ...], pools: tuple[PoolId, ...]) -> _Rows:
+        rows = []
+        number = {pool: index for index, pool in enumerate(pools) if pool != DEFAULT_POOL}
+        for segment in segments:
+            pool = number.get(segment.pool_id, -1)
+            for block in segment.blocks:
+                if block.state == INACTIVE:
+                    continue
+                sizes = (block.size, block.requested_size)
+                row = (block.address, *sizes, segment.stream, pool, block.frames)
+                rows.append((Action.ALLOC, *row))
+                if block.state != ALLOCATED:
+                    rows.append((Action.FREE_REQUESTED, *row))
+        columns = zip(*rows, strict=True) if rows else [()] * 7
+        action, address, size, requested, stream, pool_number, stack = columns
+        return cls(
+            np.array(action, dtype=np.uint8),
+            np.array(address, dtype=np.uint64),
+            np.array(size, dtype=np.int64),
+            np.array(requested, dtype=np.int64),
+            np.array(stream, dtype=np.uint64),
+            np.array(pool_number, dtype=np.int32),
+            np.array(stack, dtype=np.int32),
+            np.full(len(rows), -1, dtype=np.int64),
+        )

@@ -1,0 +1,250 @@
+"""Facts about a scene that several category rules use, computed on demand and cached.
+
+They are derived from lifetimes and stacks.  Sizes are used only to match a gradient with its
+parameter, and to recognise workspaces.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from allocsim._fast_numpy import distinct
+from allocsim.ownership.scene import NEVER, Scene
+from allocsim.ownership.stacks import Origin, Phase
+
+__all__ = ["MADE_AS_PARAMETERS", "WORKSPACE_SIZES", "Evidence"]
+
+_Mask = NDArray[np.bool_]
+_Column = NDArray[np.int64]
+
+WORKSPACE_SIZES = (8_519_680, 33_554_432, 1_048_576)
+"""Sizes in bytes of cuBLAS's default workspace (two of 4 MiB, eight of 16 KiB), cuBLAS's on Hopper,
+and cuBLASLt's."""
+
+_NEAR = 8
+"""Number of neighbouring allocations of one constructor that are compared."""
+
+MADE_AS_PARAMETERS = (Origin.LAYER, Origin.CONVERTED, Origin.SHARDED, Origin.COPIED)
+_MADE_OTHERWISE = (Origin.OWN_LAYER, Origin.OTHER, Origin.FILLED, Origin.LOADED)
+
+
+class Evidence:
+    """Cached facts about one scene; masks have one item per block."""
+
+    def __init__(self, scene: Scene) -> None:
+        self.scene = scene
+        self.blocks = scene.blocks
+
+    @cached_property
+    def lasts(self) -> _Mask:
+        """Setup blocks that are live when the first forward pass begins, or at the end."""
+        begins = int(np.append(self.scene.forwards.first, NEVER)[0])
+        begins = min(begins, self.scene.last_alloc)
+        return self.scene.born_in(Phase.SETUP, Phase.PROGRAM) & (self.blocks.freed > begins)
+
+    @cached_property
+    def model_sizes(self) -> NDArray[np.int64]:
+        """Requested sizes of blocks that are parameters or look like parameters."""
+        scene = self.scene
+        made = scene.came_from(*MADE_AS_PARAMETERS, Origin.OWN_LAYER)
+        made |= self.lasts & scene.born_in(Phase.SETUP)
+        made |= scene.is_before & scene.outlives_all
+        return distinct(self.blocks.requested[made])
+
+    @cached_property
+    def gradients(self) -> _Mask:
+        """Blocks allocated by autograd that outlive their backward pass."""
+        scene, blocks = self.scene, self.blocks
+        made = scene.born_in(Phase.BACKWARD) & ~scene.is_before
+        made &= scene.came_from(Origin.ENGINE, Origin.NODE) | (
+            scene.is_engine_thread & scene.came_from(Origin.EXCHANGE)
+        )
+        last, after = scene.span_end(scene.backwards)
+        stays = (blocks.freed > after) & (after != NEVER)
+        # Freed before the next request: a gradient only if a parameter has the same size.
+        dropped = (blocks.freed > last) & ~stays & np.isin(blocks.requested, self.model_sizes)
+        before = scene.is_before & scene.came_from(Origin.ENGINE) & scene.outlives_all
+        before &= ~np.isin(blocks.requested, WORKSPACE_SIZES[:2])
+        found: _Mask = (made & (stays | dropped) & ~self.stays_as_workspace) | before
+        return found
+
+    @cached_property
+    def stays_as_workspace(self) -> _Mask:
+        """Blocks of a workspace's size that were allocated within a step and never freed."""
+        scene, blocks = self.scene, self.blocks
+        sized = np.isin(blocks.requested, WORKSPACE_SIZES[:2])
+        sized &= ~np.isin(blocks.requested, self.model_sizes)
+        within = scene.born_in(Phase.FORWARD, Phase.BACKWARD) | scene.is_before & scene.is_bare
+        return within & sized & (blocks.freed >= blocks.n_entries)
+
+    @cached_property
+    def at_once(self) -> _Mask:
+        """Blocks freed before the next request."""
+        born = self.blocks.born
+        following = np.append(born[1:], NEVER)
+        return (self.blocks.freed < following) & ~self.scene.is_before
+
+    @cached_property
+    def next_backward(self) -> _Column:
+        """Entry at which the next backward pass after each allocation begins."""
+        return self.scene.backwards.next_first(self.blocks.born)
+
+    @cached_property
+    def trained(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Sizes of gradients, and the peak number of live gradients of each size."""
+        rows = np.flatnonzero(self.gradients)
+        spans = self.scene.backwards.of(self.blocks.born[rows])
+        best: dict[int, int] = {}
+        for span in np.unique(spans).tolist():
+            end = int(self.scene.backwards.last[span]) if span >= 0 else -1
+            live = rows[(self.blocks.born[rows] <= end) & (self.blocks.freed[rows] > end)]
+            size, count = np.unique(self.blocks.requested[live], return_counts=True)
+            for each, n in zip(size.tolist(), count.tolist(), strict=True):
+                best[each] = max(best.get(each, 0), n)
+        sizes = np.array(sorted(best), dtype=np.int64)
+        return sizes, np.array([best[size] for size in sizes.tolist()], dtype=np.int64)
+
+    @cached_property
+    def has_gradient(self) -> _Mask:
+        """Setup blocks of unknown purpose that match gradients without a known parameter.
+
+        For n such gradients of a size, the first n blocks of that size are selected.
+        """
+        scene, blocks = self.scene, self.blocks
+        stays = self.lasts & (scene.born_in(Phase.SETUP) | scene.outlives_all)
+        open_rows = np.flatnonzero(stays & scene.came_from(*_MADE_OTHERWISE))
+        known = self.lasts & scene.came_from(*MADE_AS_PARAMETERS)
+        found = np.zeros(len(blocks), dtype=bool)
+        for size, count in zip(*(column.tolist() for column in self.trained), strict=True):
+            taken = int((known & (blocks.requested == size)).sum())
+            rows = open_rows[blocks.requested[open_rows] == size]
+            found[rows[: max(count - taken, 0)]] = True
+        return found
+
+    @cached_property
+    def all_train(self) -> bool:
+        """True if every known parameter has a gradient; a block without one is no parameter."""
+        scene, blocks = self.scene, self.blocks
+        known = blocks.requested[self.lasts & scene.came_from(*MADE_AS_PARAMETERS)]
+        size, count = np.unique(known, return_counts=True)
+        best = dict(zip(*(column.tolist() for column in self.trained), strict=True))
+        pairs = zip(size.tolist(), count.tolist(), strict=True)
+        return bool(len(size)) and all(best.get(each, 0) >= n for each, n in pairs)
+
+    @cached_property
+    def repeats_a_buffer(self) -> _Mask:
+        """Blocks as large as another that a function of the same constructor computed just before.
+
+        A module that registers such a copy stores a buffer and not a parameter.
+        """
+        scene, blocks = self.scene, self.blocks
+        worked_out = self.lasts & scene.born_in(Phase.SETUP) & scene.came_from(Origin.OTHER)
+        found = np.zeros(len(blocks), dtype=bool)
+        for row in np.flatnonzero(scene.came_from(Origin.OWN_LAYER)).tolist():
+            near = slice(max(row - _NEAR, 0), row)
+            same = blocks.requested[near] == blocks.requested[row]
+            found[row] = bool((worked_out[near] & same).any())
+        return found
+
+    @cached_property
+    def kept_by_fate(self) -> _Mask:
+        """Blocks of an unfinished last forward pass whose line kept blocks in earlier passes."""
+        scene, blocks = self.scene, self.blocks
+        forward = self.of_forward & ~scene.is_before
+        whole = forward & (self.next_backward != NEVER)
+        kept = whole & (blocks.freed > self.next_backward)
+        n_stacks = int(blocks.stack.max(initial=-1)) + 2
+        n_kept = np.bincount(blocks.stack[kept] + 1, minlength=n_stacks)
+        n_whole = np.bincount(blocks.stack[whole] + 1, minlength=n_stacks)
+        likely = 2 * n_kept > n_whole
+        cut = forward & (self.next_backward == NEVER) & scene.outlives_all
+        # A line without earlier steps: blocks that accumulate from call to call are kept.
+        repeats = np.bincount(blocks.stack[cut] + 1, minlength=n_stacks) > 1
+        piled = (n_whole == 0) & (self.piles_up | (repeats & bool(len(scene.backwards))))
+        found: _Mask = cut & (likely | piled)[blocks.stack + 1] & ~scene.is_without_grad
+        return found
+
+    @cached_property
+    def of_forward(self) -> _Mask:
+        """Blocks allocated in a forward pass, or between it and the backward pass, like a loss."""
+        scene = self.scene
+        program = scene.born_in(Phase.PROGRAM) & ~scene.is_before
+        born = self.blocks.born
+        forward = scene.forwards.previous_last(born)
+        others = np.maximum(
+            scene.backwards.previous_last(born), scene.optimizers.previous_last(born)
+        )
+        # If no module is ever called, the program's own code is the forward pass.
+        is_forward = (forward > others) | (not len(scene.forwards))
+        between = program & is_forward & (self.next_backward != NEVER)
+        between &= self.blocks.freed > self.next_backward
+        # A batch created before the next forward pass does not belong to the previous one.
+        between &= ~(scene.forwards.next_first(born) < self.next_backward)
+        found: _Mask = (scene.born_in(Phase.FORWARD) & ~scene.is_engine_thread) | between
+        return found
+
+    @cached_property
+    def piles_up(self) -> bool:
+        """True if the last forward pass keeps more than half of its requested bytes.
+
+        Training that failed before its first backward pass does so; inference does not.
+        """
+        scene, blocks = self.scene, self.blocks
+        if not len(scene.forwards) or scene.backwards.first.size:
+            return False
+        rows = scene.born_in(Phase.FORWARD) & ~scene.came_from(Origin.CACHE)
+        rows &= ~scene.is_without_grad & ~self.at_once
+        total = int(blocks.requested[rows].sum())
+        kept = int(blocks.requested[rows & scene.outlives_all].sum())
+        return 2 * kept > total
+
+    @cached_property
+    def call_end(self) -> tuple[_Column, _Column]:
+        """End of each block's forward pass, and start of the next one."""
+        last, _ = self.scene.span_end(self.scene.forwards)
+        return last, self.scene.forwards.next_first(self.blocks.born)
+
+    @cached_property
+    def dies_within_later_call(self) -> _Mask:
+        """Blocks freed within a later forward pass, which replaced them."""
+        spans = self.scene.forwards
+        later = spans.of(self.blocks.freed) > spans.of(self.blocks.born)
+        return self.scene.dies_within(spans) & later
+
+    @cached_property
+    def from_before(self) -> tuple[_Mask, _Mask]:
+        """Parameters and optimizer state among the blocks from before the recording.
+
+        n gradients of a size imply n parameters of that size and, if an optimizer is used, n or 2n
+        blocks of state.  These live to the end, or are replaced in the optimizer's step.
+        """
+        scene, blocks = self.scene, self.blocks
+        parameters = np.zeros(len(blocks), dtype=bool)
+        state = np.zeros(len(blocks), dtype=bool)
+        silent = np.flatnonzero(scene.is_before & scene.is_bare & ~scene.came_from(Origin.ENGINE))
+        stays = scene.outlives_all[silent]
+        replaced = silent[~stays & scene.dies_within(scene.optimizers)[silent]]
+        for size, count in zip(*(column.tolist() for column in self.trained), strict=True):
+            rows = silent[stays & (blocks.requested[silent] == size)]
+            if len(rows) < count:
+                continue
+            parameters[rows[:count]] = True
+            if len(scene.optimizers) and not self.state_of_step.any():
+                state[rows[count : 3 * count]] = len(rows) >= 2 * count
+            state[replaced[blocks.requested[replaced] == size]] = True
+        return parameters, state
+
+    @cached_property
+    def state_of_step(self) -> _Mask:
+        """Blocks that an optimizer's step allocated and did not free."""
+        scene, blocks = self.scene, self.blocks
+        born = scene.born_in(Phase.OPTIMIZER) & ~scene.is_before
+        last, after = scene.span_end(scene.optimizers)
+        stays = (blocks.freed > after) & (after != NEVER)
+        cut = (after == NEVER) & (blocks.freed >= blocks.n_entries)
+        named = scene.came_from(Origin.STATE) & (blocks.freed > last)
+        found: _Mask = born & (stays | cut | named)
+        return found

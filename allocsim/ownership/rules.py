@@ -1,0 +1,311 @@
+"""Rules that assign a category to each block; the first matching rule decides.
+
+Every rule has a reason.  A block without a matching rule is unknown.  Rules use stacks, phases and
+lifetimes (`Scene`).  They use sizes only to match a gradient with its parameter, and to recognise
+workspaces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from allocsim.ownership.evidence import MADE_AS_PARAMETERS, WORKSPACE_SIZES, Evidence
+from allocsim.ownership.scene import NEVER, Scene
+from allocsim.ownership.stacks import Origin, Phase
+
+__all__ = ["CATEGORIES", "RULES", "UNKNOWN", "Rule", "rules_of"]
+
+_Mask = NDArray[np.bool_]
+
+PARAMETERS = "parameters"
+BUFFERS = "buffers"
+GRADIENTS = "gradients"
+OPTIMIZER = "optimizer state"
+ACTIVATIONS = "activations kept for backward"
+TEMPORARIES = "temporaries"
+INPUTS = "inputs"
+WORKSPACES = "workspaces"
+CACHES = "caches"
+UNKNOWN = "unknown"
+
+CATEGORIES = (
+    PARAMETERS,
+    BUFFERS,
+    GRADIENTS,
+    OPTIMIZER,
+    ACTIVATIONS,
+    TEMPORARIES,
+    INPUTS,
+    WORKSPACES,
+    CACHES,
+    UNKNOWN,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Rule of a category.
+
+    category: category of the matching blocks.
+    reason: justification, as a clause.
+    holds: function that returns the mask of matching blocks.
+    """
+
+    category: str
+    reason: str
+    holds: Callable[[Evidence], _Mask]
+
+
+def _made_as_parameter(known: Evidence) -> _Mask:
+    return known.scene.came_from(*MADE_AS_PARAMETERS)
+
+
+def _made_beside(known: Evidence) -> _Mask:
+    return known.scene.came_from(Origin.LAYER_STATISTICS, Origin.CONVERTED_REST)
+
+
+def _own_layer(known: Evidence) -> _Mask:
+    own = known.scene.came_from(Origin.OWN_LAYER) & known.lasts
+    return own & ~_lacks_gradient(known) & ~known.repeats_a_buffer
+
+
+def _lacks_gradient(known: Evidence) -> _Mask:
+    """Return the blocks that have no gradient although every known parameter has one."""
+    nobody = np.full(len(known.blocks), known.all_train)
+    return nobody & ~known.has_gradient
+
+
+def _loaded(known: Evidence) -> _Mask:
+    return known.scene.came_from(Origin.LOADED) & known.lasts
+
+
+def _set_up(known: Evidence) -> _Mask:
+    return known.scene.born_in(Phase.SETUP) & known.lasts
+
+
+def _state_before(known: Evidence) -> _Mask:
+    return known.scene.is_before & known.scene.born_in(Phase.OPTIMIZER)
+
+
+def _optimizer_temporaries(known: Evidence) -> _Mask:
+    return known.scene.born_in(Phase.OPTIMIZER)
+
+
+def _cache(known: Evidence) -> _Mask:
+    scene, blocks = known.scene, known.blocks
+    named = scene.came_from(Origin.CACHE) & ~scene.born_in(Phase.BACKWARD)
+    if len(scene.backwards):
+        named &= ~scene.born_in(Phase.FORWARD) | (known.next_backward == NEVER)
+    end, _ = known.call_end
+    return named & (scene.is_before | (blocks.freed > end) | ~scene.born_in(Phase.FORWARD))
+
+
+def _kept_between_calls(known: Evidence) -> _Mask:
+    scene, blocks = known.scene, known.blocks
+    forward = scene.born_in(Phase.FORWARD) & ~scene.is_before & ~scene.is_engine_thread
+    _, following = known.call_end
+    second = scene.forwards.next_first(following)
+    lives_on = (blocks.freed > second) & (second != NEVER)
+    third_backward = scene.backwards.next_first(scene.backwards.next_first(known.next_backward))
+    outlasts = (blocks.freed > third_backward) & (third_backward != NEVER)
+    lives_on &= (known.next_backward == NEVER) | (outlasts & ~scene.dies_within(scene.backwards))
+    replaced = known.dies_within_later_call & (known.next_backward == NEVER)
+    found: _Mask = forward & (lives_on | replaced)
+    return found
+
+
+def _workspace(known: Evidence) -> _Mask:
+    within = known.scene.born_in(Phase.FORWARD, Phase.BACKWARD)
+    sized = np.isin(known.blocks.requested, WORKSPACE_SIZES)
+    return (within & sized & known.at_once) | known.stays_as_workspace
+
+
+def _exchange(known: Evidence) -> _Mask:
+    return known.scene.came_from(Origin.EXCHANGE, Origin.SCALER)
+
+
+def _kept_for_backward(known: Evidence) -> _Mask:
+    whole = known.next_backward != NEVER
+    kept = whole & (known.blocks.freed > known.next_backward)
+    made = known.of_forward & ~known.scene.is_before & ~known.scene.is_without_grad
+    found: _Mask = made & (kept | known.kept_by_fate)
+    return found
+
+
+def _recomputed(known: Evidence) -> _Mask:
+    """Return blocks allocated by Python code in autograd's thread that outlive that code."""
+    scene, blocks = known.scene, known.blocks
+    again = scene.is_engine_thread & scene.born_in(Phase.BACKWARD) & ~scene.is_before
+    engine = np.sort(blocks.born[scene.is_bare & ~scene.is_before])
+    following = np.append(engine, NEVER)[np.searchsorted(engine, blocks.born, side="right")]
+    found: _Mask = again & (blocks.freed > following) & (following != NEVER)
+    return found
+
+
+def _of_backward(known: Evidence) -> _Mask:
+    return known.scene.born_in(Phase.BACKWARD) & ~known.scene.is_before
+
+
+def _of_forward(known: Evidence) -> _Mask:
+    return known.scene.born_in(Phase.FORWARD) & ~known.scene.is_before
+
+
+def _input(known: Evidence) -> _Mask:
+    scene, blocks = known.scene, known.blocks
+    made = scene.born_in(Phase.PROGRAM) & ~scene.is_before
+    following = scene.forwards.next_first(blocks.born)
+    is_met = (following != NEVER) & (blocks.freed > following)
+    is_cut = (following == NEVER) & (blocks.freed >= blocks.n_entries)
+    found: _Mask = made & (is_met | is_cut)
+    return found
+
+
+def _of_program(known: Evidence) -> _Mask:
+    return known.scene.born_in(Phase.PROGRAM, Phase.SETUP) & ~known.scene.is_before
+
+
+_BY_PROFILER = (
+    (PARAMETERS, Origin.TOLD_PARAMETER),
+    (OPTIMIZER, Origin.TOLD_OPTIMIZER),
+    (INPUTS, Origin.TOLD_INPUT),
+    (TEMPORARIES, Origin.TOLD_TEMPORARY),
+    (ACTIVATIONS, Origin.TOLD_ACTIVATION),
+    (GRADIENTS, Origin.TOLD_GRADIENT),
+)
+"""Categories that the profiler's memory timeline contains, with the origin of their blocks."""
+
+
+def _by_profiler(origin: Origin) -> Callable[[Evidence], _Mask]:
+    return lambda known: known.scene.came_from(origin)
+
+
+RULES: tuple[Rule, ...] = (
+    *(
+        Rule(category, "the profiler's memory timeline says so", _by_profiler(origin))
+        for category, origin in _BY_PROFILER
+    ),
+    Rule(
+        PARAMETERS,
+        "the constructor of a torch.nn layer allocates only its parameters, and moving or copying "
+        "a module allocates them again, before the buffers",
+        _made_as_parameter,
+    ),
+    Rule(
+        BUFFERS,
+        "a norm allocates its running statistics after its parameters, and moving a module moves "
+        "its buffers last",
+        _made_beside,
+    ),
+    Rule(
+        GRADIENTS,
+        "a constructor that allocates one buffer for many parameters then allocates the one for "
+        "their gradients",
+        lambda known: known.scene.came_from(Origin.GRADIENT_BUFFER),
+    ),
+    Rule(
+        CACHES,
+        "code with the name of a key-value cache requested it, and it outlives the call",
+        _cache,
+    ),
+    Rule(
+        PARAMETERS,
+        "allocated while the model was set up, and a gradient of its size has no other parameter",
+        lambda known: known.has_gradient,
+    ),
+    Rule(
+        PARAMETERS,
+        "the constructor of a module of the program allocated it, unless every known parameter has "
+        "a gradient and this block has none",
+        _own_layer,
+    ),
+    Rule(PARAMETERS, "read from a checkpoint into a module, and kept", _loaded),
+    Rule(
+        BUFFERS,
+        "allocated while the model was set up, kept, and not a parameter by the rules above",
+        _set_up,
+    ),
+    Rule(
+        OPTIMIZER,
+        "an optimizer's step requested it and had not freed it when the step ended",
+        lambda known: known.state_of_step,
+    ),
+    Rule(
+        OPTIMIZER,
+        "an optimizer requested it before the recording, and it is still allocated",
+        _state_before,
+    ),
+    Rule(TEMPORARIES, "an optimizer's step requested it and freed it", _optimizer_temporaries),
+    Rule(
+        GRADIENTS,
+        "autograd allocated it in a backward pass and it outlives that pass, as only gradients of "
+        "parameters do",
+        lambda known: known.gradients,
+    ),
+    Rule(
+        WORKSPACES,
+        "it has the size of a matrix library's workspace, and is freed before the next request or "
+        "never",
+        _workspace,
+    ),
+    Rule(
+        WORKSPACES,
+        "code that communicates with other ranks or scales gradients requested it",
+        _exchange,
+    ),
+    Rule(
+        CACHES,
+        "allocated in a forward pass, and it outlives later ones or is replaced in one",
+        _kept_between_calls,
+    ),
+    Rule(
+        ACTIVATIONS,
+        "allocated in a forward pass and still allocated when the backward pass begins; if the "
+        "recording ends sooner, blocks of the same line were in earlier steps",
+        _kept_for_backward,
+    ),
+    Rule(
+        ACTIVATIONS,
+        "recomputed for the backward pass (checkpointing), and in use when that continues",
+        _recomputed,
+    ),
+    Rule(TEMPORARIES, "allocated in a backward pass and freed in it", _of_backward),
+    Rule(
+        TEMPORARIES, "allocated in a forward pass and freed before the backward pass", _of_forward
+    ),
+    Rule(
+        INPUTS,
+        "the program allocated it outside any module, and it is in use when the next forward pass "
+        "begins",
+        _input,
+    ),
+    Rule(
+        TEMPORARIES,
+        "the program allocated it outside any module and freed it before the next forward pass",
+        _of_program,
+    ),
+    Rule(
+        PARAMETERS,
+        "from before the recording, allocated to its end, and there are as many gradients of its "
+        "size",
+        lambda known: known.from_before[0],
+    ),
+    Rule(
+        OPTIMIZER,
+        "from before the recording, beyond the parameters: one or two blocks for each parameter if "
+        "no optimizer allocates state, or blocks that its step replaces",
+        lambda known: known.from_before[1],
+    ),
+)
+
+
+def rules_of(scene: Scene) -> NDArray[np.int64]:
+    """Return the index of the first matching rule of each block, -1 for none."""
+    known = Evidence(scene)
+    found = np.full(len(scene.blocks), -1, dtype=np.int64)
+    for number, rule in enumerate(RULES):
+        found[(found < 0) & rule.holds(known)] = number
+    return found

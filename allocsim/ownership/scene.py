@@ -1,0 +1,238 @@
+"""Training phase of each block's allocation, and the phases that the block outlived.
+
+Columns have one item per block, in order of allocation.  If the recording contains a backward pass,
+an allocation without Python frames belongs to autograd's thread, which runs no Python.  Marks of
+steps, if the program made them, number the steps.  Marks of phases give the phase of allocations
+whose stacks do not show it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from allocsim.ownership.blocks import Blocks
+from allocsim.ownership.stacks import Origin, Phase, StackKind
+from allocsim.recording import Mark, MarkKind
+
+__all__ = ["Scene", "Spans", "scene_of"]
+
+_Mask = NDArray[np.bool_]
+_Column = NDArray[np.int64]
+NEVER = np.iinfo(np.int64).max
+_MARKED = {
+    "setup": Phase.SETUP,
+    "forward": Phase.FORWARD,
+    "backward": Phase.BACKWARD,
+    "optimizer": Phase.OPTIMIZER,
+}
+"""Phase by the value of a mark; other values, such as the start of a step, end a phase."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Spans:
+    """Runs of consecutive allocations of one phase.
+
+    first, last: entries of the first and last allocation of each run.
+    after: entry of the first allocation after the run; `NEVER` if there is none.
+    """
+
+    first: _Column
+    last: _Column
+    after: _Column
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    def next_first(self, entry: _Column) -> _Column:
+        """Return the first entry of the next run after `entry`; `NEVER` if there is none."""
+        starts = np.append(self.first, NEVER)
+        found: _Column = starts[np.searchsorted(self.first, entry, side="right")]
+        return found
+
+    def previous_last(self, entry: _Column) -> _Column:
+        """Return the last entry at or before `entry` that is in a run; -1 if there is none."""
+        at = np.searchsorted(self.first, entry, side="right") - 1
+        found = np.where(at >= 0, np.minimum(np.append(self.last, 0)[at], entry), -1)
+        return found.astype(np.int64)
+
+    def of(self, entry: _Column) -> NDArray[np.intp]:
+        """Return the index of the last run that began at or before `entry`, -1 for none."""
+        return np.searchsorted(self.first, entry, side="right") - 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scene:
+    """Blocks of one device with their phases and origins.
+
+    is_engine_thread: allocated by Python code in autograd's thread.
+    is_without_grad: allocated while gradients were disabled.
+    is_bare: allocated by autograd itself, or without Python frames.
+    is_before: allocated before the first entry.
+    forwards, backwards, optimizers: runs of each phase.
+    last_alloc: entry of the last allocation.
+    has_lives: True if the recording has entries; without entries lifetimes are unknown.
+    marked_starts, marked_numbers: first entry and number of each step that the program marked.
+    """
+
+    blocks: Blocks
+    phase: NDArray[np.uint8]
+    origin: NDArray[np.uint8]
+    is_engine_thread: _Mask
+    is_without_grad: _Mask
+    is_bare: _Mask
+    is_before: _Mask
+    forwards: Spans
+    backwards: Spans
+    optimizers: Spans
+    last_alloc: int
+    has_lives: bool
+    marked_starts: _Column
+    marked_numbers: _Column
+
+    def came_from(self, *origins: Origin) -> _Mask:
+        """Return the mask of the blocks of these origins."""
+        return np.isin(self.origin, origins)
+
+    def born_in(self, *phases: Phase) -> _Mask:
+        """Return the mask of the blocks of these phases."""
+        return np.isin(self.phase, phases)
+
+    @property
+    def outlives_all(self) -> _Mask:
+        """Blocks that are still allocated at the last allocation."""
+        return self.blocks.freed > self.last_alloc
+
+    def span_end(self, spans: Spans) -> tuple[_Column, _Column]:
+        """Return the last entry of the run that allocated each block, and the next entry."""
+        at = spans.of(self.blocks.born)
+        return np.append(spans.last, -1)[at], np.append(spans.after, NEVER)[at]
+
+    def dies_within(self, spans: Spans) -> _Mask:
+        """Return the mask of the blocks freed within a run."""
+        freed = self.blocks.freed
+        at = spans.of(freed)
+        found: _Mask = (at >= 0) & (freed < np.append(spans.last, -1)[at])
+        return found
+
+    def step_at(self, entry: int) -> int:
+        """Return the number of the step that contains `entry`; 0 if no steps are known.
+
+        The number is the program's own if it marked steps, else it counts from 1.
+        """
+        if len(self.marked_starts):
+            at = int(np.searchsorted(self.marked_starts, entry, side="right")) - 1
+            return int(self.marked_numbers[at]) if at >= 0 else 0
+        ends = self._step_ends
+        if not len(ends):
+            return 0
+        behind_all = entry > ends[-1] and self.last_alloc == ends[-1]
+        return len(ends) if behind_all else int(np.searchsorted(ends, entry, side="left")) + 1
+
+    @property
+    def step_starts(self) -> _Column:
+        """First entry of each step, as `step_at` counts them; empty if no steps are known."""
+        if len(self.marked_starts):
+            return self.marked_starts
+        ends = self._step_ends
+        if not len(ends):
+            return ends
+        # Entries after the last allocation belong to the last step.
+        closed = ends[:-1] if self.last_alloc == ends[-1] else ends
+        return np.append(np.int64(0), closed + 1)
+
+    @property
+    def step_numbers(self) -> _Column:
+        """Number of each step in `step_starts`."""
+        if len(self.marked_numbers):
+            return self.marked_numbers
+        return np.arange(1, len(self.step_starts) + 1, dtype=np.int64)
+
+    @property
+    def _step_ends(self) -> _Column:
+        """Last entry of each step: the end of the optimizer, or of the backward pass without it."""
+        # A single optimizer step does not end the steps of several backward passes.
+        ends_steps = len(self.optimizers) > 1 or len(self.backwards) <= 1
+        return (self.optimizers if ends_steps and len(self.optimizers) else self.backwards).last
+
+    def phase_at(self, entry: int) -> Phase:
+        """Return the phase of the last allocation at or before `entry`."""
+        born = self.blocks.born
+        at = int(np.searchsorted(born, entry, side="right")) - 1
+        return Phase(int(self.phase[at])) if at >= 0 and born[at] >= 0 else Phase.UNTOLD
+
+
+def scene_of(
+    blocks: Blocks,
+    kinds: dict[int, StackKind],
+    *,
+    is_state_only: bool,
+    marks: Sequence[Mark] = (),
+) -> Scene:
+    """Return the scene of `blocks`.
+
+    kinds: kind of each stack number.
+    marks: marks of the trace, in order.
+    """
+    numbers = np.array(sorted(kinds), dtype=np.int64)
+    which = np.searchsorted(numbers, blocks.stack) if len(numbers) else np.zeros(0, np.intp)
+    table = [kinds[number] for number in numbers.tolist()]
+    phase = np.array([kind.phase for kind in table], dtype=np.uint8)[which]
+    origin = np.array([kind.origin for kind in table], dtype=np.uint8)[which]
+    thread = np.array([kind.is_engine_thread for kind in table], dtype=bool)[which]
+    without = np.array([kind.is_without_grad for kind in table], dtype=bool)[which]
+    is_before = blocks.born < 0
+    marked = {mark.value for mark in marks if mark.kind is MarkKind.PHASE}
+    sees_backward = "backward" in marked or bool(
+        np.isin(phase, (Phase.BACKWARD, Phase.OPTIMIZER)).any()
+    )
+    is_silent = phase == Phase.UNTOLD
+    phase = np.where(is_silent & ~is_before, _marked_phases(marks, blocks.born), phase)
+    if sees_backward:
+        # Autograd's thread runs no Python, so its requests have no frames.
+        is_engines = is_silent & ~is_before & np.isin(phase, (Phase.UNTOLD, Phase.BACKWARD))
+        phase = np.where(is_engines, np.uint8(Phase.BACKWARD), phase)
+        origin = np.where(is_engines, np.uint8(Origin.ENGINE), origin)
+    starts, numbers = _marked_steps(marks)
+    after = ~is_before
+    born, part = blocks.born[after], phase[after]
+    return Scene(
+        blocks=blocks,
+        phase=phase,
+        origin=origin,
+        is_engine_thread=thread,
+        is_without_grad=without,
+        is_bare=is_silent | (origin == Origin.ENGINE),
+        is_before=is_before,
+        forwards=_spans(born, part == Phase.FORWARD),
+        backwards=_spans(born, part == Phase.BACKWARD),
+        optimizers=_spans(born, part == Phase.OPTIMIZER),
+        last_alloc=int(born[-1]) if len(born) else -1,
+        has_lives=not is_state_only,
+        marked_starts=starts,
+        marked_numbers=numbers,
+    )
+
+
+def _marked_steps(marks: Sequence[Mark]) -> tuple[_Column, _Column]:
+    """Return entry and number of the marked steps; the last mark at an entry counts."""
+    steps = {mark.entry: mark.value for mark in marks if mark.kind is MarkKind.STEP}
+    return np.array(list(steps), dtype=np.int64), np.array(list(steps.values()), dtype=np.int64)
+
+
+def _marked_phases(marks: Sequence[Mark], born: _Column) -> NDArray[np.uint8]:
+    """Return the marked phase at each allocation."""
+    edges = [mark for mark in marks if mark.kind in (MarkKind.STEP, MarkKind.PHASE)]
+    places = np.array([mark.entry for mark in edges], dtype=np.int64)
+    phases = [_MARKED.get(str(mark.value), Phase.UNTOLD) for mark in edges]
+    at = np.searchsorted(places, born, side="right")
+    return np.array([Phase.UNTOLD, *phases], dtype=np.uint8)[at]
+
+
+def _spans(born: _Column, is_in: _Mask) -> Spans:
+    edges = np.flatnonzero(np.diff(is_in.astype(np.int8), prepend=0, append=0))
+    first, end = edges[::2], edges[1::2]
+    return Spans(born[first], born[end - 1], np.append(born, NEVER)[end])

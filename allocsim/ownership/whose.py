@@ -1,0 +1,212 @@
+"""Names of a block's owner: line, stack, part of the model, stream or pool.
+
+A line is in the user's program (`measures.owner`).  A part of the model is the chain of module
+calls, innermost first.  A module is named by its class if the release records qualified names, else
+by its file, with a line number unless it is one of PyTorch's layers.
+
+Requests of autograd's thread have no frames.  Autograd frees the saved tensors of a node when the
+node is done.  The owner of such a request is therefore inferred as the code common to the
+activations freed directly before and after it, and it is marked as inferred.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from allocsim.metrics import code_of
+from allocsim.ownership.blocks import Blocks
+from allocsim.ownership.scene import Scene
+from allocsim.ownership.stacks import is_call, is_layer, is_python, stem_of
+from allocsim.recording import Frame, FrameTable
+
+__all__ = ["AUTOGRAD", "NO_STACK", "Whose", "is_plumbing", "line_of", "module_name", "whose_of"]
+
+AUTOGRAD = "backward (autograd)"
+NO_STACK = "no stack recorded"
+BEFORE = "from before the recording"
+
+_PLUMBING = {
+    *("_call_impl", "_wrapped_call_impl", "__torch_function__", "decorate_context", "_use_grad"),
+    *("_fn", "maybe_fallback", "__call__", "no_grad", "inference_mode"),
+    *("forward_with_checkpointing", "recompute_fn", "unpack_hook", "wrapper", "inner", "wrapped"),
+    *("wrapped_func", "decorate_autocast"),
+}
+_PLUMBING_FILES = {"_compile.py", "checkpoint.py", "eval_frame.py"}
+_CALLS_AGAIN = "recompute_fn"
+"""Function of torch.utils.checkpoint that calls a module's forward again."""
+_MOVES = {"to", "cuda", "half", "float", "bfloat16"}
+"""Functions that move or convert a module."""
+
+
+@dataclass(frozen=True, slots=True)
+class Whose:
+    """Origin of one block.
+
+    stack: Python frames, innermost first: the block's own, or those of the forward code to which
+        its backward belongs; empty if unknown.
+    silent: "" if the stack is the block's own, else a description used in its place.
+    """
+
+    stack: tuple[Frame, ...]
+    silent: str = ""
+
+    def line(self, frames: int = 1) -> str:
+        """Return the line in the user's program with its callers, `frames` lines in all."""
+        code = code_of(self.stack)
+        if code is None:
+            return self.silent or NO_STACK
+        own = self.stack[code.folded :][: max(frames, 1)]
+        return self._said(" < ".join(line_of(frame) for frame in own))
+
+    def module(self, frames: int) -> str:
+        """Return the part of the model, as at most `frames` nested modules."""
+        name = module_name(self.stack, frames)
+        return self._said(name) if name else self.silent or NO_STACK
+
+    def whole(self, frames: int) -> str:
+        """Return the innermost `frames` frames of the stack."""
+        shown = [frame for frame in self.stack if not is_plumbing(frame)][:frames]
+        lines = " < ".join(map(line_of, shown))
+        return self._said(lines) if lines else self.silent or NO_STACK
+
+    def _said(self, name: str) -> str:
+        return f"{self.silent} of {name}" if self.silent else name
+
+
+def line_of(frame: Frame) -> str:
+    """Return file name, line and function of a frame, without folders."""
+    return f"{stem_of(frame)}:{frame.line} {frame.name}"
+
+
+def is_plumbing(frame: Frame) -> bool:
+    """Return True for wrapper frames between a call and the called function."""
+    return frame.name.rpartition("<locals>.")[2] in _PLUMBING or stem_of(frame) in _PLUMBING_FILES
+
+
+def module_name(stack: Sequence[Frame], frames: int) -> str:
+    """Return the innermost `frames` modules of a stack, or functions if no module is called."""
+    called = _called(stack)
+    if not called:
+        called = [frame for frame in stack if not is_plumbing(frame) and not _moves(frame)]
+    parts: list[str] = []
+    for frame in called:
+        part = _part(frame)
+        if not parts or parts[-1] != part:
+            parts.append(part)
+    return " < ".join(parts[:frames])
+
+
+def _called(stack: Sequence[Frame]) -> list[Frame]:
+    """Return the frame of each called module, innermost first, without known decorators."""
+    called = []
+    is_next = False
+    for frame in reversed(stack):
+        if is_call(frame) or frame.name == _CALLS_AGAIN:
+            is_next = True
+        elif is_next and not is_plumbing(frame):
+            called.append(frame)
+            is_next = False
+    return called[::-1]
+
+
+def _moves(frame: Frame) -> bool:
+    is_between = stem_of(frame) in ("module.py", "_device.py", "functional.py")
+    return is_between or frame.name in _MOVES
+
+
+def _part(frame: Frame) -> str:
+    if "." in frame.name:
+        return frame.name
+    stem = stem_of(frame).removesuffix(".py")
+    return f"{stem}.{frame.name}" + ("" if is_layer(frame) else f":{frame.line}")
+
+
+def whose_of(
+    scene: Scene, rows: NDArray[np.intp], table: FrameTable, activations: NDArray[np.bool_]
+) -> list[Whose]:
+    """Return the origin of each block in `rows`.
+
+    activations: mask of the blocks that were kept for backward.
+    """
+    blocks = scene.blocks
+    python: dict[int, tuple[Frame, ...]] = {}
+    between: dict[tuple[int, ...], Whose] = {}
+    nodes = _Nodes(scene, activations)
+    found = []
+    for row in rows.tolist():
+        number = int(blocks.stack[row])
+        if number not in python:
+            python[number] = tuple(frame for frame in table.stack(number) if is_python(frame))
+        stack = python[number]
+        if stack and not scene.is_bare[row]:
+            found.append(Whose(stack))
+        elif scene.is_before[row]:
+            found.append(Whose((), BEFORE if number < 0 and scene.has_lives else NO_STACK))
+        elif scene.is_bare[row] and nodes.sees_backward(row):
+            around = nodes.around(row)
+            if around not in between:
+                between[around] = Whose(_common(table, around), AUTOGRAD)
+            found.append(between[around])
+        else:
+            found.append(Whose(stack, "" if stack else NO_STACK))
+    return found
+
+
+class _Nodes:
+    """Index of the activations that backward passes freed, by time."""
+
+    def __init__(self, scene: Scene, activations: NDArray[np.bool_]) -> None:
+        self._scene = scene
+        rows = np.flatnonzero(activations & (scene.blocks.stack >= 0))
+        order = np.argsort(scene.blocks.freed[rows], kind="stable")
+        self._rows = rows[order]
+        self._freed = scene.blocks.freed[self._rows]
+
+    def sees_backward(self, row: int) -> bool:
+        """Return True if the block was allocated in a backward pass."""
+        return bool(self._scene.backwards.of(self._scene.blocks.born[row : row + 1])[0] >= 0)
+
+    def around(self, row: int) -> tuple[int, ...]:
+        """Return stacks of the activations freed directly before and after the allocation.
+
+        Only activations freed in the same backward pass count.
+        """
+        scene, blocks = self._scene, self._scene.blocks
+        born = int(blocks.born[row])
+        span = int(scene.backwards.of(blocks.born[row : row + 1])[0])
+        first, after = int(scene.backwards.first[span]), int(scene.backwards.after[span])
+        at = int(np.searchsorted(self._freed, born))
+        near = [i for i in (at - 1, at) if 0 <= i < len(self._rows)]
+        inside = [i for i in near if first <= self._freed[i] < min(after, blocks.n_entries)]
+        return tuple(int(blocks.stack[self._rows[i]]) for i in inside)
+
+
+def _common(table: FrameTable, stacks: tuple[int, ...]) -> tuple[Frame, ...]:
+    """Return the outermost frames that all stacks share, innermost first."""
+    if not stacks:
+        return ()
+    known = [[f for f in table.stack(stack) if is_python(f)][::-1] for stack in stacks]
+    shared = []
+    for frames in zip(*known, strict=False):
+        if any(frame != frames[0] for frame in frames):
+            break
+        shared.append(frames[0])
+    while shared and (is_call(shared[-1]) or is_plumbing(shared[-1])):
+        shared.pop()
+    return tuple(shared[::-1])
+
+
+def stream_name(blocks: Blocks, row: int) -> str:
+    """Return the name of a block's stream."""
+    stream = int(blocks.stream[row])
+    return f"stream 0x{stream:x}" if stream else "the default stream"
+
+
+def pool_name(blocks: Blocks, row: int) -> str:
+    """Return the name of a block's pool."""
+    pool = int(blocks.pool[row])
+    return "the default pool" if pool < 0 else f"private pool {blocks.pools[pool]}"

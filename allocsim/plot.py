@@ -1,0 +1,33 @@
+"""Pictures of a replay or a snapshot, and the figures that draw them."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from allocsim._lazy import lazily
+
+if TYPE_CHECKING:
+    import allocsim.report.figures as figures  # noqa: PLR0402
+    from allocsim.analysis.picture import Picture, Still, owners_of, picture_of, still_of
+
+__all__ = [
+    "Picture",
+    "Still",
+    "figures",
+    "owners_of",
+    "picture_of",
+    "still_of",
+]
+
+_HOMES = {
+    "Picture": "analysis.picture",
+    "Still": "analysis.picture",
+    "owners_of": "analysis.picture",
+    "picture_of": "analysis.picture",
+    "still_of": "analysis.picture",
+}
+
+_find = lazily(globals(), _HOMES)
+
+
+def __getattr__(name: str) -> object:
+    return import_module("allocsim.report.figures") if name == "figures" else _find(name)

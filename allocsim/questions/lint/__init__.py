@@ -1,6 +1,0 @@
-"""Checks of recordings and option strings before a replay."""
-
-from allocsim.questions.lint.finding import CHECKS, Check, Finding
-from allocsim.questions.lint.lint import Lint, lint, lint_conf
-
-__all__ = ["CHECKS", "Check", "Finding", "Lint", "lint", "lint_conf"]

@@ -1,7 +1,0 @@
-"""Comparison of all ranks of a job: the largest one, and the imbalance between them."""
-
-from allocsim.questions.ranks.found import Found, found_in
-from allocsim.questions.ranks.one import RankRun, run_of
-from allocsim.questions.ranks.ranks import Ranks, Refused, ranks
-
-__all__ = ["Found", "RankRun", "Ranks", "Refused", "found_in", "ranks", "run_of"]

@@ -1,6 +1,0 @@
-"""Step-by-step explanation of the allocator's decisions, with the rules applied."""
-
-from allocsim.questions.step.decision import Candidate, Decision, Moved, Request
-from allocsim.questions.step.stepping import step, walk_on
-
-__all__ = ["Candidate", "Decision", "Moved", "Request", "step", "walk_on"]

@@ -1,0 +1,58 @@
+"""Choice of one setting: candidates, costs, the Pareto front and the rule that decides."""
+
+from allocsim.recommend.candidates import UNTRIED, candidates
+from allocsim.recommend.choose import (
+    WORTH,
+    Case,
+    Recommendation,
+    WhyNot,
+    choose,
+    late_peak,
+    recommend,
+)
+from allocsim.recommend.cost import Cost, Costs, cost_of, driver_time, read_costs
+from allocsim.recommend.driver_times import DriverTimes
+from allocsim.recommend.equivalence import effect_of, effects_on
+from allocsim.recommend.hopeless import overflows, was_refused
+from allocsim.recommend.offer import Offer
+from allocsim.recommend.pareto import Bar, front, is_hopeless
+from allocsim.recommend.proposals import (
+    allows_expandable,
+    is_fitted,
+    proposals,
+    read_alike,
+    rescues,
+    usual_settings,
+)
+
+__all__ = [
+    "Bar",
+    "Case",
+    "Cost",
+    "Costs",
+    "DriverTimes",
+    "Offer",
+    "Recommendation",
+    "UNTRIED",
+    "WORTH",
+    "WhyNot",
+    "allows_expandable",
+    "candidates",
+    "choose",
+    "cost_of",
+    "driver_time",
+    "effect_of",
+    "effects_on",
+    "front",
+    "is_fitted",
+    "is_hopeless",
+    "late_peak",
+    "overflows",
+    "proposals",
+    "read_alike",
+    "read_costs",
+    "recommend",
+    "rescues",
+    "usual_settings",
+    "was_refused",
+]

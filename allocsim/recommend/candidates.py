@@ -1,0 +1,213 @@
+"""Candidate settings of a search: every option of the release, with values from recorded sizes.
+
+Unsafe combinations are not proposed: expandable segments with a split limit, and rounding by one
+division where it leaves sizes unrounded.  A garbage collection threshold always comes with a memory
+fraction, since it has no effect without one.  Options without an effect on device memory, and those
+in `UNTRIED`, stay as recorded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import TypeVar
+
+from allocsim.core import (
+    LARGE_BUFFER,
+    MIN_LARGE_ALLOC,
+    N_ROUNDUP_INTERVALS,
+    NO_DIVISIONS,
+    ROUND_LARGE,
+    ROUNDUP_FIRST_BIT,
+    AllocatorConfig,
+    Release,
+)
+from allocsim.errors import ConfigError
+from allocsim.metrics import Sizes
+from allocsim.simulation import IN_STRING, Setting, in_option_string
+from allocsim.units import MIB, round_up
+
+__all__ = ["UNTRIED", "candidates"]
+
+UNTRIED: dict[str, str] = {
+    "throw_on_cudamalloc_oom": "refuses more requests and serves none that fails without it",
+    "expandable_segments_reserve": "reserves addresses, not memory",
+    "graph_capture_record_stream_reuse": "a recording does not show which blocks a capture reuses",
+}
+"""Options with an effect that stay as recorded, with the reason; docs/tuning.md lists them."""
+
+_SPLITS, _SEGMENTS, _LIMITS = 10, 8, 3
+_SCALARS = (2, 4, 8, 16, 32, 64)
+_LIST_DIVISIONS = (4, 8)
+_PAIRED = 4  # number of values of an option that are combined with another option
+
+_Change = dict[str, object]
+_Value = TypeVar("_Value")
+
+
+def candidates(
+    sizes: Sizes,
+    recorded: AllocatorConfig,
+    *,
+    device_memory: int | None = None,
+    expandable: bool = True,
+    limits: bool = True,
+) -> tuple[Setting, ...]:
+    """Return the settings to try in the release of `recorded`, simplest first.
+
+    recorded: settings in force in the recording.
+    device_memory: bytes; None if unknown, and then no memory fraction is tried.
+    expandable: allow expandable segments.
+    limits: try memory fractions and garbage collection.
+    """
+    grid = _Grid(sizes, recorded.release)
+    base = recorded.with_default_cuts()
+    changes: list[_Change] = [{}, *grid.singles(expandable), *grid.combined(expandable)]
+    found = [_setting(base, change) for change in changes]
+    if limits and device_memory is not None:
+        found += _limited(base, sizes, device_memory)
+    return tuple(dict.fromkeys(setting for setting in found if setting is not None))
+
+
+def _setting(base: AllocatorConfig, change: _Change) -> Setting | None:
+    """Return the changed setting; None if the release lacks the option or reads it differently."""
+    if "large_segment_size" in change and "max_non_split_rounding" not in change:
+        change = {**change, "max_non_split_rounding": change["large_segment_size"]}
+    config = replace(base, **change)  # type: ignore[arg-type]
+    setting = Setting(_short(config))
+    try:
+        meant = setting.config(base.release)
+    except ConfigError:
+        return None
+    return setting if replace(meant, text=config.text) == config else None
+
+
+def _short(config: AllocatorConfig) -> str:
+    """Return the option string, abbreviated with `>` for the last intervals of a division list."""
+    divisions = config.roundup_power2_divisions
+    first, last = divisions[0], divisions[-1]
+    rest = divisions.index(last)
+    has_two_parts = divisions == (first,) * rest + (last,) * (len(divisions) - rest)
+    if first == last or not last or not has_two_parts:
+        return str(config)
+    # Up to 2.9 `>` overwrites the key before it (semantics 1.2).
+    key = 1 << (rest if config.release.list_tail_overwrites_last else rest - 1)
+    plain_text = str(replace(config, roundup_power2_divisions=NO_DIVISIONS))
+    rounding = f"roundup_power2_divisions:[{key}:{first},>:{last}]"
+    return f"{rounding},{plain_text}" if plain_text else rounding
+
+
+@dataclass(frozen=True, slots=True)
+class _Grid:
+    """Values of each option, and the combinations to try."""
+
+    sizes: Sizes
+    release: Release
+
+    def singles(self, expandable: bool) -> Iterator[_Change]:
+        if expandable:
+            yield {"expandable_segments": True}
+        yield from self._segments()
+        yield from self._roundings()
+        yield from self._splits()
+
+    def combined(self, expandable: bool) -> Iterator[_Change]:
+        segments, roundings, splits = self._segments(), self._roundings(), self._splits()
+        if expandable:
+            grows: list[_Change] = [{"expandable_segments": True}]
+            yield from _pairs(grows, segments)
+            yield from _pairs(grows, roundings)
+            yield from _pairs(_pairs(grows, segments[:_PAIRED]), roundings[:_PAIRED])
+        for split in splits:
+            yield from _pairs([split], self._wastes(split))
+        yield from _pairs(splits, segments[:_PAIRED])
+        yield from _pairs(_spread(splits, _PAIRED), roundings[:_PAIRED])
+        yield from _pairs(segments[:_PAIRED], roundings[:_PAIRED])
+
+    def _splits(self) -> list[_Change]:
+        """Return values of max_split_size just above each large size.
+
+        If there are many sizes, those are chosen that divide the requested bytes evenly.
+        """
+        sizes = [(size, size * count) for size, count in self.sizes.counts if size >= LARGE_BUFFER]
+        least = LARGE_BUFFER // MIB + (not self.release.thresholds_inclusive)
+        values = {least} if self.sizes.counts else set()
+        total, seen = sum(weight for _, weight in sizes), 0
+        for size, weight in sizes[:-1]:
+            before, seen = seen, seen + weight
+            is_few = len(sizes) < _SPLITS - 1
+            if is_few or seen * (_SPLITS - 1) // total > before * (_SPLITS - 1) // total:
+                values.add(max(least, size // MIB + 1))
+        if sizes:
+            values.add(max(least, sizes[-1][0] // MIB))  # only the largest is oversize
+        return [{"max_split_size": value * MIB} for value in sorted(values)[:_SPLITS]]
+
+    def _wastes(self, split: _Change) -> list[_Change]:
+        """Return values of max_non_split_rounding: differences between oversize segments."""
+        limit = split["max_split_size"]
+        assert isinstance(limit, int)
+        sizes = [size for size, _ in self.sizes.counts if size >= limit]
+        segments = sorted({round_up(size, ROUND_LARGE) for size in sizes})
+        gaps = {(s - size) // MIB + 1 for size in sizes for s in segments if s > size}
+        least = LARGE_BUFFER // MIB + 1
+        values = _spread(sorted(gap for gap in gaps if gap >= least), _LIMITS)
+        return [{"max_non_split_rounding": value * MIB} for value in values]
+
+    def _segments(self) -> list[_Change]:
+        """Return values of large_segment_size that hold the peak of shared segments in a few."""
+        peak = self.sizes.peak_middle
+        least = MIN_LARGE_ALLOC + ROUND_LARGE
+        shares = [round_up(-(-peak // k), ROUND_LARGE) for k in (1, 2, 3, 4, 6, 8, 12, 16)]
+        usual = [64 * MIB, least, 32 * MIB]
+        values = [v for v in dict.fromkeys([*usual, *shares]) if v >= least and v != LARGE_BUFFER]
+        return [{"large_segment_size": value} for value in values[: _SEGMENTS + 2]] if peak else []
+
+    def _roundings(self) -> list[_Change]:
+        """Return values of roundup_power2_divisions for all sizes, and above or below a size."""
+        scalars = [(d,) * N_ROUNDUP_INTERVALS for d in _SCALARS]
+        lists = []
+        for cut in _spread(self._filled(), _PAIRED):
+            for d in _LIST_DIVISIONS:
+                lists.append((0,) * cut + (d,) * (N_ROUNDUP_INTERVALS - cut))
+                lists.append((d,) * cut + (0,) * (N_ROUNDUP_INTERVALS - cut))
+        return [{"roundup_power2_divisions": divisions} for divisions in [*scalars, *lists]]
+
+    def _filled(self) -> list[int]:
+        """Return the rounding intervals with requested sizes, except the first interval."""
+        top = N_ROUNDUP_INTERVALS - 1
+        intervals = (s.bit_length() - 1 - ROUNDUP_FIRST_BIT for s, _ in self.sizes.counts)
+        return sorted({min(max(i, 0), top) for i in intervals} - {0})
+
+
+def _limited(base: AllocatorConfig, sizes: Sizes, memory: int) -> Iterator[Setting | None]:
+    """Yield memory fractions between peak live and peak reserved memory, and GC thresholds."""
+    room = max(sizes.recorded_peak - sizes.peak_live, 0)
+    for quarter in range(1, 4):
+        wanted = sizes.peak_live + room * quarter // 4
+        fraction = math.ceil(100 * wanted / memory) / 100
+        if fraction < 1.0:
+            yield _with_fraction(base, {}, fraction)
+        whole = 0.99 if in_option_string(base.release) else 1.0
+        threshold = math.floor(100 * wanted / (whole * memory)) / 100
+        if 0.0 < threshold < 1.0:
+            yield _with_fraction(base, {"garbage_collection_threshold": threshold}, whole)
+
+
+def _with_fraction(base: AllocatorConfig, change: _Change, fraction: float) -> Setting | None:
+    if in_option_string(base.release):
+        return _setting(base, {**change, IN_STRING: fraction})
+    setting = _setting(base, change)
+    return None if setting is None else replace(setting, call_fraction=fraction)
+
+
+def _pairs(changes: Iterable[_Change], others: Iterable[_Change]) -> list[_Change]:
+    return [{**one, **other} for one, other in product(changes, others)]
+
+
+def _spread(values: list[_Value], count: int) -> list[_Value]:
+    """Return at most `count` values, evenly spaced and including both ends."""
+    if len(values) <= count:
+        return values
+    return [values[i * (len(values) - 1) // (count - 1)] for i in range(count)]

@@ -1,0 +1,353 @@
+"""Choice of the one setting that a command recommends.
+
+Candidates serve every request and save at least 1 % of the peak, or a retry.  Each was replayed on
+the same requests, device memory and release.
+
+1. Settings are ordered by thrashing, then retries, then peak reserved memory.  Among those within
+   1 % of the lowest peak the simplest is chosen: it is known to every release that the recording
+   can come from, and has the fewest options and the fewest driver calls.
+2. A setting fitted to the sizes of this recording is chosen only if it saves 5 % more than the best
+   other one, for every possible start of the recording, and also within the second half alone.
+   Fitted values are derived from the first half (`proposals`), so the second half tests them.
+3. Nothing is recommended if the replay differs from the recorded run, or if something outside the
+   allocator refused the request, since a replay then proves nothing.
+
+`tune --find-device` ranks by the smallest device instead (`Row.rank`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import cache
+
+import numpy as np
+
+from allocsim.core import RELEASES, Release
+from allocsim.recommend.cost import Costs, cost_of
+from allocsim.recommend.hopeless import overflows, was_refused
+from allocsim.recommend.offer import Offer
+from allocsim.recommend.proposals import is_fitted, proposals, rescues
+from allocsim.replaying import Prepared, Standing, Trials, trial_of_run
+from allocsim.simulation import DeviceRun, Setting, releases_needed
+
+__all__ = ["Case", "Recommendation", "WhyNot", "choose", "late_peak", "recommend"]
+
+WORTH = 100
+"""Divisor of the peak (1/100): the least useful saving, and the tolerance between equals."""
+
+_FITTED_WORTH = 20
+"""Divisor of the peak (1/20): what a fitted setting must save beyond the best other one."""
+
+
+class WhyNot(StrEnum):
+    """Reason for not recommending a setting."""
+
+    WITHHELD = "the replay differs from the recorded run, so it proves nothing about a setting"
+    REFUSED = "the device had room, so the request was refused by something no setting changes"
+    IMPOSSIBLE = "the request alone is larger than the device"
+    FULL = "what is in use at once is more than the device has"
+    NO_GAIN = "hardly any memory is idle at the peak"
+    NONE_HELPS = "no setting tried helps"
+
+
+@dataclass(frozen=True, slots=True)
+class Recommendation:
+    """Recommendation for the devices of one program.
+
+    baseline: replay under the present settings.
+    best: recommended offer; None if there is none, and then `why_not` is the reason.
+    offers: settings that were tried and that PyTorch accepts.
+    needs: releases that read the best setting as intended, in words; None if these include every
+        release that the recording can come from.
+    since: oldest release that reads the best setting as intended; "" without a best.
+    is_by_size: True if only requests were replayed, so that the replay could not be compared with
+        the recorded run.
+    """
+
+    baseline: Offer
+    best: Offer | None = None
+    offers: tuple[Offer, ...] = ()
+    why_not: WhyNot | None = None
+    needs: str | None = None
+    since: str = ""
+    is_by_size: bool = False
+
+    @property
+    def saved_bytes(self) -> int:
+        """Saving in peak reserved bytes; negative if the best serves more requests."""
+        return self.baseline.memory - (self.best or self.baseline).memory
+
+    @property
+    def is_sure(self) -> bool:
+        """True if the best helps for every possible start of a recording that starts mid-run."""
+        if self.best is None or self.is_by_size:
+            return False
+        low, high = self.best.memory_range
+        saved = self.baseline.memory - high
+        is_saving = low == high or (saved > 0 and saved * WORTH >= self.baseline.memory)
+        return not self.baseline.goes_through or is_saving
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Case:
+    """One device of a recommendation, with its replay and its trials."""
+
+    trials: Trials
+    device_run: DeviceRun
+
+    @property
+    def prepared(self) -> Prepared:
+        """Prepared device that the trials replay."""
+        return self.trials.prepared
+
+
+def recommend(
+    cases: Sequence[Case],
+    setting: Setting,
+    confs: Sequence[str] | None = None,
+    *,
+    insists: bool = False,
+    in_full: bool = True,
+) -> Recommendation:
+    """Return the recommendation for devices of one program that were replayed under `setting`.
+
+    Trials use the device memory of the replay.
+    confs: settings to choose among; None for `proposals`, followed by `rescues` if every proposal
+        fails.
+    insists: try settings even if the replay differs from the recorded run.
+    in_full: replay every setting to the end.  If False, replays that can no longer win are given
+        up; the recommendation is the same, but `offers` has incomplete trials.
+    """
+    prepared = [case.prepared for case in cases]
+    runs = tuple(trial_of_run(setting.conf, case.device_run) for case in cases)
+    baseline = Offer(setting, runs)
+    why_not = next((why for case in cases if (why := _closed(case)) is not None), None)
+    if why_not is None and not _has_gain(cases, baseline):
+        why_not = WhyNot.NO_GAIN
+    if why_not is not None and not (insists and why_not is WhyNot.WITHHELD):
+        return Recommendation(baseline, why_not=why_not)
+
+    for case in cases:
+        case.trials.note(setting, case.device_run)
+
+    release = prepared[0].release
+    needed = _needed_by(release, prepared[0].releases)
+
+    def tried(each: Setting, found: Iterable[Offer]) -> Offer | None:
+        standing = None if in_full else _standing(baseline, found, each, needed)
+        return _offer(cases, each, setting, standing)
+
+    def offered(settings: Iterable[Setting]) -> list[Offer]:
+        found: list[Offer] = []
+        for each in settings:
+            offer = tried(each, found)
+            if offer is not None:
+                found.append(offer)
+        # A trial that was given up because of a simpler offer is needed if that offer lost later.
+        return [tried(offer.setting, found) or offer for offer in found]
+
+    def late(each: Setting) -> int:
+        return max(late_peak(c.trials, each, c.device_run.device_memory) for c in cases)
+
+    if confs is None:
+        config = setting.config(release)
+        offers = offered(proposals(prepared, config))
+        if not any(offer.goes_through for offer in (baseline, *offers)):
+            known = {offer.setting for offer in offers}
+            offers += offered(s for s in rescues(prepared, config) if s not in known)
+    else:
+        offers = offered(map(Setting, confs))
+    if why_not is not None:
+        return Recommendation(baseline, offers=tuple(offers), why_not=why_not)
+    found = choose(baseline, offers, late, release, prepared[0].releases)
+    return replace(found, is_by_size=prepared[0].is_requests)
+
+
+def _closed(case: Case) -> WhyNot | None:
+    """Return why no setting can help one device, as far as this is known without replays."""
+    device_run = case.device_run
+    if device_run.parting is not None:
+        return WhyNot.WITHHELD
+    if _is_refused(case):
+        return WhyNot.REFUSED
+    if any(oom.tried_bytes > oom.total_bytes for oom in device_run.ooms):
+        return WhyNot.IMPOSSIBLE
+    if device_run.ooms and overflows(case.prepared, device_run.device_memory):
+        return WhyNot.FULL
+    return None
+
+
+def _has_gain(cases: Sequence[Case], baseline: Offer) -> bool:
+    """Return False if no setting can help, since none reserves less than is requested."""
+    asked = max(case.device_run.stats["requested_bytes.all.peak"] for case in cases)
+    idle = baseline.memory - asked
+    return not baseline.goes_through or baseline.retries > 0 or idle * WORTH >= baseline.memory
+
+
+def _is_refused(case: Case) -> bool:
+    ooms = case.device_run.ooms
+    is_as_recorded = case.device_run.fidelity is not None
+    return is_as_recorded and bool(ooms) and was_refused(case.prepared, ooms[0].entry)
+
+
+def _standing(
+    baseline: Offer,
+    found: Iterable[Offer],
+    setting: Setting,
+    needed: Callable[[Setting], str | None],
+) -> Standing | None:
+    """Return the figures that `setting` must beat to be chosen; None while every offer fails.
+
+    This must agree with `_simplest`, which makes the choice; `needed` is as there.
+    """
+    known = [Standing(baseline.memory, baseline.retries)] if baseline.goes_through else []
+    good = [
+        offer
+        for offer in found
+        if helps(baseline, offer) and not offer.is_fitted and not offer.thrashes(baseline)
+    ]
+    if good:
+        near = _nearest(baseline, good)
+        simpler = [
+            offer.memory
+            for offer in near
+            if offer.setting.n_options < setting.n_options and needed(offer.setting) is None
+        ]
+        # A simpler offer is beaten only by more than 1 %, since the simplest within 1 % wins.
+        least = min(offer.memory for offer in near)
+        most = min(simpler) * WORTH // (WORTH + 1) if simpler else least + least // WORTH
+        known.append(Standing(most, near[0].retries))
+    return min(known, key=lambda each: (each.retries, each.memory), default=None)
+
+
+def _offer(
+    cases: Sequence[Case], setting: Setting, base: Setting, standing: Standing | None
+) -> Offer | None:
+    """Replay a setting on every device; None if PyTorch refuses it or fails under it."""
+    found = [
+        case.trials.under(setting, case.device_run.device_memory, standing=standing)
+        for case in cases
+    ]
+    if any(trial.error is not None for trial in found):
+        return None
+    release = cases[0].prepared.release
+    churns = any(cost_of(trial, Costs()).is_thrashing for trial in found)
+    fitted = is_fitted(setting, base, release)
+    return Offer(setting, tuple(found), is_fitted=fitted, churns=churns)
+
+
+def choose(
+    baseline: Offer,
+    offers: Iterable[Offer],
+    late: Callable[[Setting], int],
+    release: Release,
+    possible: Sequence[str],
+) -> Recommendation:
+    """Return the recommendation among `offers`.
+
+    late: function that returns a setting's peak over the second half of the recording, in bytes
+        (`late_peak`).
+    release: modelled release.
+    possible: releases that the recording can come from.
+    """
+    tried, late = tuple(offers), cache(late)  # each call of `late` is a replay
+    good = [offer for offer in tried if helps(baseline, offer)]
+    plain = [offer for offer in good if not offer.is_fitted]
+    needed = _needed_by(release, possible)
+    best = _simplest(baseline, plain, needed)
+    standing = best if best is not None or not baseline.goes_through else baseline
+    for offer in sorted(good, key=lambda offer: _order(baseline, offer)):
+        if offer.is_fitted and _is_worth_fitting(baseline, offer, standing, late):
+            best = offer
+            break
+    found = Recommendation(baseline, best, tried)
+    if best is None:
+        return replace(found, why_not=WhyNot.NONE_HELPS)
+    return replace(found, needs=needed(best.setting), since=_since(best.setting.conf, release))
+
+
+def helps(baseline: Offer, offer: Offer) -> bool:
+    """Return True if an offer avoids an error, or saves retries or at least 1 % of memory."""
+    if not offer.goes_through:
+        return False
+    if not baseline.goes_through:
+        return True
+    if offer.retries != baseline.retries:
+        return offer.retries < baseline.retries
+    saved = baseline.memory - offer.memory
+    return saved > 0 and saved * WORTH >= baseline.memory and not offer.thrashes(baseline)
+
+
+def _order(baseline: Offer, offer: Offer) -> tuple[bool, int, int]:
+    return offer.thrashes(baseline), offer.retries, offer.memory
+
+
+def _nearest(baseline: Offer, offers: Sequence[Offer]) -> list[Offer]:
+    """Return the offers within 1 % of the best, from which the simplest is chosen (rule 1)."""
+    thrashes, retries, least = min(_order(baseline, offer) for offer in offers)
+    return [
+        offer
+        for offer in offers
+        if _order(baseline, offer)[:2] == (thrashes, retries)
+        and (offer.memory - least) * WORTH <= least
+    ]
+
+
+def _needed_by(release: Release, possible: Sequence[str]) -> Callable[[Setting], str | None]:
+    """Return `releases_needed` as a function of the setting alone."""
+    return lambda each: releases_needed(each.conf, release, possible)
+
+
+def _simplest(
+    baseline: Offer, offers: Sequence[Offer], needed: Callable[[Setting], str | None]
+) -> Offer | None:
+    """Return the simplest offer within 1 % of the best; `needed` is from `_needed_by`."""
+    if not offers:
+        return None
+    near = _nearest(baseline, offers)
+    known = [offer for offer in near if needed(offer.setting) is None]
+    # `min` returns the first of equals, the only member that a search without duplicates has.
+    return min(
+        known or near, key=lambda offer: (offer.setting.n_options, offer.calls, offer.memory)
+    )
+
+
+def _is_worth_fitting(
+    baseline: Offer, offer: Offer, standing: Offer | None, late: Callable[[Setting], int]
+) -> bool:
+    if standing is None:
+        return True
+    if offer.retries > standing.retries or offer.thrashes(baseline):
+        return False
+    if not _saves(offer.memory_range[1], standing.memory_range[0]):
+        return False
+    if _saves(offer.memory, standing.memory_at_end):
+        # The late peaks are bounded by these values, so the replays can be saved.
+        return True
+    return _saves(late(offer.setting), late(standing.setting))
+
+
+def _saves(memory: int, before: int) -> bool:
+    return (before - memory) * _FITTED_WORTH > before
+
+
+def late_peak(trials: Trials, setting: Setting, device_memory: int | None) -> int:
+    """Return the peak reserved bytes over the second half of the entries."""
+    _, timeline = trials.timeline(setting, device_memory)
+    if timeline is None:
+        return 0
+    half = len(trials.prepared.trace) // 2
+    # The previous row gives the value that still holds at the first entry of the half.
+    start = max(int(np.searchsorted(timeline.entry, half, side="right")) - 1, 0)
+    return int(timeline.reserved[start:].max(initial=0))
+
+
+def _since(conf: str, release: Release) -> str:
+    """Return the oldest release since which every release reads `conf` as `release` does."""
+    versions = list(RELEASES)
+    at = versions.index(release.version)
+    while at and releases_needed(conf, release, versions[at - 1 : at]) is None:
+        at -= 1
+    return versions[at]

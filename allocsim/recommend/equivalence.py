@@ -1,0 +1,140 @@
+"""Equivalence of settings on a recording, proved from its requests alone.
+
+Two settings have the same effect if every comparison of the allocator has the same result under
+both (semantics 1.2 to 1.7, 1.9 to 1.11):
+
+1. Rounding has an effect only through the rounded values of the requested sizes.  The sizes of
+   blocks from before the recording count too, since a replay may allocate them again.
+2. large_segment_size_mb has an effect only if a rounded size is between 1 MiB and 10 MiB, or if
+   memory is mapped in handles of that size.
+3. max_split_size_mb M is compared with rounded sizes and with whole segments, since the pieces of
+   a segment of at least M are smaller than M.  Two values without such a size between them are
+   therefore equivalent, and a value above all sizes is equivalent to no limit.  If the recording
+   starts with segments, only the latter holds.
+4. max_non_split_rounding_mb R decides whether a segment of at least M serves a request of at
+   least M, by the difference of the two sizes.  It has no effect without such a request.
+5. garbage_collection_threshold has no effect without a memory fraction.
+6. per_process_memory_fraction of 1.0 has no effect.
+7. expandable_segments_reserve has no effect without expandable segments.
+
+Equivalent settings have equal trials, byte for byte.  The converse need not hold: settings with
+equal trials may count as different.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Hashable
+from functools import cache
+
+from allocsim.core import (
+    MIN_LARGE_ALLOC,
+    OPTIONS,
+    ROUND_LARGE,
+    SMALL_SIZE,
+    UNLIMITED,
+    AllocatorConfig,
+    Release,
+)
+from allocsim.errors import ConfigError
+from allocsim.metrics import RequestedSizes, asked_of
+from allocsim.replaying import Effect, Prepared
+from allocsim.simulation import Setting, large_segments_matter
+from allocsim.units import round_up
+
+__all__ = ["RULES", "effect_of", "effects_on"]
+
+RULES: dict[str, int | None] = {
+    "roundup_power2_divisions": 1,
+    "large_segment_size_mb": 2,
+    "max_split_size_mb": 3,
+    "max_non_split_rounding_mb": 4,
+    "garbage_collection_threshold": 5,
+    "per_process_memory_fraction": 6,
+    "expandable_segments_reserve": 7,
+    "expandable_segments": None,
+    "throw_on_cudamalloc_oom": None,
+    "graph_capture_record_stream_reuse": None,
+}
+"""Number of the rule by which different values of an option are equivalent; None if none is."""
+
+_PLAIN = tuple(OPTIONS[name].field for name, rule in RULES.items() if rule is None)
+"""Fields of the options without a rule."""
+
+
+def effects_on(prepared: Prepared) -> Effect:
+    """Return a function that maps equivalent settings on one recording to equal values.
+
+    Settings that the release refuses are equivalent to themselves only.  This holds for all
+    settings if the recorded program changes settings while it runs.
+    """
+    sizes = (asked_of(prepared),)
+
+    @cache
+    def effect(setting: Setting) -> Hashable:
+        if prepared.plan.changes:
+            return setting
+        try:
+            return effect_of(prepared.in_force(setting), prepared.release, sizes)
+        except ConfigError:
+            return setting
+
+    return effect
+
+
+def effect_of(setting: Setting, release: Release, parts: tuple[RequestedSizes, ...]) -> Hashable:
+    """Return a value that is equal for settings with the same effect on every part.
+
+    Raises ConfigError if the release refuses the setting.
+    """
+    config = setting.config(release)
+    limit = _limit(setting, config, release)
+    return (
+        limit,
+        config.garbage_collection_threshold if limit is not None else 0.0,
+        config.expandable_segments_reserve if config.expandable_segments else None,
+        tuple(getattr(config, name) for name in _PLAIN),
+        tuple(_effect_on(config, part) for part in parts),
+    )
+
+
+def _limit(setting: Setting, config: AllocatorConfig, release: Release) -> float | None:
+    """Return the fraction that limits the process (1.11); None if nothing does."""
+    if setting.call_fraction is not None:
+        is_none = setting.call_fraction == 1.0 and not release.full_fraction_is_limit
+        return None if is_none else setting.call_fraction
+    fraction = config.per_process_memory_fraction
+    return fraction if fraction < 1.0 else None
+
+
+def _effect_on(config: AllocatorConfig, part: RequestedSizes) -> Hashable:
+    rounded = part.rounded(config)
+    sizes = rounded.distinct
+    shares = any(SMALL_SIZE < size < MIN_LARGE_ALLOC for size in sizes)
+    large = config.large_segment_size if large_segments_matter(config, sizes) else 0
+    return rounded.each, large, _split_effect(config, part, sizes, large if shares else 0)
+
+
+def _split_effect(
+    config: AllocatorConfig, part: RequestedSizes, sizes: tuple[int, ...], shared: int
+) -> tuple[object, object]:
+    """Return the effect of max_split_size and max_non_split_rounding.
+
+    shared: size of the segments that several requests share; 0 if there are none.
+    """
+    limit, rounding = config.max_split_size, config.max_non_split_rounding
+    if limit == UNLIMITED:
+        return None, None
+    own = {round_up(size, ROUND_LARGE) for size in sizes if size >= MIN_LARGE_ALLOC}
+    segments = sorted(own | ({shared} if shared else set()))
+    cuts = sorted({*sizes, *segments, *part.present})
+    if config.expandable_segments:
+        return limit, rounding  # free memory merges across segments there
+    if not cuts or limit > cuts[-1]:
+        return None, None
+    if part.present:
+        return limit, rounding
+    split = bisect_left(cuts, limit)
+    oversize = sizes[bisect_left(sizes, limit) :]
+    wastes = sorted({s - size for s in segments for size in oversize if s >= max(size, limit)})
+    return split, bisect_left(wastes, rounding) if oversize else None

@@ -1,0 +1,183 @@
+"""Convert the entries of one device to columns of numbers.
+
+Each column is converted in one pass that assumes valid values.  If the pass fails, the entries are
+checked one by one to name the invalid one.  Repeated objects (stacks, pool ids) are looked up by
+identity first, since a pickle shares them, and by value second, since JSON does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from allocsim.recording.action import ACTION_CODES, Action
+from allocsim.recording.entries import MISSING, Columns, Entries, Rows
+from allocsim.recording.fast_pickle.packed import Packed
+from allocsim.recording.fast_pickle.packed_columns import PackedReader
+from allocsim.recording.fields import INT64_MAX, UINT64_MAX, Fields
+from allocsim.recording.frames import StackReader
+from allocsim.recording.releases import markers_in
+from allocsim.recording.trace import Trace
+from allocsim.state import PoolId, SegmentState
+
+__all__ = ["read_trace"]
+
+
+def read_trace(
+    path: str,
+    device: int,
+    entries: Entries,
+    segments: tuple[SegmentState, ...],
+    stacks: StackReader,
+) -> tuple[Trace, set[str]]:
+    """Return the trace of `device`, and the layout markers found in its entries."""
+    reader = _reader(path, f"the entry of device {device}", entries)
+    action = reader.actions()
+    texts: dict[str, int] = {}
+    pool_ids: dict[PoolId, int] = {}
+    trace = Trace(
+        device=device,
+        action=action,
+        addr=reader.addresses(action),
+        size=reader.integers("size", 0, INT64_MAX).view(np.int64),
+        stream=reader.integers("stream", 0, UINT64_MAX),
+        time_us=reader.times(),
+        frames=reader.stacks(stacks),
+        pool_id=reader.pools(pool_ids),
+        compile_context=reader.texts("compile_context", texts),
+        user_metadata=reader.texts("user_metadata", texts),
+        segments=segments,
+        pool_ids=tuple(pool_ids),
+        texts=tuple(texts),
+    )
+    return trace, _markers(reader.names, action)
+
+
+def _reader(path: str, where: str, entries: Entries) -> _ColumnReader | PackedReader:
+    if isinstance(entries, Packed):
+        return PackedReader(path, where, entries)
+    return _ColumnReader(path, where, entries)
+
+
+def _markers(names: set[str], action: NDArray[np.uint8]) -> set[str]:
+    """Return the layout markers found in the entries."""
+    actions = {f"action {Action(code).text}" for code in np.unique(action).tolist()}
+    places = {"entries"} if len(action) else set()
+    return (actions | names).intersection(markers_in("entries")) | places
+
+
+def _address(row: Fields) -> int:
+    """Return an entry's addr, or device_free for an oom.
+
+    An oom has no address, although old releases and other writers store one.
+    """
+    name = "device_free" if row.text("action") == "oom" and "device_free" in row else "addr"
+    return row.integer(name, 0, UINT64_MAX)
+
+
+class _ColumnReader:
+    __slots__ = ("path", "where", "entries", "names")
+
+    def __init__(self, path: str, where: str, entries: Rows | Columns) -> None:
+        self.path, self.where = path, where
+        self.entries = entries
+        if (other := entries.other()) is not None:
+            self.row(other)  # refuses it
+        self.names = entries.names()
+
+    def row(self, index: int) -> Fields:
+        return Fields(self.path, self.where, self.entries.row(index), entry=index)
+
+    def actions(self) -> NDArray[np.uint8]:
+        """Return the action codes; refuse unknown actions."""
+        try:
+            codes = list(map(ACTION_CODES.__getitem__, self.entries.column("action")))
+        except (KeyError, TypeError):
+            for index in range(len(self.entries)):
+                row = self.row(index)
+                if row.text("action") not in ACTION_CODES:
+                    row.wrong("action", row.text("action"), f"one of {', '.join(ACTION_CODES)}")
+            raise
+        return np.array(codes, dtype=np.uint8)
+
+    def addresses(self, action: NDArray[np.uint8]) -> NDArray[np.uint64]:
+        """Return addr, or device_free for an oom."""
+        values = self.entries.column("addr")
+        for index in np.flatnonzero(action == Action.OOM).tolist():
+            values[index] = _address(self.row(index))
+        return self._sound(values, UINT64_MAX, _address)
+
+    def integers(self, name: str, low: int, high: int) -> NDArray[np.uint64]:
+        """Return a column of integers; refuse the first that is missing or out of range."""
+        return self._sound(
+            self.entries.column(name), high, lambda row: row.integer(name, low, high)
+        )
+
+    def _sound(
+        self, values: list[Any], high: int, check: Callable[[Fields], object]
+    ) -> NDArray[np.uint64]:
+        """Return `values` as integers from 0 to `high`; `check` refuses the first invalid row."""
+        try:
+            sound = set(map(type, values)) <= {int}
+            column = np.array(values if sound else [], dtype=np.uint64)
+            sound = sound and (not len(column) or int(column.max()) <= high)
+        except OverflowError:
+            sound = False
+        if not sound:
+            self._find_culprit(check)
+        return column
+
+    def times(self) -> NDArray[np.int64] | None:
+        """Return time_us, or None if any entry lacks it."""
+        values = self.entries.column("time_us")
+        if not values or MISSING in values:
+            return None
+        return self.integers("time_us", 0, INT64_MAX).astype(np.int64)
+
+    def stacks(self, stacks: StackReader) -> NDArray[np.int32]:
+        """Return the stack numbers; each stack is read once."""
+        keys = list(map(id, self.entries.column("frames")))
+        return self._numbered(keys, id(MISSING), stacks.read)
+
+    def pools(self, pool_ids: dict[PoolId, int]) -> NDArray[np.int32]:
+        """Return the numbers of the pool ids in `pool_ids`, adding new ones."""
+        return self._by_value(
+            "pool_id", lambda row: pool_ids.setdefault(row.pool_id("pool_id"), len(pool_ids))
+        )
+
+    def texts(self, name: str, texts: dict[str, int]) -> NDArray[np.int32] | None:
+        """Return the numbers of a text field in `texts`, or None if no entry has it."""
+        if name not in self.names:
+            return None
+        return self._by_value(name, lambda row: texts.setdefault(row.text(name), len(texts)))
+
+    def _by_value(self, name: str, number: Callable[[Fields], int]) -> NDArray[np.int32]:
+        values = self.entries.column(name)
+        if not set(map(type, values)) <= {tuple, str, object}:
+            # JSON has lists for pairs; other types are refused when their row is checked.
+            values = [
+                tuple(map(id, value)) if isinstance(value, list) else value for value in values
+            ]
+            if not set(map(type, values)) <= {tuple, str, object}:
+                self._find_culprit(lambda row: name not in row or number(row))
+        return self._numbered(values, MISSING, number)
+
+    def _numbered(
+        self, keys: list[Any], missing: object, number: Callable[[Fields], int]
+    ) -> NDArray[np.int32]:
+        """Call `number` once per distinct key, for its first row, and spread the results."""
+        count = len(keys)
+        first = dict(zip(reversed(keys), range(count - 1, -1, -1), strict=True))
+        first.pop(missing, None)
+        numbers: dict[Any, int] = {missing: -1}
+        for key, index in sorted(first.items(), key=lambda item: item[1]):
+            numbers[key] = number(self.row(index))
+        return np.fromiter(map(numbers.__getitem__, keys), dtype=np.int32, count=count)
+
+    def _find_culprit(self, check: Callable[[Fields], object]) -> NoReturn:
+        for index in range(len(self.entries)):
+            check(self.row(index))
+        raise AssertionError("a column was refused, but none of its entries")

@@ -1,0 +1,1 @@
+"""Fast reading of pickled snapshots: from bytes to columns without row objects."""

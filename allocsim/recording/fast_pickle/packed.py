@@ -1,0 +1,214 @@
+"""Entries of one device as columns, read from a pickle's bytes without creating row objects.
+
+Integer fields are stored as they are.  Every other field is stored as the number of an object in
+`Objects`; equal objects may have several numbers.  The object is what `pickle` would
+create, except that lists of the same frames are merged.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from allocsim.recording.fast_pickle.rows import NEW, Stretch
+from allocsim.recording.fast_pickle.window import OtherForm
+from allocsim.recording.fields import UINT64_MAX
+
+__all__ = ["MISSING_CODE", "Objects", "Packed"]
+
+MISSING_CODE = -1
+"""Code of an entry that lacks the field."""
+
+_NUMBERS = ("addr", "size", "stream", "time_us")
+_CODES = ("action", "frames", "pool_id", "compile_context", "user_metadata")
+_REFERENCE = re.compile(rb"h(.)|j(.{4})", re.DOTALL)
+
+
+class Objects:
+    """Memo of the pickle, and the objects that rows refer to.
+
+    values: objects by code.
+    """
+
+    __slots__ = ("values", "_codes", "_count", "_fetched", "_memo", "_pairs", "_stacks")
+
+    def __init__(self) -> None:
+        self.values: list[Any] = []
+        self._memo: dict[int, Any] = {}
+        self._count = 0
+        # Codes by memo number.  Rows and the objects created in rows are not in `_memo`.
+        self._codes = np.full(1 << 12, MISSING_CODE, dtype=np.int32)
+        self._pairs: dict[tuple[int, int], int] = {}
+        self._stacks: dict[bytes, int] = {}
+        self._fetched: set[int] = set()
+
+    def memoize(self, value: object) -> None:
+        """Store `value` under the next memo number."""
+        self._memo[self._count] = value
+        self._count += 1
+
+    def get(self, number: int) -> Any:
+        """Return the value of a memo number; KeyError for a row or an unknown number."""
+        if number in self._memo:
+            value = self._memo[number]
+        else:
+            is_known = number < min(self._count, len(self._codes))
+            code = int(self._codes[number]) if is_known else MISSING_CODE
+            if code == MISSING_CODE:
+                raise KeyError(number)
+            value = self.values[code]
+        if type(value) in (dict, list):
+            self._fetched.add(id(value))
+        return value
+
+    def is_fetched(self, value: object) -> bool:
+        """Return True if a list or dictionary may be referenced from more than one place."""
+        return id(value) in self._fetched
+
+    def add_to(self, entries: Packed, stretch: Stretch, rows: slice, data: bytes) -> None:
+        """Append the next rows of a stretch to `entries`."""
+        memos = stretch.memos[rows]
+        own = self._count + np.cumsum(memos) - memos
+        self._count += int(memos.sum())
+        self._grow()
+        codes = {}
+        for name, column in stretch.known.items():
+            known = column[rows]
+            is_new = known == NEW
+            if np.any(known >= own):
+                raise OtherForm("a value from before it was made")
+            if is_new.any():
+                new = np.flatnonzero(is_new)
+                found, before = self._made(name, stretch, rows, new, data)
+                known = known.copy()
+                known[new] = numbers = own[new] + before
+                self._codes[numbers] = found
+            codes[name] = self._known(known)
+        values = {name: column[rows] for name, column in stretch.numbers.items()}
+        entries.add_block(len(own), values, codes)
+
+    def _grow(self) -> None:
+        if self._count > len(self._codes):
+            more = np.full(self._count * 5 // 4 - len(self._codes), MISSING_CODE, dtype=np.int32)
+            self._codes = np.concatenate([self._codes, more])
+
+    def _known(self, numbers: NDArray[np.int64]) -> NDArray[np.int32]:
+        codes = self._codes[numbers]
+        unknown = codes == MISSING_CODE
+        if unknown.any():
+            for number in np.unique(numbers[unknown]).tolist():
+                self._codes[number] = self._add(self.get(number))
+            codes = self._codes[numbers]
+        return codes
+
+    def _add(self, value: object) -> int:
+        self.values.append(value)
+        return len(self.values) - 1
+
+    def _made(
+        self, name: str, stretch: Stretch, rows: slice, new: NDArray[np.int64], data: bytes
+    ) -> tuple[list[int] | NDArray[np.int32], NDArray[np.int64]]:
+        """Return the codes of values created in rows, and the memo numbers used before them."""
+        first, second, before = (part[rows][new] for part in stretch.made[name])
+        if name == "frames":
+            places = zip(first.tolist(), second.tolist(), strict=True)
+            return self._lists([data[begin:end] for begin, end in places]), before
+        pairs, inverse = np.unique(first << 8 | second, return_inverse=True)
+        known = [self._pair(pair >> 8, pair & 0xFF) for pair in pairs.tolist()]
+        return np.array(known, dtype=np.int32)[inverse], before
+
+    def _pair(self, first: int, second: int) -> int:
+        code = self._pairs.get((first, second))
+        if code is None:
+            code = self._pairs[first, second] = self._add((first, second))
+        return code
+
+    def _lists(self, contents: list[bytes]) -> list[int]:
+        """Return the codes of lists, looked up by their bytes, which are memo references."""
+        codes = list(map(self._stacks.get, contents))
+        if None not in codes:
+            return codes  # type: ignore[return-value]
+        for content in contents:
+            if content not in self._stacks:
+                numbers = (one or four for one, four in _REFERENCE.findall(content))
+                members = [self.get(int.from_bytes(each, "little")) for each in numbers]
+                self._stacks[content] = self._add(members)
+        return [self._stacks[content] for content in contents]
+
+
+class Packed:
+    """Entries of a device as growing columns.
+
+    names: fields that any entry has.
+    objects: objects that codes refer to.
+    """
+
+    __slots__ = ("names", "objects", "_codes", "_count", "_numbers")
+
+    def __init__(self, objects: Objects) -> None:
+        self.names: set[Any] = set()
+        self.objects = objects.values
+        self._count = 0
+        # array.array grows in place; a NumPy array would be copied.
+        self._numbers = {name: array("Q") for name in _NUMBERS}
+        self._codes = {name: array("i") for name in _CODES}
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add_rows(self, rows: Iterable[object]) -> None:
+        """Append entries given as dictionaries; raise OtherForm for other types."""
+        for row in rows:
+            if type(row) is not dict:
+                raise OtherForm("an entry that is none")
+            self.names.update(row)
+            self._count += 1
+            for name, column in list(self._numbers.items()):
+                self._add_number(row, name, column)
+            for name, codes in self._codes.items():
+                codes.append(len(self.objects) if name in row else MISSING_CODE)
+                if name in row:
+                    self.objects.append(row[name])
+
+    def _add_number(self, row: dict[Any, Any], name: str, column: array[int]) -> None:
+        # An oom entry has no address; the column stores device_free in its place.
+        is_free = name == "addr" and row.get("action") == "oom" and "device_free" in row
+        key = "device_free" if is_free else name
+        if key not in row:
+            del self._numbers[name]
+        elif type(row[key]) is not int or not 0 <= row[key] <= UINT64_MAX:
+            raise OtherForm(f"{name} that is no number")
+        else:
+            column.append(row[key])
+
+    def add_block(
+        self,
+        count: int,
+        numbers: dict[str, NDArray[np.uint64]],
+        codes: dict[str, NDArray[np.int32]],
+    ) -> None:
+        """Append `count` entries that have the same fields."""
+        self.names.update(numbers, codes)
+        self._count += count
+        for name, column in list(self._numbers.items()):
+            if name in numbers:
+                column.frombytes(numbers[name].tobytes())
+            else:
+                del self._numbers[name]
+        for name, known in self._codes.items():
+            missing = codes[name] if name in codes else np.full(count, MISSING_CODE, np.int32)
+            known.frombytes(missing.tobytes())
+
+    def numbers(self, name: str) -> NDArray[np.uint64] | None:
+        """Return one integer field of every entry; None if an entry lacks it."""
+        column = self._numbers.get(name)
+        return None if column is None else np.frombuffer(column, dtype=np.uint64)
+
+    def codes(self, name: str) -> NDArray[np.int32]:
+        """Return the codes of one field of every entry, MISSING_CODE where an entry lacks it."""
+        return np.frombuffer(self._codes[name], dtype=np.int32)

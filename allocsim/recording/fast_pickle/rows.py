@@ -1,0 +1,368 @@
+"""Read all rows of one shape in a stretch of a pickle at once, column by column.
+
+The entries of a recording are dictionaries with the same keys in the same order, and the keys are
+memoized, so every row is the same short sequence of operations.  All positions that may begin a row
+are parsed in lockstep, as arrays of positions.
+
+The result is exactly what the operations mean.  A row with another operation, a negative number or
+a new text does not match the shape.  A position within a text or number may look like a row, but is
+never used, because a row must begin where the previous operation ends.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from allocsim.recording.fast_pickle.window import Window
+
+__all__ = ["NEW", "Made", "Shape", "Stretch", "read_shape", "read_stretch"]
+
+NEW = -1
+"""Placeholder for the memo number of a value that the row creates."""
+
+_NUMBERS = frozenset({"addr", "size", "stream", "time_us"})
+_STACKS, _PAIRS = "frames", "pool_id"
+_BEGIN = b"}\x94("
+_GET, _LONG_GET, _LONG, _TUPLE2, _MEMOIZE, _SET = (ord(c) for c in "hj\x8a\x86\x94u")
+_EMPTY_LIST, _MARK, _APPEND, _APPENDS = (ord(c) for c in "](ae")
+_DEEPEST = 1024
+"""Largest number of frames in a stack; rows with deeper stacks do not match."""
+
+_INTEGER = rb"(?:K.|M..|J.{4}|\x8a[\x00-\x09](?!\Z))"
+_KEY = re.compile(rb"h(.)|j(.{4})", re.DOTALL)
+_REF = rb"(?:h.|j.{4})"
+_VALUE = {
+    "number": re.compile(rb"K.|M..|J.{4}|\x8a", re.DOTALL),
+    "stack": re.compile(
+        _REF + rb"|\]\x94(?:\(" + _REF + rb"{1,%d}+e|" % _DEEPEST + _REF + rb"a)?", re.DOTALL
+    ),
+    "pair": re.compile(_REF + rb"|K.K.\x86\x94", re.DOTALL),
+    "known": re.compile(_REF, re.DOTALL),
+}
+
+_Places = NDArray[np.int64]
+_Words = NDArray[np.uint64]
+_U64 = np.uint64
+
+
+def _table(**lengths: int) -> NDArray[np.int64]:
+    table = np.zeros(256, dtype=np.int64)
+    for name, length in lengths.items():
+        table[ord(name)] = length
+    return table
+
+
+# Tables by operation code: total length, and mask of the argument in the bytes after the code.
+_REF_LENGTH = _table(h=2, j=5)
+_INT_LENGTH = _table(K=2, M=3, J=5)
+_MASK = np.zeros(256, dtype=np.uint64)
+for _code, _bits in (("h", 8), ("K", 8), ("M", 16), ("J", 32), ("j", 32)):
+    _MASK[ord(_code)] = (1 << _bits) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Sequence of fields in a row: operation of the key as bytes, name, and kind of value."""
+
+    fields: tuple[tuple[bytes, str, str], ...]
+
+
+class Made(NamedTuple):
+    """Values that rows create.
+
+    first, second: integers of the tuple, or begin and end of the list's frames.
+    before: memo numbers that the row used before the value.
+    """
+
+    first: _Places
+    second: _Places
+    before: _Places
+
+
+@dataclass(slots=True)
+class Stretch:
+    """Rows of one shape in a window, in order; all arrays have one item per row.
+
+    begin, end: positions of the row's operations.
+    memos: memo numbers that the row uses.
+    last: last row of the uninterrupted run that contains the row.
+    numbers: integer fields.
+    known: memo numbers of other fields, or NEW.
+    made: created values; meaningful only where `known` is NEW.
+    """
+
+    begin: _Places
+    end: _Places
+    memos: _Places
+    last: _Places
+    numbers: dict[str, _Words]
+    known: dict[str, _Places]
+    made: dict[str, Made]
+
+
+def read_shape(window: Window, at: int, name_of: Callable[[int], object]) -> Shape | None:
+    """Return the shape of the row at `at`, or None if there is no row.
+
+    name_of: lookup of a value by memo number.
+    """
+    data = window.data
+    if not data.startswith(_BEGIN, at):
+        return None
+    at += len(_BEGIN)
+    fields = []
+    names = set()
+    while data[at] != _SET:
+        key = _KEY.match(data, at)
+        name = name_of(int.from_bytes(key[1] or key[2], "little")) if key else None
+        if key is None or not isinstance(name, str) or name in names:
+            return None
+        names.add(name)
+        sort = _sort_of(name)
+        value = _VALUE[sort].match(data, key.end())
+        if value is None or value.end() > window.end:
+            return None
+        fields.append((key[0], name, sort))
+        at = value.end()
+        if data[at - 1] == _LONG and sort == "number":
+            at += 1 + data[at]
+    needed = {"action", "addr", "size", "stream", "frames"}
+    return Shape(tuple(fields)) if needed <= names and "device_free" not in names else None
+
+
+def _sort_of(name: str) -> str:
+    if name in _NUMBERS:
+        return "number"
+    return {_STACKS: "stack", _PAIRS: "pair"}.get(name, "known")
+
+
+def read_stretch(window: Window, shape: Shape) -> Stretch:
+    """Read all rows of `shape` in `window`."""
+    walk = _Walk(window)
+    numbers: dict[str, _Words] = {}
+    known: dict[str, _Places] = {}
+    made: dict[str, Made] = {}
+    for number, (key, name, sort) in enumerate(shape.fields):
+        walk.key(key)
+        if not number:
+            walk.drop_others()
+        if sort == "number":
+            numbers[name] = walk.number()
+        elif sort == "known":
+            known[name] = walk.known()
+        else:
+            known[name], made[name] = walk.stack() if sort == "stack" else walk.pair()
+    rows = walk.finish()
+    begin, end = walk.begin[rows], walk.at[rows]
+    return Stretch(
+        begin=begin,
+        end=end,
+        memos=walk.memos[rows],
+        last=_last_of_runs(window, begin, end),
+        numbers={name: column[rows] for name, column in numbers.items()},
+        known={name: column[rows] for name, column in known.items()},
+        made={name: Made(*(part[rows] for part in parts)) for name, parts in made.items()},
+    )
+
+
+def _last_of_runs(window: Window, begin: _Places, end: _Places) -> _Places:
+    """Return for each row the last row that follows it without a gap.
+
+    Lists are pickled in batches of 1,000 items; the operations between batches are not a gap.
+    """
+    data = np.frombuffer(window.data, dtype=np.uint8)
+    after = end.copy()
+    between = (data[end] == _APPENDS) & (data[end + 1] == _MARK)
+    after[between] += len(b"e(")
+    ends = np.flatnonzero(np.append(after, -1)[:-1] != np.append(begin[1:], -2))
+    return ends[np.searchsorted(ends, np.arange(len(begin)))]
+
+
+class _Walk:
+    """Candidate rows and the current position of each.
+
+    Failed candidates are moved into the zero padding, where nothing matches.
+    """
+
+    __slots__ = ("begin", "at", "memos", "_data", "_end", "_window", "_words")
+
+    def __init__(self, window: Window) -> None:
+        self._window, self._end = window, window.end
+        self._data = np.frombuffer(window.data, dtype=np.uint8)
+        # The eight bytes at each position, as overlapping words.
+        count = len(window.data) - 8
+        self._words = np.ndarray((count,), "<u8", window.data, strides=(1,))
+        data = self._data[: window.end]
+        likely = data[:-2] == _BEGIN[0]
+        likely &= data[1:-1] == _BEGIN[1]
+        likely &= data[2:] == _BEGIN[2]
+        self.begin: _Places = np.flatnonzero(likely)
+        self.at: _Places = self.begin + len(_BEGIN)
+        self.memos: _Places = np.ones(len(self.at), dtype=np.int64)
+
+    def _word(self, at: _Places) -> _Words:
+        return self._words[at]
+
+    def _lose(self, lost: NDArray[np.bool_]) -> None:
+        if lost.any():
+            self.at[lost] = self._end
+        beyond = self.at > self._end
+        if beyond.any():
+            self.at[beyond] = self._end
+
+    def drop_others(self) -> None:
+        """Drop the failed candidates."""
+        kept = self.at < self._end
+        self.begin, self.at, self.memos = self.begin[kept], self.at[kept], self.memos[kept]
+
+    def key(self, key: bytes) -> None:
+        """Match the operation of a key."""
+        mask = (1 << 8 * len(key)) - 1
+        found = (self._word(self.at) & _U64(mask)) == _U64(int.from_bytes(key, "little"))
+        self.at += len(key)
+        self._lose(~found)
+
+    def number(self) -> _Words:
+        """Parse an integer from 0 to 2**64 - 1."""
+        word = self._word(self.at)
+        code = (word & _U64(0xFF)).astype(np.uint8)
+        value = (word >> _U64(8)) & _MASK[code]
+        length = _INT_LENGTH[code]
+        # BININT is signed.
+        lost = (length == 0) | ((length == 5) & (value > _U64(0x7FFFFFFF)))
+        longs = np.flatnonzero(code == _LONG)
+        if len(longs):
+            value[longs], length[longs], lost[longs] = self._long(longs, word[longs])
+        self.at += length
+        self._lose(lost)
+        return value
+
+    def _long(self, rows: _Places, word: _Words) -> tuple[_Words, _Places, NDArray[np.bool_]]:
+        count = ((word >> _U64(8)) & _U64(0xFF)).astype(np.int64)
+        places = self.at[rows] + 2
+        value = self._word(places)
+        short = np.minimum(count, 8)
+        shift = (64 - 8 * short).astype(np.uint64)
+        # A shift by 64 is undefined, so integers without bytes, which are rare, fail here.
+        lost = (count == 0) | (count > 9)
+        value = (value << np.where(lost, 0, shift).astype(np.uint64)) >> np.where(
+            lost, 0, shift
+        ).astype(np.uint64)
+        is_long = count == 9
+        top = self._data[np.minimum(places + short - 1, self._end)] >= 0x80
+        lost |= top & ~is_long
+        lost |= is_long & (self._data[np.minimum(places + 8, self._end)] != 0)
+        return value, np.where(lost, 1, 2 + count), lost
+
+    def _reference(self) -> tuple[_Places, NDArray[np.bool_], NDArray[np.uint8]]:
+        word = self._word(self.at)
+        code = (word & _U64(0xFF)).astype(np.uint8)
+        length = _REF_LENGTH[code]
+        number = ((word >> _U64(8)) & _MASK[code]).astype(np.int64)
+        self.at += length
+        return number, length == 0, code
+
+    def known(self) -> _Places:
+        """Parse a reference to a memoized value and return its memo number."""
+        number, lost, _ = self._reference()
+        self._lose(lost)
+        return number
+
+    def pair(self) -> tuple[_Places, Made]:
+        """Parse a reference, or a tuple of two one-byte integers."""
+        number, other, code = self._reference()
+        word = self._word(self.at)
+        # K first K second TUPLE2 MEMOIZE
+        made = (word & _U64(0xFFFF00FF00FF)) == _U64(0x9486004B004B)
+        made &= other & (code != 0)
+        number[made] = NEW
+        first, second = (word >> _U64(8)) & _U64(0xFF), (word >> _U64(24)) & _U64(0xFF)
+        pairs = Made(first.astype(np.int64), second.astype(np.int64), self.memos.copy())
+        self.memos[made] += 1
+        self.at[made] += 6
+        self._lose(other & ~made)
+        return number, pairs
+
+    def stack(self) -> tuple[_Places, Made]:
+        """Parse a reference, or a list of references."""
+        number, other, _ = self._reference()
+        begin, end = self.at.copy(), self.at.copy()
+        before = self.memos.copy()
+        rows = np.flatnonzero(other)
+        at = self.at[rows]
+        made = (self._data[at] == _EMPTY_LIST) & (self._data[at + 1] == _MEMOIZE)
+        rows, at = rows[made], at[made] + 2
+        opened = self._data[at] == _MARK
+        begin[rows] = at + opened
+        stop = self._behind_references(begin[rows])
+        count_is_one = self._data[stop] == _APPEND
+        count_is_one &= stop - begin[rows] == _REF_LENGTH[self._data[begin[rows]]]
+        many = self._data[stop] == _APPENDS
+        empty = stop == begin[rows]
+        sound = np.where(opened, many & ~empty, count_is_one | empty)
+        end[rows] = stop
+        number[rows] = NEW
+        self.memos[rows] += 1
+        self.at[rows] = stop + np.where(~opened & empty, 0, 1)
+        other[rows] = ~sound
+        self._lose(other)
+        return number, Made(begin, end, before)
+
+    def _behind_references(self, begin: _Places) -> _Places:
+        """Return the first position at or after each of `begin` without a reference."""
+        stop = begin.copy()
+        rows, at = np.arange(len(begin)), begin.copy()
+        for _ in range(_DEEPEST):
+            length = _REF_LENGTH[self._data[at]]
+            at += length
+            np.minimum(at, self._end, out=at)
+            moving = length != 0
+            if not moving.all():
+                stop[rows[~moving]] = at[~moving]
+                rows, at = rows[moving], at[moving]
+                if not len(rows):
+                    return stop
+        stop[rows] = self._end
+        return stop
+
+    def finish(self) -> _Places:
+        """Match the end of the rows and return the indices of the valid ones."""
+        rows = np.flatnonzero(self._data[self.at] == _SET)
+        self.at += 1
+        return rows[self._in_frames(rows)]
+
+    def _in_frames(self, rows: _Places) -> NDArray[np.bool_]:
+        sound = np.ones(len(rows), dtype=bool)
+        seams = np.asarray(self._window.seams, dtype=np.int64)
+        begin, end = self.begin[rows], self.at[rows]
+        crossed = np.flatnonzero(
+            np.searchsorted(seams, begin, "right") < np.searchsorted(seams, end, "left")
+        )
+        for index in crossed.tolist():
+            sound[index] = _meets_seams(self._window, int(begin[index]), int(end[index]))
+        return sound
+
+
+_OPERATION = re.compile(rb"[hK].|M..|[jJ].{4}|\x8a|[}\x94(u\]ea\x86]", re.DOTALL)
+
+
+def _meets_seams(window: Window, at: int, end: int) -> bool:
+    """Return True if every frame that begins in the row [at, end) begins at an operation."""
+    data, seam = window.data, window.seam_after(at)
+    while at < end:
+        if at == seam:
+            seam = window.seam_after(at)
+        elif at > seam:
+            return False
+        match = _OPERATION.match(data, at)
+        if match is None:
+            return False
+        at = match.end()
+        if data[at - 1] == _LONG and match[0] == b"\x8a":
+            at += 1 + data[at]
+    return at <= seam

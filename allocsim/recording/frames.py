@@ -1,0 +1,152 @@
+"""Unique stack frames and stacks.
+
+A recording of a million entries has a few hundred distinct stacks and a few thousand frames, so
+entries store stack numbers.  Stack i is `flat[offsets[i]:offsets[i + 1]]`, innermost frame first,
+as PyTorch writes it.
+
+A pickle shares stacks between entries and frames between stacks, so both are looked up by identity
+while the objects of the file are alive.  JSON repeats them, and they are looked up by value.  The
+reader visits at most as many frames as the file has bytes, however often a long stack is
+referenced.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from allocsim.recording.fields import INT32_MAX, INT64_MAX, UINT64_MAX, Fields, describe
+
+__all__ = ["Frame", "FrameTable", "FrameInterner", "StackNumbers", "StackReader"]
+
+_WINDOWS = re.compile(r"[A-Za-z]:[\\/]|\\\\")
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One frame: file name, function name and line."""
+
+    filename: str
+    name: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FrameTable:
+    """Unique frames and the unique stacks made of them."""
+
+    frames: tuple[Frame, ...] = ()
+    flat: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
+    offsets: NDArray[np.int64] = field(default_factory=lambda: np.zeros(1, np.int64))
+
+    def __len__(self) -> int:
+        """Return the number of stacks."""
+        return len(self.offsets) - 1
+
+    def stack(self, index: int) -> tuple[Frame, ...]:
+        """Return the frames of stack `index`, innermost first; an empty tuple for -1."""
+        if index < 0:
+            return ()
+        if index >= len(self):
+            raise IndexError(f"stack {index} is not one of the {len(self)} stacks recorded")
+        first, last = self.offsets[index : index + 2].tolist()
+        return tuple(self.frames[i] for i in self.flat[first:last].tolist())
+
+    @property
+    def has_windows_paths(self) -> bool:
+        r"""True if a file name begins with a Windows drive (C:\) or server."""
+        return any(_WINDOWS.match(frame.filename) for frame in self.frames)
+
+
+class FrameInterner:
+    """Builder of a `FrameTable` that numbers frames and stacks in order of first use."""
+
+    __slots__ = ("_frames", "_stacks")
+
+    def __init__(self) -> None:
+        self._frames: dict[Frame, int] = {}
+        self._stacks: dict[tuple[int, ...], int] = {}
+
+    def frame(self, frame: Frame) -> int:
+        """Return the number of `frame`, adding it if it is new."""
+        return self._frames.setdefault(frame, len(self._frames))
+
+    def stack(self, numbers: Iterable[int]) -> int:
+        """Return the number of the stack of these frame numbers; -1 for an empty stack."""
+        key = tuple(numbers)
+        return self._stacks.setdefault(key, len(self._stacks)) if key else -1
+
+    def table(self) -> FrameTable:
+        """Return the table of all frames and stacks added so far."""
+        lengths = [0, *(len(stack) for stack in self._stacks)]
+        flat = [number for stack in self._stacks for number in stack]
+        return FrameTable(
+            frames=tuple(self._frames),
+            flat=np.array(flat, dtype=np.int32),
+            offsets=np.cumsum(lengths, dtype=np.int64),
+        )
+
+
+class StackNumbers:
+    """Replacement for `StackReader` for files that store stack numbers of a known table."""
+
+    __slots__ = ("_count",)
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def read(self, owner: Fields, name: str = "frames") -> int:
+        """Return the stack number in field `name` of `owner`."""
+        return owner.integer(name, -1, self._count - 1)
+
+
+class StackReader:
+    """Reader that converts lists of frame dictionaries into stack numbers."""
+
+    __slots__ = ("_alike", "_budget", "_frames", "_interner", "_stacks")
+
+    def __init__(self, file_size: int) -> None:
+        self._budget = file_size
+        self._interner = FrameInterner()
+        self._frames: dict[int, int] = {}
+        self._stacks: dict[int, int] = {}
+        self._alike: dict[tuple[int, ...], int] = {}
+
+    def read(self, owner: Fields, name: str = "frames") -> int:
+        """Return the number of the stack in field `name` of `owner`; -1 for an empty stack."""
+        stack = owner.items(name)
+        known = self._stacks.get(id(stack))
+        if known is not None:
+            return known
+        self._budget -= len(stack)
+        if self._budget < 0:
+            owner.refuse(
+                f"{owner.where} has {name} {describe(stack)}, more frames than the file's size "
+                "can hold"
+            )
+        frames = tuple(map(id, stack))
+        number = self._alike.get(frames)
+        if number is None:
+            number = self._interner.stack([self._frame(owner, frame) for frame in stack])
+            self._alike[frames] = number
+        self._stacks[id(stack)] = number
+        return number
+
+    def table(self) -> FrameTable:
+        """Return the table of all frames and stacks read."""
+        return self._interner.table()
+
+    def _frame(self, owner: Fields, value: object) -> int:
+        known = self._frames.get(id(value))
+        if known is not None:
+            return known
+        fields = Fields(owner.path, f"a frame of {owner.where}", value, entry=owner.entry)
+        filename, name = fields.text("filename"), fields.text("name")
+        line = fields.integer("line", -INT32_MAX, UINT64_MAX)
+        # PyTorch writes -1 for C++ frames without a line; some releases write it unsigned.
+        frame = Frame(filename, name, line - UINT64_MAX - 1 if line > INT64_MAX else line)
+        return self._frames.setdefault(id(value), self._interner.frame(frame))

@@ -1,0 +1,237 @@
+"""Read recordings of PyTorch's memory history, in the layout of any release.
+
+Rule 1: files are untrusted.  Nothing in them is executed, every value that is used is checked, and
+an error raises RecordingError.  Unknown keys are ignored.
+Rule 2: the work is bounded by the size of the file, even if it refers to one list a million times:
+there are never more entries, segments, blocks and frames than bytes.
+
+Layouts (semantics 6.5): a dictionary with `segments` and `device_traces`, or a list of segments, as
+`memory_snapshot()` returns it.  Blocks of 2.0 have `history` and no address.  Each layout can be a
+pickle or JSON, plain or compressed.  Host segments and host traces are ignored, since they are not
+CUDA memory.  Pickles of 1 MiB or more are read by `straight.py`, others by `unpickle.py`.  Files
+that contain only requests have their own readers (`requests/`).  docs/formats.md lists all formats.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+from typing import Any, BinaryIO, NoReturn
+
+from allocsim.collector import collector_paused
+from allocsim.errors import RecordingError
+from allocsim.recording.annotation import read_annotations
+from allocsim.recording.column_cache import with_cache
+from allocsim.recording.columns import read_trace
+from allocsim.recording.entries import Entries, Rows, entries_of
+from allocsim.recording.fast_pickle.straight import read_straight
+from allocsim.recording.fast_pickle.window import OtherForm
+from allocsim.recording.fields import Fields, describe
+from allocsim.recording.frames import StackReader
+from allocsim.recording.provenance import marked, read_provenance
+from allocsim.recording.recording import Recording
+from allocsim.recording.releases import markers_in
+from allocsim.recording.segments import SegmentReader
+from allocsim.recording.settings import RecordedSettings, read_settings
+from allocsim.recording.source import HEAD, Kind, kind_of, open_source
+from allocsim.recording.store import read_npz
+from allocsim.recording.unpickle import check_density, unpickle
+from allocsim.units import MIB
+
+__all__ = ["load", "read_snapshot"]
+
+_MAX_DEVICES = 1024
+_LARGE = MIB
+_BYTES_AN_OPERATION = 40
+"""Lower bound of the mean distance, in bytes, between irregular operations of a large pickle."""
+
+
+def load(path: str | os.PathLike[str]) -> Recording:
+    """Read a recording from a file in any supported format.
+
+    The format is detected from the contents, not the name.  Formats: PyTorch snapshots as pickle,
+    JSON, or the page of `_memory_viz trace_plot`; allocsim's columns (.npz); and, with requests
+    only, traces of PyTorch's profiler, its memory timeline, and rows of CSV or JSON. All but .npz
+    may be compressed by gzip, xz, zstd or zip.  Columns of large files are cached
+    (docs/convert.md).  Raises RecordingError for anything else.
+    """
+    return with_cache(os.fspath(path), _load)
+
+
+def _load(name: str) -> Recording:
+    try:
+        with open_source(name) as file, collector_paused():
+            return _read(name, file)
+    except MemoryError:
+        raise RecordingError(name, "does not fit in this machine's memory") from None
+    except OSError as error:
+        raise RecordingError(name, f"cannot be read ({error.strerror or error})") from None
+
+
+def _read(name: str, file: BinaryIO) -> Recording:
+    kind = kind_of(name, file.read(HEAD))
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    match kind:
+        case Kind.ZIP:
+            return read_npz(name, file)
+        case Kind.PAGE:
+            from allocsim.recording.page import snapshot_in_page  # noqa: PLC0415
+
+            with snapshot_in_page(name, file) as pickled:
+                return read_snapshot(name, unpickle(name, pickled), size)
+        case Kind.CSV | Kind.LINES:
+            from allocsim.recording.requests import read_csv, read_lines  # noqa: PLC0415
+
+            return (read_csv if kind is Kind.CSV else read_lines)(name, file)
+        case Kind.JSON:
+            return _from_json(name, file, size)
+    return _read_pickle(name, file, size)
+
+
+def _read_pickle(path: str, file: BinaryIO, size: int) -> Recording:
+    """Read a pickle from its bytes if Python's pickler wrote it, else through objects.
+
+    The slower way through objects gives precise error messages.
+    """
+    if size >= _LARGE:
+        with contextlib.suppress(OtherForm, RecordingError):
+            return read_snapshot(path, read_straight(file, size // _BYTES_AN_OPERATION), size)
+    return read_snapshot(path, unpickle(path, file), size)
+
+
+def _from_json(path: str, file: BinaryIO, size: int) -> Recording:
+    from allocsim.recording.requests import (  # noqa: PLC0415
+        is_profiler_trace,
+        is_rows,
+        is_timeline,
+        read_profiler_trace,
+        read_row_objects,
+        read_timeline,
+    )
+
+    data = file.read()
+    if is_profiler_trace(data):
+        return read_profiler_trace(path, data)
+    value = _read_json(path, data, size)
+    if isinstance(value, list) and is_timeline(value):
+        return read_timeline(path, value)
+    if is_rows(value):
+        return read_row_objects(path, value)
+    if isinstance(value, list) and value and not _is_segment(value[0]):
+        raise RecordingError(
+            path,
+            f"holds a list whose first item is {describe(value[0])}, expected segments, rows with "
+            "an action, or a profiler's events",
+        )
+    return read_snapshot(path, value, size)
+
+
+def read_snapshot(path: str, value: object, size: int) -> Recording:
+    """Return the recording in an unpickled snapshot.
+
+    size: bytes of its file, the bound on the number of objects visited.
+    """
+    markers: set[str] = set()
+    if isinstance(value, list):
+        top = Fields(path, "the segment list", {"segments": value})
+    elif isinstance(value, dict):
+        top = Fields(path, "the snapshot", value)
+        markers.add("snapshot")
+        markers.update(name for name in markers_in("snapshot") if name in top)
+    else:
+        raise RecordingError(
+            path, f"holds {describe(value)}, expected a snapshot's dictionary or segment list"
+        )
+    if "segments" not in top:
+        _refuse_without_segments(top)
+    stacks = StackReader(size)
+    reader = SegmentReader(path, stacks, size)
+    states = reader.read(top.items("segments"))
+    markers |= reader.markers
+    settings = _settings(top, markers)
+    traces = _traces(top, size)
+    devices = []
+    for device in sorted({*states, *(i for i, entries in enumerate(traces) if len(entries))}):
+        entries = traces[device] if device < len(traces) else Rows([])
+        trace, found = read_trace(path, device, entries, states.get(device, ()), stacks)
+        devices.append(trace)
+        markers |= found
+    table = stacks.table()
+    is_old = "segments" in markers and "segment_pool_id" not in markers
+    layout = "snapshot 2.0" if is_old else "snapshot"
+    return Recording(
+        path=path,
+        layout=layout if isinstance(value, dict) else "segment list",
+        devices=marked(
+            top, size, (dataclasses.replace(trace, frame_table=table) for trace in devices)
+        ),
+        settings=settings,
+        frame_table=table,
+        annotations=read_annotations(top, size),
+        markers=frozenset(markers),
+        n_device_traces=len(traces),
+        provenance=read_provenance(top),
+        wrong_sums=tuple(reader.wrong_sums),
+    )
+
+
+def _is_segment(value: object) -> bool:
+    return isinstance(value, dict) and "segment_type" in value
+
+
+def _refuse_without_segments(top: Fields) -> NoReturn:
+    keys = top.keys()
+    if any(key.startswith("allocated_bytes.") for key in keys):
+        top.refuse("holds the figures of torch.cuda.memory_stats(), and no requests or segments")
+    named = ", ".join(map(describe, keys[:3])) if keys else "none"
+    top.refuse(
+        "holds a dictionary without segments, expected a PyTorch memory snapshot (it has the keys "
+        f"{named}{', …' * (len(keys) > 3)})"
+    )
+
+
+def _traces(top: Fields, size: int) -> list[Entries]:
+    if "device_traces" not in top:
+        return []
+    traces = top.items("device_traces")
+    if len(traces) > _MAX_DEVICES:
+        top.wrong("device_traces", traces, f"at most {_MAX_DEVICES} devices")
+    entries = [entries_of(top.path, device, trace) for device, trace in enumerate(traces)]
+    total = sum(map(len, entries))
+    if total > size:
+        top.refuse(f"device_traces holds {total} entries, more than its {size} bytes can hold")
+    return entries
+
+
+def _settings(top: Fields, markers: set[str]) -> RecordedSettings | None:
+    if "allocator_settings" not in top:
+        return None
+    value = top.value("allocator_settings", "a dictionary")
+    fields = Fields(top.path, "allocator_settings", value)
+    markers.add("settings")
+    markers.update(name for name in markers_in("settings") if name in fields)
+    return read_settings(fields)
+
+
+def _read_json(path: str, data: bytes, size: int) -> object:
+    check_density(path, size, dicts=data.count(b"{"), lists=data.count(b"["))
+    frames: dict[tuple[object, ...], dict[str, Any]] = {}
+
+    def interned(value: dict[str, Any]) -> dict[str, Any]:
+        if len(value) != 3 or "filename" not in value:
+            return value
+        key = (value["filename"], value.get("name"), value.get("line"))
+        if any(type(part) not in (str, int) for part in key):
+            return value
+        return frames.setdefault(key, value)
+
+    try:
+        return json.loads(data, object_hook=interned)
+    except RecursionError:
+        raise RecordingError(path, "is nested too deeply to be a recording") from None
+    except (ValueError, UnicodeDecodeError) as error:
+        reason = ascii(str(error)[:100])[1:-1]
+        raise RecordingError(path, f"is neither a pickle nor sound JSON ({reason})") from None

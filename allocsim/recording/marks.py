@@ -1,0 +1,115 @@
+"""Marks: calls of the program that leave no entry in PyTorch's history.
+
+`allocsim record` and `allocsim.capture` write them under the snapshot's key "allocsim".  Only a
+capture writes steps and phases, when its program reports them.  A mark stores the number of entries
+before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from allocsim.recording.fields import INT32_MAX, INT64_MAX, UINT64_MAX, Fields
+from allocsim.state import PoolId
+
+__all__ = ["MARKS", "Mark", "MarkKind", "cut_marks", "plain_marks", "read_marks"]
+
+MARKS = "marks"
+_Value = str | float | int | PoolId | None
+
+
+class MarkKind(StrEnum):
+    """Call or event that a mark records."""
+
+    EMPTY_CACHE = "empty_cache"
+    FRACTION = "set_per_process_memory_fraction"
+    SETTINGS = "_set_allocator_settings"
+    POOL_CREATED = "MemPool created"
+    POOL_DELETED = "MemPool deleted"
+    PEAK_RESET = "reset_peak_memory_stats"
+    STEP = "step"
+    PHASE = "phase"
+
+
+_LASTING = (MarkKind.FRACTION, MarkKind.SETTINGS)
+"""Kinds whose effect lasts until another mark of the same kind changes it."""
+_REPLACING = (MarkKind.STEP, MarkKind.PHASE)
+"""Kinds that replace the previous mark of the same kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """One mark of a device.
+
+    entry: number of entries of the device before the mark.
+    value: FRACTION: a number from 0 to 1; SETTINGS: an option string; pools: the pool id; STEP: the
+        number of the step that begins; PHASE: "setup", "forward", "backward" or "optimizer".
+    """
+
+    entry: int
+    kind: MarkKind
+    value: _Value = None
+
+
+def cut_marks(marks: Iterable[Mark], first: int, last: int) -> tuple[Mark, ...]:
+    """Return the marks of entries [first, last), numbered from `first`.
+
+    Settings made before `first`, and the step and phase that contain it, are moved to entry 0.
+    """
+    before: dict[MarkKind, Mark] = {}
+    kept: list[Mark] = []
+    for mark in marks:
+        if mark.entry < first and mark.kind in _REPLACING:
+            before[mark.kind] = mark
+        elif mark.entry <= last and (mark.entry >= first or mark.kind in _LASTING):
+            kept.append(mark)
+    kept = [*before.values(), *kept]
+    return tuple(replace(mark, entry=max(mark.entry - first, 0)) for mark in kept)
+
+
+def plain_marks(device: int, marks: Iterable[Mark]) -> list[dict[str, object]]:
+    """Return the marks of a device in the form of the snapshot's key."""
+    return [
+        {"device": device, "entry": mark.entry, "kind": str(mark.kind), "value": mark.value}
+        for mark in marks
+    ]
+
+
+def read_marks(fields: Fields, size: int) -> dict[int, tuple[Mark, ...]]:
+    """Return the marks of each device in a file of `size` bytes."""
+    found: dict[int, list[Mark]] = {}
+    values = fields.items(MARKS) if MARKS in fields else []
+    if len(values) > size:
+        fields.wrong(MARKS, values, "no more than the file's size can hold")
+    for index, value in enumerate(values):
+        row = Fields(fields.path, f"{MARKS}[{index}]", value)
+        device, entry = row.integer("device", 0, INT32_MAX), row.integer("entry", 0, INT64_MAX)
+        name = row.text("kind")
+        if name not in set(MarkKind):
+            continue  # written by a later release of allocsim
+        kind = MarkKind(name)
+        found.setdefault(device, []).append(Mark(entry, kind, _value(row, kind)))
+    # Stable sort: marks at the same entry keep the order of the calls.
+    return {
+        device: tuple(sorted(marks, key=lambda mark: mark.entry)) for device, marks in found.items()
+    }
+
+
+def _value(row: Fields, kind: MarkKind) -> _Value:
+    if kind in (MarkKind.SETTINGS, MarkKind.PHASE):
+        return row.text("value")
+    if kind is MarkKind.STEP:
+        return row.integer("value", 0, INT64_MAX)
+    if kind is MarkKind.FRACTION:
+        share = row.number("value")
+        if not 0.0 <= share <= 1.0:
+            row.wrong("value", share, "a number from 0 to 1")
+        return share
+    if kind in (MarkKind.EMPTY_CACHE, MarkKind.PEAK_RESET):
+        return None
+    numbers = [n for n in row.items("value") if type(n) is int and 0 <= n <= UINT64_MAX]
+    if len(numbers) != 2:
+        row.refuse(f"{row.where} has no pool's two numbers as its value")
+    return numbers[0], numbers[1]

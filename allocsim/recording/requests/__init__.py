@@ -1,0 +1,20 @@
+"""Read files that contain only requests: sizes in order, without segments or state.
+
+The notes of the recording report missing data.  Such a recording is replayed by size, and its
+addresses cannot be compared with anything.
+"""
+
+from allocsim.recording.requests.profiler import is_profiler_trace, read_profiler_trace
+from allocsim.recording.requests.rows import is_rows, read_csv, read_lines, read_row_objects
+from allocsim.recording.requests.timeline import is_timeline, read_timeline
+
+__all__ = [
+    "is_profiler_trace",
+    "is_rows",
+    "is_timeline",
+    "read_csv",
+    "read_lines",
+    "read_profiler_trace",
+    "read_row_objects",
+    "read_timeline",
+]

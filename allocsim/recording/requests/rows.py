@@ -1,0 +1,230 @@
+"""Read rows of allocations and frees in users' own files: CSV with a header, or JSON Lines.
+
+A row names its block by `addr` (a number, decimal or 0x…) or `id` (any text).  Columns are found by
+name, in any order.  Unknown columns are ignored, and so are rows with actions of the allocator,
+such as `segment_alloc`.
+
+Columns: action (alloc, free; PyTorch's free_requested and free_completed), size or bytes, addr or
+id; optional: device, stream, time_us, name (label of the request) and, in JSON, frames.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Iterable, Iterator
+from typing import BinaryIO, NoReturn
+
+from allocsim.errors import RecordingError
+from allocsim.recording.action import Action
+from allocsim.recording.fields import INT64_MAX, UINT64_MAX, Fields, describe
+from allocsim.recording.frames import Frame, FrameInterner, StackReader
+from allocsim.recording.recording import ROWS, Recording
+from allocsim.recording.requests.blocks import Blocks
+
+__all__ = ["is_rows", "read_csv", "read_lines", "read_row_objects"]
+
+_ALLOC, _FREE = "alloc", "free"
+_ALIASES = {
+    "action": ("action", "event", "op"),
+    "size": ("size", "bytes", "requested_size"),
+    "name": ("addr", "address", "ptr", "id", "block"),
+    "device": ("device", "device_id"),
+    "stream": ("stream", "stream_id"),
+    "time": ("time_us",),
+    "label": ("name", "label"),
+}
+_SAME = {"malloc": _ALLOC, "allocate": _ALLOC, "deallocate": _FREE, "dealloc": _FREE}
+_PASSED_OVER = {action.text for action in Action} - {"alloc", "free_requested", "free_completed"}
+_NUMBER = re.compile(r"(?:0x[0-9a-fA-F]{1,16}|[0-9]{1,20})")
+_MAX_DEVICES = 1024
+_EXPECTED = "a row of allocations: action, size, and addr or id"
+
+
+def is_rows(value: object) -> bool:
+    """Return True if a JSON value is a list of rows, or one row."""
+    first = value[0] if isinstance(value, list) and value else value
+    return isinstance(first, dict) and _column(first, "action") in first and "ph" not in first
+
+
+def read_csv(path: str, file: BinaryIO) -> Recording:
+    """Read a CSV file whose first line names the columns."""
+    text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
+    try:
+        sample = text.readline(1 << 16)
+        separator = max(",;\t", key=sample.count)
+        text.seek(0)
+        rows = csv.DictReader(text, delimiter=separator, skipinitialspace=True)
+        names = [name.strip().lower() for name in rows.fieldnames or ()]
+        rows.fieldnames = names
+        return _read(path, (_plain(path, row) for row in rows))
+    except UnicodeDecodeError:
+        raise RecordingError(path, "is a table that is no UTF-8 text") from None
+    except csv.Error as error:
+        raise RecordingError(path, f"is no sound CSV ({ascii(str(error)[:80])[1:-1]})") from None
+    finally:
+        text.detach()
+
+
+def _plain(path: str, row: dict[str, str | None]) -> dict[str, object]:
+    """Return the non-empty fields of a row by column."""
+    if None in row:
+        raise RecordingError(path, f"has a row with more fields than columns: {describe(row)}")
+    return {name: value.strip() for name, value in row.items() if value and value.strip()}
+
+
+def read_lines(path: str, file: BinaryIO) -> Recording:
+    """Read a JSON Lines file with one object per line."""
+    return _read(path, _objects(path, file))
+
+
+def _objects(path: str, file: BinaryIO) -> Iterator[object]:
+    for number, line in enumerate(file):
+        if line.strip():
+            try:
+                yield json.loads(line)
+            except (ValueError, RecursionError):
+                raise RecordingError(path, f"line {number + 1} is no sound JSON object") from None
+
+
+def read_row_objects(path: str, value: object) -> Recording:
+    """Read a JSON list of rows, or one row."""
+    return _read(path, value if isinstance(value, list) else [value])
+
+
+class _Reader:
+    """Reader of rows into the blocks of each device."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.devices: dict[int, Blocks] = {}
+        self.timed: dict[int, bool] = {}
+        self.interner = FrameInterner()
+        self.n_passed_over = 0
+        self.n_missed = 0
+        self._names: dict[str, int] = {}
+        self._labels: dict[str, int] = {}
+
+    def take(self, number: int, value: object) -> None:
+        """Add the next row."""
+        row = Fields(self.path, f"row {number}", value, entry=None)
+        at = {part: _column(row, part) for part in _ALIASES}
+        action = row.text(at["action"]).lower()
+        action = _SAME.get(action, action)
+        if action in _PASSED_OVER:
+            self.n_passed_over += 1
+            return
+        if action not in (_ALLOC, _FREE, "free_requested", "free_completed"):
+            row.wrong(at["action"], action, "alloc, free, free_requested or free_completed")
+        device = _integer(row, at["device"], _MAX_DEVICES - 1) if at["device"] in row else 0
+        blocks = self.devices.setdefault(device, Blocks())
+        has_time = at["time"] in row
+        self.timed[device] = self.timed.get(device, True) and has_time
+        time = _integer(row, at["time"], INT64_MAX) if has_time else 0
+        name = self._name(row, at["name"])
+        size = _integer(row, at["size"], INT64_MAX) if at["size"] in row else None
+        stack = self._stack(row, at["label"])
+        if action == _ALLOC:
+            if size is None:
+                row.refuse(f"row {number} allocates without a size, expected bytes")
+            stream = _integer(row, at["stream"], UINT64_MAX) if at["stream"] in row else 0
+            if size:
+                blocks.alloc(size, name, time=time, stack=stack, stream=stream)
+        elif action == _FREE:
+            blocks.free(size or 0, name, time=time, stack=stack)
+        elif action == "free_requested":
+            if not blocks.request_free(name, time=time, stack=stack):
+                self.n_missed += 1
+        elif not blocks.complete_free(name, time=time, stack=stack):
+            self.n_missed += 1
+
+    def _name(self, row: Fields, column: str) -> int:
+        """Return the number of a block: its address, or a number assigned to its id."""
+        value = row.value(column, "the block's address or id")
+        if type(value) is int and 0 <= value <= UINT64_MAX:
+            return value
+        if type(value) is not str:
+            row.wrong(column, value, "an address or an id")
+        if column not in ("id", "block") and _NUMBER.fullmatch(value):
+            number = int(value, 0) if value.startswith("0x") else int(value)
+            if number <= UINT64_MAX:
+                return number
+        return self._names.setdefault(value, len(self._names))
+
+    def _stack(self, row: Fields, label: str) -> int:
+        if "frames" in row and not isinstance(row.value("frames", "a list"), str):
+            # Each row has its own list, so a shared reader could not look stacks up by identity.
+            frames = StackReader(INT64_MAX)
+            frames.read(row)
+            table = frames.table()
+            return self.interner.stack([self.interner.frame(frame) for frame in table.stack(0)])
+        if label not in row:
+            return -1
+        text = row.text(label)
+        if text not in self._labels:
+            self._labels[text] = self.interner.stack(
+                [self.interner.frame(Frame("<rows>", text, 0))]
+            )
+        return self._labels[text]
+
+
+def _read(path: str, rows: Iterable[object]) -> Recording:
+    reader = _Reader(path)
+    for number, row in enumerate(rows):
+        reader.take(number, row)
+    used = {device: blocks for device, blocks in reader.devices.items() if blocks.n_requests}
+    if not used:
+        _refuse_empty(path)
+    table = reader.interner.table()
+    traces = [
+        blocks.trace(device, table, has_times=reader.timed[device])
+        for device, blocks in sorted(used.items())
+    ]
+    return Recording(
+        path=path,
+        layout=ROWS,
+        devices=tuple(traces),
+        frame_table=table,
+        notes=tuple(_notes(reader)),
+    )
+
+
+def _notes(reader: _Reader) -> Iterator[str]:
+    yield (
+        "rows of allocations and frees: no pool or segment is recorded, so requests are replayed "
+        "by size, and their addresses are compared with nothing"
+    )
+    for device, blocks in sorted(reader.devices.items()):
+        if blocks.n_before:
+            count = "a block" if blocks.n_before == 1 else f"{blocks.n_before:,} blocks"
+            yield f"device {device}: {count} freed and never allocated: requested first"
+        if blocks.n_lost:
+            yield (
+                f"device {device}: {blocks.n_lost:,} blocks are allocated or freed twice, and what "
+                "lies between is taken for granted"
+            )
+    if reader.n_passed_over:
+        yield f"{reader.n_passed_over:,} rows of other actions are passed over"
+    if reader.n_missed:
+        yield f"{reader.n_missed:,} frees of blocks that are not known are passed over"
+
+
+def _refuse_empty(path: str) -> NoReturn:
+    raise RecordingError(path, f"holds no row that allocates, expected {_EXPECTED}")
+
+
+def _column(row: Fields | dict[str, object], part: str) -> str:
+    """Return the row's name of a column; its first alias if the row lacks it."""
+    return next((name for name in _ALIASES[part] if name in row), _ALIASES[part][0])
+
+
+def _integer(row: Fields, column: str, high: int) -> int:
+    """Return an integer, which is a number in JSON and text in CSV."""
+    value = row.value(column, "a number")
+    if isinstance(value, str) and _NUMBER.fullmatch(value):
+        value = int(value, 0) if value.startswith("0x") else int(value)
+    if type(value) is not int or not 0 <= value <= high:
+        row.wrong(column, value, f"a whole number from 0 to {high}")
+    return value

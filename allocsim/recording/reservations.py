@@ -1,0 +1,89 @@
+"""Address ranges that expandable segments held until the end of a trace.
+
+Rule: a segment maps memory at its base first, and later never beyond the end of its mapped part; it
+is destroyed when nothing of it is mapped (semantics 4.1, 4.2, 4.6). A mapping anywhere else begins
+another segment. Memory mapped before the first entry may have holes that no entry shows: such a
+range counts as held from the first entry to the last.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from allocsim._fast_numpy import any_of
+from allocsim.recording.action import Action
+from allocsim.recording.rewind.ranges import MappedRange, MappedRanges
+from allocsim.recording.trace import Trace
+from allocsim.state import DEFAULT_POOL
+
+__all__ = ["Reservation", "reservations_of"]
+
+
+@dataclass(slots=True)
+class Reservation:
+    """Addresses [base, end) of an expandable segment that were mapped at some time.
+
+    first: entry that mapped the first of them; 0 if before the first entry.
+    mapped: bytes that are mapped.
+    is_older: True if it was mapped before the first entry.
+    """
+
+    base: int
+    end: int
+    first: int
+    mapped: int
+    is_older: bool = False
+
+
+_Row = tuple[int, bool, int, int]
+"""Change as (entry, True if mapped, address, bytes)."""
+
+
+def reservations_of(trace: Trace) -> list[Reservation]:
+    """Return the reservations that exist after the last entry."""
+    rows = _rows(trace)
+    held = [
+        Reservation(each.start, each.end, 0, each.end - each.start, is_older=True)
+        for each in _mapped_before(trace, rows)
+    ]
+    for entry, maps, address, size in rows:
+        found = [each for each in held if each.base <= address <= each.end]
+        at = max(found, key=lambda each: each.base, default=None)
+        if maps and at is None:
+            held.append(Reservation(address, address + size, entry, size))
+        elif maps and at is not None:
+            at.end = max(at.end, address + size)
+            at.mapped += size
+        elif at is not None:
+            at.mapped -= size
+            if at.mapped <= 0 and not at.is_older:
+                held.remove(at)
+    return held
+
+
+def _rows(trace: Trace) -> list[_Row]:
+    of = np.flatnonzero(any_of(trace.action, (Action.SEGMENT_MAP, Action.SEGMENT_UNMAP)))
+    columns = (trace.addr[of].tolist(), trace.size[of].tolist())
+    maps = (trace.action[of] == Action.SEGMENT_MAP).tolist()
+    return list(zip(of.tolist(), maps, *columns, strict=True))
+
+
+def _mapped_before(trace: Trace, rows: list[_Row]) -> MappedRanges:
+    """Return the ranges mapped before the first entry, found by undoing the entries."""
+    ranges = MappedRanges()
+    for segment in trace.segments:
+        if segment.is_expandable:
+            ranges.add(_mapped(segment.address, segment.total_size))
+    for _, maps, address, size in reversed(rows):
+        if maps:
+            ranges.cut(address, address + size)
+        else:
+            ranges.add(_mapped(address, size))
+    return ranges
+
+
+def _mapped(address: int, size: int) -> MappedRange:
+    """Return a range that can join any adjacent range."""
+    return MappedRange(address, address + size, 0, DEFAULT_POOL, is_small=None)

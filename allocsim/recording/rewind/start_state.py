@@ -1,0 +1,239 @@
+"""Reconstruct the state before an entry by undoing the later entries from the final segments.
+
+Undoing a free_completed makes a block pending, undoing a free_requested makes it allocated, and
+undoing an alloc makes it free space.  Undoing a segment_alloc removes the segment, and undoing a
+segment_free adds it as one free block; map and unmap are treated alike.  A recording that began
+with an empty device rewinds to an empty state.  A contradiction raises RecordingError with the
+entry.
+
+The entries do not contain the true size of a block that was live at the start and freed later;
+`slack` determines it.  Everything else is exact, except for segments that were freed in a recording
+without pool_id: they are assigned to the default pool, and their size class is guessed by size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from typing import NoReturn
+
+import numpy as np
+
+from allocsim._fast_numpy import any_of
+from allocsim.errors import RecordingError
+from allocsim.recording.action import BLOCK_ACTIONS, Action
+from allocsim.recording.marks import cut_marks
+from allocsim.recording.rewind.live_before import live_after, live_before
+from allocsim.recording.rewind.ranges import MappedRange, MappedRanges
+from allocsim.recording.rewind.slack import LaterAllocs, Live, true_size
+from allocsim.recording.trace import Trace
+from allocsim.state import ALLOCATED, INACTIVE, PENDING, BlockState, PoolId, SegmentState
+from allocsim.units import MIB, round_up
+
+__all__ = ["Rewound", "round_to_512", "start_state", "trimmed"]
+
+_SMALL_SEGMENT = 2 * MIB
+
+
+def round_to_512(size: int) -> int:
+    """Return a request's rounded size under default options (semantics 1.2)."""
+    return max(512, round_up(size, 512))
+
+
+def start_state(
+    trace: Trace,
+    entry: int = 0,
+    *,
+    rounded: Callable[[int], int] = round_to_512,
+    max_split_size: int | None = None,
+) -> tuple[SegmentState, ...]:
+    """Return the segments before entry `entry`, sorted by address; empty for an empty device.
+
+    rounded: rounding of requests in effect (roundup_power2_divisions changes it).
+    max_split_size: bytes; None for no limit.  Blocks of that size or more are never split.
+    Raises RecordingError, naming the entry, if the entries do not lead to the final segments.
+    """
+    return Rewound(trace, entry).state(rounded=rounded, max_split_size=max_split_size)
+
+
+class Rewound:
+    """Device before an entry, without the parts that depend on settings; `state` adds them.
+
+    Raises RecordingError, naming the entry, if the entries do not lead to the final segments.
+    """
+
+    __slots__ = ("_entry", "_rewind", "_trace")
+
+    def __init__(self, trace: Trace, entry: int = 0) -> None:
+        self._trace, self._entry = trace, entry
+        before = live_before(trace, entry)
+        rewind = self._rewind = _Rewind(trace, live_after(trace) if before is None else before)
+        left = np.arange(entry, len(trace))
+        if before is not None:
+            left = np.flatnonzero(~any_of(trace.action[entry:], BLOCK_ACTIONS)) + entry
+        left = left[::-1]
+        pools = (*trace.pool_ids, (0, 0))  # -1, "unknown", finds the default pool
+        columns = (trace.action, trace.addr, trace.size, trace.stream, trace.pool_id)
+        rows = zip(left.tolist(), *(column[left].tolist() for column in columns), strict=True)
+        for index, action, addr, size, stream, pool in rows:
+            rewind.undo(index, action, addr, size=size, stream=stream, pool_id=pools[pool])
+
+    def state(
+        self,
+        *,
+        rounded: Callable[[int], int] = round_to_512,
+        max_split_size: int | None = None,
+    ) -> tuple[SegmentState, ...]:
+        """Return the segments; see `start_state`."""
+        limit = -1 if max_split_size is None else max_split_size
+        return self._rewind.state(LaterAllocs(self._trace, self._entry), rounded, limit)
+
+
+def trimmed(trace: Trace, first: int, last: int) -> Trace:
+    """Return entries [first, last) of `trace` as a trace, with the segments at `last`."""
+    first, last, _ = slice(first, last).indices(len(trace))
+    columns = {name: column[first:last] for name, column in trace.columns().items()}
+    segments = trace.segments if last == len(trace) else start_state(trace, last)
+    marks = cut_marks(trace.marks, first, last)
+    return replace(trace, segments=segments, marks=marks, **columns)  # type: ignore[arg-type]
+
+
+class _Rewind:
+    """State of a device that moves back one entry at a time."""
+
+    __slots__ = ("live", "_device", "_ranges", "_segments")
+
+    def __init__(self, trace: Trace, live: dict[int, Live]) -> None:
+        self._device = trace.device
+        self._segments: dict[int, SegmentState] = {}
+        self._ranges = MappedRanges()
+        self.live = live
+        for segment in trace.segments:
+            self._take(segment)
+
+    def _take(self, segment: SegmentState) -> None:
+        if not segment.is_expandable:
+            self._segments[segment.address] = segment
+            return
+        owner = (segment.stream, segment.pool_id, segment.is_small, segment.frames)
+        if not self._ranges.add(MappedRange(segment.address, segment.end, *owner)):
+            self._refuse(None, f"the segment at 0x{segment.address:x} overlaps another one")
+
+    def undo(
+        self, index: int, action: int, addr: int, *, size: int, stream: int, pool_id: PoolId
+    ) -> None:
+        """Move to the state before this entry."""
+        if action == Action.ALLOC:
+            self._undo_alloc(index, addr, size)
+        elif action == Action.FREE_REQUESTED:
+            self._undo_free_requested(index, addr)
+        elif action == Action.FREE_COMPLETED:
+            if addr in self.live:
+                self._refuse(index, f"0x{addr:x} is freed here, but it is in use afterwards")
+            self.live[addr] = Live(size, None, PENDING, -1, index)
+        elif action == Action.SEGMENT_ALLOC:
+            segment = self._segments.pop(addr, None)
+            if segment is None or segment.total_size != size:
+                self._refuse(index, f"no segment of {size} bytes is at 0x{addr:x} afterwards")
+        elif action == Action.SEGMENT_FREE:
+            if addr in self._segments:
+                self._refuse(index, f"0x{addr:x} is freed, but a segment is there afterwards")
+            small = size <= _SMALL_SEGMENT
+            self._segments[addr] = SegmentState(addr, size, stream, small, pool_id, False, ())
+        elif action == Action.SEGMENT_MAP:
+            if not self._ranges.cut(addr, addr + size):
+                self._refuse(index, f"the {size} bytes mapped at 0x{addr:x} are not afterwards")
+        elif action == Action.SEGMENT_UNMAP:
+            mapped = MappedRange(addr, addr + size, stream, pool_id, is_small=None)
+            if not self._ranges.add(mapped):
+                self._refuse(index, f"0x{addr:x} is unmapped, but mapped afterwards")
+
+    def _undo_alloc(self, index: int, addr: int, size: int) -> None:
+        live = self.live.pop(addr, None)
+        if live is None:
+            self._refuse(index, f"0x{addr:x} is allocated here, but not in use afterwards")
+        if live.requested_size != size:
+            self._refuse(
+                index,
+                f"{size} bytes are allocated at 0x{addr:x}, but {live.requested_size} are in "
+                "use there afterwards",
+            )
+
+    def _undo_free_requested(self, index: int, addr: int) -> None:
+        live = self.live.get(addr)
+        if live is None or live.state != PENDING:
+            self._refuse(index, f"a free of 0x{addr:x} is requested, but none is pending after it")
+        live.state = ALLOCATED
+
+    def _refuse(self, index: int | None, what: str) -> NoReturn:
+        raise RecordingError(f"device {self._device}", what, entry=index)
+
+    def state(
+        self, later: LaterAllocs, rounded: Callable[[int], int], max_split_size: int
+    ) -> tuple[SegmentState, ...]:
+        """Return the segments with their live blocks and the free blocks between them."""
+        segments = [*self._segments.values(), *map(_segment_of, self._ranges)]
+        segments.sort(key=lambda segment: segment.address)
+        for left, right in pairwise(segments):
+            if left.end > right.address:
+                self._refuse(
+                    None,
+                    f"the segment at 0x{right.address:x} would have lain over the one of "
+                    f"{left.total_size} bytes at 0x{left.address:x}",
+                )
+        addresses = sorted(self.live)
+        at = 0
+        tiled = []
+        for segment in segments:
+            first = at
+            while at < len(addresses) and addresses[at] < segment.end:
+                at += 1
+            inside = addresses[first:at]
+            if inside and inside[0] < segment.address:
+                self._refuse(None, f"the block at 0x{inside[0]:x} lies in no segment")
+            tiled.append(self._tiled(segment, inside, later, rounded, max_split_size))
+        if at < len(addresses):
+            self._refuse(None, f"the block at 0x{addresses[at]:x} lies in no segment")
+        return tuple(tiled)
+
+    def _tiled(
+        self,
+        segment: SegmentState,
+        inside: list[int],
+        later: LaterAllocs,
+        rounded: Callable[[int], int],
+        max_split_size: int,
+    ) -> SegmentState:
+        blocks: list[BlockState] = []
+        at = segment.address
+        for address, end in zip(inside, [*inside[1:], segment.end], strict=False):
+            live = self.live[address]
+            if address > at:
+                blocks.append(BlockState(at, address - at, 0, INACTIVE))
+            size = live.size
+            if size is None:
+                if live.requested_size > end - address:
+                    self._refuse(
+                        live.death,
+                        f"{live.requested_size} bytes are freed at 0x{address:x}, where no more "
+                        f"than {end - address} can have been in use",
+                    )
+                least = rounded(live.requested_size)
+                # An alloc at the segment's end belongs to the next segment.
+                last = end if end < segment.end else end - 1
+                landed = later.first(address + least, last, live.death)
+                never_split = 0 <= max_split_size <= least
+                size = true_size(
+                    segment, address, end, least=least, landed=landed, never_split=never_split
+                )
+            blocks.append(BlockState(address, size, live.requested_size, live.state, live.frames))
+            at = address + size
+        if at < segment.end:
+            blocks.append(BlockState(at, segment.end - at, 0, INACTIVE))
+        return replace(segment, blocks=tuple(blocks))
+
+
+def _segment_of(mapped: MappedRange) -> SegmentState:
+    place = (mapped.start, mapped.end - mapped.start, mapped.stream, mapped.guessed_small())
+    return SegmentState(*place, mapped.pool_id, is_expandable=True, blocks=(), frames=mapped.frames)

@@ -1,0 +1,153 @@
+"""Read the segments and blocks of a snapshot, in the layouts of all releases.
+
+Since 2.1 blocks have an address and frames.  In 2.0 addresses follow from the order of the blocks,
+and the stack is in the block's `history`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from allocsim.recording.fields import INT32_MAX, INT64_MAX, UINT64_MAX, Fields, describe
+from allocsim.recording.frames import StackNumbers, StackReader
+from allocsim.state import ALLOCATED, DEFAULT_POOL, INACTIVE, PENDING, BlockState, SegmentState
+
+__all__ = ["SegmentReader", "WrongSum"]
+
+_STATES = {
+    ALLOCATED: ALLOCATED,
+    PENDING: PENDING,
+    INACTIVE: INACTIVE,
+    # Spelling of PyTorch's documentation, used by some other writers.
+    "active_awaiting_free": PENDING,
+}
+
+_SUMS = ("allocated_size", "active_size", "requested_size")
+"""Fields of a segment that are sums over its blocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrongSum:
+    """Recorded sum of a segment that differs from the sum over its blocks.
+
+    address: address of the segment.
+    name: key of the sum.
+    recorded: recorded value, as printable text.
+    held: sum over the blocks, in bytes.
+    """
+
+    device: int
+    address: int
+    name: str
+    recorded: str
+    held: int
+
+    @classmethod
+    def from_plain(cls, fields: Fields) -> WrongSum:
+        """Read a value that a column file stores."""
+        return cls(
+            device=fields.integer("device", 0, INT32_MAX),
+            address=fields.integer("address", 0, UINT64_MAX),
+            name=fields.text("name"),
+            recorded=fields.text("recorded"),
+            held=fields.integer("held", 0, INT64_MAX),
+        )
+
+
+class SegmentReader:
+    """Reader of segments that also collects layout markers and wrong sums."""
+
+    __slots__ = ("path", "markers", "wrong_sums", "_stacks", "_budget", "_size")
+
+    def __init__(self, path: str, stacks: StackReader | StackNumbers, file_size: int) -> None:
+        self.path = path
+        self.markers: set[str] = set()
+        self.wrong_sums: list[WrongSum] = []
+        self._stacks = stacks
+        self._size = self._budget = file_size
+
+    def read(self, segments: list[object]) -> dict[int, tuple[SegmentState, ...]]:
+        """Return the segments of each device that has any, sorted by address."""
+        self._spend(Fields(self.path, "segments", {}), len(segments))
+        devices: dict[int, list[SegmentState]] = {}
+        for index, value in enumerate(segments):
+            fields = Fields(self.path, f"segments[{index}]", value)
+            device = fields.integer("device", 0, INT32_MAX)
+            segment = self._segment(fields)
+            devices.setdefault(device, []).append(segment)
+            self._add_up(fields, device, segment)
+        if segments:
+            self.markers.add("segments")
+        return {
+            device: tuple(sorted(states, key=lambda state: state.address))
+            for device, states in devices.items()
+        }
+
+    def _add_up(self, fields: Fields, device: int, segment: SegmentState) -> None:
+        for name in _SUMS:
+            if name not in fields:
+                continue
+            held: int = getattr(segment, name)
+            if (recorded := fields.value(name, "a sum")) != held:
+                wrong = WrongSum(device, segment.address, name, describe(recorded), held)
+                self.wrong_sums.append(wrong)
+
+    def _segment(self, fields: Fields) -> SegmentState:
+        address = fields.integer("address", 0, UINT64_MAX)
+        kind = fields.text("segment_type")
+        if kind not in ("small", "large"):
+            fields.wrong("segment_type", kind, "small or large")
+        pool_id = DEFAULT_POOL
+        if "segment_pool_id" in fields:
+            self.markers.add("segment_pool_id")
+            pool_id = fields.pool_id("segment_pool_id")
+        return SegmentState(
+            address=address,
+            total_size=fields.integer("total_size", 0, INT64_MAX),
+            stream=fields.integer("stream", 0, UINT64_MAX),
+            is_small=kind == "small",
+            pool_id=pool_id,
+            is_expandable="is_expandable" in fields and fields.boolean("is_expandable"),
+            blocks=self._blocks(fields, address),
+            frames=self._stacks.read(fields) if "frames" in fields else -1,
+        )
+
+    def _blocks(self, segment: Fields, address: int) -> tuple[BlockState, ...]:
+        values = segment.items("blocks")
+        self._spend(segment, len(values))
+        blocks = []
+        for index, value in enumerate(values):
+            fields = Fields(self.path, f"{segment.where} block {index}", value)
+            if "address" in fields:
+                address = fields.integer("address", 0, UINT64_MAX)
+            state = fields.text("state")
+            if state not in _STATES:
+                fields.wrong("state", state, f"one of {ALLOCATED}, {PENDING}, {INACTIVE}")
+            size = fields.integer("size", 0, INT64_MAX)
+            blocks.append(
+                BlockState(
+                    address=address,
+                    size=size,
+                    requested_size=fields.integer("requested_size", 0, INT64_MAX),
+                    state=_STATES[state],
+                    frames=self._frames(fields),
+                )
+            )
+            address += size
+        return tuple(blocks)
+
+    def _frames(self, block: Fields) -> int:
+        if "frames" in block:
+            return self._stacks.read(block)
+        history = block.items("history") if "history" in block else []
+        if not history:
+            return -1
+        newest = Fields(self.path, f"the history of {block.where}", history[0])
+        return self._stacks.read(newest) if "frames" in newest else -1
+
+    def _spend(self, fields: Fields, count: int) -> None:
+        self._budget -= count
+        if self._budget < 0:
+            fields.refuse(
+                f"{fields.where} repeats itself beyond what the file's {self._size} bytes hold"
+            )

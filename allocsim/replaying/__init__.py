@@ -1,0 +1,58 @@
+"""Replays of a recording: as it was recorded, and under other settings and devices."""
+
+from allocsim.replaying.notes import provenance_notes, routing_text, workspace_note
+from allocsim.replaying.prepare import prepare, prepare_made
+from allocsim.replaying.prepared import Prepared
+from allocsim.replaying.proof import difference_step_by_step, parting_of
+from allocsim.replaying.replay import OTHER_RELEASE, bytes_of, replay, replay_prepared
+from allocsim.replaying.setup import device_of, drive_as_recorded, is_recorded_device
+from allocsim.replaying.smallest_device import (
+    Capacity,
+    Smallest,
+    find_smallest,
+    pages_needed,
+    smallest_device,
+    smallest_fraction,
+)
+from allocsim.replaying.state_source import StateSource, state_source
+from allocsim.replaying.synthetic_result import run_as_made
+from allocsim.replaying.trial import Point, Standing, Trial, trial_of, trial_of_run, with_peaks
+from allocsim.replaying.trials import Effect, Trials, Watch
+from allocsim.replaying.walk import Walk
+
+__all__ = [
+    "Capacity",
+    "Effect",
+    "OTHER_RELEASE",
+    "Point",
+    "Prepared",
+    "Smallest",
+    "Standing",
+    "StateSource",
+    "Trial",
+    "Trials",
+    "Walk",
+    "Watch",
+    "bytes_of",
+    "device_of",
+    "difference_step_by_step",
+    "drive_as_recorded",
+    "find_smallest",
+    "is_recorded_device",
+    "pages_needed",
+    "parting_of",
+    "prepare",
+    "prepare_made",
+    "provenance_notes",
+    "replay",
+    "replay_prepared",
+    "routing_text",
+    "run_as_made",
+    "smallest_device",
+    "smallest_fraction",
+    "state_source",
+    "trial_of",
+    "trial_of_run",
+    "with_peaks",
+    "workspace_note",
+]

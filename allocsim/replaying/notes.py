@@ -1,0 +1,255 @@
+"""Sentences on what a replay inferred because the recording does not contain it.
+
+Each note states one inference and its evidence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from allocsim.core import RELEASES, FreeBlockOrder, Release
+from allocsim.inference import has_unseen_calls, may_hide_calls
+from allocsim.recording import Action, MarkKind, Provenance, card_memory
+from allocsim.replaying.prepared import Prepared
+from allocsim.simulation import Start, StartPeaks
+from allocsim.units import format_size
+
+__all__ = [
+    "address_notes",
+    "address_range_note",
+    "cause_notes",
+    "device_note",
+    "known_notes",
+    "peak_notes",
+    "provenance_notes",
+    "start_notes",
+    "open_notes",
+    "workspace_note",
+]
+
+
+def cause_notes(prepared: Prepared) -> list[str]:
+    """Return notes on calls and limits of the program that are inferred."""
+    plan, notes = prepared.plan, []
+    if plan.n_empty_cache:
+        what = f"{plan.n_empty_cache} releases of cached memory are attributed to empty_cache calls"
+        if plan.n_empty_cache == 1:
+            what = "a release of cached memory is attributed to a call of empty_cache"
+        whose = "its Python stack" if plan.n_named == 1 else "their Python stacks"
+        notes.append(f"{what} ({plan.n_named} named by {whose})" if plan.n_named else what)
+    marked = sum(mark.kind is MarkKind.POOL_DELETED for mark in prepared.marks)
+    if plan.n_deleted > marked:
+        what = f"{plan.n_deleted} MemPools were" if plan.n_deleted > 1 else "a MemPool was"
+        notes.append(f"{what} deleted: only memory of private pools was released")
+    if plan.n_either:
+        what, them = f"{plan.n_either} releases before a new segment are", "them"
+        if plan.n_either == 1:
+            what, them = "a release before a new segment is", "it"
+        notes.append(
+            f"{what} attributed to a full device; calls of empty_cache would explain {them} too"
+        )
+    if plan.limit is not None:
+        notes.append(_limit_note(prepared, plan.limit))
+    if plan.n_narrowed and prepared.capacity is not None:
+        notes.append(
+            f"requests refused although the device had room: {plan.n_narrowed}; something else "
+            "used its memory, or the program set a lower limit"
+        )
+    return notes
+
+
+def workspace_note(recorded: str, modelled: Release) -> str | None:
+    """Return a note if the program would request other workspaces under the modelled release.
+
+    None if the workspaces are the same, or if the recorded release is unknown (semantics 12.10).
+    """
+    made = RELEASES.get(recorded)
+    if made is None or made.keeps_cublas_workspaces == modelled.keeps_cublas_workspaces:
+        return None
+    ways = {
+        True: "keeps a cuBLAS workspace for each handle and stream (8.125 MiB, 32 MiB from "
+        "capability 9.0 on)",
+        False: "allocates and frees cuBLAS's workspaces with each product",
+    }
+    was, would = (ways[each.keeps_cublas_workspaces] for each in (made, modelled))
+    return f"the requests are those of PyTorch {recorded}, which {was}; {modelled.version} {would}"
+
+
+def _limit_note(prepared: Prepared, limit: int) -> str:
+    """Return a note on the limit that the program seems to have set by a call."""
+    trace = prepared.trace
+    had_room = bool(np.any((trace.action == Action.OOM) & (trace.addr >= trace.size)))
+    why = "the device had room for a failed request" if had_room else "garbage was collected"
+    size = format_size(limit)
+    if prepared.capacity is None:
+        return f"{why}: the program seems to have set a limit of about {size}"
+    share = f"{100 * limit / prepared.capacity:.3g} % of the device"
+    return f"{why}: the program seems to have set a limit of {size} ({share})"
+
+
+def device_note(made: Provenance) -> str:
+    """Return a note on the recorded device."""
+    what = f"device memory {format_size(made.device_memory)}"
+    card = card_memory(made)
+    if card is not None and card.is_shared:
+        about = "about " if card.is_estimated else ""
+        what += (
+            f", including {about}{format_size(card.others)} used by other processes and "
+            f"{about}{format_size(card.context)} used by this program's CUDA context"
+        )
+    elif made.context_memory:
+        what += f", including {format_size(made.context_memory)} used by the CUDA context"
+    return f"{what}: as recorded on {made.device_name or 'a device without a name'}"
+
+
+def provenance_notes(made: Provenance | None) -> list[str]:
+    """Return notes on how the recording was made."""
+    notes = []
+    if made is not None and made.captured:
+        notes.append(f"captured within the program, {made.captured}")
+    if made is not None and made.reads_back:
+        notes.append(
+            f"the program read values back at {made.reads_back}: they are zero on a phantom GPU, "
+            "so sizes that depend on them may be wrong"
+        )
+    if made is not None and made.routing:
+        notes.append(routing_text(made.routing))
+    if made is not None and made.guessed:
+        notes.append(
+            f"workspaces of {made.guessed} have the smallest possible size on a phantom GPU; a "
+            "real GPU may use more"
+        )
+    return notes
+
+
+def routing_text(routing: str) -> str:
+    """Describe how the phantom chose experts, for "balanced" or "skewed"."""
+    how = {
+        "balanced": "tokens are spread evenly over the experts",
+        "skewed": "all tokens choose the same experts",
+    }.get(routing, routing)
+    return f"sizes depend on the choice of experts, unknown on a phantom GPU: here {how}"
+
+
+def known_notes(prepared: Prepared) -> list[str]:
+    """Return notes on known calls of the program and on how the recording was made."""
+    hints, marks, made = prepared.hints, prepared.marks, prepared.provenance
+    notes = provenance_notes(made)
+    for kind, is_hinted, what in (
+        (
+            MarkKind.FRACTION,
+            hints.memory_fraction is not None,
+            "of set_per_process_memory_fraction",
+        ),
+        (MarkKind.SETTINGS, bool(hints.settings), "of _set_allocator_settings"),
+        (MarkKind.EMPTY_CACHE, False, "of empty_cache"),
+        (MarkKind.POOL_DELETED, False, "to delete a MemPool"),
+    ):
+        if count := sum(mark.kind is kind for mark in marks):
+            calls = "a call" if count == 1 else f"{count:,} calls"
+            notes.append(f"{calls} {what}: as {'specified' if is_hinted else 'recorded'}")
+    if not hints.empties:
+        notes.append("no memory was released by empty_cache: as specified")
+    return notes
+
+
+def address_notes(prepared: Prepared) -> list[str]:
+    """Return a note on the address policy of a what-if, unless addresses are simply ascending.
+
+    There is none for releases whose tie-break is the age of blocks.
+    """
+    if prepared.release.free_block_order is not FreeBlockOrder.ADDRESS:
+        return []
+    found = prepared.addresses
+    if not found.is_known:
+        return [
+            "the address rule of the recorded driver is unknown: segments get ascending addresses"
+        ]
+    rule = {
+        "driver": "the CUDA driver's rule",
+        "firstfit": "the rule of the lowest free address",
+    }.get(found.policy)
+    if rule is None:
+        return []
+    if not found.n_segments:
+        return [f"segments get addresses by {rule}, as the recorded ones suggest"]
+    return [
+        f"segments get addresses by {rule}, which reproduces {found.n_right:,} of the "
+        f"{found.n_segments:,} recorded ones"
+    ]
+
+
+def address_range_note(peaks: tuple[int, int], peak: int | None) -> str:
+    """Describe a what-if's peaks under other addresses; peak: its own, None if it has none."""
+    known = peaks if peak is None else (min(*peaks, peak), max(*peaks, peak))
+    low, high = map(format_size, known)
+    return (
+        "the tie-break among free blocks of equal size depends on addresses of segments, which "
+        f"the driver chooses: over plausible addresses, the peak reserved is {low} to {high}"
+    )
+
+
+def start_notes(prepared: Prepared, start: Start) -> list[str]:
+    """Return notes on the start state of a recording that starts mid-run."""
+    segments = prepared.start
+    if not segments:
+        return []
+    held = format_size(prepared.held)
+    what = f"a segment of {held}"
+    if len(segments) > 1:
+        what = f"{len(segments)} segments of {held} in total"
+    notes = [f"the recording starts mid-run, with {what}"]
+    if start is Start.ANEW:
+        live = format_size(sum(segment.active_size for segment in segments))
+        notes.append(
+            f"the {live} in use at the start are allocated again under the tried setting, in order "
+            "of address, since the order of the requests is not recorded"
+        )
+    elif any(segment.is_expandable for segment in segments):
+        notes.append(
+            "the bases of expandable segments are not recorded; the lowest mapped address of "
+            "each is used"
+        )
+    return notes
+
+
+def peak_notes(peaks: StartPeaks) -> list[str]:
+    """Return a note if the replay completes with only one of the two start states."""
+    how = {
+        Start.KEPT: "with the initial segments kept",
+        Start.ANEW: "with the live blocks allocated again",
+    }
+    by_start = {Start.KEPT: peaks.kept, Start.ANEW: peaks.anew}
+    other = Start.ANEW if peaks.shown is Start.KEPT else Start.KEPT
+    found = by_start[other]
+    if found is None:
+        return [f"{how[other]}, the replay does not complete"]
+    if by_start[peaks.shown] is None:
+        return [f"{how[other]}, every request succeeds, with a peak of {format_size(found)}"]
+    return []
+
+
+def open_notes(prepared: Prepared, peaks: tuple[int, int]) -> Iterator[str]:
+    """Yield a sentence for each thing that the recording does not show.
+
+    peaks: the what-if range.
+    """
+    if has_unseen_calls(prepared, prepared.plan):
+        yield (
+            "calls of empty_cache that release nothing leave no entry, but may release memory "
+            "under another setting"
+        )
+    elif may_hide_calls(prepared, prepared.plan, lambda: prepared.quiet):
+        yield (
+            "the recording shows no call of empty_cache, but at "
+            f"{prepared.quiet.share:.0%} of all moments a call would have released nothing and "
+            "left no entry; under another setting it may release memory"
+        )
+    if prepared.plan.limits is not None:
+        low, high = map(format_size, prepared.plan.limits)
+        yield f"any limit from {low} to {high} explains the recorded garbage collections"
+    low, high = map(format_size, peaks)
+    between = f"is {low} to {high}" if low != high else f"stays {low}"
+    yield f"over these possibilities, the peak reserved {between}"

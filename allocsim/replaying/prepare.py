@@ -1,0 +1,155 @@
+"""Preparation of the devices of a recording: release, settings and state before the first entry.
+
+The user's choice has precedence over recorded facts, and those over the file's layout.  The result
+is cached with the recording for the last device, release and hints, so that a search over settings
+reads and proves the recording once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from weakref import WeakKeyDictionary
+
+from allocsim.core import RELEASES as MODELLED
+from allocsim.core import parse_conf
+from allocsim.errors import ConfigError, RecordingError
+from allocsim.inference import can_be_of, releases_of
+from allocsim.pages import keep_pages
+from allocsim.recording import Recording, Rewound, refuse_unsound
+from allocsim.replaying.prepared import Prepared
+from allocsim.simulation import Hints, Setting
+from allocsim.state import SegmentState
+
+__all__ = ["prepare", "prepare_made"]
+
+_Key = tuple[int | None, str | None, Hints]
+"""(device, release, hints)"""
+
+_LAST: WeakKeyDictionary[Recording, tuple[_Key, tuple[Prepared, ...]]] = WeakKeyDictionary()
+"""Last result of `prepare` for each recording, with its arguments."""
+_SOUND: WeakKeyDictionary[Recording, dict[int, Rewound]] = WeakKeyDictionary()
+"""State of each device before its first entry, for recordings of several devices."""
+
+
+def prepare(
+    recording: Recording,
+    device: int | None = None,
+    torch_version: str | None = None,
+    *,
+    hints: Hints | None = None,
+) -> tuple[Prepared, ...]:
+    """Prepare every device of `recording`, or only `device`.
+
+    torch_version: None for the release that the recording shows.
+    hints: facts about the program that the recording does not contain.
+    Raises RecordingError if there is nothing to replay, and ConfigError for an unknown release or
+    hints that the release refuses.
+    """
+    keep_pages()
+    key = device, torch_version, hints or Hints()
+    last = _LAST.get(recording)
+    if last is not None and last[0] == key:
+        return last[1]
+    found = _from_empty(recording, *key)
+    if torch_version is not None and not can_be_of(recording, found[0].release.version):
+        # Read the plan under the release that wrote the recording, and replay it under the other.
+        written = prepare(recording, device, hints=hints)
+        found = [
+            replace(each, written=own, start=own.start)
+            for each, own in zip(found, written, strict=True)
+        ]
+    else:
+        starts = _before_first(recording)
+        if not recording.is_requests:  # those request the initial blocks themselves
+            found = [replace(each, start=_start_of(starts, each, recording)) for each in found]
+    _LAST[recording] = key, tuple(found)
+    return tuple(found)
+
+
+def _before_first(recording: Recording) -> dict[int, Rewound]:
+    """Return each device's state before its first entry.  Raises RecordingError if unsound.
+
+    The result is cached for recordings of several devices.
+    """
+    if len(recording.devices) == 1:
+        return refuse_unsound(recording)
+    found = _SOUND.get(recording)
+    if found is None:
+        found = _SOUND[recording] = refuse_unsound(recording)
+    return found
+
+
+def prepare_made(recording: Recording, device: int | None = None) -> tuple[Prepared, ...]:
+    """Prepare a recording that the model has just made on an empty device.
+
+    The recording is not checked, and its marks are taken as all calls of the program.
+    """
+    found = _from_empty(recording, device, None, Hints())
+    return tuple(replace(each, is_made=True) for each in found)
+
+
+def _from_empty(
+    recording: Recording, device: int | None, torch_version: str | None, hints: Hints
+) -> list[Prepared]:
+    """Return the devices without segments before the first entry."""
+    possible, note = releases_of(recording, torch_version)
+    release = MODELLED[possible[-1]]
+    for _, changed in hints.settings:
+        parse_conf(changed, release)  # raises ConfigError to the user
+    conf = _conf_of(recording) if hints.first_conf is None else hints.first_conf
+    try:
+        config = parse_conf(conf, release)
+    except ConfigError as error:
+        what = f"its settings {conf[:80]!r} are refused by release {release.version}: {error}"
+        raise RecordingError(recording.path, what) from None
+    traces = recording.devices if device is None else (recording.device(device),)
+    return [
+        Prepared(
+            path=recording.path,
+            trace=trace,
+            release=release,
+            release_note=note,
+            recorded=Setting(conf),
+            config=config,
+            has_settings=_has_settings(recording, hints),
+            start=(),
+            provenance=recording.provenance,
+            releases=possible,
+            hints=hints,
+            marks=hints.marks(trace),
+            is_requests=recording.is_requests,
+            file_notes=recording.notes,
+        )
+        for trace in traces
+    ]
+
+
+def _has_settings(recording: Recording, hints: Hints) -> bool:
+    """Return True if the file, its provenance or a hint gives the settings."""
+    made = recording.provenance
+    is_noted = made is not None and made.conf_at_start is not None
+    return is_noted or recording.settings is not None or hints.first_conf is not None
+
+
+def _conf_of(recording: Recording) -> str:
+    """Return the option string at the start of the recorded program."""
+    made = recording.provenance
+    if made is not None and made.conf_at_start is not None:
+        return made.conf_at_start
+    return recording.settings.conf if recording.settings is not None else ""
+
+
+def _start_of(
+    starts: Mapping[int, Rewound], prepared: Prepared, recording: Recording
+) -> tuple[SegmentState, ...]:
+    recorded, trace = recording.settings, prepared.trace
+    start = starts.get(trace.device) or Rewound(trace)
+    try:
+        return start.state(
+            rounded=prepared.config.round_size,
+            max_split_size=recorded.max_split_size if recorded is not None else None,
+        )
+    except RecordingError as error:
+        what = str(error).partition(": ")[2].removeprefix(f"entry {error.entry}: ")
+        raise RecordingError(recording.path, what, entry=error.entry) from None

@@ -1,0 +1,217 @@
+"""One device of a recording, prepared once and replayed under any number of settings.
+
+`Prepared` computes the plan, the start state, the address policy and the proof of a device on
+first use and keeps them.  `replay`, `Walk` and every trial use the same object, so their results
+are comparable.  Only a replay as recorded may use the driver's recorded addresses; all other
+replays use `free_plan` and place segments by the address policy that the recording shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from allocsim.core import Folder, FreeBlockOrder, ReplayAllocator
+from allocsim.errors import ConfigError, UndefinedBehaviorError, UpstreamError
+from allocsim.fidelity import Compared, Expected
+from allocsim.inference import Quiet, open_plans, plan_of, quiet_moments
+from allocsim.simulation import (
+    Addresses,
+    Drive,
+    Observer,
+    Parting,
+    Period,
+    Plan,
+    Progress,
+    RecordedDevice,
+    Setting,
+    Start,
+    choose_start,
+    find_period,
+    fold,
+    may_break,
+)
+
+__all__ = ["Prepared"]
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared(RecordedDevice):
+    """Device of a recording with what replays of it share: plan, start states, periods and proof.
+
+    written: the device under the release that wrote the recording, if `release` cannot have; the
+        plan is read from it.
+    """
+
+    written: Prepared | None = None
+
+    @cached_property
+    def plan(self) -> Plan:
+        """Steps of the recording, including the driver's answers; see `plan_search.py`."""
+        return plan_of(self) if self.written is None else self.written.plan
+
+    @property
+    def is_own_release(self) -> bool:
+        """True if the modelled release can have written the recording."""
+        return self.written is None
+
+    def on(self, device_memory: int | None) -> Prepared:
+        """Return the device with the user's memory size, unless the recording rules it out."""
+        if device_memory not in (None, self.named_memory) and self.others_memory:
+            return replace(self, is_elsewhere=True).on(device_memory)
+        if self.written is not None:
+            written = self.written.on(device_memory)
+            return replace(self, written=written, assumed_memory=written.assumed_memory)
+        if device_memory is None or self.capacity is not None:
+            return self
+        plan = self.plan
+        is_settled = plan.refused_below is None and plan.limit is None and not plan.n_narrowed
+        if is_settled or device_memory < plan.max_reserved:
+            return self
+        assumed = replace(self, assumed_memory=device_memory)
+        return assumed if assumed.plan.is_whole else self
+
+    @property
+    def capacity(self) -> int | None:
+        """Bytes of the device, as named or from a recorded OOM error; None if unknown."""
+        return self.capacity_of(self.plan)
+
+    @property
+    def inferred(self) -> int | None:
+        """Bytes of the device, inferred from refused requests or growing segments; else None."""
+        if self.capacity is not None:
+            return None
+        return self.plan.fits or self.plan.inferred_capacity
+
+    @cached_property
+    def proofs(self) -> list[Parting | None]:
+        """Cached proof: first divergence of the replay as recorded; empty before the proof."""
+        return [None] if self.plan.is_proved or self.is_made or self.is_requests else []
+
+    @cached_property
+    def quiet_of_proof(self) -> list[Quiet]:
+        """Cached `quiet`, if an exact proof has found it; else empty."""
+        return []
+
+    @cached_property
+    def free_plan(self) -> Plan:
+        """The plan without answers of the driver, for replays that place segments themselves."""
+        return replace(self.plan, steps=self.plan.steps.of_program())
+
+    @cached_property
+    def open_plans(self) -> tuple[Plan, ...]:
+        """Other possible plans, which the recording does not exclude; see `open_plans.py`."""
+        return tuple(open_plans(self, self.free_plan, lambda: self.quiet))
+
+    @cached_property
+    def quiet(self) -> Quiet:
+        """Moments where a call of empty_cache would have left no entry; see `hidden_calls.py`."""
+        if self.quiet_of_proof:
+            return self.quiet_of_proof[0]
+        return quiet_moments(self, self.free_plan, self.capacity or self.inferred)
+
+    @cached_property
+    def addresses(self) -> Addresses:
+        """Address policy of replays that place segments themselves; see `addresses.py`."""
+        return super().addresses if self.written is None else self.written.addresses
+
+    def drive(
+        self,
+        setting: Setting,
+        device_memory: int | None,
+        *,
+        observers: Iterable[Observer] = (),
+        progress: Progress | None = None,
+        skips: bool = False,
+        fast_path: bool = True,
+        folder: Folder = fold,
+        start: Start | None = None,
+        plan: Plan | None = None,
+        addresses: Addresses | None = None,
+    ) -> Drive:
+        """Replay every step under `setting` and return the finished drive.
+
+        device_memory: bytes; None for an unlimited device.
+        skips: omit repeated periods that change nothing; the timeline then lacks them.
+        fast_path: see `ReplayAllocator`.
+        folder: function that computes the statistics.
+        start: None for `start_under`.
+        plan: None for `free_plan`.
+        addresses: None for those that the recording shows.
+        Raises what `allocator` raises, and UpstreamError or UndefinedBehaviorError for a run that
+        PyTorch would not survive.
+        """
+        start = self.start_under(setting, device_memory) if start is None else start
+        plan = self.free_plan if plan is None else plan
+        allocator = self.allocator(
+            setting,
+            device_memory,
+            addresses=addresses,
+            fast_path=fast_path,
+            limit=self.limit_for(setting, device_memory, plan),
+            start=start,
+        )
+        drive = Drive(
+            allocator,
+            self.plan_under(setting, plan),
+            len(self.trace),
+            dictates=False,
+            progress=progress,
+            observers=tuple(observers),
+            folder=folder,
+            lays_out=self.start if start is Start.ANEW else (),
+            address_events=(addresses or self.addresses).events,
+        )
+        drive.run(self._period_for(allocator) if skips else None)
+        return drive
+
+    def start_under(self, setting: Setting, device_memory: int | None) -> Start:
+        """Return the default start of a replay under `setting`; see `start_choice.py`."""
+        key = setting, device_memory
+        if key not in self._starts:
+            self._starts[key] = choose_start(self, setting, lambda: self._breaks(*key))
+        return self._starts[key]
+
+    def _breaks(self, setting: Setting, device_memory: int | None) -> bool:
+        """Return True if a replay with the kept segments ends in undefined behaviour."""
+        try:
+            self.drive(setting, device_memory, skips=True, start=Start.KEPT)
+        except UndefinedBehaviorError:
+            return True
+        except (ConfigError, UpstreamError):
+            pass  # the caller's own replay raises the same error
+        return False
+
+    @cached_property
+    def _starts(self) -> dict[tuple[Setting, int | None], Start]:
+        return {}
+
+    def depends_on_device(self, setting: Setting) -> bool:
+        """Return True if a limit (1.11) or the start of the replay depends on the device size.
+
+        A replay on one device then does not show the outcome on another.
+        """
+        has_fraction = self.in_force(setting).fraction(self.release) is not None
+        moves = has_fraction or self.plan.limit is not None or bool(self.plan.changes)
+        return moves or may_break(self, setting)
+
+    @cached_property
+    def expected(self) -> Expected:
+        """Recorded entries of each step of the plan."""
+        return Expected.of(Compared.of(self.trace), self.plan.steps)
+
+    @cached_property
+    def period(self) -> Period | None:
+        """Repeating stretch of `free_plan`; None if there is none."""
+        return find_period(self.free_plan.steps)
+
+    def _period_for(self, allocator: ReplayAllocator) -> Period | None:
+        """Return the period that may be skipped, or None.
+
+        Skipping needs a state that the blocks describe completely: no creation order among free
+        blocks, no garbage collection by age, no change of settings.
+        """
+        counts_objects = self.release.free_block_order is FreeBlockOrder.CREATION
+        collects = allocator.collects_garbage_above is not None
+        return None if counts_objects or collects or self.plan.changes else self.period

@@ -1,0 +1,219 @@
+"""Replay of a recording: under its own settings as a proof, under others as a what-if.
+
+Facts that the recording does not contain are inferred, and each inference is a sentence in `notes`.
+The replay is compared with the recording only if settings and device are the recorded ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+from allocsim.collector import collector_paused
+from allocsim.core import AllocatorConfig
+from allocsim.errors import ConfigError
+from allocsim.recording import Recording
+from allocsim.replaying.notes import peak_notes, workspace_note
+from allocsim.replaying.prepare import prepare
+from allocsim.replaying.prepared import Prepared
+from allocsim.replaying.proof import PartingFinder
+from allocsim.replaying.setup import drive_as_recorded
+from allocsim.replaying.uncertainty import LeftOpenFinder, peaks_of
+from allocsim.simulation import (
+    DeviceRun,
+    Drive,
+    Hints,
+    Observer,
+    Parting,
+    PeakWatch,
+    Progress,
+    Run,
+    Setting,
+    SpillWatch,
+    driver_calls_of,
+)
+from allocsim.units import parse_size
+
+__all__ = [
+    "OTHER_RELEASE",
+    "bytes_of",
+    "replay",
+    "replay_prepared",
+]
+
+
+OTHER_RELEASE = (
+    "another release wrote the recording: the replay shows what the requested release would do"
+)
+"""Note on a release that cannot have written the recording."""
+
+
+@collector_paused()
+def replay(
+    recording: Recording,
+    conf: str | None = None,
+    *,
+    device_memory: int | str | None = None,
+    torch_version: str | None = None,
+    device: int | None = None,
+    hints: Hints | None = None,
+    addresses: str = "recorded",
+    base_address: int | None = None,
+    host_spill: int | str = 0,
+    check_every: int = 0,
+    progress: Progress | None = None,
+    observers: Sequence[Observer] = (),
+) -> Run:
+    """Replay all devices of `recording`, or only `device`.
+
+    conf: option string; None for the recorded one.
+    device_memory: bytes or a text such as "24GiB"; None for the recorded or inferred size.
+    torch_version: release to model; None for the recorded one.
+    hints: facts about the program that the recording does not contain.
+    addresses: "recorded" uses the driver's recorded addresses while the settings are the recorded
+        ones; "bump" and "firstfit" place segments from `base_address` on.
+    base_address: None for the recording's first address.
+    host_spill: host memory in bytes that the driver lends when the device is full, as drivers for
+        Windows do; the replay is then not compared with the recording.
+    check_every: number of steps between checks of all invariants; 0 for no checks.
+    progress: see `Progress`.
+    observers: see `Observer`.
+    Raises RecordingError if there is nothing to replay, and ConfigError for settings that the
+    release refuses.
+    """
+    return replay_prepared(
+        prepare(recording, device, torch_version, hints=hints),
+        None if conf is None else Setting(conf),
+        device_memory=bytes_of(device_memory),
+        addresses=addresses,
+        base_address=base_address,
+        host_spill=bytes_of(host_spill) or 0,
+        check_every=check_every,
+        progress=progress,
+        observers=observers,
+    )
+
+
+def bytes_of(size: int | str | None) -> int | None:
+    """Convert a size to bytes.  Raises ConfigError for a text that is not a size."""
+    try:
+        return None if size is None else parse_size(size)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+
+
+@collector_paused()
+def replay_prepared(
+    devices: Sequence[Prepared],
+    setting: Setting | None = None,
+    *,
+    device_memory: int | None = None,
+    addresses: str = "recorded",
+    base_address: int | None = None,
+    host_spill: int = 0,
+    check_every: int = 0,
+    progress: Progress | None = None,
+    observers: Sequence[Observer] = (),
+) -> Run:
+    """Replay prepared devices of one recording; the parameters are those of `replay`."""
+    devices = [prepared.on(device_memory) for prepared in devices]
+    first = devices[0]
+    wanted = setting or first.recorded
+    config = wanted.config(first.release)
+    notes = [first.release_note, *first.file_notes]
+    if not first.is_own_release:
+        notes.append(OTHER_RELEASE)
+    made = first.provenance.release if first.provenance is not None else ""
+    if (differs := workspace_note(made, first.release)) is not None:
+        notes.append(differs)
+    if not first.has_settings:
+        notes.append("the recording contains no settings; the defaults are assumed")
+    runs = []
+    for prepared in devices:
+        peak, spill = PeakWatch(), SpillWatch()
+        drive, memory, device_notes = drive_as_recorded(
+            prepared,
+            wanted,
+            device_memory,
+            addresses=addresses,
+            base_address=base_address,
+            host_spill=host_spill,
+            check_every=check_every,
+            progress=progress,
+            observers=(peak, *[spill] * bool(host_spill), *observers),
+        )
+        drive.run()
+        run = _result(prepared, drive, peak, memory, device_notes)
+        if host_spill:
+            # The range would need replays without host memory, so there is none.
+            runs.append(
+                replace(run, spill=spill.result(host_spill, drive.allocator.device.spilled))
+            )
+        else:
+            runs.append(_with_peaks(prepared, wanted, drive, run))
+    known = [device_memory, *(run.device_memory for run in runs)]
+    return Run(
+        path=first.path,
+        conf=wanted.conf,
+        torch_version=first.release.version,
+        device_memory=next((memory for memory in known if memory is not None), None),
+        devices=tuple(runs),
+        notes=(*notes, *_inert(first.in_force(wanted), config)),
+        releases=first.releases,
+        card=first.card,
+    )
+
+
+def _inert(setting: Setting, config: AllocatorConfig) -> tuple[str, ...]:
+    has_limit = config.per_process_memory_fraction < 1.0 or setting.call_fraction is not None
+    return config.inert_options(has_limit=has_limit)
+
+
+def _with_peaks(prepared: Prepared, setting: Setting, drive: Drive, run: DeviceRun) -> DeviceRun:
+    """Add the peak under the other start state and the what-if range to `run`."""
+    peak = None if run.stopped_at is not None else run.peak_reserved_bytes
+    peaks = peaks_of(prepared, setting, run.device_memory, drive.start, peak)
+    if peaks is not None:
+        run = replace(run, peaks=peaks, inferred=(*run.inferred, *peak_notes(peaks)))
+    if prepared.is_recorded(setting):
+        return run
+    # A policy that the caller requested is not varied.
+    tries_addresses = drive.allocator.device.policy == prepared.addresses.policy
+    return replace(
+        run, find_left_open=LeftOpenFinder(prepared, setting, run, tries_addresses=tries_addresses)
+    )
+
+
+def _result(
+    prepared: Prepared, drive: Drive, peak: PeakWatch, memory: int | None, notes: list[str]
+) -> DeviceRun:
+    allocator = drive.allocator
+    fidelity = None
+    if drive.fidelity is not None:
+        fidelity = drive.fidelity.result(allocator)
+    # A replay as recorded is itself the proof; a what-if makes it when `parting` is read.
+    finds: Callable[[], Parting | None] = PartingFinder(prepared)
+    if fidelity is not None and drive.dictates and prepared.is_own_release:
+        finds = partial(fidelity.parting_of, prepared.trace.device)
+    if drive.stopped_at is not None:
+        notes.append(
+            f"the replay stops at entry {drive.stopped_at}: the program would have ended with "
+            "this out-of-memory error"
+        )
+    return DeviceRun(
+        device=prepared.trace.device,
+        entries=len(prepared.trace),
+        device_memory=memory,
+        peak_device_bytes=peak.device_bytes,
+        stats=allocator.memory_stats(),
+        timeline=drive.timeline.build(drive.plan.steps.entry),
+        peak=peak.state,
+        ooms=tuple(drive.ooms),
+        fidelity=fidelity,
+        inferred=tuple(notes),
+        stopped_at=drive.stopped_at,
+        find_parting=finds,
+        refused_below=drive.refused_below,
+        driver_calls=driver_calls_of(allocator.device.calls),
+    )

@@ -1,0 +1,296 @@
+"""Smallest device, and smallest memory fraction, on which a recording completes.
+
+Each result is proved by two replays: one of that size, which serves every request, and one of the
+next smaller size, which fails or could not hold the live memory.  Sizes are whole pages of 2 MiB,
+fractions whole hundredths.  A failed replay also excludes every size on which the driver would have
+refused the same calls.  The search assumes that more memory never hurts.  The allocator does not
+guarantee that, so a much smaller device that happens to suffice may be missed.
+
+The peak of a replay that completes is a sufficient device size: on such a device each request has
+the same outcome.  In two cases it is only where the search begins.  With expandable segments, the
+address space is 9/8 of the device, and the room of a hole to grow affects its rank (semantics 4.1,
+4.4).  And limits such as a memory fraction change with the device (semantics 1.11;
+`Prepared.depends_on_device`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from allocsim.core import PAGE
+from allocsim.replaying.prepared import Prepared
+from allocsim.replaying.trial import Trial
+from allocsim.replaying.trials import Trials
+from allocsim.simulation import Setting
+
+__all__ = [
+    "Capacity",
+    "Smallest",
+    "find_smallest",
+    "pages_needed",
+    "smallest_device",
+    "smallest_fraction",
+]
+
+Try = Callable[[int], Trial | None]
+"""Function that replays on N steps of memory; None if they cannot hold the start state."""
+
+Guess = Callable[[Trial], int | None]
+"""Function that derives the next size to try from a trial, in steps; None for no suggestion."""
+
+_MOST_STEPS = 1 << 29
+"""Pages of a device of 2**50 bytes, the largest that is tried."""
+
+_PATIENCE = 4
+"""Number of failures after which the search grows the steps beyond the missing memory."""
+
+_LEAST_FRACTION = 1 / 1000
+"""Smallest memory fraction that the first size to try takes into account."""
+
+_NO_GUESS = 1 << 60
+"""Size to try next, if there is no guess."""
+
+_FRACTION = re.compile(r"per_process_memory_fraction\s*:\s*([0-9.]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Smallest:
+    """Result of a search.
+
+    steps: fewest steps of memory that suffice.
+    trial: replay with that memory.
+    fails_at: entry that fails with one step less; None if that was not tried.
+    """
+
+    steps: int
+    trial: Trial
+    fails_at: int | None
+
+
+def find_smallest(
+    trial: Try,
+    holds: Callable[[Trial], bool],
+    *,
+    least: int,
+    first: int,
+    most: int = _MOST_STEPS,
+    known: Trial | None = None,
+    peak: Guess | None = None,
+    same: Guess | None = None,
+    needed: Guess | None = None,
+    refused: Guess | None = None,
+) -> Smallest | None:
+    """Search for the least memory whose trial satisfies `holds`; None if none up to `most` does.
+
+    Sizes are in steps.
+    least: lower bound; less cannot hold the live memory.
+    first: size to try first.
+    known: trial of that size, if it satisfies `holds`.
+    peak: for a trial that holds, its peak, a likely result.
+    same: for a trial that holds, the smallest size that certainly gives the same outcome.
+    needed: for a trial that fails, the size that would have served the failed request.
+    refused: for a trial that fails, the smallest size that might give another outcome.
+    """
+    # Invariant: `low` is not enough, and `high` is enough once `best` is set.
+    low, high = least - 1, max(first, least)
+    best, step = known, high if peak is None else max(high // 8, 1)
+    while best is None:
+        tried = trial(high)
+        if tried is not None and holds(tried):
+            best = tried
+        elif high >= most:
+            return None
+        else:
+            low, high = high, min(high + step, most)
+            step = high
+    # Trials from below are cheap while they fail early.
+    climb = _Climb(2 * best.entries)
+    look, is_guess = low + 1 if needed is not None else high - 1, False
+    if peak is not None and (needed is None or (peak(best) or high) < high):
+        look, is_guess = min(peak(best) or high, high - 1), needed is not None
+    fails_at, share = None, 2  # the next size splits the range at 1 / share
+    while high - low > 1:
+        at = look if low < look < high else low + max((high - low) // share, 1)
+        tried = trial(at)
+        if tried is not None and holds(tried):
+            high = at if same is None else max(min(same(tried) or at, at), low + 1)
+            best, top = tried, high if peak is None else peak(tried) or high
+            # The needed size or a peak is usually the result, so try one step less.
+            look = min(top, high - 1) if is_guess or top < high else _NO_GUESS
+            is_guess = top < high
+        else:
+            low, fails_at = at, None if tried is None else tried.oom_entry
+            if tried is not None and refused is not None:
+                low = max(low, min(refused(tried) or 0, high) - 1)
+            need = None if tried is None or needed is None else needed(tried)
+            look = _NO_GUESS if tried is None else climb.next(low, need, tried.entries)
+            is_guess = look == need
+            # Trials that fail early are cheap, so try smaller sizes more often.
+            share = 3 if tried is not None and 2 * tried.entries < best.entries else 2
+    return Smallest(high, best, fails_at)
+
+
+@dataclass(slots=True)
+class _Climb:
+    """Choice of the next size after a failure, from below, where trials fail early.
+
+    budget: number of entries to replay before the search switches to bisection.
+    """
+
+    budget: int
+    climbs: int = 0
+    stride: int = 1
+
+    def next(self, at: int, need: int | None, entries: int) -> int:
+        """Return the size to try after `at` failed at a request that needed `need`.
+
+        entries: entries that the failed trial replayed.
+        """
+        self.climbs, self.budget = self.climbs + 1, self.budget - entries
+        if need is None or self.budget <= 0:
+            return _NO_GUESS
+        if need <= at or self.climbs > _PATIENCE:
+            # The next request may need hardly more, so the needed size alone advances too slowly.
+            self.stride *= 2
+        return max(need, at + self.stride)
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """Smallest device for one setting.
+
+    device_memory: bytes of the device.
+    trial: replay on it.
+    fails_at: entry that fails on a device 2 MiB smaller; None if a smaller one cannot hold the live
+        memory.
+    unlimited: replay on an unlimited device.
+    replays: number of replays of the search.
+    """
+
+    device_memory: int
+    trial: Trial
+    fails_at: int | None
+    unlimited: Trial
+    replays: int
+
+
+def smallest_device(trials: Trials, setting: Setting) -> Capacity | None:
+    """Return the smallest device on which a recording completes under `setting`.
+
+    None if PyTorch refuses the setting, or if the replay fails on an unlimited device.
+    """
+    # The result must hold for a card that no other process uses.
+    trials = trials.alone()
+    before = trials.count
+    unlimited = trials.under(setting, None)
+    if not unlimited.goes_through:
+        return None
+    context = trials.prepared.context_memory
+
+    def on(pages: int) -> Trial | None:
+        tried = trials.under(setting, pages * PAGE + context, to_first_oom=True)
+        return None if tried.error is not None else tried
+
+    def reached(trial: Trial) -> int:
+        return max(-(-(trial.peak_device_bytes - context) // PAGE), 1)
+
+    def refused(trial: Trial) -> int | None:
+        below = trial.refused_below
+        return None if below is None else -(-(below - context) // PAGE)
+
+    config = setting.config(trials.prepared.release)
+    is_mapped = config.expandable_segments
+    fraction = _least_fraction(trials.prepared, setting)
+    first = reached(unlimited)
+    if fraction is not None:
+        first = int(first / max(fraction, _LEAST_FRACTION)) + 1
+    # Live memory is a lower bound on any device.
+    least = max(unlimited.peak_allocated_bytes // PAGE, 1)
+    is_free = not trials.prepared.depends_on_device(setting)
+    is_alike = not is_mapped and is_free and not config.throw_on_cudamalloc_oom
+    fails_alike = is_alike and not trials.prepared.start
+    known = unlimited if is_alike or (is_mapped and is_free) else None
+    fails_at: int | None = None
+    # Narrow the range by trials that other searches have made.
+    for memory, trial in trials.known(setting):
+        pages: int = (memory - context) // PAGE
+        if trial.goes_through:
+            pages = reached(trial) if is_alike else pages
+            first, known = min((first, known), (pages, trial), key=lambda each: each[0])
+        elif trial.oom_entry is not None:
+            most = max(pages, (refused(trial) or 0) - 1) if fails_alike else pages
+            if most >= least:
+                least, fails_at = most + 1, trial.oom_entry
+    find = partial(
+        find_smallest,
+        on,
+        _goes_through,
+        first=first,
+        most=2 * max(first, least),
+        peak=reached if is_mapped else None,
+        same=reached if is_alike else None,
+        needed=lambda tried: pages_needed(tried, context),
+        refused=refused if fails_alike else None,
+    )
+    found = find(least=least, known=known)
+    if is_mapped and found is not None and found.trial is unlimited:
+        found = find(least=first)  # the assumed size was never replayed
+    if found is None:
+        return None
+    if found.fails_at is not None or found.steps > least:
+        fails_at = found.fails_at
+    if fails_at is None and found.steps > 1 and (below := on(found.steps - 1)) is not None:
+        fails_at = below.oom_entry
+    return Capacity(
+        found.steps * PAGE + context, found.trial, fails_at, unlimited, trials.count - before
+    )
+
+
+def _least_fraction(prepared: Prepared, setting: Setting) -> float | None:
+    """Return the lowest memory fraction in force during a replay, or None without one."""
+    at_start = prepared.in_force(setting).fraction(prepared.release)
+    if setting.fraction(prepared.release) is not None:
+        return at_start
+    found = [change for change in prepared.plan.changes if isinstance(change, float)]
+    if at_start is not None:
+        found.append(at_start)
+    elif prepared.plan.limit is not None and prepared.capacity is not None:
+        found.append(prepared.plan.limit / prepared.capacity)
+    return min(found, default=None)
+
+
+def smallest_fraction(
+    trials: Trials, setting: Setting, device_memory: int
+) -> tuple[Setting, Trial] | None:
+    """Return `setting` with the smallest sufficient per_process_memory_fraction, and its replay.
+
+    None if it sets no fraction, or if the whole device is not sufficient.
+    """
+    conf = setting.conf
+    found = _FRACTION.search(conf)
+    if found is None:
+        return None
+
+    def limited(hundredths: int) -> Setting:
+        return Setting(f"{conf[: found.start(1)]}{hundredths / 100:.2f}{conf[found.end(1) :]}")
+
+    def under(hundredths: int) -> Trial:
+        return trials.under(limited(hundredths), device_memory, to_first_oom=True)
+
+    least = int(float(found[1]) * 100) + 1
+    best = find_smallest(under, _goes_through, least=min(least, 100), first=100, most=100)
+    return None if best is None else (limited(best.steps), best.trial)
+
+
+def pages_needed(trial: Trial, context_memory: int) -> int | None:
+    """Return the device pages, without the context, that would have served the failed request."""
+    if trial.needed_bytes is None:
+        return None
+    return -(-(trial.needed_bytes - context_memory) // PAGE)
+
+
+def _goes_through(trial: Trial) -> bool:
+    return trial.goes_through

@@ -1,0 +1,244 @@
+"""Memory and driver calls that a recording needs under one setting.
+
+A trial contains only plain numbers, so it can be sent to other processes and stored in files.
+If PyTorch refuses a setting or would not survive it, the trial has an `error`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple
+
+from allocsim.replaying.prepared import Prepared
+from allocsim.replaying.uncertainty import peaks_of
+from allocsim.simulation import (
+    DeviceRun,
+    Drive,
+    DriverCalls,
+    Setting,
+    StartPeaks,
+    driver_calls_of,
+)
+
+__all__ = ["Point", "Standing", "Trial", "trial_of", "trial_of_run", "with_peaks"]
+
+
+class Point(NamedTuple):
+    """Figures by which settings are compared; each only grows while a replay runs.
+
+    memory: peak reserved bytes.
+    calls: driver calls.
+    retries: requests that first released all cached memory.
+    """
+
+    memory: int
+    calls: int
+    retries: int
+
+    def is_beyond(self, standing: Standing) -> bool:
+        """Return True if it can no longer be as good as `standing`."""
+        return self.memory > standing.memory and self.retries >= standing.retries
+
+
+class Standing(NamedTuple):
+    """Figures that a setting must beat: those of a run that serves every request.
+
+    A run cannot beat them if it fails, or if it reserves more with at least as many retries.
+    memory: peak reserved bytes.
+    retries: requests that first released all cached memory.
+    """
+
+    memory: int
+    retries: int
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """Results of one replay.  Sizes are in bytes.
+
+    conf: option string.
+    peak_device_bytes: peak memory of the device, including the context and page rounding.
+    obtained_small, obtained_large: total memory obtained from the driver, by pool.
+    returned_bytes: total memory released to the driver.
+    num_maps: number of mappings among num_device_alloc.
+    driver_calls: see `DriverCalls`.
+    refused: the driver or a limit may have refused a request, since memory was released.
+    unrefused_device: smallest device that refuses no driver call; None if unknown.
+    min_device_memory: smallest device that serves every request, with retries; None if not
+        searched for.
+    fails_at: entry that fails on a device 2 MiB smaller than min_device_memory.
+    at_min: (retries, device allocs, device frees) on min_device_memory.
+    oom_entry: entry of the first request that failed; None if none did.
+    needed_bytes: size of the device that would have served that request in the same state.
+    refused_below: size of the smallest device that would have served any call refused before
+        oom_entry; every smaller device fails there too.
+    dropped_at: entry at which the replay was abandoned because the setting could not win; the
+        figures cover the entries before it.
+    least_peak: lower bound of the peak, if it is known.
+    was_compared: the replay is the one as recorded, and was compared with the recording.
+    parts_at: entry of its first divergence, or the number of entries if only the final segments
+        differ; None if it is exact.
+    entries: number of replayed entries.
+    skipped: number of skipped entries.
+    peak_kept, peak_anew: peak reserved for each `Start`; None if it was not computed, or if that
+        replay does not complete.
+    error: reason why there are no figures.
+    """
+
+    conf: str = ""
+    peak_reserved_bytes: int = 0
+    peak_allocated_bytes: int = 0
+    peak_device_bytes: int = 0
+    num_alloc_retries: int = 0
+    num_device_alloc: int = 0
+    num_device_free: int = 0
+    num_sync_all_streams: int = 0
+    num_ooms: int = 0
+    num_maps: int = 0
+    driver_calls: DriverCalls = ()
+    obtained_small: int = 0
+    obtained_large: int = 0
+    returned_bytes: int = 0
+    refused: bool = False
+    unrefused_device: int | None = None
+    min_device_memory: int | None = None
+    fails_at: int | None = None
+    at_min: tuple[int, int, int] | None = None
+    oom_entry: int | None = None
+    needed_bytes: int | None = None
+    refused_below: int | None = None
+    dropped_at: int | None = None
+    least_peak: int = 0
+    was_compared: bool = False
+    parts_at: int | None = None
+    entries: int = 0
+    skipped: int = 0
+    peak_kept: int | None = None
+    peak_anew: int | None = None
+    error: str | None = None
+
+    @property
+    def point(self) -> Point:
+        """Figures for comparison; the memory is a lower bound if `least_peak` is larger."""
+        calls = self.num_device_alloc + self.num_device_free
+        return Point(max(self.peak_reserved_bytes, self.least_peak), calls, self.num_alloc_retries)
+
+    @property
+    def is_whole(self) -> bool:
+        """True if the replay was neither abandoned nor impossible."""
+        return self.dropped_at is None and self.error is None
+
+    @property
+    def goes_through(self) -> bool:
+        """True if every request of the recording was served."""
+        return self.is_whole and self.oom_entry is None
+
+    @property
+    def peak_range(self) -> tuple[int, int] | None:
+        """Lowest and highest peak reserved, if it depends on the start state; else None."""
+        known = [peak for peak in (self.peak_kept, self.peak_anew) if peak is not None]
+        return (min(known), max(known)) if known else None
+
+    @property
+    def least_at_end(self) -> int:
+        """Lower bound of the reserved bytes at the end, without the start state."""
+        return self.obtained_small + self.obtained_large - self.returned_bytes
+
+    def plain(self) -> dict[str, Any]:
+        """Return the fields that differ from their default, for a file.
+
+        The conf and the fields that only a search needs are omitted.
+        """
+        values = {part.name: getattr(self, part.name) for part in fields(self)}
+        left_out = ("conf", "needed_bytes", "refused_below")
+        return {
+            part.name: values[part.name]
+            for part in fields(self)
+            if values[part.name] != part.default and part.name not in left_out
+        }
+
+    @classmethod
+    def from_plain(cls, conf: str, plain: dict[str, Any]) -> Trial:
+        """Restore a trial of `conf` from `plain()` data.  Raises TypeError for other data."""
+        at_min = plain.get("at_min")
+        at_min = None if at_min is None else tuple(at_min)
+        calls = tuple(
+            (str(call), int(size), int(n)) for call, size, n in plain.get("driver_calls", ())
+        )
+        return cls(**{**plain, "conf": conf, "at_min": at_min, "driver_calls": calls})
+
+
+def trial_of(
+    drive: Drive, conf: str, *, peak_device_bytes: int = 0, empties: bool = False
+) -> Trial:
+    """Return the trial of a drive that has ended or was abandoned.
+
+    peak_device_bytes: see `Trial`.
+    empties: the program calls empty_cache, so released memory shows no refused request.
+    """
+    stats, ooms = drive.allocator.statistics(), drive.ooms
+    last = drive.given_up_at if drive.given_up_at is not None else drive.stopped_at
+    every, small, large = stats.all, stats.pools[True], stats.pools[False]
+    maps = 0
+    if drive.allocator.config.expandable_segments:
+        maps = max(stats.num_device_alloc - every.segment.allocated, 0)
+    return Trial(
+        conf=conf,
+        peak_reserved_bytes=every.reserved_bytes.peak,
+        peak_allocated_bytes=every.allocated_bytes.peak,
+        peak_device_bytes=peak_device_bytes,
+        num_alloc_retries=stats.num_alloc_retries,
+        num_device_alloc=stats.num_device_alloc,
+        num_device_free=stats.num_device_free,
+        num_sync_all_streams=stats.num_sync_all_streams,
+        num_ooms=len(ooms),
+        num_maps=maps,
+        driver_calls=driver_calls_of(drive.allocator.device.calls),
+        obtained_small=small.reserved_bytes.allocated,
+        obtained_large=large.reserved_bytes.allocated,
+        returned_bytes=every.reserved_bytes.freed,
+        refused=bool(stats.num_alloc_retries or ooms or (stats.num_device_free and not empties)),
+        oom_entry=ooms[0].entry if ooms else None,
+        needed_bytes=ooms[0].needed_bytes if ooms else None,
+        refused_below=drive.refused_below,
+        dropped_at=drive.given_up_at,
+        entries=(drive.n_entries if last is None else last + 1) - drive.skipped,
+        skipped=drive.skipped,
+    )
+
+
+def trial_of_run(conf: str, device_run: DeviceRun) -> Trial:
+    """Return the trial of a finished replay."""
+    stats = device_run.stats
+    trial = Trial(
+        conf=conf,
+        oom_entry=device_run.ooms[0].entry if device_run.ooms else None,
+        peak_reserved_bytes=device_run.peak_reserved_bytes,
+        peak_allocated_bytes=device_run.peak_allocated_bytes,
+        peak_device_bytes=device_run.peak_device_bytes,
+        needed_bytes=device_run.ooms[0].needed_bytes if device_run.ooms else None,
+        refused_below=device_run.refused_below,
+        num_alloc_retries=stats["num_alloc_retries"],
+        num_device_alloc=stats.get("num_device_alloc", 0),
+        num_device_free=stats.get("num_device_free", 0),
+        num_ooms=len(device_run.ooms),
+        driver_calls=device_run.driver_calls,
+        entries=device_run.entries,
+    )
+    return _with(trial, device_run.peaks)
+
+
+def with_peaks(
+    trial: Trial, prepared: Prepared, setting: Setting, device_memory: int | None
+) -> Trial:
+    """Replay with the other start state as well, and add both peaks to the trial."""
+    if not trial.goes_through:
+        return trial
+    peak, start = trial.peak_reserved_bytes, prepared.start_under(setting, device_memory)
+    return _with(trial, peaks_of(prepared, setting, device_memory, start, peak))
+
+
+def _with(trial: Trial, peaks: StartPeaks | None) -> Trial:
+    if peaks is None:
+        return trial
+    return replace(trial, peak_kept=peaks.kept, peak_anew=peaks.anew)

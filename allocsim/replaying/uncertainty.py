@@ -1,0 +1,181 @@
+"""Range of a what-if's peak when the recording does not show everything.
+
+A call of empty_cache that releases nothing leaves no entry, but it may release memory under another
+setting.  Other plans that agree with the recording are replayed, and their peaks form the range:
+
+- If the recording shows some calls, the program may have made more wherever a call would leave no
+  entry (`hidden_calls.py`).  One plan has a call at each such moment.  Others have calls at random
+  ones of these moments, as frequent as the calls that the recording shows.
+- If the recording shows no call, the program is assumed to make none, unless at least `HIDING` of
+  the moments could hide a call.  Then one plan has a call at each such moment, and others have a
+  single call.
+- If the program's limit is known only from garbage collections, the lowest and the highest possible
+  limit are replayed.
+- The address decides between free blocks of equal size, and the recording does not show everything
+  that the driver's addresses depend on.  Other plausible choices (`addresses.py`) are replayed.
+
+The range is not a bound: an early release may make the peak higher.  Marked calls are known, and
+add nothing to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import partial
+
+from allocsim.collector import collector_paused
+from allocsim.core import FreeBlockOrder
+from allocsim.errors import ConfigError, UndefinedBehaviorError, UpstreamError
+from allocsim.inference import leaves_open
+from allocsim.replaying.notes import address_range_note, open_notes
+from allocsim.replaying.prepared import Prepared
+from allocsim.replaying.proof import needs_probe, parting_of
+from allocsim.simulation import (
+    Addresses,
+    DeviceRun,
+    LeftOpen,
+    Plan,
+    Setting,
+    Start,
+    StartPeaks,
+    fold_allocated,
+    has_two_starts,
+)
+
+__all__ = ["LeftOpenFinder", "peaks_by_address", "peaks_left_open", "peaks_of"]
+
+_NO_RUN = (ConfigError, UndefinedBehaviorError, UpstreamError)
+
+
+def peaks_left_open(
+    prepared: Prepared, setting: Setting, device_memory: int | None
+) -> tuple[int, int] | None:
+    """Return the lowest and the highest peak reserved, in bytes, over the other possible plans.
+
+    None if there are no such plans, or if no replay of them completes.
+    """
+    if prepared.is_recorded(setting):
+        return None
+    return _range_of(
+        _peak(prepared, setting, device_memory, plan=plan) for plan in prepared.open_plans
+    )
+
+
+def peaks_by_address(
+    prepared: Prepared, setting: Setting, device_memory: int | None
+) -> tuple[int, int] | None:
+    """Return the lowest and the highest peak reserved, in bytes, over plausible addresses.
+
+    None if the recording determines the addresses, if no replay completes, and for releases whose
+    tie-break is the age of blocks.
+    """
+    by_address = prepared.release.free_block_order is FreeBlockOrder.ADDRESS
+    if not by_address or prepared.is_recorded(setting):
+        return None
+    return _range_of(
+        _peak(prepared, setting, device_memory, addresses=other)
+        for other in prepared.addresses.others()
+    )
+
+
+def _peak(
+    prepared: Prepared,
+    setting: Setting,
+    device_memory: int | None,
+    *,
+    plan: Plan | None = None,
+    addresses: Addresses | None = None,
+) -> int | None:
+    """Return the peak reserved of one replay in bytes, or None if it does not complete."""
+    try:
+        drive = prepared.drive(
+            setting, device_memory, folder=fold_allocated, plan=plan, addresses=addresses
+        )
+    except _NO_RUN:
+        return None
+    if drive.stopped_at is not None:
+        return None
+    return drive.allocator.statistics().all.reserved_bytes.peak
+
+
+def _range_of(found: Iterable[int | None]) -> tuple[int, int] | None:
+    peaks = [peak for peak in found if peak is not None]
+    return (min(peaks), max(peaks)) if peaks else None
+
+
+def peaks_of(
+    prepared: Prepared, setting: Setting, device_memory: int | None, shown: Start, peak: int | None
+) -> StartPeaks | None:
+    """Replay with the other start state, and return both peaks; None if there is only one start.
+
+    shown: start of the replay that is already known.
+    peak: its peak reserved in bytes; None if it did not complete.
+    """
+    if not has_two_starts(prepared, setting):
+        return None
+    other = Start.ANEW if shown is Start.KEPT else Start.KEPT
+    found: int | None = None
+    try:
+        drive = prepared.drive(
+            setting, device_memory, skips=True, folder=fold_allocated, start=other
+        )
+    except (ConfigError, UndefinedBehaviorError, UpstreamError):
+        pass  # this start is impossible under the setting
+    else:
+        is_whole = drive.stopped_at is None
+        found = drive.allocator.statistics().all.reserved_bytes.peak if is_whole else None
+    by_start = {shown: peak, other: found}
+    return StartPeaks(shown, kept=by_start[Start.KEPT], anew=by_start[Start.ANEW])
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOpenFinder:
+    """Function that computes `DeviceRun.left_open`; pickling stores the result.
+
+    run: the what-if, without its range.
+    tries_addresses: replay with other plausible addresses too.
+    found: the result, once it is computed.
+    """
+
+    prepared: Prepared
+    setting: Setting
+    run: DeviceRun
+    tries_addresses: bool
+    found: list[LeftOpen | None] = field(default_factory=list)
+
+    def __call__(self) -> LeftOpen | None:
+        if not self.found:
+            self.found.append(self._find())
+        return self.found[0]
+
+    @collector_paused()
+    def _find(self) -> LeftOpen | None:
+        prepared, run = self.prepared, self.run
+        if needs_probe(prepared):
+            parting_of(prepared)  # this call also examines the moments
+        peak = None if run.stopped_at is not None else run.peak_reserved_bytes
+        ranges: list[tuple[int, int]] = []
+        notes: list[str] = []
+        hidden = peaks_left_open(prepared, self.setting, run.device_memory)
+        # A range of one value equal to the peak is noted only if calls or a limit are known
+        # to be uncertain.
+        if hidden is not None and (hidden != (peak, peak) or leaves_open(prepared, prepared.plan)):
+            ranges.append(hidden)
+            notes += open_notes(prepared, run.peak_range_with(hidden))
+        if self.tries_addresses:
+            placed = peaks_by_address(prepared, self.setting, run.device_memory)
+            if placed is not None and placed != (peak, peak):
+                ranges.append(placed)
+                notes.append(address_range_note(placed, peak))
+        if not ranges:
+            return None
+        lows, highs = zip(*ranges, strict=True)
+        return LeftOpen((min(lows), max(highs)), tuple(notes))
+
+    def __reduce__(self) -> tuple[type[partial[LeftOpen | None]], tuple[object, ...]]:
+        return partial, (_known, self())
+
+
+def _known(found: LeftOpen | None) -> LeftOpen | None:
+    return found

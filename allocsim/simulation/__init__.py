@@ -1,0 +1,101 @@
+"""One allocator driven along a plan: steps, settings, observers and results."""
+
+from allocsim.simulation.addresses import Addresses
+from allocsim.simulation.drive import PAUSE_EVERY, Drive
+from allocsim.simulation.hints import EMPTY_CACHE_WAYS, Hints
+from allocsim.simulation.initial_state import Start, StartPeaks, requests_of
+from allocsim.simulation.observers import GiveUpError, Observer, PeakWatch, Progress, SpillWatch
+from allocsim.simulation.periods import Period, find_period
+from allocsim.simulation.placed import ENTRIES, FIRST_ACTIONS, PlacedSteps, Row, rows_of
+from allocsim.simulation.plan import (
+    Change,
+    Plan,
+    Planned,
+    PlannedAt,
+    Step,
+    StepKind,
+    Steps,
+    joined,
+    spread,
+)
+from allocsim.simulation.recorded_device import RecordedDevice, is_at_start
+from allocsim.simulation.result import (
+    DeviceRun,
+    DriverCalls,
+    Fidelity,
+    LeftOpen,
+    Mismatch,
+    Moment,
+    Parting,
+    PeakState,
+    Run,
+    SimulatedOom,
+    Spill,
+    Timeline,
+    driver_calls_of,
+)
+from allocsim.simulation.setting import IN_STRING, Setting, in_option_string, releases_needed
+from allocsim.simulation.start_choice import (
+    choose_start,
+    has_two_starts,
+    large_segments_matter,
+    may_break,
+)
+from allocsim.simulation.stats_numpy import fold, fold_allocated
+
+__all__ = [
+    "Addresses",
+    "Change",
+    "DeviceRun",
+    "Drive",
+    "DriverCalls",
+    "EMPTY_CACHE_WAYS",
+    "ENTRIES",
+    "FIRST_ACTIONS",
+    "Fidelity",
+    "GiveUpError",
+    "Hints",
+    "IN_STRING",
+    "LeftOpen",
+    "Mismatch",
+    "Moment",
+    "Observer",
+    "PAUSE_EVERY",
+    "Parting",
+    "PeakState",
+    "PeakWatch",
+    "Period",
+    "PlacedSteps",
+    "Plan",
+    "Planned",
+    "PlannedAt",
+    "Progress",
+    "RecordedDevice",
+    "Row",
+    "Run",
+    "Setting",
+    "SimulatedOom",
+    "Spill",
+    "SpillWatch",
+    "Start",
+    "StartPeaks",
+    "Step",
+    "StepKind",
+    "Steps",
+    "Timeline",
+    "choose_start",
+    "driver_calls_of",
+    "find_period",
+    "fold",
+    "fold_allocated",
+    "has_two_starts",
+    "in_option_string",
+    "is_at_start",
+    "joined",
+    "large_segments_matter",
+    "may_break",
+    "releases_needed",
+    "requests_of",
+    "rows_of",
+    "spread",
+]

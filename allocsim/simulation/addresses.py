@@ -1,0 +1,393 @@
+"""Address policy and address space of a recorded driver, for what-ifs.
+
+Addresses decide which of several equal free blocks is reused.  Each policy replays the recorded
+segments, and the policy that places most of them as recorded is used.  A recording of a CUDA driver
+also shows changes that its own requests do not explain: holes in chunks of the context, gaps that
+open later, memory that libraries take.  These are events of the what-if's address space, in the
+order of the cudaMallocs around them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from allocsim._fast_numpy import any_of
+from allocsim.core import (
+    ADDRESS_CHUNK,
+    DRIVER_RANGES,
+    PAGE,
+    UNLIMITED_DEVICE,
+    AddressEvent,
+    AddressEventKind,
+    Arena,
+    Device,
+)
+from allocsim.recording import Action, Trace
+from allocsim.state import SegmentState
+from allocsim.units import round_up
+
+__all__ = ["Addresses", "DatedEvent", "read_addresses"]
+
+_GAP, _HOLE, _TAKEN = AddressEventKind.GAP, AddressEventKind.HOLE, AddressEventKind.TAKEN
+
+LEAST_SHARE = 0.5
+"""Smallest share of the recorded segments that a policy must place right to be used."""
+
+MOST_MOVES = 20_000
+"""Largest number of segment entries that are read; far fewer show the policy."""
+
+LEAST_CHUNKS = 2
+"""Fewest new chunks at multiples of 32 MiB that show a CUDA driver."""
+
+LEAST_RUNS, ALIGNED_SHARE = 4, 0.75
+"""Runs of adjacent segments, and the share of them at a multiple of 32 MiB, that show a driver."""
+
+
+@dataclass(frozen=True, slots=True)
+class DatedEvent:
+    """A change of the address space, before the request whose segment is at `entry`."""
+
+    entry: int
+    event: AddressEvent
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Placement of segments in a what-if of a recording.
+
+    policy: one of `ADDRESS_POLICIES`.
+    base: see `Device`; None for the recording's first address.
+    events: changes of the address space that the recording shows, in order; only for "driver".
+    n_segments: number of recorded cudaMallocs.
+    n_right: number of segments that the policy places as recorded.
+    is_known: True if the recording shows this policy.
+    """
+
+    policy: str = "bump"
+    base: int | None = None
+    events: tuple[DatedEvent, ...] = ()
+    n_segments: int = 0
+    n_right: int = 0
+    is_known: bool = True
+
+    def others(self) -> Iterator[Addresses]:
+        """Yield other plausible policies and layouts; a peak that depends on them is a range."""
+        if not self.is_known:
+            yield replace(self, policy="firstfit")
+            yield replace(self, policy="driver", base=None)
+        elif self.policy == "driver" and not self.n_segments:
+            # The recording shows no segment: those of others may go to a hole of the context.
+            yield replace(self, policy="firstfit")
+        elif self.events:
+            yield replace(self, events=())
+            yield replace(self, events=tuple(map(_otherwise, self.events)))
+
+
+def _otherwise(dated: DatedEvent) -> DatedEvent:
+    """Exchange gap and hole, which depend on what libraries keep in a chunk."""
+    kinds = {_GAP: _HOLE, _HOLE: _GAP}
+    event = dated.event
+    return replace(dated, event=replace(event, kind=kinds.get(event.kind, event.kind)))
+
+
+def read_addresses(trace: Trace, start: Sequence[SegmentState]) -> Addresses:
+    """Return the policy that the segments of `trace` follow.
+
+    start: segments before the first entry.
+    """
+    moves = _moves_of(trace)
+    n_segments = sum(move.is_alloc for move in moves)
+    bump = _simple("bump", moves, start)
+    if bump.n_right == n_segments > 1:
+        return bump
+    firstfit = _simple("firstfit", moves, start)
+    driver, n_chunks = _of_driver(moves, start)
+    looks_like_driver = _looks_like_driver(trace, moves, start)
+    if n_segments < 2:  # every policy places the first
+        return driver if looks_like_driver else bump
+    known = [bump, firstfit]  # "driver" explains anything by events, so it needs evidence
+    if n_chunks >= LEAST_CHUNKS or looks_like_driver:
+        known.append(driver)
+    found = max(known, key=lambda each: each.n_right)
+    if found.n_right >= LEAST_SHARE * n_segments:
+        return found
+    return replace(bump, is_known=False)
+
+
+def _of_driver(moves: Sequence[_Move], start: Sequence[SegmentState]) -> tuple[Addresses, int]:
+    """Return the policy "driver" as read from the segments, and the number of new chunks.
+
+    `n_right` is counted in a second pass that knows the events of the first pass.
+    """
+    first = _DriverReading(start)
+    for move in moves:
+        first.take(move)
+    shown = first.result()
+    second = _DriverReading(start, shown)
+    for move in moves:
+        second.take(move)
+    return replace(shown, n_right=second.n_right), first.n_chunks
+
+
+@dataclass(frozen=True, slots=True)
+class _Move:
+    """Range of a segment_alloc or segment_free, in whole pages."""
+
+    entry: int
+    is_alloc: bool
+    start: int
+    end: int
+
+
+def _moves_of(trace: Trace) -> list[_Move]:
+    kinds = (Action.SEGMENT_ALLOC, Action.SEGMENT_FREE)
+    rows = np.flatnonzero(any_of(trace.action, kinds) & (trace.size > 0))[:MOST_MOVES]
+    columns = (column[rows].tolist() for column in (trace.action, trace.addr, trace.size))
+    return [
+        _Move(entry, action == Action.SEGMENT_ALLOC, start, start + round_up(size, PAGE))
+        for entry, action, start, size in zip(rows.tolist(), *columns, strict=True)
+    ]
+
+
+def _simple(policy: str, moves: Sequence[_Move], start: Sequence[SegmentState]) -> Addresses:
+    """Return a policy without address events, with the number of segments it places right."""
+    allocs = [move for move in moves if move.is_alloc]
+    base = allocs[0].start if allocs else 0
+    device = Device(UNLIMITED_DEVICE, policy=policy, base_address=base)
+    for segment in start:
+        device.adopt(segment.address, segment.total_size)
+    placed = {segment.address: segment.address for segment in start}
+    n_right = 0
+    for move in moves:
+        if move.is_alloc:
+            address = device.reserve_address(move.end - move.start)
+            n_right += address == move.start
+            placed[move.start] = address
+        elif move.start in placed:
+            device.release_address(placed.pop(move.start))
+    return Addresses(policy, n_segments=len(allocs), n_right=n_right)
+
+
+def _looks_like_driver(trace: Trace, moves: Sequence[_Move], start: Sequence[SegmentState]) -> bool:
+    """Return True if segments begin where a CUDA driver's chunks or reserved ranges begin."""
+    maps = trace.addr[any_of(trace.action, (Action.SEGMENT_MAP,))]
+    if len(maps):
+        return int(maps.min()) == DRIVER_RANGES
+    known = {move.start: move.end for move in moves if move.is_alloc}
+    known |= {
+        segment.address: segment.address + round_up(segment.total_size, PAGE)
+        for segment in (*start, *trace.segments)
+        if not segment.is_expandable
+    }
+    ends = set(known.values())
+    runs = [address for address in known if address not in ends]
+    n_aligned = sum(address % ADDRESS_CHUNK == 0 for address in runs)
+    return len(runs) >= LEAST_RUNS and n_aligned >= ALIGNED_SHARE * len(runs)
+
+
+class _DriverReading:
+    """Reader that puts the recorded segments into an arena at their addresses, one by one.
+
+    An event explains each segment that the arena does not expect; the arena gets the event too.
+    start: segments from before the first entry.
+    shown: events found by an earlier reading.
+    """
+
+    def __init__(self, start: Sequence[SegmentState], shown: Addresses | None = None) -> None:
+        self._arena: Arena | None = None
+        self._to_come: list[DatedEvent] = []
+        if shown is not None:
+            self._to_come = list(reversed(shown.events))
+            self._arena = None if shown.base is None else Arena(shown.base)
+        self._events: list[DatedEvent] = []
+        self._fresh: dict[int, int] = {}  # chunks that nothing but a request explains
+        self._since: dict[int, int] = {}  # chunk -> entry before which it was there
+        self._taken: list[tuple[int, int]] = []
+        self._freed: list[_Move] = []  # since the last segment
+        self._live: dict[int, int] = {}  # start -> end
+        self._entry = self._n = self.n_right = 0
+        for segment in sorted(start, key=lambda each: each.address):
+            if not segment.is_expandable:
+                end = segment.address + round_up(segment.total_size, PAGE)
+                self._begin(end).adopt(segment.address, end)
+                self._live[segment.address] = end
+        self._starts_mid_run = bool(self._live)
+
+    @property
+    def n_chunks(self) -> int:
+        """Number of chunks that only a request explains."""
+        gaps = sum(dated.event.kind is _GAP for dated in self._events)
+        return len(self._fresh) + gaps
+
+    def take(self, move: _Move) -> None:
+        """Read the next entry about a segment."""
+        if not move.is_alloc:
+            self._freed.append(move)
+            return
+        is_first = self._arena is None  # nothing predicts the first segment
+        arena = self._begin(move.end)
+        self._entry = self._freed[0].entry if self._freed else move.entry
+        self._let_happen(arena, self._entry)
+        if not is_first and self._is_after_others(arena, move.start):
+            self._note_chunk_of_others(arena, move.start)
+        for freed in self._freed:
+            self._let_happen(arena, freed.entry)
+            arena.release(freed.start, self._live.pop(freed.start, freed.start))
+        self._freed.clear()
+        self._entry = move.entry
+        self._let_happen(arena, move.entry)
+        size = move.end - move.start
+        expected, is_hole = arena.expected(size)
+        if expected == move.start and not is_first:
+            self.n_right += 1
+            if not is_hole:
+                self._note_chunk(move.start, move.start + round_up(size, ADDRESS_CHUNK))
+        else:
+            self._explain(arena, move, is_hole=is_hole)
+        arena.adopt(move.start, move.end)
+        self._live[move.start] = move.end
+        self._n += 1
+
+    def result(self) -> Addresses:
+        """Return the policy "driver" with the events that were found."""
+        base = next(iter(self._fresh.values()), None)
+        if base is None:
+            spaces = [each.event.start for each in self._events if each.event.kind is not _TAKEN]
+            base = min(spaces, default=None)
+        return Addresses(
+            "driver",
+            None if self._starts_mid_run else base,
+            tuple(sorted(_joined(self._events), key=lambda dated: dated.entry)),
+            self._n,
+            self.n_right,
+        )
+
+    # -- parts --------------------------------------------------------------------------
+
+    def _begin(self, end: int) -> Arena:
+        if self._arena is None:
+            self._arena = Arena(round_up(end, ADDRESS_CHUNK))
+        return self._arena
+
+    def _let_happen(self, arena: Arena, entry: int) -> None:
+        while self._to_come and self._to_come[-1].entry <= entry:
+            arena.happen(self._to_come.pop().event)
+
+    def _is_after_others(self, arena: Arena, start: int) -> bool:
+        """Return True if a segment at `start` is the first in a new chunk, but not at its start."""
+        chunk = start // ADDRESS_CHUNK * ADDRESS_CHUNK
+        is_new = bool(self._fresh) and arena.chunk_at(start) is None and chunk < arena.lowest
+        return is_new and chunk < start and self._chunk_below(arena, start) is None
+
+    def _note_chunk_of_others(self, arena: Arena, start: int) -> None:
+        """Record that others took the chunk of a segment at `start`, for memory below it.
+
+        No hole was large enough for that memory, so it was taken before the pending frees.
+        """
+        chunk = start // ADDRESS_CHUNK * ADDRESS_CHUNK
+        self._note_taken([*arena.close_holes(start - chunk), (chunk, start)])
+        arena.adopt(chunk, start)
+        self._note_chunk(chunk, round_up(start, ADDRESS_CHUNK))
+
+    def _note_chunk(self, start: int, end: int) -> None:
+        self._fresh[start] = end
+        self._since[start] = self._entry
+
+    def _note(self, kind: AddressEventKind, start: int, end: int, entry: int | None = None) -> None:
+        entry = self._entry if entry is None else entry
+        self._events.append(DatedEvent(entry, AddressEvent(kind, start, end)))
+
+    def _note_taken(self, taken: Sequence[tuple[int, int]]) -> None:
+        for start, end in taken:
+            self._taken.append((start, end))
+            self._note(_TAKEN, start, end)
+
+    def _explain(self, arena: Arena, move: _Move, *, is_hole: bool) -> None:
+        """Record events that explain the segment's address, and apply them to the arena."""
+        start, end = move.start, move.end
+        self._reopen(arena, start, end)
+        if arena.is_free(start, end):
+            self._note_taken(arena.close_holes(end - start, start))
+        elif (chunk := self._chunk_of_others(arena, start)) is not None:
+            self._widen(arena, chunk, end)
+        elif (chunk := self._chunk_below(arena, start)) is not None:
+            self._widen(arena, chunk, end)
+            self._note_taken(arena.close_holes(end - start, start))
+        elif start % ADDRESS_CHUNK == 0:
+            if is_hole:
+                self._note_taken(arena.close_holes(end - start))
+            arena.close_gaps(end - start, start)
+            reach = start + round_up(end - start, ADDRESS_CHUNK)
+            if start >= arena.lowest:
+                self._note(_GAP, start, reach)
+                self._since[start] = self._entry
+            else:
+                self._note_chunk(start, reach)
+        else:
+            self._note_taken(arena.close_holes(end - start, start))
+            reach = round_up(end, ADDRESS_CHUNK)
+            self._note(_HOLE, start, reach)
+            self._since[start] = self._entry
+            arena.offer(start, reach)
+
+    def _chunk_of_others(self, arena: Arena, start: int) -> int | None:
+        """Return the chunk that a segment at `start` shows to be larger than any request.
+
+        It is the chunk that contains `start`, or a chunk of others that ends at `start`: a new
+        chunk would have been placed at the end of the gap, not at its beginning.
+        """
+        if (chunk := arena.chunk_at(start)) is not None:
+            return chunk[0]
+        chunk = arena.chunk_at(start - PAGE)
+        is_of_others = chunk is not None and self._is_hole(chunk[0])
+        return chunk[0] if chunk is not None and is_of_others else None
+
+    def _chunk_below(self, arena: Arena, start: int) -> int | None:
+        """Return the chunk of others below `start`, or None if it is too far away.
+
+        It is assumed to reach `start` if the distance is at most the size that others left free
+        before; they are then assumed to use the memory in between.
+        """
+        chunk = arena.last_chunk_below(start)
+        if chunk is None or not self._is_hole(chunk[0]):
+            return None
+        return chunk[0] if start - chunk[1] <= chunk[1] - chunk[0] else None
+
+    def _is_hole(self, chunk: int) -> bool:
+        """Return True if the chunk was not created for a segment."""
+        found = (each.event for each in self._events if each.event.kind is _HOLE)
+        return any(event.start == chunk for event in found)
+
+    def _widen(self, arena: Arena, chunk: int, end: int) -> None:
+        """Extend the chunk, which others had taken before the segment."""
+        reach = arena.widen_chunk(chunk, round_up(end, ADDRESS_CHUNK))
+        self._fresh.pop(chunk, None)
+        self._events = [
+            each for each in self._events if each.event.start != chunk or each.event.kind is _TAKEN
+        ]
+        self._note(_HOLE, chunk, reach, self._since.setdefault(chunk, self._entry))
+
+    def _reopen(self, arena: Arena, start: int, end: int) -> None:
+        """Release the ranges in [start, end) that others had taken."""
+        for taken in [each for each in self._taken if each[0] < end and start < each[1]]:
+            self._taken.remove(taken)
+            arena.release(*taken)
+
+
+def _joined(events: Sequence[DatedEvent]) -> Iterator[DatedEvent]:
+    """Join gaps that follow each other downwards without a space."""
+    last: DatedEvent | None = None
+    for dated in events:
+        if dated.event.kind is not _GAP:
+            yield dated
+        elif last is not None and dated.event.end == last.event.start:
+            last = replace(last, event=replace(last.event, start=dated.event.start))
+        else:
+            if last is not None:
+                yield last
+            last = dated
+    if last is not None:
+        yield last

@@ -1,0 +1,181 @@
+"""Repeating stretch of a plan, and the periods of it that a replay can skip.
+
+An alloc is compared by size and stream, a free by the number of steps since the request of its
+block; recorded addresses play no part.  A replay skips periods of the stretch once the allocator is
+in the same state as a few periods ago: every block is at the same address, the blocks of the
+stretch were requested the same number of steps ago, and no driver call came in between.  The
+allocator is deterministic, so later periods would recur too.  Skipped periods would not have
+changed a peak, a driver call or a retry.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from allocsim._fast_numpy import any_of, distinct, stable_order
+from allocsim.simulation.plan import StepKind, Steps
+
+__all__ = ["CYCLE", "Period", "find_period"]
+
+CYCLE = 4
+"""Number of earlier states to compare with: blocks may swap addresses from period to period."""
+
+_CHECK_EVERY = 512
+"""Steps between checks of the state; a check takes as long as some tens of steps."""
+
+_LEAST_CHECKS = 8
+"""Fewest checks of a stretch, however short its periods are."""
+
+_CANDIDATES = 16
+"""Number of distances that are tried as the length of a period."""
+
+_LEAST_PART = 8
+"""A stretch with less than 1/8 of the requests saves less time than the search takes."""
+
+_RUN = 32
+"""Length of the runs of steps that are searched for; a power of two."""
+
+_HALF = 32
+"""Bits of a hash to ignore; two different runs in four billion then have the same hash."""
+
+_Ints = NDArray[np.int64]
+
+_FREES = (StepKind.FREE, StepKind.FREE_REQUEST, StepKind.FREE_COMPLETE)
+
+_FACTOR = np.uint64(0x9E3779B97F4A7C15)
+"""Factor of the hash of a step, and base of the polynomial hash of a run.  A collision of runs only
+adds a useless candidate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """Stretch of equal periods.
+
+    Steps [first + i * length, first + (i + 1) * length) are the same for every i < count.
+    """
+
+    first: int
+    length: int
+    count: int
+
+    @property
+    def end(self) -> int:
+        """Number of the step after the last period."""
+        return self.first + self.count * self.length
+
+    @property
+    def stride(self) -> int:
+        """Steps between checks of the state, a multiple of `length`."""
+        apart = min(-(-_CHECK_EVERY // self.length), max(self.count // _LEAST_CHECKS, 1))
+        return apart * self.length
+
+
+def find_period(steps: Steps) -> Period | None:
+    """Return the longest stretch of at least three equal periods, or None.
+
+    Only lengths that recurring runs suggest are tried.  If the sizes show that a stretch would be
+    too short, none is searched for.
+    """
+    if not _may_repeat(steps):
+        return None
+    columns = _without_addresses(steps)
+    codes = _codes(columns)
+    best: Period | None = None
+    for length in _lengths(codes):
+        is_other = codes[:-length] != codes[length:]
+        # A stretch cannot be longer than the number of equal steps.
+        if best is not None and len(codes) - np.count_nonzero(is_other) <= best.count * best.length:
+            continue
+        # A run of n equal steps between two differences holds n // length + 1 equal periods.
+        differs = np.flatnonzero(is_other)
+        edges = np.concatenate(([-1], differs, [len(codes) - length]))
+        runs = np.diff(edges) - 1
+        longest = int(np.argmax(runs))
+        count = int(runs[longest]) // length + 1
+        if count >= 3 and (best is None or count * length > best.count * best.length):
+            best = Period(int(edges[longest]) + 1, length, count)
+    return best if best is None or _repeats(columns, best) else None
+
+
+def _may_repeat(steps: Steps) -> bool:
+    """Return True if a long enough stretch is possible.
+
+    In a stretch of three or more periods, at least two thirds of the sizes occurred before.
+    """
+    # Fewer than that cannot hold 1 / _LEAST_PART of the requests.
+    sizes = steps.size.compress(any_of(steps.kind, (StepKind.ALLOC,)))
+    again = len(sizes) - len(distinct(sizes))
+    return 3 * again * _LEAST_PART >= 2 * len(sizes)
+
+
+def _without_addresses(steps: Steps) -> tuple[_Ints, _Ints, _Ints]:
+    """Return columns (operation, size or age, stream) that do not depend on addresses."""
+    at = np.arange(len(steps))
+    last_alloc = _last_allocs(steps)
+    is_alloc = any_of(steps.kind, (StepKind.ALLOC,))
+    is_free = any_of(steps.kind, _FREES) & (last_alloc >= 0)
+    # Other steps, and frees of initial blocks, get unique values.
+    is_named = is_alloc | is_free
+    what = steps.kind.astype(np.int64) + 1
+    what[is_alloc], what[~is_named] = 0, -1
+    size_or_age = np.where(is_alloc, steps.size, np.where(is_free, at - last_alloc, at))
+    stream = np.where(is_named, steps.stream, 0).view(np.int64)
+    return what, size_or_age, stream
+
+
+def _codes(columns: tuple[_Ints, _Ints, _Ints]) -> NDArray[np.uint64]:
+    """Return a hash of each row; `_repeats` checks for collisions."""
+    codes = np.zeros(len(columns[0]), dtype=np.uint64)
+    for column in columns:
+        codes = (codes + column.view(np.uint64)) * _FACTOR
+        codes ^= codes >> np.uint64(32)
+    return codes
+
+
+def _repeats(columns: tuple[_Ints, _Ints, _Ints], period: Period) -> bool:
+    """Return True if every period equals the one before it."""
+    rows, next_rows = (
+        slice(period.first, period.end - period.length),
+        slice(period.first + period.length, period.end),
+    )
+    return all(np.array_equal(column[rows], column[next_rows]) for column in columns)
+
+
+def _last_allocs(steps: Steps) -> NDArray[np.int64]:
+    """Return the last ALLOC of each step's address up to that step; -1 if there is none."""
+    # Sorted by address, and by time within each; the result is scattered back at the end.
+    order = stable_order(steps.addr)
+    addr = steps.addr.take(order)
+    groups = np.zeros(len(steps), dtype=np.int64)
+    groups[1:] = np.cumsum(addr[1:] != addr[:-1])
+    # A base per address lets one running maximum serve all addresses.
+    base = groups * (len(steps) + 1)
+    allocs = np.where(any_of(steps.kind.take(order), (StepKind.ALLOC,)), order + 1, 0)
+    last_alloc = np.empty(len(steps), dtype=np.int64)
+    last_alloc[order] = np.maximum.accumulate(base + allocs) - base - 1
+    return last_alloc
+
+
+def _lengths(codes: NDArray[np.uint64]) -> list[int]:
+    """Return the most common distances between a run of `_RUN` steps and its next occurrence.
+
+    A run that occurs once a period has the period as its distance.  A run that recurs within a
+    period suggests shorter lengths, which do not hold for long.
+    """
+    if len(codes) < _RUN + 1:
+        return []
+    runs, factor, length = codes, int(_FACTOR), 1
+    while length < _RUN:  # combine adjacent hashes into one of twice the length
+        runs = runs[:-length] * np.uint64(factor) + runs[length:]
+        factor, length = factor * factor % (1 << 64), 2 * length
+    runs >>= np.uint64(_HALF)  # shorter keys halve the time of the radix sort
+    order = stable_order(runs)
+    runs = runs.take(order)
+    # Equal hashes are neighbours now; the difference of their positions is their distance.
+    times = np.bincount((order[1:] - order[:-1]).compress(runs[1:] == runs[:-1]))
+    lengths = np.flatnonzero(times)
+    most_common = np.argsort(-times[lengths], kind="stable")[:_CANDIDATES]
+    return [int(length) for length in lengths[most_common]]

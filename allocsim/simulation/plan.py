@@ -1,0 +1,231 @@
+"""Steps that a recording makes an allocator take, as columns.
+
+The entries alloc, free_requested, free_completed and oom become steps.  All other entries are
+effects, and a replay is compared with them.  A plan also contains the driver's recorded answers,
+which only a replay as recorded uses, and calls that left no entry, as `search.py` infers them.
+Source: semantics 2.5, 6.2, 6.6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from allocsim._fast_numpy import any_of
+from allocsim.core import (
+    BRIEF,
+    FREE,
+    FREE_COMPLETED,
+    FREE_REQUESTED,
+    MALLOC,
+    PAGE,
+    PlainStep,
+    step_rows,
+)
+from allocsim.state import PoolId
+
+__all__ = [
+    "Change",
+    "Plan",
+    "PlannedAt",
+    "Planned",
+    "Step",
+    "StepKind",
+    "Steps",
+    "joined",
+    "spread",
+]
+
+
+class StepKind(IntEnum):
+    """Kind of a step.  The first five are those of the core."""
+
+    BRIEF = BRIEF
+    """An ALLOC whose FREE is the next step; only in rows for the core, never in a plan."""
+    ALLOC = MALLOC
+    FREE = FREE
+    FREE_REQUEST = FREE_REQUESTED
+    FREE_COMPLETE = FREE_COMPLETED
+    OOM = 5
+    DICTATE = 6
+    """The driver's next segment is at `addr`."""
+    EMPTY_CACHE = 7
+    SCOPE = 8
+    """Later requests go to pool number `size` (-1: the default pool)."""
+    END_POOL = 9
+    """Pool number `size` is released by all its users."""
+    DELETE_POOL = 10
+    """The MemPool of pool number `size` is deleted, and its memory is released."""
+    ROOM = 11
+    """The driver can provide `size` bytes in total (-1: the whole device)."""
+    AWAIT = 12
+    """If the device is full, wait for the free of `addr` after those of earlier AWAIT steps."""
+    SETTINGS = 13
+    """The program sets the options of the plan's change number `size`."""
+    FRACTION = 14
+    """The program sets the memory fraction of the plan's change number `size`."""
+
+
+Step = PlainStep
+"""(kind, addr, size, stream)"""
+
+Planned = tuple[int, int, int, int, int]
+"""(kind, entry, addr, size, stream)"""
+
+Change = str | float
+"""Value that a program sets at run time: an option string or a memory fraction."""
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The steps of a plan as columns; row i is step i."""
+
+    kind: NDArray[np.uint8]
+    entry: NDArray[np.int64]
+    addr: NDArray[np.uint64]
+    size: NDArray[np.int64]
+    stream: NDArray[np.uint64]
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+    def of_program(self) -> Steps:
+        """Return the steps of the program, without the answers of the recorded driver."""
+        kept = np.flatnonzero(self.is_of_program)
+        return Steps(*(column.take(kept) for column in self._columns()))
+
+    @property
+    def is_of_program(self) -> NDArray[np.bool_]:
+        """Mask of the steps that are not answers of the recorded driver."""
+        return ~any_of(self.kind, (StepKind.DICTATE, StepKind.ROOM, StepKind.AWAIT))
+
+    def without(self, *kinds: StepKind) -> Steps:
+        """Return the steps of all other kinds."""
+        kept = np.flatnonzero(~any_of(self.kind, kinds))
+        return Steps(*(column[kept] for column in self._columns()))
+
+    def part(self, start: int, stop: int) -> Steps:
+        """Return steps [start, stop)."""
+        return Steps(*(column[start:stop] for column in self._columns()))
+
+    def _columns(self) -> tuple[NDArray[Any], ...]:
+        return self.kind, self.entry, self.addr, self.size, self.stream
+
+    def rows(self, start: int, stop: int) -> Iterator[Step]:
+        """Return steps [start, stop) as rows of Python integers, for the loop of the core."""
+        kind = self.kind_or_brief[start:stop]
+        if len(kind) and kind[-1] == StepKind.BRIEF:  # its free is outside the range
+            kind = kind.copy()
+            kind[-1] = StepKind.ALLOC
+        others = (self.addr, self.size, self.stream)
+        return step_rows((kind, *(column[start:stop] for column in others)))
+
+    @cached_property
+    def empties_cache(self) -> bool:
+        """True if a step calls empty_cache."""
+        return bool(any_of(self.kind, (StepKind.EMPTY_CACHE,)).any())
+
+    @cached_property
+    def kind_or_brief(self) -> NDArray[np.uint8]:
+        """Kinds of the steps, with BRIEF for each ALLOC whose FREE is the next step."""
+        at = np.flatnonzero(self.addr[1:] == self.addr[:-1])
+        after = at + 1
+        is_brief = (
+            (self.kind[at] == StepKind.ALLOC)
+            & (self.kind[after] == StepKind.FREE)
+            & (self.size[after] == self.size[at])
+            & (self.stream[after] == self.stream[at])
+        )
+        kind = self.kind.copy()
+        kind[at[is_brief]] = StepKind.BRIEF
+        return kind
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Steps of one device, with what was inferred about the device and the program.
+
+    max_reserved: highest reserved memory after any entry, in bytes.
+    capacity: free plus reserved bytes at the first `oom` entry; None without one.
+    refused_below: smallest `reserved + wanted` that the driver seems to have refused, in bytes;
+        None if it seems to have refused nothing.
+    n_empty_cache: inferred calls of empty_cache that released memory.
+    pools: private pools, in the order of the numbers in SCOPE steps.
+    limit: memory limit that the program set by a call, in bytes, inferred from its garbage
+        collections; None if unknown.
+    limits: lowest and highest possible `limit`, if the recording allows several.
+    fits: bytes of the assumed device that explains the recording, if one had to be assumed.
+    is_whole: no replay of the steps has contradicted the recording.
+    is_proved: the steps were replayed and compared with every entry.
+    n_named: calls of empty_cache that a Python stack names.
+    n_either: requests explained by a full device that empty_cache calls would explain too.
+    changes: values that SETTINGS and FRACTION steps set.
+    """
+
+    steps: Steps
+    max_reserved: int
+    capacity: int | None
+    refused_below: int | None
+    n_empty_cache: int
+    pools: tuple[PoolId, ...]
+    limit: int | None = None
+    limits: tuple[int, int] | None = None
+    is_whole: bool = True
+    is_proved: bool = False
+    fits: int | None = None
+    n_named: int = 0
+    n_either: int = 0
+    changes: tuple[Change, ...] = ()
+
+    @property
+    def empties_cache(self) -> bool:
+        """True if the plan contains calls of empty_cache."""
+        return self.steps.empties_cache
+
+    @property
+    def n_deleted(self) -> int:
+        """Number of MemPools that were deleted."""
+        return int(np.count_nonzero(self.steps.kind == StepKind.DELETE_POOL))
+
+    @property
+    def n_narrowed(self) -> int:
+        """Number of requests for which the driver had less memory than the device."""
+        return int(np.count_nonzero((self.steps.kind == StepKind.ROOM) & (self.steps.size >= 0)))
+
+    @property
+    def inferred_capacity(self) -> int | None:
+        """Bytes of the largest device that explains every release; None if nothing shows it."""
+        if self.capacity is not None or self.refused_below is None:
+            return self.capacity
+        return self.refused_below - PAGE
+
+
+PlannedAt = tuple[int, Sequence[Planned]]
+"""(number of steps before them, planned steps)"""
+
+
+def joined(steps: Steps, planned: Sequence[PlannedAt]) -> Steps:
+    """Insert planned steps into `steps`."""
+    places, added = spread(planned)
+    return Steps(
+        *(
+            np.insert(column, places, np.array(new, dtype=column.dtype))
+            for column, new in zip(steps._columns(), added, strict=True)
+        )
+    )
+
+
+def spread(planned: Sequence[PlannedAt]) -> tuple[NDArray[np.intp], list[tuple[int, ...]]]:
+    """Return the insertion index of each planned step, and the columns of all of them."""
+    columns = list(zip(*(step for _, steps in planned for step in steps), strict=True))
+    places = np.repeat(
+        np.array([after for after, _ in planned], dtype=np.intp),
+        [len(steps) for _, steps in planned],
+    )
+    return places, columns or [()] * 5

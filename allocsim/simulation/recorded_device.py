@@ -1,0 +1,267 @@
+"""Device of a recording as far as it is known without a replay.
+
+Settings, start state, size, memory of others and addresses come from the file, its provenance and
+the user's hints.  `RecordedDevice.allocator` builds the allocator that every replay starts with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from allocsim.core import (
+    UNLIMITED_DEVICE,
+    AllocatorConfig,
+    Release,
+    ReplayAllocator,
+    RoundedSizes,
+    parse_conf,
+)
+from allocsim.errors import ConfigError
+from allocsim.recording import CardMemory, Mark, MarkKind, Provenance, Trace, card_memory
+from allocsim.simulation.addresses import Addresses, read_addresses
+from allocsim.simulation.hints import Hints
+from allocsim.simulation.initial_state import Start
+from allocsim.simulation.plan import Plan, StepKind
+from allocsim.simulation.setting import Setting
+from allocsim.state import SegmentState
+from allocsim.units import format_size
+
+__all__ = ["RecordedDevice", "is_at_start"]
+
+
+def is_at_start(mark: Mark) -> bool:
+    """Return True for a memory fraction that the program sets before the first entry."""
+    return mark.kind is MarkKind.FRACTION and mark.entry == 0
+
+
+def _fraction_at_start(marks: Sequence[Mark]) -> float | None:
+    """Return the memory fraction in force before the first entry, or None if no call is known."""
+    found = None
+    for mark in marks:
+        if is_at_start(mark):
+            assert isinstance(mark.value, float)
+            found = mark.value
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class RecordedDevice:
+    """Device of a recording, with what the file, its provenance and the user say about it.
+
+    release: release to model.
+    release_note: sentence that gives the reason for that release.
+    recorded: recorded settings, or the default ones.
+    config: parsed `recorded`.
+    has_settings: the settings are known.
+    start: segments before the first entry.
+    releases: releases that can have written the recording, oldest first; only the requested or
+        noted one if there is one.
+    provenance: origin of the recording; None if it is not noted.
+    assumed_memory: bytes of the device as the user gives them, if the recording does not.
+    hints: facts about the program from the user.
+    marks: known calls of the program, recorded or from hints.
+    is_made: the model made the recording, and `marks` contains every call.
+    is_requests: the recording contains only requests, so there is nothing to compare with.
+    file_notes: sentences about what the file lacks and how it was completed.
+    is_elsewhere: the replay is for another card than the recorded one, and other processes held a
+        notable part of the recorded card.
+    """
+
+    path: str
+    trace: Trace
+    release: Release
+    release_note: str
+    recorded: Setting
+    config: AllocatorConfig
+    has_settings: bool
+    start: tuple[SegmentState, ...]
+    provenance: Provenance | None
+    releases: tuple[str, ...] = ()
+    assumed_memory: int | None = None
+    hints: Hints = Hints()  # noqa: RUF009  (frozen)
+    marks: tuple[Mark, ...] = ()
+    is_made: bool = False
+    is_requests: bool = False
+    file_notes: tuple[str, ...] = ()
+    is_elsewhere: bool = False
+
+    def capacity_of(self, plan: Plan) -> int | None:
+        """Return the bytes of the device, as named or from an OOM error of `plan`; else None."""
+        return self.named_memory or plan.capacity
+
+    @property
+    def recorded_memory(self) -> int:
+        """Bytes of the device as noted by the recorder; 0 if unknown."""
+        return 0 if self.provenance is None else self.provenance.device_memory
+
+    @property
+    def collects_at(self) -> float | None:
+        """The garbage_collection_threshold, if the memory limit that it refers to is unknown."""
+        is_marked = any(mark.kind is MarkKind.FRACTION for mark in self.marks)
+        has_limit = is_marked or self.recorded.fraction(self.release) is not None
+        threshold = self.config.garbage_collection_threshold
+        return threshold if threshold > 0 and not has_limit else None
+
+    def in_force(self, setting: Setting) -> Setting:
+        """Return `setting` with the memory fraction that the program sets at its start.
+
+        A limit in a `setting` other than the recorded one replaces the program's.
+        """
+        if self._sets_limit(setting):
+            return setting
+        return replace(setting, call_fraction=_fraction_at_start(self.marks))
+
+    @property
+    def held(self) -> int:
+        """Bytes reserved before the first entry."""
+        return sum(segment.total_size for segment in self.start)
+
+    @property
+    def named_memory(self) -> int | None:
+        """Bytes of the device, as recorded or given by the user; None if unknown."""
+        return self.recorded_memory or self.assumed_memory
+
+    @property
+    def card(self) -> CardMemory | None:
+        """Use of the recorded card's memory; None if unknown, or for another card."""
+        return None if self.is_elsewhere else card_memory(self.provenance)
+
+    @property
+    def others_memory(self) -> int:
+        """Bytes that other processes hold on the card if that is a notable part; else 0."""
+        card = self.card
+        return card.others if card is not None and card.is_shared else 0
+
+    @property
+    def context_memory(self) -> int:
+        """Bytes outside PyTorch: the context, and on the recorded card other processes."""
+        card = card_memory(self.provenance) if self.is_elsewhere else None
+        if card is not None:
+            return card.context
+        return 0 if self.provenance is None else self.provenance.context_memory
+
+    def context_memory_on(self, device_memory: int | None) -> int:
+        """Return `context_memory` for a device of that size; the recorded value on that card."""
+        if self.is_elsewhere and device_memory == self.named_memory and self.provenance is not None:
+            return self.provenance.context_memory
+        return self.context_memory
+
+    @cached_property
+    def addresses(self) -> Addresses:
+        """Address policy of replays that place segments themselves; see `addresses.py`.
+
+        Recordings of a phantom GPU and of the model say nothing about a driver; their segments
+        get ascending addresses.
+        """
+        made = self.provenance
+        if self.is_made or self.is_requests or (made is not None and made.is_phantom):
+            return Addresses()
+        return read_addresses(self.trace, self.start)
+
+    @property
+    def first_base(self) -> int:
+        """Lowest address that the recorded driver returned."""
+        return self.trace.driver_addresses[0]
+
+    @property
+    def last_address(self) -> int:
+        """End of the highest range that the recorded driver returned."""
+        return self.trace.driver_addresses[1]
+
+    def allocator(
+        self,
+        setting: Setting,
+        device_memory: int | None,
+        *,
+        base_address: int | None = None,
+        address_policy: str | None = None,
+        addresses: Addresses | None = None,
+        record_history: bool = False,
+        fast_path: bool = True,
+        limit: int | None = None,
+        start: Start = Start.KEPT,
+        host_spill: int = 0,
+    ) -> ReplayAllocator:
+        """Return an allocator in the state before the first entry.
+
+        device_memory: bytes; None for an unlimited device.
+        address_policy, base_address: see `Device`; by default those of `addresses`.
+        addresses: None for those that the recording shows.
+        limit: memory limit in bytes that the program sets by a call.
+        start: `Start.ANEW` for an empty allocator.
+        host_spill: bytes of host memory that the driver lends.
+        Raises ConfigError for a setting that the release refuses, and for a device too small for
+        the segments before the first entry.
+        """
+        is_kept = start is Start.KEPT
+        if address_policy is not None:
+            addresses = Addresses(address_policy)
+        elif addresses is None:
+            addresses = self.addresses
+        if base_address is None:
+            base_address = self.first_base if addresses.base is None else addresses.base
+        if device_memory is not None and is_kept and self.held > device_memory + host_spill:
+            raise ConfigError(
+                f"device memory {format_size(device_memory)} cannot hold what device "
+                f"{self.trace.device} had reserved before the first entry; expected "
+                f"{format_size(self.held)} or more"
+            )
+        allocator = ReplayAllocator(
+            device_memory or UNLIMITED_DEVICE,
+            setting.conf,
+            self.release.version,
+            context_memory=self.context_memory_on(device_memory),
+            host_spill=host_spill,
+            address_policy=addresses.policy,
+            base_address=base_address,
+            record_history=record_history,
+            device=self.trace.device,
+            fast_path=fast_path,
+            rounded_sizes=self._rounded_sizes(setting),
+        )
+        fraction = self.in_force(setting).call_fraction
+        if fraction is not None:
+            allocator.set_per_process_memory_fraction(fraction)
+        elif limit is not None and limit <= allocator.device.total:
+            allocator.limit_to(limit)
+        if is_kept:
+            allocator.seed(self.start)
+        return allocator
+
+    def plan_under(self, setting: Setting, plan: Plan) -> Plan:
+        """Return `plan`, without the program's calls that set a limit if `setting` sets one."""
+        if not plan.changes or not self._sets_limit(setting):
+            return plan
+        return replace(plan, steps=plan.steps.without(StepKind.FRACTION))
+
+    def _sets_limit(self, setting: Setting) -> bool:
+        return setting.fraction(self.release) is not None and not self.is_recorded(setting)
+
+    def is_recorded(self, setting: Setting) -> bool:
+        """Return True if `setting` has the same meaning as the recorded settings."""
+        wanted, own = parse_conf(setting.conf, self.release), self.config
+        has_call = setting.call_fraction == self.recorded.call_fraction
+        return has_call and str(wanted) == str(own)
+
+    def limit_for(self, setting: Setting, device_memory: int | None, plan: Plan) -> int | None:
+        """Return the limit in bytes that a call of the program sets, scaled to the device."""
+        limit = plan.limit
+        if limit is None or self.in_force(setting).fraction(self.release) is not None:
+            return None
+        capacity = self.capacity_of(plan)
+        if device_memory is None or capacity is None:
+            return limit
+        return limit * device_memory // capacity
+
+    @cached_property
+    def _rounded(self) -> dict[tuple[int, ...], RoundedSizes]:
+        return {}
+
+    def _rounded_sizes(self, setting: Setting) -> RoundedSizes:
+        config = setting.config(self.release)
+        rounding = config.roundup_power2_divisions
+        if rounding not in self._rounded:
+            self._rounded[rounding] = RoundedSizes(config)
+        return self._rounded[rounding]

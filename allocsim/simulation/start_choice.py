@@ -1,0 +1,80 @@
+"""Choice of the start state of a what-if when the recording starts mid-run.
+
+The default is the start that was wrong less often on recordings cut in the middle, compared with
+the whole runs (benchmarks/midrun.py; table in docs/fidelity.md).  The peak under the other start is
+computed as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from allocsim._fast_numpy import any_of, distinct
+from allocsim.core import MIN_LARGE_ALLOC, SMALL_SIZE, UNLIMITED, AllocatorConfig
+from allocsim.recording import Action
+from allocsim.simulation.initial_state import Start, has_live_blocks, requests_of
+from allocsim.simulation.recorded_device import RecordedDevice
+from allocsim.simulation.setting import Setting
+
+__all__ = ["choose_start", "has_two_starts", "large_segments_matter", "may_break"]
+
+
+def choose_start(device: RecordedDevice, setting: Setting, breaks: Callable[[], bool]) -> Start:
+    """Return the start state of a replay under `setting`.
+
+    breaks: function that returns True if a replay with the kept segments ends in undefined
+        behaviour; called only if that is possible.
+
+    The recorded segments are kept, unless the setting would have reserved different ones:
+    expandable segments or not, or another large_segment_size.  The live blocks are requested again
+    also if the kept segments lead to undefined behaviour: the release of a split block of
+    max_split_size or more.
+    """
+    if not has_two_starts(device, setting):
+        return Start.KEPT
+    config = setting.config(device.release)
+    if config.expandable_segments != device.config.expandable_segments:
+        return Start.ANEW
+    # large_segment_size matters only for requests that share a segment.
+    is_changed = config.large_segment_size != device.config.large_segment_size
+    if is_changed and large_segments_matter(
+        config, map(config.round_size, _requested_sizes(device))
+    ):
+        return Start.ANEW
+    is_broken = may_break(device, setting) and breaks()
+    return Start.ANEW if is_broken else Start.KEPT
+
+
+def may_break(device: RecordedDevice, setting: Setting) -> bool:
+    """Return True if the recorded segments have a split block that max_split_size forbids.
+
+    The start state of a replay then depends on the device too.
+    """
+    size = setting.config(device.release).max_split_size
+    return has_two_starts(device, setting) and any(
+        not segment.is_expandable
+        and len(segment.blocks) > 1
+        and any(block.size >= size for block in segment.blocks)
+        for segment in device.start
+    )
+
+
+def large_segments_matter(config: AllocatorConfig, rounded: Iterable[int]) -> bool:
+    """Return True if large_segment_size affects requests of these rounded sizes.
+
+    It is the size of segments shared by requests of 1 to 10 MiB, and of every mapping.
+    """
+    least = UNLIMITED if config.expandable_segments else MIN_LARGE_ALLOC
+    return any(SMALL_SIZE < size < least for size in rounded)
+
+
+def has_two_starts(device: RecordedDevice, setting: Setting) -> bool:
+    """Return True if both start states are possible."""
+    return has_live_blocks(device.start) and not device.is_recorded(setting)
+
+
+def _requested_sizes(device: RecordedDevice) -> set[int]:
+    """Return the requested sizes in the recording, including those of the initial blocks."""
+    trace = device.trace
+    sizes = trace.size[any_of(trace.action, (Action.ALLOC, Action.OOM)) & (trace.size > 0)]
+    return {*distinct(sizes).tolist(), *requests_of(device.start)}

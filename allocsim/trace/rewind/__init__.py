@@ -1,6 +1,0 @@
-"""Reconstruct the state before an entry by undoing the entries after it."""
-
-from allocsim.trace.rewind.disjoint import never_overlap
-from allocsim.trace.rewind.start_state import Rewound, start_state, trimmed
-
-__all__ = ["Rewound", "never_overlap", "start_state", "trimmed"]

@@ -1,0 +1,23 @@
+"""Comparison of the model with real PyTorch on the same op scripts."""
+
+from allocsim.verify.crosscheck import Check, Report, Source, WheelSource, crosscheck
+from allocsim.verify.golden import check_case, load_case
+from allocsim.verify.installed import InstalledSource
+from allocsim.verify.real import RealAllocator
+from allocsim.verify.script import RealAnswer, Script
+from allocsim.verify.tally import KINDS
+
+__all__ = [
+    "Check",
+    "InstalledSource",
+    "KINDS",
+    "RealAllocator",
+    "Report",
+    "RealAnswer",
+    "Script",
+    "Source",
+    "WheelSource",
+    "check_case",
+    "crosscheck",
+    "load_case",
+]

@@ -1,0 +1,274 @@
+"""Random op scripts, mostly valid for a release and sometimes beyond its limits.
+
+Rule: a script depends only on its seed and release, and all kinds of ops of the release can follow
+each other.  Sizes are frequently at the boundaries of the rules and frequently repeated, because
+allocators differ on ties and exact fits.  Ops that would hide a difference, such as a malloc after
+the end of a scope or growth after a reset, are less frequent.
+
+A reproducible script avoids two cases where compiled allocators differ from run to run: several
+frees deferred at once from 2.9 to 2.12 (semantics 12.3a), and, up to 2.12, streams recorded both
+inside and outside scopes, which upstream identifies by an object's address (12.3b).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from allocsim.core import Release
+from allocsim.units import GIB, KIB, MIB
+from allocsim.verify.random_settings import RandomSettings
+from allocsim.verify.random_streams import MANY, RandomStreams
+from allocsim.verify.script import Op, Script
+
+__all__ = ["make_script"]
+
+_EDGES = (512, KIB, MIB, 2 * MIB, 10 * MIB, 20 * MIB, 21 * MIB, 40 * MIB, 64 * MIB)
+_DEVICES = (
+    *(MIB, 5 * MIB, 37 * MIB, 64 * MIB, 100 * MIB + 12345, 128 * MIB, 200 * MIB - 1),
+    *(256 * MIB, 300 * MIB, 512 * MIB, GIB, 3 * GIB + 777, 16 * GIB),
+)
+_ABSURD = (1 << 40, (1 << 60) - 512, (1 << 60) - 1, 1 << 60, (1 << 63) + 1)
+_LARGEST = (1 << 64) - 1
+"""Largest value of the allocator's size type."""
+_LENGTHS = (15, 40, 100, 250, 250, 1000)
+
+
+def make_script(
+    seed: int,
+    release: Release,
+    *,
+    is_reproducible: bool = True,
+    with_marks: bool = True,
+    largest: int = _LARGEST,
+    length_factor: int = 1,
+) -> Script:
+    """Return the script of `seed` for `release`.
+
+    with_marks: allow pools that are marked no_split and use_on_oom, emptied separately, or
+        deleted as a MemPool, if the release has these calls.
+    largest: largest request in bytes.
+    length_factor: factor on the number of ops, for allocators whose processes start slowly.
+    """
+    rng = random.Random(f"{seed} {release.version}")
+    memory = rng.choice(_DEVICES)
+    maker = _Maker(
+        rng,
+        release,
+        memory,
+        is_reproducible=is_reproducible,
+        with_marks=with_marks,
+        largest=largest,
+    )
+    conf = maker.options.make() if rng.random() < 0.75 else ""
+    if "garbage_collection_threshold" in conf and rng.random() < 0.7:
+        maker.limit()  # without a limit nothing is collected
+    if len(maker.streams) >= MANY and rng.random() < 0.8:
+        maker.crowd()  # a table overflows most easily while it has few buckets
+    for _ in range(length_factor * rng.choice(_LENGTHS)):
+        maker.step()
+    maker.finale()
+    policy = rng.choice(("bump", "firstfit"))
+    return Script(maker.ops, memory, conf, policy, handles=maker.handles)
+
+
+class _Maker:
+    """Script under construction, with its live blocks and open scopes."""
+
+    def __init__(
+        self,
+        rng: random.Random,
+        release: Release,
+        memory: int,
+        *,
+        is_reproducible: bool,
+        with_marks: bool,
+        largest: int,
+    ) -> None:
+        self.rng = rng
+        self.release = release
+        reserved = memory + memory // 8  # size of an expandable segment's reservation
+        self.memory = memory
+        absurd = (size for size in _ABSURD if size <= largest)
+        self.beyond = (memory, memory + 1, reserved, reserved + 1, *absurd)
+        self.with_marks = with_marks
+        self.ops: list[Op] = []
+        self.live: list[int] = []
+        self.most_live = rng.choice((8, 40, 200))
+        self.n_ids = 0
+        streams = RandomStreams.make(rng)
+        self.streams, self.handles = streams.numbers, streams.handles
+        self.favourites = [self._any_size() for _ in range(rng.choice((1, 3, 8)))]
+        self.scopes: list[int] = []
+        self.uses: dict[int, int] = {}
+        self.homes: dict[int, tuple[int, ...]] = {}  # id: pools that may hold the block
+        self.forgotten: set[int] = set()  # pools that may be begun again
+        pools = not release.scope_by_stream and rng.random() < 0.5
+        self.options = RandomSettings(rng, release, has_pools=pools)
+        self.recorded: set[int] = set()
+        self.has_deferred = False
+        self.defers_one = is_reproducible and release.unordered_deferred_frees
+        remembers = is_reproducible and release.forgets_captured_streams
+        self.records_in_scope = rng.choice((True, False)) if remembers else None
+        self.weights: dict[Callable[[], None], float] = {
+            self.allocate: 10.0,
+            self.free: rng.choice((3.0, 6.0, 9.0, 10.0)),
+            self.record: rng.choice((0.0, 1.0, 3.0)) if len(self.streams) > 1 else 0.0,
+            self.crowd: rng.choice((0.1, 0.5)) if len(self.streams) >= MANY else 0.0,
+            self.finish: rng.choice((0.0, 0.5, 1.5)),
+            self.empty_cache: rng.choice((0.0, 0.1, 0.5, 1.5)),
+            self.limit: rng.choice((0.0, 0.0, 0.2)),
+            self.scope: rng.choice((0.5, 2.0, 5.0)) if pools else 0.0,
+            self.give_up: rng.choice((0.0, 0.5, 2.0)) if pools and with_marks else 0.0,
+            self.settings: rng.choice((0.0, 0.0, 0.3)),
+            self.reset: rng.choice((0.0, 0.1, 0.5)),
+        }
+
+    def step(self) -> None:
+        """Append a random op; append none if the chosen op is impossible."""
+        makers, weights = zip(*self.weights.items(), strict=True)
+        self.rng.choices(makers, weights)[0]()
+
+    def finale(self) -> None:
+        """Sometimes append ops that make the final caches and peaks visible."""
+        if self.rng.random() < 0.2:
+            self.empty_cache()
+        if self.rng.random() < 0.2:
+            self.reset()
+
+    def _any_size(self) -> int:
+        rng = self.rng
+        kind = rng.random()
+        if kind < 0.35:
+            edge = rng.choice(_EDGES) + rng.choice((-512, -1, 0, 0, 1, 512))
+            return max(1, edge)
+        if kind < 0.55:
+            return rng.randint(1, 4000)
+        if kind < 0.6:
+            return rng.choice((0, *self.beyond))
+        return int(2 ** rng.uniform(0, max(20, min(self.memory.bit_length() - 1, 30))))
+
+    def allocate(self) -> None:
+        if len(self.live) >= self.most_live:
+            self.free()
+        size = self.rng.choice(self.favourites) if self.rng.random() < 0.6 else self._any_size()
+        self.n_ids += 1
+        self.live.append(self.n_ids)
+        self.homes[self.n_ids] = tuple(self.scopes)
+        self.ops.append(["a", self.n_ids, size, self.rng.choice(self.streams)])
+        if not self.scopes and 0 < size < 1 << 60:
+            self.has_deferred = False  # a request completes the frees deferred by a closed scope
+
+    def free(self) -> None:
+        if not self.live:
+            return
+        self._free_at(self.rng.choice((0, -1, self.rng.randrange(len(self.live)))))
+
+    def _free_at(self, at: int) -> None:
+        if self.scopes and self.live[at] in self.recorded:
+            if self.defers_one and self.has_deferred:
+                return
+            self.has_deferred = True
+        self.ops.append(["f", self.live.pop(at)])
+
+    def record(self) -> None:
+        if self.live:
+            self._record_on(self.rng.choice(self.live), self.rng.choice(self.streams))
+
+    def _record_on(self, name: int, stream: int) -> None:
+        if self.records_in_scope in (None, bool(self.scopes)):
+            self.recorded.add(name)
+            self.ops.append(["r", name, stream])
+
+    def crowd(self) -> None:
+        """Let blocks wait for many streams, so that tables of streams overflow."""
+        rng = self.rng
+        for stream in rng.sample(self.streams, rng.randint(4, len(self.streams))):
+            self.allocate()
+            others = rng.sample(self.streams, rng.randint(1, 8)) if rng.random() < 0.2 else []
+            for each in (stream, *others):
+                self._record_on(self.live[-1], each)
+            self._free_at(-1)
+        if rng.random() < 0.7:
+            self.ops.append(["S"])
+
+    def finish(self) -> None:
+        one = self.rng.random() < 0.7
+        self.ops.append(["s", self.rng.choice(self.streams)] if one else ["S"])
+
+    def empty_cache(self) -> None:
+        asserts = self.scopes and self.release.empty_cache_in_scope.name == "ASSERTS"
+        if not asserts or self.rng.random() < 0.02:
+            self.ops.append(["e"])
+            if not self.scopes:
+                self.has_deferred = False
+            self._forget(*self.uses)
+
+    def limit(self) -> None:
+        self.ops.append(["m", self.rng.choice((1.0, 0.0, 0.5, 0.9, self.rng.random()))])
+
+    def give_up(self) -> None:
+        """Empty a pool, or delete its MemPool, mostly where that does not assert."""
+        rng, release = self.rng, self.release
+        is_sure = not (self.scopes and release.scope_is_capture) or rng.random() < 0.02
+        if not self.uses or not is_sure:
+            return
+        deletable = [n for n, uses in self.uses.items() if uses == 1 and n not in self.scopes]
+        if release.mempools_hold_pools and deletable and rng.random() < 0.6:
+            pool = rng.choice(deletable)
+            self.uses[pool] -= 1
+            self.ops.append(["P", "l", pool])
+        elif release.empty_cache_of_pool:
+            pool = rng.choice([*self.uses, 0])
+            self.ops.append(["P", "v", pool])
+        else:
+            return
+        self._forget(pool)
+
+    def _forget(self, *pools: int) -> None:
+        """Mark emptied pools as forgotten if they have no users and no live blocks."""
+        inhabited = {pool for name in self.live for pool in self.homes[name]}
+        gone = {n for n in pools if self.uses.get(n) == 0 and n not in inhabited}
+        self.forgotten |= gone - {*self.scopes}
+
+    def settings(self) -> None:
+        self.ops.append(["c", self.options.make()])
+
+    def reset(self) -> None:
+        self.ops.append([self.rng.choice("kK")])
+
+    def scope(self) -> None:
+        """Append a valid pool op, or rarely an op that asserts."""
+        rng = self.rng
+        if rng.random() < 0.002:
+            self.ops.append(["P", rng.choice("ber"), rng.randint(1, 4)])
+            return
+        closed = [n for n in range(1, 8) if n not in self.scopes and self._may_begin(n)]
+        releasable = [n for n, uses in self.uses.items() if uses > 0 and n not in self.scopes]
+        kind = rng.random()
+        if kind < 0.4 and closed:
+            pool = rng.choice(closed[:3])
+            self.scopes.append(pool)
+            self.forgotten.discard(pool)
+            self.uses[pool] = self.uses.get(pool, 0) + 1
+            self.ops.append(["P", "b", pool, *self._marks()])
+        elif kind < 0.75 and self.scopes:
+            pool = self.scopes.pop(rng.randrange(len(self.scopes)))
+            self.ops.append(["P", "e", pool])
+            if self.has_deferred and not self.scopes and rng.random() < 0.3:
+                self.empty_cache()
+        elif releasable:
+            pool = rng.choice(releasable)
+            self.uses[pool] -= 1
+            self.ops.append(["P", "r", pool])
+
+    def _may_begin(self, pool: int) -> bool:
+        """Return True if a pool may be begun; a fully released pool asserts unless forgotten."""
+        return self.uses.get(pool) != 0 or pool in self.forgotten or self.rng.random() < 0.01
+
+    def _marks(self) -> list[int]:
+        if not self.with_marks:
+            return []
+        no_split = self.release.no_split and self.rng.random() < 0.2
+        overflow = self.release.overflow.name != "NEVER" and self.rng.random() < 0.3
+        return [int(no_split), int(overflow)] if no_split or overflow else []

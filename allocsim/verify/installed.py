@@ -1,0 +1,216 @@
+"""Complete PyTorch of an installed interpreter, run on op scripts.
+
+Rule: each script gets a fresh allocator, and the results have the form of the golden cases, so this
+class and `RealAllocator` are interchangeable.  On the phantom GPU all results must be equal,
+including addresses.  On a real GPU the driver's decisions (segment addresses, free memory, stream
+handles) are read from the results and given to the model, which predicts the rest; sentences about
+processes are removed from the texts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import tempfile
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from allocsim.core import find_release
+from allocsim.phantom import Gpu, RefusedError, UnavailableError, find_torch, phantom_environment
+from allocsim.units import GIB
+from allocsim.verify import torch_player
+from allocsim.verify.generator import make_script
+from allocsim.verify.golden_form import golden_segment, golden_stats, stream_numbers
+from allocsim.verify.judge import Real
+from allocsim.verify.on_gpu import on_gpu
+from allocsim.verify.process_lines import without_processes
+from allocsim.verify.real import BASE, plain_environment
+from allocsim.verify.script import RealAnswer, Script
+
+__all__ = ["InstalledSource", "InstalledTorch", "opened"]
+
+_WITHOUT_ADDRESS = ("oom", "snapshot")
+_LARGEST = (1 << 63) - 1
+_LAST_BYTES = 4096
+_AHEAD = 2
+"""Processes that create their CUDA context while a script runs on a real GPU."""
+_LONGER = 4
+"""Factor on the length of scripts for a real GPU, because each script needs a context."""
+
+
+class InstalledTorch:
+    """PyTorch of the interpreter `python`, on the phantom GPU or a real one.
+
+    Raises UnavailableError if the interpreter has no CUDA build of torch, or if the stubs cannot
+    be built.
+    """
+
+    def __init__(self, python: str, *, is_phantom: bool = True) -> None:
+        install = find_torch(python)
+        self.torch_version = install.version
+        self._is_phantom = is_phantom
+        self._memory: int | None = None
+        environment = plain_environment()
+        if is_phantom:
+            environment |= phantom_environment(install, Gpu("allocsim", GIB))
+        # An unnamed file, so nothing is left behind however this process ends.
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115
+        self._process = subprocess.Popen(  # noqa: S603
+            [python, torch_player.__file__, str(0 if is_phantom else _AHEAD)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._said,
+            text=True,
+            env=environment,
+        )
+        if not self._read():
+            reason = self._last_words()
+            self.close()
+            raise UnavailableError(f"torch {install.version} does not start: {reason}")
+
+    def run(self, script: Script) -> RealAnswer:
+        """Run a script as `RealAllocator.run` does; on a real GPU, return its conditions too."""
+        answer = self._execute(script)
+        handles = {int(number): handle for number, handle in answer["handles"].items()}
+        shift = script.base_address - (script.base_address or BASE) if self._is_phantom else 0
+        number = stream_numbers(handles)
+        segments = [golden_segment(segment, number) for segment in answer["segments"]]
+        for segment in segments:
+            segment["address"] += shift
+        trace = [
+            [action, at if action in _WITHOUT_ADDRESS else at + shift, size, number(stream)]
+            for action, at, size, stream in answer["trace"]
+        ]
+        return RealAnswer(
+            torch=self.torch_version,
+            addresses=[None if at is None else at + shift for at in answer["addresses"]],
+            stats=golden_stats(answer["stats"]),
+            segments=segments,
+            trace=trace,
+            messages=self._messages(answer),
+            stopped=answer["stopped"] and tuple(answer["stopped"]),
+            conditions={} if self._is_phantom else _conditions(answer, handles, trace),
+        )
+
+    def _messages(self, answer: dict[str, Any]) -> list[str]:
+        texts: list[str] = answer["messages"]
+        return texts if self._is_phantom else [without_processes(text)[0] for text in texts]
+
+    def memory(self) -> int:
+        """Return the bytes of the device, as the device reports them."""
+        if self._memory is None:
+            self._memory = int(self._execute(Script([], GIB))["total"])
+        return self._memory
+
+    def _execute(self, script: Script) -> dict[str, Any]:
+        with tempfile.TemporaryDirectory(prefix="allocsim-") as place:
+            asked, answer = (Path(place) / name for name in ("script", "result"))
+            asked.write_text(json.dumps(self._request(script)))
+            status = self._ask([str(asked), str(answer)])
+            if os.waitstatus_to_exitcode(int(status)) == torch_player.NO_CONTEXT:
+                raise UnavailableError(
+                    f"torch {self.torch_version} gets no GPU: {self._last_words()}"
+                )
+            if status != "0":
+                raise RefusedError(f"torch {self.torch_version} {self._reason(status)}")
+            result: dict[str, Any] = json.loads(answer.read_text())
+            return result
+
+    def _request(self, script: Script) -> dict[str, Any]:
+        return {
+            "ops": script.ops,
+            "conf": script.conf,
+            "device_memory": script.device_memory,
+            "address_policy": script.address_policy,
+            "base": script.base_address or BASE,
+            "handles": list(script.stream_handles().items()),
+            "is_phantom": self._is_phantom,
+        }
+
+    def _ask(self, line: list[str]) -> str:
+        """Send a request and return the exit status of the fork that handled it."""
+        try:
+            if self._process.stdin is not None:
+                print(json.dumps(line), file=self._process.stdin, flush=True)
+            status = self._read()
+        except OSError:
+            status = ""
+        if not status:
+            raise UnavailableError(f"torch {self.torch_version} has ended: {self._last_words()}")
+        return status
+
+    def _read(self) -> str:
+        stdout = self._process.stdout
+        return "" if stdout is None else stdout.readline().strip()
+
+    def _reason(self, status: str) -> str:
+        code = os.waitstatus_to_exitcode(int(status))
+        if code < 0:
+            return f"died of {signal.Signals(-code).name}: {self._last_words()}"
+        return f"failed: {self._last_words()}"
+
+    def _last_words(self) -> str:
+        size = os.fstat(self._said.fileno()).st_size
+        # pread, because the file position is shared with the child.
+        said = os.pread(self._said.fileno(), _LAST_BYTES, max(0, size - _LAST_BYTES))
+        lines = [line.strip() for line in said.decode(errors="replace").splitlines()]
+        return next((line for line in reversed(lines) if line), "nothing said")
+
+    def close(self) -> None:
+        """End the process."""
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with suppress(OSError):  # unsent data if the process has ended
+                    pipe.close()
+        self._process.wait()
+        self._said.close()
+
+
+def _conditions(
+    answer: dict[str, Any], handles: dict[int, int], trace: list[list[Any]]
+) -> dict[str, Any]:
+    """Return the decisions of a real GPU's driver, as arguments of `play`."""
+    held = answer["total"] - answer["free"]
+    return {"handles": handles, "context_memory": held, "driver_trace": trace}
+
+
+@cache
+def opened(python: str, is_phantom: bool) -> InstalledTorch:
+    """Return the process of this worker; it is shared because importing torch takes seconds."""
+    return InstalledTorch(python, is_phantom=is_phantom)
+
+
+@dataclass(frozen=True, slots=True)
+class InstalledSource:
+    """Source that runs complete PyTorch.
+
+    release: "major.minor" of the PyTorch that `find_torch` finds.
+    jobs: number of scripts that run at the same time.
+    """
+
+    release: str
+    python: str
+    is_phantom: bool = True
+    jobs: int = 1
+
+    def open(self) -> Real:
+        return opened(self.python, self.is_phantom)
+
+    def script(self, real: Real, seed: int) -> Script:
+        """Return a script without marked pools, whose MemPool objects choose their own ids.
+
+        Sizes are at most 2^63 - 1, because the size of a tensor is signed.
+        """
+        release = find_release(self.release)
+        longer = 1 if self.is_phantom else _LONGER
+        script = make_script(
+            seed, release, with_marks=False, largest=_LARGEST, length_factor=longer
+        )
+        if self.is_phantom or not isinstance(real, InstalledTorch):
+            return script
+        return on_gpu(script, release, real.memory(), self.jobs)

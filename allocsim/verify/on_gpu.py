@@ -1,0 +1,59 @@
+"""Adaptation of a script to a real GPU, whose memory and timing a script cannot choose.
+
+Rule: results must be reproducible and the card is never filled.  Each free is followed by a wait
+for the whole device, so that every event is complete at the next request.  Frees deferred by a
+scope record their events later, so a script has either scopes or record_stream.  The script's
+device becomes a memory fraction of the card, small enough for several scripts at a time.  The
+address of a segment whose handles were refused is unknown, so only the settings at the start of a
+script may request such handles.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+from allocsim.core import Release
+from allocsim.verify.script import Op, Script
+
+__all__ = ["on_gpu"]
+
+
+_MOST = 0.5
+"""Share of a card that all concurrent scripts may use."""
+_FRACTION = re.compile(r"\bper_process_memory_fraction:([\d.]+)")
+_ODD_SEGMENTS = re.compile(r"\blarge_segment_size_mb:(\d*[13579])\b")
+
+
+def on_gpu(script: Script, release: Release, device_memory: int, jobs: int = 1) -> Script:
+    """Return the script for a card of `device_memory` bytes on which `jobs` scripts run at once."""
+    share = min(_MOST / jobs, script.device_memory / device_memory)
+    defers = release.scope_is_capture and any(op[0] == "P" for op in script.ops)
+    kept = (op for op in script.ops if not (defers and op[0] == "r"))
+    ops = [["m", share], *_ops(kept, share)]
+    conf = _within(script.conf, share)
+    return replace(script, ops=ops, conf=conf, device_memory=device_memory)
+
+
+def _ops(ops: Iterator[Op], share: float) -> Iterator[Op]:
+    for op in ops:
+        if op[0] == "m":
+            yield ["m", float(op[1]) * share]
+        elif op[0] == "c":
+            yield ["c", _ODD_SEGMENTS.sub(_next_even, _within(op[1], share))]
+        else:
+            yield op
+        if op[0] == "f":
+            yield ["S"]
+
+
+def _within(conf: str, share: float) -> str:
+    """Return the option string with its memory fraction multiplied by `share`."""
+    return _FRACTION.sub(
+        lambda match: f"per_process_memory_fraction:{float(match[1]) * share:.6f}", conf
+    )
+
+
+def _next_even(match: re.Match[str]) -> str:
+    return f"large_segment_size_mb:{int(match[1]) + 1}"

@@ -1,0 +1,198 @@
+"""Op scripts, played on the model with results in the form of the golden cases.
+
+Rule: the first error ends the run, unless memory runs out or the driver refuses a handle.  All
+other fields then report the state at that point, as for the real allocator.  An id whose allocation
+failed is skipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from allocsim.core import FREE, MALLOC, ReplayAllocator
+from allocsim.errors import (
+    AllocsimError,
+    DriverRefusalError,
+    OutOfMemoryError,
+    UndefinedBehaviorError,
+)
+from allocsim.verify.driver_trace import DriverTrace
+from allocsim.verify.golden_form import golden_segment, golden_stats, stream_numbers
+from allocsim.verify.script import Op, Script
+
+__all__ = ["ModelAnswer", "play", "play_defined"]
+
+_ONE = 0
+"""Name of the block in a row of one step."""
+
+
+@dataclass(slots=True)
+class ModelAnswer:
+    """Results of the model; stopped: (op, error), None if all ops ran."""
+
+    addresses: list[int | None] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
+    stats: dict[str, Any] = field(default_factory=dict)
+    segments: list[dict[str, Any]] = field(default_factory=list)
+    trace: list[list[Any]] = field(default_factory=list)
+    stopped: tuple[int, Exception] | None = None
+
+
+def play(
+    script: Script,
+    torch_version: str,
+    *,
+    check_every: int = 0,
+    in_rows: bool = False,
+    handles: Mapping[int, int] | None = None,
+    context_memory: int = 0,
+    driver_trace: Sequence[Sequence[Any]] | None = None,
+) -> ModelAnswer:
+    """Run every op on a model of `torch_version`.
+
+    check_every: number of ops between checks of the model's invariants, which are always checked
+        at the end; 0 for none.
+    in_rows: run most requests and frees on the path of a replay (core/fast_path.py).
+    handles: raw handles by stream number; None for those of the script.
+    context_memory: bytes of the device used by others.
+    driver_trace: trace of a real device, which supplies the driver's decisions.
+    Raises ConfigError if the script's option string is refused.
+    """
+    allocator = ReplayAllocator(
+        script.device_memory,
+        script.conf,
+        torch_version,
+        address_policy=script.address_policy,
+        base_address=script.base_address,
+        context_memory=context_memory,
+        record_history=True,
+        fast_path=in_rows,
+    )
+    handles = script.stream_handles() if handles is None else handles
+    player = _Player(allocator, handles, DriverTrace(driver_trace or ()))
+    for number, op in enumerate(script.ops):
+        try:
+            player.step(op)
+        except (AllocsimError, ValueError) as error:
+            player.outcome.stopped = (number, error)
+            break
+        if check_every and number % check_every == 0:
+            allocator.check()
+    allocator.check()
+    player.tell()
+    return player.outcome
+
+
+def play_defined(
+    script: Script, torch_version: str, **arguments: Any
+) -> tuple[Script, ModelAnswer, UndefinedBehaviorError | None]:
+    """Play a script up to its first undefined op; also return the error that reports that op."""
+    outcome = play(script, torch_version, **arguments)
+    at, error = outcome.stopped or (0, None)
+    if not isinstance(error, UndefinedBehaviorError):
+        return script, outcome, None
+    script = script.with_ops(script.ops[:at])
+    return script, play(script, torch_version, **arguments), error
+
+
+class _Player:
+    """Model that runs a script; `live` maps ids to addresses."""
+
+    def __init__(
+        self, allocator: ReplayAllocator, handles: Mapping[int, int], driver: DriverTrace
+    ) -> None:
+        self.outcome = ModelAnswer()
+        self._driver = driver
+        self._allocator = allocator
+        self._handles = handles
+        self._live: dict[Any, int] = {}
+        self._pools: dict[str, Callable[[int], None]] = {
+            "e": allocator.end_allocate_to_pool,
+            "r": allocator.release_pool,
+            "v": allocator.empty_cache,
+            "l": allocator.delete_mempool,
+        }
+        self._plain: dict[str, Callable[..., None]] = {
+            "S": allocator.synchronize,
+            "e": allocator.empty_cache,
+            "m": lambda fraction: allocator.set_per_process_memory_fraction(float(fraction)),
+            "c": allocator.set_allocator_settings,
+            "k": allocator.reset_peak_memory_stats,
+            "K": allocator.reset_accumulated_memory_stats,
+        }
+
+    def _handle(self, stream: int) -> int:
+        return self._handles[stream]
+
+    def step(self, op: Op) -> None:
+        """Run one op; script.py explains the letters."""
+        allocator, live = self._allocator, self._live
+        match op:
+            case ["a", name, size, stream]:
+                live.pop(name, None)
+                address = self._allocate(size, self._handle(stream))
+                if address is not None:
+                    live[name] = address
+            case ["f", name]:
+                free_in_row(allocator, live.pop(name, None))
+            case ["r", name, stream]:
+                if name in live:
+                    allocator.record_stream(live[name], self._handle(stream))
+            case ["s", stream]:
+                allocator.synchronize(self._handle(stream))
+            case ["P", what, pool, *marks]:
+                self._scope(what, pool, marks)
+            case [letter, *arguments]:
+                self._plain[letter](*arguments)
+
+    def _allocate(self, size: int, stream: int) -> int | None:
+        self._driver.dictate(self._allocator)
+        try:
+            address = malloc_in_row(self._allocator, size, stream)
+        except OutOfMemoryError as error:
+            self.outcome.messages.append(str(error))
+            address = None
+        except DriverRefusalError as error:
+            self.outcome.messages.append(error.TEXT)
+            address = None
+        self.outcome.addresses.append(address)
+        return address
+
+    def _scope(self, what: str, pool: int, marks: Sequence[Any]) -> None:
+        if what == "b":
+            no_split, use_on_oom = (bool(mark) for mark in (*marks, 0, 0)[:2])
+            self._allocator.begin_allocate_to_pool(pool, no_split=no_split, use_on_oom=use_on_oom)
+        else:
+            self._pools[what](pool)
+
+    def tell(self) -> None:
+        """Collect statistics, segments and trace."""
+        outcome, number = self.outcome, stream_numbers(self._handles)
+        outcome.stats = golden_stats(self._allocator.memory_stats())
+        outcome.segments = [golden_segment(s, number) for s in self._allocator.memory_snapshot()]
+        outcome.trace = [
+            [entry.action, entry.address, entry.size, number(entry.stream)]
+            for entry in self._allocator.take_history()
+        ]
+        active = sum(segment["active_size"] for segment in outcome.segments)
+        outcome.trace.append(["snapshot", 0, active, 0])
+        self._driver.correct(outcome.trace, outcome.messages)
+
+
+def malloc_in_row(allocator: ReplayAllocator, size: int, stream: int) -> int | None:
+    """Allocate by a row of one step if the fast path takes it, else by `allocator.malloc`."""
+    if allocator.play(((MALLOC, _ONE, size, stream),), {}, []) is None:
+        return allocator.take_name(_ONE)
+    return allocator.malloc(size, stream)
+
+
+def free_in_row(allocator: ReplayAllocator, address: int | None) -> None:
+    """Free by a row of one step if the fast path takes it, else by `allocator.free`."""
+    if address is not None and allocator.is_allocated(address):
+        allocator.give_name(address, _ONE)
+        if allocator.play(((FREE, _ONE, 0, 0),), {}, []) is None:
+            return
+        allocator.take_name(_ONE)
+    allocator.free(address)

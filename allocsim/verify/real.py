@@ -1,0 +1,147 @@
+"""Native allocator of a published PyTorch release, run on op scripts without a GPU.
+
+Rule: scripts are not interpreted here.  Each run is a fresh process of the compiled driver, so
+settings, counters and hash tables start as they do for a user.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from allocsim.phantom import (
+    RefusedError,
+    ScriptError,
+    UnavailableError,
+    cached_wheel,
+    fetch_wheel,
+    full_version,
+)
+from allocsim.verify.driver import build_driver
+from allocsim.verify.golden_form import stream_numbers
+from allocsim.verify.script import ADDRESS_POLICIES, RealAnswer, Script, encode_ops
+
+__all__ = ["BASE", "RealAllocator", "plain_environment"]
+
+BASE = 1 << 44
+"""Offset for scripts with base 0: the real allocator treats address 0 as a failure."""
+
+_SETTINGS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+_SWITCHES = ("PYTORCH_NO_CUDA_MEMORY_CACHING", "LD_PRELOAD", "LD_LIBRARY_PATH")
+
+
+class RealAllocator:
+    """PyTorch's own allocator over a device that only does bookkeeping.
+
+    torch_version: "2.15.0", or "2.15" for the default patch release.
+    download: download the wheel (hundreds of MiB) if the cache lacks it.
+    Raises UnavailableError if the wheel or a compiler is missing.
+    """
+
+    def __init__(self, torch_version: str, *, download: bool = False) -> None:
+        self.torch_version = full_version(torch_version)
+        wheel = fetch_wheel(torch_version) if download else cached_wheel(torch_version)
+        if wheel is None:
+            raise UnavailableError(
+                f"torch {self.torch_version} is not in the cache; "
+                f"python -m allocsim.phantom fetch --torch {self.torch_version} downloads it"
+            )
+        self._driver = build_driver(wheel)
+
+    def run(self, script: Script) -> RealAnswer:
+        """Run a script with the history on, and return the results and all texts.
+
+        Raises ScriptError for an invalid script, and RefusedError if the release refuses the
+        option string or its process dies.
+        """
+        answer = self._execute(script, repeats=0)
+        shift = script.base_address - (script.base_address or BASE)
+        number = stream_numbers(script.stream_handles())
+        for segment in answer["segments"]:
+            segment["address"] += shift
+            segment["stream"] = number(segment["stream"])
+        for entry in answer["trace"]:
+            entry[3] = number(entry[3])
+            # The address field of an oom entry has free bytes, that of a snapshot entry nothing.
+            if entry[0] not in ("oom", "snapshot"):
+                entry[1] += shift
+        addresses = [None if at is None else at + shift for at in answer.pop("addresses")]
+        stopped = answer.pop("stopped")
+        return RealAnswer(
+            torch=self.torch_version,
+            addresses=addresses,
+            stopped=None if stopped is None else (stopped[0], stopped[1]),
+            **answer,
+        )
+
+    def time(self, script: Script, repeats: int = 3) -> list[float]:
+        """Return the seconds of each of `repeats` passes over the ops, in one process.
+
+        Only the loop over the parsed ops is timed, without history and with statistics, which are
+        always on.  Between passes everything is freed and the cache is emptied.  Raises as `run`
+        does.
+        """
+        if repeats < 1:
+            raise ScriptError(f"repeats {repeats} is not a count of passes, 1 or more")
+        seconds: list[float] = self._execute(script, repeats)["seconds"]
+        return seconds
+
+    def _execute(self, script: Script, repeats: int) -> dict[str, Any]:
+        with tempfile.TemporaryDirectory(prefix="allocsim-") as place:
+            asked, answer = Path(place) / "script", Path(place) / "result"
+            asked.write_text("\n".join([*_device_lines(script, repeats), *encode_ops(script.ops)]))
+            command = [str(self._driver), str(asked), str(answer)]
+            done = subprocess.run(  # noqa: S603
+                command,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                check=False,
+                env=plain_environment(script.conf),
+            )
+            if done.returncode != 0:
+                raise RefusedError(f"torch {self.torch_version} {_reason(done)}")
+            result: dict[str, Any] = json.loads(answer.read_text())
+            return result
+
+
+def _device_lines(script: Script, repeats: int) -> list[str]:
+    if script.address_policy not in ADDRESS_POLICIES:
+        expected = " or ".join(ADDRESS_POLICIES)
+        raise ScriptError(f"address policy {script.address_policy!r} is not {expected}")
+    if script.device_memory <= 0 or script.base_address < 0:
+        raise ScriptError(
+            f"a device of {script.device_memory} bytes at address {script.base_address} "
+            "is invalid; expected more than 0 bytes and an address of at least 0"
+        )
+    return [
+        f"memory {script.device_memory}",
+        script.address_policy,
+        f"base {script.base_address or BASE}",
+        f"repeats {repeats}",
+        *(f"stream {number} {handle}" for number, handle in script.handles.items()),
+    ]
+
+
+def plain_environment(conf: str = "") -> dict[str, str]:
+    """Return the environment plus `conf`, without variables that affect allocators or libraries."""
+    hidden = {*_SETTINGS, *_SWITCHES}
+    environment = {name: value for name, value in os.environ.items() if name not in hidden}
+    if conf:
+        environment["PYTORCH_CUDA_ALLOC_CONF"] = conf
+    return environment
+
+
+def _reason(done: subprocess.CompletedProcess[str]) -> str:
+    """Return the reason why the process ended, as one sentence, from its standard error."""
+    lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+    where = [line.split("phantom: ")[1] for line in lines if line.startswith("phantom: ")]
+    what = [line.split("what():", 1)[1].strip() for line in lines if "what():" in line]
+    cause = f"died of {signal.Signals(-done.returncode).name}" if done.returncode < 0 else "failed"
+    said = "; ".join([*what, *where]) or (lines[-1] if lines else "nothing said")
+    return f"{cause}: {said}"

@@ -1,0 +1,90 @@
+"""Logs are read from any compression or a pipe, up to the length limit."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from allocsim.errors import RecordingError
+from allocsim.recording import load, log_file
+from allocsim.recording.log_file import read_log
+from tests.recording.history import training_step
+from tests.recording.test_packings import FORMS, PACKED, zipped
+
+LOG = "step 1\nCUDA out of memory. Tried to allocate 2.00 MiB\n"
+
+
+@pytest.mark.parametrize("packing", PACKED)
+def test_a_packed_log_is_its_text(packing: str, tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_bytes(PACKED[packing](LOG.encode()))
+    assert read_log(str(path)) == LOG
+
+
+@pytest.mark.parametrize("packing", ["gzip", "xz", "zstd", "zip"])
+def test_a_packed_recording_is_no_log(packing: str, tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(PACKED[packing](FORMS["pickle"](training_step().snapshot())))
+    assert read_log(str(path)) is None
+    assert load(path).layout == "snapshot"
+
+
+@pytest.mark.parametrize("packing", ["gzip", "xz", "zstd", "zip"])
+def test_a_damaged_log_is_a_sentence(packing: str, tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    whole = PACKED[packing](os.urandom(4000).hex().encode())
+    path.write_bytes(whole[: len(whole) // 2])
+    if packing == "zip":  # without its end it is not an archive, but binary data
+        assert read_log(str(path)) is None
+        return
+    with pytest.raises(RecordingError, match=f"is damaged as a {packing} file"):
+        read_log(str(path))
+
+
+@pytest.mark.parametrize("packing", ["", "gzip", "xz", "zstd", "zip"])
+def test_a_log_that_is_too_long_is_not_read_to_its_end(
+    packing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_file, "LONGEST_LOG", 1 << 21)
+    path = tmp_path / "a"
+    data = LOG.encode() * 100_000
+    path.write_bytes(PACKED[packing](data) if packing else data)
+    with pytest.raises(RecordingError, match="has more than 2097152 bytes"):
+        read_log(str(path))
+
+
+def test_an_archive_whose_places_lie_before_its_beginning_is_a_sentence(tmp_path: Path) -> None:
+    """Found by `python -m tests.fuzz`: a seek that the system refuses."""
+    path = tmp_path / "a"
+    whole = bytearray(zipped(LOG.encode()))
+    at = whole.rindex(b"PK\x05\x06") + 16  # the position of the archive's directory
+    whole[at : at + 4] = (len(whole) + 99).to_bytes(4, "little")
+    path.write_bytes(whole)
+    with pytest.raises(RecordingError, match="cannot be read"):
+        read_log(str(path))
+
+
+def test_a_file_that_the_system_cannot_read_is_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(RecordingError, match="cannot be read"):
+        read_log(str(tmp_path / "none"))
+
+
+def test_what_is_packed_twice_is_no_log(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(zipped(PACKED["gzip"](LOG.encode())))
+    assert read_log(str(path)) is None
+    with pytest.raises(RecordingError, match="gzip inside zip"):
+        load(path)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs a system with named pipes")
+def test_a_pipe_is_read_once(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    writer = threading.Thread(target=path.write_text, args=(LOG,))
+    writer.start()
+    assert read_log(str(path)) == LOG
+    writer.join()

@@ -1,0 +1,180 @@
+"""The data that `allocsim record` adds to a snapshot is read, kept in every format, and used."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+from pathlib import Path
+
+import pytest
+
+from allocsim.errors import RecordingError
+from allocsim.recording import (
+    Mark,
+    MarkKind,
+    Provenance,
+    Recording,
+    load,
+    trimmed,
+    write_npz,
+    write_snapshot,
+)
+from allocsim.replaying import replay
+from allocsim.units import GIB, MIB
+
+MADE = Provenance(
+    torch_version="2.15.0+cu130",
+    device_name="NVIDIA GeForce RTX 4090",
+    device_memory=24 * GIB,
+    context_memory=512 * MIB,
+    is_phantom=True,
+    command="python train.py",
+    oom_text="CUDA out of memory.",
+    captured="at an out-of-memory error of step 3",
+    exit_code=1,
+)
+
+
+def snapshot(**more: object) -> dict[str, object]:
+    """Return a snapshot of one request of 3 GiB in a separate segment, and its free."""
+    size = 3 * GIB
+    entries: list[dict[str, object]] = [
+        {"action": action, "addr": 1 << 40, "size": size, "stream": 0, "frames": []}
+        for action in (
+            "segment_alloc",
+            "alloc",
+            "free_requested",
+            "free_completed",
+            "segment_free",
+        )
+    ]
+    return {"segments": [], "device_traces": [entries], **more}
+
+
+def written(path: Path, value: object) -> Recording:
+    path.write_bytes(pickle.dumps(value))
+    return load(path)
+
+
+def test_it_survives_every_form(tmp_path: Path) -> None:
+    recording = written(tmp_path / "a.pickle", snapshot(allocsim=MADE.plain()))
+    assert recording.provenance == MADE
+    write_npz(recording, tmp_path / "a.npz")
+    assert load(tmp_path / "a.npz").provenance == MADE
+    write_snapshot(recording, tmp_path / "b.pickle")
+    assert load(tmp_path / "b.pickle").provenance == MADE
+
+
+def test_marks_survive_every_form_and_a_cut(tmp_path: Path) -> None:
+    """Settings stay in effect after the cut; a call in the removed part is lost."""
+    marks = [
+        {"device": 0, "entry": 0, "kind": "set_per_process_memory_fraction", "value": 0.5},
+        {"device": 0, "entry": 1, "kind": "_set_allocator_settings", "value": "a:1"},
+        {"device": 0, "entry": 2, "kind": "empty_cache", "value": None},
+        {"device": 0, "entry": 2, "kind": "what a later release knows", "value": {}},
+        {"device": 0, "entry": 4, "kind": "MemPool deleted", "value": [0, 3]},
+    ]
+    made = {**MADE.plain(), "conf_at_start": "b:2", "marks": marks}
+    recording = written(tmp_path / "a.pickle", snapshot(allocsim=made))
+    kept = (
+        Mark(0, MarkKind.FRACTION, 0.5),
+        Mark(1, MarkKind.SETTINGS, "a:1"),
+        Mark(2, MarkKind.EMPTY_CACHE),
+        Mark(4, MarkKind.POOL_DELETED, (0, 3)),
+    )
+    assert recording.devices[0].marks == kept
+    write_npz(recording, tmp_path / "a.npz")
+    write_snapshot(recording, tmp_path / "b.pickle")
+    for name in ("a.npz", "b.pickle"):
+        assert load(tmp_path / name).devices[0].marks == kept
+        assert load(tmp_path / name).provenance == recording.provenance
+    rest = trimmed(recording.devices[0], 3, 5)
+    assert [(mark.entry, mark.value) for mark in rest.marks] == [(0, 0.5), (0, "a:1"), (1, (0, 3))]
+
+
+def test_a_cut_begins_in_the_step_and_phase_that_it_is_in(tmp_path: Path) -> None:
+    marks = [
+        {"device": 0, "entry": entry, "kind": kind, "value": value}
+        for entry, kind, value in (
+            (0, "step", 8),
+            (1, "step", 9),
+            (1, "phase", "forward"),
+            (2, "phase", "backward"),
+            (4, "step", 10),
+        )
+    ]
+    recording = written(tmp_path / "a.pickle", snapshot(allocsim={"marks": marks}))
+    write_npz(recording, tmp_path / "a.npz")
+    assert load(tmp_path / "a.npz").devices[0].marks == recording.devices[0].marks
+    rest = trimmed(recording.devices[0], 3, 5)
+    assert [(mark.entry, mark.value) for mark in rest.marks] == [(0, 9), (0, "backward"), (1, 10)]
+
+
+def test_room_that_was_left_behind_a_text_is_not_part_of_it(tmp_path: Path) -> None:
+    about = {**MADE.plain(), "oom_text": "out of memory." + " " * 4082}
+    recording = written(tmp_path / "a.pickle", snapshot(allocsim=about))
+    assert recording.provenance is not None
+    assert recording.provenance.oom_text == "out of memory."
+
+
+@pytest.mark.parametrize(
+    ("value", "sentence"),
+    [
+        ({"entry": -1}, "entry -1, expected an integer from 0"),
+        ({"kind": "set_per_process_memory_fraction", "value": 2.0}, "a number from 0 to 1"),
+        ({"kind": "MemPool deleted", "value": [1]}, "has no pool's two numbers"),
+        ({"kind": "_set_allocator_settings", "value": 1}, "value 1, expected text"),
+        ({"kind": "step", "value": "first"}, "value 'first', expected an integer"),
+        ({"kind": "phase", "value": 3}, "value 3, expected text"),
+    ],
+)
+def test_a_mark_that_is_none_refuses_the_file(
+    tmp_path: Path, value: dict[str, object], sentence: str
+) -> None:
+    mark = {"device": 0, "entry": 0, "kind": "empty_cache", "value": None, **value}
+    with pytest.raises(RecordingError, match=sentence):
+        written(tmp_path / "a.pickle", snapshot(allocsim={"marks": [mark]}))
+
+
+def test_any_snapshot_without_it_reads_as_before(tmp_path: Path) -> None:
+    assert written(tmp_path / "a.pickle", snapshot()).provenance is None
+    empty = written(tmp_path / "b.pickle", snapshot(allocsim={})).provenance
+    assert empty == Provenance()
+    assert empty is not None
+    assert empty.exit_code is None
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "sentence"),
+    [
+        ("device_memory", -1, "has device_memory -1, expected an integer from 0 to"),
+        ("torch_version", 2.15, "has torch_version 2.15, expected text"),
+        ("is_phantom", 1, "has is_phantom 1, expected True or False"),
+        ("exit_code", "0", "has exit_code '0', expected an integer"),
+    ],
+)
+def test_a_wrong_value_is_named(tmp_path: Path, key: str, value: object, sentence: str) -> None:
+    with pytest.raises(RecordingError, match=rf"the snapshot's 'allocsim' {sentence}"):
+        written(tmp_path / "a.pickle", snapshot(allocsim={key: value}))
+
+
+def test_a_replay_takes_release_device_and_context_from_it(tmp_path: Path) -> None:
+    recording = written(tmp_path / "a.pickle", snapshot(allocsim=MADE.plain()))
+    run = replay(recording)
+    assert (run.torch_version, run.device_memory) == ("2.15", 24 * GIB)
+    assert not run.devices[0].ooms
+    older = dataclasses.replace(MADE, torch_version="2.6.0", device_memory=3 * GIB + 412 * MIB)
+    run = replay(dataclasses.replace(recording, provenance=older))
+    assert run.torch_version == "2.6"
+    # 3 GiB fit the card, but not beside its context.
+    (oom,) = run.devices[0].ooms
+    assert "total capacity of 3.40 GiB of which 2.90 GiB is free" in oom.message
+
+
+def test_another_device_is_another_question(tmp_path: Path) -> None:
+    """Fidelity is measured on the recorded device only; the context has the same size elsewhere."""
+    recording = written(tmp_path / "a.pickle", snapshot(allocsim=MADE.plain()))
+    assert replay(recording, device_memory="24GiB").devices[0].fidelity is not None
+    elsewhere = replay(recording, device_memory=3 * GIB + 512 * MIB).devices[0]
+    assert (elsewhere.fidelity, len(elsewhere.ooms)) == (None, 0)
+    assert len(replay(recording, device_memory=3 * GIB + 510 * MIB).devices[0].ooms) == 1

@@ -1,0 +1,61 @@
+"""A file is written completely or not at all, without temporary files left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from allocsim.recording.whole_file import whole_file
+
+
+def test_what_is_written_takes_the_old_ones_place_at_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+    with whole_file(path) as file:
+        file.write(b"new")
+        file.flush()
+        assert path.read_text() == "old"
+    assert path.read_text() == "new"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("error", [OSError, ValueError, KeyboardInterrupt])
+def test_an_error_leaves_the_old_one_and_nothing_else(
+    tmp_path: Path, error: type[BaseException]
+) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+    with pytest.raises(error), whole_file(path) as file:
+        file.write(b"half")
+        raise error
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_new_file_has_the_rights_that_any_has(tmp_path: Path) -> None:
+    (tmp_path / "any").write_text("")
+    with whole_file(tmp_path / "new") as file:
+        file.write(b"x")
+    assert (tmp_path / "new").stat().st_mode == (tmp_path / "any").stat().st_mode
+
+
+def test_a_link_goes_on_pointing(tmp_path: Path) -> None:
+    (tmp_path / "there").write_text("old")
+    (tmp_path / "link").symlink_to("there")
+    with whole_file(tmp_path / "link") as file:
+        file.write(b"new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "there").read_text() == "new"
+
+
+def test_a_name_as_long_as_names_may_be_has_room_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / ("x" * 255)
+    with whole_file(path) as file:
+        file.write(b"x")
+    assert path.read_bytes() == b"x"
+
+
+def test_a_folder_that_is_not_there_is_the_systems_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError), whole_file(tmp_path / "no" / "a"):
+        pass

@@ -1,0 +1,35 @@
+"""The minimised script has only ops that are needed."""
+
+from __future__ import annotations
+
+from allocsim.units import GIB
+from allocsim.verify import Script
+from allocsim.verify.minimiser import shortest
+from allocsim.verify.script import Op
+
+
+def test_only_what_matters_is_left() -> None:
+    ops: list[Op] = [["a", n, 512, 0] for n in range(100)]
+
+    def holds(script: Script) -> bool:
+        return {3, 50, 97} <= {op[1] for op in script.ops}
+
+    assert [op[1] for op in shortest(Script(ops, GIB), holds).ops] == [3, 50, 97]
+
+
+def test_a_pair_that_only_goes_together_goes_once_the_rest_has() -> None:
+    """B can only be removed after a, and a only while c, which is always removable, is gone."""
+    ops: list[Op] = [["b"], ["a"], ["c"], ["d"]]
+
+    def holds(script: Script) -> bool:
+        left = "".join(op[0] for op in script.ops)
+        return left in ("bacd", "bad", "bd", "d")
+
+    assert shortest(Script(ops, GIB), holds).ops == [["d"]]
+
+
+def test_conditions_stay() -> None:
+    script = Script([["S"], ["e"]], 7, "backend:native", "firstfit", 4096)
+    short = shortest(script, lambda _: True)
+    assert short == Script(short.ops, 7, "backend:native", "firstfit", 4096)
+    assert len(short.ops) == 1

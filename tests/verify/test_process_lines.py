@@ -1,0 +1,52 @@
+"""Sentences about processes are removed only if they have PyTorch's exact form."""
+
+from __future__ import annotations
+
+import pytest
+
+from allocsim.verify.process_lines import ProcessMemory, without_processes
+
+HEAD = (
+    "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 139.80 GiB of "
+    "which 3.56 GiB is free. "
+)
+TAIL = "1024.00 MiB allowed; Of the allocated memory 512 bytes is allocated by PyTorch, and "
+
+
+def test_the_sentences_go_and_are_returned() -> None:
+    """They keep the driver's order; in a container the id of this process may be hidden."""
+    text = (
+        f"{HEAD}Process 4711 has 131.70 GiB memory in use. Including non-PyTorch memory, this "
+        f"process has 546.00 MiB memory in use. Process 9 has 17179869184.00 GiB memory in use. "
+        f"{TAIL}"
+    )
+    rest, processes = without_processes(text)
+    assert rest == HEAD + TAIL
+    assert processes == (
+        ProcessMemory(4711, "131.70 GiB"),
+        ProcessMemory(None, "546.00 MiB"),
+        ProcessMemory(9, "17179869184.00 GiB"),
+    )
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "",
+        "Process 0 has 1.00 GiB memory in use. ",
+        "Process 12 has 1.0 GiB memory in use. ",
+        "Process 12 has 1.00 TiB memory in use. ",
+        "Process 12 has 1.00 GiB memory in use, ",
+        "Including memory, this process has 1.00 GiB memory in use. ",
+        2 * "Including non-PyTorch memory, this process has 1.00 GiB memory in use. ",
+    ],
+)
+def test_any_other_text_stays(sentence: str) -> None:
+    text = HEAD + sentence + TAIL
+    assert without_processes(text) == (text, ())
+
+
+def test_a_sentence_in_another_place_stays() -> None:
+    text = HEAD + TAIL + "Process 12 has 1.00 GiB memory in use. "
+    assert without_processes(text) == (text, ())
+    assert without_processes("CUDA driver error: invalid argument")[1] == ()
