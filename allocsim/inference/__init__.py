@@ -1,7 +1,7 @@
 """Inference of what a program did and its recording does not show."""
 
 from allocsim.inference.hidden_calls import Probe, Quiet, entries_suffice, moments_of, quiet_moments
-from allocsim.inference.open_plans import (
+from allocsim.inference.other_plans import (
     has_unseen_calls,
     leaves_open,
     may_hide_calls,

@@ -1,15 +1,6 @@
 """Choice of one setting: candidates, costs, the Pareto front and the rule that decides."""
 
 from allocsim.recommend.candidates import UNTRIED, candidates
-from allocsim.recommend.choose import (
-    WORTH,
-    Case,
-    Recommendation,
-    WhyNot,
-    choose,
-    late_peak,
-    recommend,
-)
 from allocsim.recommend.cost import Cost, Costs, cost_of, driver_time, read_costs
 from allocsim.recommend.driver_times import DriverTimes
 from allocsim.recommend.equivalence import effect_of, effects_on
@@ -23,6 +14,15 @@ from allocsim.recommend.proposals import (
     read_alike,
     rescues,
     usual_settings,
+)
+from allocsim.recommend.rule import (
+    WORTH,
+    Case,
+    Recommendation,
+    WhyNot,
+    choose,
+    late_peak,
+    recommend,
 )
 
 __all__ = [

@@ -101,7 +101,7 @@ class Prepared(RecordedDevice):
 
     @cached_property
     def open_plans(self) -> tuple[Plan, ...]:
-        """Other possible plans, which the recording does not exclude; see `open_plans.py`."""
+        """Other possible plans, which the recording does not exclude; see `other_plans.py`."""
         return tuple(open_plans(self, self.free_plan, lambda: self.quiet))
 
     @cached_property

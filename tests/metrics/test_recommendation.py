@@ -25,7 +25,7 @@ from allocsim.recommend import (
     rescues,
 )
 from allocsim.recommend import (
-    choose as recommendation,
+    rule as recommendation,
 )
 from allocsim.recording import Frame, FrameTable, Recording
 from allocsim.replaying import Prepared, Trial, Trials, prepare, replay, replay_prepared
