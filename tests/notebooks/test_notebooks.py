@@ -66,12 +66,7 @@ def test_nothing_goes_to_standard_error_and_no_output_names_the_machine(path: Pa
 @each
 def test_it_needs_public_names_only(path: Path) -> None:
     code = "\n".join(cell.source for cell in code_cells(read(path)))
-    assert set(PACKAGES.findall(code)) <= {
-        "allocsim",
-        "allocsim.plot",
-        "allocsim.results",
-        "allocsim.units",
-    }
+    assert set(PACKAGES.findall(code)) <= PUBLIC
 
 
 @each
