@@ -19,6 +19,7 @@ LONGEST_CELL = 15
 OBJECT = re.compile(r"<[^<>]* at 0x[0-9a-f]+>")
 """How Python shows an object that has no words for itself; its address changes."""
 
+PUBLIC = {"allocsim", *(f"allocsim.{name}" for name in ("errors", "plot", "results", "units"))}
 PACKAGES = re.compile(r"^\s*(?:from|import)\s+(allocsim[.\w]*)", re.MULTILINE)
 QUICK = "136"
 """The first letters of the notebooks that run in a few seconds."""
