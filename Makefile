@@ -117,7 +117,7 @@ compiled: wheel-compiled ## such a wheel, installed: the tests of core, engine, 
 	.venv-compiled/bin/pip install -q --force-reinstall --no-deps "$$(ls -t dist/*-cp*.whl | head -1)"
 	rm -rf .venv-compiled/beside
 	mkdir .venv-compiled/beside
-	cd .venv-compiled/source && cp -r tests benchmarks traces docs notebooks README.md CONTRIBUTING.md pyproject.toml \
+	cd .venv-compiled/source && cp -r tests benchmarks traces docs notebooks README.md CITATION.cff CONTRIBUTING.md pyproject.toml \
 		../beside
 	cd .venv-compiled/beside && ../bin/python -m pytest -q -n 2 $(COMPILED_TESTS)
 
