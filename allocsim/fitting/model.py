@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from allocsim.errors import ConfigError
-from allocsim.fitting.presets import CONFIGURATIONS, TORCHVISION, find_preset
+from allocsim.fitting.presets import CONFIGURATIONS, TORCHVISION, find_preset, near_presets
 
 __all__ = ["Classifier", "Configured", "UserModel", "Model", "model_of", "most_positions"]
 
@@ -137,8 +137,8 @@ def model_of(text: str) -> Model:
     if _FUNCTION.fullmatch(text):
         module, _, function = text.partition(":")
         return UserModel(text, module, function)
-    near = get_close_matches(text, [*CONFIGURATIONS, *TORCHVISION], n=1, cutoff=0.5)
-    meant = f"; did you mean {near[0]}?" if near else ""
+    near = near_presets(text)
+    meant = f"; did you mean {' or '.join(near)}?" if near else ""
     raise ConfigError(
         f"{text[:80]!r} is not a known model: expected a preset (--list-models), a "
         f"config.json or its folder, or module:function{meant}"

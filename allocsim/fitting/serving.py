@@ -43,6 +43,7 @@ from allocsim.fitting.formulas import (
     weights_of_rank,
 )
 from allocsim.fitting.model import Configured, model_of
+from allocsim.fitting.presets import published_format
 from allocsim.phantom import CONTEXT_MEMORY_SEEN, Gpu
 from allocsim.units import format_range, format_size
 
@@ -128,7 +129,8 @@ def held_of(text: str, server: str, weights: str | None = None) -> Held:
     text: text that `model_of` accepts, a .gguf or .safetensors file, or a folder of shards with
         their config.json.
     weights: a format of `FORMATS`; default: the file's, else the quantization_config of the
-        configuration, else Q4_K_M for llama.cpp and Ollama and 16 bits for the others.
+        configuration, else the format that the name gives, by a suffix such as "-AWQ" or by the
+        preset, else 16 bits. The default of llama.cpp and Ollama is Q4_K_M.
 
     Raises ConfigError or RecordingError if `text` is none of these.
     """
@@ -150,7 +152,7 @@ def held_of(text: str, server: str, weights: str | None = None) -> Held:
     sizes = sizes_of(model.config)
     kept: dict[str, Any] = {}
     if weights is None and server not in _GGML_SERVERS:
-        weights = format_in(model.config)
+        weights = format_in(model.config) or (None if model.path else published_format(text))
         kept = {"is_unconverted": unconverted_in(model.config)}
     found = weights_of(shapes_of(sizes), _format(server, weights), sizes, **kept)
     return Held(model.name, sizes, found, "its configuration")

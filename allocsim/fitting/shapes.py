@@ -1,26 +1,25 @@
-"""Conversion of a model's configuration into the shape that the formulas take.
+"""Conversion of a model's configuration into the shape that the formulas of training take.
 
-Rule: values that a configuration omits are the defaults of transformers for its type. A type that
-is not a decoder of equal layers is refused, because the formulas do not describe it.
+Rule: a model without a list of its tensors (`formulas/shapes.py`) is refused.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from allocsim.errors import ConfigError
+from allocsim.fitting.formulas import KNOWN_TYPES, Sizes, shapes_of, sizes_of
 from allocsim.fitting.formulas.training import Latent, Shape
 from allocsim.fitting.model import Configured, Model
 
 __all__ = ["shape_of"]
 
-_DECODERS = frozenset(
-    (
-        *("deepseek_v2", "deepseek_v3", "gemma2", "gpt2", "llama", "mistral", "mixtral"),
-        *("phi3", "qwen2"),
-    )
-)
+_WITH_BIASES = ("gpt2", "phi", "starcoder2")
+"""Types without a gate, where every matrix and norm has a bias."""
+_NORMS = {"gemma2": 4, "gemma3_text": 4, "glm4": 4, "phi": 1}
+"""Norms of a layer's width, by type; 2 in other types."""
 
 
 def shape_of(model: Model) -> Shape:
@@ -29,67 +28,50 @@ def shape_of(model: Model) -> Shape:
     Raises ConfigError for a model that the formulas do not describe.
     """
     kind = model.config["model_type"] if isinstance(model, Configured) else "function"
-    if not isinstance(model, Configured) or kind not in _DECODERS:
+    if not isinstance(model, Configured) or kind not in KNOWN_TYPES:
         raise ConfigError(
             f"{model.name} ({kind}) is not described by the formulas of parallel training; "
-            f"expected one of {', '.join(sorted(_DECODERS))}, or --parameters 7B"
+            f"expected one of {', '.join(KNOWN_TYPES)}, or --parameters 7B"
         )
-    width, layers, heads = (_needed(model, each) for each in ("width", "layers", "heads"))
-    head = model.size("head") or width // heads
-    is_gpt2 = kind == "gpt2"
-    tied = model.config.get("tie_word_embeddings", kind in ("gpt2", "gemma2"))
+    try:
+        sizes = sizes_of(model.config)
+    except ConfigError as error:
+        raise ConfigError(f"{model.name}: {error}") from None
+    shape = _shape(sizes, model.config)
+    last = sizes.layers - 1
+    whole = sum(each.elements for each in shapes_of(sizes) if each.layer == last)
+    return replace(shape, others=whole - shape.layer(last))
+
+
+def _shape(sizes: Sizes, config: Mapping[str, Any]) -> Shape:
+    """Return the shape without the small tensors that only some types have."""
+    latent = sizes.latent
     return Shape(
-        layers=layers,
-        width=width,
-        heads=heads,
-        kv_heads=model.size("kv_heads") or heads,
-        vocabulary=_needed(model, "vocabulary"),
-        is_tied=bool(tied),
-        is_gated=not is_gpt2,
-        positions=_needed(model, "positions") if is_gpt2 else 0,
-        norms=4 if kind == "gemma2" else 2,
-        has_biases=is_gpt2,
-        query_bias=kind == "qwen2",
-        dropout=is_gpt2 and bool(model.config.get("resid_pdrop", 0.1)),
-        **_inside(model, model.config, head, 4 * width),
+        layers=sizes.layers,
+        width=sizes.width,
+        heads=sizes.heads,
+        kv_heads=sizes.kv_heads,
+        head=sizes.head,
+        inner=sizes.inner,
+        vocabulary=sizes.vocabulary,
+        is_tied=sizes.tied,
+        is_gated=sizes.family not in _WITH_BIASES,
+        positions=sizes.positions,
+        norms=_NORMS.get(sizes.family, 2),
+        has_biases=sizes.family in _WITH_BIASES,
+        query_bias=sizes.attention_bias,
+        dropout=sizes.family == "gpt2" and bool(config.get("resid_pdrop", 0.1)),
+        experts=sizes.experts,
+        chosen=sizes.chosen,
+        expert_inner=sizes.expert_inner,
+        shared_inner=sizes.shared_inner,
+        dense_layers=len(sizes.dense),
+        latent=None
+        if latent is None
+        else Latent(
+            query=latent.query,
+            key_value=latent.key_value,
+            turning=latent.turning,
+            value=latent.value,
+        ),
     )
-
-
-def _needed(model: Configured, what: str) -> int:
-    value = model.size(what)
-    if value is None:
-        raise ConfigError(f"{model.name}: its configuration lacks the {what}")
-    return value
-
-
-def _inside(
-    model: Configured, config: Mapping[str, Any], head: int, usual_inner: int
-) -> dict[str, Any]:
-    """Return the sizes of attention heads and MLP, with experts and latent attention."""
-    inner = model.size("inner") or usual_inner
-    found: dict[str, Any] = {"head": head, "inner": inner}
-    if config["model_type"] == "mixtral":
-        found |= {"experts": model.size("experts") or 8, "chosen": model.size("chosen") or 2}
-        return found | {"expert_inner": inner}
-    if config["model_type"].startswith("deepseek"):
-        try:
-            each = int(config["moe_intermediate_size"])
-            found |= {
-                "head": int(config["qk_nope_head_dim"]),
-                "experts": int(config["n_routed_experts"]),
-                "chosen": int(config["num_experts_per_tok"]),
-                "expert_inner": each,
-                "shared_inner": each * int(config.get("n_shared_experts") or 0),
-                "dense_layers": int(config.get("first_k_dense_replace", 0)),
-                "latent": Latent(
-                    query=int(config["q_lora_rank"]),
-                    key_value=int(config["kv_lora_rank"]),
-                    turning=int(config["qk_rope_head_dim"]),
-                    value=int(config["v_head_dim"]),
-                ),
-            }
-        except (KeyError, TypeError, ValueError):
-            raise ConfigError(
-                f"{model.name}: its configuration lacks a size of experts or latent attention"
-            ) from None
-    return found

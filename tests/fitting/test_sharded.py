@@ -80,8 +80,8 @@ def test_deepseek_v3_has_its_671_billion(tmp_path: Path) -> None:
     file = tmp_path / "config.json"
     file.write_text(json.dumps(config))
     assert shape_of(model_of(str(file))).parameters == pytest.approx(671.026e9, rel=1e-4)
-    file.write_text(json.dumps({**config, "q_lora_rank": None}))
-    with pytest.raises(ConfigError, match="lacks a size of experts or latent attention"):
+    file.write_text(json.dumps({**config, "kv_lora_rank": None}))
+    with pytest.raises(ConfigError, match="the configuration has no kv_lora_rank"):
         shape_of(model_of(str(file)))
 
 

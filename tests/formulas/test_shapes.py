@@ -10,7 +10,15 @@ import pytest
 
 from allocsim.errors import ConfigError
 from allocsim.fitting import CONFIGURATIONS
-from allocsim.fitting.formulas import Sizes, parameters_of, shapes_of, sizes_of
+from allocsim.fitting.formulas import (
+    FAMILIES,
+    KNOWN_TYPES,
+    Sizes,
+    bytes_a_token,
+    parameters_of,
+    shapes_of,
+    sizes_of,
+)
 
 DATA = Path(__file__).parents[2] / "traces" / "fit"
 CONFIGS: dict[str, Any] = json.loads((DATA / "configs.json").read_text())
@@ -68,3 +76,41 @@ def test_a_window_belongs_to_all_layers_or_to_every_second_of_gemma_2() -> None:
 def test_a_configuration_that_no_model_has_is_refused(changed: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         sizes_of({**CONFIGURATIONS["Llama-3-8B"], **changed})
+
+
+def test_every_type_has_a_function_that_yields_its_tensors() -> None:
+    assert set(KNOWN_TYPES) == set(FAMILIES)
+
+
+@pytest.mark.parametrize(
+    ("preset", "window", "windowed"),
+    [
+        ("Gemma-3-27B", 1024, 52),
+        ("gpt-oss-20b", 128, 12),
+        ("Olmo-3-7B", 4096, 24),
+        ("Llama-4-Scout-17B-16E", 8192, 36),
+        ("Qwen3-8B", 0, 0),
+    ],
+)
+def test_a_window_belongs_to_the_layers_of_its_pattern(
+    preset: str, window: int, windowed: int
+) -> None:
+    sizes = sizes_of(CONFIGURATIONS[preset])
+    assert (sizes.window, sizes.windowed) == (window, windowed)
+    kinds = ["sliding_attention"] * 3 + ["full_attention"] * (sizes.layers - 3)
+    listed = sizes_of({**CONFIGURATIONS[preset], "layer_types": kinds})
+    assert listed.windowed == (3 if window else 0)
+
+
+def test_latent_attention_keeps_one_compressed_row_per_token() -> None:
+    sizes = sizes_of(CONFIGURATIONS["DeepSeek-V3"])
+    assert bytes_a_token(sizes, "bf16") == 61 * (512 + 64) * 2
+    assert sizes.grown == (128 * 192, 128 * 128)
+
+
+def test_experts_are_in_the_layers_that_the_configuration_gives() -> None:
+    dense = sizes_of(CONFIGURATIONS["DeepSeek-V3"]).dense
+    assert dense == {0, 1, 2}
+    assert sizes_of(CONFIGURATIONS["Llama-4-Maverick-17B-128E"]).dense == set(range(0, 48, 2))
+    mixed = {**CONFIGURATIONS["Qwen3-30B-A3B"], "decoder_sparse_step": 2, "mlp_only_layers": [1]}
+    assert sizes_of(mixed).dense == {*range(0, 48, 2), 1}

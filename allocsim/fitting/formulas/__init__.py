@@ -24,15 +24,9 @@ from allocsim.fitting.formulas.logged import Logged, logged_in
 from allocsim.fitting.formulas.mixtures import BASES, kind_of
 from allocsim.fitting.formulas.needs import AS_LOGGED, Needs, Part, Work
 from allocsim.fitting.formulas.safetensors import StoredTensor, read_safetensors
-from allocsim.fitting.formulas.shapes import (
-    FAMILIES,
-    Shape,
-    Sizes,
-    parameters_of,
-    shapes_of,
-    sizes_of,
-)
+from allocsim.fitting.formulas.shapes import FAMILIES, Shape, parameters_of, shapes_of
 from allocsim.fitting.formulas.sharding import sizes_of_rank, weights_of_rank
+from allocsim.fitting.formulas.sizes import KNOWN_TYPES, Latent, Sizes, sizes_of
 from allocsim.fitting.formulas.stored import weights_in
 from allocsim.fitting.formulas.unconverted import unconverted_in
 from allocsim.fitting.formulas.weights import FORMATS, Stored, Weights, format_in, weights_of
@@ -42,13 +36,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AS_LOGGED", "BASES", "BLOCKS", "Block", "FAMILIES", "FORMATS", "FRACTIONS", "Gguf", "Grown",
-    "KV_TYPES", "LARGE_WORKSPACE", "LogFigure", "LogFigures", "Logged", "NUMBERS", "Needs", "Part",
-    "Shape", "Sizes", "Stored", "StoredTensor", "WORKSPACE", "Weights", "Work", "bytes_a_token",
-    "bytes_in", "compute_buffer", "figures_in", "format_in", "gguf_sizes", "grow", "kind_of",
-    "kv_bytes", "kv_range", "llama_cpp", "logged_in", "ollama", "parameters_of", "read_gguf",
-    "read_safetensors", "sglang", "shapes_of", "sizes_of", "sizes_of_rank", "static_fraction",
-    "tensorrt_llm", "transformers", "unconverted_in", "vllm", "weights_in", "weights_of",
-    "weights_of_rank",
+    "KNOWN_TYPES", "KV_TYPES", "LARGE_WORKSPACE", "Latent", "LogFigure", "LogFigures", "Logged",
+    "NUMBERS", "Needs", "Part", "Shape", "Sizes", "Stored", "StoredTensor", "WORKSPACE", "Weights",
+    "Work", "bytes_a_token", "bytes_in", "compute_buffer", "figures_in", "format_in", "gguf_sizes",
+    "grow", "kind_of", "kv_bytes", "kv_range", "llama_cpp", "logged_in", "ollama", "parameters_of",
+    "read_gguf", "read_safetensors", "sglang", "shapes_of", "sizes_of", "sizes_of_rank",
+    "static_fraction", "tensorrt_llm", "transformers", "unconverted_in", "vllm", "weights_in",
+    "weights_of", "weights_of_rank",
 ]  # fmt: skip
 
 __getattr__ = lazily(globals(), dict.fromkeys(("LogFigure", "LogFigures", "figures_in"), "log"))

@@ -19,7 +19,7 @@ from typing import BinaryIO
 from allocsim.errors import RecordingError
 from allocsim.fitting.formulas.blocks import BLOCKS, NUMBERS, bytes_in
 from allocsim.fitting.formulas.safetensors import StoredTensor
-from allocsim.fitting.formulas.shapes import Sizes
+from allocsim.fitting.formulas.sizes import Sizes
 
 __all__ = ["Gguf", "gguf_sizes", "read_gguf"]
 

@@ -16,7 +16,7 @@ from functools import lru_cache
 
 from allocsim.core import CachingAllocator
 from allocsim.errors import ConfigError, OutOfMemoryError
-from allocsim.fitting.formulas.shapes import Sizes
+from allocsim.fitting.formulas.sizes import Sizes
 from allocsim.fitting.formulas.weights import Weights
 from allocsim.units import MIB, TIB
 
@@ -101,12 +101,12 @@ class _Run:
 
     def kept(self, layer: int, rows: int, batch: int, seen: int) -> None:
         """Replace a layer's keys and values by longer copies."""
-        size = (seen * batch + rows) * self.sizes.kv_width * self.each
+        key, value = ((seen * batch + rows) * each * self.each for each in self.sizes.grown)
         # torch.cat allocates the longer tensor before the old one is freed.
         keys, values = self.cache[layer] if layer < len(self.cache) else (0, 0)
-        new_keys = self.take(size)
+        new_keys = self.take(key)
         self.free(*[keys] * bool(keys))
-        new_values = self.take(size)
+        new_values = self.take(value)
         self.free(*[values] * bool(values))
         self.cache[layer : layer + 1] = [(new_keys, new_values)]
 
@@ -135,14 +135,16 @@ class _Run:
         """Play the MLP of a layer; with experts, those of the two that a token chooses."""
         inner = self.sizes.inner
         size = rows * inner * self.each
-        if (
-            self.sizes.family == "phi3"
-        ):  # phi3 has gate and up in one tensor, which lives until the end
+        if self.sizes.family in (
+            "glm",
+            "glm4",
+            "phi3",
+        ):  # these have gate and up in one tensor, which lives until the end
             fused = self.product(rows, 2 * inner)
             active = self.take(size)
             both = self.take(size)
             self.free(active, fused)
-        elif self.sizes.family == "gpt2":  # gelu_new, one tensor per term
+        elif self.sizes.family in ("gpt2", "phi", "starcoder2"):  # gelu_new, one tensor per term
             up = self.product(rows, inner)
             terms = [self.take(size) for _ in range(3)]
             both = terms.pop()

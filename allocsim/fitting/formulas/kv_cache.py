@@ -1,17 +1,18 @@
 """Bytes of keys and values that a server keeps for earlier tokens.
 
 Rule: each token and layer has a row of keys and a row of values, as wide as its key and value
-heads. A layer with a sliding window keeps only its window if the engine uses that; where this is
-unknown, the result is a range from that to all tokens on all layers. Sources: Pope et al.,
-"Efficiently Scaling Transformer Inference" (2022), on the cache; for llama.cpp, the types of
---cache-type-k and --cache-type-v (tools/server/README.md).
+heads; latent attention (MLA) has one compressed row instead. A layer with a sliding window keeps
+only its window if the engine uses that; where this is unknown, the result is a range from that to
+all tokens on all layers. Sources: Pope et al., "Efficiently Scaling Transformer Inference" (2022),
+on the cache; DeepSeek-V2's report (2024), on latent attention; for llama.cpp, the
+types of --cache-type-k and --cache-type-v (tools/server/README.md).
 """
 
 from __future__ import annotations
 
 from allocsim.errors import ConfigError
 from allocsim.fitting.formulas.blocks import BLOCKS
-from allocsim.fitting.formulas.shapes import Sizes
+from allocsim.fitting.formulas.sizes import Sizes
 from allocsim.units import round_up
 
 __all__ = ["KV_TYPES", "bytes_a_token", "kv_bytes", "kv_range"]
@@ -22,17 +23,18 @@ KV_TYPES = ("fp32", "fp16", "bf16", "fp8", *_BLOCKS)
 """Types of keys and values that at least one engine supports."""
 
 
-def _row(sizes: Sizes, kind: str) -> int:
-    """Return the bytes of one token's keys in one layer."""
+def _rows(sizes: Sizes, kind: str) -> int:
+    """Return the bytes of one token's keys and values in one layer."""
     name = _PLAIN.get(kind, kind.upper())
     if kind not in (*_PLAIN, *_BLOCKS):
         raise ConfigError(f"{kind[:40]!r} is not a type of a cache; expected {', '.join(KV_TYPES)}")
     block = BLOCKS[name]
-    if sizes.kv_width % block.weights:
-        raise ConfigError(
-            f"keys of {sizes.kv_width} elements of {kind} are not a multiple of {block.weights}"
-        )
-    return sizes.kv_width // block.weights * block.size
+    for width in sizes.kept:
+        if width % block.weights:
+            raise ConfigError(
+                f"keys of {width} elements of {kind} are not a multiple of {block.weights}"
+            )
+    return sum(sizes.kept) // block.weights * block.size
 
 
 def bytes_a_token(sizes: Sizes, kind: str) -> int:
@@ -40,13 +42,13 @@ def bytes_a_token(sizes: Sizes, kind: str) -> int:
 
     kind: one of `KV_TYPES`.
     """
-    return 2 * sizes.layers * _row(sizes, kind)
+    return sizes.layers * _rows(sizes, kind)
 
 
 def kv_bytes(sizes: Sizes, tokens: int, kind: str, *, layers: int | None = None) -> int:
     """Return the bytes of `tokens` tokens on `layers` layers (default: all), ignoring windows."""
     count = sizes.layers if layers is None else layers
-    return 2 * count * tokens * _row(sizes, kind)
+    return count * tokens * _rows(sizes, kind)
 
 
 def kv_range(sizes: Sizes, tokens: int, kind: str, *, block: int = 1) -> tuple[int, int]:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from allocsim.errors import ConfigError
 from allocsim.fitting.formulas.blocks import BLOCKS
-from allocsim.fitting.formulas.shapes import Shape, Sizes
+from allocsim.fitting.formulas.shapes import Shape
+from allocsim.fitting.formulas.sizes import Sizes
 
 __all__ = ["BASES", "kind_of"]
 

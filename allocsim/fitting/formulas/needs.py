@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from allocsim.fitting.formulas.growing import WORKSPACE
 from allocsim.fitting.formulas.logged import NOTHING_LOGGED, Logged
-from allocsim.fitting.formulas.shapes import Sizes
+from allocsim.fitting.formulas.sizes import Sizes
 from allocsim.fitting.formulas.weights import Weights
 
 __all__ = ["AS_LOGGED", "Needs", "Part", "Work", "known_or"]

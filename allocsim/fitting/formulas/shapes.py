@@ -1,4 +1,4 @@
-"""Tensors of a language model, from the sizes in its configuration.
+"""Tensors of a language model, from its sizes.
 
 Rule: there is one row for each tensor of the published implementation, so that the elements add up
 to the model's parameters. Each family's function has its peculiarities. Sources: the modelling
@@ -9,16 +9,12 @@ files of Hugging Face transformers and, for the roles, the tensor names of the G
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
-from allocsim.errors import ConfigError
+from allocsim.fitting.formulas.sizes import Sizes
 
-__all__ = ["FAMILIES", "Shape", "Sizes", "parameters_of", "shapes_of", "sizes_of"]
-
-_MOST = 1 << 31
-_DEEPEST = 4096
+__all__ = ["FAMILIES", "Shape", "parameters_of", "shapes_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +23,8 @@ class Shape:
 
     role: purpose by GGUF's name, such as "attn_q", "ffn_down", "token_embd" or "output"; "norm",
         "bias", "router" and "position" are never quantised.
-    dims: sizes of the dimensions, rows first, as in PyTorch.
+    dims: sizes of the dimensions, rows first, as in PyTorch; the experts of a layer are one tensor
+        of three dimensions.
     layer: index of its layer, or None outside the layers.
     """
 
@@ -41,110 +38,6 @@ class Shape:
         return math.prod(self.dims)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
-    """Sizes of a model.
-
-    inner: width of the MLP.
-    head: width of one attention head.
-    positions: learned positions, or 0.
-    experts: experts per layer, or 0.
-    window: tokens that a sliding window covers, or 0.
-    windowed: number of layers with a sliding window.
-    """
-
-    family: str
-    layers: int
-    width: int
-    inner: int
-    heads: int
-    kv_heads: int
-    head: int
-    vocabulary: int
-    tied: bool
-    positions: int = 0
-    experts: int = 0
-    window: int = 0
-    windowed: int = 0
-    attention_bias: bool = False
-    inner_bias: bool = False
-
-    @property
-    def kv_width(self) -> int:
-        """Elements of one token's keys in one layer."""
-        return self.kv_heads * self.head
-
-
-def sizes_of(config: Mapping[str, Any]) -> Sizes:
-    """Return the sizes in a Hugging Face configuration.
-
-    Raises ConfigError for an unsupported family, and for missing or invalid sizes.
-    """
-    family = config.get("model_type")
-    if family not in FAMILIES:
-        known = ", ".join(sorted(FAMILIES))
-        raise ConfigError(f"model_type {family!r:.60} has no formula; expected one of {known}")
-    width = _size(config, "hidden_size", "n_embd")
-    heads = _size(config, "num_attention_heads", "n_head")
-    kv_heads = _size(config, "num_key_value_heads", default=heads)
-    if heads % kv_heads:
-        raise ConfigError(f"{kv_heads} key and value heads do not divide {heads} heads")
-    layers = _size(config, "num_hidden_layers", "n_layer")
-    if layers > _DEEPEST:
-        raise ConfigError(f"{layers:,} layers; expected {_DEEPEST:,} or fewer")
-    window, windowed = _window(config, layers)
-    is_tied = config.get("tie_word_embeddings", family in ("gpt2", "gemma2"))
-    return Sizes(
-        family=str(family),
-        layers=layers,
-        width=width,
-        inner=_size(
-            config,
-            "intermediate_size",
-            "n_inner",
-            default=4 * width if family == "gpt2" else None,
-        ),
-        heads=heads,
-        kv_heads=kv_heads,
-        head=_size(config, "head_dim", default=256 if family == "gemma2" else width // heads),
-        vocabulary=_size(config, "vocab_size"),
-        tied=bool(is_tied),
-        positions=_size(config, "n_positions", default=1024) if family == "gpt2" else 0,
-        experts=_size(config, "num_local_experts", default=8) if family == "mixtral" else 0,
-        window=window,
-        windowed=windowed,
-        attention_bias=bool(config.get("attention_bias", family == "qwen2")),
-        inner_bias=bool(config.get("mlp_bias", False)),
-    )
-
-
-def _size(config: Mapping[str, Any], *keys: str, default: int | None = None) -> int:
-    for key in keys:
-        value = config.get(key)
-        if value is None:
-            continue
-        if type(value) is not int or not 0 < value < _MOST:
-            raise ConfigError(f"{key} is {value!r:.60}; expected a whole number, 1 or more")
-        return value
-    if default is None or default < 1:
-        raise ConfigError(f"the configuration has no {keys[0]}; expected a whole number")
-    return default
-
-
-def _window(config: Mapping[str, Any], layers: int) -> tuple[int, int]:
-    """Return the sliding window, and the number of layers that have it.
-
-    In Gemma 2 these are half of the layers, in other families all.
-    """
-    window = config.get("sliding_window")
-    if window is None or config.get("use_sliding_window") is False:
-        return 0, 0
-    tokens = _size(config, "sliding_window")
-    if config["model_type"] == "qwen2":  # off unless the configuration turns it on
-        return (tokens, layers) if config.get("use_sliding_window") else (0, 0)
-    return tokens, (layers + 1) // 2 if config["model_type"] == "gemma2" else layers
-
-
 def shapes_of(sizes: Sizes) -> tuple[Shape, ...]:
     """Return all tensors of the model, in order. A tied head is not a separate tensor."""
     block = FAMILIES[sizes.family]
@@ -152,12 +45,14 @@ def shapes_of(sizes: Sizes) -> tuple[Shape, ...]:
     if sizes.positions:
         shapes.append(Shape("position", (sizes.positions, sizes.width)))
     for layer in range(sizes.layers):
-        shapes += (Shape(role, dims, layer) for role, dims in block(sizes))
+        shapes += (Shape(role, dims, layer) for role, dims in block(sizes, layer))
     shapes.append(Shape("norm", (sizes.width,)))
-    if sizes.family == "gpt2":
+    if sizes.family in ("gpt2", "phi", "starcoder2"):
         shapes.append(Shape("bias", (sizes.width,)))
     if not sizes.tied:
         shapes.append(Shape("output", (sizes.vocabulary, sizes.width)))
+    if sizes.family == "phi":
+        shapes.append(Shape("bias", (sizes.vocabulary,)))
     return tuple(shapes)
 
 
@@ -169,6 +64,12 @@ def parameters_of(shapes: Iterable[Shape]) -> int:
 _Rows = Iterator[tuple[str, tuple[int, ...]]]
 
 
+def _with_bias(role: str, dims: tuple[int, ...]) -> _Rows:
+    """Yield a matrix and its bias; the experts of a layer have a bias each."""
+    yield role, dims
+    yield "bias", dims[:-1]
+
+
 def _attention(sizes: Sizes) -> _Rows:
     width, queries = sizes.width, sizes.heads * sizes.head
     outs = {"attn_q": queries, "attn_k": sizes.kv_width, "attn_v": sizes.kv_width}
@@ -177,16 +78,49 @@ def _attention(sizes: Sizes) -> _Rows:
         if sizes.attention_bias:
             yield "bias", (out,)
     yield "attn_output", (width, queries)
-    if sizes.attention_bias and sizes.family != "qwen2":
+    if sizes.attention_bias and sizes.family not in ("glm", "glm4", "qwen2"):
         yield "bias", (width,)
 
 
-def _gated(sizes: Sizes) -> _Rows:
-    outs = {"ffn_gate": (sizes.inner, sizes.width), "ffn_up": (sizes.inner, sizes.width)}
-    for role, dims in {**outs, "ffn_down": (sizes.width, sizes.inner)}.items():
+def _latent_attention(sizes: Sizes) -> _Rows:
+    """Yield compressed queries, keys and values, and the matrices that expand them to heads."""
+    latent = sizes.latent
+    assert latent is not None
+    queries = sizes.heads * (sizes.head + latent.turning)
+    if latent.query:
+        yield "attn_q_a", (latent.query, sizes.width)
+        yield "norm", (latent.query,)
+        yield "attn_q_b", (queries, latent.query)
+    else:
+        yield "attn_q", (queries, sizes.width)
+    yield "attn_kv_a", (latent.key_value + latent.turning, sizes.width)
+    yield "norm", (latent.key_value,)
+    yield "attn_kv_b", (sizes.heads * (sizes.head + latent.value), latent.key_value)
+    yield "attn_output", (sizes.width, sizes.heads * latent.value)
+
+
+def _gated(sizes: Sizes, inner: int = 0) -> _Rows:
+    """Yield an MLP of width `inner`, or that of the model."""
+    inner = inner or sizes.inner
+    outs = {"ffn_gate": (inner, sizes.width), "ffn_up": (inner, sizes.width)}
+    for role, dims in {**outs, "ffn_down": (sizes.width, inner)}.items():
         yield role, dims
         if sizes.inner_bias:
             yield "bias", dims[:1]
+
+
+def _experts(sizes: Sizes, layer: int) -> _Rows:
+    """Yield a router and experts, with a shared expert if there is one; or a dense layer's MLP."""
+    if layer in sizes.dense:
+        yield from _gated(sizes)
+        return
+    count, inner, width = sizes.experts, sizes.expert_inner, sizes.width
+    yield "router", (count, width)
+    yield "ffn_gate", (count, inner, width)
+    yield "ffn_up", (count, inner, width)
+    yield "ffn_down", (count, width, inner)
+    if sizes.shared_inner:
+        yield from _gated(sizes, sizes.shared_inner)
 
 
 def _norms(sizes: Sizes, count: int) -> _Rows:
@@ -194,59 +128,140 @@ def _norms(sizes: Sizes, count: int) -> _Rows:
         yield "norm", (sizes.width,)
 
 
-def _llama(sizes: Sizes) -> _Rows:
-    """Yield the tensors of a layer of Llama, Mistral or Qwen 2."""
+def _head_norms(sizes: Sizes) -> _Rows:
+    """Yield the norms of a head's queries and keys."""
+    yield "norm", (sizes.head,)
+    yield "norm", (sizes.head,)
+
+
+def _llama(sizes: Sizes, _: int) -> _Rows:
+    """Yield the tensors of a layer of Llama, Mistral, Qwen 2, Gemma, Granite or SmolLM3."""
     yield from _attention(sizes)
     yield from _gated(sizes)
     yield from _norms(sizes, 2)
 
 
-def _gemma2(sizes: Sizes) -> _Rows:
+def _gemma2(sizes: Sizes, _: int) -> _Rows:
     """Yield the tensors of a layer with norms before and after attention and MLP."""
     yield from _attention(sizes)
     yield from _gated(sizes)
     yield from _norms(sizes, 4)
 
 
-def _phi3(sizes: Sizes) -> _Rows:
+def _gemma3(sizes: Sizes, layer: int) -> _Rows:
+    """Yield the tensors of Gemma 2's layer, with norms of queries and keys."""
+    yield from _gemma2(sizes, layer)
+    yield from _head_norms(sizes)
+
+
+def _olmo2(sizes: Sizes, layer: int) -> _Rows:
+    """Yield the tensors of a layer with norms over all heads' queries and keys."""
+    yield from _llama(sizes, layer)
+    yield "norm", (sizes.heads * sizes.head,)
+    yield "norm", (sizes.kv_width,)
+
+
+def _qwen3(sizes: Sizes, layer: int) -> _Rows:
+    yield from _llama(sizes, layer)
+    yield from _head_norms(sizes)
+
+
+def _qwen3_moe(sizes: Sizes, layer: int) -> _Rows:
+    yield from _mixtral(sizes, layer)
+    yield from _head_norms(sizes)
+
+
+def _phi3(sizes: Sizes, _: int) -> _Rows:
     """Yield the tensors of a layer with one matrix for attention inputs and one for gate and up."""
     queries = sizes.heads * sizes.head
     yield "attn_qkv", (queries + 2 * sizes.kv_width, sizes.width)
     yield "attn_output", (sizes.width, queries)
+    yield from _gate_in_up(sizes)
+    yield from _norms(sizes, 2)
+
+
+def _gate_in_up(sizes: Sizes) -> _Rows:
+    """Yield an MLP with one matrix for gate and up."""
     yield "ffn_up", (2 * sizes.inner, sizes.width)
     yield "ffn_down", (sizes.width, sizes.inner)
-    yield from _norms(sizes, 2)
 
 
-def _mixtral(sizes: Sizes) -> _Rows:
+def _glm(sizes: Sizes, _: int) -> _Rows:
+    yield from _attention(sizes)
+    yield from _gate_in_up(sizes)
+    yield from _norms(sizes, 4 if sizes.family == "glm4" else 2)
+
+
+def _mixtral(sizes: Sizes, layer: int) -> _Rows:
     """Yield the tensors of a layer with a router and experts."""
     yield from _attention(sizes)
-    yield "router", (sizes.experts, sizes.width)
-    yield "ffn_gate", (sizes.experts, sizes.inner, sizes.width)
-    yield "ffn_up", (sizes.experts, sizes.inner, sizes.width)
-    yield "ffn_down", (sizes.experts, sizes.width, sizes.inner)
+    yield from _experts(sizes, layer)
     yield from _norms(sizes, 2)
 
 
-def _gpt2(sizes: Sizes) -> _Rows:
+def _deepseek(sizes: Sizes, layer: int) -> _Rows:
+    """Yield the tensors of a layer with latent attention and shared experts.
+
+    From DeepSeek-V3 on, a bias corrects the router's scores.
+    """
+    yield from _latent_attention(sizes)
+    yield from _experts(sizes, layer)
+    if sizes.family != "deepseek_v2" and layer not in sizes.dense:
+        yield "router", (sizes.experts,)
+    yield from _norms(sizes, 2)
+
+
+def _gpt_oss(sizes: Sizes, _: int) -> _Rows:
+    """Yield the tensors of a layer with attention sinks, and experts with biases."""
+    yield from _attention(sizes)
+    yield "bias", (sizes.heads,)
+    count, inner, width = sizes.experts, sizes.expert_inner, sizes.width
+    yield from _with_bias("router", (count, width))
+    yield from _with_bias("ffn_up", (count, 2 * inner, width))
+    yield from _with_bias("ffn_down", (count, width, inner))
+    yield from _norms(sizes, 2)
+
+
+def _gpt2(sizes: Sizes, _: int) -> _Rows:
     """Yield the tensors of a layer where every matrix and norm has a bias."""
-    width, inner = sizes.width, sizes.inner
-    outs = {"attn_qkv": (3 * width, width), "attn_output": (width, width)}
-    for role, dims in {**outs, "ffn_up": (inner, width), "ffn_down": (width, inner)}.items():
-        yield role, dims
-        yield "bias", dims[:1]
-    for _ in range(2):
-        yield "norm", (width,)
-        yield "bias", (width,)
+    width = sizes.width
+    yield from _with_bias("attn_qkv", (3 * width, width))
+    yield from _with_bias("attn_output", (width, width))
+    yield from _plain_mlp(sizes, norms=2)
 
 
-FAMILIES: dict[str, Callable[[Sizes], _Rows]] = {
-    "llama": _llama,
-    "mistral": _llama,
-    "qwen2": _llama,
+def _plain_mlp(sizes: Sizes, norms: int) -> _Rows:
+    """Yield an MLP without a gate, and layer norms; all have biases."""
+    yield from _with_bias("ffn_up", (sizes.inner, sizes.width))
+    yield from _with_bias("ffn_down", (sizes.width, sizes.inner))
+    for _ in range(norms):
+        yield "norm", (sizes.width,)
+        yield "bias", (sizes.width,)
+
+
+def _starcoder2(sizes: Sizes, _: int) -> _Rows:
+    """Yield the tensors of a layer of StarCoder2, or of Phi-2, which has one norm."""
+    width, queries = sizes.width, sizes.heads * sizes.head
+    yield from _with_bias("attn_q", (queries, width))
+    yield from _with_bias("attn_k", (sizes.kv_width, width))
+    yield from _with_bias("attn_v", (sizes.kv_width, width))
+    yield from _with_bias("attn_output", (width, queries))
+    yield from _plain_mlp(sizes, norms=1 if sizes.family == "phi" else 2)
+
+
+FAMILIES: dict[str, Callable[[Sizes, int], _Rows]] = {
+    **dict.fromkeys(("gemma", "granite", "llama", "mistral", "qwen2", "smollm3"), _llama),
     "gemma2": _gemma2,
+    "gemma3_text": _gemma3,
+    **dict.fromkeys(("olmo2", "olmo3"), _olmo2),
+    "qwen3": _qwen3,
+    "qwen3_moe": _qwen3_moe,
     "phi3": _phi3,
-    "mixtral": _mixtral,
+    **dict.fromkeys(("glm", "glm4"), _glm),
+    **dict.fromkeys(("llama4_text", "mixtral"), _mixtral),
+    **dict.fromkeys(("deepseek_v2", "deepseek_v3", "kimi_k2"), _deepseek),
+    "gpt_oss": _gpt_oss,
     "gpt2": _gpt2,
+    **dict.fromkeys(("phi", "starcoder2"), _starcoder2),
 }
-"""Function that yields the tensors of one layer, by model_type."""
+"""Function that yields the tensors of one layer, given its number, by model_type."""

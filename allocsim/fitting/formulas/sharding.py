@@ -2,7 +2,8 @@
 
 Rule: a matrix whose outputs are heads or inner features is divided by rows, a matrix that takes
 them as inputs by columns. Embedding and head are divided by rows of the vocabulary, padded to 64.
-Norms, routers, learned positions and biases of column-divided matrices are whole on every card.
+Norms, routers, projections down to a latent, learned positions and biases of column-divided
+matrices are whole on every card.
 With fewer key and value heads than cards, each card holds one whole head. Sources: Shoeybi et al.,
 "Megatron-LM" (2019), section 3; vLLM, model_executor/layers/linear.py (QKVParallelLinear) and
 vocab_parallel_embedding.py (DEFAULT_VOCAB_PADDING_SIZE).
@@ -14,13 +15,14 @@ from dataclasses import replace
 from math import prod
 
 from allocsim.errors import ConfigError
-from allocsim.fitting.formulas.shapes import Shape, Sizes
+from allocsim.fitting.formulas.shapes import Shape
+from allocsim.fitting.formulas.sizes import Sizes
 from allocsim.fitting.formulas.weights import Stored, Weights
 from allocsim.units import round_up
 
 __all__ = ["sizes_of_rank", "weights_of_rank"]
 
-_BY_ROWS = ("attn_q", "ffn_gate", "ffn_up")
+_BY_ROWS = ("attn_q", "attn_q_b", "attn_kv_b", "ffn_gate", "ffn_up")
 _OF_HEADS = ("attn_k", "attn_v")
 _BY_COLUMNS = ("attn_output", "ffn_down")
 _OF_VOCABULARY = ("token_embd", "output")
@@ -36,7 +38,13 @@ def sizes_of_rank(sizes: Sizes, ranks: int) -> Sizes:
 
     Raises ConfigError if heads or inner features cannot be divided evenly.
     """
-    for name, count in (("attention heads", sizes.heads), ("inner features", sizes.inner)):
+    counts = (
+        ("attention heads", sizes.heads),
+        ("inner features", sizes.inner),
+        ("inner features of an expert", sizes.expert_inner),
+        ("inner features of a shared expert", sizes.shared_inner),
+    )
+    for name, count in counts:
         if count % ranks:
             raise ConfigError(f"{ranks} cards do not divide {count:,} {name}")
     if sizes.kv_heads % ranks and ranks % sizes.kv_heads:
@@ -46,6 +54,8 @@ def sizes_of_rank(sizes: Sizes, ranks: int) -> Sizes:
         heads=sizes.heads // ranks,
         kv_heads=max(sizes.kv_heads // ranks, 1),
         inner=sizes.inner // ranks,
+        expert_inner=sizes.expert_inner // ranks,
+        shared_inner=sizes.shared_inner // ranks,
     )
 
 

@@ -7,9 +7,10 @@ Sources. LLM.int8 and NF4: `bitsandbytes`, nn/modules.py (`Int8Params.SCB`) and 
 (`quantize_4bit`: blocks of 64, nested blocks of 256), and Dettmers et al., QLoRA (2023), section 3.
 GPTQ: `AutoGPTQ`/`GPTQModel`, `QuantLinear` (qweight, qzeros, scales, g_idx). AWQ: `AutoAWQ`,
 `WQLinear_GEMM`. FP8: vLLM's and llm-compressor's W8A8 documentation; by rows: FBGEMM's, as in
-transformers' `FbgemmFp8Linear`. GGUF: `mixtures.py`. All formats skip embeddings and norms, and all
-but GGUF skip the head (transformers' `get_keys_to_not_convert`; GPTQ and AWQ quantise the modules
-of the layers).
+transformers' `FbgemmFp8Linear`; by blocks: DeepSeek-V3's technical report (2024).
+MXFP4, for the experts of gpt-oss: OCP Microscaling Formats (2023), 32 elements share an 8-bit
+scale. GGUF: `mixtures.py`. All formats skip embeddings and norms, and all but GGUF skip the head
+(transformers' `get_keys_to_not_convert`; GPTQ and AWQ quantise the modules of the layers).
 """
 
 from __future__ import annotations
@@ -22,18 +23,32 @@ from typing import Any
 from allocsim.errors import ConfigError
 from allocsim.fitting.formulas.blocks import bytes_in
 from allocsim.fitting.formulas.mixtures import BASES, kind_of
-from allocsim.fitting.formulas.shapes import Shape, Sizes
+from allocsim.fitting.formulas.shapes import Shape
+from allocsim.fitting.formulas.sizes import Sizes
 
 __all__ = ["FORMATS", "Stored", "Weights", "format_in", "weights_of"]
 
 _GROUP = 128
+_BLOCK = 128
+"""Rows and columns that share a scale in DeepSeek's FP8."""
 _GROUPED = re.compile(r"(gptq-int4|gptq-int8|awq-int4)-g(\d{1,5})")
 _PLAIN = {"fp32": 4, "bf16": 2, "fp16": 2}
 _PART = {"token_embd": "embeddings", "position": "embeddings", "output": "head"}
 
 FORMATS = (
     *_PLAIN,
-    *("fp8", "fp8-rows", "int8", "nf4", "nf4-double", "gptq-int4", "gptq-int8", "awq-int4"),
+    *(
+        "fp8",
+        "fp8-rows",
+        "fp8-blocks",
+        "mxfp4",
+        "int8",
+        "nf4",
+        "nf4-double",
+        "gptq-int4",
+        "gptq-int8",
+        "awq-int4",
+    ),
     *(name for name in BASES if name not in ("F32", "F16", "BF16")),
 )
 """Names of formats. A suffix as in "gptq-int4-g32" sets the group size of GPTQ and AWQ (128)."""
@@ -124,8 +139,11 @@ def format_in(config: Mapping[str, Any]) -> str | None:
         return "nf4-double" if found.get("bnb_4bit_use_double_quant") else "nf4"
     if method == "bitsandbytes" and found.get("load_in_8bit"):
         return "int8"
-    if method in ("fp8", "fbgemm_fp8"):
-        return "fp8" if method == "fp8" else "fp8-rows"
+    in_blocks = found.get("weight_block_size") == [_BLOCK, _BLOCK]
+    kinds = {"fbgemm_fp8": "fp8-rows", "fp8": "fp8-blocks" if in_blocks else "fp8"}
+    kinds["mxfp4"] = "mxfp4"
+    if method in kinds:
+        return kinds[str(method)]
     raise ConfigError(
         f"quantization_config {method!r:.40} with {bits!r:.20} bits has no formula; use --weights"
     )
@@ -178,7 +196,8 @@ def _ggml(recipe: str, shape: Shape, sizes: Sizes, has_imatrix: bool) -> Stored:
 
 
 def _quantised(kind: str, shape: Shape, group: int) -> Stored:
-    if not shape.role.startswith(("attn_", "ffn_")):
+    is_kept = kind == "mxfp4" and len(shape.dims) < 3
+    if is_kept or not shape.role.startswith(("attn_", "ffn_")):
         return Stored(shape, 2 * shape.elements)
     size = shape.elements // 2 if "4" in kind else shape.elements
     return Stored(shape, size, _scales(kind, shape, group), is_quantised=True)
@@ -190,6 +209,10 @@ def _scales(kind: str, shape: Shape, group: int) -> int:
     rows = shape.elements // columns
     if kind == "fp8":
         return 4 * (shape.elements // (columns * shape.dims[-2]))  # one 32-bit scale per matrix
+    if kind == "fp8-blocks":
+        return 4 * (rows // shape.dims[-2] * -(-shape.dims[-2] // _BLOCK) * -(-columns // _BLOCK))
+    if kind == "mxfp4":
+        return shape.elements // 32
     if kind in ("int8", "fp8-rows"):
         return 4 * rows
     if kind.startswith("nf4"):

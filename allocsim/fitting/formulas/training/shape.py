@@ -28,7 +28,7 @@ _ASPECT = 112
 class Latent:
     """Multi-head latent attention (DeepSeek).
 
-    query, key_value: ranks of the latents of queries, and of keys and values.
+    query, key_value: ranks of the latents of queries (0 for none), and of keys and values.
     turning: elements of a head with rotary position embedding.
     value: elements of a head's value.
     """
@@ -56,8 +56,10 @@ class Shape:
     chosen: experts that a token chooses.
     expert_inner: width of one expert.
     shared_inner: width of the experts that every token passes.
-    dense_layers: first layers, which have no experts.
+    dense_layers: first layers, which have no experts; in Llama 4 they are spread over the model,
+        which differs with pipeline stages only.
     latent: sizes of latent attention, or None for usual attention.
+    others: parameters of a layer beside these, such as norms of queries and keys.
     """
 
     layers: int
@@ -80,6 +82,7 @@ class Shape:
     shared_inner: int = 0
     dense_layers: int = 0
     latent: Latent | None = None
+    others: int = 0
 
     @property
     def key_value(self) -> int:
@@ -95,7 +98,7 @@ class Shape:
         """Parameters of a layer's attention that tensor parallelism splits."""
         queries = self.heads * self.head
         if (latent := self.latent) is not None:
-            up = latent.query * self.heads * (self.head + latent.turning)
+            up = (latent.query or self.width) * self.heads * (self.head + latent.turning)
             up += latent.key_value * self.heads * (self.head + latent.value)
             return up + self.heads * latent.value * self.width
         biases = (queries + 2 * self.key_value) * (self.has_biases or self.query_bias)
@@ -121,7 +124,7 @@ class Shape:
 
         They are norms, router, biases of row-parallel layers, and projections down to a latent.
         """
-        count = self.norms * self.width * (1 + self.has_biases)
+        count = self.norms * self.width * (1 + self.has_biases) + self.others
         count += 2 * self.width * self.has_biases
         if (latent := self.latent) is not None:
             count += self.width * (latent.query + latent.key_value + latent.turning)

@@ -1,0 +1,229 @@
+"""Sizes of a language model, from its configuration.
+
+Rule: values that a configuration omits are the defaults of transformers for its model_type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from allocsim.errors import ConfigError
+
+__all__ = ["KNOWN_TYPES", "Latent", "Sizes", "sizes_of"]
+
+_MOST = 1 << 31
+_DEEPEST = 4096
+
+KNOWN_TYPES = (
+    *("deepseek_v2", "deepseek_v3", "gemma", "gemma2", "gemma3_text", "glm", "glm4", "gpt2"),
+    *("gpt_oss", "granite", "kimi_k2", "llama", "llama4_text", "mistral", "mixtral", "olmo2"),
+    *("olmo3", "phi", "phi3", "qwen2", "qwen3", "qwen3_moe", "smollm3", "starcoder2"),
+)
+"""Values of model_type that the formulas describe."""
+
+_TIED = ("gemma", "gemma2", "gemma3_text", "gpt2", "smollm3", "starcoder2")
+"""Types whose output layer shares the embedding's weights by default."""
+_WIDE_HEADS = ("gemma", "gemma2", "gemma3_text")
+"""Types whose heads have 256 elements by default."""
+_BIASED = ("glm", "gpt_oss", "qwen2")
+"""Types whose queries, keys and values have biases by default."""
+_LATENT = ("deepseek_v2", "deepseek_v3", "kimi_k2")
+_WINDOWED_EVERY = {"gemma2": (1, 2), "gpt_oss": (1, 2), "gemma3_text": (5, 6), "olmo3": (3, 4)}
+"""Layers with a window, and layers in all, of the pattern that a type repeats."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latent:
+    """Latent attention (MLA) of DeepSeek and Kimi.
+
+    query: elements of a token's compressed queries, or 0 if queries are not compressed.
+    key_value: elements of a token's compressed keys and values.
+    turning: elements of a head's queries and keys that rotary position embedding turns.
+    value: elements of a head's values.
+    """
+
+    query: int
+    key_value: int
+    turning: int
+    value: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """Sizes of a model.
+
+    inner: width of the MLP.
+    head: width of one attention head; with latent attention, without the turned elements.
+    positions: learned positions, or 0.
+    experts: experts per layer, or 0.
+    chosen: experts that one token passes.
+    expert_inner: width of one expert.
+    shared_inner: width of the experts that every token passes, or 0.
+    dense: numbers of the layers that have an MLP instead of experts.
+    window: tokens that a sliding window covers, or 0.
+    windowed: number of layers with a sliding window.
+    latent: sizes of latent attention, or None.
+    """
+
+    family: str
+    layers: int
+    width: int
+    inner: int
+    heads: int
+    kv_heads: int
+    head: int
+    vocabulary: int
+    tied: bool
+    positions: int = 0
+    experts: int = 0
+    chosen: int = 0
+    expert_inner: int = 0
+    shared_inner: int = 0
+    dense: frozenset[int] = frozenset()
+    window: int = 0
+    windowed: int = 0
+    attention_bias: bool = False
+    inner_bias: bool = False
+    latent: Latent | None = None
+
+    @property
+    def kv_width(self) -> int:
+        """Elements of one token's keys in one layer."""
+        return self.kv_heads * self.head
+
+    @property
+    def kept(self) -> tuple[int, ...]:
+        """Elements of each row that a server keeps for a token in one layer.
+
+        These are keys and values; with latent attention, their one compressed form.
+        """
+        if self.latent is not None:
+            return (self.latent.key_value + self.latent.turning,)
+        return self.kv_width, self.kv_width
+
+    @property
+    def grown(self) -> tuple[int, int]:
+        """Elements of a token's keys and values in one layer, which transformers keeps whole."""
+        if self.latent is not None:
+            return self.heads * (self.head + self.latent.turning), self.heads * self.latent.value
+        return self.kv_width, self.kv_width
+
+
+def sizes_of(config: Mapping[str, Any]) -> Sizes:
+    """Return the sizes in a Hugging Face configuration.
+
+    Raises ConfigError for an unsupported model_type, and for missing or invalid sizes.
+    """
+    family = config.get("model_type")
+    if family not in KNOWN_TYPES:
+        known = ", ".join(KNOWN_TYPES)
+        raise ConfigError(f"model_type {family!r:.60} has no formula; expected one of {known}")
+    width = _size(config, "hidden_size", "n_embd")
+    heads = _size(config, "num_attention_heads", "n_head")
+    kv_heads = _size(config, "num_key_value_heads", default=heads)
+    if heads % kv_heads:
+        raise ConfigError(f"{kv_heads} key and value heads do not divide {heads} heads")
+    layers = _size(config, "num_hidden_layers", "n_layer")
+    if layers > _DEEPEST:
+        raise ConfigError(f"{layers:,} layers; expected {_DEEPEST:,} or fewer")
+    window, windowed = _window(config, layers)
+    latent = _latent(config) if family in _LATENT else None
+    head = _size(config, "head_dim", default=256 if family in _WIDE_HEADS else width // heads)
+    is_tied = config.get("tie_word_embeddings", family in _TIED)
+    inner_key = "intermediate_size_mlp" if family == "llama4_text" else "intermediate_size"
+    inner = _size(config, inner_key, "n_inner", default=4 * width if family == "gpt2" else None)
+    return Sizes(
+        family=str(family),
+        layers=layers,
+        width=width,
+        inner=inner,
+        heads=heads,
+        kv_heads=kv_heads,
+        head=_size(config, "qk_nope_head_dim") if latent else head,
+        vocabulary=_size(config, "vocab_size"),
+        tied=bool(is_tied),
+        positions=_size(config, "n_positions", default=1024) if family == "gpt2" else 0,
+        window=window,
+        windowed=windowed,
+        attention_bias=bool(config.get("attention_bias", family in _BIASED)),
+        inner_bias=bool(config.get("mlp_bias", False)),
+        latent=latent,
+        **_experts(config, layers),
+    )
+
+
+def _size(config: Mapping[str, Any], *keys: str, default: int | None = None) -> int:
+    for key in keys:
+        value = config.get(key)
+        if value is None:
+            continue
+        if type(value) is not int or not 0 < value < _MOST:
+            raise ConfigError(f"{key} is {value!r:.60}; expected a whole number, 1 or more")
+        return value
+    if default is None or default < 1:
+        raise ConfigError(f"the configuration has no {keys[0]}; expected a whole number")
+    return default
+
+
+def _count(config: Mapping[str, Any], key: str) -> int:
+    """Return a whole number that may be 0 or missing."""
+    return _size(config, key) if config.get(key) else 0
+
+
+def _latent(config: Mapping[str, Any]) -> Latent:
+    return Latent(
+        query=_count(config, "q_lora_rank"),
+        key_value=_size(config, "kv_lora_rank"),
+        turning=_size(config, "qk_rope_head_dim"),
+        value=_size(config, "v_head_dim"),
+    )
+
+
+def _experts(config: Mapping[str, Any], layers: int) -> dict[str, Any]:
+    """Return the sizes of experts, and the layers without them; nothing for a dense model."""
+    family = config["model_type"]
+    if family in ("gpt_oss", "llama4_text", "mixtral"):
+        count = _size(config, "num_local_experts", default=8 if family == "mixtral" else None)
+        inner = _size(config, "intermediate_size")
+    elif family in (*_LATENT, "qwen3_moe"):
+        count = _size(config, "num_experts" if family == "qwen3_moe" else "n_routed_experts")
+        inner = _size(config, "moe_intermediate_size")
+    else:
+        return {}
+    found = {
+        "experts": count,
+        "expert_inner": inner,
+        "chosen": _size(config, "num_experts_per_tok", default=2),
+    }
+    if family in _LATENT:
+        found["shared_inner"] = inner * _count(config, "n_shared_experts")
+        dense = set(range(_count(config, "first_k_dense_replace")))
+    elif family == "llama4_text":
+        found["shared_inner"] = inner
+        step = _size(config, "interleave_moe_layer_step", default=1)
+        dense = {layer for layer in range(layers) if (layer + 1) % step}
+    else:
+        step = _size(config, "decoder_sparse_step", default=1) if family == "qwen3_moe" else 1
+        dense = {layer for layer in range(layers) if (layer + 1) % step}
+        dense |= set(config.get("mlp_only_layers") or ())
+    return {**found, "dense": frozenset(dense)}
+
+
+def _window(config: Mapping[str, Any], layers: int) -> tuple[int, int]:
+    """Return the sliding window, and the number of layers that have it."""
+    family = config["model_type"]
+    key = "attention_chunk_size" if family == "llama4_text" else "sliding_window"
+    if config.get(key) is None or config.get("use_sliding_window") is False:
+        return 0, 0
+    tokens = _size(config, key)
+    kinds = config.get("layer_types")
+    if isinstance(kinds, list) and len(kinds) == layers:
+        return tokens, sum(kind in ("sliding_attention", "chunked_attention") for kind in kinds)
+    if family in ("qwen2", "qwen3", "qwen3_moe"):  # off unless the configuration turns it on
+        return (tokens, layers) if config.get("use_sliding_window") else (0, 0)
+    if family == "llama4_text":  # every fourth layer sees all tokens
+        return tokens, layers - layers // 4
+    with_window, of = _WINDOWED_EVERY.get(family, (1, 1))
+    return tokens, layers // of * with_window + min(layers % of, with_window)

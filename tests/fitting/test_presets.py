@@ -1,0 +1,217 @@
+"""Names of models: every preset's parameters, hub names, and suggestions."""
+
+from __future__ import annotations
+
+import pytest
+
+from allocsim.errors import ConfigError
+from allocsim.fitting import CONFIGURATIONS, TORCHVISION, held_of, model_of, serve, shape_of
+from allocsim.fitting.formulas import parameters_of, shapes_of, sizes_of, weights_of
+from allocsim.fitting.presets import PRESETS, find_preset, near_presets, published_format
+from allocsim.phantom import find_gpu
+
+DECODERS = [name for name, row in PRESETS.items() if row["config"]["model_type"] != "bert"]
+
+POPULAR = {
+    "meta-llama/Llama-3.1-8B-Instruct": "Llama-3.1-8B",
+    "meta-llama/Meta-Llama-3.1-70B-Instruct": "Llama-3.1-70B",
+    "meta-llama/Llama-3.1-405B-Instruct-FP8": "Llama-3.1-405B",
+    "meta-llama/Llama-3.2-1B-Instruct": "Llama-3.2-1B",
+    "meta-llama/Llama-3.2-3B-Instruct": "Llama-3.2-3B",
+    "meta-llama/Llama-3.3-70B-Instruct": "Llama-3.3-70B",
+    "meta-llama/Llama-4-Scout-17B-16E-Instruct": "Llama-4-Scout-17B-16E",
+    "meta-llama/Llama-4-Maverick-17B-128E-Instruct-FP8": "Llama-4-Maverick-17B-128E",
+    "codellama/CodeLlama-34b-Instruct-hf": "CodeLlama-34B",
+    "deepseek-ai/DeepSeek-V2-Lite-Chat": "DeepSeek-V2-Lite",
+    "deepseek-ai/DeepSeek-Coder-V2-Lite-Instruct": "DeepSeek-V2-Lite",
+    "deepseek-ai/DeepSeek-V3-0324": "DeepSeek-V3",
+    "deepseek-ai/DeepSeek-R1": "DeepSeek-V3",
+    "deepseek-ai/DeepSeek-R1-Distill-Llama-8B": "Llama-3.1-8B",
+    "deepseek-ai/DeepSeek-R1-Distill-Llama-70B": "Llama-3.1-70B",
+    "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B": "DeepSeek-R1-Distill-Qwen-1.5B",
+    "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B": "Qwen2.5-7B",
+    "deepseek-ai/DeepSeek-R1-Distill-Qwen-14B": "Qwen2.5-14B",
+    "deepseek-ai/DeepSeek-R1-Distill-Qwen-32B": "Qwen2.5-32B",
+    "deepseek-ai/DeepSeek-R1-0528-Qwen3-8B": "Qwen3-8B",
+    "Qwen/Qwen2.5-7B-Instruct-AWQ": "Qwen2.5-7B",
+    "Qwen/Qwen2.5-Coder-7B-Instruct": "Qwen2.5-7B",
+    "Qwen/Qwen2.5-Coder-32B-Instruct": "Qwen2.5-32B",
+    "Qwen/Qwen2.5-72B-Instruct-GPTQ-Int4": "Qwen2.5-72B",
+    "Qwen/QwQ-32B": "Qwen2.5-32B",
+    "Qwen/Qwen3-0.6B": "Qwen3-0.6B",
+    "Qwen/Qwen3-4B": "Qwen3-4B",
+    "Qwen/Qwen3-4B-Instruct-2507": "Qwen3-4B-2507",
+    "Qwen/Qwen3-8B": "Qwen3-8B",
+    "Qwen/Qwen3-14B-AWQ": "Qwen3-14B",
+    "Qwen/Qwen3-32B": "Qwen3-32B",
+    "Qwen/Qwen3-30B-A3B": "Qwen3-30B-A3B",
+    "Qwen/Qwen3-30B-A3B-Instruct-2507": "Qwen3-30B-A3B-2507",
+    "Qwen/Qwen3-Coder-30B-A3B-Instruct": "Qwen3-30B-A3B-2507",
+    "Qwen/Qwen3-235B-A22B": "Qwen3-235B-A22B",
+    "Qwen/Qwen3-Coder-480B-A35B-Instruct": "Qwen3-Coder-480B-A35B",
+    "mistralai/Mistral-7B-Instruct-v0.3": "Mistral-7B-v0.3",
+    "mistralai/Mistral-Nemo-Instruct-2407": "Mistral-Nemo",
+    "mistralai/Mistral-Small-24B-Instruct-2501": "Mistral-Small-24B",
+    "mistralai/Mistral-Large-Instruct-2411": "Mistral-Large",
+    "mistralai/Mixtral-8x22B-Instruct-v0.1": "Mixtral-8x22B",
+    "google/gemma-7b-it": "Gemma-7B",
+    "google/gemma-2-9b-it": "Gemma-2-9B",
+    "google/gemma-3-1b-it": "Gemma-3-1B",
+    "google/gemma-3-4b-it": "Gemma-3-4B",
+    "google/gemma-3-12b-it": "Gemma-3-12B",
+    "google/gemma-3-27b-it": "Gemma-3-27B",
+    "microsoft/phi-2": "Phi-2",
+    "microsoft/Phi-3.5-mini-instruct": "Phi-3.5-mini",
+    "microsoft/phi-4": "Phi-4",
+    "microsoft/Phi-4-mini-instruct": "Phi-4-mini",
+    "openai/gpt-oss-20b": "gpt-oss-20b",
+    "openai/gpt-oss-120b": "gpt-oss-120b",
+    "HuggingFaceTB/SmolLM3-3B": "SmolLM3-3B",
+    "allenai/OLMo-2-1124-7B-Instruct": "OLMo-2-7B",
+    "ibm-granite/granite-3.3-8b-instruct": "Granite-3.3-8B",
+    "zai-org/GLM-4-9B-0414": "GLM-4-9B-0414",
+    "moonshotai/Kimi-K2-Instruct": "Kimi-K2",
+    "tiiuae/Falcon3-7B-Instruct": "Falcon3-7B",
+    "01-ai/Yi-1.5-34B-Chat": "Yi-34B",
+    "bigcode/starcoder2-7b": "StarCoder2-7B",
+    "NousResearch/Hermes-3-Llama-3.1-8B": "Llama-3.1-8B",
+}
+"""Much used names of the Hugging Face hub from 2024 to 2026, with their presets."""
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_a_preset_has_exactly_the_published_parameters(name: str) -> None:
+    row = PRESETS[name]
+    assert parameters_of(shapes_of(sizes_of(row["config"]))) == row["parameters"]
+    assert "/" in row["hub"]
+    assert row["read"]
+
+
+VISION = 416_866_032
+"""Parameters of the image encoder of Gemma 3 from 4B on."""
+
+IN_FILES = {
+    "Llama-2-7B": (6_738_417_664, 32 * 64),
+    "Moonlight-16B-A3B": (15_960_111_936, 27 * 64),
+    "Llama-4-Scout-17B-16E": (108_641_793_536, 871_932_416),
+    "Llama-4-Maverick-17B-128E": (401_583_781_376, 871_932_416),
+    "Gemma-3-4B": (4_300_079_472, VISION + 1152 * 2560 + 1152),
+    "Gemma-3-12B": (12_187_325_040, VISION + 1152 * 3840 + 1152),
+    "Gemma-3-27B": (27_432_406_640, VISION + 1152 * 5376 + 1152),
+}
+"""Elements of the hub's files, and those of rotary buffers or of the image encoder."""
+
+
+@pytest.mark.parametrize("name", IN_FILES)
+def test_a_preset_has_the_elements_of_the_files_without_other_parts(name: str) -> None:
+    elements, others = IN_FILES[name]
+    assert PRESETS[name]["parameters"] == elements - others
+
+
+@pytest.mark.parametrize(
+    ("name", "elements"), [("gpt-oss-20b", 21_511_953_984), ("gpt-oss-120b", 120_412_337_472)]
+)
+def test_mxfp4_experts_have_the_scales_of_the_files(name: str, elements: int) -> None:
+    sizes = sizes_of(CONFIGURATIONS[name])
+    tensors = weights_of(shapes_of(sizes), "mxfp4", sizes).tensors
+    assert sum(each.shape.elements + each.scales for each in tensors) == elements
+
+
+def test_fp8_blocks_of_deepseek_v3_have_the_scales_of_the_files() -> None:
+    """The files also have a layer that predicts a second token, with an embedding and a head."""
+    sizes = sizes_of(CONFIGURATIONS["DeepSeek-V3"])
+    tensors = weights_of(shapes_of(sizes), "fp8-blocks", sizes).tensors
+    each = [(tensor.shape.layer, tensor.shape.elements + tensor.scales // 4) for tensor in tensors]
+    second = sum(size for layer, size in each if layer == 60)
+    second += 2 * (sizes.vocabulary + sizes.width) * sizes.width + 3 * sizes.width
+    assert sum(size for _, size in each) + second == 684_531_386_000
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_the_shape_of_training_has_the_parameters_of_the_tensors(name: str) -> None:
+    said = shape_of(model_of(name)).parameters
+    assert said == pytest.approx(PRESETS[name]["parameters"], rel=2e-5)
+
+
+@pytest.mark.parametrize(("said", "meant"), POPULAR.items())
+def test_a_hub_name_means_its_preset(said: str, meant: str) -> None:
+    assert find_preset(said) == meant
+
+
+@pytest.mark.parametrize("name", POPULAR)
+def test_a_hub_name_is_answered_by_formula(name: str) -> None:
+    served = serve(held_of(name, "vllm"), "vllm", find_gpu("H200"), decode=8)
+    assert 0 < served.needs.low <= served.needs.high
+
+
+def test_no_two_presets_have_a_name_in_common() -> None:
+    for name, row in PRESETS.items():
+        for other in (row["hub"], *row.get("names", ())):
+            assert find_preset(other) == name, other
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        ("llama3.2:1b", "Llama-3.2-1B"),
+        ("unsloth/Meta-Llama-3.1-8B-Instruct-bnb-4bit", "Llama-3.1-8B"),
+        ("TheBloke/Llama-2-7B-Chat-GPTQ", "Llama-2-7B"),
+        ("lmsys/vicuna-13b-v1.5", "Llama-2-13B"),
+        ("bartowski/gemma-3-27b-it-GGUF", "Gemma-3-27B"),
+        ("HuggingFaceH4/zephyr-7b-beta", "Mistral-7B-v0.1"),
+        ("nvidia/Llama-3.1-Nemotron-70B-Instruct-HF", "Llama-3.1-70B"),
+    ],
+)
+def test_a_converted_or_tuned_model_means_the_preset_of_its_architecture(
+    said: str, meant: str
+) -> None:
+    assert find_preset(said) == meant
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("Qwen/Qwen2.5-7B-Instruct-AWQ", "awq-int4"),
+        ("Qwen/Qwen2.5-7B-Instruct-GPTQ-Int8", "gptq-int8"),
+        ("Qwen/Qwen2.5-7B-Instruct-GPTQ-Int4", "gptq-int4"),
+        ("unsloth/Llama-3.2-1B-bnb-4bit", "nf4"),
+        ("Qwen/Qwen3-8B-FP8", "fp8-blocks"),
+        ("neuralmagic/Llama-3.1-8B-Instruct-FP8", "fp8"),
+        ("deepseek-ai/DeepSeek-R1", "fp8-blocks"),
+        ("openai/gpt-oss-20b", "mxfp4"),
+        ("unsloth/gpt-oss-20b-BF16", None),
+        ("Qwen/Qwen2.5-7B-Instruct", None),
+        ("my/model", None),
+    ],
+)
+def test_a_name_gives_the_format_of_its_weights(name: str, kind: str | None) -> None:
+    assert published_format(name) == kind
+
+
+def test_a_served_model_has_the_weights_that_its_name_gives() -> None:
+    assert held_of("Qwen/Qwen2.5-7B-Instruct-AWQ", "vllm").weights.name == "awq-int4"
+    assert held_of("openai/gpt-oss-20b", "vllm").weights.name == "mxfp4"
+    assert held_of("openai/gpt-oss-20b", "vllm", "bf16").weights.name == "bf16"
+    assert held_of("Qwen/Qwen2.5-7B-Instruct-AWQ", "llama.cpp").weights.name == "Q4_K_M"
+
+
+@pytest.mark.parametrize(
+    ("said", "near"),
+    [
+        ("openai/gpt-oss-200b", "gpt-oss-20b"),
+        ("Qwen/Qwen3-9B", "Qwen3-"),
+        ("google/gemma-3-5b-it", "Gemma-3-"),
+        ("lama-3-8b", "Llama-3-8B"),
+        ("deepseek-ai/DeepSeek-V4", "DeepSeek-V"),
+    ],
+)
+def test_suggestions_are_of_the_family_that_is_meant(said: str, near: str) -> None:
+    assert near_presets(said)[0].startswith(near)
+    with pytest.raises(ConfigError, match=f"did you mean {near}"):
+        model_of(said)
+
+
+def test_a_name_of_no_family_has_no_suggestion() -> None:
+    assert near_presets("xyzzy-7b") == ()
+    assert near_presets("123") == ()
+    assert set(near_presets("resnet51")) <= set(TORCHVISION)
