@@ -170,6 +170,7 @@ def _add_outputs(parser: Parser) -> None:
         "for any model, card, batch and length; it opens at MODEL and the options")  # fmt: skip
     add("--show-program", action="store_true", help="print the program for MODEL, and stop")
     add("--list-models", action="store_true", help="print the names of the presets, and stop")
+    add("--list-gpus", action="store_true", help="print the names of the cards, and stop")
     add_shared(parser, "--json")
 
 
@@ -193,7 +194,7 @@ def run(arguments: argparse.Namespace) -> int:
         if getattr(arguments, name) is None:
             setattr(arguments, name, usual)
     if way is Way.LIST:
-        return _list_models()
+        return _list(arguments)
     if way is Way.PAGE:
         return _write_page(arguments)
     if way in (Way.SERVER, Way.TRANSFORMERS, Way.GGML):
@@ -221,10 +222,19 @@ def _write_page(arguments: argparse.Namespace) -> int:
     return run_html(arguments.html, task, gpu, arguments.transformers)
 
 
-def _list_models() -> int:
-    from allocsim.fitting import CONFIGURATIONS, TORCHVISION  # noqa: PLC0415
+def _list(arguments: argparse.Namespace) -> int:
+    """Print the names of models, or those of cards, one on each line."""
+    if arguments.list_models:
+        from allocsim.fitting import CONFIGURATIONS, TORCHVISION  # noqa: PLC0415
 
-    write("".join(f"{name}\n" for name in (*CONFIGURATIONS, *TORCHVISION)))
+        key, names = "models", [*CONFIGURATIONS, *TORCHVISION]
+    else:
+        from allocsim.phantom import CARDS  # noqa: PLC0415
+
+        key, names = "gpus", list(CARDS)
+    write_result(
+        arguments.json, lambda: {key: names}, lambda: "".join(f"{name}\n" for name in names)
+    )
     return 0
 
 

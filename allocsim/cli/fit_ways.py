@@ -17,7 +17,7 @@ __all__ = ["EFFECTS", "ENGINES_OF", "Way", "refuse_ineffective", "way_of"]
 class Way(Enum):
     """Way of answering, with the error text for an option that has no effect on it."""
 
-    LIST = "--list-models prints the presets and stops"
+    LIST = "--list-models and --list-gpus print names and stop"
     PAGE = "--{option} applies to a single answer and has no effect on the page of --html"
     SHOW = "--{option} has no effect with --show-program"
     SERVER = "--{option} has no effect with --server"
@@ -68,7 +68,7 @@ EFFECTS: dict[str, frozenset[Way]] = {
     "out": _RUNS | {Way.COMMAND},
     "html": frozenset((Way.PAGE,)),
     "show_program": frozenset((Way.SHOW,)),
-    "list_models": frozenset((Way.LIST,)),
+    **dict.fromkeys(("list_models", "list_gpus"), frozenset((Way.LIST,))),
     "json": _ALL - {Way.PAGE},
     "tensor_parallel": _LAYOUT | {Way.SERVER},
     **dict.fromkeys(_GROUPS, _LAYOUT),
@@ -118,7 +118,7 @@ _BETWEEN_SERVERS = {
 
 def way_of(arguments: argparse.Namespace) -> Way:
     """Return how a command line is answered.  `server` is what `note_server` made of it."""
-    if arguments.list_models:
+    if arguments.list_models or arguments.list_gpus:
         return Way.LIST
     if arguments.html is not None:
         return Way.PAGE

@@ -12,8 +12,19 @@ import pytest
 
 from allocsim import CachingAllocator, load
 from allocsim.cli import fit as of_command
-from allocsim.fitting import ATTENTION, DTYPES, OPTIMIZERS, PARALLEL, SIZES, STARTS, Task
+from allocsim.fitting import (
+    ATTENTION,
+    CONFIGURATIONS,
+    DTYPES,
+    OPTIMIZERS,
+    PARALLEL,
+    SIZES,
+    STARTS,
+    TORCHVISION,
+    Task,
+)
 from allocsim.fitting.laws import TRANSFORMERS
+from allocsim.phantom import CARDS
 from allocsim.recording import Action
 from allocsim.units import MIB
 from tests.cli.conftest import Done
@@ -301,6 +312,14 @@ def test_the_program_and_the_presets_can_be_looked_at(cli: Cli) -> None:
     assert done.code == 0
     compile(done.out, "program.py", "exec")
     assert "Llama-3.2-1B\n" in cli("fit", "--list-models").out
+
+
+def test_models_and_cards_are_listed_one_on_each_line(cli: Cli) -> None:
+    models = [*CONFIGURATIONS, *TORCHVISION]
+    assert cli("fit", "--list-models").out.splitlines() == models
+    assert cli("fit", "--list-gpus").out.splitlines() == list(CARDS)
+    assert json.loads(cli("fit", "--list-models", "--json").out)["models"] == models
+    assert json.loads(cli("fit", "--list-gpus", "--json").out)["gpus"] == list(CARDS)
 
 
 def test_a_law_is_of_the_release_of_transformers_that_is_meant(cli: Cli) -> None:

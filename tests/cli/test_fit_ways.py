@@ -76,6 +76,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "html": ("--html", "page.html"),
     "show_program": ("--show-program",),
     "list_models": ("--list-models",),
+    "list_gpus": ("--list-gpus",),
     "json": ("--json",),
     "tensor_parallel": ("--tensor-parallel", "2"),
     "pipeline_parallel": ("--pipeline-parallel", "2"),
