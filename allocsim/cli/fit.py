@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from allocsim.cli.fit_held import held_at_failure, held_at_peak, spilled
 from allocsim.cli.fit_html import prepare_html, run_html
+from allocsim.cli.fit_instead import run_instead
 from allocsim.cli.fit_parallel import add_parallel, run_by_formula
 from allocsim.cli.fit_served import add_serving, note_server, run_served
 from allocsim.cli.fit_ways import Way, refuse_ineffective, way_of
@@ -210,9 +211,14 @@ def _run_by_task(arguments: argparse.Namespace, way: Way) -> int:
     if way is Way.SHOW:
         return _show_program(task)
     gpus = _gpus(arguments)
-    if task is None or way is Way.ONE:
+    if task is not None and way is not Way.ONE:
+        return _find(arguments, task, gpus)
+    from allocsim.phantom import UnavailableError  # noqa: PLC0415
+
+    try:
         return _fit(arguments, task, gpus)
-    return _find(arguments, task, gpus)
+    except UnavailableError as error:
+        return run_instead(arguments, task, gpus, error)
 
 
 def _write_page(arguments: argparse.Namespace) -> int:
