@@ -1,4 +1,4 @@
-"""Explanation of out-of-memory errors: the cause, the blocks in the way, and proved remedies.
+"""Explanation of out-of-memory errors: cause, blocks in the way, and remedies proved by replays.
 
 Names that are needed only for snapshots without entries are imported when they are first used.
 """

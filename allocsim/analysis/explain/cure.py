@@ -1,8 +1,8 @@
-"""Settings tried on each device of a recording, and the recommended one.
+"""Settings that were tried on each device of a recording, and the recommended setting.
 
-A recommendation is always proved by a replay of the same recording on the same device memory and
-release.  `allocsim.recommend` makes one recommendation for all devices of a program, since
-they share the environment variable.
+A setting is recommended only if a replay of this recording under it succeeds, with the same device
+memory and release.  All devices of a program get the same recommendation, since they share the
+environment variable.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ __all__ = ["Cure", "cures_of", "entries_after", "needed_by"]
 
 @dataclass(frozen=True, slots=True)
 class Cure:
-    """Result of a search on one device.
+    """Result of a search for a setting that avoids out-of-memory errors, on one device.
 
-    baseline: trial under the present settings.
+    baseline: trial of the present settings.
     trials: trials of the settings that PyTorch accepts.
-    best: recommended trial; None if none helps or none is proved.
-    entries_left: see `entries_after`.
-    is_withheld: True if the replay differs from the recorded run, so that nothing is proved.
-    needs: releases that read the best setting as intended, in words; None if these include every
-        release that the recording can come from.
+    best: trial of the recommended setting; None if no setting is recommended.
+    entries_left: number of entries after the last recorded error; None if the recording has no such
+        error.
+    is_withheld: True if nothing is recommended because the replay differs from the recorded run.
+    needs: releases with the same meaning of the best setting, in words; None if these include every
+        release that may have written the recording.
     """
 
     device: int
@@ -41,7 +42,7 @@ class Cure:
 
 
 def cures_of(recommendation: Recommendation, cases: Sequence[Case]) -> tuple[Cure, ...]:
-    """Return the cure of each device; `cases` are those of the recommendation."""
+    """Return the result for each device; `cases` must be those of `recommendation`."""
     best = recommendation.best
     return tuple(
         Cure(
@@ -59,12 +60,15 @@ def cures_of(recommendation: Recommendation, cases: Sequence[Case]) -> tuple[Cur
 
 
 def needed_by(prepared: Prepared, conf: str) -> str | None:
-    """Return `releases_needed` for a setting that was proved on a recording."""
+    """Return the releases where `conf` has the same meaning as in the replay, in words.
+
+    Return None if these include every release that may have written the recording.
+    """
     return releases_needed(conf, prepared.release, prepared.releases)
 
 
 def entries_after(device_run: DeviceRun, ooms: Sequence[SimulatedOom]) -> int | None:
-    """Return the number of entries after the last error; None if it is not in the recording."""
+    """Return the number of entries after the last error; None if the error is not recorded."""
     if not ooms or not ooms[-1].is_recorded:
         return None
     return device_run.entries - 1 - ooms[-1].entry

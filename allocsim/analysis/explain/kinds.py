@@ -29,14 +29,17 @@ KINDS = {
     "other_processes": "held by other processes on the card",
     "context": "outside PyTorch: the CUDA context and its libraries",
 }
-"""Kinds with their descriptions, in order of precedence.
+"""Uses of device memory, with descriptions.
 
-Those from `private_pool` to `whole_segments` are idle: reserved, but in no live or pending block.
+If several apply to a byte, it counts for the first.
 """
 
 
 def kinds_of(state: StateAtError) -> dict[str, int]:
-    """Return the bytes of each kind in `KINDS`, including kinds without bytes."""
+    """Return the bytes of each use in `KINDS`, including uses with 0 bytes.
+
+    Each use is summed separately and none is a remainder, so the sum can be checked.
+    """
     kinds: Counter[str] = Counter(dict.fromkeys(KINDS, 0))
     for segment in state.segments:
         kinds["driver_rounding"] += state.driver_bytes(segment) - segment.total_size
@@ -55,7 +58,7 @@ def kinds_of(state: StateAtError) -> dict[str, int]:
 
 
 def unexplained_bytes(state: StateAtError) -> int:
-    """Return the device's memory minus all kinds, which is 0 unless the model is wrong."""
+    """Return the device's memory minus all uses in bytes, which is 0 unless the model is wrong."""
     return state.total_bytes - sum(kinds_of(state).values())
 
 

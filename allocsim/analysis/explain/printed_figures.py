@@ -27,13 +27,13 @@ _SIZE = re.compile(
 )
 _SHIFT = {"k": 10, "m": 20, "g": 30, "t": 40, "p": 50, "e": 60}
 _BESIDE = 100  # characters before and after a size that are searched for its name
-_SHORT = 40  # most characters of a colon with the blanks around it
-_FARTHEST = 400  # most characters between two figures of one text
+_SHORT = 40  # characters before a size that are searched for a colon
+_FARTHEST = 400  # largest number of characters between two sizes of one error
 _ENDING = re.compile(
     r"if reserved|see documentation|please use|memory summary|traceback \(|time taken",
     re.IGNORECASE,
 )
-"""Words after the last figure of an error; later sizes do not belong to it."""
+"""Words after the last size of an error; later sizes do not belong to the error."""
 
 _UNSET = 1 << 64  # printed value of an unset limit
 
@@ -47,7 +47,7 @@ _JOINED = re.compile(
     rf"(?<![\w-])(?:{_either(BEFORE)})['\"]?(?:\s*[:=]\s*| (?:is|of|was|has|at) )['\"~]?\Z", _FLAGS
 )
 _CONNECTED = re.compile(r"(?:[:=]\s*|\s(?:is|of|was|has|at)\s)['\"~]?\Z", _FLAGS)
-"""Cheap test before `_JOINED`, since most sizes have no such connector."""
+"""Colon or verb before a size; a cheap test before `_JOINED`, since most sizes have none."""
 
 _TOUCHING = re.compile(
     rf"(?<![\w-])(?:{_either(BEFORE)})\s+(?:(?:about|approximately|a|of)\s+)?\Z", _FLAGS
@@ -59,13 +59,12 @@ _FOLLOWING = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Figures of one text.
+    """Sizes that were recognised in one text.
 
-    figures: recognised figures.
     others: (process id, bytes) of other processes.
-    count: number of recognised figures.
-    end: position of the end of the last figure.
-    understood: number of characters in the words that name figures.
+    count: number of recognised sizes.
+    end: position of the end of the last size.
+    understood: number of characters in the words that name the sizes.
     """
 
     figures: Figures
@@ -83,7 +82,7 @@ def sizes_in(text: str) -> Iterator[tuple[int, int]]:
 
 
 def read_figures(text: str) -> Reading:
-    """Return the figures in `text`, the words of one error; a second request ends the error."""
+    """Return the sizes in `text`, the words of one error.  A second request ends the error."""
     found: dict[str, int] = {}
     others: list[tuple[int, int]] = []
     end = understood = 0
@@ -106,7 +105,7 @@ def read_figures(text: str) -> Reading:
 
 
 def _named(text: str) -> Iterator[tuple[str, re.Match[str], str]]:
-    """Yield (figure, match of the size, words next to it) of every size with a known name."""
+    """Yield (name, match of the size, words that name it) of every size with a known name."""
     for match in _SIZE.finditer(text):
         before = text[max(0, match.start() - _BESIDE) : match.start()]
         beside = _JOINED.search(before) if _CONNECTED.search(before[-_SHORT:]) else None
@@ -134,10 +133,10 @@ def _figures(found: dict[str, int], others: list[tuple[int, int]]) -> Figures:
 
 
 def _own(found: dict[str, int], sizes: list[int]) -> int | None:
-    """Return the memory of this process, guessed among the listed ones.
+    """Return the bytes of this process, guessed from the sizes of the listed processes.
 
-    In a container the driver's process numbers are not the program's own, so the smallest process
-    that holds at least PyTorch's memory is used.
+    In a container the driver's process ids differ from the program's, so the smallest process that
+    holds at least PyTorch's memory is taken.
     """
     held = found.get("reserved", found.get("allocated", 0) + found.get("idle", 0))
     return min((size for size in sizes if size >= held), default=max(sizes))

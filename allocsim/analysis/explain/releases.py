@@ -16,7 +16,10 @@ from allocsim.errors import ConfigError
 __all__ = ["TextRelease", "text_release"]
 
 EARLIER: tuple[tuple[str, tuple[str, ...]], ...] = (("1.0", ()), ("1.10", ("max_split_size_mb",)))
-"""Releases before the first modelled one, with the options of the advice that each introduced."""
+"""(release, options) before the first modelled release.
+
+Options are those that the release introduced and that the advice may name.
+"""
 
 _VERSION = re.compile(r"(\d{1,3})\.(\d{1,3})")
 
@@ -25,10 +28,9 @@ _VERSION = re.compile(r"(\d{1,3})\.(\d{1,3})")
 class TextRelease:
     """Properties of a release that the advice depends on.
 
-    rules: release whose rules apply to option strings; for a release older than the model, the
-        first modelled one.
-    options: names of its options.
-    prints_limit: True if its text prints the limit.
+    rules: modelled release that parses a conf; the oldest if the release itself is not modelled.
+    options: names of the options that the release has.
+    prints_limit: True if the error text of the release prints the limit.
     """
 
     rules: Release
@@ -37,7 +39,7 @@ class TextRelease:
 
 
 def text_release(version: str) -> TextRelease:
-    """Return the release of a version such as "1.13" or "2.9.1".
+    """Return the properties of a release such as "1.13" or "2.9.1".
 
     Raises ConfigError if there is no such release.
     """

@@ -32,12 +32,11 @@ __all__ = ["FailedRequest", "StateAtError"]
 class FailedRequest:
     """Request that fails; sizes are bytes.
 
-    rounded_bytes: size of the block that it needs.
-    tried_bytes: segment that it requests from the driver.
-    stream: stream of the request.
-    pool_id: pool of the request.
-    helping_pools: private pools that serve it when the device is full.
-    handle_size: handle size of the expandable segment that it grows; 0 if it calls cudaMalloc.
+    rounded_bytes: size of the block that the request needs.
+    tried_bytes: size of the segment that the request needs from the driver.
+    helping_pools: private pools marked use_on_oom, which serve the request when the device is full.
+    handle_size: if the request grows an expandable segment, the size of one mapped handle; 0 if it
+        calls cudaMalloc.
     config: settings in force.
     """
 
@@ -51,7 +50,7 @@ class FailedRequest:
 
     @property
     def is_small(self) -> bool:
-        """True if the small pool serves it."""
+        """True if the request uses the small pool."""
         return self.rounded_bytes <= SMALL_SIZE
 
     def may_use(self, segment: SegmentState) -> bool:
@@ -64,7 +63,7 @@ class FailedRequest:
         )
 
     def accepts(self, size: int) -> bool:
-        """Return True if a free block of `size` bytes serves the request (1.5)."""
+        """Return True if a free block of `size` bytes can serve the request (semantics 1.5)."""
         return self.config.accepts(self.rounded_bytes, size)
 
 
@@ -72,18 +71,16 @@ class FailedRequest:
 class StateAtError:
     """Device and allocator when `request` fails, after all attempts of the allocator.
 
-    request: request that fails.
-    total_bytes, free_bytes, context_bytes: memory of the device.
-    limit_bytes: limit of the memory fraction; None without one.
-    releases_cache: False inside a capture, where no memory returns to the driver.
-    returnable_pools: pools whose wholly free memory returns to the driver.
-    handle_sizes: handle sizes of expandable segments, by address.
+    total_bytes, free_bytes: total and free memory of the device.
+    context_bytes: memory held outside PyTorch, for example by the CUDA context.
+    limit_bytes: largest number of bytes that a memory fraction allows; None if none is set.
+    releases_cache: False during the capture of a CUDA graph, when no memory returns to the driver.
+    returnable_pools: pools whose free segments return to the driver when a request fails.
+    handle_sizes: size of the mapped handles of each expandable segment, by its address.
     largest_request_bytes: largest request, before rounding, that would have succeeded.
     segments: all segments with their blocks.
-    recorded_addresses: recorded address of each block in use, by its address here; the two differ
-        in a what-if replay.
-    others_bytes: part of context_bytes that other processes hold, if it is a notable part of the
-        device.
+    recorded_addresses: recorded address of each block in use, by its address in the replay.
+    others_bytes: part of context_bytes that other processes hold.
     """
 
     request: FailedRequest
@@ -108,11 +105,12 @@ class StateAtError:
         recorded: Mapping[int, Block] | None = None,
         others: int = 0,
     ) -> StateAtError:
-        """Return the state after a failed request.
+        """Copy the state of `allocator` after a request failed.
 
-        rounded: rounded size of the request.
-        recorded: blocks by recorded address.
-        others: bytes that other processes hold.
+        rounded: bytes of the request after rounding.
+        stream: stream of the request.
+        recorded: blocks in use, by their address in the recording.
+        others: bytes of the device that other processes hold.
         """
         device = allocator.device
         return cls(
@@ -131,12 +129,12 @@ class StateAtError:
         )
 
     def driver_bytes(self, segment: SegmentState) -> int:
-        """Return the bytes that the driver uses for a segment, which are whole pages."""
+        """Return the bytes of the driver's pages (2 MiB) that a segment occupies."""
         size = segment.total_size
         return size if segment.is_expandable else round_up(size, PAGE)
 
     def is_returnable(self, segment: SegmentState) -> bool:
-        """Return True if its wholly free memory returns to the driver when a request fails."""
+        """Return True if a failed request returns the segment to the driver, once it is free."""
         return segment.pool_id in self.returnable_pools
 
 

@@ -33,10 +33,10 @@ BEFORE: tuple[tuple[str, str], ...] = (
     ("others", r"process \d{1,12}(?: \([^()]{0,80}\))? (?:has|uses|is using)"),
     ("ignored", r"(?:current |currently )?active|reserve of"),
 )
-"""Figures and the words directly before them, as regular expressions without groups.
+"""(name, words directly before the size) with words as regular expressions without groups.
 
-A figure is a field of `Figures` without "_bytes", or "others" (another process), "rest" (Apple:
-outside the allocator) or "ignored".
+A name is a field of `Figures` without "_bytes", or "others" (another process), "rest" (memory
+outside Apple's allocator) or "ignored".
 """
 
 AFTER: tuple[tuple[str, str], ...] = (
@@ -52,7 +52,7 @@ AFTER: tuple[tuple[str, str], ...] = (
     ("tried", r"(?:was |were )?(?:requested|tried)"),
     ("ignored", r"current(?:ly)? active|active"),
 )
-"""Figures and the words directly after them."""
+"""(name, words directly after the size)."""
 
 OPENINGS: tuple[tuple[str, bool], ...] = (
     (r"out\s{1,8}of\s{1,8}memory", True),
@@ -66,16 +66,16 @@ OPENINGS: tuple[tuple[str, bool], ...] = (
     ),
     (r"OutOfMemoryError|ErrorMemoryAllocation", False),
 )
-"""Words that begin an error; True if they do so even directly after another error."""
+"""(words that begin an error, True if they begin a new error even close to the last one)."""
 
 STATED: tuple[tuple[str, str], ...] = (
     ("per_process_memory_fraction limit", "fraction_limit"),
     ("more than 1EB", "impossible"),
 )
-"""Words that name the cause, as regular expressions, with that cause."""
+"""(words that state a cause, name of the cause), with words as regular expressions."""
 
 EXPANDABLE = "expandable_segments is enabled"
-"""Words of a text that is printed if expandable segments are on."""
+"""Words that PyTorch prints only if expandable segments are on."""
 
 ERAS: tuple[tuple[str, str], ...] = (
     (EXPANDABLE, "2.15"),
@@ -89,11 +89,11 @@ ERAS: tuple[tuple[str, str], ...] = (
     ("reserved in total", "1.4"),
     (" cached)", "1.0"),
 )
-"""Words with the first release that printed them, newest first."""
+"""(words, first release that printed them), newest first."""
 
 
 def openings() -> re.Pattern[str]:
-    """Return `OPENINGS` as one expression; the group `strong` matches those marked True."""
+    """Return `OPENINGS` as one expression; the group `strong` matches the words marked True."""
     strong = "|".join(words for words, is_strong in OPENINGS if is_strong)
     weak = "|".join(words for words, is_strong in OPENINGS if not is_strong)
     return re.compile(f"(?P<strong>{strong})|{weak}", re.IGNORECASE)

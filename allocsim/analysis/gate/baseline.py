@@ -1,7 +1,7 @@
-"""Baseline file: the accepted memory figures of a recording, as a small JSON file.
+"""Baseline file: a small JSON file with the memory that a program is accepted to use.
 
-It contains nothing that differs between runs of the same program: no path, date or machine.  It has
-one figure or line of code per line, in an order that does not depend on sizes.
+The file is meant for version control.  It contains nothing that differs between runs of the same
+program (no path, date or machine), and each number is on a separate line, in a fixed order.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ _FIGURES = (
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """Figures of a recording that a baseline file stores; peaks are in bytes.
+    """Memory of a recording that a baseline file stores; peaks are in bytes.
 
-    path: path of the file.
-    at: begin of the measured part; None for the beginning.
-    counts_held: True if memory held at the begin counts.
+    path: path of the baseline file or of the recording.
+    at: place where the measured part of the recording begins, such as ("step", "2"); None for the
+        beginning of the recording.
+    counts_held: True if memory counts that is held when the measured part begins.
     conf, torch_version: settings and release of the replay.
-    driver_calls: allocations from the driver, without those for held memory.
-    owners: requested bytes of blocks allocated at the peak, by line.
+    driver_calls: number of allocations from the driver, without those for held memory.
+    owners: requested bytes of the blocks allocated at the peak, by line of code.
     """
 
     path: str
@@ -50,7 +51,7 @@ class Baseline:
 
 
 def write_baseline(path: str | os.PathLike[str], found: Baseline) -> None:
-    """Write a baseline file.  Raises OSError if writing fails."""
+    """Write `found` to the file at `path`.  Raises OSError if writing fails."""
     document: dict[str, Any] = {
         "allocsim_baseline": _FORMAT,
         "from": " ".join(found.at) if found.at else "",
@@ -68,7 +69,7 @@ def write_baseline(path: str | os.PathLike[str], found: Baseline) -> None:
 
 
 def read_baseline(path: str | os.PathLike[str]) -> Baseline:
-    """Read a baseline file.  Raises ConfigError, naming the file, if it is not one."""
+    """Read a baseline file.  Raises ConfigError if it cannot be read or is not a baseline file."""
     name = os.fspath(path)
     try:
         with Path(name).open("rb") as file:

@@ -1,6 +1,6 @@
 """Check measured memory against limits and a baseline, and name the lines of code that grew.
 
-Every given limit is a separate check, and the result contains all checks.  A value equal to its
+Every given limit is checked separately, and the result contains all checks.  A value equal to its
 limit passes.
 """
 
@@ -24,11 +24,11 @@ _SIZES = ("reserved", "allocated", "requested")
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Limits; None for no limit.
+    """Limits of a recording's memory; None if there is no limit.
 
-    max_reserved, max_allocated, max_requested: bytes.
+    max_reserved, max_allocated, max_requested: peaks in bytes.
     max_driver_calls: number of allocations from the driver.
-    max_fragmentation: share from 0 to 1.
+    max_fragmentation: share of peak reserved memory above peak allocated memory, from 0 to 1.
     """
 
     max_reserved: int | None = None
@@ -45,11 +45,13 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Check of one limit.
+    """Result of checking one limit.
 
-    what: "reserved", "allocated" or "requested" (peak bytes), "driver_calls" or "fragmentation".
+    what: measured quantity: "reserved", "allocated" or "requested" (peak bytes), "driver_calls" or
+        "fragmentation".
+    value: measured value.
     limit: largest allowed value.
-    baseline: value in the baseline; None for an explicit limit.
+    baseline: value in the baseline; None for a limit of the budget.
     """
 
     what: str
@@ -67,7 +69,8 @@ class Check:
 class Gate(Shown):
     """Result of all checks.
 
-    growth: change of every line of code against the baseline; empty without a baseline.
+    tolerance: share by which sizes may exceed the baseline.
+    growth: change of memory of every line of code since the baseline; empty without a baseline.
     """
 
     measured: Measured
@@ -83,7 +86,7 @@ class Gate(Shown):
 
     @property
     def grown(self) -> tuple[Growth, ...]:
-        """Lines that hold more than in the baseline, largest growth first."""
+        """Lines of code that hold more memory than in the baseline, largest growth first."""
         return tuple(each for each in self.growth if each.bytes > 0)
 
     def headline(self) -> str:
@@ -92,7 +95,7 @@ class Gate(Shown):
         return f"{what}: {format_size(self.measured.peak_reserved_bytes)} reserved at the peak"
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """Yield all checks."""
+        """Yield (quantity, "value of limit") of all checks."""
         for check in self.checks:
             yield check.what, f"{check.value:,} of {check.limit:,}"
 
@@ -106,7 +109,7 @@ def gate(
 ) -> Gate:
     """Check measured memory against limits, a baseline, or both.
 
-    tolerance: share by which the three sizes may exceed those of the baseline.
+    tolerance: share by which the peaks may exceed the peaks in the baseline.
     Raises ConfigError if there is neither a limit nor a baseline, if the tolerance is negative, and
     if the baseline is for another part of the run or other settings.
     """

@@ -16,11 +16,13 @@ __all__ = ["Growth", "growth_of"]
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Change of one line of code.
+    """Change of the memory that one line of code holds at the peak.
 
-    owner: name of the line now; "" if it is gone.
-    was: name of the line before; "" if it is new.
-    before, now: requested bytes that it held at the peak.
+    The changes of all lines add up to the difference of the peaks.
+
+    owner: name of the line now; "" if it holds no memory now.
+    was: name of the line in the baseline, which differs if lines moved; "" if it held no memory.
+    before, now: requested bytes at the peak.
     """
 
     owner: str
@@ -35,12 +37,15 @@ class Growth:
 
     @property
     def status(self) -> str:
-        """Status in one word, see `status_of`."""
+        """Status: "new", "gone", "larger", "smaller" or "same"."""
         return status_of(self.bytes, was_there=bool(self.was), is_there=bool(self.owner))
 
 
 def growth_of(before: Mapping[str, int], now: Mapping[str, int]) -> tuple[Growth, ...]:
-    """Return the changes of all lines, largest growth first."""
+    """Return the changes of all lines, largest growth first.
+
+    before, now: requested bytes at the peak, by line of code.
+    """
     known = {name: name for name in now if name in before} | moved_lines(before, now)
     found = [
         Growth(name, known.get(name, ""), before.get(known.get(name, ""), 0), size)

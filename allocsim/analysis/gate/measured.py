@@ -1,7 +1,7 @@
 """Measure the memory that a part of a recording needs on an empty allocator.
 
-The requests are those of the recording.  Everything else is independent of earlier history: the
-cache is empty, device memory is unlimited, and addresses begin at 0.
+The replay takes only the requests from the recording.  The cache is empty at first, device memory
+is unlimited and addresses begin at 0, so that the result does not depend on earlier history.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _NO_END = 1 << 60
 
 @dataclass(frozen=True, slots=True)
 class Measured(Baseline):
-    """Figures of a baseline, with further data of the recording; peaks are in bytes.
+    """Memory of a recording, with everything that a baseline file stores.
 
     first: first entry of the measured part.
     entry: entry of peak allocated memory.
-    held: memory held at the begin of the part.
+    held: memory held when the measured part begins.
     notes: sentences about the replay.
     """
 
@@ -43,7 +43,7 @@ class Measured(Baseline):
 
     @property
     def fragmentation(self) -> float:
-        """Share of peak reserved memory that exceeds peak allocated memory."""
+        """Share of peak reserved memory above peak allocated memory, from 0 to 1."""
         if not self.peak_reserved_bytes:
             return 0.0
         return 1 - self.peak_allocated_bytes / self.peak_reserved_bytes
@@ -59,11 +59,13 @@ def measured(
     torch_version: str | None = None,
     progress: Progress | None = None,
 ) -> Measured:
-    """Replay the requests of a recording from `at` on with an empty allocator.
+    """Measure the memory that the requests of a recording need on an empty allocator.
 
-    at, counts_held: see `body_of`.
+    at: place where the measured part begins: ("step", "2"), ("phase", "forward"), ("mark",
+        "prefill") or ("entry", "1200"); None for the beginning.
+    counts_held: count the memory that is held from before the part until its last request.
     conf: PYTORCH_CUDA_ALLOC_CONF; None for the recorded value.
-    device: device number (default: the only one).
+    device: device number; None if only one device is recorded.
     torch_version, progress: as for `replay`.
     Raises RecordingError if there is nothing to replay or no such place, and ConfigError for
     settings that the release refuses.

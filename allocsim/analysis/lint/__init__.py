@@ -1,4 +1,4 @@
-"""Checks of recordings and option strings before a replay."""
+"""Checks of recordings and of PYTORCH_CUDA_ALLOC_CONF values before a replay."""
 
 from allocsim.analysis.lint.finding import CHECKS, Check, Finding
 from allocsim.analysis.lint.lint import Lint, lint, lint_conf

@@ -1,6 +1,7 @@
-"""Findings of lint: each has a text, a place and its meaning for a replay.
+"""Checks of lint and their findings.
 
-Every check has one row in `CHECKS` with its meaning.  A finding adds the entry and the value.
+`CHECKS` has the severity of each check and its meaning for a replay.  A finding adds the place and
+the value that was found.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ ERROR, WARNING, NOTE = "error", "warning", "note"
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One check.
+    """Severity and meaning of one check.
 
-    severity: severity of its findings, unless `allocsim.recording.soundness` reports an error.
+    severity: severity of the findings, unless `allocsim.recording` reports an error.
     meaning: consequence for a replay, as a sentence.
-    of_error: consequence of an error, if it differs from `meaning`; else "".
+    of_error: consequence if the finding is an error; "" if it is the same as `meaning`.
     """
 
     severity: str
@@ -35,12 +36,12 @@ class Finding:
     """Finding of a check.
 
     check: name of the check, a key of `CHECKS`.
-    severity: "error": it cannot be replayed, or PyTorch refuses it; "warning": a replay shows less
-        than it seems to, or something else, or the settings do harm; "note": no consequence.
-    text: what was found, with its figures.
-    meaning: consequence for a replay.
+    severity: "error" if a replay is impossible, or PyTorch refuses the settings; "warning" if a
+        replay may mislead, or the settings do harm; "note" if there is no such consequence.
+    text: description of the finding, with numbers.
+    meaning: consequence for a replay, as a sentence.
     device, entry: place of the finding; None if there is no particular place.
-    value: value at that place; "" if there is none.
+    value: value that was found; "" if there is none.
     """
 
     check: str
@@ -141,13 +142,13 @@ def found(
     entry: int | None = None,
     value: str = "",
 ) -> Finding:
-    """Return a finding of `check`, with the severity and meaning of its row."""
+    """Return a finding of `check`, with the severity and meaning from `CHECKS`."""
     row = CHECKS[check]
     return Finding(check, row.severity, text, row.meaning, device, entry, value)
 
 
 def gathered(recording: Recording, findings: Iterable[Found]) -> Iterable[Finding]:
-    """Convert the findings of `allocsim.recording.soundness`; its errors stay errors."""
+    """Convert findings of `allocsim.recording`; errors stay errors."""
     for each in findings:
         row = CHECKS[each.check]
         is_error = each.severity == "error"

@@ -1,4 +1,4 @@
-"""History of a replay as columns, for figures and pages."""
+"""History of a replay as columns of numbers, for charts and HTML pages."""
 
 from allocsim.analysis.picture.address_map import AddressMap, address_map, axis_of, owners_of
 from allocsim.analysis.picture.block_sizes import CLASS_NAMES, block_sizes, class_of

@@ -31,7 +31,7 @@ CLASS_NAMES = (*(f"up to {_text(limit)}" for limit in _LIMITS), f"above {_text(_
 
 
 def class_of(size: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the bin of each size."""
+    """Return the class of each size, as an index into `CLASS_NAMES`."""
     return np.searchsorted(np.array(_LIMITS), size, side="left")
 
 
@@ -40,10 +40,12 @@ _Column = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BlockSizes:
-    """Block sizes by bin.
+    """Histograms of block sizes, over a run and at one moment.
 
-    handed_out: number of blocks allocated over the run; without history, of live blocks.
-    used_bytes, free_bytes: bytes of live and free blocks at the moment.
+    edges: bin i contains sizes from `edges[i]` up to, but not including, `edges[i + 1]`.  Edges are
+        powers of two from 512 bytes, the smallest block size (semantics 1.2).
+    handed_out: number of blocks allocated over the run; of live blocks if the run is not recorded.
+    used_bytes, free_bytes: bytes of live and of free blocks at the moment.
     """
 
     edges: _Column
@@ -53,7 +55,7 @@ class BlockSizes:
 
 
 def block_sizes(lives: Lives | None, instant: Instant) -> BlockSizes:
-    """Return the sizes of a replay and of one moment; `lives` is None without a history."""
+    """Return the histograms; `lives` is None if only one moment is recorded."""
     there = [block for segment in instant.segments for block in segment.blocks]
     used = np.array([block.size for block in there if block.state != INACTIVE], dtype=np.int64)
     free = np.array([block.size for block in there if block.state == INACTIVE], dtype=np.int64)

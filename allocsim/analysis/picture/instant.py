@@ -19,7 +19,10 @@ __all__ = ["Instant", "instant_of"]
 
 @dataclass(frozen=True, slots=True)
 class Instant:
-    """Segments of a device after `entry`, by address; `entry` is None without a history."""
+    """Segments of a device after one entry, by address.
+
+    entry: entry number; None if only this state is recorded.
+    """
 
     entry: int | None
     segments: tuple[SegmentState, ...]
@@ -30,12 +33,15 @@ class Instant:
         return sum(segment.total_size for segment in self.segments)
 
     def held(self, state: str) -> int:
-        """Return the bytes of the blocks in `state`."""
+        """Return the bytes of all blocks in `state`, a block state of a snapshot."""
         return sum(segment.held(state) for segment in self.segments)
 
 
 def instant_of(lives: Lives, entry: int, *, is_expandable: bool) -> Instant:
-    """Return the state after `entry`; `is_expandable` joins adjacent ranges."""
+    """Return the segments and blocks after `entry`.
+
+    is_expandable: join adjacent ranges, which belong to one expandable segment.
+    """
     segments, blocks = lives.segments, lives.blocks
     there = np.flatnonzero((segments.born <= entry) & (entry < segments.died))
     there = there[np.argsort(segments.address[there])]
@@ -80,7 +86,7 @@ def instant_of(lives: Lives, entry: int, *, is_expandable: bool) -> Instant:
 
 
 def _tiled(start: int, size: int, used: list[BlockState]) -> list[BlockState]:
-    """Return the blocks of a segment: the used ones and the free ones between them."""
+    """Return the blocks of a segment: the used blocks, and one free block in each gap."""
     at, found = start, []
     for block in used:
         if block.address > at:

@@ -21,11 +21,13 @@ _Column = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MemoryCurve:
-    """Bytes after each entry.
+    """Bytes after each entry; index e is the state after entry e.
 
-    active: allocated, or waiting for other streams after a free.
-    ideal: lower bound of reserved memory.
-    driver_takes, driver_gives: entries at which memory was reserved and released.
+    active: allocated bytes, and freed bytes that wait for other streams.
+    requested: allocated bytes before rounding.
+    ideal: highest sum of live requests so far, each rounded up to 512 bytes.  An allocator that
+        returns no memory to the driver cannot reserve less.
+    driver_takes, driver_gives: entries at which memory was obtained from the driver and returned.
     """
 
     reserved: _Column
@@ -41,7 +43,6 @@ class MemoryCurve:
 
 
 def memory_curve(lives: Lives) -> MemoryCurve:
-    """Return the memory curve of a replay."""
     blocks, segments, n = lives.blocks, lives.segments, lives.n_entries
     needed = -(-blocks.requested // MIN_BLOCK_SIZE) * MIN_BLOCK_SIZE
     in_use = _level(blocks.born, blocks.completed, needed, n)
@@ -58,7 +59,7 @@ def memory_curve(lives: Lives) -> MemoryCurve:
 
 
 def _level(born: _Column, end: _Column, size: _Column, n: int) -> _Column:
-    """Return the sum of `size` over the live rows after each of `n` entries."""
+    """Return the sum of `size` of everything that is live after each of `n` entries."""
     moved = np.zeros(n + 1, dtype=np.int64)
     np.add.at(moved, np.maximum(born, 0), size)
     np.subtract.at(moved, np.clip(end, 0, n), size)

@@ -26,7 +26,12 @@ __all__ = ["Picture", "others_of", "picture_of", "picture_prepared", "prepare_on
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Picture(Shown):
-    """History of one device, as columns; `others` are the recording's other devices."""
+    """Replay of one device, with the data for charts and pages.
+
+    lives: lifetimes of all blocks and segments.
+    curve: memory after every entry.
+    others: numbers of the recording's other devices.
+    """
 
     run: Run
     trace: Trace
@@ -55,13 +60,13 @@ class Picture(Shown):
         return f"{self.run.path.rsplit('/', 1)[-1]}: {drawn}; {self.device_run.headline()}"
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """Yield the figures of the replay."""
+        """Yield (label, text) of the replay's results."""
         yield "blocks", f"{len(self.lives.blocks):,}"
         yield "entries", f"{self.lives.n_entries:,}"
         yield from self.device_run.figures_shown()
 
     def at(self, moment: str | int | None = None) -> Instant:
-        """Return the state after an entry.
+        """Return the segments and blocks after an entry.
 
         moment: entry number; "peak" for peak allocated memory; "oom" for the last out-of-memory
             error; "end"; None for peak reserved memory.
@@ -96,11 +101,11 @@ def picture_prepared(
     progress: Progress | None = None,
     others: Sequence[int] = (),
 ) -> Picture:
-    """Replay a device of a recording and collect the data for pictures.
+    """Replay a device of a recording and collect the data for charts and pages.
 
-    setting, device_memory: None for the recorded ones.
+    setting, device_memory: None for the recorded setting and device memory (bytes).
     observers: further observers of the same replay.
-    others: the recording's other devices.
+    others: numbers of the recording's other devices.
     Raises RecordingError if the device has no entries.
     """
     trace = prepared.trace
@@ -125,7 +130,10 @@ def picture_of(
     device: int | None = None,
     progress: Progress | None = None,
 ) -> Picture:
-    """Return the picture of a recording; the arguments are those of `replay`."""
+    """Replay one device of a recording for charts and pages.
+
+    The arguments are those of `replay`.
+    """
     prepared = prepare_one(recording, device, torch_version)
     return picture_prepared(
         prepared,
@@ -137,7 +145,7 @@ def picture_of(
 
 
 def others_of(recording: Recording, prepared: Prepared) -> tuple[int, ...]:
-    """Return the devices of a recording other than the prepared one."""
+    """Return the numbers of all devices of a recording except the prepared device."""
     shown = prepared.trace.device
     return tuple(trace.device for trace in recording.devices if trace.device != shown)
 
@@ -148,12 +156,19 @@ def prepare_one(
     torch_version: str | None,
     hints: Hints | None = None,
 ) -> Prepared:
-    """Prepare the device `device`, or the first with entries if it is None."""
+    """Prepare one device of a recording for a replay.
+
+    device: device number; None for the first device with entries.
+    """
     return prepare(recording, shown_device(recording, device), torch_version, hints=hints)[0]
 
 
 def shown_device(recording: Recording, device: int | None) -> int | None:
-    """Return `device`, or if it is None the first device with entries, else with segments."""
+    """Return the number of the device to show.
+
+    device: device number, which is returned; None for the first device with entries, or if there is
+        none, the first device with segments.
+    """
     if device is not None:
         return device
     busy = [trace.device for trace in recording.devices if len(trace)]

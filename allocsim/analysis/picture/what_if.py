@@ -19,21 +19,26 @@ from allocsim.simulation import Run, Setting, Timeline
 __all__ = ["WhatIf", "what_if"]
 
 STRETCHES = 160
-"""Number of stretches in each curve."""
+"""Number of points in each curve."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WhatIf:
-    """One run; `reserved` has its extremes over the recording's entries, in bytes."""
+    """Replay under one setting.
+
+    reserved: lowest and highest reserved bytes in consecutive groups of entries.
+    """
 
     trial: Trial
     reserved: Extremes
 
 
 def what_if(trials: Trials, run: Run, settings: Iterable[Setting] = ()) -> tuple[WhatIf, ...]:
-    """Replay under each of `settings`, or under the proposals if there are none.
+    """Replay one device under several settings, for a chart of reserved memory.
 
-    run: baseline replay of one device, which is the first item of the result.
+    run: baseline replay of the device, which is the first item of the result.
+    settings: settings to replay; if empty, the settings that `tune` would propose.
+    Settings under which PyTorch would fail an assertion are left out.
     Raises ConfigError for a setting that the release refuses.
     """
     device_run, release = run.devices[0], trials.prepared.release
@@ -52,7 +57,7 @@ def what_if(trials: Trials, run: Run, settings: Iterable[Setting] = ()) -> tuple
 
 
 def _reserved(timeline: Timeline, entries: int, stopped_at: int | None) -> Extremes:
-    """Return the extremes of reserved memory over all entries."""
+    """Return the lowest and highest reserved bytes in groups of entries."""
     steps = np.maximum.accumulate(timeline.entry)
     stop = entries if stopped_at is None else stopped_at + 1
     row = np.searchsorted(steps, np.arange(stop), side="right") - 1

@@ -1,4 +1,4 @@
-"""Comparison of all ranks of a job: the largest one, and the imbalance between them."""
+"""Comparison of all ranks of a distributed job: the largest rank, and the imbalance of memory."""
 
 from allocsim.analysis.ranks.found import Found, found_in
 from allocsim.analysis.ranks.one import RankRun, run_of

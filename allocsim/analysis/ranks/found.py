@@ -25,15 +25,16 @@ _NUMBER = re.compile(r"\d+")
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One file, with the rank in its name; None if the name has none."""
+    """File of one rank; `rank` is None if the name of the file does not contain it."""
 
     path: str
     rank: int | None
 
 
 def found_in(names: Iterable[str]) -> tuple[Found, ...]:
-    """Return the named files, and for each folder all recordings inside it.
+    """Find the recordings of a job.
 
+    names: paths of files, and of folders with recordings.
     Raises RecordingError if a folder holds no recording.
     """
     paths: list[str] = []
@@ -55,7 +56,7 @@ def found_in(names: Iterable[str]) -> tuple[Found, ...]:
 
 
 def rank_in_name(path: str) -> int | None:
-    """Return the rank in a path, preferably in the file name; None if there is none."""
+    """Return the rank that the name of a file or of a parent folder contains, or None."""
     for part in reversed(Path(path).parts):
         named = _NAMED.search(part) or _SHORT.search(part.partition(".")[0])
         if named is not None:
@@ -64,7 +65,7 @@ def rank_in_name(path: str) -> int | None:
 
 
 def _by_difference(paths: Sequence[str]) -> list[int | None] | None:
-    """Return the only number that differs between otherwise equal paths; None if there is none."""
+    """Return the only number that differs between paths; None if the paths differ otherwise."""
     numbers = [[int(each) for each in _NUMBER.findall(path)] for path in paths]
     if len(paths) == 1 or len({_NUMBER.sub("#", path) for path in paths}) > 1:
         return None

@@ -18,17 +18,22 @@ __all__ = ["RankRun", "run_of"]
 
 @dataclass(frozen=True, slots=True)
 class RankRun:
-    """Figures of one rank.
+    """Results of replaying one rank.
 
-    rank: rank stored in the file; None if there is none.
-    torch_version: release of the replay; for a state, the release stored in the file.
-    reserved_bytes, allocated_bytes: peaks; for a state, its values.
-    retries, ooms: num_alloc_retries and num_ooms; None for a state.
-    is_as_recorded: True if the replay equals the recorded run in every entry; None for a state and
-        for other settings.
-    outline: outline of the run; None for a state.
-    smallest_device: memory in bytes of the smallest device that suffices; None for a state, if it
-        was not searched, and if no device suffices.
+    If the recording is only a state (a snapshot without entries), no replay is possible: sizes are
+    those of the state, and results that need a replay are None.
+
+    path: path of the recording.
+    rank: distributed rank; None if unknown.
+    device: number of the replayed device.
+    torch_version: release of the replay, or of the state.
+    reserved_bytes, allocated_bytes: peaks in bytes.
+    retries, ooms: num_alloc_retries and num_ooms.
+    is_as_recorded: True if the replay equals the recorded run in every entry; None if the settings
+        are not the recorded ones.
+    outline: curve of memory over the run, for a small chart.
+    smallest_device: memory in bytes of the smallest sufficient device; None if it was not searched
+        or if no device suffices.
     """
 
     path: str
@@ -51,7 +56,7 @@ class RankRun:
 
     @property
     def is_state(self) -> bool:
-        """True if the recording holds only a state."""
+        """True if the recording is a snapshot without entries."""
         return self.retries is None
 
 
@@ -62,11 +67,11 @@ def run_of(
     *,
     smallest: bool = False,
 ) -> RankRun:
-    """Load and replay the busiest device of a recording.
+    """Load a recording and replay its busiest device.
 
     conf: PYTORCH_CUDA_ALLOC_CONF; None for the recorded value.
-    torch_version: as for `replay`.
-    smallest: find the smallest device, which takes about ten replays.
+    torch_version: release to model; None for the recorded release.
+    smallest: find the smallest sufficient device, which takes about ten replays.
     Raises RecordingError for an invalid recording, ConfigError for a setting that the release
     refuses.
     """

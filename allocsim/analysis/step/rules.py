@@ -31,7 +31,7 @@ _OF_POOLS = {
 def explain_request(
     allocator: CachingAllocator, seen: Observed
 ) -> tuple[list[Rule], list[Candidate]]:
-    """Return the rules that a request applied, and for a malloc the free blocks considered."""
+    """Return the rules that a request applied, and the free blocks that a malloc considered."""
     action = seen.request.action
     if action == "malloc":
         return explain_malloc(allocator, seen)
@@ -114,6 +114,6 @@ def _empty_cache(seen: Observed) -> Iterator[Rule]:
 def _holding(
     segments: tuple[SegmentState, ...], address: int
 ) -> tuple[SegmentState, BlockState] | None:
-    """Return the segment and block that contain an address, or None."""
+    """Return the segment and the block that contain `address`; None if there is no such block."""
     every = ((segment, block) for segment in segments for block in segment.blocks)
     return next((found for found in every if found[1].address <= address < found[1].end), None)

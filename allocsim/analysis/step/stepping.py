@@ -1,7 +1,7 @@
-"""Run one request at a time and observe the states before and after it.
+"""Run one request at a time and explain the allocator's decision.
 
-The explanations (rules.py) use only the two states, the entries between them, and the work that
-wrote each entry (`CachingAllocator.witness`).
+An explanation uses only the states before and after the request, the entries that the request
+added, and the work of the allocator that added each entry (`CachingAllocator.witness`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FREES = (StepKind.FREE, StepKind.FREE_REQUEST, StepKind.FREE_COMPLETE)
 
 
 def step(allocator: CachingAllocator, request: Request) -> Decision:
-    """Send `request` to `allocator` and return the decision.
+    """Send `request` to `allocator` and return the allocator's decision.
 
     Raises ValueError for an allocator without a history (`record_history=True` keeps one), and the
     errors of the request itself, except an out-of-memory error, which is part of the decision.
@@ -38,7 +38,7 @@ def step(allocator: CachingAllocator, request: Request) -> Decision:
 
 
 def decide(allocator: CachingAllocator, request: Request, act: Callable[[], None]) -> Decision:
-    """Return the decision about a request that `act` makes; see `step`."""
+    """Call `act`, which makes `request`, and return the allocator's decision; see `step`."""
     seen = _observe(allocator, request, act)
     rules, candidates = explain_request(allocator, seen)
     stats = ((key, seen.stats_before.get(key, 0), now) for key, now in seen.stats_after.items())
@@ -56,7 +56,7 @@ def decide(allocator: CachingAllocator, request: Request, act: Callable[[], None
 
 
 def _observe(allocator: CachingAllocator, request: Request, act: Callable[[], None]) -> Observed:
-    """Call `act` and return the states before and after it."""
+    """Call `act` and observe the allocator before and after the call."""
     errors: list[OutOfMemoryError] = []
 
     def guarded() -> None:
@@ -94,7 +94,10 @@ def _ask(allocator: CachingAllocator, request: Request) -> None:
 
 
 def walk_on(walk: Walk) -> tuple[int, Decision] | None:
-    """Run the next request of a recording and return its entry and decision; None at the end."""
+    """Run the next request of a recording.
+
+    Return its entry and the allocator's decision; None at the end of the recording.
+    """
     upcoming = walk.upcoming()
     if upcoming is None:
         return None

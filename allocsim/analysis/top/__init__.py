@@ -1,4 +1,4 @@
-"""Owners of memory by line, stack, module, category, stream or pool."""
+"""Memory of a device by owner: line, stack, module, category, stream or pool."""
 
 from allocsim.analysis.top.course import Course
 from allocsim.analysis.top.flame import FlameBox, FlameGraph, flame_of

@@ -19,13 +19,14 @@ _Column = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Course:
-    """Steps and phases; each lasts until the next begins.
+    """Training steps and phases of a recording.  Each lasts until the next one begins.
 
     step_starts: first entry of each step; empty if no steps are known.  The first step begins at 0
         unless the program marked its steps.
     step_numbers: number of each step.
     phase_starts: first entry of each phase.
-    phase: index into `phases` of each; the first, "", means unknown.
+    phase: phase that begins at each of `phase_starts`, as an index into `phases`.
+    phases: names of phases; the first name, "", means an unknown phase.
     """
 
     step_starts: _Column
@@ -41,10 +42,10 @@ class Course:
 
 
 def course_of(scene: Scene, n_entries: int) -> Course:
-    """Return the course of the first `n_entries` entries of `scene`."""
+    """Return the steps and phases of the first `n_entries` entries of `scene`."""
     after = ~scene.is_before
     born, phase = scene.blocks.born[after], scene.phase[after]
-    # The last allocation at an entry decides, as in `phase_at`.
+    # The phase of an entry is that of its last allocation, as in `Scene.phase_at`.
     last = np.append(np.diff(born) > 0, True)[: len(born)]
     born = np.append(np.int64(-1), born[last])
     phase = np.append(np.uint8(Phase.UNTOLD), phase[last])

@@ -1,7 +1,8 @@
 """Owners of a device's memory at one moment of a recording.
 
-The rows add up exactly to the allocated bytes in the baseline replay.  Freed memory that waits for
-another stream is reported separately.  Names and categories are defined in `allocsim/ownership/`.
+An owner is a line of code, stack, module, category, stream or pool.  The bytes of all owners add up
+exactly to the allocated bytes of the baseline replay.  Freed memory that waits for another stream
+is reported separately.  `allocsim/ownership/` defines the names and categories.
 """
 
 from __future__ import annotations
@@ -31,18 +32,20 @@ from allocsim.units import format_size
 __all__ = ["Holding", "Row", "StackAnswers", "Top", "answers_of_run", "top", "top_of_run"]
 
 _SHOWN = 10
-"""Number of rows in a notebook's table."""
+"""Number of rows in the table of a notebook."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One owner.
+    """One owner with its memory.
 
-    largest_bytes: bytes of its largest block.
-    category: category of most of its bytes.
+    owner: name of the owner.
+    category: category of most of the bytes.
+    bytes, blocks: allocated bytes, and number of blocks.
+    largest_bytes: bytes of the largest block.
     categories: bytes of each category.
-    where: line that holds most of it; in rows by category, the part of the model.
-    reason: reason for the category, in rows by category.
+    where: line that holds most of the bytes; if owners are categories, the part of the model.
+    reason: if owners are categories, the reason why these blocks have the category; else "".
     """
 
     owner: str
@@ -59,8 +62,8 @@ class Row:
 class Holding:
     """Blocks of one stack and category.
 
-    frames: frames, innermost first.
-    silent: description in place of a stack; "" if there is a stack.
+    frames: frames of the stack, innermost first.
+    silent: description used in place of a missing stack; "" if there is a stack.
     """
 
     frames: tuple[Frame, ...]
@@ -74,11 +77,14 @@ class Holding:
 class Top(Shown):
     """Owners of one device's memory.
 
+    at: moment of the recording.
+    by: grouping: "line", "stack", "module", "category", "stream" or "pool".
+    allocated_bytes, blocks: sums over all owners.
+    pending_bytes, pending_blocks: freed memory that waits for other streams; it has no owner.
     rows: owners, largest first.
     categories: bytes of each category, largest first.
-    holdings: the same memory by whole stacks.
-    pending_bytes, pending_blocks: freed memory that waits for other streams; in no row.
-    notes: sentences about inferences.
+    holdings: the same memory, grouped by stack and category.
+    notes: sentences about inferred facts.
     """
 
     path: str
@@ -102,7 +108,7 @@ class Top(Shown):
         return f"device {self.device}, {self.at.what}{entry}: {held}, by {self.by}{first}"
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """Yield the first rows."""
+        """Yield (owner, memory as text) of the largest owners."""
         for row in self.rows[:_SHOWN]:
             share = row.bytes / max(self.allocated_bytes, 1)
             yield row.owner, f"{format_size(row.bytes)}, {share:.1%}, blocks: {row.blocks:,}"
@@ -113,7 +119,7 @@ class Top(Shown):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StackAnswers:
-    """Owners by several groupings, in the requested order, and the course of the run."""
+    """Owners in several groupings, in the requested order, and the steps and phases of the run."""
 
     tops: tuple[Top, ...]
     course: Course
@@ -132,13 +138,14 @@ def top(
     """Return the owners of memory at a moment of one device of `recording`.
 
     at: "peak" for peak allocated memory; "oom" for the last out-of-memory error; "end"; or an entry
-        number.  Default: the error if one is recorded, else the peak.
-    by: one of `BY`.
-    frames: frames in the names of lines, stacks or modules (default: 1, 8, 3).
-    device: device number (default: the only one).
+        number.  None means "oom" if the recording has an error, else "peak".
+    by: grouping: "line", "stack", "module", "category", "stream" or "pool".
+    frames: number of frames in the name of an owner; None for 1 with lines, 8 with stacks and 3
+        with modules.
+    device: device number; None if only one device is recorded.
     torch_version, progress: as for `replay`.
-    Raises RecordingError if several devices are recorded and none is given, or if there is no such
-    moment, and ValueError for an unknown `by`.
+    Raises RecordingError if several devices are recorded and `device` is None, or if there is no
+    such moment, and ValueError for an unknown `by`.
     """
     if by not in BY:
         raise ValueError(f"by={by!r} is not one of {', '.join(BY)}")
@@ -159,9 +166,9 @@ def top_of_run(
     frames: int | None = None,
     since: int = -1,
 ) -> Top:
-    """Return `top` of a device from its baseline replay `device_run`.
+    """Return the owners of memory in a finished baseline replay; see `top`.
 
-    since: only blocks requested at this entry or later; -1 for all.
+    since: count only blocks requested at this entry or later; -1 counts all.
     """
     answers = answers_of_run(prepared, device_run, at, bys=(by,), frames=frames, since=since)
     return answers.tops[0]
@@ -176,7 +183,7 @@ def answers_of_run(
     frames: int | None = None,
     since: int = -1,
 ) -> StackAnswers:
-    """Return several groupings of one moment, and the course, for little more than one costs."""
+    """Return the owners of one moment in several groupings; faster than several calls of `top`."""
     trace = prepared.trace
     scene = scene_of_run(trace, prepared.start, device_run.timeline)
     moment = moment_of(prepared.path, trace, device_run, scene, at)
@@ -202,8 +209,6 @@ def _of_state(
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """Arguments of a query."""
-
     path: str
     moment: Moment
     by: str
@@ -237,7 +242,7 @@ def _answer(asked: _Asked, trace: Trace, scene: Scene, notes: Sequence[str]) -> 
 
 
 class _Table:
-    """Blocks of a moment, for grouping."""
+    """Allocated blocks of one moment, to be grouped."""
 
     def __init__(self, held: Held) -> None:
         self._held, self._sizes = held, held.sizes
@@ -251,7 +256,7 @@ class _Table:
         return found
 
     def by(self, by: str, frames: int | None) -> tuple[Row, ...]:
-        """Return the rows, largest first."""
+        """Return the owners in one grouping, largest first."""
         groups: dict[str, list[int]] = {}
         for index in range(len(self._held)):
             groups.setdefault(self._held.name(by, index, frames), []).append(index)

@@ -1,4 +1,4 @@
-"""Search for the settings that reserve the least memory; every figure comes from a replay."""
+"""Search for the allocator settings that reserve the least memory, measured by replays."""
 
 from allocsim.analysis.tune.row import Row
 from allocsim.analysis.tune.saved_trials import Tried, TriedSetting, read_tried

@@ -1,7 +1,7 @@
-"""Trials in a JSON Lines file, one line for each as soon as it is finished.
+"""Results file of a search: a JSON Lines file with one line for each finished trial.
 
-The first line identifies the search: recordings by content, device memory and release.  A file of
-another search is refused.  An incomplete last line is removed from the file.
+The first line identifies the search by the contents of the recordings, the device memory and the
+release.  A file of another search is refused.  An incomplete last line is removed from the file.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _FORMAT = "allocsim tune 2"
 class Results:
     """Results file, as a context manager.
 
-    known: trials by key that the file held when it was opened.
+    known: trials that the file held when it was opened, by the key of their job.
 
-    `asked` is everything besides their key that the trials depend on.  Raises ConfigError if the
-    file is not a results file, or belongs to another search.
+    asked: JSON object that identifies the search, written to the first line.
+    Raises ConfigError if the file is not a results file, or belongs to another search.
     """
 
     def __init__(self, path: str | os.PathLike[str], asked: dict[str, Any]) -> None:

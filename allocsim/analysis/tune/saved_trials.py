@@ -1,6 +1,7 @@
 """Read the settings of a search from the output of `allocsim tune --json` or a --results file.
 
-If a setting has several lines, one for each recording or device, each figure is the worst of them.
+If a setting has several lines, for several recordings or devices, the worst number of each column
+is used.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ __all__ = ["Tried", "TriedSetting", "read_tried"]
 
 @dataclass(frozen=True, slots=True)
 class TriedSetting:
-    """One setting with its figures.
+    """Results of one setting.
 
-    is_whole: True if it was replayed to the end and not given up because others were better.
-    survives: True if it is whole and every request was served.
+    is_whole: True if it was replayed to the end; False if the search ended its replay early because
+        another setting was better.
+    survives: True if it was replayed to the end and every request was served.
     """
 
     conf: str
@@ -35,13 +37,13 @@ class TriedSetting:
 
     @property
     def point(self) -> Point:
-        """Figures that the Pareto front compares."""
+        """Numbers that the Pareto front compares."""
         return Point(self.peak_reserved_bytes, self.driver_calls, self.num_alloc_retries)
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """Settings in a file, and those on the Pareto front."""
+    """All settings in a file, and the settings on the Pareto front."""
 
     path: str
     settings: tuple[TriedSetting, ...]
@@ -49,7 +51,7 @@ class Tried:
 
 
 def read_tried(path: str) -> Tried:
-    """Read the settings in the file at `path`; raises ConfigError if it holds none."""
+    """Read the settings in the file at `path`.  Raises ConfigError if the file holds none."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
