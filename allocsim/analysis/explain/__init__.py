@@ -17,8 +17,8 @@ from allocsim.analysis.explain.explanation import (
     explain_prepared,
     explain_recording,
 )
-from allocsim.analysis.explain.kinds import KINDS
 from allocsim.analysis.explain.shortage import Blocker, OomWatch, Shortage, shortages_of
+from allocsim.analysis.explain.state_at_error import KINDS
 from allocsim.analysis.explain.verdict import Verdict
 
 if TYPE_CHECKING:

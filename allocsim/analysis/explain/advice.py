@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from allocsim.analysis.explain.cause import Figures
 from allocsim.analysis.explain.message import OomMessage
-from allocsim.analysis.explain.releases import TextRelease
+from allocsim.analysis.explain.wording import TextRelease
 from allocsim.core import AllocatorConfig
 from allocsim.units import GIB, MIB, format_size
 

@@ -14,9 +14,9 @@ from allocsim._repr import Shown
 from allocsim.analysis.explain.advice import Situation, advice_on
 from allocsim.analysis.explain.cure import entries_after, needed_by
 from allocsim.analysis.explain.message import OomMessage
-from allocsim.analysis.explain.releases import text_release
 from allocsim.analysis.explain.shortage import OomWatch, Shortage, shortages_of
 from allocsim.analysis.explain.verdict import Verdict, judge_text
+from allocsim.analysis.explain.wording import text_release
 from allocsim.core import find_release, parse_conf
 from allocsim.errors import ConfigError
 from allocsim.recommend import Case, Recommendation, effects_on, recommend

@@ -13,8 +13,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from allocsim.analysis.explain.cause import Figures
-from allocsim.analysis.explain.printed_figures import Reading, read_figures, sizes_in
-from allocsim.analysis.explain.wording import ERAS, EXPANDABLE, STATED, openings
+from allocsim.analysis.explain.wording import (
+    ERAS,
+    EXPANDABLE,
+    STATED,
+    Reading,
+    openings,
+    read_figures,
+    sizes_in,
+)
 
 __all__ = ["OomMessage", "find_messages"]
 

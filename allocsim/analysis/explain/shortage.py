@@ -22,8 +22,7 @@ import numpy as np
 
 from allocsim.analysis.explain.blockers import Blockers, blockers_of
 from allocsim.analysis.explain.cause import MESSAGE_CAUSES, Figures, cause_of
-from allocsim.analysis.explain.kinds import kinds_of
-from allocsim.analysis.explain.state_at_error import StateAtError
+from allocsim.analysis.explain.state_at_error import StateAtError, kinds_of
 from allocsim.core import Block, CachingAllocator
 from allocsim.metrics import Code, code_at
 from allocsim.recording import Action, Trace

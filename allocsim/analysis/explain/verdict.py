@@ -13,7 +13,7 @@ from allocsim._repr import Shown
 from allocsim.analysis.explain.advice import Situation, advice_on
 from allocsim.analysis.explain.cause import Figures, arithmetic_of, cause_of
 from allocsim.analysis.explain.message import OomMessage, find_messages
-from allocsim.analysis.explain.releases import TextRelease, text_release
+from allocsim.analysis.explain.wording import TextRelease, text_release
 from allocsim.core import NEWEST, RELEASES, AllocatorConfig, parse_conf
 from allocsim.errors import ConfigError
 

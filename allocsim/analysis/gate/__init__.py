@@ -2,8 +2,7 @@
 
 from allocsim.analysis.gate.baseline import Baseline, read_baseline, write_baseline
 from allocsim.analysis.gate.body import PLACES, Held
-from allocsim.analysis.gate.gate import Budget, Check, Gate, gate
-from allocsim.analysis.gate.growth import Growth
+from allocsim.analysis.gate.gate import Budget, Check, Gate, Growth, gate
 from allocsim.analysis.gate.measured import Measured, measured
 
 __all__ = [

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allocsim._fast_numpy import stable_order
-from allocsim.analysis.picture.block_sizes import CLASS_NAMES, class_of
 from allocsim.analysis.picture.lives import BlockLives, Lives
+from allocsim.analysis.picture.states import CLASS_NAMES, class_of
 from allocsim.metrics import code_of
 from allocsim.recording import FrameTable
 

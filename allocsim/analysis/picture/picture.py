@@ -1,27 +1,46 @@
-"""Replay of one device with the data that figures and pages need.
+"""Replays of one device with the data that charts and pages need.
 
-It is the same replay as that of `allocsim replay`.
+The replay equals the replay of `allocsim replay`.  What-if replays use the same device, device
+memory and release.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from allocsim._repr import Shown
-from allocsim.analysis.picture.instant import Instant, instant_of
 from allocsim.analysis.picture.lives import Lives, lives_of
-from allocsim.analysis.picture.memory_curve import MemoryCurve, memory_curve
+from allocsim.analysis.picture.states import Instant, MemoryCurve, instant_of, memory_curve
 from allocsim.core import find_release, parse_conf
 from allocsim.errors import RecordingError
 from allocsim.export import HistoryWatch
+from allocsim.metrics import Extremes, extremes_of
+from allocsim.recommend import proposals
 from allocsim.recording import Recording, Trace
-from allocsim.replaying import Prepared, bytes_of, prepare, replay_prepared
-from allocsim.simulation import DeviceRun, Hints, Observer, Progress, Run, Setting
+from allocsim.replaying import (
+    Prepared,
+    Trial,
+    Trials,
+    bytes_of,
+    prepare,
+    replay_prepared,
+    trial_of_run,
+)
+from allocsim.simulation import DeviceRun, Hints, Observer, Progress, Run, Setting, Timeline
 
-__all__ = ["Picture", "others_of", "picture_of", "picture_prepared", "prepare_one", "shown_device"]
+__all__ = [
+    "Picture",
+    "WhatIf",
+    "others_of",
+    "picture_of",
+    "picture_prepared",
+    "prepare_one",
+    "shown_device",
+    "what_if",
+]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -174,3 +193,51 @@ def shown_device(recording: Recording, device: int | None) -> int | None:
     busy = [trace.device for trace in recording.devices if len(trace)]
     held = [trace.device for trace in recording.devices if trace.segments]
     return next(iter(busy + held), None)
+
+
+STRETCHES = 160
+"""Number of points in each curve."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WhatIf:
+    """Replay under one setting.
+
+    reserved: lowest and highest reserved bytes in consecutive groups of entries.
+    """
+
+    trial: Trial
+    reserved: Extremes
+
+
+def what_if(trials: Trials, run: Run, settings: Iterable[Setting] = ()) -> tuple[WhatIf, ...]:
+    """Replay one device under several settings, for a chart of reserved memory.
+
+    run: baseline replay of the device, which is the first item of the result.
+    settings: settings to replay; if empty, the settings that `tune` would propose.
+    Settings under which PyTorch would fail an assertion are left out.
+    Raises ConfigError for a setting that the release refuses.
+    """
+    device_run, release = run.devices[0], trials.prepared.release
+    entries = device_run.entries
+    first = _reserved(device_run.timeline, entries, device_run.stopped_at)
+    found = [WhatIf(trial_of_run(run.conf, device_run), first)]
+    trials.note(Setting(run.conf), device_run)
+    config = Setting(run.conf).config(release)
+    for setting in tuple(settings) or proposals([trials.prepared], config):
+        setting.config(release)
+        trial, timeline = trials.timeline(setting, device_run.device_memory)
+        if timeline is not None:
+            stopped_at = trial.entries - 1 if trial.entries < entries else None
+            found.append(WhatIf(trial, _reserved(timeline, entries, stopped_at)))
+    return tuple(found)
+
+
+def _reserved(timeline: Timeline, entries: int, stopped_at: int | None) -> Extremes:
+    """Return the lowest and highest reserved bytes in groups of entries."""
+    steps = np.maximum.accumulate(timeline.entry)
+    stop = entries if stopped_at is None else stopped_at + 1
+    row = np.searchsorted(steps, np.arange(stop), side="right") - 1
+    reserved = timeline.reserved[np.maximum(row, 0)] if len(steps) else np.zeros(stop, np.int64)
+    step = max(1, -(-entries // STRETCHES))
+    return extremes_of(reserved, step)

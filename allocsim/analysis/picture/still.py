@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from allocsim._repr import Shown
-from allocsim.analysis.picture.instant import Instant
+from allocsim.analysis.picture.states import Instant
 from allocsim.errors import RecordingError
 from allocsim.ownership import moment_of_state
 from allocsim.recording import Recording, Trace, refuse_contradictions

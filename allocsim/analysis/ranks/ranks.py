@@ -24,8 +24,7 @@ from itertools import islice
 from statistics import fmean, median_low
 
 from allocsim._repr import Shown
-from allocsim.analysis.ranks.found import Found, found_in
-from allocsim.analysis.ranks.one import RankRun, run_of
+from allocsim.analysis.ranks.rank_run import Found, RankRun, found_in, run_of
 from allocsim.errors import AllocsimError, RecordingError
 from allocsim.units import format_size
 

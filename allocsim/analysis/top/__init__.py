@@ -1,8 +1,8 @@
 """Memory of a device by owner: line, stack, module, category, stream or pool."""
 
-from allocsim.analysis.top.course import Course
 from allocsim.analysis.top.flame import FlameBox, FlameGraph, flame_of
 from allocsim.analysis.top.top import (
+    Course,
     Holding,
     Row,
     StackAnswers,

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from allocsim.analysis.tune.bounds import Bounds, highest
-from allocsim.analysis.tune.results import Results
 from allocsim.analysis.tune.row import Row, row_of
+from allocsim.analysis.tune.saved_trials import Results
 from allocsim.analysis.tune.sweep import Crew, sweep
 from allocsim.analysis.tune.target import Part
 from allocsim.analysis.tune.worker import Job, Tricks, bounds_for, parting_for

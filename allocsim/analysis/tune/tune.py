@@ -18,10 +18,9 @@ from pathlib import Path
 from allocsim._repr import Shown
 from allocsim.analysis.tune.bounds import Bounds
 from allocsim.analysis.tune.grid import Asked, Search, SearchProgress
-from allocsim.analysis.tune.judgement import judge
-from allocsim.analysis.tune.recommended import further_of, propose, recommendation_of
-from allocsim.analysis.tune.results import Results
+from allocsim.analysis.tune.recommended import further_of, judge, propose, recommendation_of
 from allocsim.analysis.tune.row import Row
+from allocsim.analysis.tune.saved_trials import Results
 from allocsim.analysis.tune.sweep import Crew
 from allocsim.analysis.tune.target import Part, Source, parts_of, write_columns
 from allocsim.analysis.tune.worker import EXHAUSTIVE, MOST_KEPT, Tricks
