@@ -1,17 +1,17 @@
 """Check a recording against memory limits or a baseline."""
 
 from allocsim.analysis.gate.baseline import Baseline, read_baseline, write_baseline
-from allocsim.analysis.gate.body import PLACES, Held
-from allocsim.analysis.gate.gate import Budget, Check, Gate, Growth, gate
+from allocsim.analysis.gate.body import PLACES, HeldBefore
+from allocsim.analysis.gate.gate import Budget, Gate, LimitCheck, LineGrowth, gate
 from allocsim.analysis.gate.measured import Measured, measured
 
 __all__ = [
     "Baseline",
     "Budget",
-    "Check",
+    "LimitCheck",
     "Gate",
-    "Growth",
-    "Held",
+    "LineGrowth",
+    "HeldBefore",
     "Measured",
     "PLACES",
     "gate",

@@ -23,7 +23,7 @@ from allocsim.simulation import Plan, StepKind, Steps, Timeline
 from allocsim.state import ALLOCATED, DEFAULT_POOL, INACTIVE, BlockState, SegmentState
 from allocsim.units import round_up
 
-__all__ = ["PLACES", "Body", "Held", "body_of"]
+__all__ = ["PLACES", "Body", "HeldBefore", "body_of"]
 
 PLACES = ("step", "phase", "mark", "entry")
 """Names of places where the measured part may begin."""
@@ -38,7 +38,7 @@ _ALL_DEVICES = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldBefore:
     """Requested bytes of the blocks that are live when the measured part begins.
 
     kept_bytes: bytes of the blocks that are still live at the last request.
@@ -64,7 +64,7 @@ class Body:
     trace: Trace
     plan: Plan
     start: tuple[SegmentState, ...]
-    held: Held
+    held: HeldBefore
 
 
 def body_of(
@@ -105,7 +105,7 @@ def body_of(
         for segment, block in live
         if block.state == ALLOCATED and block.address not in freed
     ]
-    held = Held(_asked(kept), _asked(live) - _asked(kept))
+    held = HeldBefore(_asked(kept), _asked(live) - _asked(kept))
     start = _apart(_with_stacks(trace, first, kept)) if counts_held else ()
     return Body(first, part, _plan(prepared, first), start, held)
 

@@ -17,11 +17,11 @@ from allocsim.errors import ConfigError
 from allocsim.ownership import moved_lines, status_of
 from allocsim.units import format_size
 
-__all__ = ["Budget", "Check", "Gate", "Growth", "gate", "growth_of"]
+__all__ = ["Budget", "LimitCheck", "Gate", "LineGrowth", "gate", "growth_of"]
 
 
 @dataclass(frozen=True, slots=True)
-class Growth:
+class LineGrowth:
     """Change of the memory that one line of code holds at the peak.
 
     The changes of all lines add up to the difference of the peaks.
@@ -47,18 +47,18 @@ class Growth:
         return status_of(self.bytes, was_there=bool(self.was), is_there=bool(self.owner))
 
 
-def growth_of(before: Mapping[str, int], now: Mapping[str, int]) -> tuple[Growth, ...]:
+def growth_of(before: Mapping[str, int], now: Mapping[str, int]) -> tuple[LineGrowth, ...]:
     """Return the changes of all lines, largest growth first.
 
     before, now: requested bytes at the peak, by line of code.
     """
     known = {name: name for name in now if name in before} | moved_lines(before, now)
     found = [
-        Growth(name, known.get(name, ""), before.get(known.get(name, ""), 0), size)
+        LineGrowth(name, known.get(name, ""), before.get(known.get(name, ""), 0), size)
         for name, size in now.items()
     ]
     gone = before.keys() - set(known.values())
-    found += [Growth("", name, before[name], 0) for name in gone]
+    found += [LineGrowth("", name, before[name], 0) for name in gone]
     return tuple(sorted(found, key=lambda each: (-each.bytes, each.owner, each.was)))
 
 
@@ -87,7 +87,7 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class LimitCheck:
     """Result of checking one limit.
 
     what: measured quantity: "reserved", "allocated" or "requested" (peak bytes), "driver_calls" or
@@ -117,10 +117,10 @@ class Gate(Shown):
     """
 
     measured: Measured
-    checks: tuple[Check, ...]
+    checks: tuple[LimitCheck, ...]
     baseline: Baseline | None
     tolerance: float
-    growth: tuple[Growth, ...]
+    growth: tuple[LineGrowth, ...]
 
     @property
     def passed(self) -> bool:
@@ -128,7 +128,7 @@ class Gate(Shown):
         return all(check.passed for check in self.checks)
 
     @property
-    def grown(self) -> tuple[Growth, ...]:
+    def grown(self) -> tuple[LineGrowth, ...]:
         """Lines of code that hold more memory than in the baseline, largest growth first."""
         return tuple(each for each in self.growth if each.bytes > 0)
 
@@ -161,7 +161,7 @@ def gate(
     if tolerance < 0:
         raise ConfigError(f"tolerance {tolerance} is negative; expected a share such as 0.01")
     checks = [
-        Check(what, value, limit)
+        LimitCheck(what, value, limit)
         for what, value, limit in (
             ("reserved", measured.peak_reserved_bytes, budget.max_reserved),
             ("allocated", measured.peak_allocated_bytes, budget.max_allocated),
@@ -171,7 +171,7 @@ def gate(
         )
         if limit is not None
     ]
-    growth: tuple[Growth, ...] = ()
+    growth: tuple[LineGrowth, ...] = ()
     if baseline is not None:
         _refuse_other(measured, baseline)
         growth = growth_of(baseline.owners, measured.owners)
@@ -179,11 +179,11 @@ def gate(
     return Gate(measured, tuple(checks), baseline, tolerance, growth)
 
 
-def _against(measured: Measured, baseline: Baseline, what: str, tolerance: float) -> Check:
+def _against(measured: Measured, baseline: Baseline, what: str, tolerance: float) -> LimitCheck:
     name = f"peak_{what}_bytes"
     before = getattr(baseline, name)
     limit = int(before * (1 + Fraction(str(tolerance))))
-    return Check(what, getattr(measured, name), limit, before)
+    return LimitCheck(what, getattr(measured, name), limit, before)
 
 
 def _refuse_other(measured: Measured, baseline: Baseline) -> None:

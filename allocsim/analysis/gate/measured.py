@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from allocsim.analysis.gate.baseline import Baseline
-from allocsim.analysis.gate.body import Body, Held, body_of
+from allocsim.analysis.gate.body import Body, HeldBefore, body_of
 from allocsim.core import ReplayAllocator
 from allocsim.errors import RecordingError
 from allocsim.ownership import held_at, scene_of_run
@@ -38,7 +38,7 @@ class Measured(Baseline):
     device: int
     first: int
     entry: int
-    held: Held
+    held: HeldBefore
     notes: tuple[str, ...] = ()
 
     @property

@@ -18,11 +18,11 @@ from allocsim.recording import Action, FileForm, Recording, Trace, form_of, lint
 from allocsim.state import ALLOCATED, SegmentState
 from allocsim.units import format_size
 
-__all__ = ["DeviceStats", "Stats", "stats"]
+__all__ = ["DeviceSummary", "Stats", "stats"]
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceStats:
+class DeviceSummary:
     """Contents of a recording for one device; sizes are bytes.
 
     actions: number of entries of each action, by PyTorch's name ("alloc", "free_requested", …).
@@ -89,7 +89,7 @@ class Stats(Shown):
     is_phantom: bool
     command: str
     conf: str | None
-    devices: tuple[DeviceStats, ...]
+    devices: tuple[DeviceSummary, ...]
     stacks: int
     frames: int
     deepest: int
@@ -155,12 +155,12 @@ def _starts(recording: Recording) -> dict[int, tuple[SegmentState, ...]]:
     return {device: start for device, start in starts.items() if device in with_history}
 
 
-def _device(trace: Trace, start: tuple[SegmentState, ...] | None) -> DeviceStats:
+def _device(trace: Trace, start: tuple[SegmentState, ...] | None) -> DeviceSummary:
     peaks = None if start is None else _peaks(trace, start)
     times = trace.time_us if trace.time_us is not None and len(trace) else None
     allocs = trace.action == Action.ALLOC
     pools = {segment.pool_id for segment in trace.segments} | set(trace.pool_ids)
-    return DeviceStats(
+    return DeviceSummary(
         device=trace.device,
         entries=len(trace),
         actions={action.text: n for action in Action if (n := trace.count(action))},
@@ -183,7 +183,7 @@ def _device(trace: Trace, start: tuple[SegmentState, ...] | None) -> DeviceStats
     )
 
 
-def _requests_of(trace: Trace) -> DeviceStats:
+def _requests_of(trace: Trace) -> DeviceSummary:
     """Return the contents of a device in a file that contains only requests and frees."""
     _, requested = _peaks(trace, ())
     found = _device(trace, None)

@@ -4,9 +4,9 @@ from allocsim.analysis.top.flame import FlameBox, FlameGraph, flame_of
 from allocsim.analysis.top.top import (
     Course,
     Holding,
-    Row,
     StackAnswers,
     Top,
+    TopRow,
     answers_of_run,
     top,
     top_of_run,
@@ -14,6 +14,6 @@ from allocsim.analysis.top.top import (
 from allocsim.ownership import BY, CATEGORIES, RULES, UNKNOWN, Moment, Rule
 
 __all__ = [
-    "BY", "CATEGORIES", "Course", "FlameBox", "FlameGraph", "Holding", "Moment", "RULES", "Row",
+    "BY", "CATEGORIES", "Course", "FlameBox", "FlameGraph", "Holding", "Moment", "RULES", "TopRow",
     "Rule", "StackAnswers", "Top", "UNKNOWN", "flame_of", "answers_of_run", "top", "top_of_run",
 ]  # fmt: skip

@@ -35,7 +35,7 @@ from allocsim.units import format_size
 __all__ = [
     "Course",
     "Holding",
-    "Row",
+    "TopRow",
     "StackAnswers",
     "Top",
     "answers_of_run",
@@ -95,7 +95,7 @@ _SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TopRow:
     """One owner with its memory.
 
     owner: name of the owner.
@@ -154,7 +154,7 @@ class Top(Shown):
     blocks: int
     pending_bytes: int
     pending_blocks: int
-    rows: tuple[Row, ...]
+    rows: tuple[TopRow, ...]
     categories: dict[str, int]
     holdings: tuple[Holding, ...]
     notes: tuple[str, ...]
@@ -314,7 +314,7 @@ class _Table:
             found[category] = found.get(category, 0) + size
         return found
 
-    def by(self, by: str, frames: int | None) -> tuple[Row, ...]:
+    def by(self, by: str, frames: int | None) -> tuple[TopRow, ...]:
         """Return the owners in one grouping, largest first."""
         groups: dict[str, list[int]] = {}
         for index in range(len(self._held)):
@@ -339,7 +339,7 @@ class _Table:
         ]
         return tuple(sorted(made, key=lambda holding: -holding.bytes))
 
-    def _row(self, owner: str, members: list[int], by: str) -> Row:
+    def _row(self, owner: str, members: list[int], by: str) -> TopRow:
         held = self._held
         namer = held.part if by == "category" else held.line
         categories: dict[str, int] = {}
@@ -354,7 +354,7 @@ class _Table:
             for index in members:
                 reason = held.reason(index)
                 reasons[reason] = reasons.get(reason, 0) + self._sizes[index]
-        return Row(
+        return TopRow(
             owner=owner,
             category=next(iter(categories)),
             bytes=sum(self._sizes[index] for index in members),

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from allocsim.analysis.tune.bounds import Bounds, highest
-from allocsim.analysis.tune.row import Row, row_of
+from allocsim.analysis.tune.row import SettingRow, row_of
 from allocsim.analysis.tune.saved_trials import Results
 from allocsim.analysis.tune.sweep import Crew, sweep
-from allocsim.analysis.tune.target import Part
+from allocsim.analysis.tune.target import Target
 from allocsim.analysis.tune.worker import Job, Tricks, bounds_for, parting_for
 from allocsim.core import LARGE_BUFFER, Release
 from allocsim.errors import ConfigError
@@ -44,7 +44,7 @@ class Asked:
     by_device: prefer the smallest sufficient device instead of the lowest peak.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[Target, ...]
     release: Release
     device_memory: int | None
     memories: tuple[int | None, ...]
@@ -69,7 +69,7 @@ class Search:
     crew: Crew
     results: Results | None = None
     progress: SearchProgress | None = None
-    rows: dict[Setting, Row] = field(default_factory=dict)
+    rows: dict[Setting, SettingRow] = field(default_factory=dict)
     duplicates: list[tuple[Setting, Setting]] = field(default_factory=list)
     known: int = 0
     _effects: dict[object, Setting] = field(default_factory=dict)
@@ -178,7 +178,7 @@ class Search:
                 self.duplicates.append((setting, like))
         return fresh
 
-    def _bar(self) -> tuple[Row, ...]:
+    def _bar(self) -> tuple[SettingRow, ...]:
         """Return the Pareto front of the settings that do not thrash.
 
         A replay that is worse than one of these rows ends early.
@@ -186,7 +186,7 @@ class Search:
         if not self.asked.tricks.drop or self.asked.by_device:
             return ()
         good = [row for row in self.rows.values() if row.survives and not row.cost.is_thrashing]
-        points = {row.point: row for row in sorted(good, key=Row.rank, reverse=True)}
+        points = {row.point: row for row in sorted(good, key=SettingRow.rank, reverse=True)}
         return tuple(points[point] for point in front(points))
 
     def _within(self) -> int | None:
@@ -249,7 +249,7 @@ class Search:
     def _jobs(
         self,
         setting: Setting,
-        bar: tuple[Row, ...],
+        bar: tuple[SettingRow, ...],
         within: int | None,
         *,
         is_whole: bool,
@@ -294,7 +294,9 @@ class Search:
             return trial
         return trial if is_hopeless(job.bar, trial.point) else None
 
-    def _row(self, setting: Setting, parts: Sequence[Trial], same_as: Setting | None = None) -> Row:
+    def _row(
+        self, setting: Setting, parts: Sequence[Trial], same_as: Setting | None = None
+    ) -> SettingRow:
         return row_of(setting, self.asked.release, parts, self.asked.costs, same_as)
 
 

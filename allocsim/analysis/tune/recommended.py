@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from allocsim.analysis.tune.bounds import Bounds
 from allocsim.analysis.tune.grid import Asked, Search
-from allocsim.analysis.tune.row import Row
+from allocsim.analysis.tune.row import SettingRow
 from allocsim.core import parse_conf
 from allocsim.recommend import (
     WORTH,
@@ -50,7 +50,9 @@ def propose(search: Search, baseline: Setting, *, expandable: bool) -> tuple[Set
     return tuple(dict.fromkeys([*proposed, *found]))
 
 
-def recommendation_of(search: Search, baseline: Row, proposed: Sequence[Setting]) -> Recommendation:
+def recommendation_of(
+    search: Search, baseline: SettingRow, proposed: Sequence[Setting]
+) -> Recommendation:
     """Return the recommendation that every command makes, from the rows of this search."""
     asked = search.asked
     release, parts = asked.release, asked.parts
@@ -84,7 +86,7 @@ def recommendation_of(search: Search, baseline: Row, proposed: Sequence[Setting]
     return choose(base, offers, late, release, parts[0].prepared.releases)
 
 
-def further_of(rows: Sequence[Row], best: Row | None) -> Row | None:
+def further_of(rows: Sequence[SettingRow], best: SettingRow | None) -> SettingRow | None:
     """Return the best row if it reserves much less than `best`; see `Tuning.further`."""
     first = rows[0]
     if best is None or not first.survives or first.num_alloc_retries > best.num_alloc_retries:
@@ -96,7 +98,9 @@ def further_of(rows: Sequence[Row], best: Row | None) -> Row | None:
 _MOSTLY_LIVE = 1 / 20  # with a smaller unused share of the peak there is nothing to gain
 
 
-def judge(asked: Asked, baseline: Row, best: Row | None, bounds: Bounds) -> tuple[bool, str]:
+def judge(
+    asked: Asked, baseline: SettingRow, best: SettingRow | None, bounds: Bounds
+) -> tuple[bool, str]:
     """Return True if `best` helps, and the reason."""
     if best is None:
         return False, _nothing_survives(asked, bounds)
@@ -113,7 +117,7 @@ def judge(asked: Asked, baseline: Row, best: Row | None, bounds: Bounds) -> tupl
     return False, f"the best saves less than 1 %; {_room(baseline, bounds)}"
 
 
-def _saved(asked: Asked, baseline: Row, best: Row) -> tuple[str, int, int]:
+def _saved(asked: Asked, baseline: SettingRow, best: SettingRow) -> tuple[str, int, int]:
     """Return the saving in words and in bytes, and the bytes before it."""
     before, after = baseline.min_device_memory_bytes, best.min_device_memory_bytes
     if asked.by_device and before is not None and after is not None:
@@ -139,7 +143,7 @@ def _nothing_survives(asked: Asked, bounds: Bounds) -> str:
     return f"{format_size(live)} live at once, and {why}"
 
 
-def _room(baseline: Row, bounds: Bounds) -> str:
+def _room(baseline: SettingRow, bounds: Bounds) -> str:
     """Return a sentence part on how much of the peak could be saved at all."""
     above = bounds.above_ideal(baseline.peak_reserved_bytes)
     share = above / max(baseline.peak_reserved_bytes, 1)

@@ -14,11 +14,11 @@ from allocsim.recommend import Cost, Costs, cost_of
 from allocsim.replaying import Point, Trial
 from allocsim.simulation import Setting
 
-__all__ = ["Row", "row_of"]
+__all__ = ["SettingRow", "row_of"]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SettingRow:
     """Results of one setting.
 
     memory_fraction: memory fraction in force; None if none is set.
@@ -171,11 +171,11 @@ def row_of(
     parts: Sequence[Trial],
     costs: Costs,
     same_as: Setting | None = None,
-) -> Row:
+) -> SettingRow:
     """Return the row of a setting from its trials.
 
     setting: must be accepted by `release`.
     """
     every = [cost_of(part, costs) for part in parts]
     cost = max(every, key=lambda cost: (cost.is_thrashing, cost.total))
-    return Row(setting, setting.fraction(release), tuple(parts), cost, same_as)
+    return SettingRow(setting, setting.fraction(release), tuple(parts), cost, same_as)

@@ -18,7 +18,7 @@ from allocsim.errors import ConfigError
 from allocsim.recommend import front
 from allocsim.replaying import Point, Trial
 
-__all__ = ["Results", "Tried", "TriedSetting", "read_tried"]
+__all__ = ["Results", "SavedTrials", "TriedSetting", "read_tried"]
 
 _FORMAT = "allocsim tune 2"
 
@@ -120,7 +120,7 @@ class TriedSetting:
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class SavedTrials:
     """All settings in a file, and the settings on the Pareto front."""
 
     path: str
@@ -128,7 +128,7 @@ class Tried:
     front: tuple[TriedSetting, ...]
 
 
-def read_tried(path: str) -> Tried:
+def read_tried(path: str) -> SavedTrials:
     """Read the settings in the file at `path`.  Raises ConfigError if the file holds none."""
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -148,7 +148,7 @@ def read_tried(path: str) -> Tried:
     for each in settings:
         if each.survives:
             best.setdefault(each.point, each)
-    return Tried(path, settings, tuple(best[point] for point in front(best)))
+    return SavedTrials(path, settings, tuple(best[point] for point in front(best)))
 
 
 def _rows(text: str) -> Iterable[dict[str, Any]]:

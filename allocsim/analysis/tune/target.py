@@ -20,14 +20,14 @@ from allocsim.recording import Recording, load, write_npz
 from allocsim.replaying import Prepared, prepare
 from allocsim.simulation import Hints
 
-__all__ = ["Part", "Source", "parts_of", "write_columns"]
+__all__ = ["Target", "Source", "parts_of", "write_columns"]
 
 Source = str | os.PathLike[str] | Recording
 """Recording, or path of a recording."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Part:
+class Target:
     """One device of one recording.
 
     name: path of the recording, for messages.
@@ -66,7 +66,7 @@ def parts_of(
     *,
     device_memory: int | None = None,
     hints: Hints | None = None,
-) -> tuple[Part, ...]:
+) -> tuple[Target, ...]:
     """Return every device of every recording, prepared for one release.
 
     torch_version: release to model; None for the release of the first recording.
@@ -77,7 +77,7 @@ def parts_of(
     hints: facts about the recorded programs that the recordings do not contain.
     Raises ConfigError if there is no recording, RecordingError for a file that cannot be replayed.
     """
-    found: list[Part] = []
+    found: list[Target] = []
     for number, source in enumerate(sources):
         recording = source if isinstance(source, Recording) else load(source)
         every = [trace.device for trace in recording.devices]
@@ -93,7 +93,7 @@ def parts_of(
             keep(path, prepared, torch_version, device_memory)
             sizes = _looked_through(prepared)
             found.append(
-                Part(recording.path, path, recording, each, prepared, sizes, device_memory)
+                Target(recording.path, path, recording, each, prepared, sizes, device_memory)
             )
     if not found:
         raise ConfigError("there is no recording to tune; expected one or more")
@@ -127,7 +127,7 @@ def _path(source: Source, recording: Recording, scratch: Path | None, number: in
     return str(scratch / f"{number}.npz")
 
 
-def write_columns(parts: Sequence[Part], scratch: Path) -> None:
+def write_columns(parts: Sequence[Target], scratch: Path) -> None:
     """Write an NPZ file of each recording that worker processes read from the folder `scratch`."""
     recordings = {Path(part.path): part.recording for part in parts}
     for path, recording in recordings.items():

@@ -19,10 +19,10 @@ from allocsim._repr import Shown
 from allocsim.analysis.tune.bounds import Bounds
 from allocsim.analysis.tune.grid import Asked, Search, SearchProgress
 from allocsim.analysis.tune.recommended import further_of, judge, propose, recommendation_of
-from allocsim.analysis.tune.row import Row
+from allocsim.analysis.tune.row import SettingRow
 from allocsim.analysis.tune.saved_trials import Results
 from allocsim.analysis.tune.sweep import Crew
-from allocsim.analysis.tune.target import Part, Source, parts_of, write_columns
+from allocsim.analysis.tune.target import Source, Target, parts_of, write_columns
 from allocsim.analysis.tune.worker import EXHAUSTIVE, MOST_KEPT, Tricks
 from allocsim.core import parse_conf
 from allocsim.metrics import merged
@@ -92,10 +92,10 @@ class Tuning(Shown):
     files: tuple[str, ...]
     torch_version: str
     device_memory: int | None
-    baseline: Row
-    rows: tuple[Row, ...]
-    best: Row | None
-    front: tuple[Row, ...]
+    baseline: SettingRow
+    rows: tuple[SettingRow, ...]
+    best: SettingRow | None
+    front: tuple[SettingRow, ...]
     duplicates: tuple[tuple[Setting, Setting], ...]
     bounds: Bounds
     costs: Costs
@@ -111,7 +111,7 @@ class Tuning(Shown):
     warnings: tuple[str, ...] = ()
     needs: str | None = None
     recommendation: Recommendation | None = None
-    further: Row | None = None
+    further: SettingRow | None = None
     parts: tuple[tuple[str, int, int | None], ...] = ()
     prepared: Prepared | None = None
 
@@ -204,7 +204,7 @@ def tune(
 
 
 def _asked(
-    parts: tuple[Part, ...], named: int | None, costs: Costs, tricks: Tricks, *, by_device: bool
+    parts: tuple[Target, ...], named: int | None, costs: Costs, tricks: Tricks, *, by_device: bool
 ) -> Asked:
     """Return the search parameters; `named` is the device memory given by the user, or None."""
     devices = [named or device_of(part.prepared)[0] for part in parts]
@@ -224,7 +224,7 @@ def _asked(
     )
 
 
-def _tricks(parts: tuple[Part, ...]) -> Tricks:
+def _tricks(parts: tuple[Target, ...]) -> Tricks:
     """Return the shortcuts that are valid for every part.
 
     If a recorded program changes settings while it runs, no shortcut is valid.
@@ -233,7 +233,7 @@ def _tricks(parts: tuple[Part, ...]) -> Tricks:
     return EXHAUSTIVE if changes else Tricks()
 
 
-def _borrowed(part: Part, least: int | None) -> int | None:
+def _borrowed(part: Target, least: int | None) -> int | None:
     """Return the memory to assume for a part whose device memory is unknown.
 
     It is `least`, the smallest known device memory, if the recorded run fits; else None.
@@ -281,13 +281,13 @@ def _search(
     return proposed
 
 
-def _ranked(search: Search) -> list[Row]:
+def _ranked(search: Search) -> list[SettingRow]:
     return sorted(search.rows.values(), key=lambda row: row.rank(by_device=search.asked.by_device))
 
 
-def _front(search: Search) -> list[Row]:
+def _front(search: Search) -> list[SettingRow]:
     """Return the rows of the Pareto front; of rows with equal results, the best ranked."""
-    points: dict[Point, Row] = {}
+    points: dict[Point, SettingRow] = {}
     for row in _ranked(search):
         point = row.device_point if search.asked.by_device else row.point
         if row.survives and point is not None:
@@ -351,7 +351,7 @@ def _tuning(
     )
 
 
-def _named(asked: Asked, part: Part) -> str:
+def _named(asked: Asked, part: Target) -> str:
     """Return the prefix of a note, such as "rank1.pickle, device 0: "; "" for a single device."""
     if len(asked.parts) == 1:
         return ""
@@ -359,7 +359,7 @@ def _named(asked: Asked, part: Part) -> str:
     return f"{file}device {part.device}: "
 
 
-def _warnings(asked: Asked, baseline: Row) -> tuple[str, ...]:
+def _warnings(asked: Asked, baseline: SettingRow) -> tuple[str, ...]:
     """Return the differences between baselines and recorded runs, as sentences."""
     found = []
     for part, trial in zip(asked.parts, baseline.parts, strict=True):
