@@ -1,4 +1,4 @@
-"""Match the allocated blocks of two runs, A and B, and sum the differences of each owner.
+"""Match the allocated blocks of two runs, A and B, and sum the changes of each owner of memory.
 
 The changes of all owners add up exactly to the difference of allocated memory.
 

@@ -94,7 +94,11 @@ def explain_state(
     """Return the result of a request of `request` bytes in the state of a snapshot.
 
     request: bytes; None for the smallest request that fails.
-    The other arguments, and the errors raised, are those of `state_source`.
+    conf: settings; None for the recorded settings.
+    device_memory: bytes; None for the size of the segments.
+    torch_version: release to model; None for the recorded release.
+    Raises RecordingError for an inconsistent state, and ConfigError for settings that the release
+    refuses or a device that is smaller than its segments.
     """
     source = state_source(
         recording, trace, conf, device_memory=device_memory, torch_version=torch_version

@@ -105,7 +105,7 @@ def _judge(
 
 
 def _settings(conf: str | None, release: TextRelease | None) -> tuple[AllocatorConfig | None, bool]:
-    """Return the parsed settings, and True if they select the cudaMallocAsync backend."""
+    """Parse `conf`; the second result is True if it selects the cudaMallocAsync backend."""
     if conf is None:
         return None, False
     native, count = _ASYNC.subn("", conf)

@@ -1,6 +1,6 @@
 """Checks of PYTORCH_CUDA_ALLOC_CONF: options that a release refuses, unsafe and inert options.
 
-The rules for options are in the model (`AllocatorConfig`).
+`AllocatorConfig` of the model has the rules for options.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Memory after every entry, segments and blocks after one entry, and block sizes.
 
-All are derived from the lifetimes of blocks and segments in a replay (`Lives`).  The gap between
-two active blocks of a segment is one inactive block, although the allocator may have several.
+All are derived from the lifetimes of blocks and segments in a replay (`Lives`).  The space between
+two active blocks of a segment counts as one free block.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ class TopRow:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """Blocks of one stack and category.
+    """Memory of the blocks with one stack and category.
 
     frames: frames of the stack, innermost first.
     silent: description used in place of a missing stack; "" if there is a stack.

@@ -1,8 +1,8 @@
 """Replay the settings of a search in chunks.
 
-A replay ends early if a setting of an earlier chunk is better in every respect.  The settings of
-the same chunk do not matter, so the result is the same for any number and speed of workers, and for
-a resumed search.  `_search` in `tune.py` selects the settings.
+A replay ends early if a setting of an earlier chunk is better in memory, driver calls and retries.
+The settings of its own chunk do not matter, so the result is the same for any number and speed of
+workers, and for a resumed search.  `_search` in `tune.py` selects the settings.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SearchProgress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Parameters of a search.
+    """Parameters of a search for the best setting.
 
     parts: devices of the recordings; a setting must suit all of them.
     device_memory: bytes of the smallest device; None if no device memory is known.

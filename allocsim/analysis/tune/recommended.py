@@ -33,11 +33,14 @@ from allocsim.units import format_size
 __all__ = ["further_of", "judge", "propose", "recommendation_of"]
 
 _FURTHER = 20
-"""Divisor (1/20): a row is shown beside the recommendation if it reserves this much less."""
+"""Divisor: a setting is shown in addition to the recommendation if it reserves 1/20 less."""
 
 
 def propose(search: Search, baseline: Setting, *, expandable: bool) -> tuple[Setting, ...]:
-    """Replay the settings to choose from to the end, and return them."""
+    """Replay to the end, and return, the settings that may be recommended.
+
+    If the run fails under all of them, further settings are added that may avoid the error.
+    """
     asked = search.asked
     config = parse_conf(baseline.conf, asked.release)
     prepared = [part.prepared for part in asked.parts]
@@ -53,7 +56,10 @@ def propose(search: Search, baseline: Setting, *, expandable: bool) -> tuple[Set
 def recommendation_of(
     search: Search, baseline: SettingRow, proposed: Sequence[Setting]
 ) -> Recommendation:
-    """Return the recommendation that every command makes, from the rows of this search."""
+    """Return the recommendation, or the reason why there is none.
+
+    proposed: settings that may be recommended.
+    """
     asked = search.asked
     release, parts = asked.release, asked.parts
     base = Offer(baseline.setting, baseline.parts)
@@ -87,7 +93,10 @@ def recommendation_of(
 
 
 def further_of(rows: Sequence[SettingRow], best: SettingRow | None) -> SettingRow | None:
-    """Return the best row if it reserves much less than `best`; see `Tuning.further`."""
+    """Return the first row if it reserves at least 5 % less than the recommended `best`, else None.
+
+    rows: all rows, best first.
+    """
     first = rows[0]
     if best is None or not first.survives or first.num_alloc_retries > best.num_alloc_retries:
         return None
@@ -95,13 +104,16 @@ def further_of(rows: Sequence[SettingRow], best: SettingRow | None) -> SettingRo
     return first if saved * _FURTHER > best.peak_reserved_bytes else None
 
 
-_MOSTLY_LIVE = 1 / 20  # with a smaller unused share of the peak there is nothing to gain
+_MOSTLY_LIVE = 1 / 20  # if less of the peak is unused, no setting can save much
 
 
 def judge(
     asked: Asked, baseline: SettingRow, best: SettingRow | None, bounds: Bounds
 ) -> tuple[bool, str]:
-    """Return True if `best` helps, and the reason."""
+    """Return True if `best` helps, and the reason as a sentence.
+
+    A setting helps if it avoids an error or retries, or saves at least 1 % of the peak.
+    """
     if best is None:
         return False, _nothing_survives(asked, bounds)
     if not baseline.survives:
@@ -118,7 +130,7 @@ def judge(
 
 
 def _saved(asked: Asked, baseline: SettingRow, best: SettingRow) -> tuple[str, int, int]:
-    """Return the saving in words and in bytes, and the bytes before it."""
+    """Return (saving as text, saved bytes, bytes under the baseline)."""
     before, after = baseline.min_device_memory_bytes, best.min_device_memory_bytes
     if asked.by_device and before is not None and after is not None:
         words = f"a device with {format_size(before - after)} less suffices{_share(before, after)}"
@@ -144,7 +156,7 @@ def _nothing_survives(asked: Asked, bounds: Bounds) -> str:
 
 
 def _room(baseline: SettingRow, bounds: Bounds) -> str:
-    """Return a sentence part on how much of the peak could be saved at all."""
+    """Return the part of a sentence that says how much of the peak could be saved at most."""
     above = bounds.above_ideal(baseline.peak_reserved_bytes)
     share = above / max(baseline.peak_reserved_bytes, 1)
     if share < _MOSTLY_LIVE:

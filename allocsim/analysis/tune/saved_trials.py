@@ -152,7 +152,7 @@ def read_tried(path: str) -> SavedTrials:
 
 
 def _rows(text: str) -> Iterable[dict[str, Any]]:
-    """Yield the rows of a JSON document or a JSON Lines file, each with its `conf`."""
+    """Yield the results of each setting, from a JSON document or a JSON Lines file."""
     try:
         document = json.loads(text)
     except ValueError:
