@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 from allocsim._lazy import lazily
 from allocsim.analysis.explain.blockers import Blockers
 from allocsim.analysis.explain.cause import Figures, arithmetic_of
-from allocsim.analysis.explain.cure import Cure, cures_of
 from allocsim.analysis.explain.explanation import (
+    Cure,
     DeviceExplanation,
     Remedy,
+    cures_of,
     explain,
     explain_device,
     explain_prepared,

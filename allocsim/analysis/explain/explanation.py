@@ -12,14 +12,13 @@ from typing import overload
 
 from allocsim._repr import Shown
 from allocsim.analysis.explain.advice import Situation, advice_on
-from allocsim.analysis.explain.cure import entries_after, needed_by
 from allocsim.analysis.explain.message import OomMessage
 from allocsim.analysis.explain.shortage import OomWatch, Shortage, shortages_of
 from allocsim.analysis.explain.verdict import Verdict, judge_text
 from allocsim.analysis.explain.wording import text_release
 from allocsim.core import find_release, parse_conf
 from allocsim.errors import ConfigError
-from allocsim.recommend import Case, Recommendation, effects_on, recommend
+from allocsim.recommend import Case, Recommendation, WhyNot, effects_on, recommend
 from allocsim.recording import Recording
 from allocsim.replaying import (
     Prepared,
@@ -32,13 +31,77 @@ from allocsim.replaying import (
     smallest_device,
     smallest_fraction,
 )
-from allocsim.simulation import DeviceRun, Hints, Progress, Run, Setting
+from allocsim.simulation import (
+    DeviceRun,
+    Hints,
+    Progress,
+    Run,
+    Setting,
+    SimulatedOom,
+    releases_needed,
+)
 from allocsim.units import format_size, parse_size
 
 __all__ = [
-    "DeviceExplanation", "Remedy", "explain", "explain_device", "explain_prepared",
+    "Cure",
+    "DeviceExplanation",
+    "Remedy",
+    "cures_of",
+    "explain",
+    "explain_device",
+    "explain_prepared",
     "explain_recording",
-]  # fmt: skip
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Cure:
+    """Result of a search for a setting that avoids out-of-memory errors, on one device.
+
+    baseline: trial of the present settings.
+    trials: trials of the settings that PyTorch accepts.
+    best: trial of the recommended setting; None if no setting is recommended.
+    entries_left: number of entries after the last recorded error; None if the recording has no such
+        error.
+    is_withheld: True if nothing is recommended because the replay differs from the recorded run.
+    needs: releases with the same meaning of the best setting, in words; None if these include every
+        release that may have written the recording.
+    """
+
+    device: int
+    device_memory: int | None
+    baseline: Trial
+    trials: tuple[Trial, ...]
+    best: Trial | None
+    entries_left: int | None
+    is_withheld: bool = False
+    needs: str | None = None
+
+
+def cures_of(recommendation: Recommendation, cases: Sequence[Case]) -> tuple[Cure, ...]:
+    """Return the result for each device; `cases` must be those of `recommendation`."""
+    best = recommendation.best
+    return tuple(
+        Cure(
+            device=case.device_run.device,
+            device_memory=case.device_run.device_memory,
+            baseline=recommendation.baseline.trials[i],
+            trials=tuple(offer.trials[i] for offer in recommendation.offers),
+            best=None if best is None else best.trials[i],
+            entries_left=_entries_after(case.device_run, case.device_run.ooms),
+            is_withheld=recommendation.why_not is WhyNot.WITHHELD,
+            needs=recommendation.needs,
+        )
+        for i, case in enumerate(cases)
+    )
+
+
+def _entries_after(device_run: DeviceRun, ooms: Sequence[SimulatedOom]) -> int | None:
+    """Return the number of entries after the last error; None if the error is not recorded."""
+    if not ooms or not ooms[-1].is_recorded:
+        return None
+    return device_run.entries - 1 - ooms[-1].entry
+
 
 _BY_FIGURES = ("impossible", "host_fallback", "fraction_limit", "free_above_request", "full")
 """Causes whose advice needs no replay."""
@@ -185,7 +248,7 @@ def explain_device(
         best = recommendation.best
         chosen = None if best is None else best.trials[index]
         remedies = _remedies(case, Setting(run.conf), tried, chosen)
-    left = entries_after(device_run, [shortage.oom for shortage in shortages])
+    left = _entries_after(device_run, [shortage.oom for shortage in shortages])
     advice = tuple(
         _advice(run, device_run, shortage, remedies, recommendation) for shortage in shortages
     )
@@ -210,7 +273,10 @@ def _remedies(
         if capacity is not None:
             size, trial = capacity.device_memory, capacity.trial
             found.append(Remedy("device_memory", conf, size, trial, capacity.fails_at))
-    return tuple(replace(each, needs=needed_by(trials.prepared, each.conf)) for each in found)
+    release, possible = trials.prepared.release, trials.prepared.releases
+    return tuple(
+        replace(each, needs=releases_needed(each.conf, release, possible)) for each in found
+    )
 
 
 def _advice(

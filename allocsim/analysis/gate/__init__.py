@@ -1,9 +1,14 @@
 """Check a recording against memory limits or a baseline."""
 
-from allocsim.analysis.gate.baseline import Baseline, read_baseline, write_baseline
 from allocsim.analysis.gate.body import PLACES, HeldBefore
 from allocsim.analysis.gate.gate import Budget, Gate, LimitCheck, LineGrowth, gate
-from allocsim.analysis.gate.measured import Measured, measured
+from allocsim.analysis.gate.measured import (
+    Baseline,
+    Measured,
+    measured,
+    read_baseline,
+    write_baseline,
+)
 
 __all__ = [
     "Baseline",

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from allocsim._repr import Shown
-from allocsim.analysis.gate.baseline import Baseline
-from allocsim.analysis.gate.measured import Measured
+from allocsim.analysis.gate.measured import Baseline, Measured
 from allocsim.errors import ConfigError
 from allocsim.ownership import moved_lines, status_of
 from allocsim.units import format_size

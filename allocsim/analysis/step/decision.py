@@ -1,6 +1,6 @@
 """Types for one request and the allocator's decision.
 
-stepping.py observes a request, and malloc_rules.py and rules.py explain it.
+stepping.py observes and explains the requests; malloc_rules.py explains a malloc.
 """
 
 from __future__ import annotations
