@@ -26,27 +26,10 @@ if TYPE_CHECKING:
     from allocsim.analysis.explain.of_state import Refusal, StateExplanation, explain_state
 
 __all__ = [
-    "Blocker",
-    "Blockers",
-    "Cure",
-    "DeviceExplanation",
-    "Figures",
-    "KINDS",
-    "OomWatch",
-    "Refusal",
-    "Remedy",
-    "Shortage",
-    "StateExplanation",
-    "Verdict",
-    "arithmetic_of",
-    "cures_of",
-    "explain",
-    "explain_device",
-    "explain_prepared",
-    "explain_recording",
-    "explain_state",
-    "shortages_of",
-]
+    "Blocker", "Blockers", "Cure", "DeviceExplanation", "Figures", "KINDS", "OomWatch", "Refusal",
+    "Remedy", "Shortage", "StateExplanation", "Verdict", "arithmetic_of", "cures_of", "explain",
+    "explain_device", "explain_prepared", "explain_recording", "explain_state", "shortages_of",
+]  # fmt: skip
 
 _LATER = {
     "Refusal": "of_state",

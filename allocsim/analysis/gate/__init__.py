@@ -11,16 +11,6 @@ from allocsim.analysis.gate.measured import (
 )
 
 __all__ = [
-    "Baseline",
-    "Budget",
-    "LimitCheck",
-    "Gate",
-    "LineGrowth",
-    "HeldBefore",
-    "Measured",
-    "PLACES",
-    "gate",
-    "measured",
-    "read_baseline",
-    "write_baseline",
-]
+    "Baseline", "Budget", "LimitCheck", "Gate", "LineGrowth", "HeldBefore", "Measured", "PLACES",
+    "gate", "measured", "read_baseline", "write_baseline",
+]  # fmt: skip

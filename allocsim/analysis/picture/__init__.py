@@ -15,24 +15,7 @@ from allocsim.analysis.picture.states import CLASS_NAMES, Instant, block_sizes, 
 from allocsim.analysis.picture.still import STILL_KINDS, Still, is_still, still_of
 
 __all__ = [
-    "AddressMap",
-    "CLASS_NAMES",
-    "Instant",
-    "Picture",
-    "STILL_KINDS",
-    "Still",
-    "WhatIf",
-    "address_map",
-    "axis_of",
-    "block_sizes",
-    "class_of",
-    "is_still",
-    "others_of",
-    "owners_of",
-    "picture_of",
-    "picture_prepared",
-    "prepare_one",
-    "shown_device",
-    "still_of",
-    "what_if",
-]
+    "AddressMap", "CLASS_NAMES", "Instant", "Picture", "STILL_KINDS", "Still", "WhatIf",
+    "address_map", "axis_of", "block_sizes", "class_of", "is_still", "others_of", "owners_of",
+    "picture_of", "picture_prepared", "prepare_one", "shown_device", "still_of", "what_if",
+]  # fmt: skip

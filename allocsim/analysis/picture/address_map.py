@@ -24,14 +24,8 @@ from allocsim.metrics import code_of
 from allocsim.recording import FrameTable
 
 __all__ = [
-    "coverage",
-    "AddressAxis",
-    "COLOURINGS",
-    "AddressMap",
-    "address_map",
-    "axis_of",
-    "owners_of",
-]
+    "coverage", "AddressAxis", "COLOURINGS", "AddressMap", "address_map", "axis_of", "owners_of",
+]  # fmt: skip
 
 _Floats = NDArray[np.floating[Any]]
 

@@ -18,15 +18,9 @@ from allocsim.state import ALLOCATED, DEFAULT_POOL, INACTIVE, PENDING, BlockStat
 from allocsim.units import KIB, MIB
 
 __all__ = [
-    "BlockSizes",
-    "CLASS_NAMES",
-    "Instant",
-    "MemoryCurve",
-    "block_sizes",
-    "class_of",
-    "instant_of",
+    "BlockSizes", "CLASS_NAMES", "Instant", "MemoryCurve", "block_sizes", "class_of", "instant_of",
     "memory_curve",
-]
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,14 +7,6 @@ from allocsim.analysis.tune.worker import EXHAUSTIVE, Tricks
 from allocsim.recommend import Costs, read_costs
 
 __all__ = [
-    "Costs",
-    "EXHAUSTIVE",
-    "SettingRow",
-    "Tricks",
-    "SavedTrials",
-    "TriedSetting",
-    "Tuning",
-    "read_costs",
-    "read_tried",
-    "tune",
-]
+    "Costs", "EXHAUSTIVE", "SettingRow", "Tricks", "SavedTrials", "TriedSetting", "Tuning",
+    "read_costs", "read_tried", "tune",
+]  # fmt: skip
