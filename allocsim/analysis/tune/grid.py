@@ -1,7 +1,7 @@
 """Replay the settings of a search in chunks.
 
 A replay ends early if a setting of an earlier chunk is better in memory, driver calls and retries.
-The settings of its own chunk do not matter, so the result is the same for any number and speed of
+Settings of the same chunk do not matter, so the result is the same for any number and speed of
 workers, and for a resumed search.  `_search` in `tune.py` selects the settings.
 """
 
@@ -148,7 +148,7 @@ class Search:
         return 2 - config.expandable_segments - (config.expandable_segments and is_long)
 
     def confirm(self, settings: Sequence[Setting]) -> None:
-        """Find the smallest device without a refused driver call, with extra replays."""
+        """Find, with extra replays, the smallest device on which the driver refuses no call."""
         if not self.asked.by_device:
             self._run(settings, len(settings) + self._done, is_whole=True)
 
@@ -179,7 +179,7 @@ class Search:
         return fresh
 
     def _bar(self) -> tuple[SettingRow, ...]:
-        """Return the Pareto front of the settings that do not thrash.
+        """Return the Pareto front of the settings that do not thrash (see `SettingRow.rank`).
 
         A replay that is worse than one of these rows ends early.
         """

@@ -78,8 +78,8 @@ class Demand:
 
     def __init__(self, prepared: Prepared) -> None:
         trace, release = prepared.trace, prepared.release
-        # If a pool serves one stream only, it is inferred from segments, so the pool of a request
-        # is uncertain.
+        # If begin_allocate_to_pool() applies to one stream only, pools are inferred from segments,
+        # so the pool of a request is uncertain.
         is_unsure = release.scope_by_stream and bool(prepared.plan.pools)
         self._is_bound = not (prepared.start or prepared.plan.empties_cache or is_unsure)
         self.size = trace.size

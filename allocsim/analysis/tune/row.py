@@ -138,7 +138,9 @@ class SettingRow:
         return Point(memory, calls, max(retries for retries, _, _ in at))
 
     def rank(self, *, by_device: bool = False) -> tuple[object, ...]:
-        """Return the key that sorts rows, best first: survival, thrashing, retries, then memory.
+        """Return the key that sorts rows, best first: errors, thrashing, retries, then memory.
+
+        A setting thrashes if it keeps calling the driver instead of reusing memory.
 
         by_device: compare the smallest device instead of the peak.
         """
