@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from allocsim.analysis.tune import tune
-from allocsim.analysis.tune.row import Row
+from allocsim.analysis.tune.row import SettingRow
 from allocsim.phantom import PhantomError
 from allocsim.recording import load
 from allocsim.replaying import Prepared, prepare
@@ -38,7 +38,7 @@ from benchmarks.output import add_output, facts, form, show, spread, where_and_w
 from benchmarks.speed import PASSES
 
 
-def outcome(row: Row) -> tuple[object, ...]:
+def outcome(row: SettingRow) -> tuple[object, ...]:
     """Return the figures by which two settings are distinguished."""
     calls = (row.num_alloc_retries, row.num_device_alloc, row.num_device_free)
     return (row.peak_reserved_bytes, *calls)

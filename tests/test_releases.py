@@ -144,7 +144,6 @@ TABLES = {
     "core/releases.py",
     "recording/releases.py",
     "phantom/wheel.py",
-    "analysis/explain/releases.py",
     "analysis/explain/wording.py",
 }
 NUMBER = re.compile(r"[12]\.\d{1,2}(\.\d)?")

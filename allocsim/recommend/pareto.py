@@ -24,7 +24,7 @@ def dominates(better: Point, worse: Point) -> bool:
 
 
 Bar = tuple[tuple[Point, bool], ...]
-"""Points of finished settings, each with True if a tie with it is lost (see `Row.rank`)."""
+"""Points of finished settings, each with True if a tie with it is lost (see `SettingRow.rank`)."""
 
 
 def is_hopeless(bar: Bar, so_far: Point) -> bool:

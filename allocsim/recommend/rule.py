@@ -12,7 +12,7 @@ the same requests, device memory and release.
 3. Nothing is recommended if the replay differs from the recorded run, or if something outside the
    allocator refused the request, since a replay then proves nothing.
 
-`tune --find-device` ranks by the smallest device instead (`Row.rank`).
+`tune --find-device` ranks by the smallest device instead (`SettingRow.rank`).
 """
 
 from __future__ import annotations

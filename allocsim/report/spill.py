@@ -15,7 +15,7 @@ from allocsim.units import format_size
 
 if TYPE_CHECKING:
     from allocsim.analysis.top import Top
-    from allocsim.analysis.tune import Row, Tuning
+    from allocsim.analysis.tune import SettingRow, Tuning
 
 __all__ = ["Loan", "spill_document", "spill_rows", "tuning_spill_document", "tuning_spill_rows"]
 
@@ -90,7 +90,7 @@ class Loan:
     card: int
     lent: int
 
-    def spilled(self, tuning: Tuning, found: Row) -> int:
+    def spilled(self, tuning: Tuning, found: SettingRow) -> int:
         """Return the bytes in host memory at the peak of a setting."""
         context = 0 if tuning.prepared is None else tuning.prepared.context_memory
         return max(found.peak_reserved_bytes + context - self.card, 0)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from allocsim.analysis.top import Holding, Row, Top
+from allocsim.analysis.top import Holding, Top, TopRow
 from allocsim.ownership import Moment
 from allocsim.recording import Frame
 from allocsim.report.layout import WIDTH, and_more, clipped, number, paragraph, plural, printable
@@ -88,7 +88,7 @@ def moment_text(at: Moment) -> str:
     return f"after {where}" if at.what == "entry" else f"{_MOMENTS[at.what]} ({where})"
 
 
-def _names(row: Row, by: str) -> tuple[str, str]:
+def _names(row: TopRow, by: str) -> tuple[str, str]:
     """Return the name beside a row's figures, and the name on the line below."""
     if by == "category":
         return row.owner, row.where
@@ -97,7 +97,7 @@ def _names(row: Row, by: str) -> tuple[str, str]:
     return row.owner.replace("backward (autograd) of", "backward of"), ""
 
 
-def _figures(row: Row, top: Top, beside: str) -> str:
+def _figures(row: TopRow, top: Top, beside: str) -> str:
     share = f"{row.bytes / max(top.allocated_bytes, 1):.1%}"
     figures = _FIGURES.format(
         format_size(row.bytes), share, number(row.blocks), format_size(row.largest_bytes)

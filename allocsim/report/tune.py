@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from allocsim.analysis.tune import Row, Tuning
+from allocsim.analysis.tune import SettingRow, Tuning
 from allocsim.replaying import Trial
 from allocsim.report.driver import costs_document, driver_note
 from allocsim.report.layout import (
@@ -108,7 +108,7 @@ def further_rows(tuning: Tuning) -> list[str]:
     )
 
 
-def row_figures(tuning: Tuning, found: Row) -> str:
+def row_figures(tuning: Tuning, found: SettingRow) -> str:
     """Return the figures of a setting, in words."""
     if found.error is not None:
         return found.error
@@ -160,7 +160,7 @@ def _rows(tuning: Tuning) -> list[str]:
     return lines
 
 
-def _cells(tuning: Tuning, each: Row) -> tuple[str, ...]:
+def _cells(tuning: Tuning, each: SettingRow) -> tuple[str, ...]:
     mark = "* " if each is tuning.best else "= " if each.is_baseline else "  "
     name = f"{mark}{each.setting}"
     if each.error is not None:
@@ -245,7 +245,7 @@ def tuning_document(tuning: Tuning, loan: Loan | None = None) -> dict[str, Any]:
     }
 
 
-def _best(tuning: Tuning, best: Row) -> dict[str, Any]:
+def _best(tuning: Tuning, best: SettingRow) -> dict[str, Any]:
     saved = tuning.saved_bytes
     before = tuning.baseline.peak_reserved_bytes
     return {
@@ -265,7 +265,7 @@ def _part(part: Trial) -> dict[str, Any]:
     return {name: value for name, value in part.plain().items() if name != "driver_calls"}
 
 
-def _row(tuning: Tuning, row: Row) -> dict[str, Any]:
+def _row(tuning: Tuning, row: SettingRow) -> dict[str, Any]:
     point = row.device_point
     ends = {} if row.peak_range is None else {"peak_reserved_range_bytes": list(row.peak_range)}
     return {

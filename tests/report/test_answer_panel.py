@@ -11,7 +11,7 @@ import pytest
 
 from allocsim import load
 from allocsim.analysis.explain import DeviceExplanation, explain_device
-from allocsim.analysis.top import Row, StackAnswers, answers_of_run
+from allocsim.analysis.top import StackAnswers, TopRow, answers_of_run
 from allocsim.recommend import Offer, Recommendation, WhyNot, recommend
 from allocsim.replaying import Trial
 from allocsim.report.html import DevicePage, html_report
@@ -121,7 +121,9 @@ def test_the_owners_are_told_by_line_and_by_category(gpt2: StackAnswers) -> None
 def test_what_a_table_cannot_hold_is_counted(gpt2: StackAnswers) -> None:
     """Names from a recording are escaped."""
     (top, _) = gpt2.tops
-    many = tuple(Row(f"<b>{i}</b>", "<i>", 1024, 1, 1024, {"<i>": 1024}, "") for i in range(2_010))
+    many = tuple(
+        TopRow(f"<b>{i}</b>", "<i>", 1024, 1, 1024, {"<i>": 1024}, "") for i in range(2_010)
+    )
     text = owners_tables([replace(top, rows=many)])
     page = Page(text)
     assert "the 2,000 largest of 2,010; the others hold 10.00 KiB" in page.words

@@ -17,8 +17,7 @@ import pytest
 
 from allocsim.analysis.explain import OomWatch, Shortage, explain_device, shortages_of
 from allocsim.analysis.picture import picture_prepared
-from allocsim.analysis.picture.picture import Picture
-from allocsim.analysis.picture.what_if import what_if
+from allocsim.analysis.picture.picture import Picture, what_if
 from allocsim.analysis.top import answers_of_run
 from allocsim.recommend import Case, recommend
 from allocsim.recording import Frame, Recording, load

@@ -1,12 +1,12 @@
-"""Owners of memory by line, stack, module, category, stream or pool."""
+"""Memory of a device by owner: line, stack, module, category, stream or pool."""
 
-from allocsim.analysis.top.course import Course
 from allocsim.analysis.top.flame import FlameBox, FlameGraph, flame_of
 from allocsim.analysis.top.top import (
+    Course,
     Holding,
-    Row,
     StackAnswers,
     Top,
+    TopRow,
     answers_of_run,
     top,
     top_of_run,
@@ -14,6 +14,6 @@ from allocsim.analysis.top.top import (
 from allocsim.ownership import BY, CATEGORIES, RULES, UNKNOWN, Moment, Rule
 
 __all__ = [
-    "BY", "CATEGORIES", "Course", "FlameBox", "FlameGraph", "Holding", "Moment", "RULES", "Row",
+    "BY", "CATEGORIES", "Course", "FlameBox", "FlameGraph", "Holding", "Moment", "RULES", "TopRow",
     "Rule", "StackAnswers", "Top", "UNKNOWN", "flame_of", "answers_of_run", "top", "top_of_run",
 ]  # fmt: skip

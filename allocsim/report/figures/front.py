@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from allocsim.analysis.tune import Tried, TriedSetting
+from allocsim.analysis.tune import SavedTrials, TriedSetting
 from allocsim.report.figures.canvas import (
     caption,
     legend,
@@ -44,7 +44,7 @@ _PLACES = tuple(
 """Offsets in points from a marker to its number, in order of preference."""
 
 
-def front_figure(tried: Tried, theme: Theme = LIGHT) -> Figure:
+def front_figure(tried: SavedTrials, theme: Theme = LIGHT) -> Figure:
     """Draw the figure; the size of a marker shows the number of retries."""
     figure, (axes,) = new_figure(theme)
     whole = [each for each in tried.settings if each.is_whole]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from allocsim.analysis.top import Row, Top
+from allocsim.analysis.top import Top, TopRow
 from allocsim.ownership import Moment
 from allocsim.report.html.markup import moment_link, text
 from allocsim.report.layout import number, plural
@@ -71,7 +71,7 @@ def _caption(top: Top) -> str:
     )
 
 
-def _row(row: Row, top: Top) -> str:
+def _row(row: TopRow, top: Top) -> str:
     share = f"{row.bytes / max(top.allocated_bytes, 1):.1%}"
     cells = (
         (row.bytes, format_size(row.bytes)),
