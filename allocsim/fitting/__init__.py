@@ -1,4 +1,4 @@
-"""The `fit` question: predict whether a model's training or serving fits a GPU."""
+"""The `fit` question: predict whether a model's training or serving fits on a GPU."""
 
 from allocsim.fitting.by_law import run_by_law
 from allocsim.fitting.calculator import (

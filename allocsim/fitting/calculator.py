@@ -1,8 +1,8 @@
-"""Models, cards and opening question of the calculator page, which answers by laws.
+"""Models, cards and first question of the calculator page, which answers by laws.
 
-Rule: a model is offered if its configuration belongs to a family with laws; the laws themselves
-decide whether a program has one, as in `by_law.py`. The page offers every family, with LoRA
-adapters on all linear modules or none. The command offers more.
+Rule: a model is listed if its configuration belongs to a family with laws; the laws decide whether
+    a program has one, as in `by_law.py`. The page supports every family, with LoRA adapters on all
+    linear modules or none. The command supports more.
 """
 
 from __future__ import annotations
@@ -45,13 +45,14 @@ _ON_PAGE = re.compile(
 class LawModel:
     """A model whose configuration has laws.
 
+    name: name for people.
     family: transformers' model_type.
-    is_tied: whether the output layer shares the embedding's weights.
-    sizes: sizes that the configuration gives, by the names of the laws; the rest follow from
-        `Family.sizes_of`.
-    sees: whether the model classifies images.
+    is_tied: True if the output layer shares the embedding's weights.
+    sizes: sizes that the configuration gives, by the names of the laws; the remaining sizes follow
+        from `Family.sizes_of`.
+    sees: True if the model classifies images.
     scaling: scaling of rotary positions.
-    has_law: whether any program of the model has a law.
+    has_law: True if any program of the model has a law.
     """
 
     name: str
@@ -65,7 +66,10 @@ class LawModel:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """The question that a calculator opens with."""
+    """The question that a calculator page shows when it is opened.
+
+    card: common name of the GPU, or "".
+    """
 
     model: LawModel
     card: str
@@ -74,12 +78,15 @@ class Opening:
 
 
 def law_programs() -> tuple[str, ...]:
-    """Return the programs with laws that a calculator supports."""
+    """Return the names of the programs with laws that the calculator supports."""
     return tuple(name for name in known_laws() if _ON_PAGE.fullmatch(name))
 
 
 def law_model(model: Model) -> LawModel:
-    """Return `model` as a calculator describes it. Raises ConfigError if it has no laws."""
+    """Return the properties of `model` that the calculator needs.
+
+    Raises ConfigError if it has no laws.
+    """
     config = config_of(model)
     family = family_of(config)
     if family is None:
@@ -111,12 +118,12 @@ def law_models() -> tuple[LawModel, ...]:
 
 
 def law_cards() -> dict[str, Gpu]:
-    """Return the cards that laws support, by common name."""
+    """Return the GPUs that laws support, by common name."""
     return {name: gpu for name, gpu in CARDS.items() if gpu.capability >= OLDEST_CAPABILITY}
 
 
 def opening_at(task: Task, gpu: Gpu) -> Opening:
-    """Return a calculator that opens at `task` on `gpu`.
+    """Return the question that a calculator page shows first: `task` on `gpu`.
 
     Raises ConfigError for an option that the calculator does not have, and for a model or card
     without laws.

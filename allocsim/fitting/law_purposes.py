@@ -1,7 +1,7 @@
 """Purposes of the requests of laws, found by the rules of `allocsim top`.
 
 Rule: a purpose depends on stacks and lifetimes, which do not change with sizes. So it is found once
-for each request of a law, at sizes where tensors of different kinds differ in size.
+    for each request of a law, at sizes where tensors of different purposes differ in size.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ _SIZES = {
     "vocabulary": 61_007, "positions": 2048, "batch": 3, "length": 777, "lora": 8, "patch": 14,
 }  # fmt: skip
 _REPETITION = 2
-"""Repetition of a repeated part from which its purposes are taken, so that one precedes it."""
+"""Repetition of a program part whose purposes are used: it follows another of the same law."""
 _CARD = Card((8, 0), 108, 2048)
 _SERVED = Serving(_SIZES, _CARD, is_fused=True, decode=1, requests=1)
 
 
 def purposes_of_laws(laws: Laws) -> dict[str, NDArray[np.int64]]:
-    """Return the index in `CATEGORIES` of each request of each law, by regime."""
+    """Return the purpose of each request of each law, as an index into `CATEGORIES`, by regime."""
     if any(name.startswith(f"{MAKE}.") for name in laws.by_regime):
         return _of_serving(laws)
     variables = variables_of(_SIZES, _CARD)
@@ -63,7 +63,7 @@ def _purposes(laws: Laws, made: Requests) -> NDArray[np.int64]:
 
 
 def _of_serving(laws: Laws) -> dict[str, NDArray[np.int64]]:
-    """Return the purposes of the laws of a serving program."""
+    """Return the purposes of the requests of a serving program, by part and regime."""
     found: dict[str, NDArray[np.int64]] = {}
     for names in _programs(laws.by_regime):
         stretches = _stretches(laws.by_regime, names)
@@ -99,7 +99,7 @@ def _regimes(known: Mapping[str, Law], kind: str) -> list[str]:
 
 
 def _stretches(known: Mapping[str, Law], names: Sequence[str]) -> list[Rows]:
-    """Return the rows of each law; the cache grows by one token with every step."""
+    """Return the rows of each law in `names`; the cache grows by one token with every step."""
     found, length = [], _SIZES["length"]
     for name in names:
         kind = name.partition(".")[0]

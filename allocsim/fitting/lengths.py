@@ -1,6 +1,6 @@
 """Lengths of sequences, read from a file or drawn from a distribution.
 
-Rule: the same text gives the same lengths, and the drawn lengths are written into the program.
+Rule: the same text gives the same lengths. Drawn lengths are written into the generated program.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _BYTES = 1 << 22
 
 
 def lengths_of(text: str, count: int) -> tuple[int, ...]:
-    """Return `count` lengths in tokens, as `text` describes them.
+    """Return `count` lengths in tokens from a distribution, or all lengths in a file.
 
-    text: "uniform:LOW:HIGH", "lognormal:MEDIAN:SIGMA" (SIGMA of the logarithm), or a file of whole
-    numbers, which are all returned.
+    text: "uniform:LOW:HIGH", "lognormal:MEDIAN:SIGMA" (SIGMA of the logarithm), or the name of a
+        file of whole numbers.
 
     Raises ConfigError for any other text.
     """

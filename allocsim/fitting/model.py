@@ -1,7 +1,7 @@
 """Models that `fit` accepts: a preset, a configuration on disk, or a user's function.
 
-Rule: an impossible configuration is refused here, in one sentence, before anything runs. Checks
-that need transformers are left to transformers.
+Rule: an impossible configuration is refused here, in one sentence, before a program runs. Checks
+    that need transformers are left to transformers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _HEADS = {
     "ForSequenceClassification": "AutoModelForSequenceClassification",
     "ForImageClassification": "AutoModelForImageClassification",
 }
-"""Class of transformers that builds a model, by the ending of its architecture's name."""
+"""Class of transformers that builds a model, by the ending of the architecture's name."""
 _ENCODER_TYPES = frozenset(
     (
         *("albert", "bert", "camembert", "deberta-v2", "distilbert", "electra", "modernbert"),
@@ -53,12 +53,12 @@ _SIZES = {
     "experts": ("num_local_experts",),
     "chosen": ("num_experts_per_tok",),
 }
-"""Keys that model families use for each size of a configuration."""
+"""Keys that model families use for each size."""
 _LEARNED_POSITIONS = frozenset(
     ("gpt2", "bert", "roberta", "distilbert", "electra", "opt", "albert")
 )
 _NEEDED = ("width", "heads", "layers", "vocabulary")
-"""Sizes that must not be null in any family."""
+"""Sizes that must not be null in the configuration of any family."""
 _MOST_LAYERS = 10_000
 _MOST_BYTES = 1 << 20
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
@@ -68,8 +68,9 @@ _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 class Configured:
     """A model that transformers builds from a configuration.
 
+    name: name for people.
     config: contents of the configuration file.
-    head: transformers class that builds the model.
+    head: class of transformers that builds the model.
     path: file of the configuration, or None for a preset.
     """
 
@@ -89,7 +90,10 @@ class Configured:
         return self.head in ("AutoModelForCausalLM", "AutoModelForSeq2SeqLM")
 
     def size(self, what: str) -> int | None:
-        """Return one of the sizes of `_SIZES`, or None if the configuration omits it."""
+        """Return one of the sizes of `_SIZES`, or None if it is not in the configuration.
+
+        what: name of the size, such as "heads".
+        """
         for key in _SIZES[what]:
             value = self.config.get(key)
             if value is not None:
@@ -99,7 +103,7 @@ class Configured:
 
 @dataclass(frozen=True, slots=True)
 class Classifier:
-    """A torchvision model, built by the named function of torchvision.models."""
+    """An image classifier that a function of torchvision.models builds."""
 
     name: str
     function: str
@@ -108,7 +112,7 @@ class Classifier:
 
 @dataclass(frozen=True, slots=True)
 class UserModel:
-    """A model that a user's function returns, optionally with a batch."""
+    """A model that a user's function returns, with or without a batch."""
 
     name: str
     module: str
@@ -122,7 +126,7 @@ Model = Configured | Classifier | UserModel
 def model_of(text: str) -> Model:
     """Return the model that `text` names: a preset, a configuration or module:function.
 
-    A configuration is given by its file or its folder. Raises ConfigError for any other text, and
+    A configuration is given as its file or its folder. Raises ConfigError for any other text, and
     for a configuration that no model can have.
     """
     place = Path(text)
@@ -166,7 +170,7 @@ def _on_disk(place: Path) -> Configured:
 
 
 def _head_of(config: Mapping[str, Any]) -> str:
-    """Return the transformers class for `config`, by its architecture or else its model type."""
+    """Return the class of transformers for `config`, by its architecture or else its model_type."""
     architectures = config.get("architectures")
     if isinstance(architectures, list) and architectures:
         for ending, head in _HEADS.items():
@@ -181,7 +185,10 @@ def _head_of(config: Mapping[str, Any]) -> str:
 
 
 def _refuse_impossible(model: Configured, where: str) -> None:
-    """Raise ConfigError for a configuration that no model can have."""
+    """Raise ConfigError for a configuration that no model can have.
+
+    where: file of the configuration, for the error message.
+    """
     _refuse_entries(model.config, where)
     layers, words = model.size("layers"), model.size("vocabulary")
     if layers and layers > _MOST_LAYERS:

@@ -1,7 +1,7 @@
 """Notes on facts that a run over a phantom GPU or a law cannot know.
 
-Rule: each note is one sentence, given only if it applies. An unknown figure is reported as a range
-or by name, never as a guess inside another figure.
+Rule: each note is one sentence, given only if it applies. An unknown number is reported as a range
+    or by its name; it is never replaced by a guess.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CUDNN_NOTE = (
     "attention: on this card PyTorch prefers cuDNN's kernels, but laws describe flash attention; "
     "the peaks differed by at most 0.01 % in the 13 tasks that were compared"
 )
-"""Note on laws in 16 bits, for cards of `CUDNN_ATTENTION`."""
+"""Note on answers by law in 16 bits, for cards of `CUDNN_ATTENTION`."""
 MASK_NOTE = (
     "attention: with checkpointing transformers reads the positions, which are zero here, and "
     "builds a mask that it would omit on a GPU, where another kernel may run"
@@ -44,12 +44,12 @@ CONVOLUTIONS_NOTE = (
     "convolutions: cuDNN's workspaces depend on the algorithm that it finds fastest on the card, "
     "and are not known without one"
 )
-"""Note on laws, which have no convolution workspaces."""
+"""Note on answers by law for models with convolutions; laws have no convolution workspaces."""
 PLANNED_NOTE = (
     "convolutions: cuDNN's workspaces are those that it plans for the card, and laws measured on "
     "an H200 where a plan needs a device; 556 of 612 requests there were exact"
 )
-"""Note on programs."""
+"""Note on answers by a program for models with convolutions."""
 
 
 def notes_of(
@@ -60,11 +60,11 @@ def notes_of(
     is_computed: bool = False,
     is_routed: bool = False,
 ) -> Iterator[str]:
-    """Yield the uncertainties of a task on a card.
+    """Yield the notes that apply to a task on a card, except those about its run.
 
     engine: "program" or "laws".
-    is_computed: whether small integers and booleans had their real values.
-    is_routed: whether the range over the choices of experts is known.
+    is_computed: True if small integers and booleans had their real values.
+    is_routed: True if the range over the choices of experts is known.
     """
     if task is None:
         return
@@ -86,7 +86,10 @@ def _lacks_cudnn(task: Task, gpu: Gpu) -> bool:
 
 
 def notes_of_run(task: Task | None, made: Provenance | None) -> Iterator[str]:
-    """Yield notes on values that the program read back and on guessed libraries."""
+    """Yield notes on values that the program read from the device, and on guessed workspaces.
+
+    made: origin of the recording.
+    """
     if made is None:
         return
     if made.reads_back and (task is None or isinstance(task.model, UserModel)):
@@ -99,9 +102,9 @@ def notes_of_run(task: Task | None, made: Provenance | None) -> Iterator[str]:
 
 
 def notes_of_law(ran: Ran, transformers: str | None = None) -> Iterator[str]:
-    """Yield notes on the releases behind a law, if a law made the requests.
+    """Yield notes on the releases for which a law was recorded, if a law answered.
 
-    transformers: requested version.
+    transformers: requested release; default: the installed release.
     """
     if ran.engine != "laws":
         return
@@ -120,7 +123,7 @@ def notes_of_law(ran: Ran, transformers: str | None = None) -> Iterator[str]:
 
 
 def release_note(requested: str | None, installed: str) -> Iterator[str]:
-    """Yield the difference between the requested and the installed release of PyTorch.
+    """Yield a note if the requested release of PyTorch differs from the installed one.
 
     Raises ConfigError for a release that is not modelled.
     """

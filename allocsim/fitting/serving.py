@@ -1,7 +1,8 @@
 """Answer of whether a model in a serving engine fits a card, by formula, without a run.
 
-Rule: weights are counted from the configuration's tensors or a file's header, the engine's part by
-its documented arithmetic. Unknown figures stay ranges, and "fits" means that the upper end fits.
+Rule: the bytes of the weights follow from the configuration's tensors or a file's header, the
+    engine's memory from its documented arithmetic. Unknown numbers stay ranges, and "fits" means
+    that the upper end fits.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ SERVERS: dict[str, Callable[[Work], Needs]] = {
     "llama.cpp": llama_cpp,
     "ollama": ollama,
 }
-"""Function that answers for each engine."""
+"""Function that estimates the memory of each engine."""
 
 _GGML_SERVERS = ("llama.cpp", "ollama")
 _PARALLEL_SERVERS = ("vllm", "sglang", "tensorrt-llm")
@@ -68,7 +69,8 @@ _MOST_TOKENS = 1 << 24
 class Held:
     """A model with its weights in the format that an engine loads.
 
-    source: origin of the bytes of the weights.
+    name: name for people.
+    source: origin of the bytes of the weights, such as "its configuration".
     """
 
     name: str
@@ -81,7 +83,8 @@ class Held:
 class Served(Shown):
     """Answer of `serve`.
 
-    work: requested work; of several cards, the part of one card.
+    held: the model.
+    work: the requested work; with several cards, the part of one card.
     needs: memory that the engine needs on each card and on the host.
     """
 
@@ -101,7 +104,7 @@ class Served(Shown):
         return self.needs.low <= self.gpu.memory
 
     def headline(self) -> str:
-        """Return the verdict and the margin."""
+        """Return the verdict and the margin, as one line."""
         name, memory = self.gpu.name, self.gpu.memory
         if self.work.cards > 1:
             name = f"{self.work.cards} of {name}"
@@ -117,7 +120,7 @@ class Served(Shown):
         return " on each" if self.work.cards > 1 else ""
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """Yield the names and sizes of the parts."""
+        """Yield the name and the size of each part."""
         for part in self.needs.parts:
             yield part.name, format_range(part.low, part.high)
 
@@ -125,12 +128,13 @@ class Served(Shown):
 def held_of(text: str, server: str, weights: str | None = None) -> Held:
     """Return the model that `text` names, with its weights as `server` loads them.
 
-    text: text that `model_of` accepts, a .gguf or .safetensors file, or a folder of shards with
-        their config.json.
-    weights: a format of `FORMATS`; default: the file's, else the quantization_config of the
-        configuration, else Q4_K_M for llama.cpp and Ollama and 16 bits for the others.
+    text: text that `model_of` accepts, a .gguf or .safetensors file, or a folder of .safetensors
+        files with their config.json.
+    server: one of `SERVERS`.
+    weights: a format of `FORMATS`. Default: the format of the file, else the quantization_config of
+        the configuration, else Q4_K_M for llama.cpp and Ollama and 16 bits for the other engines.
 
-    Raises ConfigError or RecordingError if `text` is none of these.
+    Raises ConfigError or RecordingError for any other text.
     """
     place = Path(text)
     if place.suffix == ".gguf":
@@ -157,7 +161,7 @@ def held_of(text: str, server: str, weights: str | None = None) -> Held:
 
 
 def _from_tensors(place: Path, server: str) -> Held:
-    """Return weights of safetensors files with the sizes of the config.json beside them."""
+    """Return weights of safetensors files with the sizes of the config.json in their folder."""
     if server in _GGML_SERVERS:
         raise ConfigError(f"{place}: {server} cannot read safetensors; expected a GGUF file")
     folder = place if place.is_dir() else place.parent
@@ -197,8 +201,14 @@ def serve(
 ) -> Served:
     """Return the memory that `server`, one of `SERVERS`, needs to do the work on `gpu`.
 
+    batch: sequences at a time, each with `prompt` and `decode` tokens.
+    requests: number of requests, served one after another.
+    kv_type: type of the cache, one of `KV_TYPES`; default: the engine's.
+    gpu_layers: number of layers on the GPU for llama.cpp and Ollama; default: all.
+    logged: sizes from a log of the server with this model on one card.
     cards: number of cards that share each layer (tensor parallelism); the answer is for each card.
-    logged: log of the server with this model on one card, of any kind.
+
+    Raises ConfigError for options that the engine does not have.
     """
     counts = {"batch": batch, "prompt": prompt, "decode": decode, "requests": requests}
     counts["tensor-parallel"] = cards
@@ -240,7 +250,7 @@ def serve(
 
 
 def _from_log(needs: Needs, logged: Logged) -> str:
-    """Name the parts of the answer that come from the log."""
+    """Return a note that names the parts of the answer that come from the log."""
     names = [part.name for part in needs.parts if part.why == AS_LOGGED]
     if logged.fraction:
         names.append(f"the fraction of {logged.fraction:g}")

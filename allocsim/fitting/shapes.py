@@ -1,7 +1,7 @@
-"""Conversion of a model's configuration into the shape that the formulas take.
+"""Conversion of a model's configuration into the sizes that the training formulas need.
 
-Rule: values that a configuration omits are the defaults of transformers for its type. A type that
-is not a decoder of equal layers is refused, because the formulas do not describe it.
+Rule: values that a configuration omits are the defaults of transformers for its model_type. A model
+    that is not a decoder of equal layers is refused, because the formulas do not describe it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _DECODERS = frozenset(
 
 
 def shape_of(model: Model) -> Shape:
-    """Return the shape of `model`.
+    """Return the sizes of `model` for the training formulas.
 
     Raises ConfigError for a model that the formulas do not describe.
     """
@@ -65,7 +65,10 @@ def _needed(model: Configured, what: str) -> int:
 def _inside(
     model: Configured, config: Mapping[str, Any], head: int, usual_inner: int
 ) -> dict[str, Any]:
-    """Return the sizes of attention heads and MLP, with experts and latent attention."""
+    """Return the sizes of attention heads and MLP, with experts and latent attention.
+
+    usual_inner: width of the MLP if the configuration omits it.
+    """
     inner = model.size("inner") or usual_inner
     found: dict[str, Any] = {"head": head, "inner": inner}
     if config["model_type"] == "mixtral":

@@ -1,8 +1,8 @@
-"""Moment at which a program runs out of memory, and the memory that it would need.
+"""Out-of-memory error of a run, and the memory that the program would need.
 
-Rule: the moment of the error and the earlier peak are reported separately. The memory that a
-program needs is that of the smallest card on which it completes, not the amount that it would
-reserve on an unlimited card.
+Rule: the counters at the error and the earlier peak are reported separately. The memory that a
+    program needs is that of the smallest card on which it completes, not the amount that it would
+    reserve on an unlimited card.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ __all__ = ["Failure", "failure_of", "needed_room"]
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Error that ended a run.
+    """Out-of-memory error that ended a run.
 
-    entry: entry of the recording.
+    entry: entry of the recording at which it occurred.
     tried_bytes: bytes requested from the driver.
     reserved_bytes, allocated_bytes: PyTorch's counters after the error.
     """
@@ -32,7 +32,7 @@ class Failure:
 
 
 def failure_of(ran: Ran) -> Failure | None:
-    """Return the error that ended `ran`; None if there was none or the replay does not show it."""
+    """Return the error that ended `ran`, or None if none did or the replay does not show it."""
     oom = ran.oom
     if oom is None:
         return None
@@ -41,14 +41,14 @@ def failure_of(ran: Ran) -> Failure | None:
 
 
 def needed_room(unlimited: Ran, gpu: Gpu, trials: Trials) -> int | None:
-    """Return the least bytes, without the context, with which all requests succeed.
+    """Return the least bytes, without the CUDA context, with which all requests succeed.
 
     unlimited: run on a card without a memory limit.
     gpu: card on which the program fails.
     trials: replays of the unlimited run.
 
-    None if no size suffices, or if the same requests succeed on `gpu`: the program then requested
-    other sizes there.
+    Returns None if no size suffices. Returns None also if the same requests succeed on `gpu`,
+    because the program then requested other sizes there.
     """
     prepared = unlimited.prepared
     setting, context = prepared.recorded, prepared.context_memory

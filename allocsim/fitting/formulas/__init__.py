@@ -1,6 +1,6 @@
 """Memory of a model by formula: weights, caches and serving engines; training in `training`.
 
-Nothing is run. The patterns for logs are compiled when they are first used, because that takes
+No program is run. The patterns for logs are compiled when they are first used, because that takes
 long.
 """
 

@@ -1,9 +1,9 @@
 """Bytes of a row of elements in each type of ggml.
 
 Rule: a type stores a block of a fixed number of weights, scales and minima in a fixed number of
-bytes; a row must consist of whole blocks. Source: the structs such as `block_q4_K` of
-`ggml-org/ggml`, src/ggml-common.h, whose fields the comments name, and the numbers of `enum
-ggml_type` in include/ggml.h.
+    bytes; a row must consist of whole blocks. Source: the structs such as `block_q4_K` of
+    `ggml-org/ggml`, src/ggml-common.h, whose fields the comments name, and the numbers of `enum
+    ggml_type` in include/ggml.h.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ __all__ = ["BLOCKS", "Block", "NUMBERS", "bytes_in"]
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Storage block of a type.
+    """Storage block of a type of ggml.
 
-    weights: number of elements.
-    size: bytes of the block.
+    weights: number of elements in the block.
+    size: bytes of the block, including scales.
     """
 
     weights: int
@@ -75,11 +75,14 @@ NUMBERS = {
     **dict(enumerate(("IQ3_S", "IQ2_S", "IQ4_XS", "I8", "I16", "I32", "I64", "F64"), 21)),
     **{29: "IQ1_M", 30: "BF16", 34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4"},
 }
-"""Name of a type, by its number in a GGUF file; 4, 5 and 31 to 33 were withdrawn."""
+"""Name of each type, by its number in a GGUF file; 4, 5 and 31 to 33 were withdrawn."""
 
 
 def bytes_in(kind: str, weights: int) -> int:
-    """Return the bytes of `weights` elements. Raises ConfigError for incomplete blocks."""
+    """Return the bytes of `weights` elements of the type `kind`, such as "Q4_K".
+
+    Raises ConfigError if the elements do not fill whole blocks.
+    """
     block = BLOCKS[kind]
     if weights % block.weights:
         raise ConfigError(f"{weights:,} weights of {kind} are not a multiple of {block.weights}")

@@ -1,7 +1,7 @@
-"""Memory that Transformers, vLLM, SGLang and TensorRT-LLM need and take.
+"""Memory that Transformers, vLLM, SGLang and TensorRT-LLM need and reserve.
 
-Rule: each engine's own arithmetic is followed with its defaults, which are named here. Figures that
-an engine measures when it starts (profiling run, capture of CUDA graphs) are ranges.
+Rule: the arithmetic is each engine's own, with its defaults, which are named here. Numbers that an
+    engine measures when it starts (profiling run, capture of CUDA graphs) are ranges.
 
 Sources. Transformers: `growing.py`. vLLM: docs, "Conserving Memory"; `gpu_worker.py`
 (`determine_available_memory`) and the lines that it logs, for instance in vllm-project/vllm#10511.
@@ -24,7 +24,7 @@ FRACTIONS = {"vllm": 0.9, "tensorrt-llm": 0.9}
 """Default of gpu_memory_utilization (0.92 in newer releases) and of free_gpu_memory_fraction."""
 
 _SEEN = 0.001
-"""Largest relative error of the replayed reserved memory.
+"""Largest relative error of the predicted reserved memory of Transformers.
 
 Measured on eleven runs of dense models with sdpa: ten agree to the byte, one is 2 MiB short.
 """
@@ -32,21 +32,21 @@ _VLLM_BLOCK = 16
 _TENSORRT_BLOCK = 32
 _LARGE_CARD = 70 * GIB
 _SAMPLED = 256
-"""Sequences for which the profiling run samples."""
+"""Number of sequences for which the profiling run samples a token."""
 _SAMPLING = (1, 8)
-"""Copies of the 32-bit logits while sampling: only the logits, or sorted logits with indices."""
+"""Copies of the 32-bit logits while a token is sampled: only the logits, or also sorted copies."""
 _COMMUNICATION = (0, 3_174 * MIB)
-"""Bytes of NCCL's and the all-reduce's buffers on cards that share layers.
+"""Lowest and highest bytes of the buffers of NCCL and of the all-reduce on cards that share layers.
 
-The maximum is what vLLM 0.6 printed beside PyTorch on two H100, 3.58 GiB, less the smallest
-context.
+The maximum is the memory outside PyTorch that vLLM 0.6 printed on two H100, 3.58 GiB, less the
+smallest CUDA context.
 """
 _GRAPHS = (104 * MIB, 1 * GIB)
 """Bytes taken by the capture of CUDA graphs; posted logs: 0.11, 0.31, 0.36, 0.65 and 0.96 GiB."""
 
 
 def transformers(work: Work) -> Needs:
-    """Estimate `generate()` with a growing cache; static and offloaded caches are not covered."""
+    """Estimate the memory of `generate()` with a growing cache, neither static nor offloaded."""
     grown = grow(
         work.sizes,
         work.weights,
@@ -85,7 +85,7 @@ def transformers(work: Work) -> Needs:
 
 
 def vllm(work: Work) -> Needs:
-    """Estimate a server with the default gpu_memory_utilization."""
+    """Estimate the memory of a vLLM server with the default gpu_memory_utilization."""
     activations = _profiled(work)
     parts = (
         _context(work),
@@ -123,10 +123,13 @@ def vllm(work: Work) -> Needs:
 
 
 def static_fraction(memory: int, cards: int = 1) -> tuple[float, int]:
-    """Return SGLang's mem_fraction_static of one of `cards` cards, and the bytes left for the rest.
+    """Return SGLang's mem_fraction_static, and the bytes that it leaves on a card for the rest.
+
+    memory: bytes of the card.
+    cards: number of cards that share each layer.
 
     The bytes left are 512 MiB, 1.5 MiB for each token of a prefill chunk, 2 MiB for each sequence
-    of the largest graph and 128 MiB for each rank, and at least 10 GiB on cards above 60 GiB.
+    of the largest graph and 128 MiB for each card, and at least 10 GiB on cards above 60 GiB.
     """
     mib = memory / MIB
     table = ((20, 2048, 8), (35, 2048, 24), (60, 4096, 32), (90, 8192, 256), (160, 8192, 256))
@@ -140,7 +143,7 @@ def static_fraction(memory: int, cards: int = 1) -> tuple[float, int]:
 
 
 def sglang(work: Work) -> Needs:
-    """Estimate a server with the default mem_fraction_static."""
+    """Estimate the memory of an SGLang server with the default mem_fraction_static."""
     fraction, left = static_fraction(work.memory, work.cards)
     if work.logged.fraction:
         fraction = work.logged.fraction
@@ -174,7 +177,10 @@ def sglang(work: Work) -> Needs:
 
 
 def tensorrt_llm(work: Work) -> Needs:
-    """Estimate a server with the default free_gpu_memory_fraction and 8,192 tokens at a time."""
+    """Estimate the memory of a TensorRT-LLM server that computes 8,192 tokens at a time.
+
+    It has the default free_gpu_memory_fraction.
+    """
     activations = _activations(work, 8192)
     parts = (
         _context(work),
@@ -208,12 +214,15 @@ def tensorrt_llm(work: Work) -> Needs:
 
 
 def _parallel(work: Work, option: str) -> str:
-    """Return the server's option for the number of cards; "" for one card."""
+    """Return the setting for the number of cards, such as "--tp 2"; "" for one card.
+
+    option: name of the server's option.
+    """
     return f"{option} {work.cards} " if work.cards > 1 else ""
 
 
 def _communication(work: Work) -> tuple[Part, ...]:
-    """Return the buffers of cards that share layers; none for one card."""
+    """Return the buffers with which cards that share layers communicate; empty for one card."""
     if work.cards == 1:
         return ()
     why = (
@@ -223,7 +232,7 @@ def _communication(work: Work) -> tuple[Part, ...]:
 
 
 def _beside(work: Work) -> tuple[int, int]:
-    """Return the lowest and highest bytes that are taken before the weights are loaded."""
+    """Return the lowest and highest bytes that are used before the weights are loaded."""
     parts = (Part("", *work.context), *_communication(work))
     return sum(part.low for part in parts), sum(part.high for part in parts)
 
@@ -258,7 +267,10 @@ def _profiled(work: Work) -> Part:
 
 
 def _activations(work: Work, rows: int) -> Part:
-    """Return the MLP's gate, up and product, the tensors beside them, and copies of the logits."""
+    """Return the MLP's gate, up and product, the tensors alive with them, and copies of the logits.
+
+    rows: tokens that are computed at a time.
+    """
     sizes, each = work.sizes, work.number_size
     inner = rows * 3 * sizes.inner * each
     beside = rows * 4 * sizes.width * each
@@ -277,7 +289,11 @@ def _graphs(work: Work) -> Part:
 
 
 def _room(work: Work, pool: tuple[int, int], block: int) -> tuple[int, int]:
-    """Return the tokens, in whole blocks, that fit in the lowest and highest bytes of a cache."""
+    """Return the number of tokens that fit in a cache of the lowest and highest size.
+
+    pool: lowest and highest bytes of the cache.
+    block: tokens of a block; only whole blocks count.
+    """
     each = bytes_a_token(work.sizes, work.computed_in) * block
     low, high = (max(size, 0) // each * block for size in pool)
     return low, high

@@ -1,10 +1,10 @@
-"""Bytes of keys and values that a server keeps for earlier tokens.
+"""Bytes of keys and values that a server stores for earlier tokens.
 
 Rule: each token and layer has a row of keys and a row of values, as wide as its key and value
-heads. A layer with a sliding window keeps only its window if the engine uses that; where this is
-unknown, the result is a range from that to all tokens on all layers. Sources: Pope et al.,
-"Efficiently Scaling Transformer Inference" (2022), on the cache; for llama.cpp, the types of
---cache-type-k and --cache-type-v (tools/server/README.md).
+    heads. A layer with a sliding window stores only its window if the engine makes use of the
+    window. Where this is unknown, the result is a range, from the windows up to all tokens on all
+    layers. Sources: Pope et al., "Efficiently Scaling Transformer Inference" (2022), on the cache;
+    for llama.cpp, the types of --cache-type-k and --cache-type-v (tools/server/README.md).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _row(sizes: Sizes, kind: str) -> int:
 
 
 def bytes_a_token(sizes: Sizes, kind: str) -> int:
-    """Return the bytes of one token on all layers.
+    """Return the bytes of one token's keys and values on all layers.
 
     kind: one of `KV_TYPES`.
     """
@@ -44,13 +44,21 @@ def bytes_a_token(sizes: Sizes, kind: str) -> int:
 
 
 def kv_bytes(sizes: Sizes, tokens: int, kind: str, *, layers: int | None = None) -> int:
-    """Return the bytes of `tokens` tokens on `layers` layers (default: all), ignoring windows."""
+    """Return the bytes of keys and values of `tokens` tokens, ignoring sliding windows.
+
+    kind: one of `KV_TYPES`.
+    layers: number of layers; default: all.
+    """
     count = sizes.layers if layers is None else layers
     return 2 * count * tokens * _row(sizes, kind)
 
 
 def kv_range(sizes: Sizes, tokens: int, kind: str, *, block: int = 1) -> tuple[int, int]:
-    """Return the lowest and highest bytes of a sequence, in whole blocks of `block` tokens."""
+    """Return the lowest and highest bytes of a sequence's keys and values.
+
+    kind: one of `KV_TYPES`.
+    block: tokens of a block; the cache consists of whole blocks.
+    """
     whole = round_up(tokens, block)
     seen = min(whole, round_up(sizes.window, block)) if sizes.windowed else whole
     all_layers = kv_bytes(sizes, whole, kind)

@@ -1,13 +1,14 @@
-"""Memory that llama.cpp and Ollama need of a card and of the host.
+"""Memory that llama.cpp and Ollama need on a card and on the host.
 
 Rule: llama.cpp allocates everything when it loads: weights, the cache of the whole context, and a
-compute buffer for one batch. Nothing grows afterwards. The token embedding stays on the host.
+    compute buffer for one batch. No allocation grows afterwards. The token embedding stays on the
+    host.
 
 Sources: `ggml-org/llama.cpp`, src/llama-model.cpp (`load_tensors`, `get_layer_buft_list`) for the
-placement of layers, src/llama-context.cpp for the buffers, tools/server/README.md for the options.
-The compute buffers are those of its logs, for instance 258.50 MiB of Llama 3 8B at 512 tokens and
-560.00 MiB at 8,192 without flash attention. Ollama: docs/faq.md (OLLAMA_KEEP_ALIVE,
-OLLAMA_NUM_PARALLEL) and docs/context-length.md.
+    placement of layers, src/llama-context.cpp for the buffers, tools/server/README.md for the
+    options. The sizes of compute buffers are from its logs, for instance 258.50 MiB of Llama 3 8B
+    at 512 tokens and 560.00 MiB at 8,192 without flash attention. Ollama: docs/faq.md
+    (OLLAMA_KEEP_ALIVE, OLLAMA_NUM_PARALLEL) and docs/context-length.md.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ from allocsim.units import GIB, round_up
 __all__ = ["compute_buffer", "llama_cpp", "ollama"]
 
 _BATCH = 512
-"""Tokens computed at a time: the default of --ubatch-size."""
+"""Number of tokens that are computed at a time: the default of --ubatch-size."""
 _CELLS = 256
 _KEEP = 4096
 _SOURCE = "llama.cpp, src/llama-model.cpp and src/llama-context.cpp"
 
 
 def compute_buffer(work: Work) -> tuple[int, int]:
-    """Return the bytes of the compute buffer with flash attention, and without.
+    """Return the bytes of the compute buffer with flash attention, and without it.
 
-    With it, they are a batch's logits and their inputs; without it, the attention scores of all
-    heads and the mask, if those are more.
+    With flash attention it holds the logits of a batch and their inputs. Without it, it holds the
+    attention scores of all heads and the mask, if they are larger.
     """
     sizes = work.sizes
     with_flash = 4 * _BATCH * (sizes.vocabulary + sizes.width)
@@ -41,7 +42,10 @@ def compute_buffer(work: Work) -> tuple[int, int]:
 
 
 def llama_cpp(work: Work) -> Needs:
-    """Estimate llama-server or llama-cli with a context of prompt and decode for each sequence."""
+    """Estimate the memory of llama-server or llama-cli.
+
+    The context of each sequence holds its prompt and decoded tokens.
+    """
     layers = work.sizes.layers
     gpu_layers = layers + 1 if work.gpu_layers is None else min(work.gpu_layers, layers + 1)
     spared = _weights_on_card(
@@ -83,7 +87,10 @@ def llama_cpp(work: Work) -> Needs:
 
 
 def ollama(work: Work) -> Needs:
-    """Estimate a model in Ollama: llama.cpp's layout with a context of 4,096 tokens or more."""
+    """Estimate the memory of a model in Ollama.
+
+    Ollama uses llama.cpp, with a context of 4,096 tokens or more.
+    """
     prompt = max(work.prompt, _KEEP - work.decode)
     needs = llama_cpp(replace(work, prompt=prompt))
     return Needs(
@@ -110,7 +117,7 @@ def _cache(work: Work, layers: int) -> int:
 
 
 def _weights_on_card(work: Work, count: int, *, with_output: bool) -> int:
-    """Return the bytes of the last `count` layers, and of the output with its norm."""
+    """Return the bytes of the last `count` layers, and `with_output` also of the output layer."""
     weights, layers = work.weights, work.sizes.layers
     size = weights.in_layers(layers - count, layers)
     if with_output:
@@ -120,7 +127,7 @@ def _weights_on_card(work: Work, count: int, *, with_output: bool) -> int:
 
 
 def _counted(work: Work, on_card: int) -> int:
-    """Return the bytes that are on the card and no longer on the host."""
+    """Return the bytes of the weights on the card that are no longer on the host."""
     is_copied = work.sizes.tied and on_card > 0
     return on_card - work.weights.of_role("token_embd") if is_copied else on_card
 

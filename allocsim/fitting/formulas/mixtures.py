@@ -1,9 +1,9 @@
-"""Type that each tensor of a quantised GGUF file has.
+"""Type of each tensor in a quantised GGUF file.
 
 Rule: a name such as Q4_K_M is a recipe. Most tensors have its base type; some have more bits,
-depending on their role and layer. Source: `llama_tensor_get_type` of `ggml-org/llama.cpp`,
-src/llama-quant.cpp, as of its releases of 2025; tests compare the sizes with
-tools/quantize/README.md. --pure and --tensor-type are not supported.
+    depending on their role and layer. Source: `llama_tensor_get_type` of `ggml-org/llama.cpp`,
+    src/llama-quant.cpp, as of its releases of 2025; tests compare the sizes with
+    tools/quantize/README.md. --pure and --tensor-type are not supported.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BASES = {
     **{"Q2_K": "Q2_K", "Q2_K_S": "Q2_K"},
     **{"IQ2_S": "IQ2_XS", "IQ2_M": "IQ2_S", "IQ3_XS": "IQ3_S", "IQ3_M": "IQ3_S"},
 }
-"""Type of most tensors, by recipe."""
+"""Base type of each recipe, which most tensors have."""
 
 _PLAIN = ("F32", "F16", "BF16")
 _KEPT = ("norm", "bias", "router", "position")
@@ -44,7 +44,10 @@ _Q5_OUTPUTS = ("Q2_K", "IQ3_XS", "IQ3_XXS", "Q3_K_S", "Q3_K_M", "IQ4_NL", "Q4_K_
 class _Tensor:
     """A tensor whose type a recipe determines.
 
-    base: type of most tensors under the recipe.
+    recipe: name of the recipe, a key of `BASES`.
+    base: base type of the recipe.
+    sizes: sizes of the model.
+    has_imatrix: True if the file was made with an importance matrix.
     """
 
     recipe: str
@@ -55,7 +58,7 @@ class _Tensor:
 
     @property
     def layer(self) -> int:
-        """Layer of the tensor, 0 if it is outside the layers."""
+        """Index of the tensor's layer, 0 outside the layers."""
         return self.shape.layer or 0
 
     @property
@@ -82,9 +85,10 @@ class _Tensor:
 
 
 def kind_of(recipe: str, shape: Shape, sizes: Sizes, *, has_imatrix: bool = False) -> str:
-    """Return ggml's type of one tensor under a recipe.
+    """Return the name of ggml's type for one tensor under a recipe, a key of `BASES`.
 
-    has_imatrix: whether the file was made with an importance matrix, which changes a few tensors.
+    sizes: sizes of the model.
+    has_imatrix: True if the file was made with an importance matrix, which changes a few tensors.
 
     Raises ConfigError for an unknown recipe.
     """

@@ -1,7 +1,7 @@
-"""Memory that serving a model needs of a card, in parts, each a figure or a range with its reason.
+"""Memory that serving a model needs on a card, in parts, each a number or a range with a reason.
 
-Rule: a part whose low and high differ gives the reason. No part is omitted, and parts on the host
-are separate.
+Rule: a part whose low and high differ gives the reason. No part is omitted, and parts in host
+    memory are separate.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from allocsim.fitting.formulas.weights import Weights
 __all__ = ["AS_LOGGED", "Needs", "Part", "Work", "known_or"]
 
 AS_LOGGED = "as the log says"
-"""Reason of a part that the engine printed."""
+"""Reason of a part whose size the engine printed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """Work of a server, and the card.
+    """Requests that a server must process, and the card.
 
+    sizes, weights: the model.
     memory: bytes of the card.
     context: lowest and highest bytes of its CUDA context.
     batch: sequences at a time, each with `prompt` and `decode` tokens.
@@ -31,7 +32,7 @@ class Work:
     kv_type: one of `KV_TYPES`, or "" for the engine's default.
     gpu_layers: llama.cpp's -ngl, or None for all layers.
     workspace: bytes of cuBLAS's workspace.
-    logged: figures of the engine's log, which replace assumptions.
+    logged: sizes from the engine's log, which replace assumptions.
     cards: number of cards that share each layer; sizes and weights are then those of one card.
     """
 
@@ -51,25 +52,25 @@ class Work:
 
     @property
     def tokens(self) -> int:
-        """Tokens of one sequence at its end."""
+        """Tokens of one sequence when it ends."""
         return self.prompt + self.decode
 
     @property
     def number_size(self) -> int:
-        """Bytes of an element in activations."""
+        """Bytes of an element of activations."""
         return 4 if self.weights.name in ("fp32", "F32") else 2
 
     @property
     def computed_in(self) -> str:
-        """Type of keys and values."""
+        """Name of the type of keys and values."""
         return self.kv_type or ("fp32" if self.number_size == 4 else "bf16")
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Bytes of one part, as a range.
+    """Bytes of one part of the memory, as a range.
 
-    why: reason for the range, or source of the figure.
+    why: reason for the range, or source of the number.
     """
 
     name: str
@@ -79,7 +80,7 @@ class Part:
 
 
 def known_or(part: Part, logged: float | None) -> Part:
-    """Return `part`, or the engine's own figure for it if it was logged."""
+    """Return `part`, with the logged bytes in place of its range if they are not None."""
     if logged is None:
         return part
     return Part(part.name, round(logged), round(logged), AS_LOGGED)
@@ -89,14 +90,15 @@ def known_or(part: Part, logged: float | None) -> Part:
 class Needs:
     """Memory that one engine needs.
 
+    engine: name of the engine.
     parts: parts on the card.
+    source: documentation of the engine's behaviour.
     host: parts in host memory.
-    taken: lowest and highest bytes that the engine takes by default, or None if it takes what it
-        needs.
+    taken: lowest and highest bytes that the engine reserves by default, or None if it reserves what
+        it needs.
     room: lowest and highest number of tokens that its cache then holds, or None.
     paste: settings for this work, or "".
     notes: assumptions, one sentence each.
-    source: documentation of the engine's behaviour.
     """
 
     engine: str
@@ -120,7 +122,7 @@ class Needs:
 
 
 def biggest_matrix(weights: Weights) -> int:
-    """Return the elements of the largest quantised matrix, which a product may need in 16 bits."""
+    """Return the elements of the largest quantised matrix, which may be converted to 16 bits."""
     found: Iterable[int] = (
         each.shape.elements // max(each.shape.dims[0] if len(each.shape.dims) > 2 else 1, 1)
         for each in weights.tensors

@@ -1,9 +1,9 @@
 """Tensors of a language model, from the sizes in its configuration.
 
-Rule: there is one row for each tensor of the published implementation, so that the elements add up
-to the model's parameters. Each family's function has its peculiarities. Sources: the modelling
-files of Hugging Face transformers and, for the roles, the tensor names of the GGUF format
-(`ggml-org/ggml`, docs/gguf.md, "Standardized tensor names").
+Rule: each tensor of the published implementation is listed, so that the elements add up to the
+    model's parameters. A function for each family lists the tensors of one layer. Sources: the
+    modelling files of Hugging Face transformers and, for the roles, the tensor names of the GGUF
+    format (`ggml-org/ggml`, docs/gguf.md, "Standardized tensor names").
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _DEEPEST = 4096
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """One tensor.
+    """Role and dimensions of one tensor.
 
-    role: purpose by GGUF's name, such as "attn_q", "ffn_down", "token_embd" or "output"; "norm",
-        "bias", "router" and "position" are never quantised.
+    role: purpose, by the name that GGUF has for it: "attn_q", "ffn_down", "token_embd", "output"
+        and so on; "norm", "bias", "router" and "position" are never quantised.
     dims: sizes of the dimensions, rows first, as in PyTorch.
     layer: index of its layer, or None outside the layers.
     """
@@ -43,14 +43,19 @@ class Shape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """Sizes of a model.
+    """Sizes of a language model.
 
+    family: model_type of the configuration, or architecture of a GGUF file.
+    width: hidden size.
     inner: width of the MLP.
     head: width of one attention head.
+    tied: True if the output layer shares the embedding's weights.
     positions: learned positions, or 0.
     experts: experts per layer, or 0.
     window: tokens that a sliding window covers, or 0.
     windowed: number of layers with a sliding window.
+    attention_bias: True if queries, keys and values have biases.
+    inner_bias: True if the MLP has biases.
     """
 
     family: str
@@ -132,9 +137,9 @@ def _size(config: Mapping[str, Any], *keys: str, default: int | None = None) -> 
 
 
 def _window(config: Mapping[str, Any], layers: int) -> tuple[int, int]:
-    """Return the sliding window, and the number of layers that have it.
+    """Return the tokens of the sliding window, and the number of layers that have it.
 
-    In Gemma 2 these are half of the layers, in other families all.
+    In Gemma 2 half of the layers have a window, in other families all.
     """
     window = config.get("sliding_window")
     if window is None or config.get("use_sliding_window") is False:
@@ -146,7 +151,7 @@ def _window(config: Mapping[str, Any], layers: int) -> tuple[int, int]:
 
 
 def shapes_of(sizes: Sizes) -> tuple[Shape, ...]:
-    """Return all tensors of the model, in order. A tied head is not a separate tensor."""
+    """Return all tensors of the model, in order. A tied output layer is not a separate tensor."""
     block = FAMILIES[sizes.family]
     shapes = [Shape("token_embd", (sizes.vocabulary, sizes.width))]
     if sizes.positions:

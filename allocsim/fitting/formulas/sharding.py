@@ -1,11 +1,11 @@
 """Part of a served model that one card of a tensor parallel group holds.
 
-Rule: a matrix whose outputs are heads or inner features is divided by rows, a matrix that takes
-them as inputs by columns. Embedding and head are divided by rows of the vocabulary, padded to 64.
-Norms, routers, learned positions and biases of column-divided matrices are whole on every card.
-With fewer key and value heads than cards, each card holds one whole head. Sources: Shoeybi et al.,
-"Megatron-LM" (2019), section 3; vLLM, model_executor/layers/linear.py (QKVParallelLinear) and
-vocab_parallel_embedding.py (DEFAULT_VOCAB_PADDING_SIZE).
+Rule: a matrix whose outputs are heads or inner features is divided by rows, a matrix whose inputs
+    they are by columns. Embedding and output layer are divided by rows of the vocabulary, padded to
+    64. Norms, routers, learned positions and biases of column-divided matrices are whole on every
+    card. With fewer key and value heads than cards, each card holds one whole head. Sources:
+    Shoeybi et al., "Megatron-LM" (2019), section 3; vLLM, model_executor/layers/linear.py
+    (QKVParallelLinear) and vocab_parallel_embedding.py (DEFAULT_VOCAB_PADDING_SIZE).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SCALES_OF_ROWS = ("int8", "fp8-rows")
 
 
 def sizes_of_rank(sizes: Sizes, ranks: int) -> Sizes:
-    """Return the sizes of one of `ranks` cards; the vocabulary stays whole.
+    """Return the sizes of the part that one of `ranks` cards holds, with the whole vocabulary.
 
     Raises ConfigError if heads or inner features cannot be divided evenly.
     """
@@ -71,11 +71,15 @@ def weights_of_rank(weights: Weights, sizes: Sizes, ranks: int) -> Weights:
 
 
 _Share = tuple[int, int]
-"""Numerator and denominator of a card's share."""
+"""Numerator and denominator of the part of a tensor that one card holds."""
 
 
 def _share(role: str, sizes: Sizes, part: Sizes, ranks: int) -> _Share | None:
-    """Return the share of a tensor that a card holds; None for all of it."""
+    """Return the part of a tensor that one card holds, or None if it holds the whole tensor.
+
+    role: role of the tensor.
+    part: sizes of the card's part of the model.
+    """
     if role in _BY_ROWS or role in _BY_COLUMNS:
         return 1, ranks
     if role in _OF_HEADS:

@@ -1,8 +1,8 @@
-"""Weights of a model as its files store them, by the names in their headers.
+"""Weights of a model as its files store them, with roles from the names in the headers.
 
-Rule: the bytes are those of the files; a name only gives the role, and a tensor of unknown name is
-an ordinary weight. Sources: the tensor names of docs/gguf.md and of transformers' modules; for
-scales and zero points, those that GPTQ, AWQ, bitsandbytes and compressed-tensors write.
+Rule: the bytes are those of the files. A name only gives the role, and a tensor of unknown name is
+    an ordinary weight. Sources: the tensor names of docs/gguf.md and of transformers' modules; for
+    scales and zero points, the names that GPTQ, AWQ, bitsandbytes and compressed-tensors write.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _OF_MODULE = re.compile(r"\.(\w+)\.(?:weight|qweight)$")
 
 
 def weights_in(tensors: Iterable[StoredTensor], name: str) -> Weights:
-    """Return the weights of a file's tensors.
+    """Return the weights that consist of a file's tensors.
 
     name: name of the format.
     """

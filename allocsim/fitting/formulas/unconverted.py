@@ -1,8 +1,8 @@
-"""Matrices that a quantised model keeps in 16 bits, as its configuration lists them.
+"""Matrices that a quantised model stores in 16 bits, as its configuration lists them.
 
 Rule: the lists use transformers' module names; a name covers one module, or all modules within it.
-Source: transformers, quantizers/base.py (`modules_to_not_convert`), and the lists of published
-models, for instance every `self_attn` of Llama-3.1-405B-Instruct-FP8.
+    Source: transformers, quantizers/base.py (`modules_to_not_convert`), and the lists of published
+    models, for instance every `self_attn` of Llama-3.1-405B-Instruct-FP8.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LISTS = ("modules_to_not_convert", "llm_int8_skip_modules", "ignored_layers")
 
 
 def unconverted_in(config: Mapping[str, Any]) -> Callable[[Shape], bool]:
-    """Return a predicate that is true for tensors that `quantization_config` leaves in 16 bits."""
+    """Return a function that is true for tensors that `quantization_config` leaves in 16 bits."""
     found = config.get("quantization_config")
     names = {
         name

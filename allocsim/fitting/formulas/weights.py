@@ -36,16 +36,16 @@ FORMATS = (
     *("fp8", "fp8-rows", "int8", "nf4", "nf4-double", "gptq-int4", "gptq-int8", "awq-int4"),
     *(name for name in BASES if name not in ("F32", "F16", "BF16")),
 )
-"""Names of formats. A suffix as in "gptq-int4-g32" sets the group size of GPTQ and AWQ (128)."""
+"""Names of formats. A suffix such as "-g32" in "gptq-int4-g32" is the group size (default: 128)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """One tensor in a format.
+    """Bytes of one tensor in a format.
 
     size: bytes of its elements.
     scales: bytes of scales, zero points and indices.
-    is_quantised: whether its elements have fewer bits than the model computes with.
+    is_quantised: True if its elements have fewer bits than the model computes with.
     """
 
     shape: Shape
@@ -56,7 +56,10 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """A model's weights in one format."""
+    """A model's weights in one format.
+
+    name: name of the format.
+    """
 
     name: str
     tensors: tuple[Stored, ...]
@@ -73,12 +76,12 @@ class Weights:
 
     @property
     def bits(self) -> float:
-        """Average bits per parameter."""
+        """Average bits per parameter, including scales."""
         return 8 * self.size / self.parameters
 
     @property
     def parts(self) -> dict[str, int]:
-        """Bytes by kind of tensor."""
+        """Bytes by kind of tensor: "embeddings", "head", "norms and biases" and so on."""
         found: dict[str, int] = {}
         for each in self.tensors:
             part = _PART.get(each.shape.role)
@@ -108,9 +111,9 @@ class Weights:
 
 
 def format_in(config: Mapping[str, Any]) -> str | None:
-    """Return the format of a configuration's quantization_config, or None without one.
+    """Return the name of the format in a configuration's quantization_config, or None without one.
 
-    Raises ConfigError for a method without a formula.
+    Raises ConfigError for a quantization method that has no formula here.
     """
     found = config.get("quantization_config")
     if not isinstance(found, Mapping):
@@ -141,8 +144,10 @@ def weights_of(
 ) -> Weights:
     """Return the weights of the tensors `shapes` in the format `name`, one of `FORMATS`.
 
-    has_imatrix: whether a GGUF file was made with an importance matrix.
-    is_unconverted: whether a tensor of another format stays in 16 bits (`unconverted.py`).
+    sizes: sizes of the model.
+    has_imatrix: True if a GGUF file was made with an importance matrix.
+    is_unconverted: function that is true for tensors of the model that stay in 16 bits; GGUF
+        formats do not use it.
 
     Raises ConfigError for an unknown format.
     """
@@ -201,10 +206,10 @@ def _scales(kind: str, shape: Shape, group: int) -> int:
 
 
 def _block_scales(elements: int, *, is_nested: bool) -> int:
-    """Return the bytes of bitsandbytes' scales and code tables.
+    """Return the bytes of bitsandbytes' scales and code tables for a tensor.
 
-    Each block of 64 elements has a 32-bit scale. If nested, it has an 8-bit scale, and 256 blocks
-    share a 32-bit scale. The tables of 16 and 256 code values belong to the tensor.
+    Each block of 64 elements has a 32-bit scale. If scales are nested, it has an 8-bit scale, and
+    256 blocks share a 32-bit scale. The tables of 16 and 256 code values belong to the tensor.
     """
     blocks = -(-elements // 64)
     if not is_nested:

@@ -1,4 +1,7 @@
-"""Laws: a program's allocator requests at any size, derived from recordings at a few sizes."""
+"""Laws: a program's allocator requests at any size, derived from recordings at a few sizes.
+
+A law holds in one regime: a range of sizes at which PyTorch runs the same kernels.
+"""
 
 from allocsim.fitting.laws.card import Card
 from allocsim.fitting.laws.families import CLASSIFIERS, FAMILIES, Family, family_of

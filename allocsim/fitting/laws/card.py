@@ -1,4 +1,4 @@
-"""Properties of a card, other than its memory, that affect the sizes of requests."""
+"""Properties of a GPU, other than its memory, that affect the sizes of requests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["Card"]
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A card's processors.
+    """Processors of a GPU.
 
     capability: compute capability.
     multiprocessors: number of multiprocessors.
@@ -21,5 +21,5 @@ class Card:
     threads: int
 
     def blocks(self, threads: int) -> int:
-        """Return the number of blocks of `threads` threads that fill the card."""
+        """Return the number of blocks of `threads` threads each that fill the GPU."""
         return self.multiprocessors * (self.threads // threads)

@@ -1,8 +1,8 @@
-"""Memory that Adafactor requests for sums over a matrix: over its columns, and over all of it.
+"""Memory that Adafactor requests for sums over each matrix: per column, and over all elements.
 
 Rule: Adafactor keeps a value for each row and column of a gradient, and computes the norms of
-parameters and updates. A sum in two passes stores the results of the first pass. The matrix
-determines the number of passes, which is therefore part of the regime.
+    parameters and updates. A sum in two passes stores the results of the first pass. The matrix
+    determines the number of passes, so the number of passes is part of the regime.
 
 Sources: torch.optim.Adafactor as it ran, and the kernels of other sums (`variables.py`).
 """
@@ -38,19 +38,22 @@ FACTORED = (
     *(f"{name}_parts" for name in _MATRICES),
     "row_parts",
 )
-"""Names of the variables; they are 0 if one pass suffices."""
+"""Names of the variables; a variable is 0 if one pass suffices for its sum."""
 
 _STORED = 512
 """Bytes of a column's partial sum."""
 _AT_A_TIME = 4
-"""Columns that a thread sums, with four rows of threads in a block.
+"""Number of columns that a thread sums, with four rows of threads in a block.
 
-If it does not divide the columns, the regime is another.
+Matrices whose number of columns is not a multiple of it are in another regime.
 """
 
 
 def factored_variables(sizes: Mapping[str, int], card: Card) -> dict[str, int]:
-    """Return the sizes that the sums store, by variable."""
+    """Return the value of each variable in `FACTORED`.
+
+    sizes: sizes of the model, by name.
+    """
     found = {}
     for name in _MATRICES:
         rows, columns = _shape(name, sizes)
@@ -60,13 +63,13 @@ def factored_variables(sizes: Mapping[str, int], card: Card) -> dict[str, int]:
 
 
 def factored_way(sizes: Mapping[str, int]) -> str:
-    """Return the part of the regime that describes Adafactor's sums.
+    """Return the part of a regime's name that describes Adafactor's sums.
 
     It lists the matrices whose columns are summed in two passes and those that are small enough for
-    one block. It also says whether an embedding has too many rows for one block, whether columns
-    are not a multiple of four, and whether a matrix is summed in parts.
+    one block. It also says whether an embedding has too many rows for one block, whether a number
+    of columns is not a multiple of four, and whether a matrix is summed in parts.
 
-    sizes: sizes of the model; `factored` is the bytes of an element.
+    sizes: sizes of the model by name, and as `factored` the bytes of a parameter's element.
     """
     known = {"positions": 0, **sizes}
     names = [

@@ -1,4 +1,4 @@
-"""Formula of a request's bytes, as a monomial.
+"""Formula of a request's bytes: a number times variables such as batch and hidden size.
 
 Rule: the arithmetic is exact; a fraction of a byte is rounded up.
 """

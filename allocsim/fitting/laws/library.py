@@ -1,7 +1,8 @@
 """Releases of transformers for which there are laws.
 
-Rule: `TRANSFORMERS` has a row for each release that changes a program's requests. The laws of a
-program are those of the last row that has a file for it and is not later than the intended release.
+Rule: `TRANSFORMERS` lists each release that changed a program's requests. The laws of a program are
+    in the folder of the last listed release that has a file for the program and is not later than
+    the intended release.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from allocsim.errors import ConfigError
 __all__ = ["TRANSFORMERS", "installed_transformers", "numbers_of", "transformers_release"]
 
 TRANSFORMERS = ("5.23", "5.24")
-"""Releases with laws. The first is that of `traces/fit/truth.jsonl`.
+"""Releases with laws. The first is the release that `traces/fit/truth.jsonl` was recorded with.
 
-Under autocast, 5.24 keeps the values of a cache in their own dtype, and it builds the masks of a
-single sequence, packed or not, in another order.
+Under autocast, 5.24 keeps the values of a cache in their own dtype. It builds the masks of a single
+sequence, packed or not, in another order.
 """
 
 
@@ -29,10 +30,12 @@ def installed_transformers() -> str | None:
 
 
 def transformers_release(meant: str | None = None) -> str:
-    """Return the row of `TRANSFORMERS` for a version such as "5.24.1".
+    """Return the entry of `TRANSFORMERS` that covers a version such as "5.24.1".
 
-    The default is the installed version, else the first row. Versions before the first row use the
-    first row, which `fit` notes. Raises ConfigError for text that is not a version.
+    meant: the version; default: the installed version, else the first entry.
+
+    Versions before the first entry use the first entry, which `fit` notes. Raises ConfigError for
+    text that is not a version.
     """
     text = installed_transformers() or TRANSFORMERS[0] if meant is None else meant
     upto = [each for each in TRANSFORMERS if numbers_of(each) <= numbers_of(text)]
@@ -40,7 +43,7 @@ def transformers_release(meant: str | None = None) -> str:
 
 
 def numbers_of(text: str) -> tuple[int, int]:
-    """Return the first two numbers of a version. Raises ConfigError for any other text."""
+    """Return the major and minor number of a version. Raises ConfigError for any other text."""
     major, _, rest = text.partition(".")
     minor = rest.partition(".")[0]
     if not (major.isdecimal() and minor.isdecimal()):

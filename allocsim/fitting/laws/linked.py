@@ -1,8 +1,9 @@
-"""Blocks that the frees of a program part release, resolved once for all its occurrences.
+"""Blocks that the frees of a program part release, found once for all occurrences of the part.
 
-Rule: a free names the group of its block (blocks requested from the same stack) and the number of
-younger live blocks in it. So it means either the same request at every occurrence of the part, or a
-block from before the part, given by the number of younger blocks in its group when the part began.
+Rule: a free gives the group of its block (blocks requested from the same stack) and the number of
+    younger live blocks in the group. So the block is either requested within the part, by the same
+    row at every occurrence, or was live before the part began, at a fixed place among its group's
+    blocks.
 """
 
 from __future__ import annotations
@@ -17,20 +18,19 @@ from numpy.typing import NDArray
 __all__ = ["Alive", "Links", "links_of"]
 
 _NONE = 1 << 62
-"""Depth that no block has."""
+"""Impossible number of younger blocks, for a free whose block does not exist."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Links:
-    """Blocks of a program part.
+    """Blocks of the rows of a program part.
 
-    block: for each row, index of its block among the part's requests, 0 if the row has none of
-        them.
-    is_own: for each row, whether it has a block of the part.
-    older: rows that free earlier blocks, each with the group and the number of younger blocks in it
-        before the part.
-    left: requests whose blocks stay allocated, by group.
-    n_requests: number of requests.
+    block: for each row, the number of its block among the part's requests; 0 if it has none there.
+    is_own: for each row, True if its block is requested within the part.
+    older: frees of blocks from before the part: row, group, and number of the group's blocks that
+        were younger when the part began.
+    left: numbers of the requests whose blocks stay allocated, by group.
+    n_requests: number of requests in the part.
     """
 
     block: NDArray[np.int64]
@@ -46,9 +46,11 @@ def links_of(
     group: NDArray[np.int64],
     value: NDArray[np.int64],
 ) -> Links:
-    """Return the links of a part.
+    """Return the blocks of the rows of a program part. The columns have one element per row.
 
-    value: for a free, the number of younger live blocks in its group.
+    is_request, is_free: True for a request, and for a free.
+    group: group of the row's block.
+    value: for a free, the number of live blocks in its group that are younger than its block.
     """
     own: defaultdict[int, list[int]] = defaultdict(list)
     freed: defaultdict[int, list[int]] = defaultdict(list)
@@ -76,16 +78,16 @@ def links_of(
 
 
 class Alive:
-    """Live blocks, by group, while the parts of a program follow each other."""
+    """Live blocks by group, updated part by part in the order of the program."""
 
     def __init__(self) -> None:
         self._of: defaultdict[int, list[int]] = defaultdict(list)
         self._count = 0
 
     def blocks(self, links: Links) -> NDArray[np.int64]:
-        """Return the block of each row of the next part, as the index of its request.
+        """Append a part; return for each row the number of the request that allocated its block.
 
-        Raises LookupError with the number of the row if a free means a block that does not exist.
+        Raises LookupError with the row if a free has no matching block.
         """
         found = np.where(links.is_own, self._count + links.block, 0)
         for row, group, depth in links.older:

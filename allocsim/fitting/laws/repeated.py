@@ -1,8 +1,9 @@
 """Program whose requests and frees contain parts that repeat a given number of times.
 
-Rule: a row of a part stands for one row in each copy. The value of a row is p + q·copy + r·copies;
-it is the bytes of a request or, for a free, the number of younger live blocks in the group of the
-block that is freed. So no row names a block, and an additional copy changes no other row.
+Rule: a row of a part represents one row in each copy. The value of a row is p + q·copy + r·copies.
+    It is the bytes of a request or, for a free, the number of live blocks that are younger than the
+    freed block and were requested from the same stack. So no row refers to a block by its number,
+    and an additional copy changes no other row.
 """
 
 from __future__ import annotations
@@ -19,20 +20,20 @@ from allocsim.errors import ConfigError
 __all__ = ["BEFORE", "MOST_ROWS", "Repeated", "Unrolled", "blocks_of", "refuse_too_long"]
 
 BEFORE = -1
-"""Group of the blocks that exist before the program."""
+"""Group of the blocks that were allocated before the program began."""
 
 MOST_ROWS = 1 << 23
-"""Most rows of a program: some minutes and gigabytes."""
+"""Largest number of rows of a program, whose replay takes minutes and gigabytes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Unrolled:
-    """A program with a number of copies, in columns with one element per row.
+    """A program with every copy written out, in columns with one element per row.
 
     row: index of the row in the program with one copy.
-    value: bytes of a request, number of younger blocks of a free.
-    block: index of the request that allocated the row's block; negative for blocks from before the
-        program, 0 in other rows.
+    value: bytes of a request; for a free, the number of younger live blocks in its group.
+    block: number of the request that allocated the row's block; negative for blocks from before the
+        program, 0 in rows that are neither requests nor frees.
     """
 
     row: NDArray[np.int64]
@@ -42,14 +43,15 @@ class Unrolled:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Repeated:
-    """A program with one copy of each part, in columns with one element per row.
+    """A program with one copy of each repeated part, in columns with one element per row.
 
-    is_request, is_free, is_end: kind of the row; a free that completes later does not end its block
-        at once.
-    group: number that a request shares with similar requests; for a free, the group of its block.
+    is_request, is_free: True for a request, and for a free.
+    is_end: True for a free that ends its block at once; a free that completes later does not.
+    group: for a request, a number shared by requests from the same stack; for a free, the group of
+        its block.
     value, by_copy, by_copies: p, q and r of the module's rule.
     parts: first row of each part and the row after its last, in order.
-    n_before: number of blocks that exist before the program.
+    n_before: number of blocks that were allocated before the program began.
     """
 
     is_request: NDArray[np.bool_]
@@ -65,8 +67,8 @@ class Repeated:
     def with_copies(self, copies: int) -> Unrolled:
         """Return the program with `copies` copies of each part, 0 or more.
 
-        Raises ConfigError if it is too long, and LookupError with the row if a free means a block
-        that does not exist.
+        Raises ConfigError if it is too long. Raises LookupError with the row if a free has no
+        matching block.
         """
         row, value = self.rows_with(copies)
         flags = self.is_request[row], self.is_free[row], self.is_end[row]
@@ -77,15 +79,15 @@ class Repeated:
         return Unrolled(row, value, block)
 
     def rows_with(self, copies: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return `row` and `value` of the program with `copies` copies, without resolving blocks.
+        """Return `row` and `value` of `Unrolled` for `copies` copies, without finding the blocks.
 
-        Raises ConfigError if it is too long.
+        Raises ConfigError if the program is too long.
         """
         row, copy = self._rows(copies)
         return row, self.value[row] + self.by_copies[row] * (copies - 1) + self.by_copy[row] * copy
 
     def _rows(self, copies: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the rows in order, and for each the number of earlier copies."""
+        """Return the rows in order, and for each row the number of earlier copies of its part."""
         n, more = len(self.value), sum(stop - start for start, stop in self.parts)
         refuse_too_long(n + more * (copies - 1))
         rows, counts, last = [], [], 0
@@ -120,10 +122,10 @@ def blocks_of(  # noqa: PLR0917  (columns)
     value: NDArray[np.int64],
     n_before: int = 0,
 ) -> NDArray[np.int64]:
-    """Return the block that each row requests or frees, as `Unrolled.block`.
+    """Return `Unrolled.block` for the rows of a program that is written out.
 
-    The arguments are those of `Repeated`, with one element per row of the program. Raises
-    LookupError with the number of the row if a free means a block that does not exist.
+    The arguments are described in `Repeated`. Raises LookupError with the row if a free has no
+    matching block.
     """
     alive: defaultdict[int, list[int]] = defaultdict(list)
     alive[BEFORE] = list(range(-n_before, 0))

@@ -1,11 +1,11 @@
-"""Files of laws in the package: one file per program of a family, one law per regime.
+"""Files of laws in the package: one file per program of a model family, one law per regime.
 
 Each folder belongs to a release of transformers (`library.py`). It has no file for a program whose
 requests are the same as in the release before.
 
 Rule: files have plain columns and are read without running code; a file of another format is
-refused. A column holds the rows of all regimes one after another, because the regimes of a program
-are similar and compress well together.
+    refused. A column holds the rows of all regimes one after another, because the regimes of a
+    program are similar and compress well together.
 """
 
 from __future__ import annotations
@@ -36,16 +36,17 @@ _PER_ROW = {
     **{"kind": "kind", "group": "kin", "number": "number"},
     **{"by_copy": "by_copy", "by_copies": "by_copies"},
 }
-"""Name in the file of each column of a law that has one element per row."""
+"""Name in the file of each column of `Law` that has one element per row."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Laws:
     """Laws of one program, by regime.
 
+    name: name of the program and its file.
     torch_version: release of PyTorch that ran the program.
-    transformers: row of `TRANSFORMERS`.
-    stacks: stacks of the requests; groups of blocks are indices into it.
+    transformers: entry of `TRANSFORMERS`.
+    stacks: stacks of the requests; the groups of blocks are indices into it.
     """
 
     name: str
@@ -61,7 +62,7 @@ def known_laws() -> tuple[str, ...]:
 
 
 def find_laws(name: str, transformers: str = TRANSFORMERS[0]) -> Laws | None:
-    """Return the laws of a program in a release of `TRANSFORMERS`, or None if there are none."""
+    """Return the laws of a program for an entry of `TRANSFORMERS`, or None if there are none."""
     upto = TRANSFORMERS[: TRANSFORMERS.index(transformers) + 1]
     paths = [_folder(each) / f"{name}.npz" for each in reversed(upto)]
     path = next((each for each in paths if each.is_file()), None)
@@ -82,9 +83,9 @@ def _folder(transformers: str) -> Path:
 
 
 def write_laws(laws: Laws) -> Path:
-    """Write the file of one program and return its path.
+    """Write the file of one program's laws and return its path.
 
-    A file without laws states that the program has none.
+    Without laws, the file says that the program has none in this release.
     """
     found = list(laws.by_regime.values())
     formulas = [formula for law in found for formula in law.formulas]
@@ -124,7 +125,7 @@ def write_laws(laws: Laws) -> Path:
 
 
 def _narrow(numbers: ArrayLike) -> NDArray[np.generic]:
-    """Return the column in the narrowest integer type that holds it."""
+    """Return the column in the narrowest integer type that holds its values."""
     column: NDArray[np.generic] = np.asarray(numbers, dtype=np.int64)
     for dtype in (np.int8, np.int16, np.int32):
         narrow = column.astype(dtype)
@@ -134,7 +135,7 @@ def _narrow(numbers: ArrayLike) -> NDArray[np.generic]:
 
 
 def _by_regime(columns: Mapping[str, NDArray[np.generic]]) -> dict[str, Law]:
-    """Return the laws of a file, whose columns hold the rows of all laws."""
+    """Return the laws of a file by regime, from columns that hold the rows of all laws."""
     formulas = _formulas(columns)
     rows = {field: _cut(columns[name], columns["n_rows"]) for field, name in _PER_ROW.items()}
     parts = _cut(columns["parts"], columns["n_parts"])

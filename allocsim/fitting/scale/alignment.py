@@ -1,10 +1,10 @@
 """Alignment of two programs: the rows that the longer one has in addition.
 
-Rule: every row of the shorter program is a row of the longer one, in the same order and of the same
-form; the remaining rows of the longer program are the insertions. The cheapest alignment is chosen:
-few insertions, rows with equal bytes, frees of the same block in their order. An insertion can
-often be a little earlier or later (any of three layers may be the new one), which the last of these
-costs decides.
+Rule: every row of the shorter program is a row of the longer one, in the same order and with the
+    same kind and stack. The remaining rows of the longer program are the insertions. The cheapest
+    alignment is chosen: few insertions, rows with equal bytes, and frees whose blocks are equally
+    young in their groups. Equal blocks often allow an insertion at several places: any of three
+    layers may be the new one. The cost of frees then decides.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ __all__ = ["Insertion", "insertions", "shared_rows"]
 
 _INSERTION = 40
 _OTHER_SIZE = 16
-"""Costs of an insertion, and of a row with other bytes.
+"""Costs of an insertion, and of a row whose bytes differ between the programs.
 
-Other bytes cost as much again for each of the two rows whose bytes the other program has somewhere.
-A free costs 1 if its block is not equally young in its group, and another 1 if it is not equally
-old either.
+The second cost doubles if the bytes of one of both rows also occur elsewhere in the other program,
+and triples if those of both do. A free costs 1 if its block is not equally young in its group in
+both programs, and another 1 if it is not equally old either.
 """
 
 _IMPOSSIBLE = 1 << 30
 
 _EVERY = 256
-"""Interval of the rows whose costs are kept; the costs between are recomputed when tracing back."""
+"""Interval of the rows whose costs are stored; tracing back recomputes the costs between them."""
 
 _MOST_CELLS = 1 << 31
-"""Most rows of one program times additional rows of the other: some minutes."""
+"""Most rows of one program times additional rows of the other, which takes some minutes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Insertion:
-    """Rows [start, stop) of the longer program, before row `at` of the shorter one."""
+    """Rows from `start` to `stop` - 1 of the longer program, before row `at` of the shorter one."""
 
     at: int
     start: int
@@ -56,7 +56,7 @@ class Insertion:
 def insertions(short: Likeness, long: Likeness) -> list[Insertion] | None:
     """Return the rows that `long` has in addition to `short`.
 
-    None if `long` is not an extension of `short`, or if the comparison would take too long.
+    Returns None if `long` lacks a row of `short`, or if the comparison would take too long.
     """
     more = len(long.form) - len(short.form)
     if more <= 0 or len(short.form) * more > _MOST_CELLS:
@@ -65,7 +65,11 @@ def insertions(short: Likeness, long: Likeness) -> list[Insertion] | None:
 
 
 def shared_rows(n_long: int, found: Iterable[Insertion]) -> NDArray[np.int64]:
-    """Return for each row of the longer program the row of the shorter one, -1 in insertions."""
+    """Return for each row of the longer program its row in the shorter one, -1 in insertions.
+
+    n_long: rows of the longer program.
+    found: insertions of the longer program.
+    """
     is_shared = np.ones(n_long, dtype=bool)
     for each in found:
         is_shared[each.start : each.stop] = False
@@ -75,8 +79,8 @@ def shared_rows(n_long: int, found: Iterable[Insertion]) -> NDArray[np.int64]:
 class _Search:
     """Search for the cheapest alignment, row by row of the shorter program.
 
-    costs[d]: least cost so far with d rows inserted.
-    _short_price, _long_price: for each row, its share of the cost of other bytes.
+    In the methods, costs[d] is the least cost so far with d rows inserted. _short_price and
+    _long_price are the share of each row in the cost of different bytes.
     """
 
     def __init__(self, short: Likeness, long: Likeness, more: int) -> None:
@@ -100,7 +104,7 @@ class _Search:
         return self._trace_back(costs, kept)
 
     def _same_at_start(self) -> int:
-        """Return the number of rows at the start that are equal in all respects."""
+        """Return the number of rows at the start that are equal in both programs."""
         n = len(self._short.form)
         names = ("exact", "younger", "older")
         same = np.ones(n, dtype=bool)
@@ -145,7 +149,10 @@ class _Search:
     def _between(
         self, start: int, stop: int, kept: dict[int, NDArray[np.int32]]
     ) -> dict[int, NDArray[np.int32]]:
-        """Return the costs before each of the rows [start, stop]."""
+        """Return the costs before each row from `start` to `stop`.
+
+        kept: costs before some rows, including `start`.
+        """
         rows = {start: kept[start]}
         for row in range(start, stop):
             rows[row + 1] = self._after(row, rows[row])
@@ -153,7 +160,7 @@ class _Search:
 
 
 def _with_insertion(costs: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Return the costs if rows may be inserted before the next row."""
+    """Return the costs if rows may also be inserted before the next row."""
     found = costs.copy()
     found[1:] = np.minimum(found[1:], np.minimum.accumulate(costs)[:-1] + _INSERTION)
     return found

@@ -1,10 +1,11 @@
 """Program with parts that repeat as often as a size says.
 
-Rule: the larger of two programs has every row of the smaller one, and insertions that repeat the
-rows beside them (`parts.py`). With each further step of the size, every insertion is repeated once
-more. The bytes of a request, and the number of younger live blocks in the group of a freed block,
-are p + q·copy + r·copies: q follows from the insertion and its counterpart, r from the counterpart
-in both programs. The result must reproduce both programs row by row.
+Rule: the larger of two programs has every row of the smaller one, and insertions that repeat
+    adjacent rows (`parts.py`). When the size increases by another step, every insertion is repeated
+    once more. A row's value is the bytes of a request or, for a free, the number of live blocks
+    from the same stack that are younger than the freed block. A value is p + q·copy + r·copies: q
+    follows from the rows of the insertion and the adjacent rows that they repeat, r from the
+    repeated rows in both programs. The result must reproduce both programs row by row.
 """
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ from allocsim.simulation import StepKind, Steps
 __all__ = ["Growth", "growth_between"]
 
 _HANDLE = 1 << 62
-"""Offset of the addresses that name blocks to the engine: a request's number is added to it."""
+"""Offset that makes an engine's address from the number of the request that allocated a block."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Growth:
-    """A program at any number of copies of its parts; 0 copies are `first`, 1 is `second`.
+    """A program with any number of copies of its parts: `first` has 0 copies, `second` has 1.
 
     group: for each request of `second`, the index of its stack.
     parts: repeated parts, in order.
-    value: for each row of `second`, the bytes of a request, or the number of younger live blocks in
-        the group of the block that is freed.
+    value: for each row of `second`, the bytes of a request; for a free, the number of live blocks
+        of its group that are younger than its block.
     by_copy, by_copies: growth of `value` per earlier copy and per additional copy.
     """
 
@@ -57,7 +58,7 @@ class Growth:
     def program_with(self, copies: int) -> Program:
         """Return the program with `copies` copies of each part.
 
-        Raises ConfigError if it is too long, or if a free means a block that does not exist.
+        Raises ConfigError if it is too long, or if a free has no matching block.
         """
         second = self.second
         try:
@@ -107,7 +108,10 @@ class Growth:
     def _addresses(
         self, row: NDArray[np.int64], kind: NDArray[np.uint8], block: NDArray[np.int64]
     ) -> NDArray[np.uint64]:
-        """Return the address that names each block to the engine: a number or the original one."""
+        """Return the address by which the engine knows each row's block.
+
+        It is the original address for blocks from before the recording, else made from a number.
+        """
         found = self.second.steps.addr[row].copy()
         is_own = (kind == StepKind.ALLOC) | (any_of(kind, FREES) & (block >= 0))
         found[is_own] = (block[is_own] + _HANDLE).astype(np.uint64)
@@ -121,9 +125,9 @@ class Growth:
 
 
 def growth_between(first: Program, second: Program) -> Growth | None:
-    """Return how `second` grew out of `first`, or None.
+    """Return the growth of `first` to `second`, or None if `second` is not a grown `first`.
 
-    The result is None if `second` lacks rows of `first`, or has rows that repeat no part of it.
+    The result is None if `second` lacks a row of `first`, or if an insertion repeats no part of it.
     """
     plans = first.prepared.plan, second.prepared.plan
     if first.before != second.before or plans[0].changes != plans[1].changes:
@@ -146,21 +150,21 @@ def growth_between(first: Program, second: Program) -> Growth | None:
 
 
 def _is_mostly_the_same(parts: Sequence[Part], long: Likeness) -> bool:
-    """Return whether most rows of the copies have the bytes of the rows that they repeat."""
+    """Return whether most rows of the copies have the same bytes as the rows that they repeat."""
     pairs = [(row, other[0]) for row, other in _counterparts(parts)]
     row, other = np.array(pairs).T
     return bool(np.count_nonzero(long.exact[row] == long.exact[other]) * 2 > len(pairs))
 
 
 def _counterparts(parts: Sequence[Part]) -> Iterator[tuple[int, list[int]]]:
-    """Yield every row of an insertion with the rows that it repeats."""
+    """Yield every row of an insertion with the adjacent rows that it repeats."""
     for part in parts:
         for row in range(part.insertion.start, part.insertion.stop):
             yield row, part.counterparts(row)
 
 
 def _values(program: Program, like: Likeness) -> NDArray[np.int64]:
-    """Return each row's value: bytes of a request, number of younger blocks of a free."""
+    """Return each row's value: bytes of a request; for a free, the younger live blocks."""
     found = like.younger.copy()
     found[program.requests] = program.size
     return found
@@ -172,9 +176,13 @@ def _fitted(
     first: NDArray[np.int64],
     second: NDArray[np.int64],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the growth of each row's value with its copy, and with the number of copies.
+    """Return `by_copy` and `by_copies` of each row.
 
-    A counterpart after the insertion is one copy further in `second`, but not in `first`.
+    shared: for each row of the second program, its row in the first one, -1 in insertions.
+    first, second: values of the rows of both programs.
+
+    A repeated row after the insertion is one copy further in the second program, but not in the
+    first.
     """
     by_copy = np.zeros(len(second), dtype=np.int64)
     by_copies = np.where(shared >= 0, second - first[shared], 0)

@@ -1,9 +1,9 @@
-"""Comparable numbers for the rows of two programs.
+"""Numbers by which rows of two programs are compared.
 
-Rule: a row is identified by its kind and stack; a free also by those of the request whose block it
-frees. Among similar blocks, the order decides: the number of live blocks that were requested later,
-or earlier. Indices of requests are not compared, because one more request changes all later
-indices.
+Rule: a row is identified by its kind and stack, and a free also by the kind and stack of the
+    request whose block it frees. Blocks of requests with equal kind and stack form a group; among
+    them the order decides: the number of live blocks that were requested later, or earlier. Numbers
+    of requests are not compared, because one more request changes all later numbers.
 """
 
 from __future__ import annotations
@@ -24,12 +24,11 @@ __all__ = ["Likeness", "likeness_of"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Likeness:
-    """Comparable numbers of a program's rows, in columns with one element per row.
+    """Numbers by which a program's rows are compared, in columns with one element per row.
 
     form: number for the row's kind and stack; the same in all programs that share `known`.
-    exact: number for the form with its bytes.
-    group: for each request, the number of its stack; blocks of one group differ only in their
-        order.
+    exact: number for the form and the bytes.
+    group: for each request, the number of its stack.
     younger, older: for a free, the number of live blocks in the group that were requested later and
         earlier than its block; 0 in other rows.
     """
@@ -42,9 +41,9 @@ class Likeness:
 
 
 def likeness_of(program: Program, known: dict[Hashable, int]) -> Likeness:
-    """Return the comparable numbers of a program's rows.
+    """Return the numbers by which a program's rows are compared.
 
-    known: numbers given so far; those of this program are added.
+    known: number of each form so far; new forms of this program are added.
     """
     stack = _stacks(program, known)
     group = stack[program.requests]
@@ -78,7 +77,7 @@ def _stacks(program: Program, known: dict[Hashable, int]) -> NDArray[np.int64]:
 def _orders(
     program: Program, group: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return `younger` and `older` of every row."""
+    """Return `younger` and `older` of `Likeness`."""
     alive: defaultdict[int, list[int]] = defaultdict(list)
     alive[BEFORE] = list(range(-len(program.before), 0))
     younger = np.zeros(len(program.kind), dtype=np.int64)

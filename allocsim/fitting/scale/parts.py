@@ -1,7 +1,7 @@
 """Insertions as further copies of a part of the program.
 
-Rule: the additional rows of a larger program are copies of the rows beside them, those of the layer
-before or after. Rows that match neither are not growth, but another way through the kernels.
+Rule: the additional rows of a larger program are copies of adjacent rows: the layer before or
+    after. If they match neither, the program did not grow; PyTorch ran other kernels.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ __all__ = ["Part", "parts_of"]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """An insertion, and how far the rows beside it continue its pattern.
+    """An insertion, and how far the rows before and after it continue its pattern.
 
-    before, after: number of shared rows before and after it whose forms equal those of the rows one
-    insertion length further.
+    before, after: number of shared rows directly before and after it whose kind and stack equal
+        those of the rows one insertion length later and earlier.
     """
 
     insertion: Insertion
@@ -32,11 +32,11 @@ class Part:
 
     @property
     def is_repeated(self) -> bool:
-        """True if each of its rows has a counterpart beside it."""
+        """True if each row of the insertion repeats a row before or after it."""
         return self.before + self.after >= len(self.insertion)
 
     def counterparts(self, row: int) -> list[int]:
-        """Return the rows that one of its rows repeats, the row on the longer side first."""
+        """Return the rows that a row of the insertion repeats, the row on the longer side first."""
         length, each = len(self.insertion), self.insertion
         found = []
         if row - length >= each.start - self.before:
@@ -47,17 +47,17 @@ class Part:
 
 
 def parts_of(found: Sequence[Insertion], long: Likeness) -> list[Part]:
-    """Return each insertion of the program `long`, with its sides."""
+    """Return each insertion of the program `long` with the matching rows on both sides."""
     shared = shared_rows(len(long.form), found) >= 0
     return [part for each in found for part in _split(each, long, shared)]
 
 
 def _split(each: Insertion, long: Likeness, shared: NDArray[np.bool_]) -> tuple[Part, ...]:
-    """Split an insertion that consists of two: the last of one run of copies, the first of another.
+    """Split an insertion that is the last copy of one part and the first copy of another.
 
-    If X X Y Y became X X X Y Y Y, one insertion of X Y is possible as well, but it repeats nothing
-    beside it, while X repeats the rows before it and Y the rows after it. Rows of equal bytes show
-    this; if bytes grow with every copy, equal forms have to suffice.
+    If X X Y Y became X X X Y Y Y, one insertion of X Y is possible as well. It repeats nothing
+    adjacent, while X repeats the rows before it and Y the rows after it. Rows of equal bytes show
+    this; if bytes grow with every copy, equal kinds and stacks have to suffice.
     """
     whole = _part(each, long.form, shared)
     if _part(each, long.exact, shared).is_repeated:
@@ -73,7 +73,10 @@ def _split(each: Insertion, long: Likeness, shared: NDArray[np.bool_]) -> tuple[
 
 
 def _part(each: Insertion, numbers: NDArray[np.int64], shared: NDArray[np.bool_]) -> Part:
-    """Return the insertion with the number of matching rows on each side."""
+    """Return the insertion with the number of matching rows on each side.
+
+    numbers: number for the form of each row.
+    """
     n, length = len(numbers), len(each)
     before = after = 0
     while (row := each.start - 1 - before) >= 0 and shared[row]:
@@ -88,7 +91,7 @@ def _part(each: Insertion, numbers: NDArray[np.int64], shared: NDArray[np.bool_]
 
 
 def _positions(each: Insertion, long: Likeness, shared: NDArray[np.bool_]) -> Iterator[Insertion]:
-    """Yield the other possible positions of the insertion between the same rows."""
+    """Yield the other places at which the insertion leaves the same shared rows."""
     yield each
     exact, n = long.exact, len(long.exact)
     place = each
@@ -100,7 +103,7 @@ def _positions(each: Insertion, long: Likeness, shared: NDArray[np.bool_]) -> It
 
 
 def _middle(place: Insertion, numbers: NDArray[np.int64]) -> int | None:
-    """Return the row that splits an insertion into copies of the rows before and after it."""
+    """Return the row between a copy of the rows before and one of the rows after, or None."""
     for middle in range(place.start + 1, place.stop):
         first, second = middle - place.start, place.stop - middle
         if first > place.start or place.stop + second > len(numbers):

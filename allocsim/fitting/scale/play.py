@@ -1,7 +1,7 @@
-"""Play of a law's program on the model, at given sizes.
+"""Replay of a law's program on the allocator model, at given sizes.
 
-Rule: only the sizes of requests change. Order, freed blocks, streams and pools are those of the
-first sample.
+Rule: only the bytes of requests change. Order, freed blocks, streams and pools are those of the
+    first sample.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["drive_at", "plan_at"]
 
 
 def plan_at(law: Law, requested: Requested) -> Plan:
-    """Return the steps of the program with the law's sizes of requests."""
+    """Return the steps of the law's program with the requests' bytes in `requested`."""
     program = law.program
     size = program.steps.size.copy()
     size[program.requests] = requested.size
@@ -23,6 +23,9 @@ def plan_at(law: Law, requested: Requested) -> Plan:
 
 
 def drive_at(law: Law, plan: Plan, setting: Setting, device_memory: int | None) -> Drive:
-    """Drive `plan` to its end or to an error. Raises ConfigError for a refused setting."""
+    """Replay `plan` to its end or to an error. Raises ConfigError for a refused setting.
+
+    device_memory: bytes of the device, None for an unlimited device.
+    """
     prepared = law.program.prepared
     return prepared.drive(setting, device_memory, plan=plan, folder=fold_allocated)

@@ -1,8 +1,9 @@
 """Check of a law against recordings from which it was not derived.
 
-Rule: the peak of reserved memory is compared. The recorded requests and those of the law are both
-played under the same settings. Requests that differ are counted and reported: temporary storage of
-sorts, for instance, follows no exact law, and does not matter if the peak is the same.
+Rule: the peak of reserved memory is compared. The recorded requests and the law's requests are
+    replayed under the same settings. Requests that differ are counted and reported: temporary
+    storage of sorts, for instance, follows no exact law. It does not refute the law if the peak is
+    the same.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ __all__ = ["Check", "checks_of"]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A recording that the law predicted.
+    """A recording whose peak the law predicted exactly.
 
     path, text: file and sizes of the recording.
-    peak_reserved_bytes: peak of the law's requests, which equals that of the recorded ones.
-    missed: number of requests for which the law gives another size.
-    largest_miss: largest difference in bytes.
+    peak_reserved_bytes: peak of reserved memory in bytes, recorded and predicted.
+    missed: number of requests for which the law gives other bytes.
+    largest_miss: largest difference of one request, in bytes.
     """
 
     path: str
@@ -39,7 +40,7 @@ class Check:
 
 
 def checks_of(law: Law | Growing) -> tuple[Check, ...]:
-    """Return the checks of all recordings that are not samples.
+    """Return the result for each recording that the law was not derived from.
 
     Raises RecordingError for the first recording that refutes the law.
     """

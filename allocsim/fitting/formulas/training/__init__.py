@@ -1,4 +1,4 @@
-"""Memory of parallel training by formula: the papers' formulas, and a count of tensors by rank."""
+"""Memory of parallel training by formula: formulas of papers, and the tensors of each rank."""
 
 from allocsim.fitting.formulas.training.kept import EAGER, FUSED, Practice, kept_of_layer
 from allocsim.fitting.formulas.training.layout import RECOMPUTE, Layout, refuse_impossible

@@ -1,9 +1,9 @@
-"""Tensors that a layer keeps for backward.
+"""Tensors that a layer saves for the backward pass.
 
-Rule: a tensor is counted once, where an operation saves it, by its size on this rank. For GPT's
-layer with dropout and fused kernels the sum is the papers' sbh(34 + 5as/h), which a test checks.
-Other layers (gated MLPs, fewer key and value heads, latent attention, experts, unfused norms) are
-not covered by the papers.
+Rule: a tensor is counted once, where an operation saves it, with its size on this rank. For GPT's
+    layer with dropout and fused kernels the sum is the papers' sbh(34 + 5as/h), which a test
+    checks. The papers do not cover other layers: gated MLPs, fewer key and value heads, latent
+    attention, experts, and unfused norms.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ __all__ = ["EAGER", "FUSED", "Practice", "kept_of_layer", "operations_kept"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Practice:
-    """Traits of an implementation of the operations.
+    """Properties of an implementation of the operations.
 
-    gated, plain: number of tensors of the MLP's width that are kept, with and without a gate.
-    norm_in_fp32: whether a norm keeps its input in 32 bits and also the normalized input.
+    gated, plain: number of tensors of the MLP's width that are saved, with and without a gate.
+    norm_in_fp32: True if a norm saves its input in 32 bits and also the normalized input.
     logits: bytes per logit when the loss is computed; None for one activation that its gradient
         overwrites.
     split_logits: the same if tensor parallel ranks share the logits.
-    weight_gradients: whether backward leaves a 16-bit tensor as large as each weight of a layer,
-        because the sums are elsewhere (Transformer Engine with accumulated gradients, from 2.0 on).
-    foreach: whether the optimizer's step needs another copy of its parameters.
-    keeps_gradients: whether gradients stay allocated between steps; otherwise they are None until a
+    weight_gradients: True if backward leaves a 16-bit tensor as large as each weight of a layer,
+        because the gradients are accumulated elsewhere (Transformer Engine, from 2.0 on).
+    foreach: True if the optimizer's step needs another copy of its parameters.
+    keeps_gradients: True if gradients stay allocated between steps; otherwise they are None until a
         layer's backward.
     """
 
@@ -77,8 +77,9 @@ torch.distributed, another temporary.
 def kept_of_layer(
     shape: Shape, layout: Layout, layer: int, practice: Practice, item: int = 2
 ) -> dict[str, float]:
-    """Return the bytes that layer `layer` keeps of one micro-batch without recomputation, by kind.
+    """Return the bytes that a layer saves for one micro-batch without recomputation, by kind.
 
+    layer: index of the layer, counted from 0.
     item: bytes of an activation's element.
     """
     common = layout.tokens / layout.split
@@ -101,7 +102,7 @@ def kept_of_layer(
 
 
 def _norms(shape: Shape, practice: Practice, item: int) -> float:
-    """Return the bytes per token of the inputs and outputs that norms leave behind."""
+    """Return the bytes per token of the inputs and outputs that norms save."""
     unfused = practice.norm_in_fp32 and not shape.has_biases
     each = 4 + 2 * item if unfused else 2 * item
     more = (shape.norms - 2) * (each - item)
@@ -148,9 +149,9 @@ def _scores(shape: Shape, layout: Layout, practice: Practice, item: int) -> floa
 
 
 def operations_kept(shape: Shape, layout: Layout, item: int) -> float:
-    """Return the bytes of a layer with `recompute` "ops", by torchtitan's policy.
+    """Return the bytes that a layer saves with `recompute` "ops", by torchtitan's policy.
 
-    Kept are its input, the output of attention, and the results of its first, third, fifth and
+    It saves its input, the output of attention, and the results of its first, third, fifth and
     seventh matrix product.
     """
     queries = shape.heads * shape.head

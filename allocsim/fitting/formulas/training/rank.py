@@ -1,8 +1,9 @@
 """Memory that one rank allocates at its peak, part by part, and the rank that allocates most.
 
-Rule: the parts of a rank are those of its worst moment: the loss (logits beside all activations),
-backward of a layer, the end of backward, or the optimizer's step. Every part gives its arithmetic.
-Allocator overhead is not included: these are bytes of tensors.
+Rule: the parts of a rank are those at its peak. The peak is at one of four moments: the loss
+    (logits, and all activations), backward of a layer, the end of backward, or the optimizer's
+    step. Every part gives its arithmetic. Only bytes of tensors are counted, without the
+    allocator's overhead.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ _ALL = 3
 class Precision:
     """Bytes per parameter, and bytes per element of activations.
 
-    optimizer: bytes of its state, including 32-bit weights if `weights` are 16-bit.
+    weights, gradients: bytes per parameter.
+    optimizer: bytes of its state per parameter, including 32-bit weights if `weights` are 16-bit.
     compute: bytes per element of activations.
     """
 
@@ -41,9 +43,10 @@ MIXED = Precision()
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One use of memory.
+    """Bytes of one use of memory.
 
-    arithmetic: computation of `size`, which is in bytes.
+    size: bytes.
+    arithmetic: computation of `size`, as text.
     """
 
     name: str
@@ -53,9 +56,11 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """Worst moment of the ranks of one pipeline stage.
+    """Memory of a rank of one pipeline stage, at the moment when it allocates most.
 
+    moment: description of that moment.
     parameters: parameters of such a rank before ZeRO shares anything.
+    parts: uses of memory at that moment.
     """
 
     stage: int
@@ -83,20 +88,20 @@ class Training:
     practice: Practice = FUSED
 
     def worst(self) -> Rank:
-        """Return the worst moment of the stage whose ranks allocate most.
+        """Return the peak of the stage whose ranks allocate most.
 
         Raises ConfigError for a layout that the model cannot have.
         """
         return worst_rank(self.shape, self.layout, self.precision, self.practice)
 
     def stages(self) -> tuple[Rank, ...]:
-        """Return the worst moment of each pipeline stage."""
+        """Return the peak of each pipeline stage."""
         every = range(self.layout.pipeline)
         parts = self.shape, self.layout
         return tuple(rank_memory(*parts, stage, self.precision, self.practice) for stage in every)
 
     def least(self) -> int:
-        """Return the least bytes of the first stage, which are those with full recomputation."""
+        """Return the peak of the first stage in bytes, with full recomputation."""
         layout = replace(self.layout, recompute="full")
         account = _Account(self.shape, layout, 0, self.precision, self.practice)
         return sum(part.size for part in (*account.before(), *account.kept()))
@@ -105,7 +110,7 @@ class Training:
 def worst_rank(
     shape: Shape, layout: Layout, precision: Precision = MIXED, practice: Practice = FUSED
 ) -> Rank:
-    """Return the worst moment of the stage whose ranks allocate most."""
+    """Return the peak of the stage whose ranks allocate most."""
     refuse_impossible(shape, layout)
     # Stages between the second and the last hold less of everything than the second.
     stages = sorted({0, min(1, layout.pipeline - 1), layout.pipeline - 1})
@@ -120,7 +125,10 @@ def rank_memory(
     precision: Precision = MIXED,
     practice: Practice = FUSED,
 ) -> Rank:
-    """Return the worst moment of the ranks of one pipeline stage."""
+    """Return the peak of the ranks of one pipeline stage.
+
+    stage: index of the stage, counted from 0.
+    """
     account = _Account(shape, layout, stage, precision, practice)
     return account.worst()
 
@@ -139,7 +147,7 @@ class _Account:
 
     @property
     def kinds(self) -> dict[int, int]:
-        """First layer of each kind on the stage, with the number of layers of its kind."""
+        """First layer of each kind on the stage, with the number of layers of that kind."""
         dense = [layer for layer in self.layers if not self.shape.has_experts(layer)]
         others = self.layers[len(dense) :]
         return {kind[0]: len(kind) for kind in (dense, others) if kind}
@@ -166,14 +174,14 @@ class _Account:
         return Rank(self.stage, name, self.dense + self.experts, moments[name])
 
     def before(self) -> tuple[Part, ...]:
-        """Return the states when backward begins, without gradients that are still None."""
+        """Return the parts that exist before backward, without gradients that are still None."""
         return tuple(
             part for part in self.states() if part.name != "gradients" or self._accumulates
         )
 
     @property
     def _accumulates(self) -> bool:
-        """True if gradients exist when the next backward begins."""
+        """True if gradients exist when backward begins."""
         layout = self.layout
         return self.practice.keeps_gradients or layout.pipeline * layout.micro_batches > 1
 
@@ -187,7 +195,7 @@ class _Account:
 
     @property
     def edges(self) -> int:
-        """Parameters on the rank before and after the layers, included in `dense`."""
+        """Parameters on the rank outside layers, which `dense` includes."""
         shape, t = self.shape, self.layout.tensor
         count = 0
         if self.is_first:
@@ -200,7 +208,7 @@ class _Account:
 
     @property
     def experts(self) -> int:
-        """Parameters on the rank in experts."""
+        """Parameters of experts on the rank."""
         return sum(n * self._experts_of(layer) for layer, n in self.kinds.items())
 
     def _dense_of(self, layer: int) -> int:
@@ -355,7 +363,7 @@ class _Account:
         """Yield the tensors that FSDP keeps gathered all the time.
 
         They are embeddings and output layer. In a pipeline, whose micro-batches follow each other
-        closely, they are the whole stage and its gradients.
+        closely, they are all weights of the stage and their gradients.
         """
         if self.layout.pipeline == 1:
             yield self._gathered(self.edges, "embeddings and output layer, gathered")
