@@ -40,25 +40,27 @@ class FailedError(Exception):
 
 
 class Releases(NamedTuple):
-    """Releases in a Python: PyTorch's version, and the row of `TRANSFORMERS` for its laws."""
+    """Releases in a Python: version of PyTorch, and entry of `TRANSFORMERS` for its laws."""
 
     torch: str
     transformers: str
 
 
 def releases_of(python: str) -> Releases:
-    """Return the releases in `python`, which has both."""
+    """Return the releases in the Python at the path `python`."""
     return Releases(find_torch(python).version, transformers_release(transformers_of(python)))
 
 
 def transformers_of(python: str) -> str:
-    """Return the version of transformers in a Python."""
+    """Return the version of transformers in the Python at the path `python`."""
     done = subprocess.run([python, "-c", _ASK], capture_output=True, text=True, check=True)
     return done.stdout.strip()
 
 
 def recorded(python: str, programs: Sequence[str], card: str = CARD) -> Iterator[Program]:
-    """Yield the steps of each program on a card like `card` with practically unlimited memory.
+    """Run programs and yield the steps of each, on a GPU with practically unlimited memory.
+
+    card: name of the GPU whose other properties are used.
 
     Raises FailedError for the first program that failed.
     """
