@@ -14,8 +14,7 @@ from allocsim.fitting.frontier import Frontier, frontier, usual_values
 from allocsim.fitting.gpu_count import Plan, Planned, plan
 from allocsim.fitting.largest import SIZES, Fewest, Largest, Tried, fewest, largest
 from allocsim.fitting.law_purposes import purposes_of_laws
-from allocsim.fitting.lengths import lengths_of
-from allocsim.fitting.model import Configured, Model, model_of, most_positions
+from allocsim.fitting.model import Configured, Model, model_of, most_positions, shape_of
 from allocsim.fitting.notes import (
     CONVOLUTIONS_NOTE,
     CUDNN_ATTENTION,
@@ -29,7 +28,6 @@ from allocsim.fitting.program import program_of
 from allocsim.fitting.run_result import Ran, run_program, run_task
 from allocsim.fitting.saved_answers import Answered, ReadFront, read_answers, read_frontier
 from allocsim.fitting.serving import SERVERS, Held, Served, held_of, serve
-from allocsim.fitting.shapes import shape_of
 from allocsim.fitting.task import (
     ATTENTION,
     DTYPES,
@@ -37,6 +35,7 @@ from allocsim.fitting.task import (
     PARALLEL,
     STARTS,
     Task,
+    lengths_of,
     usual_lengths,
 )
 

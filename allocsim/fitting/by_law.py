@@ -1,8 +1,8 @@
 """Run of a task by its law, without PyTorch: formulas give the requests at any size.
 
 Rule: a law is used only for the program and the regime (the sizes with the same kernels) from which
-    it was recorded. Any other task is refused with a sentence that names the difference. The
-    allocator model computes the reserved memory from the requests, as in a replay.
+it was recorded. Any other task is refused with a sentence that names the difference. The allocator
+model computes the reserved memory from the requests, as in a replay.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def laws_name(task: Task) -> str:
 
 
 def config_of(model: Model) -> Mapping[str, Any]:
-    """Return the configuration of a model, empty for one that has no laws."""
+    """Return the configuration of a model, empty for a model that has no laws."""
     if isinstance(model, Configured):
         return model.config
     return CLASSIFIERS.get(model.function, {}) if isinstance(model, Classifier) else {}

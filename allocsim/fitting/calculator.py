@@ -1,8 +1,8 @@
 """Models, cards and first question of the calculator page, which answers by laws.
 
 Rule: a model is listed if its configuration belongs to a family with laws; the laws decide whether
-    a program has one, as in `by_law.py`. The page supports every family, with LoRA adapters on all
-    linear modules or none. The command supports more.
+a program has one, as in `by_law.py`. The page supports every family, with LoRA adapters on all
+linear modules or none. The command supports more.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Reason why a program ended early, in one sentence.
 
 Rule: an error in the model's description is reported with its file and entry. Any other error is
-    reported in the last words that Python printed.
+reported in the last words that Python printed.
 """
 
 from __future__ import annotations

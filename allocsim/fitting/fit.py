@@ -1,8 +1,8 @@
 """Answer of whether a task fits a card, with the margin and the memory that it would need.
 
 Rule: the answer is that of a run on the requested card. If the task does not fit, the same program
-    is run on the same card without a memory limit. The memory that the task needs is that of the
-    smallest card on which all requests of this unlimited run succeed.
+is run on the same card without a memory limit. The memory that the task needs is that of the
+smallest card on which all requests of this unlimited run succeed.
 
 One run gives both answers if the program does not react to the free memory of the card. The
 requests of the unlimited run are then replayed on the limited card (`ran_on`).
@@ -26,11 +26,26 @@ from allocsim._fast_numpy import any_of
 from allocsim._repr import Shown
 from allocsim.errors import ConfigError
 from allocsim.fitting.model import UserModel
-from allocsim.fitting.notes import notes_of, notes_of_law, notes_of_run, release_note
+from allocsim.fitting.notes import (
+    notes_of,
+    notes_of_context,
+    notes_of_law,
+    notes_of_routing,
+    notes_of_run,
+    notes_of_speed,
+    release_note,
+)
 from allocsim.fitting.program import program_of
-from allocsim.fitting.run_result import Ran, ran_on, replay_on, run_program
+from allocsim.fitting.run_result import (
+    Failure,
+    Ran,
+    failure_of,
+    needed_room,
+    ran_on,
+    replay_on,
+    run_program,
+)
 from allocsim.fitting.runner import runner_for
-from allocsim.fitting.shortage import Failure, failure_of, needed_room
 from allocsim.fitting.task import Task
 from allocsim.phantom import CONTEXT_MEMORY_SEEN, Gpu, UnavailableError, find_gpu
 from allocsim.recommend import Case, Recommendation, effects_on, recommend
@@ -271,11 +286,11 @@ def _answer(task: Task | None, text: str, setup: _Setup) -> Fit:
         ),
         *notes_of_law(ran, setup.transformers),
         *notes_of_run(task, ran.prepared.provenance),
-        *_speed_range(ran, keeping_up),
+        *notes_of_speed(ran, keeping_up),
         *speed_notes,
-        *_routing_range(ran, skewed),
+        *notes_of_routing(ran, skewed),
         *routing_notes,
-        *_close(ran, gpu),
+        *notes_of_context(ran, gpu),
     )
     return Fit(
         task=task,
@@ -334,23 +349,6 @@ def _waits(ran: Ran) -> bool:
     return int(np.count_nonzero(requested)) != int(np.count_nonzero(at_once))
 
 
-def _speed_range(ran: Ran, keeping_up: Ran | None) -> Iterator[str]:
-    """Yield a note on the effect that the card's speed has on the verdict or the peak."""
-    if keeping_up is None or keeping_up.peak_reserved_bytes == ran.peak_reserved_bytes:
-        return
-    if ran.is_out_of_memory or keeping_up.is_out_of_memory:
-        other = "does not fit either" if keeping_up.is_out_of_memory else "fits"
-        yield (
-            "freed blocks wait for other streams as long as possible here; on a card that keeps up "
-            f"with the program it {other}"
-        )
-        return
-    yield (
-        "freed blocks wait for other streams as long as possible here; on a card that keeps up "
-        f"with the program {format_size(keeping_up.peak_reserved_bytes)} are reserved"
-    )
-
-
 def _skewed(setup: _Setup, ran: Ran) -> tuple[Ran | None, list[str]]:
     """Return a run where all tokens choose the same experts, and a note if that run failed.
 
@@ -363,40 +361,6 @@ def _skewed(setup: _Setup, ran: Ran) -> tuple[Ran | None, list[str]]:
         return setup.run(setup.gpu, routing="skewed"), []
     except (ConfigError, UnavailableError) as error:
         return None, [f"the peak if all tokens choose the same experts is unknown: {error}"]
-
-
-def _routing_range(ran: Ran, skewed: Ran | None) -> Iterator[str]:
-    """Yield a note on the range of reserved memory over the possible choices of experts."""
-    if skewed is None:
-        return
-    if ran.is_out_of_memory or skewed.is_out_of_memory:
-        end = "does not fit" if skewed.is_out_of_memory else "fits"
-        yield (
-            "experts: tokens are spread evenly over the experts; if all choose the same ones, the "
-            f"program {end}"
-        )
-        return
-    low, high = sorted((ran.peak_reserved_bytes, skewed.peak_reserved_bytes))
-    how = (
-        f"{format_size(low)} either way"
-        if low == high
-        else f"{format_size(low)} to {format_size(high)}"
-    )
-    yield (
-        f"experts: {how} are reserved, from tokens spread evenly over the experts to all tokens "
-        "choosing the same ones"
-    )
-
-
-def _close(ran: Ran, gpu: Gpu) -> Iterator[str]:
-    """Yield a note if the task would not fit with a larger CUDA context."""
-    _, high = CONTEXT_MEMORY_SEEN
-    peak = ran.peak_reserved_bytes
-    if not ran.is_out_of_memory and peak + high > gpu.memory:
-        yield (
-            f"close: it fits beside a context of {format_size(gpu.context_memory)}; a context of "
-            f"{format_size(high)} would leave less than the peak"
-        )
 
 
 def _recommended(unlimited: Ran, gpu: Gpu, trials: Trials) -> Recommendation:

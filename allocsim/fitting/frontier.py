@@ -1,7 +1,7 @@
 """Search for the largest value of one size that fits, at several values of another size.
 
 Rule: every value is found by a separate search, which ends with a run that fits and a larger one
-    that does not. Earlier results only give the value to start at.
+that does not. Earlier results only give the value to start at.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Search for the fewest cards that a training needs, and for the work that more cards save.
 
 Rule: every layout in the search space is computed, so no smaller layout is missed. A layout fits if
-    it likely fits (`Sharded.fits`). The search space:
+it likely fits (`Sharded.fits`). The search space:
 
 - tensor parallelism of 1 to 8, the cards of one machine
 - pipelines of any depth; the first stages have one layer more if the layers do not divide evenly

@@ -1,7 +1,7 @@
 """Search for the largest batch, sequence, image or prompt of a task that fits a card.
 
 Rule: the reported value has run, and so has the next larger value, which does not fit. The search
-    assumes that a value does not fit if a smaller one does not.
+assumes that a value does not fit if a smaller one does not.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ def _notes(torch_version: str | None, transformers: str | None, ran: Ran | None)
 
 
 def _side_by_side(run: _Run, tasks: Sequence[Task], gpu: Gpu) -> list[Ran]:
-    """Return the runs of tasks on `gpu`, of which `_AT_ONCE` run at the same time."""
+    """Run tasks on `gpu`, up to `_AT_ONCE` at the same time, and return the runs in order."""
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         return list(pool.map(run, tasks, [gpu] * len(tasks)))
 

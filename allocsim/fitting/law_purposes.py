@@ -1,7 +1,7 @@
 """Purposes of the requests of laws, found by the rules of `allocsim top`.
 
 Rule: a purpose depends on stacks and lifetimes, which do not change with sizes. So it is found once
-    for each request of a law, at sizes where tensors of different purposes differ in size.
+for each request of a law, at sizes where tensors of different purposes differ in size.
 """
 
 from __future__ import annotations

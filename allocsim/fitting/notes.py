@@ -1,7 +1,7 @@
 """Notes on facts that a run over a phantom GPU or a law cannot know.
 
 Rule: each note is one sentence, given only if it applies. An unknown number is reported as a range
-    or by its name; it is never replaced by a guess.
+or by its name; it is never replaced by a guess.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ from allocsim.fitting.laws import TRANSFORMERS, installed_transformers, numbers_
 from allocsim.fitting.model import Classifier, Configured, UserModel
 from allocsim.fitting.run_result import Ran
 from allocsim.fitting.task import Task
-from allocsim.phantom import Gpu
+from allocsim.phantom import CONTEXT_MEMORY_SEEN, Gpu
 from allocsim.recording import Provenance
 from allocsim.replaying import workspace_note
+from allocsim.units import format_size
 
 __all__ = [
     "CONVOLUTIONS_NOTE", "CUDNN_ATTENTION", "CUDNN_NOTE", "EXPERTS_NOTE", "MASK_NOTE",
-    "PLANNED_NOTE", "notes_of", "notes_of_law", "notes_of_run", "release_note",
+    "PLANNED_NOTE", "notes_of", "notes_of_context", "notes_of_law", "notes_of_routing",
+    "notes_of_run", "notes_of_speed", "release_note",
 ]  # fmt: skip
 
 CUDNN_ATTENTION = (9, 10)
@@ -135,3 +137,54 @@ def release_note(requested: str | None, installed: str) -> Iterator[str]:
     yield f"PyTorch {requested} is not installed: this is {installed}"
     if (differs := workspace_note(ran, wanted)) is not None:
         yield differs
+
+
+def notes_of_speed(ran: Ran, keeping_up: Ran | None) -> Iterator[str]:
+    """Yield a note on the effect that the card's speed has on the verdict or the peak."""
+    if keeping_up is None or keeping_up.peak_reserved_bytes == ran.peak_reserved_bytes:
+        return
+    if ran.is_out_of_memory or keeping_up.is_out_of_memory:
+        other = "does not fit either" if keeping_up.is_out_of_memory else "fits"
+        yield (
+            "freed blocks wait for other streams as long as possible here; on a card that keeps up "
+            f"with the program it {other}"
+        )
+        return
+    yield (
+        "freed blocks wait for other streams as long as possible here; on a card that keeps up "
+        f"with the program {format_size(keeping_up.peak_reserved_bytes)} are reserved"
+    )
+
+
+def notes_of_routing(ran: Ran, skewed: Ran | None) -> Iterator[str]:
+    """Yield a note on the range of reserved memory over the possible choices of experts."""
+    if skewed is None:
+        return
+    if ran.is_out_of_memory or skewed.is_out_of_memory:
+        end = "does not fit" if skewed.is_out_of_memory else "fits"
+        yield (
+            "experts: tokens are spread evenly over the experts; if all choose the same ones, the "
+            f"program {end}"
+        )
+        return
+    low, high = sorted((ran.peak_reserved_bytes, skewed.peak_reserved_bytes))
+    how = (
+        f"{format_size(low)} either way"
+        if low == high
+        else f"{format_size(low)} to {format_size(high)}"
+    )
+    yield (
+        f"experts: {how} are reserved, from tokens spread evenly over the experts to all tokens "
+        "choosing the same ones"
+    )
+
+
+def notes_of_context(ran: Ran, gpu: Gpu) -> Iterator[str]:
+    """Yield a note if the task would not fit with a larger CUDA context."""
+    _, high = CONTEXT_MEMORY_SEEN
+    peak = ran.peak_reserved_bytes
+    if not ran.is_out_of_memory and peak + high > gpu.memory:
+        yield (
+            f"close: it fits beside a context of {format_size(gpu.context_memory)}; a context of "
+            f"{format_size(high)} would leave less than the peak"
+        )

@@ -1,7 +1,7 @@
 """Memory of the worst rank of a parallel training, by formula, and whether a card has it.
 
 Rule: bytes of tensors are a sum that is shown part by part. Allocator overhead, CUDA context and
-    NCCL are ranges with their source and are never added to the sum.
+NCCL are ranges with their source and are never added to the sum.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Sharded(Shown):
 
     @property
     def communicators(self) -> int:
-        """Number of groups in which the rank communicates with other ranks."""
+        """Number of groups of ranks where the rank communicates with other ranks."""
         layout = self.training.layout
         return sum(n > 1 for n in (layout.tensor, layout.pipeline, layout.shards, layout.expert))
 

@@ -1,8 +1,8 @@
 """Published configurations of common models, by name.
 
 Rule: a configuration holds the values that determine a tensor's shape or a kernel, under the keys
-    of the model's configuration file. Weights are not needed. Sources: the publishers'
-    configuration files and, for `TORCHVISION`, the functions of torchvision with those names.
+of the model's configuration file. Weights are not needed. Sources: the publishers' configuration
+files and, for `TORCHVISION`, the functions of torchvision with those names.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Generator of the program that answers whether a task fits, as a person would write it.
 
 Rule: only this text is run. It uses the interfaces of PyTorch and transformers, and it runs
-    unchanged on a real GPU.
+unchanged on a real GPU.
 """
 
 from __future__ import annotations

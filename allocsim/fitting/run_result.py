@@ -1,7 +1,10 @@
 """One run of a program on a phantom GPU or by a law, with the resulting peaks.
 
 Rule: the numbers are the real allocator's. Real PyTorch runs the program; a replay of its recording
-    finds the moments of the peaks. A replay that differs from the recorded run adds a note.
+finds the moments of the peaks. A replay that differs from the recorded run adds a note.
+
+The memory that a program needs is that of the smallest card on which it completes, not the amount
+that it would reserve on an unlimited card.
 """
 
 from __future__ import annotations
@@ -23,11 +26,22 @@ from allocsim.fitting.program import program_of
 from allocsim.fitting.task import Task
 from allocsim.phantom import Gpu, Program, UnavailableError, find_torch, record
 from allocsim.recording import MarkKind, Recording, load
-from allocsim.replaying import Prepared, prepare, prepare_made, replay_prepared, run_as_made
+from allocsim.replaying import (
+    Prepared,
+    Trials,
+    prepare,
+    prepare_made,
+    replay_prepared,
+    run_as_made,
+    smallest_device,
+)
 from allocsim.simulation import DeviceRun, SimulatedOom
 from allocsim.workload import Played
 
-__all__ = ["Ran", "find_python", "ran_of", "ran_on", "replay_on", "run_program", "run_task"]
+__all__ = [
+    "Failure", "Ran", "failure_of", "find_python", "needed_room", "ran_of", "ran_on",
+    "replay_on", "run_program", "run_task",
+]  # fmt: skip
 
 _PROGRAM = "program.py"
 
@@ -285,3 +299,46 @@ def _with_peaks(ran: Ran) -> Ran:
         peak_reserved_bytes=int(reserved.max()),
         peak_allocated_bytes=int(allocated.max()),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Out-of-memory error that ended a run.
+
+    entry: entry of the recording at which it occurred.
+    tried_bytes: bytes requested from the driver.
+    reserved_bytes, allocated_bytes: PyTorch's counters after the error.
+    """
+
+    entry: int
+    tried_bytes: int
+    reserved_bytes: int
+    allocated_bytes: int
+
+
+def failure_of(ran: Ran) -> Failure | None:
+    """Return the error that ended `ran`, or None if none did or the replay does not show it."""
+    oom = ran.oom
+    if oom is None:
+        return None
+    tried = oom.tried_bytes or oom.rounded_bytes
+    return Failure(oom.entry, tried, oom.reserved_bytes, oom.allocated_bytes)
+
+
+def needed_room(unlimited: Ran, gpu: Gpu, trials: Trials) -> int | None:
+    """Return the least bytes, without the CUDA context, with which all requests succeed.
+
+    unlimited: run on a card without a memory limit.
+    gpu: card on which the program fails.
+    trials: replays of the unlimited run.
+
+    Returns None if no size suffices. Returns None also if the same requests succeed on `gpu`,
+    because the program then requested other sizes there.
+    """
+    prepared = unlimited.prepared
+    setting, context = prepared.recorded, prepared.context_memory
+    # smallest_device() assumes that the run fails on `gpu`: it only looks at larger cards.
+    if trials.under(setting, gpu.room + context, to_first_oom=True).goes_through:
+        return None
+    found = smallest_device(trials, setting)
+    return None if found is None else found.device_memory - context

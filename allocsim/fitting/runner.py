@@ -1,7 +1,7 @@
 """Choice of the engine that answers: the program on PyTorch, or a law of its requests.
 
 Rule: both engines give the same bytes for the same task. A task without a law is refused by the
-    engine "laws"; a question never switches from one engine to the other.
+engine "laws"; a question never switches from one engine to the other.
 """
 
 from __future__ import annotations

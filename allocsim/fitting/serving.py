@@ -1,8 +1,8 @@
 """Answer of whether a model in a serving engine fits a card, by formula, without a run.
 
 Rule: the bytes of the weights follow from the configuration's tensors or a file's header, the
-    engine's memory from its documented arithmetic. Unknown numbers stay ranges, and "fits" means
-    that the upper end fits.
+engine's memory from its documented arithmetic. Unknown numbers stay ranges, and "fits" means that
+the upper end fits.
 """
 
 from __future__ import annotations

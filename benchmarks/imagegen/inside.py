@@ -1,8 +1,8 @@
 """Run one row of the image-generation comparison over the phantom GPU, and report its memory.
 
 Rule: every request for device memory is the comparison's own. Its `run.py` is imported from a
-    checkout and called. Replacements for downloads (weights, tokenizer, pictures) are in host
-    memory, and replacements for values read from the device make the same requests as the original.
+checkout and called. Replacements for downloads (weights, tokenizer, pictures) are in host memory,
+and replacements for values read from the device make the same requests as the original.
 
 This runs in an interpreter that has torch, diffusers, transformers and peft, but not necessarily
 allocsim. Usage: inside.py FOLDER EXPERIMENT STEPS OUT, where FOLDER holds `run.py` and OUT is the

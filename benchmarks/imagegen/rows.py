@@ -1,7 +1,7 @@
 """Measurements on the real GPU, and their comparison with predictions.
 
 Rule: `measured.json` holds only numbers that others published. Each row has the address of the file
-    in which its numbers were published.
+that published its numbers.
 """
 
 from __future__ import annotations

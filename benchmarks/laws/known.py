@@ -1,7 +1,7 @@
 """Lists for the documentation of the programs with and without laws in the package.
 
 Rule: the lists follow from the package's files and the list of programs. A test checks that the
-    pages show the same lists.
+pages show the same lists.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Sizes of models and their inputs, drawn at random within a regime.
 
 Rule: the same seed gives the same sizes. As in published models, a kernel's units divide some of
-    the sizes and not others.
+the sizes and not others.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class Variant:
 
 
 def regimes(variant: Variant) -> Iterator[str]:
-    """Yield the regimes in which a variant is recorded; for serving, the regimes of the prompt."""
+    """Yield the regimes at which a variant is recorded; for serving, the regimes of the prompt."""
     if variant.serves:
         yield from _regimes_of_prompts(variant)
         return
@@ -200,7 +200,7 @@ def _regimes_of_prompts(variant: Variant) -> Iterator[str]:
 def drawn(variant: Variant, regime: str, count: int, seed: int) -> list[dict[str, int]]:
     """Draw `count` sizes in a regime, fewer if the regime is rare.
 
-    The number of layers is three times the period in which layers alternate.
+    The number of layers is three times the family's `period`.
     """
     card, found = card_of(find_gpu(CARD)), []
     for sizes in _draws(variant, f"{variant.name} {regime} {seed}"):

@@ -1,9 +1,8 @@
 """Derivation of the laws of serving from recordings of one program at many sizes.
 
 Rule: a recording is cut into parts where the program chooses a token. Each part must have the same
-    requests and frees in every recording of its regime, or there is no law. Every recording is
-    composed again from the laws of its parts, and must agree row by row, block by block and to the
-    byte.
+requests and frees in every recording of its regime, or there is no law. Every recording is composed
+again from the laws of its parts, and must agree row by row, block by block and to the byte.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from numpy.typing import NDArray
 
 from allocsim.fitting.by_law import serving_of
 from allocsim.fitting.laws import FAMILIES, REQUEST, Law, Laws, Serving
+from allocsim.fitting.scale.alignment import Likeness, likeness_of
 from allocsim.fitting.scale.growth import Growth, growth_between
-from allocsim.fitting.scale.likeness import Likeness, likeness_of
 from allocsim.fitting.scale.program import Program
 from allocsim.phantom import find_gpu
 from allocsim.recording import FrameInterner, MarkKind
@@ -42,8 +41,8 @@ class _Run:
     sizes: sizes of the recording.
     names: names of its parts in order, as `Serving.names`.
     places: rows of each part.
-    growth: growth from the same program with fewer layers, by one period in which layers alternate;
-        None if that program was not recorded.
+    growth: growth from the same program with fewer layers, by the family's `period`; None if that
+        program was not recorded.
     """
 
     program: Program
@@ -121,8 +120,7 @@ def serving_laws_of(variant: Variant, python: str, of: Releases) -> tuple[Laws, 
 def _runs(variant: Variant, sizes: Sequence[Mapping[str, int]], python: str) -> list[_Run]:
     """Return the recordings at these sizes.
 
-    For each part, one program is also recorded with fewer layers, by one period in which they
-    alternate.
+    For each part, one program is also recorded with fewer layers, by the family's `period`.
     """
     gpu, period = find_gpu(CARD), FAMILIES[variant.family].period
     serving = [serving_of(variant.task(at), gpu) for at in sizes]

@@ -1,8 +1,8 @@
 """Derivation of a law from recordings of one program at many sizes.
 
 Rule: every recording has the same requests and frees in the same order, and the bytes of a request
-    are the same monomial (a number times variables) in all of them, or there is no law. Recordings
-    that were not used for the formulas prove the law, row by row and to the byte.
+are the same monomial (a number times variables) in all of them, or there is no law. Recordings that
+were not used for the formulas prove the law, row by row and to the byte.
 """
 
 from __future__ import annotations
@@ -192,8 +192,9 @@ def _law(
 ) -> Law:
     """Derive the law of one regime.
 
-    small: the first of `programs` with fewer layers, by one period in which layers alternate.
+    small: the first of `programs` with fewer layers, by the family's `period`.
     sizes: sizes of each program.
+    period: the family's `period`.
     """
     first = programs[0]
     for program, at in zip(programs, sizes, strict=True):

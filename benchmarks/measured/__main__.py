@@ -4,8 +4,7 @@
     python -m benchmarks.measured --docs
 
 Rule: no number is omitted. `rows.csv` has every number of allocated or reserved memory, with its
-    source. A row without a program gives the reason, and so does a row whose program does not run
-    here.
+source. A row without a program gives the reason, and so does a row whose program does not run here.
 
 The Python at PATH runs the programs of the given rows (default: all rows with a program), and their
 results are stored in `results.csv`. --docs writes all rows with the stored results into

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from allocsim import CachingAllocator
 from allocsim.errors import ConfigError, RecordingError
 from allocsim.fitting.scale import Growing, recording_at
-from allocsim.fitting.scale.alignment import insertions
-from allocsim.fitting.scale.likeness import Likeness
+from allocsim.fitting.scale.alignment import Likeness, insertions
 from allocsim.units import KIB, MIB
 from tests.scale.test_law import peak, run, scaling
 

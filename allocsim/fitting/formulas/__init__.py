@@ -7,7 +7,6 @@ long.
 from typing import TYPE_CHECKING
 
 from allocsim._lazy import lazily
-from allocsim.fitting.formulas.blocks import BLOCKS, NUMBERS, Block, bytes_in
 from allocsim.fitting.formulas.engines import (
     FRACTIONS,
     sglang,
@@ -16,13 +15,21 @@ from allocsim.fitting.formulas.engines import (
     transformers,
     vllm,
 )
+from allocsim.fitting.formulas.ggml import BASES, BLOCKS, NUMBERS, Block, bytes_in, kind_of
 from allocsim.fitting.formulas.gguf import Gguf, gguf_sizes, read_gguf
 from allocsim.fitting.formulas.growing import LARGE_WORKSPACE, WORKSPACE, Grown, grow
-from allocsim.fitting.formulas.kv_cache import KV_TYPES, bytes_a_token, kv_bytes, kv_range
 from allocsim.fitting.formulas.llama_cpp import compute_buffer, llama_cpp, ollama
 from allocsim.fitting.formulas.logged import Logged, logged_in
-from allocsim.fitting.formulas.mixtures import BASES, kind_of
-from allocsim.fitting.formulas.needs import AS_LOGGED, Needs, Part, Work
+from allocsim.fitting.formulas.needs import (
+    AS_LOGGED,
+    KV_TYPES,
+    Needs,
+    Part,
+    Work,
+    bytes_a_token,
+    kv_bytes,
+    kv_range,
+)
 from allocsim.fitting.formulas.safetensors import StoredTensor, read_safetensors
 from allocsim.fitting.formulas.shapes import (
     FAMILIES,
@@ -33,8 +40,7 @@ from allocsim.fitting.formulas.shapes import (
     sizes_of,
 )
 from allocsim.fitting.formulas.sharding import sizes_of_rank, weights_of_rank
-from allocsim.fitting.formulas.stored import weights_in
-from allocsim.fitting.formulas.unconverted import unconverted_in
+from allocsim.fitting.formulas.stored import unconverted_in, weights_in
 from allocsim.fitting.formulas.weights import FORMATS, Stored, Weights, format_in, weights_of
 
 if TYPE_CHECKING:

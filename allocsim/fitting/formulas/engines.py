@@ -1,7 +1,7 @@
 """Memory that Transformers, vLLM, SGLang and TensorRT-LLM need and reserve.
 
 Rule: the arithmetic is each engine's own, with its defaults, which are named here. Numbers that an
-    engine measures when it starts (profiling run, capture of CUDA graphs) are ranges.
+engine measures when it starts (profiling run, capture of CUDA graphs) are ranges.
 
 Sources. Transformers: `growing.py`. vLLM: docs, "Conserving Memory"; `gpu_worker.py`
 (`determine_available_memory`) and the lines that it logs, for instance in vllm-project/vllm#10511.
@@ -14,8 +14,15 @@ from __future__ import annotations
 import math
 
 from allocsim.fitting.formulas.growing import grow
-from allocsim.fitting.formulas.kv_cache import bytes_a_token, kv_range
-from allocsim.fitting.formulas.needs import Needs, Part, Work, biggest_matrix, known_or
+from allocsim.fitting.formulas.needs import (
+    Needs,
+    Part,
+    Work,
+    biggest_matrix,
+    bytes_a_token,
+    known_or,
+    kv_range,
+)
 from allocsim.units import GIB, MIB, round_up
 
 __all__ = ["FRACTIONS", "sglang", "static_fraction", "tensorrt_llm", "transformers", "vllm"]

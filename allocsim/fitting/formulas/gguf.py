@@ -1,9 +1,9 @@
 """Reader of a GGUF file's header: metadata, and each tensor's name, type, shape and bytes.
 
 Rule: tensor data are not read, and long arrays of the metadata are skipped. Every length and count
-    is checked against the rest of the file and a fixed limit before memory is allocated for it.
-    Source: docs/gguf.md of `ggml-org/ggml`: magic, version, two counts, metadata and tensor rows,
-    all little-endian, then the data, with each tensor at a multiple of the alignment.
+is checked against the rest of the file and a fixed limit before memory is allocated for it. Source:
+docs/gguf.md of `ggml-org/ggml`: magic, version, two counts, metadata and tensor rows, all
+little-endian, then the data, with each tensor at a multiple of the alignment.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from allocsim.errors import RecordingError
-from allocsim.fitting.formulas.blocks import BLOCKS, NUMBERS, bytes_in
+from allocsim.fitting.formulas.ggml import BLOCKS, NUMBERS, bytes_in
 from allocsim.fitting.formulas.safetensors import StoredTensor
 from allocsim.fitting.formulas.shapes import Sizes
 

@@ -1,11 +1,11 @@
 """Memory of serving by Transformers with a growing cache, simulated on the allocator model.
 
 Rule: a decoder's forward pass allocates and frees its tensors in the order of the eager modules of
-    transformers, and the result is what the allocator reserves for them. Every token copies keys
-    and values into a longer tensor, so the keys or values of one layer briefly exist twice.
-    Attention is by flash or memory-efficient kernels, which store no scores. Queries, gates and
-    experts of other families have their sizes in the same order. Sources: transformers,
-    cache_utils.py (`DynamicLayer.update`: torch.cat) and models/llama/modeling_llama.py.
+transformers, and the result is what the allocator reserves for them. Every token copies keys and
+values into a longer tensor, so the keys or values of one layer briefly exist twice. Attention is by
+flash or memory-efficient kernels, which store no scores. Queries, gates and experts of other
+families have their sizes in the same order. Sources: transformers, cache_utils.py
+(`DynamicLayer.update`: torch.cat) and models/llama/modeling_llama.py.
 """
 
 from __future__ import annotations

@@ -1,22 +1,20 @@
 """Memory that llama.cpp and Ollama need on a card and on the host.
 
 Rule: llama.cpp allocates everything when it loads: weights, the cache of the whole context, and a
-    compute buffer for one batch. No allocation grows afterwards. The token embedding stays on the
-    host.
+compute buffer for one batch. No allocation grows afterwards. The token embedding stays on the host.
 
 Sources: `ggml-org/llama.cpp`, src/llama-model.cpp (`load_tensors`, `get_layer_buft_list`) for the
-    placement of layers, src/llama-context.cpp for the buffers, tools/server/README.md for the
-    options. The sizes of compute buffers are from its logs, for instance 258.50 MiB of Llama 3 8B
-    at 512 tokens and 560.00 MiB at 8,192 without flash attention. Ollama: docs/faq.md
-    (OLLAMA_KEEP_ALIVE, OLLAMA_NUM_PARALLEL) and docs/context-length.md.
+placement of layers, src/llama-context.cpp for the buffers, tools/server/README.md for the options.
+The sizes of compute buffers are from its logs, for instance 258.50 MiB of Llama 3 8B at 512 tokens
+and 560.00 MiB at 8,192 without flash attention. Ollama: docs/faq.md (OLLAMA_KEEP_ALIVE,
+OLLAMA_NUM_PARALLEL) and docs/context-length.md.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from allocsim.fitting.formulas.kv_cache import kv_bytes
-from allocsim.fitting.formulas.needs import Needs, Part, Work, known_or
+from allocsim.fitting.formulas.needs import Needs, Part, Work, known_or, kv_bytes
 from allocsim.units import GIB, round_up
 
 __all__ = ["compute_buffer", "llama_cpp", "ollama"]

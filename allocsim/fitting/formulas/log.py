@@ -1,8 +1,8 @@
 """Memory sizes in start-up logs of serving engines and in tables of memory_summary().
 
 Rule: every number was printed by the engine, and belongs to the device that its line names. Numbers
-    are never added, and a later number for the same device replaces an earlier one. All units are
-    powers of 1,024, whatever their names: vLLM and SGLang print GB and mean GiB.
+are never added, and a later number for the same device replaces an earlier one. All units are
+powers of 1,024, whatever their names: vLLM and SGLang print GB and mean GiB.
 """
 
 from __future__ import annotations

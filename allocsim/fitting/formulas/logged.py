@@ -1,7 +1,7 @@
 """Numbers from a serving engine's start-up log that replace assumptions about a model.
 
 Rule: a number replaces an assumption only if the log is of the same engine and of one card. If the
-    log gives the bytes per token of the cache, they must agree with the configuration.
+log gives the bytes per token of the cache, they must agree with the configuration.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Reader of a safetensors file's header: names, types, shapes and bytes, without the data.
 
 Rule: every value is checked against the file's length, the type and the shape before use. No header
-    is larger than `MOST_HEADER`, which limits memory. Source: README.md of
-    `huggingface/safetensors`: 8 bytes of length, little-endian, then JSON of that length, then the
-    data without gaps. For several files in a folder, transformers writes the index
-    `model.safetensors.index.json`, whose weight_map gives the file of each tensor.
+is larger than `MOST_HEADER`, which limits memory. Source: README.md of `huggingface/safetensors`: 8
+bytes of length, little-endian, then JSON of that length, then the data without gaps. For several
+files in a folder, transformers writes the index `model.safetensors.index.json`, whose weight_map
+gives the file of each tensor.
 """
 
 from __future__ import annotations

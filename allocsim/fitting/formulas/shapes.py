@@ -1,9 +1,9 @@
 """Tensors of a language model, from the sizes in its configuration.
 
 Rule: each tensor of the published implementation is listed, so that the elements add up to the
-    model's parameters. A function for each family lists the tensors of one layer. Sources: the
-    modelling files of Hugging Face transformers and, for the roles, the tensor names of the GGUF
-    format (`ggml-org/ggml`, docs/gguf.md, "Standardized tensor names").
+model's parameters. A function for each family lists the tensors of one layer. Sources: the
+modelling files of Hugging Face transformers and, for the roles, the tensor names of the GGUF format
+(`ggml-org/ggml`, docs/gguf.md, "Standardized tensor names").
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Part of a served model that one card of a tensor parallel group holds.
 
 Rule: a matrix whose outputs are heads or inner features is divided by rows, a matrix whose inputs
-    they are by columns. Embedding and output layer are divided by rows of the vocabulary, padded to
-    64. Norms, routers, learned positions and biases of column-divided matrices are whole on every
-    card. With fewer key and value heads than cards, each card holds one whole head. Sources:
-    Shoeybi et al., "Megatron-LM" (2019), section 3; vLLM, model_executor/layers/linear.py
-    (QKVParallelLinear) and vocab_parallel_embedding.py (DEFAULT_VOCAB_PADDING_SIZE).
+they are by columns. Embedding and output layer are divided by rows of the vocabulary, padded to 64.
+Norms, routers, learned positions and biases of column-divided matrices are whole on every card.
+With fewer key and value heads than cards, each card holds one whole head. Sources: Shoeybi et al.,
+"Megatron-LM" (2019), section 3; vLLM, model_executor/layers/linear.py (QKVParallelLinear) and
+vocab_parallel_embedding.py (DEFAULT_VOCAB_PADDING_SIZE).
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ Sources. LLM.int8 and NF4: `bitsandbytes`, nn/modules.py (`Int8Params.SCB`) and 
 (`quantize_4bit`: blocks of 64, nested blocks of 256), and Dettmers et al., QLoRA (2023), section 3.
 GPTQ: `AutoGPTQ`/`GPTQModel`, `QuantLinear` (qweight, qzeros, scales, g_idx). AWQ: `AutoAWQ`,
 `WQLinear_GEMM`. FP8: vLLM's and llm-compressor's W8A8 documentation; by rows: FBGEMM's, as in
-transformers' `FbgemmFp8Linear`. GGUF: `mixtures.py`. All formats skip embeddings and norms, and all
+transformers' `FbgemmFp8Linear`. GGUF: `ggml.py`. All formats skip embeddings and norms, and all
 but GGUF skip the head (transformers' `get_keys_to_not_convert`; GPTQ and AWQ quantise the modules
 of the layers).
 """
@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from allocsim.errors import ConfigError
-from allocsim.fitting.formulas.blocks import bytes_in
-from allocsim.fitting.formulas.mixtures import BASES, kind_of
+from allocsim.fitting.formulas.ggml import BASES, bytes_in, kind_of
 from allocsim.fitting.formulas.shapes import Shape, Sizes
 
 __all__ = ["FORMATS", "Stored", "Weights", "format_in", "weights_of"]

@@ -3,19 +3,31 @@
 A law holds in one regime: a range of sizes at which PyTorch runs the same kernels.
 """
 
-from allocsim.fitting.laws.card import Card
 from allocsim.fitting.laws.families import CLASSIFIERS, FAMILIES, Family, family_of
-from allocsim.fitting.laws.formula import Formula
-from allocsim.fitting.laws.law import EMPTY_CACHE, FREE, REQUEST, Law, Requests, Rows, requests_of
-from allocsim.fitting.laws.library import (
-    TRANSFORMERS,
-    installed_transformers,
-    numbers_of,
-    transformers_release,
+from allocsim.fitting.laws.law import (
+    EMPTY_CACHE,
+    FREE,
+    REQUEST,
+    Formula,
+    Law,
+    Requests,
+    Rows,
+    requests_of,
 )
 from allocsim.fitting.laws.repeated import BEFORE, Repeated, Unrolled
 from allocsim.fitting.laws.serving import AFTER, BETWEEN, END, MAKE, START, STEP, Serving
-from allocsim.fitting.laws.stored import DATA, Laws, find_laws, known_laws, write_laws
+from allocsim.fitting.laws.stored import (
+    DATA,
+    TRANSFORMERS,
+    Laws,
+    find_laws,
+    installed_transformers,
+    known_laws,
+    numbers_of,
+    transformers_release,
+    write_laws,
+)
+from allocsim.fitting.laws.sums import Card
 from allocsim.fitting.laws.variables import (
     COLUMNS,
     SIZES,

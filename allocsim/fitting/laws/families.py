@@ -1,8 +1,8 @@
 """Model families whose programs have laws, with the keys of their configurations.
 
 Rule: a configuration key that changes the requests is either a size or has a fixed value. Any other
-    value is refused with an error that names the key. Sources: the configuration classes of
-    transformers with their defaults, and torchvision's vision transformers.
+value is refused with an error that names the key. Sources: the configuration classes of
+transformers with their defaults, and torchvision's vision transformers.
 """
 
 from __future__ import annotations

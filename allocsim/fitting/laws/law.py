@@ -1,8 +1,8 @@
 """Law of one program: its requests and frees in order, at any size of the model and its input.
 
-Rule: only the bytes and the number of layers change, never the order. A law holds in one regime, a
-    range of sizes at which PyTorch runs the same kernels. In another regime the program has another
-    law, or none.
+Rule: only the bytes and the number of layers change, never the order. The bytes of a request are
+computed exactly, and a fraction of a byte is rounded up. A law holds in one regime, a range of
+sizes where PyTorch runs the same kernels. In another regime the program has another law, or none.
 """
 
 from __future__ import annotations
@@ -14,11 +14,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allocsim.errors import ConfigError
-from allocsim.fitting.laws.formula import Formula
-from allocsim.fitting.laws.linked import Alive, Links, links_of
-from allocsim.fitting.laws.repeated import Repeated
+from allocsim.fitting.laws.repeated import Alive, Links, Repeated, links_of
+from allocsim.fitting.laws.variables import VARIABLES
 
-__all__ = ["EMPTY_CACHE", "FREE", "REQUEST", "Law", "Requests", "Rows", "requests_of"]
+__all__ = ["EMPTY_CACHE", "FREE", "Formula", "Law", "REQUEST", "Requests", "Rows", "requests_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Formula:
+    """Product of numerator / denominator and variables, given by their indices in `VARIABLES`."""
+
+    numerator: int
+    denominator: int
+    variables: tuple[int, ...]
+
+    def at(self, values: Mapping[str, int]) -> int:
+        """Return the bytes at the given values of the variables."""
+        product = self.numerator
+        for number in self.variables:
+            product *= values[VARIABLES[number]]
+        return -(-product // self.denominator)
+
+    @property
+    def text(self) -> str:
+        """Formula as text, such as "2 * batch * length * hidden"."""
+        share = f" / {self.denominator}" if self.denominator != 1 else ""
+        names: Sequence[str] = [VARIABLES[number] for number in self.variables]
+        return " * ".join((str(self.numerator), *names)) + share
+
 
 REQUEST, FREE, EMPTY_CACHE = 0, 1, 2
 """Kinds of a program's rows."""

@@ -1,8 +1,8 @@
 """A serving program, composed of the laws of its parts.
 
 Rule: every request to the model is a prompt followed by steps that generate one token each. The
-    memory requests of a step depend only on the number of tokens in the cache. So a step has its
-    own law and regimes, and a program has any number of steps.
+memory requests of a step depend only on the number of tokens in the cache. So a step has its own
+law and regimes, and a program has any number of steps.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from allocsim.fitting.laws.card import Card
 from allocsim.fitting.laws.law import Law, Requests, requests_of
 from allocsim.fitting.laws.repeated import refuse_too_long
+from allocsim.fitting.laws.sums import Card
 from allocsim.fitting.laws.variables import Sizes, prompt_regime, step_regime, variables_of
 
 __all__ = ["AFTER", "BETWEEN", "END", "MAKE", "START", "STEP", "Serving"]

@@ -1,17 +1,20 @@
 """Files of laws in the package: one file per program of a model family, one law per regime.
 
-Each folder belongs to a release of transformers (`library.py`). It has no file for a program whose
-requests are the same as in the release before.
+Each folder belongs to a release of transformers that changed a program's requests. It has no file
+for a program whose requests are the same as in the release before. So the laws of a program are in
+the folder of the last such release that has a file for the program and is not later than the
+intended release.
 
 Rule: files have plain columns and are read without running code; a file of another format is
-    refused. A column holds the rows of all regimes one after another, because the regimes of a
-    program are similar and compress well together.
+refused. A column holds the rows of all regimes one after another, because the regimes of a program
+are similar and compress well together.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from io import BytesIO
 from pathlib import Path
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
@@ -21,13 +24,54 @@ from numpy.lib.format import write_array
 from numpy.typing import ArrayLike, NDArray
 
 from allocsim.errors import ConfigError
-from allocsim.fitting.laws.formula import Formula
-from allocsim.fitting.laws.law import Law
-from allocsim.fitting.laws.library import TRANSFORMERS
+from allocsim.fitting.laws.law import Formula, Law
 from allocsim.fitting.laws.variables import VARIABLES
 from allocsim.recording import Frame, FrameTable
 
-__all__ = ["DATA", "Laws", "find_laws", "known_laws", "write_laws"]
+__all__ = [
+    "DATA", "Laws", "TRANSFORMERS", "find_laws", "installed_transformers", "known_laws",
+    "numbers_of", "transformers_release", "write_laws",
+]  # fmt: skip
+
+TRANSFORMERS = ("5.23", "5.24")
+"""Releases with laws. The first is the release that `traces/fit/truth.jsonl` was recorded with.
+
+Under autocast, 5.24 keeps the values of a cache in their own dtype. It builds the masks of a single
+sequence, packed or not, in another order.
+"""
+
+
+def installed_transformers() -> str | None:
+    """Return the version of transformers in this Python, or None."""
+    try:
+        return version("transformers")
+    except PackageNotFoundError:
+        return None
+
+
+def transformers_release(meant: str | None = None) -> str:
+    """Return the entry of `TRANSFORMERS` that covers a version such as "5.24.1".
+
+    meant: the version; default: the installed version, else the first entry.
+
+    Versions before the first entry use the first entry, which `fit` notes. Raises ConfigError for
+    text that is not a version.
+    """
+    text = installed_transformers() or TRANSFORMERS[0] if meant is None else meant
+    upto = [each for each in TRANSFORMERS if numbers_of(each) <= numbers_of(text)]
+    return max(upto, key=numbers_of, default=TRANSFORMERS[0])
+
+
+def numbers_of(text: str) -> tuple[int, int]:
+    """Return the major and minor number of a version. Raises ConfigError for any other text."""
+    major, _, rest = text.partition(".")
+    minor = rest.partition(".")[0]
+    if not (major.isdecimal() and minor.isdecimal()):
+        raise ConfigError(
+            f"{text!r} is not a version of transformers; expected a version such as 5.24"
+        )
+    return int(major), int(minor)
+
 
 DATA = Path(__file__).parent / "data"
 

@@ -1,11 +1,11 @@
 """Variables of the formulas: sizes of the model and its input, and sizes that kernels derive.
 
 Rule: a variable is a whole number that follows from the sizes and the GPU, and every rounding up in
-    a kernel is a separate variable. So the bytes of a request are a number times variables, or have
-    no law. The regime names the kernels that run: the order of requests differs between regimes.
+a kernel is a separate variable. So the bytes of a request are a number times variables, or have no
+law. The regime names the kernels that run: the order of requests differs between regimes.
 
 Sources: PyTorch and FlashAttention-2 as they ran. Each threshold was found by bisection between the
-    two sizes given with it, such as (3,072 | 3,073).
+two sizes given with it, such as (3,072 | 3,073).
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import prod
 
-from allocsim.fitting.laws.card import Card
-from allocsim.fitting.laws.factored import FACTORED, factored_variables, factored_way
 from allocsim.fitting.laws.sums import (
     AT_ONCE,
+    FACTORED,
     IN_TWO_PASSES_ABOVE,
     INDEXED,
+    Card,
     columns_of_a_block,
+    factored_variables,
+    factored_way,
     filling,
     partial_sums,
     parts_of,

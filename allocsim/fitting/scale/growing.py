@@ -1,8 +1,8 @@
 """Law of a program where one size gives the number of copies of a part, such as layers.
 
 Rule: for each combination of the other sizes, two recordings show how the program grows
-    (`growth.py`). At a given number of layers, the programs that grew so are samples of a law of
-    the other sizes (`law.py`). Every further recording checks both laws.
+(`growth.py`). At a given number of layers, the programs that grew so are samples of a law of the
+other sizes (`law.py`). Every further recording checks both laws.
 """
 
 from __future__ import annotations

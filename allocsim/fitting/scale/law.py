@@ -1,11 +1,11 @@
 """Bytes of each request of a program at any size, derived from recordings at a few sizes.
 
 Rule: the bytes of a request are a polynomial in the named sizes. If the recordings allow it, no
-    size is squared: with sizes b and s the bytes are p + q·b + r·s + t·b·s. So k sizes that vary
-    need 2^k recordings, and every further recording is a check (`proof.py`). If a check refutes the
-    law, a size may be squared, as the length is in an attention mask, which needs three values of
-    that size. A fraction of a byte is rounded up and counted. If a request would have zero or fewer
-    bytes, there is no law.
+size is squared: with sizes b and s the bytes are p + q·b + r·s + t·b·s. So k sizes that vary need
+2^k recordings, and every further recording is a check (`proof.py`). If a check refutes the law, a
+size may be squared, as the length is in an attention mask, which needs three values of that size. A
+fraction of a byte is rounded up and counted. If a request would have zero or fewer bytes, there is
+no law.
 
 A law holds while PyTorch runs the same kernels. From some sizes on, other kernels run (a reduction
 in two passes, a sort, one copy less). The requests then differ, and the recording is refused.

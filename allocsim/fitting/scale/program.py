@@ -1,10 +1,10 @@
 """Steps of a program on the allocator, with the sizes separate from everything else.
 
 Rule: two recordings are of one program if it made the same requests and frees in the same order:
-    request k is freed at the same step, on the same stream, in the same pool. Addresses and the
-    driver's actions are ignored, because they follow from the sizes. Blocks are numbered by
-    request. Blocks from before the recording have negative numbers in the order of their addresses.
-    Streams are numbered by first use.
+request k is freed at the same step, on the same stream, in the same pool. Addresses and the
+driver's actions are ignored, because they follow from the sizes. Blocks are numbered by request.
+Blocks from before the recording have negative numbers in the order of their addresses. Streams are
+numbered by first use.
 """
 
 from __future__ import annotations

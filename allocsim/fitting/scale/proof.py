@@ -1,25 +1,43 @@
-"""Check of a law against recordings from which it was not derived.
+"""Replay of a law's program on the allocator model, and check against other recordings.
 
-Rule: the peak of reserved memory is compared. The recorded requests and the law's requests are
-    replayed under the same settings. Requests that differ are counted and reported: temporary
-    storage of sorts, for instance, follows no exact law. It does not refute the law if the peak is
-    the same.
+Rule: only the bytes of requests change. Order, freed blocks, streams and pools are those of the
+first sample.
+
+A check compares the peak of reserved memory. The recorded requests and the law's requests are
+replayed under the same settings. Requests that differ are counted and reported: temporary storage
+of sorts, for instance, follows no exact law. It does not refute the law if the peak is the same.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from allocsim.errors import RecordingError
 from allocsim.fitting.scale.growing import Growing, refuse_otherwise_grown
-from allocsim.fitting.scale.law import Law, Sample
-from allocsim.fitting.scale.play import drive_at, plan_at
-from allocsim.simulation import Drive, fold_allocated
+from allocsim.fitting.scale.law import Law, Requested, Sample
+from allocsim.simulation import Drive, Plan, Setting, fold_allocated
 from allocsim.units import format_size
 
-__all__ = ["Check", "checks_of"]
+__all__ = ["Check", "checks_of", "drive_at", "plan_at"]
+
+
+def plan_at(law: Law, requested: Requested) -> Plan:
+    """Return the steps of the law's program with the requests' bytes in `requested`."""
+    program = law.program
+    size = program.steps.size.copy()
+    size[program.requests] = requested.size
+    return replace(program.prepared.free_plan, steps=replace(program.steps, size=size))
+
+
+def drive_at(law: Law, plan: Plan, setting: Setting, device_memory: int | None) -> Drive:
+    """Replay `plan` to its end or to an error. Raises ConfigError for a refused setting.
+
+    device_memory: bytes of the device, None for an unlimited device.
+    """
+    prepared = law.program.prepared
+    return prepared.drive(setting, device_memory, plan=plan, folder=fold_allocated)
 
 
 @dataclass(frozen=True, slots=True)

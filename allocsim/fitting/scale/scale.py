@@ -1,7 +1,7 @@
 """Prediction of a program's memory at sizes that were not recorded.
 
 Rule: only the requests are extrapolated (`law.py`). A replay of the requests gives the memory that
-    PyTorch reserves. One replay shows that a size fits, another that the next larger size does not.
+PyTorch reserves. One replay shows that a size fits, another that the next larger size does not.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from allocsim._repr import Shown
 from allocsim.errors import ConfigError, RecordingError
 from allocsim.fitting.scale.growing import Growing, growing_laws
 from allocsim.fitting.scale.law import Law, Sample, laws_of, typed
-from allocsim.fitting.scale.play import drive_at, plan_at
 from allocsim.fitting.scale.program import program_of
-from allocsim.fitting.scale.proof import Check, checks_of
+from allocsim.fitting.scale.proof import Check, checks_of, drive_at, plan_at
 from allocsim.metrics import Code, code_at
 from allocsim.recording import Recording
 from allocsim.replaying import bytes_of, prepare

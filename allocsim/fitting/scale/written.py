@@ -1,7 +1,7 @@
 """Recording that the program would leave at sizes that were not recorded.
 
 Rule: its entries are the history of the allocator model for the law's requests, with the stacks of
-    the first sample. It can be replayed, tuned and plotted like any other recording.
+the first sample. It can be replayed, tuned and plotted like any other recording.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from allocsim._fast_numpy import any_of
 from allocsim.core import TraceEntry
 from allocsim.fitting.scale.law import typed
-from allocsim.fitting.scale.play import plan_at
+from allocsim.fitting.scale.proof import plan_at
 from allocsim.fitting.scale.scale import Scaling
 from allocsim.recording import Action, Provenance, Recording
 from allocsim.replaying import bytes_of

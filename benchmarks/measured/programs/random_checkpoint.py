@@ -1,7 +1,7 @@
 """Checkpoint of an untrained model, as a folder like those that the hub provides.
 
 Rule: the file has the layout that `from_pretrained` reads, and takes no disk space: its tensors are
-    a hole in the file, which reads as zeros.
+a hole in the file, which reads as zeros.
 """
 
 import json

@@ -1,9 +1,9 @@
 """Tensors that a layer saves for the backward pass.
 
 Rule: a tensor is counted once, where an operation saves it, with its size on this rank. For GPT's
-    layer with dropout and fused kernels the sum is the papers' sbh(34 + 5as/h), which a test
-    checks. The papers do not cover other layers: gated MLPs, fewer key and value heads, latent
-    attention, experts, and unfused norms.
+layer with dropout and fused kernels the sum is the papers' sbh(34 + 5as/h), which a test checks.
+The papers do not cover other layers: gated MLPs, fewer key and value heads, latent attention,
+experts, and unfused norms.
 """
 
 from __future__ import annotations

@@ -108,8 +108,7 @@ class Layout:
         """Return the most micro-batches whose activations a pipeline stage holds at a time.
 
         1F1B: the number of stages from this one on (Narayanan et al. 2021, section 2.2).
-            Interleaved: for the first stage 1 + (p-1)/(pm) times as many (Korthikanti et al.,
-            4.2.3).
+        Interleaved: for the first stage 1 + (p-1)/(pm) times as many (Korthikanti et al., 4.2.3).
         """
         depth: float = self.pipeline - stage
         if self.chunks > 1:

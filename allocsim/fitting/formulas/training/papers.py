@@ -1,12 +1,11 @@
 """Memory formulas of the papers, as printed, with their place in the paper.
 
 Rule: formulas are neither extended nor shortened. Sizes are bytes, with the papers' 16-bit
-    activations. Other tensors that a real program saves are in `kept.py`.
+activations. Other tensors that a real program saves are in `kept.py`.
 
 Sources: Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models"
-    (arXiv 2205.05198); Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training
-    Trillion Parameter Models" (arXiv 1910.02054); Megatron Core's user guide, "Distributed
-    Optimizer".
+(arXiv 2205.05198); Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion
+Parameter Models" (arXiv 1910.02054); Megatron Core's user guide, "Distributed Optimizer".
 
 Letters are the papers': s tokens, b sequences of a micro-batch, h width, a heads, t tensor parallel
 size, p pipeline stages, m model chunks of a stage, L layers, v vocabulary, d data parallel size.

@@ -1,9 +1,9 @@
 """Memory that one rank allocates at its peak, part by part, and the rank that allocates most.
 
 Rule: the parts of a rank are those at its peak. The peak is at one of four moments: the loss
-    (logits, and all activations), backward of a layer, the end of backward, or the optimizer's
-    step. Every part gives its arithmetic. Only bytes of tensors are counted, without the
-    allocator's overhead.
+(logits, and all activations), backward of a layer, the end of backward, or the optimizer's step.
+Every part gives its arithmetic. Only bytes of tensors are counted, without the allocator's
+overhead.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Sizes of a transformer that the training formulas need, and its number of parameters.
 
 Rule: a shape describes one decoder of equal layers; only the first `dense_layers` have no experts.
-    The number of parameters is exactly that of the weight files of such models, as tests check.
+The number of parameters is exactly that of the weight files of such models, as tests check.
 """
 
 from __future__ import annotations
