@@ -16,12 +16,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from math import ceil
 
-from allocsim.fitting.formulas.training import Layout, Training
+from allocsim.fitting.formulas.training import ParallelLayout, Training
 from allocsim.fitting.parallel import RESERVED_SEEN, Sharded, shard
 from allocsim.phantom import Gpu
 from allocsim.units import round_up
 
-__all__ = ["Plan", "Planned", "plan"]
+__all__ = ["GpuCount", "Planned", "plan"]
 
 _TENSOR = (1, 2, 4, 8)
 _MICRO_BATCHES = (1, 2, 4, 8)
@@ -69,7 +69,7 @@ class Planned:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class GpuCount:
     """Answer of `plan`.
 
     fewest: least number of cards, None if no number in the search space suffices.
@@ -86,7 +86,7 @@ class Plan:
 
 def plan(
     training: Training, gpu: Gpu, *, cards: int | None = None, micro_batch: int | None = None
-) -> Plan:
+) -> GpuCount:
     """Find the fewest cards of `gpu` on which `training` fits.
 
     Its layout gives the tokens, attention, context parallelism and micro-batches per step.
@@ -104,7 +104,7 @@ def plan(
         if choices:
             break
     if not choices:
-        return Plan(None, (), (), tried)
+        return GpuCount(None, (), (), tried)
     front = choices[:1]
     for factor in _CARD_FACTORS if cards is None else ():
         if not front[-1].extra:
@@ -114,7 +114,7 @@ def plan(
         best = search.fitting(layouts)[:1]
         # More cards must save visibly more work to be on the front.
         front += [each for each in best if each.extra < front[-1].extra - _VISIBLE]
-    return Plan(choices[0].cards, tuple(choices), tuple(front), tried)
+    return GpuCount(choices[0].cards, tuple(choices), tuple(front), tried)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ class _Search:
         counts = (1, 2, 4, *range(_IN_A_MACHINE, _MOST_CARDS + 1, _IN_A_MACHINE))
         return (count for count in counts if count >= least)
 
-    def layouts(self, cards: int) -> Iterator[Layout]:
+    def layouts(self, cards: int) -> Iterator[ParallelLayout]:
         """Yield each layout on `cards` cards that may fit, with the smallest micro-batch."""
         shape, context = self.training.shape, self.training.layout.context
         for t in (t for t in _TENSOR if shape.heads % t == 0 and cards % (t * context) == 0):
@@ -165,12 +165,12 @@ class _Search:
         return max((n for n in range(1, experts + 1) if experts % n == 0 and shards % n == 0),
                    default=1)  # fmt: skip
 
-    def fitting(self, layouts: Iterable[Layout]) -> list[Planned]:
+    def fitting(self, layouts: Iterable[ParallelLayout]) -> list[Planned]:
         """Return the layouts that fit, in order of preference."""
         found = [each for each in map(self.best, layouts) if each is not None]
         return sorted(found, key=lambda each: each.rank)
 
-    def best(self, layout: Layout) -> Planned | None:
+    def best(self, layout: ParallelLayout) -> Planned | None:
         """Return `layout` with the largest micro-batch that surely fits.
 
         The smallest micro-batch only has to fit likely. Returns None if it does not.
@@ -186,15 +186,15 @@ class _Search:
             best = answer
         return Planned(best, self._extra(layout))
 
-    def _answer(self, layout: Layout, size: int) -> Sharded:
+    def _answer(self, layout: ParallelLayout, size: int) -> Sharded:
         return shard(replace(self.training, layout=replace(layout, micro_batch=size)), self.gpu)
 
-    def _is_hopeless(self, layout: Layout) -> bool:
+    def _is_hopeless(self, layout: ParallelLayout) -> bool:
         """Return whether no layout on these groups of ranks fits, even with the least memory."""
         training = replace(self.training, layout=layout)
         return training.least() * RESERVED_SEEN[1] > self.gpu.room
 
-    def _extra(self, layout: Layout) -> float:
+    def _extra(self, layout: ParallelLayout) -> float:
         recompute = _RECOMPUTE_SHARE if layout.recompute == "full" else 0.0
         p = layout.pipeline
         count = min(layout.micro_batches, _PER_STAGE * p)

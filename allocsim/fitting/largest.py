@@ -23,7 +23,7 @@ from allocsim.phantom import Gpu
 from allocsim.recording import write_snapshot
 from allocsim.units import TIB
 
-__all__ = ["SIZES", "Fewest", "Largest", "Tried", "fewest", "largest"]
+__all__ = ["Fewest", "Largest", "SIZES", "TriedSize", "fewest", "largest"]
 
 SIZES = ("batch", "seq", "image", "prompt", "decode", "accumulate", "lora")
 """Sizes that can be searched for."""
@@ -40,7 +40,7 @@ _AT_ONCE = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class TriedSize:
     """Result of a run at one value.
 
     peak_reserved_bytes: peak of reserved memory, up to the error if the value does not fit.
@@ -71,7 +71,7 @@ class Largest:
     step: int
     fitting: Ran | None
     failing: Ran | None
-    tried: tuple[Tried, ...]
+    tried: tuple[TriedSize, ...]
     notes: tuple[str, ...] = ()
 
     @property
@@ -133,7 +133,7 @@ class Fewest:
 
     ranks: int | None
     fitting: Ran | None
-    tried: tuple[Tried, ...]
+    tried: tuple[TriedSize, ...]
     notes: tuple[str, ...] = ()
     engine: str = "program"
 
@@ -155,7 +155,7 @@ def fewest(
     Each GPU has the task's batch. Only the first rank is run, because no rank needs more memory.
     The arguments are those of `largest`.
     """
-    tried = list[Tried]()
+    tried = list[TriedSize]()
     run = runner_for(
         task,
         gpu,
@@ -204,8 +204,8 @@ def _side_by_side(run: _Run, tasks: Sequence[Task], gpu: Gpu) -> list[Ran]:
         return list(pool.map(run, tasks, [gpu] * len(tasks)))
 
 
-def _tried(value: int, ran: Ran, *, is_limited: bool) -> Tried:
-    return Tried(value, not ran.is_out_of_memory, ran.peak_reserved_bytes, is_limited)
+def _tried(value: int, ran: Ran, *, is_limited: bool) -> TriedSize:
+    return TriedSize(value, not ran.is_out_of_memory, ran.peak_reserved_bytes, is_limited)
 
 
 def full_at(runs: Mapping[int, Ran], room: int) -> int | None:
@@ -255,7 +255,7 @@ class _Search:
         self.bound = min(most_of(task, name), _MOST) // step
         self.runs: dict[int, Ran] = {}
         self.peaks: dict[int, int] = {}
-        self.tried: list[Tried] = []
+        self.tried: list[TriedSize] = []
         self.is_first = True
 
     def run(self, first: int | None, watch: Callable[[str], object]) -> Largest:

@@ -22,9 +22,9 @@ from allocsim.fitting.laws import (
     STEP,
     Card,
     Law,
+    LawRows,
     Laws,
     Requests,
-    Rows,
     Serving,
     requests_of,
     variables_of,
@@ -98,7 +98,7 @@ def _regimes(known: Mapping[str, Law], kind: str) -> list[str]:
     return [name.partition(".")[2] for name in known if name.startswith(f"{kind}.")]
 
 
-def _stretches(known: Mapping[str, Law], names: Sequence[str]) -> list[Rows]:
+def _stretches(known: Mapping[str, Law], names: Sequence[str]) -> list[LawRows]:
     """Return the rows of each law in `names`; the cache grows by one token with every step."""
     found, length = [], _SIZES["length"]
     for name in names:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from allocsim.errors import ConfigError
-from allocsim.fitting.formulas.training import Latent, Shape
+from allocsim.fitting.formulas.training import Latent, TransformerShape
 from allocsim.fitting.presets import CONFIGURATIONS, TORCHVISION, find_preset
 
 __all__ = [
@@ -247,7 +247,7 @@ _DECODERS = frozenset(
 )
 
 
-def shape_of(model: Model) -> Shape:
+def shape_of(model: Model) -> TransformerShape:
     """Return the sizes of `model` for the training formulas.
 
     Raises ConfigError for a model that the formulas do not describe.
@@ -262,7 +262,7 @@ def shape_of(model: Model) -> Shape:
     head = model.size("head") or width // heads
     is_gpt2 = kind == "gpt2"
     tied = model.config.get("tie_word_embeddings", kind in ("gpt2", "gemma2"))
-    return Shape(
+    return TransformerShape(
         layers=layers,
         width=width,
         heads=heads,

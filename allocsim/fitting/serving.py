@@ -20,10 +20,10 @@ from allocsim.fitting.formulas import (
     LARGE_WORKSPACE,
     WORKSPACE,
     Logged,
+    ModelSizes,
     Needs,
-    Sizes,
+    ServingWork,
     Weights,
-    Work,
     bytes_a_token,
     format_in,
     gguf_sizes,
@@ -47,9 +47,9 @@ from allocsim.fitting.model import Configured, model_of
 from allocsim.phantom import CONTEXT_MEMORY_SEEN, Gpu
 from allocsim.units import format_range, format_size
 
-__all__ = ["SERVERS", "Held", "Served", "held_of", "serve"]
+__all__ = ["SERVERS", "Served", "ServedMemory", "held_of", "serve"]
 
-SERVERS: dict[str, Callable[[Work], Needs]] = {
+SERVERS: dict[str, Callable[[ServingWork], Needs]] = {
     "transformers": transformers,
     "vllm": vllm,
     "sglang": sglang,
@@ -66,7 +66,7 @@ _MOST_TOKENS = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class ServedMemory:
     """A model with its weights in the format that an engine loads.
 
     name: name for people.
@@ -74,7 +74,7 @@ class Held:
     """
 
     name: str
-    sizes: Sizes
+    sizes: ModelSizes
     weights: Weights
     source: str
 
@@ -88,9 +88,9 @@ class Served(Shown):
     needs: memory that the engine needs on each card and on the host.
     """
 
-    held: Held
+    held: ServedMemory
     gpu: Gpu
-    work: Work
+    work: ServingWork
     needs: Needs
 
     @property
@@ -125,7 +125,7 @@ class Served(Shown):
             yield part.name, format_range(part.low, part.high)
 
 
-def held_of(text: str, server: str, weights: str | None = None) -> Held:
+def held_of(text: str, server: str, weights: str | None = None) -> ServedMemory:
     """Return the model that `text` names, with its weights as `server` loads them.
 
     text: text that `model_of` accepts, a .gguf or .safetensors file, or a folder of .safetensors
@@ -144,7 +144,9 @@ def held_of(text: str, server: str, weights: str | None = None) -> Held:
             )
         file = read_gguf(place)
         sizes = gguf_sizes(place, file)
-        return Held(place.stem, sizes, weights_in(file.tensors, "as in the file"), "its header")
+        return ServedMemory(
+            place.stem, sizes, weights_in(file.tensors, "as in the file"), "its header"
+        )
     is_folder = place.is_dir() and any(place.glob("*.safetensors"))
     if place.suffix == ".safetensors" or (is_folder and weights is None):
         return _from_tensors(place, server)
@@ -157,10 +159,10 @@ def held_of(text: str, server: str, weights: str | None = None) -> Held:
         weights = format_in(model.config)
         kept = {"is_unconverted": unconverted_in(model.config)}
     found = weights_of(shapes_of(sizes), _format(server, weights), sizes, **kept)
-    return Held(model.name, sizes, found, "its configuration")
+    return ServedMemory(model.name, sizes, found, "its configuration")
 
 
-def _from_tensors(place: Path, server: str) -> Held:
+def _from_tensors(place: Path, server: str) -> ServedMemory:
     """Return weights of safetensors files with the sizes of the config.json in their folder."""
     if server in _GGML_SERVERS:
         raise ConfigError(f"{place}: {server} cannot read safetensors; expected a GGUF file")
@@ -169,7 +171,7 @@ def _from_tensors(place: Path, server: str) -> Held:
     model = model_of(str(folder / "config.json"))
     assert isinstance(model, Configured)
     weights = weights_in(tensors, "as in the files")
-    return Held(model.name, sizes_of(model.config), weights, "the files' headers")
+    return ServedMemory(model.name, sizes_of(model.config), weights, "the files' headers")
 
 
 def _format(server: str, weights: str | None) -> str:
@@ -186,7 +188,7 @@ def _format(server: str, weights: str | None) -> str:
 
 
 def serve(
-    held: Held,
+    held: ServedMemory,
     server: str,
     gpu: Gpu,
     *,
@@ -224,7 +226,7 @@ def serve(
         raise ConfigError(f"tensor parallelism is for {known}, not {server}")
     if cards > 1 and logged is not None:
         raise ConfigError(f"a log describes one card, not {cards} that share a model")
-    work = Work(
+    work = ServingWork(
         sizes=held.sizes if cards == 1 else sizes_of_rank(held.sizes, cards),
         weights=held.weights if cards == 1 else weights_of_rank(held.weights, held.sizes, cards),
         cards=cards,

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from allocsim.fitting.laws import transformers_release
-from allocsim.fitting.scale.program import Program, program_of
+from allocsim.fitting.scale.program import SizedProgram, program_of
 from allocsim.phantom import find_gpu, find_torch, phantom_environment
 from allocsim.phantom.record import HOOK
 from allocsim.recording import load
@@ -57,7 +57,7 @@ def transformers_of(python: str) -> str:
     return done.stdout.strip()
 
 
-def recorded(python: str, programs: Sequence[str], card: str = CARD) -> Iterator[Program]:
+def recorded(python: str, programs: Sequence[str], card: str = CARD) -> Iterator[SizedProgram]:
     """Run programs and yield the steps of each, on a GPU with practically unlimited memory.
 
     card: name of the GPU whose other properties are used.
@@ -90,7 +90,7 @@ def recorded(python: str, programs: Sequence[str], card: str = CARD) -> Iterator
             yield _in_order(program_of(prepared))
 
 
-def _in_order(program: Program) -> Program:
+def _in_order(program: SizedProgram) -> SizedProgram:
     """Return the program with successive frees in the order of their requests.
 
     autocast releases its copies of the weights in the order of a hash of addresses, which differs
@@ -116,7 +116,7 @@ def _in_order(program: Program) -> Program:
     )
 
 
-def without_repeats(program: Program) -> Program:
+def without_repeats(program: SizedProgram) -> SizedProgram:
     """Return the program without immediate repetitions of a request that is freed at once.
 
     A convolution without cuDNN requests its workspace in this way for every image. The number of

@@ -18,7 +18,7 @@ from allocsim.fitting.by_law import serving_of
 from allocsim.fitting.laws import FAMILIES, REQUEST, Law, Laws, Serving
 from allocsim.fitting.scale.alignment import Likeness, likeness_of
 from allocsim.fitting.scale.growth import Growth, growth_between
-from allocsim.fitting.scale.program import Program
+from allocsim.fitting.scale.program import SizedProgram
 from allocsim.phantom import find_gpu
 from allocsim.recording import FrameInterner, MarkKind
 from allocsim.simulation import StepKind
@@ -45,7 +45,7 @@ class _Run:
         program was not recorded.
     """
 
-    program: Program
+    program: SizedProgram
     like: Likeness
     serving: Serving
     sizes: Mapping[str, int]
@@ -148,7 +148,7 @@ def _runs(variant: Variant, sizes: Sequence[Mapping[str, int]], python: str) -> 
     return found
 
 
-def _places(program: Program, line: int, decode: int) -> list[slice]:
+def _places(program: SizedProgram, line: int, decode: int) -> list[slice]:
     """Return the rows of a recording's parts.
 
     The recording is cut at the reset of the peaks, after the requests of each choice of a token,

@@ -32,7 +32,7 @@ from allocsim.fitting.laws import (
     variables_of,
 )
 from allocsim.fitting.scale.growth import Growth, growth_between
-from allocsim.fitting.scale.program import Program
+from allocsim.fitting.scale.program import SizedProgram
 from allocsim.phantom import find_gpu
 from allocsim.recording import Frame, FrameInterner, MarkKind
 from allocsim.simulation import StepKind
@@ -184,8 +184,8 @@ def _take(
 
 
 def _law(
-    small: Program,
-    programs: Sequence[Program],
+    small: SizedProgram,
+    programs: Sequence[SizedProgram],
     sizes: Sequence[Mapping[str, int]],
     interner: FrameInterner,
     period: int,
@@ -222,7 +222,7 @@ def _law(
             raise RefutedError(f"{sizes[number]} refutes it at {programs[number].described(row)}")
 
 
-def _refuted(law: Law, program: Program, sizes: Mapping[str, int]) -> int | None:
+def _refuted(law: Law, program: SizedProgram, sizes: Mapping[str, int]) -> int | None:
     """Return the first row of a recording whose kind, block or bytes differ from the law's."""
     made = law.requests(_variables(sizes), sizes["layers"])
     shared = min(len(made.kind), len(program.kind))
@@ -241,7 +241,7 @@ def _variables(sizes: Mapping[str, int]) -> dict[str, int]:
     return variables_of(sizes, card_of(find_gpu(CARD)))
 
 
-def _describer(program: Program) -> Callable[[int], str]:
+def _describer(program: SizedProgram) -> Callable[[int], str]:
     """Return a function that describes a request of a program by its number."""
     return lambda request: program.described(int(program.requests[request]))
 
@@ -433,7 +433,7 @@ def _parts_in(growth: Growth, start: int, stop: int) -> list[tuple[int, int]]:
     return found
 
 
-def _stacks(program: Program, interner: FrameInterner) -> NDArray[np.int64]:
+def _stacks(program: SizedProgram, interner: FrameInterner) -> NDArray[np.int64]:
     """Return the number of each request's stack; file names are cut before site-packages."""
     trace = program.prepared.trace
     numbers = trace.frames[program.steps.entry[program.requests]]

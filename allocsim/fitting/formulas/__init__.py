@@ -15,7 +15,7 @@ from allocsim.fitting.formulas.engines import (
     transformers,
     vllm,
 )
-from allocsim.fitting.formulas.ggml import BASES, BLOCKS, NUMBERS, Block, bytes_in, kind_of
+from allocsim.fitting.formulas.ggml import BASES, BLOCKS, NUMBERS, QuantBlock, bytes_in, kind_of
 from allocsim.fitting.formulas.gguf import Gguf, gguf_sizes, read_gguf
 from allocsim.fitting.formulas.growing import LARGE_WORKSPACE, WORKSPACE, Grown, grow
 from allocsim.fitting.formulas.llama_cpp import compute_buffer, llama_cpp, ollama
@@ -23,9 +23,9 @@ from allocsim.fitting.formulas.logged import Logged, logged_in
 from allocsim.fitting.formulas.needs import (
     AS_LOGGED,
     KV_TYPES,
+    MemoryPart,
     Needs,
-    Part,
-    Work,
+    ServingWork,
     bytes_a_token,
     kv_bytes,
     kv_range,
@@ -33,8 +33,8 @@ from allocsim.fitting.formulas.needs import (
 from allocsim.fitting.formulas.safetensors import StoredTensor, read_safetensors
 from allocsim.fitting.formulas.shapes import (
     FAMILIES,
+    ModelSizes,
     Shape,
-    Sizes,
     parameters_of,
     shapes_of,
     sizes_of,
@@ -47,14 +47,14 @@ if TYPE_CHECKING:
     from allocsim.fitting.formulas.log import LogFigure, LogFigures, figures_in
 
 __all__ = [
-    "AS_LOGGED", "BASES", "BLOCKS", "Block", "FAMILIES", "FORMATS", "FRACTIONS", "Gguf", "Grown",
-    "KV_TYPES", "LARGE_WORKSPACE", "LogFigure", "LogFigures", "Logged", "NUMBERS", "Needs", "Part",
-    "Shape", "Sizes", "Stored", "StoredTensor", "WORKSPACE", "Weights", "Work", "bytes_a_token",
-    "bytes_in", "compute_buffer", "figures_in", "format_in", "gguf_sizes", "grow", "kind_of",
-    "kv_bytes", "kv_range", "llama_cpp", "logged_in", "ollama", "parameters_of", "read_gguf",
-    "read_safetensors", "sglang", "shapes_of", "sizes_of", "sizes_of_rank", "static_fraction",
-    "tensorrt_llm", "transformers", "unconverted_in", "vllm", "weights_in", "weights_of",
-    "weights_of_rank",
+    "AS_LOGGED", "BASES", "BLOCKS", "FAMILIES", "FORMATS", "FRACTIONS", "Gguf", "Grown",
+    "KV_TYPES", "LARGE_WORKSPACE", "LogFigure", "LogFigures", "Logged", "MemoryPart",
+    "ModelSizes", "NUMBERS", "Needs", "QuantBlock", "ServingWork", "Shape", "Stored",
+    "StoredTensor", "WORKSPACE", "Weights", "bytes_a_token", "bytes_in", "compute_buffer",
+    "figures_in", "format_in", "gguf_sizes", "grow", "kind_of", "kv_bytes", "kv_range",
+    "llama_cpp", "logged_in", "ollama", "parameters_of", "read_gguf", "read_safetensors",
+    "sglang", "shapes_of", "sizes_of", "sizes_of_rank", "static_fraction", "tensorrt_llm",
+    "transformers", "unconverted_in", "vllm", "weights_in", "weights_of", "weights_of_rank",
 ]  # fmt: skip
 
 __getattr__ = lazily(globals(), dict.fromkeys(("LogFigure", "LogFigures", "figures_in"), "log"))

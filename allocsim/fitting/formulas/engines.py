@@ -15,9 +15,9 @@ import math
 
 from allocsim.fitting.formulas.growing import grow
 from allocsim.fitting.formulas.needs import (
+    MemoryPart,
     Needs,
-    Part,
-    Work,
+    ServingWork,
     biggest_matrix,
     bytes_a_token,
     known_or,
@@ -52,7 +52,7 @@ _GRAPHS = (104 * MIB, 1 * GIB)
 """Bytes taken by the capture of CUDA graphs; posted logs: 0.11, 0.31, 0.36, 0.65 and 0.96 GiB."""
 
 
-def transformers(work: Work) -> Needs:
+def transformers(work: ServingWork) -> Needs:
     """Estimate the memory of `generate()` with a growing cache, neither static nor offloaded."""
     grown = grow(
         work.sizes,
@@ -73,13 +73,18 @@ def transformers(work: Work) -> Needs:
     parts = [
         _context(work),
         _weights(work),
-        Part("keys and values", grown.cache, grown.cache, "at the end of a request"),
-        Part("activations and the allocator's cache", low, high, "replayed; real runs of dense "
-             "models lay within 0.1 % of all, a mixture of experts 9 % above"),
-    ]  # fmt: skip
+        MemoryPart("keys and values", grown.cache, grown.cache, "at the end of a request"),
+        MemoryPart(
+            "activations and the allocator's cache",
+            low,
+            high,
+            "replayed; real runs of dense models lay within 0.1 % of all, a mixture of experts 9 % "
+            "above",
+        ),
+    ]
     if dequantised:
         why = "kernels that turn a matrix into 16 bits for many rows need the largest one"
-        parts.append(Part("dequantised matrix", 0, dequantised, why))
+        parts.append(MemoryPart("dequantised matrix", 0, dequantised, why))
     return Needs(
         engine="transformers",
         parts=tuple(parts),
@@ -91,7 +96,7 @@ def transformers(work: Work) -> Needs:
     )
 
 
-def vllm(work: Work) -> Needs:
+def vllm(work: ServingWork) -> Needs:
     """Estimate the memory of a vLLM server with the default gpu_memory_utilization."""
     activations = _profiled(work)
     parts = (
@@ -149,7 +154,7 @@ def static_fraction(memory: int, cards: int = 1) -> tuple[float, int]:
     return round(max(mib - left, 0) / max(mib, 1), 3), round(left * MIB)
 
 
-def sglang(work: Work) -> Needs:
+def sglang(work: ServingWork) -> Needs:
     """Estimate the memory of an SGLang server with the default mem_fraction_static."""
     fraction, left = static_fraction(work.memory, work.cards)
     if work.logged.fraction:
@@ -157,8 +162,8 @@ def sglang(work: Work) -> Needs:
         left = round(work.memory * (1 - fraction))
     profiled, weights = _profiled(work), _weights(work)
     low = min(profiled.low + _graphs(work).low, left)
-    rest = Part("activations and CUDA graphs", low, max(left, low), "to what SGLang leaves for "
-                "them by card; its graphs share one pool")  # fmt: skip
+    why = "to what SGLang leaves for them by card; its graphs share one pool"
+    rest = MemoryPart("activations and CUDA graphs", low, max(left, low), why)
     parts = (_context(work), weights, _cache(work, 1), rest, *_communication(work))
     cache = parts[2].high
     # SGLang: KV pool = free memory after loading - free memory before x (1 - fraction).
@@ -183,7 +188,7 @@ def sglang(work: Work) -> Needs:
     )
 
 
-def tensorrt_llm(work: Work) -> Needs:
+def tensorrt_llm(work: ServingWork) -> Needs:
     """Estimate the memory of a TensorRT-LLM server that computes 8,192 tokens at a time.
 
     It has the default free_gpu_memory_fraction.
@@ -220,7 +225,7 @@ def tensorrt_llm(work: Work) -> Needs:
     )
 
 
-def _parallel(work: Work, option: str) -> str:
+def _parallel(work: ServingWork, option: str) -> str:
     """Return the setting for the number of cards, such as "--tp 2"; "" for one card.
 
     option: name of the server's option.
@@ -228,52 +233,52 @@ def _parallel(work: Work, option: str) -> str:
     return f"{option} {work.cards} " if work.cards > 1 else ""
 
 
-def _communication(work: Work) -> tuple[Part, ...]:
+def _communication(work: ServingWork) -> tuple[MemoryPart, ...]:
     """Return the buffers with which cards that share layers communicate; empty for one card."""
     if work.cards == 1:
         return ()
     why = (
         "NCCL's and the all-reduce's, by how the cards are connected; up to 3.1 GiB in posted logs"
     )
-    return (Part("communication buffers", *_COMMUNICATION, why),)
+    return (MemoryPart("communication buffers", *_COMMUNICATION, why),)
 
 
-def _beside(work: Work) -> tuple[int, int]:
+def _beside(work: ServingWork) -> tuple[int, int]:
     """Return the lowest and highest bytes that are used before the weights are loaded."""
-    parts = (Part("", *work.context), *_communication(work))
+    parts = (MemoryPart("", *work.context), *_communication(work))
     return sum(part.low for part in parts), sum(part.high for part in parts)
 
 
-def _context(work: Work) -> Part:
+def _context(work: ServingWork) -> MemoryPart:
     why = "range of driver, kernels and libraries in out-of-memory messages"
     beside = work.logged.beside_torch or 0
     # Some releases log the whole context, others only its growth after the measurement began.
-    return known_or(Part("CUDA context", *work.context, why),
-                    beside if beside > work.context[1] else None)  # fmt: skip
+    part = MemoryPart("CUDA context", *work.context, why)
+    return known_or(part, beside if beside > work.context[1] else None)
 
 
-def _weights(work: Work) -> Part:
+def _weights(work: ServingWork) -> MemoryPart:
     size = work.weights.size
     why = f"{work.weights.name}, {work.weights.bits:.2f} bits each"
-    return known_or(Part("weights", size, size, why), work.logged.weights)
+    return known_or(MemoryPart("weights", size, size, why), work.logged.weights)
 
 
-def _cache(work: Work, block: int) -> Part:
+def _cache(work: ServingWork, block: int) -> MemoryPart:
     kind = work.computed_in
     low, high = kv_range(work.sizes, work.tokens, kind, block=block)
     why = f"{work.batch} x {work.tokens:,} tokens in {kind}"
     if low != high:
         why += "; less if the engine uses the sliding window"
-    return Part("keys and values", work.batch * low, work.batch * high, why)
+    return MemoryPart("keys and values", work.batch * low, work.batch * high, why)
 
 
-def _profiled(work: Work) -> Part:
+def _profiled(work: ServingWork) -> MemoryPart:
     """Return the peak of the profiling run: the largest chunk of prompts, and sampling."""
     rows = 8192 if work.memory >= _LARGE_CARD else 2048
     return known_or(_activations(work, rows), work.logged.activations)
 
 
-def _activations(work: Work, rows: int) -> Part:
+def _activations(work: ServingWork, rows: int) -> MemoryPart:
     """Return the MLP's gate, up and product, the tensors alive with them, and copies of the logits.
 
     rows: tokens that are computed at a time.
@@ -284,18 +289,21 @@ def _activations(work: Work, rows: int) -> Part:
     logits = 4 * _SAMPLED * sizes.vocabulary
     why = f"{rows:,} tokens at a time; sampling for {_SAMPLED} sequences holds 1 to 8 copies of "
     why += "their logits"
-    return Part(
-        "activations", max(inner, logits * _SAMPLING[0]), inner + beside + logits * _SAMPLING[1],
-        why)  # fmt: skip
+    return MemoryPart(
+        "activations",
+        max(inner, logits * _SAMPLING[0]),
+        inner + beside + logits * _SAMPLING[1],
+        why,
+    )
 
 
-def _graphs(work: Work) -> Part:
+def _graphs(work: ServingWork) -> MemoryPart:
     """Return the CUDA graphs of all batch sizes, which share the memory of the largest graph."""
     why = "0.11 to 0.96 GiB in posted logs; nothing with --enforce-eager and the like"
-    return known_or(Part("CUDA graphs", *_GRAPHS, why), work.logged.graphs)
+    return known_or(MemoryPart("CUDA graphs", *_GRAPHS, why), work.logged.graphs)
 
 
-def _room(work: Work, pool: tuple[int, int], block: int) -> tuple[int, int]:
+def _room(work: ServingWork, pool: tuple[int, int], block: int) -> tuple[int, int]:
     """Return the number of tokens that fit in a cache of the lowest and highest size.
 
     pool: lowest and highest bytes of the cache.

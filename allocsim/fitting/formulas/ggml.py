@@ -17,13 +17,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from allocsim.errors import ConfigError
-from allocsim.fitting.formulas.shapes import Shape, Sizes
+from allocsim.fitting.formulas.shapes import ModelSizes, Shape
 
-__all__ = ["BASES", "BLOCKS", "Block", "NUMBERS", "bytes_in", "kind_of"]
+__all__ = ["BASES", "BLOCKS", "NUMBERS", "QuantBlock", "bytes_in", "kind_of"]
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class QuantBlock:
     """Storage block of a type of ggml.
 
     weights: number of elements in the block.
@@ -40,38 +40,38 @@ class Block:
 
 
 BLOCKS = {
-    "F32": Block(1, 4),
-    "F16": Block(1, 2),
-    "BF16": Block(1, 2),
-    "F64": Block(1, 8),
-    "I8": Block(1, 1),
-    "I16": Block(1, 2),
-    "I32": Block(1, 4),
-    "I64": Block(1, 8),
-    "Q4_0": Block(32, 2 + 16),  # 16-bit scale, 4 bits per weight
-    "Q4_1": Block(32, 2 + 2 + 16),  # also a minimum
-    "Q5_0": Block(32, 2 + 4 + 16),  # fifth bits stored separately
-    "Q5_1": Block(32, 2 + 2 + 4 + 16),
-    "Q8_0": Block(32, 2 + 32),
-    "Q8_1": Block(32, 4 + 32),  # scale and sum, 16 bits each
-    "Q2_K": Block(256, 16 + 64 + 2 + 2),  # 16 4-bit scales and minima, and their own scales
-    "Q3_K": Block(256, 32 + 64 + 12 + 2),  # high bits, low bits, 16 6-bit scales, their own scale
-    "Q4_K": Block(256, 2 + 2 + 12 + 128),  # 8 6-bit scales and minima
-    "Q5_K": Block(256, 2 + 2 + 12 + 32 + 128),
-    "Q6_K": Block(256, 128 + 64 + 16 + 2),  # 16 8-bit scales
-    "Q8_K": Block(256, 4 + 256 + 32),
-    "IQ1_S": Block(256, 2 + 32 + 16),
-    "IQ1_M": Block(256, 32 + 16 + 8),
-    "IQ2_XXS": Block(256, 2 + 64),
-    "IQ2_XS": Block(256, 2 + 64 + 8),
-    "IQ2_S": Block(256, 2 + 64 + 8 + 8),
-    "IQ3_XXS": Block(256, 2 + 96),
-    "IQ3_S": Block(256, 2 + 64 + 8 + 32 + 4),
-    "IQ4_NL": Block(32, 2 + 16),
-    "IQ4_XS": Block(256, 2 + 2 + 4 + 128),
-    "TQ1_0": Block(256, 2 + 48 + 4),
-    "TQ2_0": Block(256, 2 + 64),
-    "MXFP4": Block(32, 1 + 16),
+    "F32": QuantBlock(1, 4),
+    "F16": QuantBlock(1, 2),
+    "BF16": QuantBlock(1, 2),
+    "F64": QuantBlock(1, 8),
+    "I8": QuantBlock(1, 1),
+    "I16": QuantBlock(1, 2),
+    "I32": QuantBlock(1, 4),
+    "I64": QuantBlock(1, 8),
+    "Q4_0": QuantBlock(32, 2 + 16),  # 16-bit scale, 4 bits per weight
+    "Q4_1": QuantBlock(32, 2 + 2 + 16),  # also a minimum
+    "Q5_0": QuantBlock(32, 2 + 4 + 16),  # fifth bits stored separately
+    "Q5_1": QuantBlock(32, 2 + 2 + 4 + 16),
+    "Q8_0": QuantBlock(32, 2 + 32),
+    "Q8_1": QuantBlock(32, 4 + 32),  # scale and sum, 16 bits each
+    "Q2_K": QuantBlock(256, 16 + 64 + 2 + 2),  # 16 4-bit scales and minima, and their own scales
+    "Q3_K": QuantBlock(256, 32 + 64 + 12 + 2),  # high and low bits, 16 6-bit scales, their scale
+    "Q4_K": QuantBlock(256, 2 + 2 + 12 + 128),  # 8 6-bit scales and minima
+    "Q5_K": QuantBlock(256, 2 + 2 + 12 + 32 + 128),
+    "Q6_K": QuantBlock(256, 128 + 64 + 16 + 2),  # 16 8-bit scales
+    "Q8_K": QuantBlock(256, 4 + 256 + 32),
+    "IQ1_S": QuantBlock(256, 2 + 32 + 16),
+    "IQ1_M": QuantBlock(256, 32 + 16 + 8),
+    "IQ2_XXS": QuantBlock(256, 2 + 64),
+    "IQ2_XS": QuantBlock(256, 2 + 64 + 8),
+    "IQ2_S": QuantBlock(256, 2 + 64 + 8 + 8),
+    "IQ3_XXS": QuantBlock(256, 2 + 96),
+    "IQ3_S": QuantBlock(256, 2 + 64 + 8 + 32 + 4),
+    "IQ4_NL": QuantBlock(32, 2 + 16),
+    "IQ4_XS": QuantBlock(256, 2 + 2 + 4 + 128),
+    "TQ1_0": QuantBlock(256, 2 + 48 + 4),
+    "TQ2_0": QuantBlock(256, 2 + 64),
+    "MXFP4": QuantBlock(32, 1 + 16),
 }
 """Block of each type, by ggml's name."""
 
@@ -132,7 +132,7 @@ class _Tensor:
     recipe: str
     base: str
     shape: Shape
-    sizes: Sizes
+    sizes: ModelSizes
     has_imatrix: bool
 
     @property
@@ -163,7 +163,7 @@ class _Tensor:
         return self.sizes.experts == 8
 
 
-def kind_of(recipe: str, shape: Shape, sizes: Sizes, *, has_imatrix: bool = False) -> str:
+def kind_of(recipe: str, shape: Shape, sizes: ModelSizes, *, has_imatrix: bool = False) -> str:
     """Return the name of ggml's type for one tensor under a recipe, a key of `BASES`.
 
     sizes: sizes of the model.

@@ -19,7 +19,7 @@ from typing import BinaryIO
 from allocsim.errors import RecordingError
 from allocsim.fitting.formulas.ggml import BLOCKS, NUMBERS, bytes_in
 from allocsim.fitting.formulas.safetensors import StoredTensor
-from allocsim.fitting.formulas.shapes import Sizes
+from allocsim.fitting.formulas.shapes import ModelSizes
 
 __all__ = ["Gguf", "gguf_sizes", "read_gguf"]
 
@@ -231,7 +231,7 @@ class _Reader:
             end = place + tensor.size
 
 
-def gguf_sizes(path: Path, file: Gguf) -> Sizes:
+def gguf_sizes(path: Path, file: Gguf) -> ModelSizes:
     """Return the sizes of the model in a GGUF file. Raises RecordingError if a key is missing.
 
     path: the file, for error messages.
@@ -262,7 +262,7 @@ def gguf_sizes(path: Path, file: Gguf) -> Sizes:
         raise RecordingError(str(path), "has no token_embd.weight of two dimensions")
     window = file.metadata.get(f"{family}.attention.sliding_window", 0)
     has_window = type(window) is int and 0 < window < 1 << 31
-    return Sizes(
+    return ModelSizes(
         family=family,
         layers=layers,
         width=width,

@@ -16,11 +16,11 @@ from functools import lru_cache
 
 from allocsim.core import CachingAllocator
 from allocsim.errors import ConfigError, OutOfMemoryError
-from allocsim.fitting.formulas.shapes import Sizes
+from allocsim.fitting.formulas.shapes import ModelSizes
 from allocsim.fitting.formulas.weights import Weights
 from allocsim.units import MIB, TIB
 
-__all__ = ["LARGE_WORKSPACE", "WORKSPACE", "Grown", "grow"]
+__all__ = ["Grown", "LARGE_WORKSPACE", "WORKSPACE", "grow"]
 
 WORKSPACE = 8_519_680
 """Bytes of cuBLAS's workspace on cards below capability 9.0.
@@ -59,7 +59,7 @@ class _Run:
     of new tokens, and `seen` the number of earlier tokens per sequence.
     """
 
-    def __init__(self, sizes: Sizes, each: int, workspace: int) -> None:
+    def __init__(self, sizes: ModelSizes, each: int, workspace: int) -> None:
         self.sizes, self.each, self.workspace = sizes, each, workspace
         self.gpu = CachingAllocator(_UNLIMITED)
         self.cache: list[tuple[int, int]] = []
@@ -222,7 +222,7 @@ def _lengths(prompt: int, decode: int) -> Iterator[int]:
 
 @lru_cache(maxsize=8)  # only the workspace differs between cards
 def grow(
-    sizes: Sizes,
+    sizes: ModelSizes,
     weights: Weights,
     *,
     batch: int,

@@ -19,13 +19,13 @@ from allocsim.errors import ConfigError
 from allocsim.fitting.formulas.ggml import BLOCKS
 from allocsim.fitting.formulas.growing import WORKSPACE
 from allocsim.fitting.formulas.logged import NOTHING_LOGGED, Logged
-from allocsim.fitting.formulas.shapes import Sizes
+from allocsim.fitting.formulas.shapes import ModelSizes
 from allocsim.fitting.formulas.weights import Weights
 from allocsim.units import round_up
 
 __all__ = [
-    "AS_LOGGED", "KV_TYPES", "Needs", "Part", "Work", "bytes_a_token", "known_or", "kv_bytes",
-    "kv_range",
+    "AS_LOGGED", "KV_TYPES", "MemoryPart", "Needs", "ServingWork", "bytes_a_token", "known_or",
+    "kv_bytes", "kv_range",
 ]  # fmt: skip
 
 _PLAIN = {"fp32": "F32", "fp16": "F16", "bf16": "BF16", "f32": "F32", "f16": "F16", "fp8": "I8"}
@@ -34,7 +34,7 @@ KV_TYPES = ("fp32", "fp16", "bf16", "fp8", *_BLOCKS)
 """Types of keys and values that at least one engine supports."""
 
 
-def _row(sizes: Sizes, kind: str) -> int:
+def _row(sizes: ModelSizes, kind: str) -> int:
     """Return the bytes of one token's keys in one layer."""
     name = _PLAIN.get(kind, kind.upper())
     if kind not in (*_PLAIN, *_BLOCKS):
@@ -47,7 +47,7 @@ def _row(sizes: Sizes, kind: str) -> int:
     return sizes.kv_width // block.weights * block.size
 
 
-def bytes_a_token(sizes: Sizes, kind: str) -> int:
+def bytes_a_token(sizes: ModelSizes, kind: str) -> int:
     """Return the bytes of one token's keys and values on all layers.
 
     kind: one of `KV_TYPES`.
@@ -55,7 +55,7 @@ def bytes_a_token(sizes: Sizes, kind: str) -> int:
     return 2 * sizes.layers * _row(sizes, kind)
 
 
-def kv_bytes(sizes: Sizes, tokens: int, kind: str, *, layers: int | None = None) -> int:
+def kv_bytes(sizes: ModelSizes, tokens: int, kind: str, *, layers: int | None = None) -> int:
     """Return the bytes of keys and values of `tokens` tokens, ignoring sliding windows.
 
     kind: one of `KV_TYPES`.
@@ -65,7 +65,7 @@ def kv_bytes(sizes: Sizes, tokens: int, kind: str, *, layers: int | None = None)
     return 2 * count * tokens * _row(sizes, kind)
 
 
-def kv_range(sizes: Sizes, tokens: int, kind: str, *, block: int = 1) -> tuple[int, int]:
+def kv_range(sizes: ModelSizes, tokens: int, kind: str, *, block: int = 1) -> tuple[int, int]:
     """Return the lowest and highest bytes of a sequence's keys and values.
 
     kind: one of `KV_TYPES`.
@@ -83,7 +83,7 @@ AS_LOGGED = "as the log says"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class ServingWork:
     """Requests that a server must process, and the card.
 
     sizes, weights: the model.
@@ -98,7 +98,7 @@ class Work:
     cards: number of cards that share each layer; sizes and weights are then those of one card.
     """
 
-    sizes: Sizes
+    sizes: ModelSizes
     weights: Weights
     memory: int
     context: tuple[int, int]
@@ -129,7 +129,7 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class MemoryPart:
     """Bytes of one part of the memory, as a range.
 
     why: reason for the range, or source of the number.
@@ -141,11 +141,11 @@ class Part:
     why: str = ""
 
 
-def known_or(part: Part, logged: float | None) -> Part:
+def known_or(part: MemoryPart, logged: float | None) -> MemoryPart:
     """Return `part`, with the logged bytes in place of its range if they are not None."""
     if logged is None:
         return part
-    return Part(part.name, round(logged), round(logged), AS_LOGGED)
+    return MemoryPart(part.name, round(logged), round(logged), AS_LOGGED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,9 +164,9 @@ class Needs:
     """
 
     engine: str
-    parts: tuple[Part, ...]
+    parts: tuple[MemoryPart, ...]
     source: str
-    host: tuple[Part, ...] = ()
+    host: tuple[MemoryPart, ...] = ()
     taken: tuple[int, int] | None = None
     room: tuple[int, int] | None = None
     paste: str = ""

@@ -15,7 +15,7 @@ from typing import Any
 
 from allocsim.errors import ConfigError
 
-__all__ = ["FAMILIES", "Shape", "Sizes", "parameters_of", "shapes_of", "sizes_of"]
+__all__ = ["FAMILIES", "ModelSizes", "Shape", "parameters_of", "shapes_of", "sizes_of"]
 
 _MOST = 1 << 31
 _DEEPEST = 4096
@@ -42,7 +42,7 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
+class ModelSizes:
     """Sizes of a language model.
 
     family: model_type of the configuration, or architecture of a GGUF file.
@@ -80,7 +80,7 @@ class Sizes:
         return self.kv_heads * self.head
 
 
-def sizes_of(config: Mapping[str, Any]) -> Sizes:
+def sizes_of(config: Mapping[str, Any]) -> ModelSizes:
     """Return the sizes in a Hugging Face configuration.
 
     Raises ConfigError for an unsupported family, and for missing or invalid sizes.
@@ -99,7 +99,7 @@ def sizes_of(config: Mapping[str, Any]) -> Sizes:
         raise ConfigError(f"{layers:,} layers; expected {_DEEPEST:,} or fewer")
     window, windowed = _window(config, layers)
     is_tied = config.get("tie_word_embeddings", family in ("gpt2", "gemma2"))
-    return Sizes(
+    return ModelSizes(
         family=str(family),
         layers=layers,
         width=width,
@@ -150,7 +150,7 @@ def _window(config: Mapping[str, Any], layers: int) -> tuple[int, int]:
     return tokens, (layers + 1) // 2 if config["model_type"] == "gemma2" else layers
 
 
-def shapes_of(sizes: Sizes) -> tuple[Shape, ...]:
+def shapes_of(sizes: ModelSizes) -> tuple[Shape, ...]:
     """Return all tensors of the model, in order. A tied output layer is not a separate tensor."""
     block = FAMILIES[sizes.family]
     shapes = [Shape("token_embd", (sizes.vocabulary, sizes.width))]
@@ -174,7 +174,7 @@ def parameters_of(shapes: Iterable[Shape]) -> int:
 _Rows = Iterator[tuple[str, tuple[int, ...]]]
 
 
-def _attention(sizes: Sizes) -> _Rows:
+def _attention(sizes: ModelSizes) -> _Rows:
     width, queries = sizes.width, sizes.heads * sizes.head
     outs = {"attn_q": queries, "attn_k": sizes.kv_width, "attn_v": sizes.kv_width}
     for role, out in outs.items():
@@ -186,7 +186,7 @@ def _attention(sizes: Sizes) -> _Rows:
         yield "bias", (width,)
 
 
-def _gated(sizes: Sizes) -> _Rows:
+def _gated(sizes: ModelSizes) -> _Rows:
     outs = {"ffn_gate": (sizes.inner, sizes.width), "ffn_up": (sizes.inner, sizes.width)}
     for role, dims in {**outs, "ffn_down": (sizes.width, sizes.inner)}.items():
         yield role, dims
@@ -194,26 +194,26 @@ def _gated(sizes: Sizes) -> _Rows:
             yield "bias", dims[:1]
 
 
-def _norms(sizes: Sizes, count: int) -> _Rows:
+def _norms(sizes: ModelSizes, count: int) -> _Rows:
     for _ in range(count):
         yield "norm", (sizes.width,)
 
 
-def _llama(sizes: Sizes) -> _Rows:
+def _llama(sizes: ModelSizes) -> _Rows:
     """Yield the tensors of a layer of Llama, Mistral or Qwen 2."""
     yield from _attention(sizes)
     yield from _gated(sizes)
     yield from _norms(sizes, 2)
 
 
-def _gemma2(sizes: Sizes) -> _Rows:
+def _gemma2(sizes: ModelSizes) -> _Rows:
     """Yield the tensors of a layer with norms before and after attention and MLP."""
     yield from _attention(sizes)
     yield from _gated(sizes)
     yield from _norms(sizes, 4)
 
 
-def _phi3(sizes: Sizes) -> _Rows:
+def _phi3(sizes: ModelSizes) -> _Rows:
     """Yield the tensors of a layer with one matrix for attention inputs and one for gate and up."""
     queries = sizes.heads * sizes.head
     yield "attn_qkv", (queries + 2 * sizes.kv_width, sizes.width)
@@ -223,7 +223,7 @@ def _phi3(sizes: Sizes) -> _Rows:
     yield from _norms(sizes, 2)
 
 
-def _mixtral(sizes: Sizes) -> _Rows:
+def _mixtral(sizes: ModelSizes) -> _Rows:
     """Yield the tensors of a layer with a router and experts."""
     yield from _attention(sizes)
     yield "router", (sizes.experts, sizes.width)
@@ -233,7 +233,7 @@ def _mixtral(sizes: Sizes) -> _Rows:
     yield from _norms(sizes, 2)
 
 
-def _gpt2(sizes: Sizes) -> _Rows:
+def _gpt2(sizes: ModelSizes) -> _Rows:
     """Yield the tensors of a layer where every matrix and norm has a bias."""
     width, inner = sizes.width, sizes.inner
     outs = {"attn_qkv": (3 * width, width), "attn_output": (width, width)}
@@ -245,7 +245,7 @@ def _gpt2(sizes: Sizes) -> _Rows:
         yield "bias", (width,)
 
 
-FAMILIES: dict[str, Callable[[Sizes], _Rows]] = {
+FAMILIES: dict[str, Callable[[ModelSizes], _Rows]] = {
     "llama": _llama,
     "mistral": _llama,
     "qwen2": _llama,

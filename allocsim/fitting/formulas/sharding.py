@@ -14,7 +14,7 @@ from dataclasses import replace
 from math import prod
 
 from allocsim.errors import ConfigError
-from allocsim.fitting.formulas.shapes import Shape, Sizes
+from allocsim.fitting.formulas.shapes import ModelSizes, Shape
 from allocsim.fitting.formulas.weights import Stored, Weights
 from allocsim.units import round_up
 
@@ -31,7 +31,7 @@ _SCALES_OF_ROWS = ("int8", "fp8-rows")
 """Formats with one scale per row."""
 
 
-def sizes_of_rank(sizes: Sizes, ranks: int) -> Sizes:
+def sizes_of_rank(sizes: ModelSizes, ranks: int) -> ModelSizes:
     """Return the sizes of the part that one of `ranks` cards holds, with the whole vocabulary.
 
     Raises ConfigError if heads or inner features cannot be divided evenly.
@@ -49,7 +49,7 @@ def sizes_of_rank(sizes: Sizes, ranks: int) -> Sizes:
     )
 
 
-def weights_of_rank(weights: Weights, sizes: Sizes, ranks: int) -> Weights:
+def weights_of_rank(weights: Weights, sizes: ModelSizes, ranks: int) -> Weights:
     """Return the part of `weights` that one of `ranks` cards holds.
 
     sizes: sizes of the whole model.
@@ -74,7 +74,7 @@ _Share = tuple[int, int]
 """Numerator and denominator of the part of a tensor that one card holds."""
 
 
-def _share(role: str, sizes: Sizes, part: Sizes, ranks: int) -> _Share | None:
+def _share(role: str, sizes: ModelSizes, part: ModelSizes, ranks: int) -> _Share | None:
     """Return the part of a tensor that one card holds, or None if it holds the whole tensor.
 
     role: role of the tensor.

@@ -21,7 +21,7 @@ from typing import Any
 
 from allocsim.errors import ConfigError
 from allocsim.fitting.formulas.ggml import BASES, bytes_in, kind_of
-from allocsim.fitting.formulas.shapes import Shape, Sizes
+from allocsim.fitting.formulas.shapes import ModelSizes, Shape
 
 __all__ = ["FORMATS", "Stored", "Weights", "format_in", "weights_of"]
 
@@ -136,7 +136,7 @@ def format_in(config: Mapping[str, Any]) -> str | None:
 def weights_of(
     shapes: Iterable[Shape],
     name: str,
-    sizes: Sizes,
+    sizes: ModelSizes,
     *,
     has_imatrix: bool = False,
     is_unconverted: Callable[[Shape], bool] = lambda _: False,
@@ -175,7 +175,7 @@ def weights_of(
     )
 
 
-def _ggml(recipe: str, shape: Shape, sizes: Sizes, has_imatrix: bool) -> Stored:
+def _ggml(recipe: str, shape: Shape, sizes: ModelSizes, has_imatrix: bool) -> Stored:
     kind = kind_of(recipe, shape, sizes, has_imatrix=has_imatrix)
     is_quantised = kind not in ("F32", "F16", "BF16")
     return Stored(shape, bytes_in(kind, shape.elements), 0, is_quantised)

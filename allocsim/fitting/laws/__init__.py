@@ -10,8 +10,8 @@ from allocsim.fitting.laws.law import (
     REQUEST,
     Formula,
     Law,
+    LawRows,
     Requests,
-    Rows,
     requests_of,
 )
 from allocsim.fitting.laws.repeated import BEFORE, Repeated, Unrolled
@@ -40,9 +40,9 @@ from allocsim.fitting.laws.variables import (
 )
 
 __all__ = [
-    "AFTER", "BEFORE", "BETWEEN", "CLASSIFIERS", "COLUMNS", "Card", "DATA", "EMPTY_CACHE", "END",
-    "FAMILIES", "FREE", "Family", "Formula", "Law", "Laws", "MAKE", "REQUEST", "Repeated",
-    "Requests", "Rows", "SIZES", "START", "STEP", "Serving", "TRANSFORMERS", "Unrolled",
+    "AFTER", "BEFORE", "BETWEEN", "CLASSIFIERS", "COLUMNS", "Card", "DATA", "EMPTY_CACHE",
+    "END", "FAMILIES", "FREE", "Family", "Formula", "Law", "LawRows", "Laws", "MAKE", "REQUEST",
+    "Repeated", "Requests", "SIZES", "START", "STEP", "Serving", "TRANSFORMERS", "Unrolled",
     "VARIABLES", "attention_splits", "family_of", "find_laws", "installed_transformers",
     "known_laws", "numbers_of", "prompt_regime", "regime_of", "requests_of", "step_regime",
     "transformers_release", "variables_of", "write_laws",

@@ -17,7 +17,7 @@ from allocsim.errors import ConfigError
 from allocsim.fitting.laws.repeated import Alive, Links, Repeated, links_of
 from allocsim.fitting.laws.variables import VARIABLES
 
-__all__ = ["EMPTY_CACHE", "FREE", "Formula", "Law", "REQUEST", "Requests", "Rows", "requests_of"]
+__all__ = ["EMPTY_CACHE", "FREE", "Formula", "Law", "LawRows", "REQUEST", "Requests", "requests_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class Requests:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rows:
+class LawRows:
     """Part of a program at given sizes, in columns with one element per row.
 
     row: index of the row in the law.
@@ -149,7 +149,7 @@ class Law:
         more = sum(stop - start for start, stop in self.parts)
         return len(self.kind) + more * ((layers - self.layers) // self.period)
 
-    def rows(self, variables: Mapping[str, int], layers: int) -> Rows:
+    def rows(self, variables: Mapping[str, int], layers: int) -> LawRows:
         """Return the rows at these values of the variables; a free does not name its block yet.
 
         Raises ConfigError for fewer layers than were recorded, and for an incomplete period.
@@ -177,11 +177,11 @@ class Law:
         )
         # Blocks are resolved once for the whole program, in `requests_of`.
         row, value = repeated.rows_with(copies)
-        return Rows(row, self.kind[row], self.group[row], value)
+        return LawRows(row, self.kind[row], self.group[row], value)
 
 
 def requests_of(
-    stretches: Sequence[Rows],
+    stretches: Sequence[LawRows],
     names: Sequence[str],
     reset: int,
     layers: int,

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allocsim.fitting.laws import BEFORE
-from allocsim.fitting.scale.program import FREES, Program
+from allocsim.fitting.scale.program import FREES, SizedProgram
 from allocsim.simulation import StepKind
 
 __all__ = ["Insertion", "Likeness", "insertions", "likeness_of", "shared_rows"]
@@ -46,7 +46,7 @@ class Likeness:
     older: NDArray[np.int64]
 
 
-def likeness_of(program: Program, known: dict[Hashable, int]) -> Likeness:
+def likeness_of(program: SizedProgram, known: dict[Hashable, int]) -> Likeness:
     """Return the numbers by which a program's rows are compared.
 
     known: number of each form so far; new forms of this program are added.
@@ -69,7 +69,7 @@ def likeness_of(program: Program, known: dict[Hashable, int]) -> Likeness:
     return Likeness(form, exact, group, *_orders(program, group))
 
 
-def _stacks(program: Program, known: dict[Hashable, int]) -> NDArray[np.int64]:
+def _stacks(program: SizedProgram, known: dict[Hashable, int]) -> NDArray[np.int64]:
     """Return the number of each row's stack."""
     trace, entry = program.prepared.trace, program.steps.entry
     number = np.where(entry < 0, -1, trace.frames[entry])
@@ -81,7 +81,7 @@ def _stacks(program: Program, known: dict[Hashable, int]) -> NDArray[np.int64]:
 
 
 def _orders(
-    program: Program, group: NDArray[np.int64]
+    program: SizedProgram, group: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return `younger` and `older` of `Likeness`."""
     alive: defaultdict[int, list[int]] = defaultdict(list)

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from allocsim.errors import ConfigError, RecordingError
 from allocsim.fitting.scale.growth import Growth, growth_between
 from allocsim.fitting.scale.law import (
-    Law,
     Sample,
+    ScalingLaw,
     Sizes,
     is_between,
     laws_of,
@@ -23,7 +23,7 @@ from allocsim.fitting.scale.law import (
     refuse_uncombined,
     typed,
 )
-from allocsim.fitting.scale.program import Program
+from allocsim.fitting.scale.program import SizedProgram
 
 __all__ = ["Growing", "growing_laws", "refuse_otherwise_grown"]
 
@@ -43,7 +43,7 @@ class Growing:
     name: str
     values: tuple[int, int]
     growths: tuple[Growth, ...]
-    others: Law
+    others: ScalingLaw
     samples: tuple[Sample, ...]
     checks: tuple[Sample, ...]
 
@@ -58,7 +58,7 @@ class Growing:
         return self.others.degrees
 
     @property
-    def program(self) -> Program:
+    def program(self) -> SizedProgram:
         """Program of the first sample."""
         return self.growths[0].first
 
@@ -95,7 +95,7 @@ class Growing:
         whole = self.others.complete({**at, self.name: least})
         return {**whole, self.name: value}
 
-    def settled(self, at: Sizes) -> Law:
+    def settled(self, at: Sizes) -> ScalingLaw:
         """Return the law of the other sizes where the growing size has its value in `at`.
 
         Raises ConfigError if a program cannot be repeated that often. Raises RecordingError if the
@@ -108,7 +108,7 @@ class Growing:
         )
         for sample in samples:
             refuse_other_program(samples[0], sample)
-        return Law(samples, (), self.others.degrees)
+        return ScalingLaw(samples, (), self.others.degrees)
 
 
 def growing_laws(samples: Sequence[Sample]) -> Iterator[Growing]:
@@ -158,11 +158,11 @@ def _combined(
 
 def _laws_of_others(
     samples: Sequence[Sample], firsts: Sequence[Sample], name: str
-) -> Iterator[Law]:
+) -> Iterator[ScalingLaw]:
     others = [each for each in samples[0].at if each != name]
     varied = [each for each in others if len({sample.at[each] for sample in samples}) > 1]
     if not varied:
-        yield Law(tuple(firsts), (), {})
+        yield ScalingLaw(tuple(firsts), (), {})
         return
     if any(len({first.at[each] for first in firsts}) == 1 for each in varied):
         refuse_uncombined(len(samples), [name, *varied], 2 ** (1 + len(varied)))
@@ -194,7 +194,7 @@ def _is_one_program_by(samples: Sequence[Sample], name: str) -> bool:
     return True
 
 
-def refuse_otherwise_grown(made: Law, sample: Sample) -> None:
+def refuse_otherwise_grown(made: ScalingLaw, sample: Sample) -> None:
     """Raise RecordingError if a recording is not of the program that the law predicts.
 
     made: law of the other sizes at the recording's value of the growing size.

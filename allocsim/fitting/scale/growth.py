@@ -28,14 +28,14 @@ from allocsim.fitting.scale.alignment import (
     likeness_of,
     shared_rows,
 )
-from allocsim.fitting.scale.program import FREES, Program, numbered
+from allocsim.fitting.scale.program import FREES, SizedProgram, numbered
 from allocsim.simulation import StepKind, Steps
 
-__all__ = ["Growth", "Part", "growth_between", "parts_of"]
+__all__ = ["Growth", "ProgramPart", "growth_between", "parts_of"]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ProgramPart:
     """An insertion, and how far the rows before and after it continue its pattern.
 
     before, after: number of shared rows directly before and after it whose kind and stack equal
@@ -62,13 +62,13 @@ class Part:
         return found[::-1] if self.after > self.before else found
 
 
-def parts_of(found: Sequence[Insertion], long: Likeness) -> list[Part]:
+def parts_of(found: Sequence[Insertion], long: Likeness) -> list[ProgramPart]:
     """Return each insertion of the program `long` with the matching rows on both sides."""
     shared = shared_rows(len(long.form), found) >= 0
     return [part for each in found for part in _split(each, long, shared)]
 
 
-def _split(each: Insertion, long: Likeness, shared: NDArray[np.bool_]) -> tuple[Part, ...]:
+def _split(each: Insertion, long: Likeness, shared: NDArray[np.bool_]) -> tuple[ProgramPart, ...]:
     """Split an insertion that is the last copy of one part and the first copy of another.
 
     If X X Y Y became X X X Y Y Y, one insertion of X Y is possible as well. It repeats nothing
@@ -88,7 +88,7 @@ def _split(each: Insertion, long: Likeness, shared: NDArray[np.bool_]) -> tuple[
     return (whole,)
 
 
-def _part(each: Insertion, numbers: NDArray[np.int64], shared: NDArray[np.bool_]) -> Part:
+def _part(each: Insertion, numbers: NDArray[np.int64], shared: NDArray[np.bool_]) -> ProgramPart:
     """Return the insertion with the number of matching rows on each side.
 
     numbers: number for the form of each row.
@@ -103,7 +103,7 @@ def _part(each: Insertion, numbers: NDArray[np.int64], shared: NDArray[np.bool_]
         if numbers[row] != numbers[row - length]:
             break
         after += 1
-    return Part(each, before, after)
+    return ProgramPart(each, before, after)
 
 
 def _positions(each: Insertion, long: Likeness, shared: NDArray[np.bool_]) -> Iterator[Insertion]:
@@ -149,10 +149,10 @@ class Growth:
     by_copy, by_copies: growth of `value` per earlier copy and per additional copy.
     """
 
-    first: Program
-    second: Program
+    first: SizedProgram
+    second: SizedProgram
     group: NDArray[np.int64]
-    parts: tuple[Part, ...]
+    parts: tuple[ProgramPart, ...]
     value: NDArray[np.int64]
     by_copy: NDArray[np.int64]
     by_copies: NDArray[np.int64]
@@ -162,7 +162,7 @@ class Growth:
         """Number of requests in one copy of all parts."""
         return len(self.second.size) - len(self.first.size)
 
-    def program_with(self, copies: int) -> Program:
+    def program_with(self, copies: int) -> SizedProgram:
         """Return the program with `copies` copies of each part.
 
         Raises ConfigError if it is too long, or if a free has no matching block.
@@ -176,7 +176,7 @@ class Growth:
         kind = second.kind[row]
         is_request = kind == StepKind.ALLOC
         steps = second.steps
-        return Program(
+        return SizedProgram(
             prepared=second.prepared,
             steps=Steps(
                 kind,
@@ -231,7 +231,7 @@ class Growth:
         )
 
 
-def growth_between(first: Program, second: Program) -> Growth | None:
+def growth_between(first: SizedProgram, second: SizedProgram) -> Growth | None:
     """Return the growth of `first` to `second`, or None if `second` is not a grown `first`.
 
     The result is None if `second` lacks a row of `first`, or if an insertion repeats no part of it.
@@ -256,21 +256,21 @@ def growth_between(first: Program, second: Program) -> Growth | None:
     return growth if all(made.first_difference(real) is None for made, real in ends) else None
 
 
-def _is_mostly_the_same(parts: Sequence[Part], long: Likeness) -> bool:
+def _is_mostly_the_same(parts: Sequence[ProgramPart], long: Likeness) -> bool:
     """Return whether most rows of the copies have the same bytes as the rows that they repeat."""
     pairs = [(row, other[0]) for row, other in _counterparts(parts)]
     row, other = np.array(pairs).T
     return bool(np.count_nonzero(long.exact[row] == long.exact[other]) * 2 > len(pairs))
 
 
-def _counterparts(parts: Sequence[Part]) -> Iterator[tuple[int, list[int]]]:
+def _counterparts(parts: Sequence[ProgramPart]) -> Iterator[tuple[int, list[int]]]:
     """Yield every row of an insertion with the adjacent rows that it repeats."""
     for part in parts:
         for row in range(part.insertion.start, part.insertion.stop):
             yield row, part.counterparts(row)
 
 
-def _values(program: Program, like: Likeness) -> NDArray[np.int64]:
+def _values(program: SizedProgram, like: Likeness) -> NDArray[np.int64]:
     """Return each row's value: bytes of a request; for a free, the younger live blocks."""
     found = like.younger.copy()
     found[program.requests] = program.size
@@ -278,7 +278,7 @@ def _values(program: Program, like: Likeness) -> NDArray[np.int64]:
 
 
 def _fitted(
-    parts: Sequence[Part],
+    parts: Sequence[ProgramPart],
     shared: NDArray[np.int64],
     first: NDArray[np.int64],
     second: NDArray[np.int64],

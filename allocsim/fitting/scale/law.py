@@ -24,19 +24,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allocsim.errors import ConfigError, RecordingError
-from allocsim.fitting.scale.program import Program
+from allocsim.fitting.scale.program import SizedProgram
 
 __all__ = [
-    "Law",
-    "Requested",
-    "Sample",
-    "Sizes",
-    "laws_of",
-    "is_between",
-    "refuse_other_program",
-    "refuse_uncombined",
-    "typed",
-]
+    "Requested", "Sample", "ScalingLaw", "Sizes", "is_between", "laws_of",
+    "refuse_other_program", "refuse_uncombined", "typed",
+]  # fmt: skip
 
 Sizes = Mapping[str, int]
 """Values of the named sizes in one run, such as batch=2."""
@@ -52,7 +45,7 @@ _MOST_BYTES = 1 << 60
 class Sample:
     """A recorded run and its sizes."""
 
-    program: Program
+    program: SizedProgram
     at: Sizes
 
     @property
@@ -79,7 +72,7 @@ class Requested:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Law:
+class ScalingLaw:
     """Recordings that determine the bytes of every request, and recordings that check the result.
 
     samples: recordings that determine the law.
@@ -97,7 +90,7 @@ class Law:
         return tuple(self.degrees)
 
     @property
-    def program(self) -> Program:
+    def program(self) -> SizedProgram:
         """Program of the first sample."""
         return self.samples[0].program
 
@@ -106,7 +99,7 @@ class Law:
         assert name in self.degrees
         return 1, 1
 
-    def settled(self, at: Sizes) -> Law:
+    def settled(self, at: Sizes) -> ScalingLaw:
         """Return this law; `Growing.settled` returns a law at one value of the growing size."""
         assert set(at) == set(self.samples[0].at)
         return self
@@ -178,7 +171,7 @@ def typed(at: Sizes) -> str:
     return ",".join(f"{name}={value}" for name, value in at.items())
 
 
-def laws_of(samples: Sequence[Sample]) -> Iterator[Law]:
+def laws_of(samples: Sequence[Sample]) -> Iterator[ScalingLaw]:
     """Yield the laws that `samples` determine, at least one, the simplest first.
 
     Raises ConfigError for too few samples, for samples that name different sizes, and for two
@@ -200,7 +193,7 @@ def laws_of(samples: Sequence[Sample]) -> Iterator[Law]:
         chosen = _independent(samples, degrees)
         if len(chosen) == _count(degrees):
             checks = tuple(sample for sample in samples if sample not in chosen)
-            yield Law(tuple(chosen), checks, degrees)
+            yield ScalingLaw(tuple(chosen), checks, degrees)
         elif max(degrees.values()) == 1:
             refuse_uncombined(len(samples), varied, _count(degrees))
 

@@ -22,14 +22,14 @@ from allocsim.simulation import StepKind, Steps
 from allocsim.state import INACTIVE
 from allocsim.units import format_size
 
-__all__ = ["FREES", "Program", "numbered", "program_of"]
+__all__ = ["FREES", "SizedProgram", "numbered", "program_of"]
 
 FREES = (StepKind.FREE, StepKind.FREE_REQUEST, StepKind.FREE_COMPLETE)
 """Kinds of steps that free a block."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Program:
+class SizedProgram:
     """Steps of one device, in columns with one element per row of `steps`.
 
     prepared: recording of the first sample, prepared for replay.
@@ -57,7 +57,7 @@ class Program:
         """Rows that are requests."""
         return np.flatnonzero(self.kind == StepKind.ALLOC)
 
-    def first_difference(self, other: Program) -> int | None:
+    def first_difference(self, other: SizedProgram) -> int | None:
         """Return the first row that differs in `other` apart from bytes, or None."""
         shared = min(len(self.kind), len(other.kind))
         differs = np.zeros(shared, dtype=bool)
@@ -90,7 +90,7 @@ class Program:
         return code_at(self.prepared.trace, int(self.steps.entry[row]))
 
 
-def program_of(prepared: Prepared) -> Program:
+def program_of(prepared: Prepared) -> SizedProgram:
     """Return the program of one device of a recording.
 
     Raises RecordingError for a recording that ran out of memory, because it ends early or continues
@@ -117,7 +117,7 @@ def program_of(prepared: Prepared) -> Program:
             number[address] = count
             count += 1
         block[row] = number[address]
-    return Program(
+    return SizedProgram(
         prepared=prepared,
         steps=steps,
         kind=steps.kind,

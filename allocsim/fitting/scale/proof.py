@@ -16,14 +16,14 @@ import numpy as np
 
 from allocsim.errors import RecordingError
 from allocsim.fitting.scale.growing import Growing, refuse_otherwise_grown
-from allocsim.fitting.scale.law import Law, Requested, Sample
+from allocsim.fitting.scale.law import Requested, Sample, ScalingLaw
 from allocsim.simulation import Drive, Plan, Setting, fold_allocated
 from allocsim.units import format_size
 
-__all__ = ["Check", "checks_of", "drive_at", "plan_at"]
+__all__ = ["LawCheck", "checks_of", "drive_at", "plan_at"]
 
 
-def plan_at(law: Law, requested: Requested) -> Plan:
+def plan_at(law: ScalingLaw, requested: Requested) -> Plan:
     """Return the steps of the law's program with the requests' bytes in `requested`."""
     program = law.program
     size = program.steps.size.copy()
@@ -31,7 +31,7 @@ def plan_at(law: Law, requested: Requested) -> Plan:
     return replace(program.prepared.free_plan, steps=replace(program.steps, size=size))
 
 
-def drive_at(law: Law, plan: Plan, setting: Setting, device_memory: int | None) -> Drive:
+def drive_at(law: ScalingLaw, plan: Plan, setting: Setting, device_memory: int | None) -> Drive:
     """Replay `plan` to its end or to an error. Raises ConfigError for a refused setting.
 
     device_memory: bytes of the device, None for an unlimited device.
@@ -41,7 +41,7 @@ def drive_at(law: Law, plan: Plan, setting: Setting, device_memory: int | None) 
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class LawCheck:
     """A recording whose peak the law predicted exactly.
 
     path, text: file and sizes of the recording.
@@ -57,7 +57,7 @@ class Check:
     largest_miss: int
 
 
-def checks_of(law: Law | Growing) -> tuple[Check, ...]:
+def checks_of(law: ScalingLaw | Growing) -> tuple[LawCheck, ...]:
     """Return the result for each recording that the law was not derived from.
 
     Raises RecordingError for the first recording that refutes the law.
@@ -65,7 +65,7 @@ def checks_of(law: Law | Growing) -> tuple[Check, ...]:
     return tuple(_check(law.settled(law.complete(each.at)), each) for each in law.checks)
 
 
-def _check(law: Law, sample: Sample) -> Check:
+def _check(law: ScalingLaw, sample: Sample) -> LawCheck:
     refuse_otherwise_grown(law, sample)
     own = sample.program.prepared
     requested = law.requested_at(sample.at)
@@ -82,7 +82,9 @@ def _check(law: Law, sample: Sample) -> Check:
             f"by the law {format_size(predicted)}; first "
             f"{sample.program.described(row)}, by the law {size}",
         )
-    return Check(sample.path, sample.text, predicted, int(np.count_nonzero(miss)), int(miss.max()))
+    return LawCheck(
+        sample.path, sample.text, predicted, int(np.count_nonzero(miss)), int(miss.max())
+    )
 
 
 def _peak(drive: Drive) -> int:

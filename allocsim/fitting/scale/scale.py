@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from allocsim._repr import Shown
 from allocsim.errors import ConfigError, RecordingError
 from allocsim.fitting.scale.growing import Growing, growing_laws
-from allocsim.fitting.scale.law import Law, Sample, laws_of, typed
+from allocsim.fitting.scale.law import Sample, ScalingLaw, laws_of, typed
 from allocsim.fitting.scale.program import program_of
-from allocsim.fitting.scale.proof import Check, checks_of, drive_at, plan_at
+from allocsim.fitting.scale.proof import LawCheck, checks_of, drive_at, plan_at
 from allocsim.metrics import Code, code_at
 from allocsim.recording import Recording
 from allocsim.replaying import bytes_of, prepare
 from allocsim.simulation import Setting, SimulatedOom
 from allocsim.units import format_size
 
-__all__ = ["Frontier", "Largest", "Scaled", "Scaling", "scaling_of"]
+__all__ = ["LargestSize", "ScaleFrontier", "Scaled", "Scaling", "scaling_of"]
 
 _MOST = 1 << 24
 """Largest value of a size that is tried."""
@@ -75,7 +75,7 @@ class Scaled(Shown):
 
 
 @dataclass(frozen=True, slots=True)
-class Largest:
+class LargestSize:
     """Largest value of the size `name` that fits, and the next value, which does not.
 
     fitting: prediction at the largest value; None if even the least value does not fit. The least
@@ -89,7 +89,7 @@ class Largest:
 
 
 @dataclass(frozen=True, slots=True)
-class Frontier:
+class ScaleFrontier:
     """Largest value of the size `name` at each value of the size `other`.
 
     rows: values of `other`, ascending, each with the largest value of `name`.
@@ -97,7 +97,7 @@ class Frontier:
 
     name: str
     other: str
-    rows: tuple[tuple[int, Largest], ...]
+    rows: tuple[tuple[int, LargestSize], ...]
 
     @property
     def fits(self) -> bool:
@@ -112,8 +112,8 @@ class Scaling(Shown):
     checks: recordings whose peaks the law predicted.
     """
 
-    law: Law | Growing
-    checks: tuple[Check, ...]
+    law: ScalingLaw | Growing
+    checks: tuple[LawCheck, ...]
 
     @property
     def torch_version(self) -> str:
@@ -180,7 +180,7 @@ class Scaling(Shown):
         *,
         conf: str | None = None,
         watch: Callable[[str], object] | None = None,
-    ) -> Largest:
+    ) -> LargestSize:
         """Find the largest value of the size `name` at which the program fits on a device.
 
         sizes: values of the other sizes.
@@ -224,7 +224,7 @@ class Scaling(Shown):
                 step *= 2
             if count > _MOST:
                 raise ConfigError(f"{name} makes no difference to the memory: {low:,} fits as well")
-        return Largest(name, fitting, failing)
+        return LargestSize(name, fitting, failing)
 
     def frontier(
         self,
@@ -236,7 +236,7 @@ class Scaling(Shown):
         *,
         conf: str | None = None,
         watch: Callable[[str], object] | None = None,
-    ) -> Frontier:
+    ) -> ScaleFrontier:
         """Find the largest `name` for each of `values` of the size `other`, ascending.
 
         sizes: values of the remaining sizes. The other arguments are those of `largest`.
@@ -245,7 +245,7 @@ class Scaling(Shown):
         """
         if name == other:
             raise ConfigError(f"{name} and {other} are the same size; expected two")
-        return Frontier(
+        return ScaleFrontier(
             name,
             other,
             tuple(
@@ -304,7 +304,7 @@ def scaling_of(
     raise refuted
 
 
-def _laws(samples: Sequence[Sample]) -> Iterator[Law | Growing]:
+def _laws(samples: Sequence[Sample]) -> Iterator[ScalingLaw | Growing]:
     """Yield the laws of a program that is the same at every size, else of a growing program."""
     is_one = all(samples[0].program.first_difference(each.program) is None for each in samples)
     grows = False

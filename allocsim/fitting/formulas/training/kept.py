@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from allocsim.fitting.formulas.training.layout import Layout
-from allocsim.fitting.formulas.training.shape import Shape
+from allocsim.fitting.formulas.training.layout import ParallelLayout
+from allocsim.fitting.formulas.training.shape import TransformerShape
 
 __all__ = ["EAGER", "FUSED", "Practice", "kept_of_layer", "operations_kept"]
 
@@ -75,7 +75,7 @@ torch.distributed, another temporary.
 
 
 def kept_of_layer(
-    shape: Shape, layout: Layout, layer: int, practice: Practice, item: int = 2
+    shape: TransformerShape, layout: ParallelLayout, layer: int, practice: Practice, item: int = 2
 ) -> dict[str, float]:
     """Return the bytes that a layer saves for one micro-batch without recomputation, by kind.
 
@@ -101,7 +101,7 @@ def kept_of_layer(
     return kept
 
 
-def _norms(shape: Shape, practice: Practice, item: int) -> float:
+def _norms(shape: TransformerShape, practice: Practice, item: int) -> float:
     """Return the bytes per token of the inputs and outputs that norms save."""
     unfused = practice.norm_in_fp32 and not shape.has_biases
     each = 4 + 2 * item if unfused else 2 * item
@@ -109,7 +109,9 @@ def _norms(shape: Shape, practice: Practice, item: int) -> float:
     return shape.width * (2.0 * each + more)
 
 
-def _attention(shape: Shape, layout: Layout, practice: Practice, item: int) -> float:
+def _attention(
+    shape: TransformerShape, layout: ParallelLayout, practice: Practice, item: int
+) -> float:
     """Return the bytes per token of queries, keys, values, output, and the kernel's 32-bit sums."""
     if (latent := shape.latent) is not None:
         whole = shape.head + latent.turning
@@ -123,14 +125,14 @@ def _attention(shape: Shape, layout: Layout, practice: Practice, item: int) -> f
     return item * wide + 4.0 * shape.heads * layout.flash
 
 
-def _latent(shape: Shape) -> float:
+def _latent(shape: TransformerShape) -> float:
     """Return the elements per token of both latents, before and after their norms."""
     latent = shape.latent
     assert latent is not None
     return 2.0 * latent.query + 2 * latent.key_value + latent.turning
 
 
-def _mlp(shape: Shape, layer: int, practice: Practice) -> float:
+def _mlp(shape: TransformerShape, layer: int, practice: Practice) -> float:
     """Return the elements per token of the MLP."""
     factor = practice.gated if shape.is_gated else practice.plain
     if shape.has_experts(layer):
@@ -138,7 +140,9 @@ def _mlp(shape: Shape, layer: int, practice: Practice) -> float:
     return float(factor) * shape.inner
 
 
-def _scores(shape: Shape, layout: Layout, practice: Practice, item: int) -> float:
+def _scores(
+    shape: TransformerShape, layout: ParallelLayout, practice: Practice, item: int
+) -> float:
     """Return the bytes per token of the softmax, the dropout mask and the dropout's output.
 
     In eager PyTorch the softmax is kept in 32 bits and again in 16 bits.
@@ -148,7 +152,7 @@ def _scores(shape: Shape, layout: Layout, practice: Practice, item: int) -> floa
     return float(each) * shape.heads * layout.seq
 
 
-def operations_kept(shape: Shape, layout: Layout, item: int) -> float:
+def operations_kept(shape: TransformerShape, layout: ParallelLayout, item: int) -> float:
     """Return the bytes that a layer saves with `recompute` "ops", by torchtitan's policy.
 
     It saves its input, the output of attention, and the results of its first, third, fifth and

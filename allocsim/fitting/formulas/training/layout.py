@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from allocsim.errors import ConfigError
-from allocsim.fitting.formulas.training.shape import Shape
+from allocsim.fitting.formulas.training.shape import TransformerShape
 
-__all__ = ["Layout", "RECOMPUTE", "refuse_impossible"]
+__all__ = ["ParallelLayout", "RECOMPUTE", "refuse_impossible"]
 
 RECOMPUTE = ("none", "selective", "ops", "full")
 """Activations that are recomputed in backward instead of saved.
@@ -26,7 +26,7 @@ _STAGES = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class ParallelLayout:
     """Parallel groups, and the size of one micro-batch.
 
     tensor, pipeline, data, context, expert: number of ranks in each kind of group. Experts are
@@ -117,7 +117,7 @@ class Layout:
         return min(depth, float(self.micro_batches))
 
 
-def refuse_impossible(shape: Shape, layout: Layout) -> None:
+def refuse_impossible(shape: TransformerShape, layout: ParallelLayout) -> None:
     """Raise ConfigError for a layout that a model of this shape cannot have."""
     t, p = layout.tensor, layout.pipeline
     if shape.heads % t:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from allocsim.errors import ConfigError
 
-__all__ = ["Latent", "Shape", "shape_for"]
+__all__ = ["Latent", "TransformerShape", "shape_for"]
 
 _HEAD = 128
 _KV_HEADS = 8
@@ -39,7 +39,7 @@ class Latent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class TransformerShape:
     """Sizes of a decoder.
 
     width: hidden size.
@@ -147,7 +147,7 @@ class Shape:
         return count + self.width * (1 + self.has_biases)
 
 
-def shape_for(parameters: int) -> Shape:
+def shape_for(parameters: int) -> TransformerShape:
     """Return a typical shape of about `parameters` parameters, like the Llama models from 3 on.
 
     Heads have 128 elements, there are 8 key and value heads, and the gated MLP is about 3.25 times
@@ -169,9 +169,9 @@ def shape_for(parameters: int) -> Shape:
     return min(shapes, key=lambda shape: abs(shape.inner / shape.width - _INNER))
 
 
-def _shape(parameters: int, layers: int, width: int) -> Shape:
+def _shape(parameters: int, layers: int, width: int) -> TransformerShape:
     """Return the shape of a given width, with an MLP that makes up the remaining parameters."""
-    empty = Shape(
+    empty = TransformerShape(
         layers=layers,
         width=width,
         heads=width // _HEAD,
