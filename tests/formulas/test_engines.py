@@ -57,7 +57,7 @@ def parts(needs: Needs) -> dict[str, tuple[int, int]]:
 
 
 def differences(row: dict[str, Any]) -> tuple[int, int]:
-    """Return the errors of the replay in allocated and reserved bytes against a real run."""
+    """Return predicted minus measured bytes of allocated and of reserved memory for a real run."""
     sizes = sizes_of(CONFIGS[row["model"]])
     weights = weights_of(shapes_of(sizes), row["dtype"], sizes)
     asked = {key: row[key] for key in ("batch", "prompt", "decode")}

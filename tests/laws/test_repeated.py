@@ -16,7 +16,7 @@ LAYER, LOSS = 0, 1
 
 
 def model(**columns: list[int]) -> Repeated:
-    """Return layers, a loss, and backward, which frees the last layer's block first."""
+    """Return the rows of layers, a loss, and backward, which frees the last layer's block first."""
     rows = {
         #           layer, layer (the part), loss, free loss, free layer (the part), free layer
         "requests": [1, 1, 1, 0, 0, 0],
@@ -72,7 +72,7 @@ def test_what_is_too_long_is_refused_before_it_is_made() -> None:
 
 
 Row = tuple[bool, int, int]
-"""True for a request, group, and for a free the number of younger blocks."""
+"""True for a request; its group; for a free, the number of younger blocks in the group."""
 
 
 @st.composite

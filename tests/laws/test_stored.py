@@ -67,7 +67,7 @@ def test_what_is_written_is_read(
 
 @pytest.fixture
 def laws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Laws:
-    """Return the laws of one program, beside an empty folder."""
+    """Return the laws of one program, and use an empty folder for files of laws."""
     found = find_laws("gpt2_tied_bf16_adamw")
     assert found is not None
     monkeypatch.setattr(stored, "DATA", tmp_path)
