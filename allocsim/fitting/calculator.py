@@ -45,7 +45,6 @@ _ON_PAGE = re.compile(
 class LawModel:
     """A model whose configuration has laws.
 
-    name: name for people.
     family: transformers' model_type.
     is_tied: True if the output layer shares the embedding's weights.
     sizes: sizes that the configuration gives, by the names of the laws; the remaining sizes follow

@@ -73,7 +73,6 @@ _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 class Configured:
     """A model that transformers builds from a configuration.
 
-    name: name for people.
     config: contents of the configuration file.
     head: class of transformers that builds the model.
     path: file of the configuration, or None for a preset.

@@ -22,7 +22,6 @@ _MOST_BYTES = 1 << 24
 class Answered:
     """Answer for one card.
 
-    name: name of the card.
     needed_bytes: bytes that suffice, without the CUDA context; if unknown, the peak of reserved
         memory.
     breakdown: bytes by purpose, empty if it was not requested.

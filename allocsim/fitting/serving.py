@@ -69,7 +69,6 @@ _MOST_TOKENS = 1 << 24
 class ServedMemory:
     """A model with its weights in the format that an engine loads.
 
-    name: name for people.
     source: origin of the bytes of the weights, such as "its configuration".
     """
 

@@ -152,7 +152,6 @@ def known_or(part: MemoryPart, logged: float | None) -> MemoryPart:
 class Needs:
     """Memory that one engine needs.
 
-    engine: name of the engine.
     parts: parts on the card.
     source: documentation of the engine's behaviour.
     host: parts in host memory.
