@@ -8,12 +8,12 @@ from allocsim.fitting.calculator import (
     law_models,
     law_programs,
     opening_at,
+    purposes_of_laws,
 )
 from allocsim.fitting.fit import Fit, fit, fit_command
 from allocsim.fitting.frontier import Frontier, frontier, usual_values
 from allocsim.fitting.gpu_count import GpuCount, Planned, plan
 from allocsim.fitting.largest import SIZES, Fewest, Largest, TriedSize, fewest, largest
-from allocsim.fitting.law_purposes import purposes_of_laws
 from allocsim.fitting.model import Configured, Model, model_of, most_positions, shape_of
 from allocsim.fitting.notes import (
     CONVOLUTIONS_NOTE,

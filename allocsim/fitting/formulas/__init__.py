@@ -39,9 +39,16 @@ from allocsim.fitting.formulas.shapes import (
     shapes_of,
     sizes_of,
 )
-from allocsim.fitting.formulas.sharding import sizes_of_rank, weights_of_rank
 from allocsim.fitting.formulas.stored import unconverted_in, weights_in
-from allocsim.fitting.formulas.weights import FORMATS, Stored, Weights, format_in, weights_of
+from allocsim.fitting.formulas.weights import (
+    FORMATS,
+    Stored,
+    Weights,
+    format_in,
+    sizes_of_rank,
+    weights_of,
+    weights_of_rank,
+)
 
 if TYPE_CHECKING:
     from allocsim.fitting.formulas.log import LogFigure, LogFigures, figures_in
