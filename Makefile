@@ -6,14 +6,15 @@ PYTHON_TORCH ?=
 OPS ?= 100000
 # What a compiled core may change: not the tests of the tree itself, of laws and formulas, nor of
 # real PyTorch.
-COMPILED_TESTS := $(addprefix tests/,core stress engine measures workload explain top compare gate ranks watch \
-	trace lint stats risk fit scale tune step picture report cli golden)
+COMPILED_TESTS := $(addprefix tests/,core stress replaying metrics workload explain top compare gate ranks watch \
+	recording lint stats risk fitting scale tune step picture report cli golden)
 
-# Where the engine infers what a recording does not say, as a list of TOML.
+# Modules that infer what a recording does not show, as a list of TOML.
 comma := ,
-INFERS := $(patsubst %,"allocsim/replaying/%.py"$(comma),causes likelihood reading left_open plan start two_starts)
+INFERS := $(patsubst %,"allocsim/%.py"$(comma),inference/causes inference/likelihood inference/search \
+	inference/other_plans simulation/plan simulation/initial_state simulation/start_choice)
 
-.PHONY: help dist docs laws demo test test-slow notebooks lint types golden stress fuzz mutants mutants-core mutants-engine crosscheck bench wheel-compiled compiled bench-compiled workflows check check-all
+.PHONY: help dist docs laws demo test test-slow notebooks lint types golden stress fuzz mutants mutants-core mutants-inference crosscheck bench wheel-compiled compiled bench-compiled workflows check check-all
 .DEFAULT_GOAL := help
 
 help:
@@ -71,14 +72,14 @@ fuzz: .venv/.installed ## a million changed inputs through every reader, then in
 		$(BIN)/python -m tests.fuzz.guided --inputs 20000 --seed $$seed --keep build/fuzz || exit 1; \
 	done
 
-mutants: mutants-core mutants-engine ## mutation testing of the core and of what the engine infers (hours)
+mutants: mutants-core mutants-inference ## mutation testing of the core and of the inference (hours)
 
 mutants-core: .venv/.installed
 	$(BIN)/pip install -q --group mutation
 	$(BIN)/mutmut run --max-children 2
 	$(BIN)/mutmut results
 
-mutants-engine: .venv/.installed
+mutants-inference: .venv/.installed
 	$(BIN)/pip install -q --group mutation
 	# In a copy, because mutmut reads what to change and which tests to run from pyproject.toml.
 	rm -rf build/mutants
@@ -117,7 +118,7 @@ compiled: wheel-compiled ## such a wheel, installed: the tests of core, engine, 
 	.venv-compiled/bin/pip install -q --force-reinstall --no-deps "$$(ls -t dist/*-cp*.whl | head -1)"
 	rm -rf .venv-compiled/beside
 	mkdir .venv-compiled/beside
-	cd .venv-compiled/source && cp -r tests benchmarks traces docs notebooks README.md CONTRIBUTING.md pyproject.toml \
+	cd .venv-compiled/source && cp -r tests benchmarks traces docs notebooks README.md CITATION.cff CONTRIBUTING.md pyproject.toml \
 		../beside
 	cd .venv-compiled/beside && ../bin/python -m pytest -q -n 2 $(COMPILED_TESTS)
 

@@ -3,8 +3,8 @@
     python -m benchmarks.layers --torch-python ~/torch/bin/python [--keep FOLDER] [--only llama]
 
 Records `traces/sized/growing.py` on the phantom GPU with 2, 3 and 4 layers (steps, tokens) and with
-more, predicts the latter from the former, and prints a table for docs/scale.md.  --keep stores the
-recordings; stored ones are not recorded again.
+more, predicts the latter from the former, and prints the table of benchmarks/results/layers.md.
+--keep stores the recordings; stored ones are not recorded again.
 
 Rule: a prediction is exact if the recording that `scale` writes has every recorded entry: the same
 action with the same bytes at the same address.

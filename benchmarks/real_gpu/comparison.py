@@ -57,10 +57,11 @@ def summary(folder: Path, predicted: Mapping[str, Any]) -> str:
     """Return what the tables of a folder show, in a paragraph."""
     programs = programs_of(folder)
     return (
-        f"Against recordings of one H200: {programs.whole} replay whole; {programs.exact} peaks of "
-        f"what-ifs are exact.{worst_text(programs.tried)} The same programs over a phantom of it: "
-        f"{case_summary(case_rows(folder), predicted['cases'])} Every run, with its error and its "
-        "cause, is in `docs/real-gpu.md`."
+        f"On one real H200: {programs.whole} replays equal their recording; {programs.exact} "
+        f"peaks predicted for other settings are exact.{worst_text(programs.tried)} "
+        "Twenty runs of training and serving, predicted on a simulated H200 without a GPU: "
+        f"{case_summary(case_rows(folder), predicted['cases'])} `docs/real-gpu.md` lists each run "
+        "with its error and the cause."
     )
 
 
