@@ -28,10 +28,10 @@ from allocsim.fitting.formulas.training import (
     EAGER,
     FUSED,
     Latent,
-    Layout,
+    ParallelLayout,
     Precision,
-    Shape,
     Training,
+    TransformerShape,
 )
 from allocsim.units import GIB, MIB
 
@@ -43,12 +43,12 @@ _MEGATRON = Precision(weights=2, gradients=4, optimizer=12)
 _FSDP = Precision(weights=4, gradients=4, optimizer=8, compute=2)
 """32-bit shards, gathered in 16 bits."""
 
-_LLAMA_70B = Shape(
+_LLAMA_70B = TransformerShape(
     layers=80, width=8192, heads=64, kv_heads=8, head=128, inner=28672, vocabulary=128256
 )
 _LLAMA_405B = replace(_LLAMA_70B, layers=126, width=16384, heads=128, inner=53248)
 _LLAMA_8B = replace(_LLAMA_70B, layers=32, width=4096, heads=32, inner=14336)
-_DEEPSEEK_V2 = Shape(
+_DEEPSEEK_V2 = TransformerShape(
     layers=60,
     width=5120,
     heads=128,
@@ -82,11 +82,11 @@ _OF_MEGATRON = {
 }
 """DeepSeek-V3 with one layer before its experts, as in the measured run."""
 
-_ONE = Layout(zero=3, seq=8192, micro_batches=1)
+_ONE = ParallelLayout(zero=3, seq=8192, micro_batches=1)
 _FSDP_8 = replace(_ONE, data=8, recompute="ops")
 _FULL = replace(_ONE, recompute="full")
 _FOUR_D = replace(_FULL, data=8, tensor=8, pipeline=8, micro_batch=4, micro_batches=8)
-_OF_TORCHTITAN: dict[str, tuple[Shape, Layout]] = {
+_OF_TORCHTITAN: dict[str, tuple[TransformerShape, ParallelLayout]] = {
     **dict.fromkeys(("N1", "N2", "N3", "R6"), (_LLAMA_8B, replace(_FSDP_8, micro_batch=2))),
     **dict.fromkeys(("N4", "N5", "N6"), (_LLAMA_8B, replace(_FSDP_8, data=128, micro_batch=2))),
     "N7": (_LLAMA_8B, replace(_FULL, data=8, seq=32768)),
@@ -147,7 +147,7 @@ def training_of(row: Mapping[str, str]) -> Training | None:
         return int(found[1]) if found else usual
 
     kind = next(kind for kind in _OF_MEGATRON if setting.startswith(kind))
-    layout = Layout(
+    layout = ParallelLayout(
         tensor=size("tp"),
         pipeline=size("pp"),
         data=size("dp"),
@@ -233,7 +233,7 @@ def _real(row: Mapping[str, Any], configs: Mapping[str, Any]) -> Real:
     training = Training(
         row["model"],
         shape,
-        Layout(
+        ParallelLayout(
             seq=row["seq"],
             micro_batch=row["batch"],
             micro_batches=1,

@@ -26,10 +26,10 @@ from allocsim.fitting import CONFIGURATIONS
 from allocsim.fitting.formulas import (
     BLOCKS,
     Grown,
+    ModelSizes,
     Needs,
-    Sizes,
+    ServingWork,
     Weights,
-    Work,
     grow,
     llama_cpp,
     shapes_of,
@@ -155,7 +155,7 @@ def _states(row: Row) -> int:
     return _of_number(row) * int(row["trainable"] * copies + frozen)
 
 
-def model(preset: str, name: str) -> tuple[Sizes, Weights]:
+def model(preset: str, name: str) -> tuple[ModelSizes, Weights]:
     """Return the sizes and weights of a preset."""
     sizes = sizes_of(CONFIGURATIONS[preset])
     return sizes, weights_of(shapes_of(sizes), name, sizes)
@@ -486,9 +486,9 @@ def _busy(row: _Loaded, base: float) -> tuple[float, float]:
     return low, (grown + logits + matrix) / MIB + base
 
 
-def _asked(preset: str, name: str, tokens: int) -> Work:
+def _asked(preset: str, name: str, tokens: int) -> ServingWork:
     sizes, weights = model(preset, name)
-    return Work(sizes=sizes, weights=weights, memory=CARD, context=CONTEXT_MEMORY_SEEN,
+    return ServingWork(sizes=sizes, weights=weights, memory=CARD, context=CONTEXT_MEMORY_SEEN,
                 prompt=tokens - 1, decode=1)  # fmt: skip
 
 

@@ -15,7 +15,12 @@ from allocsim.cli.output import write_result
 from allocsim.cli.usage import Parser, UsageError, count
 
 if TYPE_CHECKING:
-    from allocsim.fitting.formulas.training import Layout, Precision, Shape, Training
+    from allocsim.fitting.formulas.training import (
+        ParallelLayout,
+        Precision,
+        Training,
+        TransformerShape,
+    )
     from allocsim.phantom import Gpu
 
 __all__ = ["add_parallel", "run_by_formula"]
@@ -120,7 +125,7 @@ def _training(arguments: argparse.Namespace) -> Training:
     )
 
 
-def _shape(arguments: argparse.Namespace) -> tuple[str, Shape, int | None]:
+def _shape(arguments: argparse.Namespace) -> tuple[str, TransformerShape, int | None]:
     """Return the model's name and shape, and the longest sequence that it has positions for."""
     from allocsim.fitting import model_of, most_positions, shape_of  # noqa: PLC0415
     from allocsim.fitting.formulas.training import shape_for  # noqa: PLC0415
@@ -137,8 +142,8 @@ def _shape(arguments: argparse.Namespace) -> tuple[str, Shape, int | None]:
     return model.name, shape_of(model), most_positions(model)
 
 
-def _layout(arguments: argparse.Namespace, most: int | None) -> Layout:
-    from allocsim.fitting.formulas.training import Layout  # noqa: PLC0415
+def _layout(arguments: argparse.Namespace, most: int | None) -> ParallelLayout:
+    from allocsim.fitting.formulas.training import ParallelLayout  # noqa: PLC0415
 
     if arguments.checkpointing and arguments.recompute not in (None, "full"):
         raise UsageError(
@@ -152,7 +157,7 @@ def _layout(arguments: argparse.Namespace, most: int | None) -> Layout:
         "seq": arguments.seq or min(_USUAL_SEQ, most or _USUAL_SEQ),
         "micro_batches": arguments.accumulate,
     }
-    layout = Layout(**{name: value for name, value in given.items() if value is not None})
+    layout = ParallelLayout(**{name: value for name, value in given.items() if value is not None})
     if most is not None and layout.seq > most:
         raise UsageError(f"--seq {layout.seq:,} is more than the model's {most:,} positions")
     return replace(

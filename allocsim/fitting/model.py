@@ -1,7 +1,9 @@
 """Models that `fit` accepts: a preset, a configuration on disk, or a user's function.
 
-Rule: an impossible configuration is refused here, in one sentence, before anything runs. Checks
-that need transformers are left to transformers.
+Rule: an impossible configuration is refused here, in one sentence, before a program runs. Checks
+that need transformers are left to transformers. For the training formulas, values that a
+configuration omits are the defaults of transformers for its model_type, and a model that is not a
+decoder of equal layers is refused.
 """
 
 from __future__ import annotations
@@ -15,9 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from allocsim.errors import ConfigError
+from allocsim.fitting.formulas.training import Latent, TransformerShape
 from allocsim.fitting.presets import CONFIGURATIONS, TORCHVISION, find_preset
 
-__all__ = ["Classifier", "Configured", "UserModel", "Model", "model_of", "most_positions"]
+__all__ = [
+    "Classifier", "Configured", "Model", "UserModel", "model_of", "most_positions", "shape_of",
+]  # fmt: skip
 
 _HEADS = {
     "ForCausalLM": "AutoModelForCausalLM",
@@ -28,7 +33,7 @@ _HEADS = {
     "ForSequenceClassification": "AutoModelForSequenceClassification",
     "ForImageClassification": "AutoModelForImageClassification",
 }
-"""Class of transformers that builds a model, by the ending of its architecture's name."""
+"""Class of transformers that builds a model, by the ending of the architecture's name."""
 _ENCODER_TYPES = frozenset(
     (
         *("albert", "bert", "camembert", "deberta-v2", "distilbert", "electra", "modernbert"),
@@ -53,12 +58,12 @@ _SIZES = {
     "experts": ("num_local_experts",),
     "chosen": ("num_experts_per_tok",),
 }
-"""Keys that model families use for each size of a configuration."""
+"""Keys that model families use for each size."""
 _LEARNED_POSITIONS = frozenset(
     ("gpt2", "bert", "roberta", "distilbert", "electra", "opt", "albert")
 )
 _NEEDED = ("width", "heads", "layers", "vocabulary")
-"""Sizes that must not be null in any family."""
+"""Sizes that must not be null in the configuration of any family."""
 _MOST_LAYERS = 10_000
 _MOST_BYTES = 1 << 20
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
@@ -69,7 +74,7 @@ class Configured:
     """A model that transformers builds from a configuration.
 
     config: contents of the configuration file.
-    head: transformers class that builds the model.
+    head: class of transformers that builds the model.
     path: file of the configuration, or None for a preset.
     """
 
@@ -89,7 +94,10 @@ class Configured:
         return self.head in ("AutoModelForCausalLM", "AutoModelForSeq2SeqLM")
 
     def size(self, what: str) -> int | None:
-        """Return one of the sizes of `_SIZES`, or None if the configuration omits it."""
+        """Return one of the sizes of `_SIZES`, or None if it is not in the configuration.
+
+        what: name of the size, such as "heads".
+        """
         for key in _SIZES[what]:
             value = self.config.get(key)
             if value is not None:
@@ -99,7 +107,7 @@ class Configured:
 
 @dataclass(frozen=True, slots=True)
 class Classifier:
-    """A torchvision model, built by the named function of torchvision.models."""
+    """An image classifier that a function of torchvision.models builds."""
 
     name: str
     function: str
@@ -108,7 +116,7 @@ class Classifier:
 
 @dataclass(frozen=True, slots=True)
 class UserModel:
-    """A model that a user's function returns, optionally with a batch."""
+    """A model that a user's function returns, with or without a batch."""
 
     name: str
     module: str
@@ -122,7 +130,7 @@ Model = Configured | Classifier | UserModel
 def model_of(text: str) -> Model:
     """Return the model that `text` names: a preset, a configuration or module:function.
 
-    A configuration is given by its file or its folder. Raises ConfigError for any other text, and
+    A configuration is given as its file or its folder. Raises ConfigError for any other text, and
     for a configuration that no model can have.
     """
     place = Path(text)
@@ -166,7 +174,7 @@ def _on_disk(place: Path) -> Configured:
 
 
 def _head_of(config: Mapping[str, Any]) -> str:
-    """Return the transformers class for `config`, by its architecture or else its model type."""
+    """Return the class of transformers for `config`, by its architecture or else its model_type."""
     architectures = config.get("architectures")
     if isinstance(architectures, list) and architectures:
         for ending, head in _HEADS.items():
@@ -181,7 +189,10 @@ def _head_of(config: Mapping[str, Any]) -> str:
 
 
 def _refuse_impossible(model: Configured, where: str) -> None:
-    """Raise ConfigError for a configuration that no model can have."""
+    """Raise ConfigError for a configuration that no model can have.
+
+    where: file of the configuration, for the error message.
+    """
     _refuse_entries(model.config, where)
     layers, words = model.size("layers"), model.size("vocabulary")
     if layers and layers > _MOST_LAYERS:
@@ -225,3 +236,86 @@ def most_positions(model: Model) -> int | None:
     if isinstance(model, Configured) and model.config["model_type"] in _LEARNED_POSITIONS:
         return model.size("positions")
     return None
+
+
+_DECODERS = frozenset(
+    (
+        *("deepseek_v2", "deepseek_v3", "gemma2", "gpt2", "llama", "mistral", "mixtral"),
+        *("phi3", "qwen2"),
+    )
+)
+
+
+def shape_of(model: Model) -> TransformerShape:
+    """Return the sizes of `model` for the training formulas.
+
+    Raises ConfigError for a model that the formulas do not describe.
+    """
+    kind = model.config["model_type"] if isinstance(model, Configured) else "function"
+    if not isinstance(model, Configured) or kind not in _DECODERS:
+        raise ConfigError(
+            f"{model.name} ({kind}) is not described by the formulas of parallel training; "
+            f"expected one of {', '.join(sorted(_DECODERS))}, or --parameters 7B"
+        )
+    width, layers, heads = (_needed(model, each) for each in ("width", "layers", "heads"))
+    head = model.size("head") or width // heads
+    is_gpt2 = kind == "gpt2"
+    tied = model.config.get("tie_word_embeddings", kind in ("gpt2", "gemma2"))
+    return TransformerShape(
+        layers=layers,
+        width=width,
+        heads=heads,
+        kv_heads=model.size("kv_heads") or heads,
+        vocabulary=_needed(model, "vocabulary"),
+        is_tied=bool(tied),
+        is_gated=not is_gpt2,
+        positions=_needed(model, "positions") if is_gpt2 else 0,
+        norms=4 if kind == "gemma2" else 2,
+        has_biases=is_gpt2,
+        query_bias=kind == "qwen2",
+        dropout=is_gpt2 and bool(model.config.get("resid_pdrop", 0.1)),
+        **_inside(model, model.config, head, 4 * width),
+    )
+
+
+def _needed(model: Configured, what: str) -> int:
+    value = model.size(what)
+    if value is None:
+        raise ConfigError(f"{model.name}: its configuration lacks the {what}")
+    return value
+
+
+def _inside(
+    model: Configured, config: Mapping[str, Any], head: int, usual_inner: int
+) -> dict[str, Any]:
+    """Return the sizes of attention heads and MLP, with experts and latent attention.
+
+    usual_inner: width of the MLP if the configuration omits it.
+    """
+    inner = model.size("inner") or usual_inner
+    found: dict[str, Any] = {"head": head, "inner": inner}
+    if config["model_type"] == "mixtral":
+        found |= {"experts": model.size("experts") or 8, "chosen": model.size("chosen") or 2}
+        return found | {"expert_inner": inner}
+    if config["model_type"].startswith("deepseek"):
+        try:
+            each = int(config["moe_intermediate_size"])
+            found |= {
+                "head": int(config["qk_nope_head_dim"]),
+                "experts": int(config["n_routed_experts"]),
+                "chosen": int(config["num_experts_per_tok"]),
+                "expert_inner": each,
+                "shared_inner": each * int(config.get("n_shared_experts") or 0),
+                "dense_layers": int(config.get("first_k_dense_replace", 0)),
+                "latent": Latent(
+                    query=int(config["q_lora_rank"]),
+                    key_value=int(config["kv_lora_rank"]),
+                    turning=int(config["qk_rope_head_dim"]),
+                    value=int(config["v_head_dim"]),
+                ),
+            }
+        except (KeyError, TypeError, ValueError):
+            raise ConfigError(
+                f"{model.name}: its configuration lacks a size of experts or latent attention"
+            ) from None
+    return found

@@ -195,9 +195,9 @@ def _key(name: str) -> str:
 
 
 def find_preset(name: str) -> str | None:
-    """Return the preset that `name` means, or None if there is none.
+    """Return the name of the preset that `name` means, or None if there is none.
 
-    "Qwen/Qwen2.5-7B-Instruct", "qwen2.5-7b" and "Qwen2.5-7B" are the same.
+    "Qwen/Qwen2.5-7B-Instruct", "qwen2.5-7b" and "Qwen2.5-7B" mean the same preset.
     """
     every = (*CONFIGURATIONS, *TORCHVISION)
     if name in every:

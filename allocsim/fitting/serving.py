@@ -1,7 +1,8 @@
 """Answer of whether a model in a serving engine fits a card, by formula, without a run.
 
-Rule: weights are counted from the configuration's tensors or a file's header, the engine's part by
-its documented arithmetic. Unknown figures stay ranges, and "fits" means that the upper end fits.
+Rule: the bytes of the weights follow from the configuration's tensors or a file's header, the
+engine's memory from its documented arithmetic. Unknown numbers stay ranges, and "fits" means that
+the upper end fits.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from allocsim.fitting.formulas import (
     LARGE_WORKSPACE,
     WORKSPACE,
     Logged,
+    ModelSizes,
     Needs,
-    Sizes,
+    ServingWork,
     Weights,
-    Work,
     bytes_a_token,
     format_in,
     gguf_sizes,
@@ -46,9 +47,9 @@ from allocsim.fitting.model import Configured, model_of
 from allocsim.phantom import CONTEXT_MEMORY_SEEN, Gpu
 from allocsim.units import format_range, format_size
 
-__all__ = ["SERVERS", "Held", "Served", "held_of", "serve"]
+__all__ = ["SERVERS", "Served", "ServedMemory", "held_of", "serve"]
 
-SERVERS: dict[str, Callable[[Work], Needs]] = {
+SERVERS: dict[str, Callable[[ServingWork], Needs]] = {
     "transformers": transformers,
     "vllm": vllm,
     "sglang": sglang,
@@ -56,7 +57,7 @@ SERVERS: dict[str, Callable[[Work], Needs]] = {
     "llama.cpp": llama_cpp,
     "ollama": ollama,
 }
-"""Function that answers for each engine."""
+"""Function that estimates the memory of each engine."""
 
 _GGML_SERVERS = ("llama.cpp", "ollama")
 _PARALLEL_SERVERS = ("vllm", "sglang", "tensorrt-llm")
@@ -65,14 +66,14 @@ _MOST_TOKENS = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class ServedMemory:
     """A model with its weights in the format that an engine loads.
 
-    source: origin of the bytes of the weights.
+    source: origin of the bytes of the weights, such as "its configuration".
     """
 
     name: str
-    sizes: Sizes
+    sizes: ModelSizes
     weights: Weights
     source: str
 
@@ -81,13 +82,14 @@ class Held:
 class Served(Shown):
     """Answer of `serve`.
 
-    work: requested work; of several cards, the part of one card.
+    held: the model.
+    work: the requested work; with several cards, the part of one card.
     needs: memory that the engine needs on each card and on the host.
     """
 
-    held: Held
+    held: ServedMemory
     gpu: Gpu
-    work: Work
+    work: ServingWork
     needs: Needs
 
     @property
@@ -101,7 +103,7 @@ class Served(Shown):
         return self.needs.low <= self.gpu.memory
 
     def headline(self) -> str:
-        """Return the verdict and the margin."""
+        """Return the verdict and the margin, as one line."""
         name, memory = self.gpu.name, self.gpu.memory
         if self.work.cards > 1:
             name = f"{self.work.cards} of {name}"
@@ -117,20 +119,21 @@ class Served(Shown):
         return " on each" if self.work.cards > 1 else ""
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """Yield the names and sizes of the parts."""
+        """Yield the name and the size of each part."""
         for part in self.needs.parts:
             yield part.name, format_range(part.low, part.high)
 
 
-def held_of(text: str, server: str, weights: str | None = None) -> Held:
+def held_of(text: str, server: str, weights: str | None = None) -> ServedMemory:
     """Return the model that `text` names, with its weights as `server` loads them.
 
-    text: text that `model_of` accepts, a .gguf or .safetensors file, or a folder of shards with
-        their config.json.
-    weights: a format of `FORMATS`; default: the file's, else the quantization_config of the
-        configuration, else Q4_K_M for llama.cpp and Ollama and 16 bits for the others.
+    text: text that `model_of` accepts, a .gguf or .safetensors file, or a folder of .safetensors
+        files with their config.json.
+    server: one of `SERVERS`.
+    weights: a format of `FORMATS`. Default: the format of the file, else the quantization_config of
+        the configuration, else Q4_K_M for llama.cpp and Ollama and 16 bits for the other engines.
 
-    Raises ConfigError or RecordingError if `text` is none of these.
+    Raises ConfigError or RecordingError for any other text.
     """
     place = Path(text)
     if place.suffix == ".gguf":
@@ -140,7 +143,9 @@ def held_of(text: str, server: str, weights: str | None = None) -> Held:
             )
         file = read_gguf(place)
         sizes = gguf_sizes(place, file)
-        return Held(place.stem, sizes, weights_in(file.tensors, "as in the file"), "its header")
+        return ServedMemory(
+            place.stem, sizes, weights_in(file.tensors, "as in the file"), "its header"
+        )
     is_folder = place.is_dir() and any(place.glob("*.safetensors"))
     if place.suffix == ".safetensors" or (is_folder and weights is None):
         return _from_tensors(place, server)
@@ -153,11 +158,11 @@ def held_of(text: str, server: str, weights: str | None = None) -> Held:
         weights = format_in(model.config)
         kept = {"is_unconverted": unconverted_in(model.config)}
     found = weights_of(shapes_of(sizes), _format(server, weights), sizes, **kept)
-    return Held(model.name, sizes, found, "its configuration")
+    return ServedMemory(model.name, sizes, found, "its configuration")
 
 
-def _from_tensors(place: Path, server: str) -> Held:
-    """Return weights of safetensors files with the sizes of the config.json beside them."""
+def _from_tensors(place: Path, server: str) -> ServedMemory:
+    """Return weights of safetensors files with the sizes of the config.json in their folder."""
     if server in _GGML_SERVERS:
         raise ConfigError(f"{place}: {server} cannot read safetensors; expected a GGUF file")
     folder = place if place.is_dir() else place.parent
@@ -165,7 +170,7 @@ def _from_tensors(place: Path, server: str) -> Held:
     model = model_of(str(folder / "config.json"))
     assert isinstance(model, Configured)
     weights = weights_in(tensors, "as in the files")
-    return Held(model.name, sizes_of(model.config), weights, "the files' headers")
+    return ServedMemory(model.name, sizes_of(model.config), weights, "the files' headers")
 
 
 def _format(server: str, weights: str | None) -> str:
@@ -182,7 +187,7 @@ def _format(server: str, weights: str | None) -> str:
 
 
 def serve(
-    held: Held,
+    held: ServedMemory,
     server: str,
     gpu: Gpu,
     *,
@@ -197,8 +202,14 @@ def serve(
 ) -> Served:
     """Return the memory that `server`, one of `SERVERS`, needs to do the work on `gpu`.
 
+    batch: sequences at a time, each with `prompt` and `decode` tokens.
+    requests: number of requests, served one after another.
+    kv_type: type of the cache, one of `KV_TYPES`; default: the engine's.
+    gpu_layers: number of layers on the GPU for llama.cpp and Ollama; default: all.
+    logged: sizes from a log of the server with this model on one card.
     cards: number of cards that share each layer (tensor parallelism); the answer is for each card.
-    logged: log of the server with this model on one card, of any kind.
+
+    Raises ConfigError for options that the engine does not have.
     """
     counts = {"batch": batch, "prompt": prompt, "decode": decode, "requests": requests}
     counts["tensor-parallel"] = cards
@@ -214,7 +225,7 @@ def serve(
         raise ConfigError(f"tensor parallelism is for {known}, not {server}")
     if cards > 1 and logged is not None:
         raise ConfigError(f"a log describes one card, not {cards} that share a model")
-    work = Work(
+    work = ServingWork(
         sizes=held.sizes if cards == 1 else sizes_of_rank(held.sizes, cards),
         weights=held.weights if cards == 1 else weights_of_rank(held.weights, held.sizes, cards),
         cards=cards,
@@ -240,7 +251,7 @@ def serve(
 
 
 def _from_log(needs: Needs, logged: Logged) -> str:
-    """Name the parts of the answer that come from the log."""
+    """Return a note that names the parts of the answer that come from the log."""
     names = [part.name for part in needs.parts if part.why == AS_LOGGED]
     if logged.fraction:
         names.append(f"the fraction of {logged.fraction:g}")

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from allocsim.analysis.top import Top
-from allocsim.fitting import Fewest, Fit, Frontier, Largest, Ran, Task, Tried
+from allocsim.fitting import Fewest, Fit, Frontier, Largest, Ran, Task, TriedSize
 from allocsim.phantom import Gpu
 from allocsim.report.layout import LABEL, WIDTH, exact_size, number, plural, row, table
 from allocsim.report.recommendation import paste_line
@@ -257,7 +257,7 @@ def _memory_of(ran: Ran, gpu: Gpu, where: str = "") -> list[str]:
     return [*lines, " " * LABEL + _bar(peak, gpu.room)]
 
 
-def _tried(name: str, tried: Sequence[Tried]) -> list[str]:
+def _tried(name: str, tried: Sequence[TriedSize]) -> list[str]:
     """Return every run of a search as a table."""
     rows: list[tuple[str, ...]] = [(name, "reserved", "")]
     for each in tried:
@@ -295,7 +295,7 @@ def _search_document(
     }
 
 
-def _tried_plain(tried: Sequence[Tried]) -> list[dict[str, Any]]:
+def _tried_plain(tried: Sequence[TriedSize]) -> list[dict[str, Any]]:
     return [
         {
             "value": each.value,

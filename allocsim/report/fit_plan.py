@@ -8,8 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from allocsim.fitting import Plan, Planned, Sharded
-from allocsim.fitting.formulas.training import FUSED, Layout, Part, Shape, Training
+from allocsim.fitting import GpuCount, Planned, Sharded
+from allocsim.fitting.formulas.training import (
+    FUSED,
+    ParallelLayout,
+    RankPart,
+    Training,
+    TransformerShape,
+)
 from allocsim.phantom import Gpu
 from allocsim.report.layout import LABEL, exact_size, paragraph, plural, row, table
 from allocsim.units import GIB, format_size
@@ -56,7 +62,7 @@ def _moment(name: str) -> str:
     )
 
 
-def _part(part: Part, total: int) -> Iterator[str]:
+def _part(part: RankPart, total: int) -> Iterator[str]:
     share = part.size / max(total, 1)
     yield f"{format_size(part.size):>{LABEL + 10}} {share:5.0%}  {part.name}"
     yield from paragraph(part.arithmetic, LABEL + 18)
@@ -72,7 +78,7 @@ def _grounds(training: Training) -> list[str]:
     ]
 
 
-def _layout_text(layout: Layout) -> str:
+def _layout_text(layout: ParallelLayout) -> str:
     cards = plural(layout.ranks, "card", "cards")
     groups = [
         f"{name} parallel {size}"
@@ -95,7 +101,7 @@ def _layout_text(layout: Layout) -> str:
     return ", ".join(what)
 
 
-def _shape_text(shape: Shape) -> str:
+def _shape_text(shape: TransformerShape) -> str:
     experts = f", {shape.chosen} of {shape.experts} experts of {shape.expert_inner:,}"
     return (
         f"{shape.parameters:,} parameters: {shape.layers} layers of width {shape.width:,}, "
@@ -154,7 +160,7 @@ def _document(found: Sharded) -> dict[str, Any]:
     }
 
 
-def _layout_document(layout: Layout) -> dict[str, Any]:
+def _layout_document(layout: ParallelLayout) -> dict[str, Any]:
     return {
         "tensor": layout.tensor,
         "pipeline": layout.pipeline,
@@ -170,7 +176,7 @@ def _layout_document(layout: Layout) -> dict[str, Any]:
     }
 
 
-def plan_text(training: Training, gpu: Gpu, found: Plan) -> str:
+def plan_text(training: Training, gpu: Gpu, found: GpuCount) -> str:
     """Return the text of `allocsim fit --plan`."""
     if found.fewest is None:
         why = f"none of {found.tried:,} layouts fits {gpu.name}"
@@ -232,7 +238,7 @@ def _rows(planned: Sequence[Planned]) -> list[str]:
     return ["  " + line for line in table(rows, (7, 4, 5, 6, 6, 11, 7, 12, 12, 7))]
 
 
-def plan_document(training: Training, gpu: Gpu, found: Plan) -> dict[str, Any]:
+def plan_document(training: Training, gpu: Gpu, found: GpuCount) -> dict[str, Any]:
     """Return `allocsim fit --plan --json`."""
     return {
         "fits": found.fewest is not None,

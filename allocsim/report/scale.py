@@ -8,7 +8,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from allocsim.fitting.scale import Check, Frontier, Growing, Largest, Law, Scaled, Scaling
+from allocsim.fitting.scale import (
+    Growing,
+    LargestSize,
+    LawCheck,
+    Scaled,
+    ScaleFrontier,
+    Scaling,
+    ScalingLaw,
+)
 from allocsim.report.explain import code_text
 from allocsim.report.layout import exact_size, number, plural, row, table
 from allocsim.units import format_size
@@ -29,7 +37,7 @@ def scale_text(scaling: Scaling, found: Scaled) -> str:
     return "\n".join([*lines, *_grounds(scaling, found), ""])
 
 
-def largest_text(scaling: Scaling, found: Largest) -> str:
+def largest_text(scaling: Scaling, found: LargestSize) -> str:
     """Return the text of `allocsim scale --find`."""
     device = exact_size(found.failing.device_memory or 0)
     if found.fitting is None:
@@ -46,7 +54,7 @@ def largest_text(scaling: Scaling, found: Largest) -> str:
     return "\n".join([*lines, *_grounds(scaling, found.fitting or found.failing), ""])
 
 
-def scale_frontier_text(scaling: Scaling, found: Frontier) -> str:
+def scale_frontier_text(scaling: Scaling, found: ScaleFrontier) -> str:
     """Return the text of `allocsim scale --find` for two sizes."""
     device = exact_size(found.rows[0][1].failing.device_memory or 0)
     at = [f"{_value(row)} at {found.other}={value:,}" for value, row in found.rows]
@@ -61,7 +69,7 @@ def scale_frontier_text(scaling: Scaling, found: Frontier) -> str:
     return "\n".join([*lines, *_grounds(scaling, *founds), ""])
 
 
-def _value(found: Largest) -> str:
+def _value(found: LargestSize) -> str:
     return "none" if found.fitting is None else number(found.fitting.at[found.name])
 
 
@@ -128,7 +136,7 @@ def _law(scaling: Scaling) -> list[str]:
     return lines
 
 
-def _beyond(law: Law | Growing) -> str:
+def _beyond(law: ScalingLaw | Growing) -> str:
     """Return what is assumed outside the recorded sizes."""
     kernels = (
         "at some sizes PyTorch's kernels make other requests (two-pass reductions, sorts), which "
@@ -140,7 +148,7 @@ def _beyond(law: Law | Growing) -> str:
     return f"{copies}; {kernels}" if law.others.varied else copies
 
 
-def _checked(check: Check) -> str:
+def _checked(check: LawCheck) -> str:
     missed = ""
     if check.missed:
         miss = format_size(check.largest_miss)
@@ -152,8 +160,8 @@ def _checked(check: Check) -> str:
 def scale_document(
     scaling: Scaling,
     found: Scaled | None,
-    largest: Largest | None = None,
-    frontier: Frontier | None = None,
+    largest: LargestSize | None = None,
+    frontier: ScaleFrontier | None = None,
 ) -> dict[str, Any]:
     """Return `allocsim scale --json`.
 
@@ -196,7 +204,7 @@ def scale_document(
     return document
 
 
-def _largest(found: Largest) -> dict[str, Any]:
+def _largest(found: LargestSize) -> dict[str, Any]:
     fitting = found.fitting
     return {
         "largest": None if fitting is None else fitting.at[found.name],

@@ -10,7 +10,7 @@ import pytest
 
 from allocsim.errors import ConfigError
 from allocsim.fitting import CONFIGURATIONS
-from allocsim.fitting.formulas import Sizes, parameters_of, shapes_of, sizes_of
+from allocsim.fitting.formulas import ModelSizes, parameters_of, shapes_of, sizes_of
 
 DATA = Path(__file__).parents[2] / "traces" / "fit"
 CONFIGS: dict[str, Any] = json.loads((DATA / "configs.json").read_text())
@@ -45,7 +45,7 @@ def test_the_parameters_are_those_that_the_publishers_print(preset: str, publish
 
 def test_a_window_belongs_to_all_layers_or_to_every_second_of_gemma_2() -> None:
     def seen(preset: str) -> tuple[int, int]:
-        sizes: Sizes = sizes_of(CONFIGURATIONS[preset])
+        sizes: ModelSizes = sizes_of(CONFIGURATIONS[preset])
         return sizes.window, sizes.windowed
 
     assert seen("Mistral-7B-v0.1") == (4096, 32)

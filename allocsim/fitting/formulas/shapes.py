@@ -1,8 +1,8 @@
 """Tensors of a language model, from the sizes in its configuration.
 
-Rule: there is one row for each tensor of the published implementation, so that the elements add up
-to the model's parameters. Each family's function has its peculiarities. Sources: the modelling
-files of Hugging Face transformers and, for the roles, the tensor names of the GGUF format
+Rule: each tensor of the published implementation is listed, so that the elements add up to the
+model's parameters. A function for each family lists the tensors of one layer. Sources: the
+modelling files of Hugging Face transformers and, for the roles, the tensor names of the GGUF format
 (`ggml-org/ggml`, docs/gguf.md, "Standardized tensor names").
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 
 from allocsim.errors import ConfigError
 
-__all__ = ["FAMILIES", "Shape", "Sizes", "parameters_of", "shapes_of", "sizes_of"]
+__all__ = ["FAMILIES", "ModelSizes", "Shape", "parameters_of", "shapes_of", "sizes_of"]
 
 _MOST = 1 << 31
 _DEEPEST = 4096
@@ -23,10 +23,10 @@ _DEEPEST = 4096
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """One tensor.
+    """Role and dimensions of one tensor.
 
-    role: purpose by GGUF's name, such as "attn_q", "ffn_down", "token_embd" or "output"; "norm",
-        "bias", "router" and "position" are never quantised.
+    role: purpose, by the name that GGUF has for it: "attn_q", "ffn_down", "token_embd", "output"
+        and so on; "norm", "bias", "router" and "position" are never quantised.
     dims: sizes of the dimensions, rows first, as in PyTorch.
     layer: index of its layer, or None outside the layers.
     """
@@ -42,15 +42,20 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
-    """Sizes of a model.
+class ModelSizes:
+    """Sizes of a language model.
 
+    family: model_type of the configuration, or architecture of a GGUF file.
+    width: hidden size.
     inner: width of the MLP.
     head: width of one attention head.
+    tied: True if the output layer shares the embedding's weights.
     positions: learned positions, or 0.
     experts: experts per layer, or 0.
     window: tokens that a sliding window covers, or 0.
     windowed: number of layers with a sliding window.
+    attention_bias: True if queries, keys and values have biases.
+    inner_bias: True if the MLP has biases.
     """
 
     family: str
@@ -75,7 +80,7 @@ class Sizes:
         return self.kv_heads * self.head
 
 
-def sizes_of(config: Mapping[str, Any]) -> Sizes:
+def sizes_of(config: Mapping[str, Any]) -> ModelSizes:
     """Return the sizes in a Hugging Face configuration.
 
     Raises ConfigError for an unsupported family, and for missing or invalid sizes.
@@ -94,7 +99,7 @@ def sizes_of(config: Mapping[str, Any]) -> Sizes:
         raise ConfigError(f"{layers:,} layers; expected {_DEEPEST:,} or fewer")
     window, windowed = _window(config, layers)
     is_tied = config.get("tie_word_embeddings", family in ("gpt2", "gemma2"))
-    return Sizes(
+    return ModelSizes(
         family=str(family),
         layers=layers,
         width=width,
@@ -132,9 +137,9 @@ def _size(config: Mapping[str, Any], *keys: str, default: int | None = None) -> 
 
 
 def _window(config: Mapping[str, Any], layers: int) -> tuple[int, int]:
-    """Return the sliding window, and the number of layers that have it.
+    """Return the tokens of the sliding window, and the number of layers that have it.
 
-    In Gemma 2 these are half of the layers, in other families all.
+    In Gemma 2 half of the layers have a window, in other families all.
     """
     window = config.get("sliding_window")
     if window is None or config.get("use_sliding_window") is False:
@@ -145,8 +150,8 @@ def _window(config: Mapping[str, Any], layers: int) -> tuple[int, int]:
     return tokens, (layers + 1) // 2 if config["model_type"] == "gemma2" else layers
 
 
-def shapes_of(sizes: Sizes) -> tuple[Shape, ...]:
-    """Return all tensors of the model, in order. A tied head is not a separate tensor."""
+def shapes_of(sizes: ModelSizes) -> tuple[Shape, ...]:
+    """Return all tensors of the model, in order. A tied output layer is not a separate tensor."""
     block = FAMILIES[sizes.family]
     shapes = [Shape("token_embd", (sizes.vocabulary, sizes.width))]
     if sizes.positions:
@@ -169,7 +174,7 @@ def parameters_of(shapes: Iterable[Shape]) -> int:
 _Rows = Iterator[tuple[str, tuple[int, ...]]]
 
 
-def _attention(sizes: Sizes) -> _Rows:
+def _attention(sizes: ModelSizes) -> _Rows:
     width, queries = sizes.width, sizes.heads * sizes.head
     outs = {"attn_q": queries, "attn_k": sizes.kv_width, "attn_v": sizes.kv_width}
     for role, out in outs.items():
@@ -181,7 +186,7 @@ def _attention(sizes: Sizes) -> _Rows:
         yield "bias", (width,)
 
 
-def _gated(sizes: Sizes) -> _Rows:
+def _gated(sizes: ModelSizes) -> _Rows:
     outs = {"ffn_gate": (sizes.inner, sizes.width), "ffn_up": (sizes.inner, sizes.width)}
     for role, dims in {**outs, "ffn_down": (sizes.width, sizes.inner)}.items():
         yield role, dims
@@ -189,26 +194,26 @@ def _gated(sizes: Sizes) -> _Rows:
             yield "bias", dims[:1]
 
 
-def _norms(sizes: Sizes, count: int) -> _Rows:
+def _norms(sizes: ModelSizes, count: int) -> _Rows:
     for _ in range(count):
         yield "norm", (sizes.width,)
 
 
-def _llama(sizes: Sizes) -> _Rows:
+def _llama(sizes: ModelSizes) -> _Rows:
     """Yield the tensors of a layer of Llama, Mistral or Qwen 2."""
     yield from _attention(sizes)
     yield from _gated(sizes)
     yield from _norms(sizes, 2)
 
 
-def _gemma2(sizes: Sizes) -> _Rows:
+def _gemma2(sizes: ModelSizes) -> _Rows:
     """Yield the tensors of a layer with norms before and after attention and MLP."""
     yield from _attention(sizes)
     yield from _gated(sizes)
     yield from _norms(sizes, 4)
 
 
-def _phi3(sizes: Sizes) -> _Rows:
+def _phi3(sizes: ModelSizes) -> _Rows:
     """Yield the tensors of a layer with one matrix for attention inputs and one for gate and up."""
     queries = sizes.heads * sizes.head
     yield "attn_qkv", (queries + 2 * sizes.kv_width, sizes.width)
@@ -218,7 +223,7 @@ def _phi3(sizes: Sizes) -> _Rows:
     yield from _norms(sizes, 2)
 
 
-def _mixtral(sizes: Sizes) -> _Rows:
+def _mixtral(sizes: ModelSizes) -> _Rows:
     """Yield the tensors of a layer with a router and experts."""
     yield from _attention(sizes)
     yield "router", (sizes.experts, sizes.width)
@@ -228,7 +233,7 @@ def _mixtral(sizes: Sizes) -> _Rows:
     yield from _norms(sizes, 2)
 
 
-def _gpt2(sizes: Sizes) -> _Rows:
+def _gpt2(sizes: ModelSizes) -> _Rows:
     """Yield the tensors of a layer where every matrix and norm has a bias."""
     width, inner = sizes.width, sizes.inner
     outs = {"attn_qkv": (3 * width, width), "attn_output": (width, width)}
@@ -240,7 +245,7 @@ def _gpt2(sizes: Sizes) -> _Rows:
         yield "bias", (width,)
 
 
-FAMILIES: dict[str, Callable[[Sizes], _Rows]] = {
+FAMILIES: dict[str, Callable[[ModelSizes], _Rows]] = {
     "llama": _llama,
     "mistral": _llama,
     "qwen2": _llama,

@@ -1,8 +1,13 @@
-"""Type that each tensor of a quantised GGUF file has.
+"""Types of ggml: the bytes of a row of elements, and the type of each tensor in a GGUF file.
 
-Rule: a name such as Q4_K_M is a recipe. Most tensors have its base type; some have more bits,
-depending on their role and layer. Source: `llama_tensor_get_type` of `ggml-org/llama.cpp`,
-src/llama-quant.cpp, as of its releases of 2025; tests compare the sizes with
+Rule: a type stores a block of a fixed number of weights, scales and minima in a fixed number of
+bytes; a row must consist of whole blocks. Source: the structs such as `block_q4_K` of
+`ggml-org/ggml`, src/ggml-common.h, whose fields the comments name, and the numbers of `enum
+ggml_type` in include/ggml.h.
+
+A name such as Q4_K_M is a recipe for a quantised file. Most tensors have its base type; some have
+more bits, depending on their role and layer. Source: `llama_tensor_get_type` of
+`ggml-org/llama.cpp`, src/llama-quant.cpp, as of its releases of 2025; tests compare the sizes with
 tools/quantize/README.md. --pure and --tensor-type are not supported.
 """
 
@@ -12,10 +17,84 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from allocsim.errors import ConfigError
-from allocsim.fitting.formulas.blocks import BLOCKS
-from allocsim.fitting.formulas.shapes import Shape, Sizes
+from allocsim.fitting.formulas.shapes import ModelSizes, Shape
 
-__all__ = ["BASES", "kind_of"]
+__all__ = ["BASES", "BLOCKS", "NUMBERS", "QuantBlock", "bytes_in", "kind_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class QuantBlock:
+    """Storage block of a type of ggml.
+
+    weights: number of elements in the block.
+    size: bytes of the block, including scales.
+    """
+
+    weights: int
+    size: int
+
+    @property
+    def bits(self) -> float:
+        """Bits per weight, including scales."""
+        return 8 * self.size / self.weights
+
+
+BLOCKS = {
+    "F32": QuantBlock(1, 4),
+    "F16": QuantBlock(1, 2),
+    "BF16": QuantBlock(1, 2),
+    "F64": QuantBlock(1, 8),
+    "I8": QuantBlock(1, 1),
+    "I16": QuantBlock(1, 2),
+    "I32": QuantBlock(1, 4),
+    "I64": QuantBlock(1, 8),
+    "Q4_0": QuantBlock(32, 2 + 16),  # 16-bit scale, 4 bits per weight
+    "Q4_1": QuantBlock(32, 2 + 2 + 16),  # also a minimum
+    "Q5_0": QuantBlock(32, 2 + 4 + 16),  # fifth bits stored separately
+    "Q5_1": QuantBlock(32, 2 + 2 + 4 + 16),
+    "Q8_0": QuantBlock(32, 2 + 32),
+    "Q8_1": QuantBlock(32, 4 + 32),  # scale and sum, 16 bits each
+    "Q2_K": QuantBlock(256, 16 + 64 + 2 + 2),  # 16 4-bit scales and minima, and their own scales
+    "Q3_K": QuantBlock(256, 32 + 64 + 12 + 2),  # high and low bits, 16 6-bit scales, their scale
+    "Q4_K": QuantBlock(256, 2 + 2 + 12 + 128),  # 8 6-bit scales and minima
+    "Q5_K": QuantBlock(256, 2 + 2 + 12 + 32 + 128),
+    "Q6_K": QuantBlock(256, 128 + 64 + 16 + 2),  # 16 8-bit scales
+    "Q8_K": QuantBlock(256, 4 + 256 + 32),
+    "IQ1_S": QuantBlock(256, 2 + 32 + 16),
+    "IQ1_M": QuantBlock(256, 32 + 16 + 8),
+    "IQ2_XXS": QuantBlock(256, 2 + 64),
+    "IQ2_XS": QuantBlock(256, 2 + 64 + 8),
+    "IQ2_S": QuantBlock(256, 2 + 64 + 8 + 8),
+    "IQ3_XXS": QuantBlock(256, 2 + 96),
+    "IQ3_S": QuantBlock(256, 2 + 64 + 8 + 32 + 4),
+    "IQ4_NL": QuantBlock(32, 2 + 16),
+    "IQ4_XS": QuantBlock(256, 2 + 2 + 4 + 128),
+    "TQ1_0": QuantBlock(256, 2 + 48 + 4),
+    "TQ2_0": QuantBlock(256, 2 + 64),
+    "MXFP4": QuantBlock(32, 1 + 16),
+}
+"""Block of each type, by ggml's name."""
+
+NUMBERS = {
+    **dict(enumerate(("F32", "F16", "Q4_0", "Q4_1"))),
+    **dict(enumerate(("Q5_0", "Q5_1", "Q8_0", "Q8_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K"), 6)),
+    **dict(enumerate(("Q6_K", "Q8_K", "IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ1_S", "IQ4_NL"), 14)),
+    **dict(enumerate(("IQ3_S", "IQ2_S", "IQ4_XS", "I8", "I16", "I32", "I64", "F64"), 21)),
+    **{29: "IQ1_M", 30: "BF16", 34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4"},
+}
+"""Name of each type, by its number in a GGUF file; 4, 5 and 31 to 33 were withdrawn."""
+
+
+def bytes_in(kind: str, weights: int) -> int:
+    """Return the bytes of `weights` elements of the type `kind`, such as "Q4_K".
+
+    Raises ConfigError if the elements do not fill whole blocks.
+    """
+    block = BLOCKS[kind]
+    if weights % block.weights:
+        raise ConfigError(f"{weights:,} weights of {kind} are not a multiple of {block.weights}")
+    return weights // block.weights * block.size
+
 
 BASES = {
     **{name: name for name in ("F32", "F16", "BF16", "Q8_0", "Q6_K", "TQ1_0", "TQ2_0")},
@@ -27,7 +106,7 @@ BASES = {
     **{"Q2_K": "Q2_K", "Q2_K_S": "Q2_K"},
     **{"IQ2_S": "IQ2_XS", "IQ2_M": "IQ2_S", "IQ3_XS": "IQ3_S", "IQ3_M": "IQ3_S"},
 }
-"""Type of most tensors, by recipe."""
+"""Base type of each recipe, which most tensors have."""
 
 _PLAIN = ("F32", "F16", "BF16")
 _KEPT = ("norm", "bias", "router", "position")
@@ -44,18 +123,21 @@ _Q5_OUTPUTS = ("Q2_K", "IQ3_XS", "IQ3_XXS", "Q3_K_S", "Q3_K_M", "IQ4_NL", "Q4_K_
 class _Tensor:
     """A tensor whose type a recipe determines.
 
-    base: type of most tensors under the recipe.
+    recipe: name of the recipe, a key of `BASES`.
+    base: base type of the recipe.
+    sizes: sizes of the model.
+    has_imatrix: True if the file was made with an importance matrix.
     """
 
     recipe: str
     base: str
     shape: Shape
-    sizes: Sizes
+    sizes: ModelSizes
     has_imatrix: bool
 
     @property
     def layer(self) -> int:
-        """Layer of the tensor, 0 if it is outside the layers."""
+        """Index of the tensor's layer, 0 outside the layers."""
         return self.shape.layer or 0
 
     @property
@@ -81,10 +163,11 @@ class _Tensor:
         return self.sizes.experts == 8
 
 
-def kind_of(recipe: str, shape: Shape, sizes: Sizes, *, has_imatrix: bool = False) -> str:
-    """Return ggml's type of one tensor under a recipe.
+def kind_of(recipe: str, shape: Shape, sizes: ModelSizes, *, has_imatrix: bool = False) -> str:
+    """Return the name of ggml's type for one tensor under a recipe, a key of `BASES`.
 
-    has_imatrix: whether the file was made with an importance matrix, which changes a few tensors.
+    sizes: sizes of the model.
+    has_imatrix: True if the file was made with an importance matrix, which changes a few tensors.
 
     Raises ConfigError for an unknown recipe.
     """

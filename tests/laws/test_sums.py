@@ -1,4 +1,4 @@
-"""Storage of Adafactor's sums, as real PyTorch requested it over the phantom GPU."""
+"""Temporary memory of Adafactor's sums, as real PyTorch requested it over the phantom GPU."""
 
 from __future__ import annotations
 
