@@ -18,7 +18,11 @@ __all__ = ["ends_alike"]
 
 
 def ends_alike(trace: Trace, allocator: ReplayAllocator) -> bool:
-    """Return True if `allocator` certainly has exactly the final segments of `trace`."""
+    """Return True if `allocator` has exactly the final segments of `trace`.
+
+    It compares all blocks at once, as columns.  If it returns False, segments or requested sizes of
+    inactive blocks may differ, and a comparison block by block must decide.
+    """
     tiles, (columns, n_active) = trace.tiles, allocator.block_columns()
     *numbers, heads = columns
     if tiles is None or not tiles.are_sound or len(numbers[0]) != len(tiles.blocks):

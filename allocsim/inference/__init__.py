@@ -1,4 +1,4 @@
-"""Inference of what a program did and its recording does not show."""
+"""Inference of the calls of a program that its recording does not show."""
 
 from allocsim.inference.hidden_calls import Probe, Quiet, entries_suffice, moments_of, quiet_moments
 from allocsim.inference.other_plans import (

@@ -1,8 +1,11 @@
-"""Entries of a trace, split into steps of the program and the gaps between them.
+"""Entries of a trace, split into steps of the program and gaps between the steps.
 
-The entries alloc, oom and free_requested are steps; a free_completed right after its free_requested
-belongs to it.  All other entries are effects.  They are collected in the gap before the program's
-next step, and `causes.py` explains them.  Source: semantics 6.2, 6.6.
+The entries alloc, oom and free_requested are steps of the program; a free_completed right after its
+free_requested belongs to the same step.  All other entries are effects of the allocator.  A gap
+consists of the effects between two steps, and `causes.py` explains it.
+
+A known call is a call of the program that leaves no entry, but is recorded as a mark or given by a
+hint.  Source: semantics 6.2, 6.6.
 """
 
 from __future__ import annotations
@@ -26,7 +29,10 @@ _SHRINKS = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
 
 
 class Recorded(NamedTuple):
-    """Entry of the trace.  pool: number of its private pool, -1 for the default pool."""
+    """Entry of the trace, with its number.
+
+    pool: number of the private pool; -1 for the default pool.
+    """
 
     number: int
     action: int
@@ -40,8 +46,8 @@ class Call(NamedTuple):
     """Known call of the program.
 
     entry: number of entries before the call.
-    kind: kind of the step.
-    number: number of the pool or of the change.
+    kind: `StepKind`.
+    number: number of the private pool, or index into `Plan.changes`.
     """
 
     entry: int
@@ -51,14 +57,14 @@ class Call(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EntryMasks:
-    """Masks over the entries, by their role in a plan.
+    """Masks over the entries of a trace.
 
     is_immediate: a free_requested whose free_completed is the next entry.
-    is_held: such a free after which memory was released or a request failed, so that the allocator
-        may have waited for it.
+    is_held: an immediate free before memory was returned to the driver or a request failed.  The
+        allocator may have waited for it.
     is_plain: a step that needs no inference.
-    is_growth: a new segment for the plain request in the next entry.
-    is_planned: part of a gap, including the step that ends the gap.
+    is_growth: new segment for the plain request in the next entry.
+    is_planned: part of a gap, or the step that ends a gap.
     """
 
     is_immediate: NDArray[np.bool_]
@@ -70,19 +76,19 @@ class EntryMasks:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Effects between two steps of the program, and the step after them.
+    """Effects between two steps of the program, and the step that ends the gap.
 
-    free: free right before released memory, which seems to have completed at once; None if the
-        step before the gap is another one.
+    free: free before the gap that seems to have completed at once, but for which the allocator may
+        have waited; None if no such free is right before the gap.
     completed: frees that completed in the gap.
-    n_early: number of them before the first release.
-    released: memory released to the driver, in order.
-    before: memory obtained from the driver before the first release.
-    obtained: memory obtained after it, or any if nothing was released.
+    n_early: number of frees completed before the first entry of `released`.
+    released: segments returned to the driver, in order.
+    before: segments obtained from the driver before the first entry of `released`.
+    obtained: segments obtained after the first entry of `released`, or all if nothing was returned.
     step: step that ends the gap; None at the end of the trace.
     is_immediate: the step is a free that completes at once.
-    scope: pool of this and later requests; None if it does not change.
-    calls: known calls of the program, in order.
+    scope: number of the pool for this and later requests; None if it does not change.
+    calls: known calls of the program in the gap, in order.
     """
 
     free: Recorded | None
@@ -111,7 +117,7 @@ class Gap:
     def is_open(self) -> bool:
         """True if several causes are possible.
 
-        Memory was released, or a request failed although the device had enough free memory.
+        Memory was returned to the driver, or a request failed although the device had room.
         """
         step = self.step
         if step is None or step.action != Action.OOM:
@@ -125,9 +131,10 @@ class Gap:
 
 
 def classify(trace: Trace, pools: PoolColumn, calls: Sequence[Call] = ()) -> EntryMasks:
-    """Return masks of the entries that are plain steps and of those that belong to gaps.
+    """Return the masks of the entries of `trace`.
 
-    calls: known calls of the program.
+    pools: private pool of each entry.
+    calls: known calls of the program, in order.
     """
     action = trace.action
     is_requested = any_of(action, (Action.FREE_REQUESTED,))
@@ -149,7 +156,7 @@ def classify(trace: Trace, pools: PoolColumn, calls: Sequence[Call] = ()) -> Ent
     is_planned[driving[following[following < len(driving)]]] = True
     following = np.searchsorted(driving, [call.entry for call in calls])
     is_planned[driving[following[following < len(driving)]]] = True
-    # The allocator may have waited for a free right before it released memory.
+    # The allocator may have waited for a free right before it returned memory to the driver.
     is_held = np.zeros(len(trace), dtype=bool)
     if len(driving):
         after = np.flatnonzero(any_of(action, _SHRINKS) | is_oom)
@@ -167,7 +174,8 @@ def classify(trace: Trace, pools: PoolColumn, calls: Sequence[Call] = ()) -> Ent
 def _growths(action: NDArray[np.uint8], ends_step: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return the mask of single segment entries between the end of a step and a request.
 
-    The mask is empty if the trace contains releases or errors: segments need a cause then.
+    All items are False if memory was returned or a request failed anywhere in the trace, because
+    new segments then need an explanation.
     """
     is_growth = np.zeros(len(action), dtype=bool)
     if len(action) and not any_of(action, (*_SHRINKS, Action.OOM)).any():
@@ -177,7 +185,7 @@ def _growths(action: NDArray[np.uint8], ends_step: NDArray[np.bool_]) -> NDArray
 
 
 def _scope_changes(pools: PoolColumn, requests: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Return the requests whose pool differs from that of the request before."""
+    """Return the entries of `requests` whose pool differs from the pool of the request before."""
     pool = pools.number[requests]
     before = np.concatenate(([-1], pool[:-1])) if len(pool) else pool
     changed: NDArray[np.intp] = requests[pool != before]
@@ -187,7 +195,7 @@ def _scope_changes(pools: PoolColumn, requests: NDArray[np.intp]) -> NDArray[np.
 def gaps_of(
     trace: Trace, pools: PoolColumn, masks: EntryMasks, calls: Sequence[Call] = ()
 ) -> Iterator[Gap]:
-    """Yield the gaps of a trace in order.  calls: known calls of the program."""
+    """Yield the gaps of a trace in order.  calls: known calls of the program, in order."""
     open_gap = _OpenGap()
     pending_calls = deque(calls)
     scope = -1
@@ -244,7 +252,7 @@ class _OpenGap:
             self._released.append(entry)
 
     def gap(self, step: Recorded | None, *, is_immediate: bool, scope: int | None) -> Gap:
-        """Return the gap that `step` ends."""
+        """Return the collected effects as a gap that `step` ends."""
         before, obtained = self._grown if self._released else ((), self._grown[0])
         return Gap(
             free=self._free,

@@ -20,9 +20,12 @@ __all__ = ["calls_of"]
 def calls_of(
     marks: Sequence[Mark], pools: Sequence[PoolId]
 ) -> tuple[tuple[Call, ...], tuple[Change, ...]]:
-    """Return the calls in order, and the values that they set.
+    """Return the known calls, and the values that they set at run time (`Plan.changes`).
 
+    marks: calls that are recorded or given by hints, ordered by entry.
     pools: private pools by number.  Deletions of pools without any request are omitted.
+
+    A memory fraction set before the first entry is not a call: every replay starts with it.
     """
     calls: list[Call] = []
     changes: list[Change] = []

@@ -18,7 +18,7 @@ __all__ = ["PlainSteps", "capacity_from_oom"]
 
 
 def capacity_from_oom(trace: Trace, reserved_at_start: int) -> int | None:
-    """Return free plus reserved bytes at the first `oom` entry, or None without one."""
+    """Return free plus reserved bytes at the first `oom` entry; None without such an entry."""
     ooms = np.flatnonzero(any_of(trace.action, (Action.OOM,)))[:1]
     if not len(ooms):
         return None
@@ -29,9 +29,9 @@ def capacity_from_oom(trace: Trace, reserved_at_start: int) -> int | None:
 class PlainSteps:
     """Steps that follow from one entry each, without inference.
 
-    kind: kind of each step.
-    entry: entry that the step comes from.  A DICTATE step comes from the entry of the segment, and
-        belongs to the request in the next entry.
+    kind: `StepKind` of each step.
+    entry: number of the entry that each step comes from.  A DICTATE step comes from the entry of a
+        segment; the request that obtains the segment is the next entry.
     """
 
     kind: NDArray[np.uint8]
@@ -49,7 +49,7 @@ class PlainSteps:
         return cls(np.array(kinds, dtype=np.uint8).take(number), entry)
 
     def steps(self, trace: Trace, planned: Sequence[PlannedAt] = ()) -> Steps:
-        """Return plain and planned steps in one order.  Copies each column once."""
+        """Return the plain steps with the planned steps inserted."""
         if not len(self.entry):
             none, address = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.uint64)
             return joined(Steps(self.kind, self.entry, address, none, address), planned)

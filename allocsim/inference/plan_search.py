@@ -17,7 +17,12 @@ __all__ = ["plan_of"]
 
 
 def plan_of(device: RecordedDevice) -> Plan:
-    """Return the plan of a recording under the release that wrote it."""
+    """Return the plan of a recording, replayed under the release that wrote it.
+
+    The room that an expandable segment has to grow depends on the device (semantics 4.1).  If the
+    size is unknown and an unlimited device does not reproduce the recording, the smallest possible
+    size in whole GiB is tried, then the smallest in half GiB.
+    """
     plan = _read(device, device.named_memory)
     expands = device.config.expandable_segments
     if plan.is_whole or not expands or device.capacity_of(plan):
@@ -30,7 +35,7 @@ def plan_of(device: RecordedDevice) -> Plan:
 
 
 def _read(device: RecordedDevice, memory: int | None, *, is_assumed: bool = False) -> Plan:
-    """Read the plan.  For a captured recording, first try without an inferred limit."""
+    """Read the plan.  If the recording has a provenance, first try without an inferred limit."""
     is_assumed |= device.assumed_memory is not None and not device.recorded_memory
     base = round_up(device.last_address, TIB)
     noted = () if device.provenance is None else (None,)

@@ -1,4 +1,4 @@
-"""Replays of a recording: as it was recorded, and under other settings and devices."""
+"""Replays of a recording, under its own settings and device and under others."""
 
 from allocsim.replaying.notes import provenance_notes, routing_text, workspace_note
 from allocsim.replaying.prepare import prepare, prepare_made

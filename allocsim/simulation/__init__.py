@@ -1,4 +1,4 @@
-"""One allocator driven along a plan: steps, settings, observers and results."""
+"""Simulation of one replay: its steps, settings, start state, observers and results."""
 
 from allocsim.simulation.addresses import Addresses
 from allocsim.simulation.drive import PAUSE_EVERY, Drive
@@ -25,13 +25,11 @@ from allocsim.simulation.result import (
     Fidelity,
     LeftOpen,
     Mismatch,
-    Moment,
     Parting,
     PeakState,
     Run,
     SimulatedOom,
     Spill,
-    Timeline,
     driver_calls_of,
 )
 from allocsim.simulation.setting import IN_STRING, Setting, in_option_string, releases_needed
@@ -42,6 +40,7 @@ from allocsim.simulation.start_choice import (
     may_break,
 )
 from allocsim.simulation.stats_numpy import fold, fold_allocated
+from allocsim.simulation.timeline import Timeline, TimelinePoint
 
 __all__ = [
     "Addresses",
@@ -58,7 +57,6 @@ __all__ = [
     "IN_STRING",
     "LeftOpen",
     "Mismatch",
-    "Moment",
     "Observer",
     "PAUSE_EVERY",
     "Parting",
@@ -83,6 +81,7 @@ __all__ = [
     "StepKind",
     "Steps",
     "Timeline",
+    "TimelinePoint",
     "choose_start",
     "driver_calls_of",
     "find_period",
