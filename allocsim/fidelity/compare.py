@@ -10,19 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import zip_longest
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim._fast_numpy import any_of
-from allocsim.core import ReplayAllocator, TraceEntry
+from allocsim._fast_numpy import address_column, any_of, int_column
+from allocsim.core import Block, ReplayAllocator, TraceEntry
 from allocsim.fidelity.expected import Compared, Expected
-from allocsim.fidelity.final_state import ends_alike
 from allocsim.recording import Action, Trace
 from allocsim.simulation import Fidelity, Mismatch, PlacedSteps, Row, Steps, rows_of
 from allocsim.state import INACTIVE, SegmentState
 
-__all__ = ["FidelityCheck", "Uncompared"]
+__all__ = ["FidelityCheck", "Uncompared", "ends_alike"]
 
 _ALLOC = Action.ALLOC.text
 
@@ -224,3 +224,38 @@ def _difference(replayed: _Segment | None, other: _Segment | None) -> str:
             part = "the segment" if i == 0 else f"block {i - 1}"
             return f"{part} of {address:#x} ({size} bytes) as {row}"
     return f"{len(replayed) - 1} blocks in the segment at {address:#x}"
+
+
+def ends_alike(trace: Trace, allocator: ReplayAllocator) -> bool:
+    """Return True if `allocator` has exactly the final segments of `trace`.
+
+    It compares all blocks at once, as columns.  If it returns False, segments or requested sizes of
+    inactive blocks may differ, and a comparison block by block must decide.
+    """
+    tiles, (columns, n_active) = trace.tiles, allocator.block_columns()
+    *numbers, heads = columns
+    if tiles is None or not tiles.are_sound or len(numbers[0]) != len(tiles.blocks):
+        return False
+    if sorted(map(_of_head, heads)) != list(map(_of_segment, trace.segments)):
+        return False
+    # Active blocks come first in the columns, so a position below `n_active` is an active block.
+    address = address_column(numbers[0])
+    order = np.argsort(address)
+    size, requested, is_allocated = (int_column(column) for column in numbers[1:])
+    is_active = order < n_active
+    number = order[is_active]
+    return (
+        np.array_equal(address[order], tiles.address)
+        and np.array_equal(size[order], tiles.size)
+        and np.array_equal(is_active, tiles.is_active)
+        and np.array_equal(is_allocated[number] == 0, tiles.is_pending[is_active])
+        and np.array_equal(requested[number], tiles.requested_size[is_active])
+    )
+
+
+_of_segment = attrgetter("address", "stream", "is_small", "pool_id", "is_expandable")
+
+
+def _of_head(head: Block) -> tuple[int, int, bool, tuple[int, int], bool]:
+    pool = head.pool
+    return head.ptr, head.stream, pool.is_small, pool.id, head.expandable is not None

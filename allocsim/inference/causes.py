@@ -30,7 +30,7 @@ from allocsim.core import (
     returnable_bytes,
     would_serve,
 )
-from allocsim.inference.gaps import Gap, Recorded
+from allocsim.inference.gaps import Gap, RecordedEntry
 from allocsim.inference.likelihood import Facts, freed_block, has_just_set, is_limited, was_called
 from allocsim.recording import Action
 from allocsim.simulation import Planned, StepKind
@@ -306,7 +306,7 @@ def _refused_steps(
 ) -> Iterator[Planned]:
     step = gap.step
     assert step is not None
-    waited: tuple[Recorded, ...] = ()
+    waited: tuple[RecordedEntry, ...] = ()
     if gap.free is not None and is_waited_for:
         yield (StepKind.FREE_REQUEST, *_row(gap.free))
         waited = (gap.free,)
@@ -330,12 +330,12 @@ def _held_free(gap: Gap) -> tuple[Planned, ...]:
     return () if gap.free is None else ((StepKind.FREE, *_row(gap.free)),)
 
 
-def _completions(entries: Sequence[Recorded]) -> Iterator[Planned]:
+def _completions(entries: Sequence[RecordedEntry]) -> Iterator[Planned]:
     for entry in entries:
         yield (StepKind.FREE_COMPLETE, *_row(entry))
 
 
-def _wait_order(entries: Sequence[Recorded]) -> Iterator[Planned]:
+def _wait_order(entries: Sequence[RecordedEntry]) -> Iterator[Planned]:
     """Yield an AWAIT step for each of several frees that the request waited for."""
     if len(entries) > 1:
         for entry in entries:
@@ -348,7 +348,7 @@ def _ended_pools(gap: Gap) -> Iterator[Planned]:
         yield (StepKind.END_POOL, gap.last, 0, pool, 0)
 
 
-def _final_step(gap: Gap, late: Sequence[Recorded] = ()) -> Iterator[Planned]:
+def _final_step(gap: Gap, late: Sequence[RecordedEntry] = ()) -> Iterator[Planned]:
     """Yield the step that ends the gap, then the frees `late` that complete while it runs."""
     head, last = _split(gap)
     yield from head
@@ -375,5 +375,5 @@ def _split(gap: Gap) -> tuple[list[Planned], list[Planned]]:
     return head, [(kind, *_row(step))]
 
 
-def _row(entry: Recorded) -> tuple[int, int, int, int]:
+def _row(entry: RecordedEntry) -> tuple[int, int, int, int]:
     return entry.number, entry.addr, entry.size, entry.stream

@@ -1,4 +1,4 @@
-"""Entries of a trace, split into steps of the program and gaps between the steps.
+"""Entries of a trace, split into plain steps of the program and gaps between the steps.
 
 The entries alloc, oom and free_requested are steps of the program; a free_completed right after its
 free_requested belongs to the same step.  All other entries are effects of the allocator.  A gap
@@ -13,22 +13,35 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from allocsim._fast_numpy import any_of
-from allocsim.recording import Action, PoolColumn, Trace, completes_at_once
+from allocsim.recording import Action, Mark, MarkKind, PoolColumn, Trace, completes_at_once
+from allocsim.simulation import Change, PlannedAt, StepKind, Steps, is_at_start, joined, spread
+from allocsim.state import PoolId
 
-__all__ = ["Call", "Gap", "Recorded", "EntryMasks", "gaps_of", "classify"]
+__all__ = [
+    "Call",
+    "EntryMasks",
+    "Gap",
+    "PlainSteps",
+    "RecordedEntry",
+    "calls_of",
+    "capacity_from_oom",
+    "classify",
+    "gaps_of",
+]
 
 _REQUESTS = (Action.ALLOC, Action.OOM)
 _GROWS = (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)
 _SHRINKS = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
+_SETS = {MarkKind.FRACTION: StepKind.FRACTION, MarkKind.SETTINGS: StepKind.SETTINGS}
 
 
-class Recorded(NamedTuple):
+class RecordedEntry(NamedTuple):
     """Entry of the trace, with its number.
 
     pool: number of the private pool; -1 for the default pool.
@@ -91,13 +104,13 @@ class Gap:
     calls: known calls of the program in the gap, in order.
     """
 
-    free: Recorded | None
-    completed: tuple[Recorded, ...]
+    free: RecordedEntry | None
+    completed: tuple[RecordedEntry, ...]
     n_early: int
-    released: tuple[Recorded, ...]
-    before: tuple[Recorded, ...]
-    obtained: tuple[Recorded, ...]
-    step: Recorded | None
+    released: tuple[RecordedEntry, ...]
+    before: tuple[RecordedEntry, ...]
+    obtained: tuple[RecordedEntry, ...]
+    step: RecordedEntry | None
     is_immediate: bool
     scope: int | None
     calls: tuple[Call, ...] = ()
@@ -128,6 +141,31 @@ class Gap:
     def is_request(self) -> bool:
         """True if a request ends the gap."""
         return self.step is not None and self.step.action in _REQUESTS
+
+
+def calls_of(
+    marks: Sequence[Mark], pools: Sequence[PoolId]
+) -> tuple[tuple[Call, ...], tuple[Change, ...]]:
+    """Return the known calls, and the values that they set at run time (`Plan.changes`).
+
+    marks: calls that are recorded or given by hints, ordered by entry.
+    pools: private pools by number.  Deletions of pools without any request are omitted.
+
+    A memory fraction set before the first entry is not a call: every replay starts with it.
+    """
+    calls: list[Call] = []
+    changes: list[Change] = []
+    for mark in marks:
+        # A mark with entry n comes before entry n.
+        if mark.kind is MarkKind.EMPTY_CACHE:
+            calls.append(Call(mark.entry, StepKind.EMPTY_CACHE, 0))
+        elif mark.kind is MarkKind.POOL_DELETED and mark.value in pools:
+            calls.append(Call(mark.entry, StepKind.DELETE_POOL, pools.index(mark.value)))
+        elif mark.kind in _SETS and not is_at_start(mark):
+            assert isinstance(mark.value, str | float)
+            calls.append(Call(mark.entry, _SETS[mark.kind], len(changes)))
+            changes.append(mark.value)
+    return tuple(calls), tuple(changes)
 
 
 def classify(trace: Trace, pools: PoolColumn, calls: Sequence[Call] = ()) -> EntryMasks:
@@ -202,7 +240,7 @@ def gaps_of(
     planned = np.flatnonzero(masks.is_planned)
     columns = (trace.action, trace.addr, trace.size, trace.stream, pools.number)
     picked = (planned.tolist(), *(column[planned].tolist() for column in columns))
-    for entry in (Recorded(*row) for row in zip(*picked, strict=True)):
+    for entry in (RecordedEntry(*row) for row in zip(*picked, strict=True)):
         is_request = entry.action in _REQUESTS
         if not is_request and entry.action != Action.FREE_REQUESTED:
             open_gap.add(entry)
@@ -229,11 +267,11 @@ def gaps_of(
 class _OpenGap:
     """Effects since the last step of the program."""
 
-    def __init__(self, free: Recorded | None = None) -> None:
+    def __init__(self, free: RecordedEntry | None = None) -> None:
         self._free = free
-        self._completed: list[Recorded] = []
-        self._released: list[Recorded] = []
-        self._grown: tuple[list[Recorded], list[Recorded]] = ([], [])
+        self._completed: list[RecordedEntry] = []
+        self._released: list[RecordedEntry] = []
+        self._grown: tuple[list[RecordedEntry], list[RecordedEntry]] = ([], [])
         self._n_early = 0
         self.calls: list[Call] = []
 
@@ -242,7 +280,7 @@ class _OpenGap:
         effects = (self._completed, self._released, *self._grown)
         return not (self._free or self.calls or any(effects))
 
-    def add(self, entry: Recorded) -> None:
+    def add(self, entry: RecordedEntry) -> None:
         if entry.action == Action.FREE_COMPLETED:
             self._completed.append(entry)
             self._n_early += not self._released
@@ -251,7 +289,7 @@ class _OpenGap:
         elif entry.action in _SHRINKS:
             self._released.append(entry)
 
-    def gap(self, step: Recorded | None, *, is_immediate: bool, scope: int | None) -> Gap:
+    def gap(self, step: RecordedEntry | None, *, is_immediate: bool, scope: int | None) -> Gap:
         """Return the collected effects as a gap that `step` ends."""
         before, obtained = self._grown if self._released else ((), self._grown[0])
         return Gap(
@@ -266,3 +304,55 @@ class _OpenGap:
             scope=scope,
             calls=tuple(self.calls),
         )
+
+
+def capacity_from_oom(trace: Trace, reserved_at_start: int) -> int | None:
+    """Return free plus reserved bytes at the first `oom` entry; None without such an entry."""
+    ooms = np.flatnonzero(any_of(trace.action, (Action.OOM,)))[:1]
+    if not len(ooms):
+        return None
+    return int(trace.reserved_after(ooms, reserved_at_start)[0]) + int(trace.addr[ooms[0]])
+
+
+@dataclass(frozen=True, slots=True)
+class PlainSteps:
+    """Steps that follow from one entry each, without inference.
+
+    kind: `StepKind` of each step.
+    entry: number of the entry that each step comes from.  A DICTATE step comes from the entry of a
+        segment; the request that obtains the segment is the next entry.
+    """
+
+    kind: NDArray[np.uint8]
+    entry: NDArray[np.intp]
+
+    @classmethod
+    def of(cls, trace: Trace, masks: EntryMasks) -> PlainSteps:
+        """Return the plain steps of `trace`."""
+        entry = np.flatnonzero(masks.is_plain | masks.is_growth)
+        is_alloc = any_of(trace.action[entry], (Action.ALLOC,))
+        # A table lookup is five times faster than np.where on an unpredictable mask.
+        kinds = (StepKind.FREE_REQUEST, StepKind.FREE, StepKind.ALLOC, StepKind.DICTATE)
+        number = np.maximum(2 * is_alloc.view(np.uint8), masks.is_immediate[entry])
+        number += 3 * masks.is_growth[entry].view(np.uint8)
+        return cls(np.array(kinds, dtype=np.uint8).take(number), entry)
+
+    def steps(self, trace: Trace, planned: Sequence[PlannedAt] = ()) -> Steps:
+        """Return the plain steps with the planned steps inserted."""
+        if not len(self.entry):
+            none, address = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.uint64)
+            return joined(Steps(self.kind, self.entry, address, none, address), planned)
+        places, (kind, entry, *added) = spread(planned)
+        kinds, of = np.insert(self.kind, places, kind), np.insert(self.entry, places, 0)
+        at = places + np.arange(len(places))
+        columns: list[NDArray[Any]] = [
+            column.take(of) for column in (trace.addr, trace.size, trace.stream)
+        ]
+        is_dictated = any_of(self.kind, (StepKind.DICTATE,))
+        dictated = np.flatnonzero(np.insert(is_dictated, places, False))
+        of[dictated] += 1
+        columns[2][dictated] = trace.stream[of[dictated]]
+        for column, new in zip(columns, added, strict=True):
+            column[at] = np.array(new, dtype=column.dtype)
+        of[at] = entry
+        return Steps(kinds, of, *columns)

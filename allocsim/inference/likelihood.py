@@ -16,7 +16,7 @@ from allocsim.core import (
     mapped_for,
     served_once_free,
 )
-from allocsim.inference.gaps import Gap, Recorded
+from allocsim.inference.gaps import Gap, RecordedEntry
 from allocsim.recording import Action
 from allocsim.simulation import StepKind
 
@@ -96,7 +96,7 @@ def freed_block(gap: Gap, allocator: ReplayAllocator) -> Block | None:
     return allocator.named_blocks.get(address) or allocated_block(allocator, address)
 
 
-def _finds_free_block(gap: Gap, step: Recorded, allocator: ReplayAllocator) -> bool:
+def _finds_free_block(gap: Gap, step: RecordedEntry, allocator: ReplayAllocator) -> bool:
     """Return True if a free block would serve the request after `gap.free` completes."""
     freed = freed_block(gap, allocator)
     if freed is None:

@@ -1,7 +1,7 @@
 """Replays of a recording, under its own settings and device and under others."""
 
 from allocsim.replaying.notes import provenance_notes, routing_text, workspace_note
-from allocsim.replaying.prepare import prepare, prepare_made
+from allocsim.replaying.prepare import can_be_of, choose_releases, prepare, prepare_made
 from allocsim.replaying.prepared import Prepared
 from allocsim.replaying.proof import difference_step_by_step, parting_of
 from allocsim.replaying.replay import OTHER_RELEASE, bytes_of, replay, replay_prepared
@@ -34,6 +34,8 @@ __all__ = [
     "Walk",
     "Watch",
     "bytes_of",
+    "can_be_of",
+    "choose_releases",
     "device_of",
     "difference_step_by_step",
     "drive_as_recorded",

@@ -12,16 +12,15 @@ from dataclasses import replace
 from weakref import WeakKeyDictionary
 
 from allocsim.core import RELEASES as MODELLED
-from allocsim.core import parse_conf
+from allocsim.core import find_release, parse_conf
 from allocsim.errors import ConfigError, RecordingError
-from allocsim.inference import can_be_of, releases_of
 from allocsim.pages import keep_pages
 from allocsim.recording import Recording, Rewound, refuse_unsound
 from allocsim.replaying.prepared import Prepared
 from allocsim.simulation import Hints, Setting
 from allocsim.state import SegmentState
 
-__all__ = ["prepare", "prepare_made"]
+__all__ = ["can_be_of", "choose_releases", "prepare", "prepare_made"]
 
 _Key = tuple[int | None, str | None, Hints]
 """(device, release, hints)"""
@@ -94,7 +93,7 @@ def _from_empty(
     recording: Recording, device: int | None, torch_version: str | None, hints: Hints
 ) -> list[Prepared]:
     """Prepare the devices as if no segment existed before the first entry."""
-    possible, note = releases_of(recording, torch_version)
+    possible, note = choose_releases(recording, torch_version)
     release = MODELLED[possible[-1]]
     for _, changed in hints.settings:
         parse_conf(changed, release)  # raises ConfigError to the user
@@ -154,3 +153,37 @@ def _start_of(
     except RecordingError as error:
         what = str(error).partition(": ")[2].removeprefix(f"entry {error.entry}: ")
         raise RecordingError(recording.path, what, entry=error.entry) from None
+
+
+def choose_releases(recording: Recording, torch_version: str | None) -> tuple[tuple[str, ...], str]:
+    """Return the releases that can have written a recording, and a sentence with the reason.
+
+    The releases are ordered by age, and the last is the release to model.  The user's choice
+    `torch_version` has precedence, then the release noted by `allocsim record`, then the layout of
+    the file.  If several releases write that layout, the newest is modelled.
+    """
+    if torch_version is not None:
+        version = find_release(torch_version).version
+        return (version,), f"PyTorch {version}: as requested"
+    made_by = recording.provenance.release if recording.provenance is not None else ""
+    if made_by in MODELLED:
+        return (made_by,), f"PyTorch {made_by}: as recorded"
+    possible = tuple(version for version in recording.releases if version in MODELLED)
+    # A file of requests does not have the layout of a release.
+    if not possible or recording.is_requests:
+        newest = list(MODELLED)[-1]
+        return tuple(MODELLED), f"PyTorch {newest}: the newest, since the file names no release"
+    newest = possible[-1]
+    if len(possible) == 1:
+        return possible, f"PyTorch {newest}: no other release writes this layout"
+    return (
+        possible,
+        f"PyTorch {newest}: the newest release that writes this layout "
+        f"({possible[0]} to {possible[-1]})",
+    )
+
+
+def can_be_of(recording: Recording, version: str) -> bool:
+    """Return True if the release `version` can have written the recording."""
+    possible, _ = choose_releases(recording, None)
+    return version in possible

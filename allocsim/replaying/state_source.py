@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from allocsim.core import PAGE, ReplayAllocator, largest_request
 from allocsim.errors import ConfigError, RecordingError
-from allocsim.inference import releases_of
 from allocsim.recording import Recording, Trace, refuse_contradictions
+from allocsim.replaying.prepare import choose_releases
 from allocsim.state import SegmentState
 from allocsim.units import format_size, round_up
 
@@ -82,7 +82,7 @@ def state_source(
     refuse_contradictions(recording)
     if not trace.segments:
         raise RecordingError(recording.path, f"device {trace.device} has no segments")
-    possible, note = releases_of(recording, torch_version)
+    possible, note = choose_releases(recording, torch_version)
     if conf is None:
         conf = "" if recording.settings is None else recording.settings.conf
     held = _pages(trace.segments)

@@ -3,7 +3,7 @@
 from allocsim.simulation.addresses import Addresses
 from allocsim.simulation.drive import PAUSE_EVERY, Drive
 from allocsim.simulation.hints import EMPTY_CACHE_WAYS, Hints
-from allocsim.simulation.initial_state import Start, StartPeaks, requests_of
+from allocsim.simulation.initial_state import Start, StartPeaks, live_requests
 from allocsim.simulation.observers import GiveUpError, Observer, PeakWatch, Progress, SpillWatch
 from allocsim.simulation.periods import Period, find_period
 from allocsim.simulation.placed import ENTRIES, FIRST_ACTIONS, PlacedSteps, Row, rows_of
@@ -94,7 +94,7 @@ __all__ = [
     "large_segments_matter",
     "may_break",
     "releases_needed",
-    "requests_of",
+    "live_requests",
     "rows_of",
     "spread",
 ]

@@ -19,7 +19,7 @@ from allocsim.errors import ConfigError, OutOfMemoryError
 from allocsim.state import DEFAULT_POOL, INACTIVE, PENDING, BlockState, SegmentState
 from allocsim.units import format_size
 
-__all__ = ["Start", "StartPeaks", "has_live_blocks", "allocate_live_blocks", "requests_of"]
+__all__ = ["Start", "StartPeaks", "has_live_blocks", "allocate_live_blocks", "live_requests"]
 
 
 class Start(StrEnum):
@@ -75,7 +75,7 @@ def has_live_blocks(segments: Sequence[SegmentState]) -> bool:
     return any(not segment.is_idle for segment in segments)
 
 
-def requests_of(segments: Sequence[SegmentState]) -> set[int]:
+def live_requests(segments: Sequence[SegmentState]) -> set[int]:
     """Return the requested sizes of the blocks in use, in bytes."""
     blocks = (block for segment in segments for block in segment.blocks)
     return {_request_of(block) for block in blocks if block.state != INACTIVE}

@@ -21,7 +21,15 @@ from allocsim.recording import ACTION_CODES, Action
 from allocsim.simulation.plan import StepKind, Steps
 from allocsim.simulation.result import Fidelity
 
-__all__ = ["ENTRIES", "FIRST_ACTIONS", "HistoryCheck", "PlacedSteps", "Row", "Rows", "rows_of"]
+__all__ = [
+    "ENTRIES",
+    "FIRST_ACTIONS",
+    "HistoryCheck",
+    "PlacedSteps",
+    "Row",
+    "PlacedRows",
+    "rows_of",
+]
 
 Row = tuple[str, int, int, int]
 """(action, address, size, stream)"""
@@ -64,7 +72,7 @@ class PlacedSteps:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class PlacedRows:
     """Entries of a batch of steps, as columns.
 
     answered_ooms: indices of `alloc` entries of requests that failed in the recording.
@@ -113,7 +121,7 @@ class HistoryCheck(Protocol):
         ...
 
 
-def rows_of(steps: Steps, placed: PlacedSteps, history: Sequence[TraceEntry]) -> Rows:
+def rows_of(steps: Steps, placed: PlacedSteps, history: Sequence[TraceEntry]) -> PlacedRows:
     """Return the entries of `steps`.  history: entries of the steps that ran singly."""
     is_single = np.zeros(len(steps), dtype=bool)
     is_single[placed.singly] = True
@@ -134,7 +142,7 @@ def rows_of(steps: Steps, placed: PlacedSteps, history: Sequence[TraceEntry]) ->
         addr[rows] = np.array(addresses, dtype=np.uint64)
         size[rows], stream[rows] = sizes, np.array(streams, dtype=np.uint64)
         answered_ooms = tuple(_last_allocs(placed, actions, rows))
-    return Rows(action, addr, size, stream, answered_ooms)
+    return PlacedRows(action, addr, size, stream, answered_ooms)
 
 
 def _last_allocs(placed: PlacedSteps, actions: Sequence[str], rows: NDArray[np.intp]) -> list[int]:

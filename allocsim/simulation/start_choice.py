@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from allocsim._fast_numpy import any_of, distinct
 from allocsim.core import MIN_LARGE_ALLOC, SMALL_SIZE, UNLIMITED, AllocatorConfig
 from allocsim.recording import Action
-from allocsim.simulation.initial_state import Start, has_live_blocks, requests_of
+from allocsim.simulation.initial_state import Start, has_live_blocks, live_requests
 from allocsim.simulation.recorded_device import RecordedDevice
 from allocsim.simulation.setting import Setting
 
@@ -78,4 +78,4 @@ def _requested_sizes(device: RecordedDevice) -> set[int]:
     """Return the requested sizes in bytes, including the sizes of blocks in use at the start."""
     trace = device.trace
     sizes = trace.size[any_of(trace.action, (Action.ALLOC, Action.OOM)) & (trace.size > 0)]
-    return {*distinct(sizes).tolist(), *requests_of(device.start)}
+    return {*distinct(sizes).tolist(), *live_requests(device.start)}
