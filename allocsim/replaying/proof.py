@@ -8,7 +8,7 @@ that the optimizations of replays do not change their result.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -18,9 +18,9 @@ from allocsim.fidelity import FidelityCheck
 from allocsim.inference import Probe, Quiet, entries_suffice, moments_of, needs_quiet_moments
 from allocsim.replaying.prepared import Prepared
 from allocsim.replaying.setup import drive_as_recorded, is_recorded_device
-from allocsim.simulation import DeviceRun, Parting
+from allocsim.simulation import DeviceRun, Parting, Run
 
-__all__ = ["PartingFinder", "difference_step_by_step", "needs_probe", "parting_of"]
+__all__ = ["PartingFinder", "difference_step_by_step", "needs_probe", "parting_of", "with_proof"]
 
 
 def parting_of(prepared: Prepared) -> Parting | None:
@@ -34,6 +34,12 @@ def parting_of(prepared: Prepared) -> Parting | None:
     if not prepared.proofs:
         prepared.proofs.append(_prove(prepared))
     return prepared.proofs[0]
+
+
+def with_proof(run: Run) -> Run:
+    """Return `run` with the `parting` of each device computed, by a replay if it is not known."""
+    proved = (replace(each, find_parting=partial(_known, each.parting)) for each in run.devices)
+    return replace(run, devices=tuple(proved))
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ range.  If the recording marks its empty_cache calls, there are no other calls.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from allocsim.collector import collector_paused
@@ -37,6 +37,7 @@ from allocsim.simulation import (
     DeviceRun,
     LeftOpen,
     Plan,
+    Run,
     Setting,
     Start,
     StartPeaks,
@@ -44,7 +45,7 @@ from allocsim.simulation import (
     has_two_starts,
 )
 
-__all__ = ["LeftOpenFinder", "peaks_by_address", "peaks_left_open", "peaks_of"]
+__all__ = ["LeftOpenFinder", "peaks_by_address", "peaks_left_open", "peaks_of", "with_range"]
 
 _NO_RUN = (ConfigError, UndefinedBehaviorError, UpstreamError)
 
@@ -128,6 +129,12 @@ def peaks_of(
         found = drive.allocator.statistics().all.reserved_bytes.peak if is_whole else None
     by_start = {shown: peak, other: found}
     return StartPeaks(shown, kept=by_start[Start.KEPT], anew=by_start[Start.ANEW])
+
+
+def with_range(run: Run) -> Run:
+    """Return `run` with the `left_open` of each device computed, by replays if it is not known."""
+    known = (replace(each, find_left_open=partial(_known, each.left_open)) for each in run.devices)
+    return replace(run, devices=tuple(known))
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from allocsim import CachingAllocator, Hints, replay
 from allocsim.inference import other_plans
 from allocsim.inference.other_plans import with_calls
 from allocsim.recording import Mark, MarkKind, Provenance, Recording
-from allocsim.replaying import Prepared, prepare, uncertainty
+from allocsim.replaying import Prepared, prepare, proof, uncertainty, with_proof, with_range
 from allocsim.replaying.uncertainty import peaks_left_open
 from allocsim.simulation import Setting, StepKind
 from allocsim.simulation.plan import Plan
@@ -241,3 +241,17 @@ def test_no_range_if_calls_are_marked(recorded: Recorded) -> None:
     marked = replace(prepared, marks=(Mark(3, MarkKind.EMPTY_CACHE),))
     assert peaks_left_open(prepared, Setting(UNCUT), None) is not None
     assert peaks_left_open(marked, Setting(UNCUT), None) is None
+
+
+def test_with_proof_and_with_range_make_the_replays_before_the_result_is_read(
+    recorded: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recording = recorded(two_calls)
+    lazy = replay(recording, UNCUT)
+    run = with_range(with_proof(lazy))
+    monkeypatch.setattr(uncertainty, "peaks_left_open", pytest.fail)
+    monkeypatch.setattr(proof, "drive_as_recorded", pytest.fail)
+    for known in (run, lazy):  # the lazy result shares the replays
+        (device,) = known.devices
+        assert device.parting is None
+        assert device.peaks_left_open is not None and device.notes
