@@ -93,7 +93,7 @@ def called_explanation(gap: Gap) -> Explanation:
 def known_explanation(gap: Gap) -> Explanation | None:
     """Return the explanation that `gap.calls` caused the effects.
 
-    None if memory was returned and no known call can have returned it.
+    None if the gap is open (`Gap.is_open`) and no known call can have returned memory.
     """
     if not gap.is_open:
         return plain_explanation(gap)
@@ -177,7 +177,7 @@ def _by_calls(gap: Gap, allocator: ReplayAllocator) -> list[Explanation]:
 
 
 def _by_call(gap: Gap, pools: Sequence[int], cause: Cause) -> Explanation:
-    """Return the explanation by deleted MemPools; for that `cause`, also by empty_cache."""
+    """Return the explanation by deleted MemPools, and by empty_cache if it is `cause`."""
     calls: list[Planned] = [(StepKind.DELETE_POOL, gap.last, 0, pool, 0) for pool in pools]
     if cause is Cause.EMPTY_CACHE:
         calls.append((StepKind.EMPTY_CACHE, gap.last, 0, 0, 0))

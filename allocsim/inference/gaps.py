@@ -117,7 +117,6 @@ class Gap:
 
     @property
     def last(self) -> int:
-        """Number of the last entry of the gap."""
         if self.step is not None:
             return self.step.number
         effects = (*self.completed, *self.released, *self.before, *self.obtained)
@@ -139,7 +138,6 @@ class Gap:
 
     @property
     def is_request(self) -> bool:
-        """True if a request ends the gap."""
         return self.step is not None and self.step.action in _REQUESTS
 
 

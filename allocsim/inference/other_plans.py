@@ -1,8 +1,9 @@
 """Plans of other programs that would have left the same recording, for the what-if range.
 
 A call of empty_cache that returns nothing to the driver leaves no entry, but under another setting
-it may return memory.  If the memory limit is inferred from garbage collections, several values are
-possible.  If the recording marks its empty_cache calls, there are no other calls.
+it may return memory.  Steps after which a call leaves no entry are called quiet moments.  If the
+memory limit is inferred from garbage collections, several values are possible.  If the recording
+marks its empty_cache calls, there are no other calls.
 """
 
 from __future__ import annotations

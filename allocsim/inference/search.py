@@ -62,7 +62,7 @@ arguments are the device memory and the memory limit, in bytes; None for unlimit
 
 
 def plan_of(device: RecordedDevice) -> Plan:
-    """Return the plan of a recording, replayed under the release that wrote it.
+    """Return the plan of a recording, found by replays under `device.release`.
 
     The room that an expandable segment has to grow depends on the device (semantics 4.1).  If the
     size is unknown and an unlimited device does not reproduce the recording, the smallest possible

@@ -76,8 +76,8 @@ def state_source(
     conf: None for the recorded conf, or the defaults if it is not recorded.
     device_memory: bytes; None for the size of the segments.
     torch_version: release to model; None to choose it from the recording.
-    Raises RecordingError for segments that contradict each other, and ConfigError for a device that
-    is smaller than its segments.
+    Raises RecordingError for segments that contradict each other, and ConfigError for an unknown
+    release or a device that is smaller than its segments.
     """
     refuse_contradictions(recording)
     if not trace.segments:

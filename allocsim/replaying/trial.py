@@ -142,7 +142,7 @@ class Trial:
 
     @property
     def least_at_end(self) -> int:
-        """Reserved bytes at the end, without the segments from before the first entry."""
+        """Lower bound of the reserved bytes at the end: bytes obtained minus bytes returned."""
         return self.obtained_small + self.obtained_large - self.returned_bytes
 
     def plain(self) -> dict[str, Any]:

@@ -283,7 +283,7 @@ class _DriverReading:
             arena.happen(self._to_come.pop().event)
 
     def _is_after_others(self, arena: Arena, start: int) -> bool:
-        """Return True if a segment at `start` would begin a new chunk, above its first byte."""
+        """Return True if a segment at `start` is the first of a new chunk, but not at its base."""
         chunk = start // ADDRESS_CHUNK * ADDRESS_CHUNK
         is_new = bool(self._fresh) and arena.chunk_at(start) is None and chunk < arena.lowest
         return is_new and chunk < start and self._chunk_below(arena, start) is None

@@ -233,7 +233,6 @@ class Drive:
         self.timeline.reserve(allocator.reserved_bytes)
 
     def _entry(self) -> int:
-        """Return the entry number of the current step."""
         return int(self.plan.steps.entry[self._passed_over + len(self.timeline)])
 
     def _grew(self, entry: int) -> None:
@@ -248,7 +247,7 @@ class Drive:
             self._n_happened += 1
 
     def _request(self, addr: int, size: int, stream: int) -> int:
-        """Make a request, and return the size of its block in bytes; 0 if it failed."""
+        """Make a request, and return the size of its block in bytes; 0 without a block."""
         try:
             ptr = self.allocator.malloc(size, stream)
         except OutOfMemoryError as error:

@@ -48,12 +48,10 @@ class StartPeaks:
 
     @property
     def low(self) -> int:
-        """Lower of the two peaks."""
         return min(peak for peak in (self.kept, self.anew) if peak is not None)
 
     @property
     def high(self) -> int:
-        """Higher of the two peaks."""
         return max(peak for peak in (self.kept, self.anew) if peak is not None)
 
 

@@ -66,7 +66,6 @@ class PlacedSteps:
         return len(self.places)
 
     def begin_singly(self) -> None:
-        """Note that the next step runs singly."""
         self.singly.append(len(self.places))
         self.places.append(0)
 

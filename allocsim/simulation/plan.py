@@ -136,7 +136,6 @@ class Steps:
 
     @cached_property
     def empties_cache(self) -> bool:
-        """True if a step calls empty_cache."""
         return bool(any_of(self.kind, (StepKind.EMPTY_CACHE,)).any())
 
     @cached_property
@@ -193,12 +192,10 @@ class Plan:
 
     @property
     def empties_cache(self) -> bool:
-        """True if the plan contains calls of empty_cache."""
         return self.steps.empties_cache
 
     @property
     def n_deleted(self) -> int:
-        """Number of MemPools that were deleted."""
         return int(np.count_nonzero(self.steps.kind == StepKind.DELETE_POOL))
 
     @property
@@ -208,9 +205,9 @@ class Plan:
 
     @property
     def inferred_capacity(self) -> int | None:
-        """Bytes of the largest device that would refuse the requests which seem refused.
+        """`capacity`, or else the bytes of the largest device that refuses the refused requests.
 
-        None if the recording shows neither a refused request nor an `oom` entry.
+        None if no request seems refused.
         """
         if self.capacity is not None or self.refused_below is None:
             return self.capacity

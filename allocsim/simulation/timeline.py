@@ -69,7 +69,6 @@ class TimelineBuilder:
         self._reserved = [(0, reserved)]
 
     def __len__(self) -> int:
-        """Return the number of steps so far."""
         return self._n_kept + len(self.moved)
 
     def keep(self) -> None:
