@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -148,7 +149,7 @@ def _explain_file(arguments: argparse.Namespace) -> None:
 
 def _explain_recording(arguments: argparse.Namespace, recording: Recording) -> None:
     from allocsim.analysis.explain import explain_prepared  # noqa: PLC0415
-    from allocsim.replaying import prepare  # noqa: PLC0415
+    from allocsim.replaying import prepare, with_proof, with_range  # noqa: PLC0415
     from allocsim.report import (  # noqa: PLC0415
         explanation_document,
         explanation_screen,
@@ -165,6 +166,11 @@ def _explain_recording(arguments: argparse.Namespace, recording: Recording) -> N
             watch=bar.trying,
         )
         top = None if arguments.json else owners_of(prepared, run)
+        run = with_range(with_proof(run))  # before output, because both may need replays
+        devices = tuple(
+            replace(each, device_run=device_run)
+            for each, device_run in zip(devices, run.devices, strict=True)
+        )
     write_answer(
         arguments,
         partial(explanation_document, run, devices),

@@ -18,7 +18,7 @@ from allocsim.core import MIN_LARGE_ALLOC, SMALL_SIZE, AllocatorConfig, Release
 from allocsim.metrics.lifetimes import lifetimes_of
 from allocsim.recording import Action, Trace
 from allocsim.replaying import Prepared
-from allocsim.simulation import requests_of
+from allocsim.simulation import live_requests
 
 __all__ = ["RequestedSizes", "Rounded", "Sizes", "asked_of", "merged", "rounded_by", "sizes_of"]
 
@@ -141,7 +141,7 @@ def _present(prepared: Prepared) -> tuple[int, ...]:
 
 
 def _living(prepared: Prepared) -> tuple[int, ...]:
-    return tuple(sorted(requests_of(prepared.start)))
+    return tuple(sorted(live_requests(prepared.start)))
 
 
 def merged(parts: tuple[Sizes, ...]) -> Sizes:

@@ -36,7 +36,7 @@ from allocsim.report.recommendation import (
     trial_document,
 )
 from allocsim.report.spill import spill_document, spill_rows
-from allocsim.simulation import DeviceRun, Moment, PeakState, Run, Start, StartPeaks
+from allocsim.simulation import DeviceRun, PeakState, Run, Start, StartPeaks, TimelinePoint
 from allocsim.units import format_size
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ def least_and_most(device: DeviceRun) -> list[str]:
     return texts
 
 
-def _after(moment: Moment) -> str:
+def _after(moment: TimelinePoint) -> str:
     return f", after entry {number(moment.entry)}" if moment.entry >= 0 else ", at the start"
 
 
@@ -232,7 +232,7 @@ def verdict_sentence(device: DeviceRun, shortages: Sequence[Shortage]) -> str:
     return f"{unproved}{what}. At peak allocation, {idle} were unused."
 
 
-def _idle_part(moment: Moment) -> str:
+def _idle_part(moment: TimelinePoint) -> str:
     """Return the unused part of reserved memory; rounding never makes it look like all of it."""
     idle, reserved = format_size(moment.idle), format_size(moment.reserved)
     if idle == reserved and moment.idle != moment.reserved:
@@ -311,7 +311,7 @@ def _device(device: DeviceRun, shortages: Sequence[Shortage], cure: Cure | None)
     return document
 
 
-def _moment(moment: Moment | None) -> dict[str, int] | None:
+def _moment(moment: TimelinePoint | None) -> dict[str, int] | None:
     if moment is None:
         return None
     return {

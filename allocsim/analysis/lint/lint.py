@@ -20,11 +20,10 @@ from allocsim.analysis.lint.options import (
     about_replaying_as,
 )
 from allocsim.core import NEWEST, RELEASES, Release, find_release
-from allocsim.inference import can_be_of, releases_of
 from allocsim.recording import Finding as Found
 from allocsim.recording import Recording
 from allocsim.recording import lint as lint_trace
-from allocsim.replaying import provenance_notes, workspace_note
+from allocsim.replaying import can_be_of, choose_releases, provenance_notes, workspace_note
 from allocsim.state import SegmentState
 
 __all__ = ["Lint", "lint", "lint_conf"]
@@ -83,7 +82,7 @@ def lint(
     torch_version: release that a replay would model; None for the recorded release.
     Raises ConfigError for an unknown release.
     """
-    possible, release_note = releases_of(recording, torch_version)
+    possible, release_note = choose_releases(recording, torch_version)
     release = RELEASES[possible[-1]]
     findings = [
         *_about_data(recording),
@@ -163,7 +162,7 @@ def _about_sums(recording: Recording) -> Iterator[Finding]:
 def _about_making(recording: Recording, release: Release, asked: str | None) -> Iterator[Finding]:
     for note in provenance_notes(recording.provenance):
         yield found("provenance", note)
-    possible, _ = releases_of(recording, None)
+    possible, _ = choose_releases(recording, None)
     if asked is None:
         return
     if not can_be_of(recording, release.version):
@@ -175,7 +174,7 @@ def _about_making(recording: Recording, release: Release, asked: str | None) -> 
 
 
 def _about_settings(recording: Recording, release: Release, conf: str | None) -> Iterator[Finding]:
-    possible, _ = releases_of(recording, None)
+    possible, _ = choose_releases(recording, None)
     own = RELEASES[possible[-1]]
     yield from about_recorded(recording, own)
     yield from about_command(recording, own)
