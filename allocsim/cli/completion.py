@@ -20,7 +20,7 @@ _FILES = ("FILE", "FILE|KIND", "TEXT|FILE|-")
 
 
 class PrintCompletion(argparse.Action):
-    """Action that prints the script for a shell and exits."""
+    """Action of the option: print the completion script for a shell, and exit."""
 
     def __call__(
         self,
@@ -43,7 +43,7 @@ class PrintCompletion(argparse.Action):
 
 
 def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
-    """Yield every argument of a parser and of its subcommands."""
+    """Yield every argument and option of a parser and of its subcommands."""
     # argparse has no public name for a parser's actions.
     for action in parser._actions:
         yield action

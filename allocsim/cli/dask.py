@@ -14,10 +14,10 @@ __all__ = ["dask_executor"]
 
 
 def dask_executor(address: str, stack: ExitStack) -> Executor:
-    """Return an executor that runs work on the workers of the scheduler at `address`.
+    """Return an executor that runs calls on the workers of the Dask scheduler at `address`.
 
-    The executor is closed with `stack`. Raises UsageError if Dask is missing or no scheduler
-    answers.
+    The connection is closed with `stack`. Raises UsageError if Dask is not installed, or no
+    scheduler answers.
     """
     from importlib import import_module  # noqa: PLC0415
 

@@ -1,7 +1,9 @@
 """`allocsim fit`: report if a model fits a card.
 
-Rule: the whole answer is computed before its first character is printed; the exit code gives it
-too. Long because it declares every option of the command.
+Rule: the whole answer is computed before its first character is printed. The exit code is 3 if the
+model does not fit.
+
+Long because it declares every option of the command.
 """
 
 from __future__ import annotations
@@ -174,7 +176,7 @@ def _add_outputs(parser: Parser) -> None:
 
 
 def _sought(text: str) -> list[str]:
-    """Parse the value of --find: one size, or two."""
+    """Parse the value of --find: the name of a size, e.g. "batch", or two names, "batch,seq"."""
     names = text.split(",")
     if not set(names) <= set(_SIZES) or len(names) > 2 or len(set(names)) < len(names):
         raise argparse.ArgumentTypeError(
@@ -204,7 +206,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run_by_task(arguments: argparse.Namespace, way: Way) -> int:
-    """Answer by running the program or by the law of its requests."""
+    """Answer by a run of the program, or by laws of its requests; return the exit code."""
     task = _task(arguments)
     if way is Way.SHOW:
         return _show_program(task)
@@ -238,7 +240,7 @@ def _show_program(task: Task | None) -> int:
 
 
 def _task(arguments: argparse.Namespace) -> Task | None:
-    """Return the work of the model; None for a program of the user."""
+    """Return the model and the work that it does; None for a program of the user."""
     from allocsim.fitting import Task, lengths_of, model_of, usual_lengths  # noqa: PLC0415
 
     words = arguments.words
@@ -387,14 +389,14 @@ def _values(text: str | None, other: str) -> tuple[int, ...]:
 
 
 def _of_a_search(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the arguments that every search takes."""
+    """Return the keyword arguments that the functions for --find have in common."""
     if arguments.out is not None:
         _refuse_out(arguments.out)
     return _how(arguments) | {"keep": arguments.out}
 
 
 def _how(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the arguments that choose the engine."""
+    """Return the keyword arguments that choose the engine: a run of PyTorch, or laws."""
     names = ("engine", "conf", "python", "transformers")
     named = {name: getattr(arguments, name) for name in names}
     return named | {"torch_version": arguments.torch}

@@ -14,7 +14,7 @@ __all__ = ["held_at_failure", "held_at_peak", "spilled"]
 
 
 def held_at_peak(found: Fit) -> Top:
-    """Return the owners of the memory at the peak, by category."""
+    """Return the memory at the peak by category."""
     from allocsim.analysis.top import top_of_run  # noqa: PLC0415
 
     ran = found.ran
@@ -22,7 +22,7 @@ def held_at_peak(found: Fit) -> Top:
 
 
 def held_at_failure(found: Fit) -> Top | None:
-    """Return the owners of the memory at the failed request; None if none failed."""
+    """Return the memory at the failed request by category; None if none failed."""
     from allocsim.analysis.top import top_of_run  # noqa: PLC0415
 
     failure, ran = found.failure, found.ran
@@ -32,7 +32,7 @@ def held_at_failure(found: Fit) -> Top | None:
 
 
 def spilled(found: Fit) -> Top | None:
-    """Return the owners of the memory requested after the card was full; None if none spilled."""
+    """Return the memory requested after the card was full by category; None if none spilled."""
     if found.unlimited is None or found.lent is None:
         return None
     return spilled_owners_of([found.unlimited.prepared], [found.lent], by="category")

@@ -1,7 +1,7 @@
 """Arguments that several commands share: FILE, --conf, --device-memory, --torch and others.
 
-Rule: an argument of one name means the same in every command; only its help text may differ. The
-supported releases are looked up when a help text is printed, not before.
+Rule: an argument has the same meaning in every command; only its help text may differ. The
+supported releases are imported only when a help text is printed.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ HINTS = ("--memory-fraction", "--empty-cache", "--set")
 
 
 def hints_of(arguments: argparse.Namespace) -> Hints | None:
-    """Return the values of the HINTS options; None if none is given."""
+    """Return the facts about the recorded run that the user gave by options; None without any."""
     from allocsim.simulation import Hints  # noqa: PLC0415
 
     settings = tuple(arguments.settings or ())
@@ -99,7 +99,7 @@ def hints_of(arguments: argparse.Namespace) -> Hints | None:
 
 
 def expanded(text: str) -> str:
-    """Return a help text with the range of releases in place of `{releases}`."""
+    """Return a help text with `{releases}` replaced by the supported releases of PyTorch."""
     if "{releases}" not in text:
         return text
     from allocsim.core import RELEASES  # noqa: PLC0415
@@ -109,7 +109,7 @@ def expanded(text: str) -> str:
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
-    """Help formatter that keeps the description's lines and expands help texts."""
+    """Help formatter that keeps the line breaks of the description, and calls `expanded`."""
 
     def _expand_help(self, action: argparse.Action) -> str:
         return expanded(super()._expand_help(action))
@@ -123,9 +123,9 @@ def add_command(
     run: Callable[[argparse.Namespace], int],
     **more: str,
 ) -> Parser:
-    """Add a command without arguments that calls `run`.
+    """Add a command that calls `run`, and return its parser, which has no arguments yet.
 
-    more: the command's epilog and usage.
+    more: epilog and usage of the help text.
     """
     about: dict[str, Any] = {"help": summary, "description": description, **more}
     parser = commands.add_parser(name, formatter_class=_Help, allow_abbrev=False, **about)
@@ -134,9 +134,9 @@ def add_command(
 
 
 def add_shared(parser: Parser, *names: str, text: str | None = None) -> None:
-    """Add shared arguments by name.
+    """Add the arguments called `names`, e.g. "FILE" or "--conf".
 
-    text: replaces their usual help.
+    text: help text of these arguments; None for their usual help text.
     """
     for name in names:
         options = _SHARED[name] if text is None else {**_SHARED[name], "help": text}

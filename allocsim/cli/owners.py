@@ -1,6 +1,6 @@
-"""Owners of the memory at the moment that an answer is about.
+"""Owners of the memory (lines of code or categories) at the moment that a command reports.
 
-Rule: owners are known for the recorded run only; blocks of a what-if replay have none.
+Rule: owners are known for the recorded run only. Blocks of a what-if replay have no stacks.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ __all__ = ["owners_of", "spilled_owners_of"]
 
 
 def owners_of(devices: Sequence[Prepared], run: Run) -> Top | None:
-    """Return the owners on the device that failed, else on the fullest device at its peak.
+    """Return the owners of the memory of one device, at its error or else at its peak.
 
-    None if the replay differs from the recorded run, or nothing was allocated.
+    It is the device that ran out of memory, else the one with the highest peak. Returns None for a
+    what-if replay, or if nothing was allocated.
     """
     from allocsim.analysis.top import top_of_run  # noqa: PLC0415
 
@@ -39,10 +40,13 @@ def owners_of(devices: Sequence[Prepared], run: Run) -> Top | None:
 def spilled_owners_of(
     devices: Sequence[Prepared], runs: Sequence[DeviceRun], by: str = "line"
 ) -> Top | None:
-    """Return the owners of spilled memory on the device that spilled most, at the worst moment.
+    """Return the owners of memory requested after the card was full, when most of it was spilled.
 
-    Only memory requested after the card was full is counted. None if nothing spilled after the
-    first entry.
+    Spilled memory is kept in host memory by the driver. The device is the one with the most spilled
+    memory.
+
+    by: kind of owner, "line" or "category".
+    Returns None if nothing spilled, or most was spilled before the first entry.
     """
     from allocsim.analysis.top import top_of_run  # noqa: PLC0415
 

@@ -3,9 +3,9 @@
 Each command is a module with two functions: `add_to` adds the command and its options to a parser,
 and `run` carries it out and returns the exit code.
 
-Rule: building the parser imports no code that only a running command needs. If the command line
-names its command, only that command's parser is built: building all of them takes longer than
-loading a small recording.
+Rule: building the parser imports no code that only a running command needs. If the first word is
+the name of a command, only the parser of that command is built, because building the parsers of all
+commands takes longer than loading a small recording.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _COMMANDS = (
 
 
 class _Help(argparse.HelpFormatter):
-    """Help formatter that gives the column of commands just the width of their names."""
+    """Help formatter whose column of command names is as wide as the longest name."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=16)
@@ -49,12 +49,12 @@ class _Help(argparse.HelpFormatter):
     def add_argument(self, action: argparse.Action) -> None:
         super().add_argument(action)
         if isinstance(action, argparse._SubParsersAction):
-            # argparse counts the names without the indent, and breaks the longest line.
+            # argparse does not count the indent of the names, and would break the longest line.
             self._action_max_length += self._indent_increment
 
 
 class _PrintVersion(argparse.Action):
-    """Prints the version and the form of the core, which is imported only then."""
+    """Action of --version: print the version, and if the core is compiled."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         from allocsim.core import IS_COMPILED  # noqa: PLC0415
@@ -65,7 +65,9 @@ class _PrintVersion(argparse.Action):
 
 
 def build_parser(word: str | None = None) -> Parser:
-    """Return the parser of the whole command line; each command sets `run`.
+    """Return the parser of the whole command line.
+
+    The parser of a command sets `arguments.run` to the function that carries it out.
 
     word: first word of the command line; if it names a command, only that command is added.
     """

@@ -1,4 +1,4 @@
-"""`allocsim ranks`: compare every rank of a job, and name the rank that decides.
+"""`allocsim ranks`: compare the memory of all ranks of a job, and name the rank that needs most.
 
 Rule: the whole answer is computed before its first character is printed.
 """

@@ -98,9 +98,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _loan(arguments: argparse.Namespace) -> Loan | None:
-    """Return the host memory that the driver lends, or None.
+    """Return the card and the host memory that --host-spill adds to it; None without the option.
 
-    Settings are compared on a card enlarged by that memory, which fails at the same request.
+    Settings are compared on a card that is larger by that host memory.
     """
     from allocsim.report import Loan  # noqa: PLC0415
 
@@ -115,7 +115,7 @@ def _loan(arguments: argparse.Namespace) -> Loan | None:
 
 
 def _owners(tuning: Tuning) -> Top | None:
-    """Return the owners of the memory of a single recorded device; None for several."""
+    """Return the code that holds the memory of the recorded device; None for several devices."""
     if tuning.prepared is None:
         return None
     from allocsim.replaying import replay_prepared  # noqa: PLC0415

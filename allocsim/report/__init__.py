@@ -1,6 +1,6 @@
-"""Results as text, JSON, figures and pages; nothing is computed here.
+"""Results of commands as text, JSON, charts and HTML pages.  This package computes no results.
 
-Names are imported when they are first used: a command loads only the code for its own result.
+Names are imported on first use, so a command loads only the code for its own result.
 """
 
 from typing import TYPE_CHECKING

@@ -1,10 +1,10 @@
 """First screen of `replay`, `explain`, `tune` and `risk`: at most 22 lines of 80 columns.
 
-The order is verdict, cause, line to paste, owners; `compare`, `gate`, `ranks` and `top` have their
-own layout. Two lines of a terminal of 24 are left for the prompts.
+The order is verdict, cause, setting to paste, and the code that holds the memory. Two lines of a
+terminal of 24 are left for the prompts. `compare`, `gate`, `ranks` and `top` have other layouts.
 
-Rule: a part that does not fit is left out completely, the least needed first; the last line says
-how to see the rest. A tone is the kind of a line; the terminal chooses its colour.
+Rule: a part that does not fit is left out completely, the least needed first. The last line names
+the options that show the rest.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LEAST_WORDS = 12
 
 
 class Tone(StrEnum):
-    """Visual style of an output line."""
+    """Visual style of an output line; `cli/output.py` has the colour of each style."""
 
     PLAIN = "plain"
     GOOD = "good"
@@ -46,8 +46,8 @@ class Tone(StrEnum):
 class Part:
     """Lines that are shown or left out together.
 
-    rank: parts with the highest rank are left out first; rank 0 is always shown.
-    starts: put an empty line before the part if there is room for all such lines.
+    rank: parts with the highest number are left out first; a part with 0 is always shown.
+    starts: put an empty line before the part, if the screen has room for all such empty lines.
     """
 
     lines: tuple[str, ...]
@@ -58,7 +58,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Lines with their tones."""
+    """First screen of a command: pairs of line and tone."""
 
     lines: tuple[tuple[str, Tone], ...]
 
@@ -73,10 +73,10 @@ def part(
 
 
 def answer_of(parts: Sequence[Part], more: str = _MORE) -> Answer:
-    """Lay out the parts on one screen; `more` is its last line."""
+    """Return a screen of the parts that fit in `HEIGHT` lines; `more` is its last line."""
     kept = [each for each in parts if each.lines]
     while _height(kept) > HEIGHT and (ranks := [each.rank for each in kept if each.rank]):
-        # Among equal ranks, the last part goes: the parts are in the order of need.
+        # Of parts with equal rank, the last is removed first, since the most needed part is first.
         last = max(i for i, each in enumerate(kept) if each.rank == max(ranks))
         del kept[last]
     room = HEIGHT - _height(kept)
@@ -95,7 +95,10 @@ def _height(parts: Sequence[Part]) -> int:
 
 
 def of_owners(top: Top | None, rank: int = 0) -> Part:
-    """Return the owners of the memory: the three largest lines, and the categories."""
+    """Return the allocated memory by line of code (the three largest) and by category.
+
+    rank: as in `Part`.
+    """
     if top is None or not top.rows:
         return part(())
     when = "at the error" if top.at.what == "oom" else f"at the {top.at.what}"

@@ -9,7 +9,7 @@ __all__ = ["causes_of"]
 
 
 def causes_of(shortage: Shortage) -> dict[str, str]:
-    """Return the verdict sentence for each cause, with the figures of `shortage`."""
+    """Return the verdict sentence for each name of a cause, with the sizes of `shortage`."""
     tried = format_size(shortage.tried_bytes)
     idle = format_size(shortage.idle_bytes)
     free = shortage.figures.free_bytes

@@ -1,7 +1,7 @@
-"""First screens of `explain` for a recording and for an error text.
+"""First screens of `allocsim explain` for a recording and for an error text.
 
-`explain.py` has the parts that `-v` adds; `explain_log.py` and `explain_state.py` have the texts
-for logs and for snapshots without a history.
+`explain.py` has the text of `-v`. `explain_log.py` and `explain_state.py` have the texts for logs
+and for snapshots without a history.
 """
 
 from __future__ import annotations
@@ -30,17 +30,20 @@ _HIDDEN = "-v: full answer; --json: the same for programs"
 def explanation_screen(
     run: Run, devices: Sequence[DeviceExplanation], top: Top | None = None
 ) -> Answer:
-    """Return the first screen of `allocsim explain` for a recording."""
+    """Return the first screen of `allocsim explain` for a recording.
+
+    top: code that held the memory at the error; None if unknown.
+    """
     parts = [warnings(run), *verdict_of_run(run, devices)]
     owners = of_owners(top)
     paste = to_paste(devices[0].recommendation if devices else None, devices)
     is_full = any(s.cause == "full" for d in devices for s in d.shortages[-1:])
-    # On a full device, the owners of the memory are the answer.
+    # On a full device, no setting helps: the code that holds the memory must be shown.
     return answer_of([*parts, owners, *paste] if is_full else [*parts, *paste, owners])
 
 
 def verdict_of_run(run: Run, devices: Sequence[DeviceExplanation]) -> list[Part]:
-    """Return the cause and the failed request of each device that is shown."""
+    """Return the lines with cause and failed request of each device; at most three devices."""
     shown = most_urgent([device.device_run for device in devices])
     by_number = {device.device_run.device: device for device in devices}
     found: list[Part] = []
@@ -80,13 +83,13 @@ def _code(shortage: Shortage) -> Iterable[str]:
 
 
 def verdicts_screen(verdicts: Sequence[Verdict]) -> Answer:
-    """Return the first screen of `allocsim explain` for a text; repeated errors are shown once."""
+    """Return the first screen for an error text; repeated errors are shown once."""
     listed = _listed(repeats_of(verdicts)) if len(verdicts) > 1 else ()
     return answer_of([part(listed), *verdict_of_text(verdicts)], _HIDDEN)
 
 
 def verdict_of_text(verdicts: Sequence[Verdict]) -> list[Part]:
-    """Return the cause of the last error of a text, and the advice."""
+    """Return the lines with the cause of the last error in a text, and the advice."""
     verdict = repeats_of(verdicts)[-1][0]
     tone = Tone.PLAIN if verdict.cause == "no_figures" else Tone.FAILURE
     parts = [part(row("Verdict", f"{verdict.cause}: {CAUSES[verdict.cause]}"), tone)]
@@ -103,7 +106,7 @@ def verdict_of_text(verdicts: Sequence[Verdict]) -> list[Part]:
 
 
 def _listed(runs: Sequence[Sequence[Verdict]]) -> list[str]:
-    """Return the errors of a log, one line each; the last one is explained below."""
+    """Return a line for each group of equal errors, if a text has several errors."""
     lines = []
     for run in runs[-_SHOWN_ERRORS:]:
         first = run[0]

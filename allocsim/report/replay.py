@@ -1,6 +1,7 @@
-"""Input, proof, memory and verdict of a replay, for a terminal and as JSON.
+"""Result of `allocsim replay` as full text and as JSON: input, proof, memory and verdict.
 
-Rule: every figure comes from the run, its shortages or its cure; nothing is computed here.
+The proof is the comparison of the replay with the recording. `allocsim.replaying` and
+`allocsim.analysis.explain` compute all numbers.
 """
 
 from __future__ import annotations
@@ -66,9 +67,9 @@ def replay_text(
 ) -> str:
     """Return the text of `allocsim replay -v`.
 
-    shortages: by device number.
-    found: None if no setting was searched.
-    top: owners of the memory; None if unknown.
+    shortages: out-of-memory errors by device number.
+    found: recommendation and trials of each device; None if no setting was searched.
+    top: code that held the memory; None if unknown.
     """
     cures = {} if found is None else {cure.device: cure for cure in found[1]}
     lines = [*warned(run.warnings), *_heading(run), ""]
@@ -112,7 +113,7 @@ NOTHING_RECORDED = "none: the file holds requests only, without addresses or seg
 
 
 def proof_rows(device: DeviceRun) -> list[str]:
-    """Return how much of the replay is as recorded."""
+    """Return lines on the addresses, entries and segments that equal the recorded ones."""
     fidelity = device.fidelity
     if fidelity is None:
         return row(
@@ -163,7 +164,7 @@ _BEGINS = {
 
 
 def _range(peaks: StartPeaks) -> list[str]:
-    """Return both peaks if the initial state is known under the recorded settings only."""
+    """Return a line on how the peak depends on blocks from before entry 0."""
     if peaks.kept is None or peaks.anew is None:
         return row("", f"{_BEGINS[peaks.shown]}; the other way to start has no figure")
     other = Start.ANEW if peaks.shown is Start.KEPT else Start.KEPT
@@ -189,10 +190,10 @@ def _after(moment: Moment) -> str:
 
 
 def _idle(peak: PeakState, is_expandable: bool) -> list[str]:
-    """Return the kinds of unused memory at the first peak of reserved memory."""
+    """Return lines with the unused bytes, by kind, at the first peak of reserved memory."""
     where = "at the peak of reserved memory"
     if is_expandable:
-        # PyTorch counts no inactive splits there, so the two kinds cannot be distinguished.
+        # PyTorch counts no inactive splits in expandable segments, so idle memory is one kind.
         return [f"{where}: {format_size(peak.idle)} inside expandable segments"]
     whole, split = format_size(peak.whole_segments), format_size(peak.inactive_split)
     return [
@@ -213,7 +214,7 @@ def _ooms(shortages: Sequence[Shortage]) -> list[str]:
 
 
 def verdict_sentence(device: DeviceRun, shortages: Sequence[Shortage]) -> str:
-    """Return the verdict on one device's replay."""
+    """Return a sentence: the replay of one device fits, or runs out of memory, and why."""
     parting = device.parting
     if shortages:
         is_unproved = parting is not None and parting.is_before(shortages[-1].oom.entry)
@@ -233,7 +234,10 @@ def verdict_sentence(device: DeviceRun, shortages: Sequence[Shortage]) -> str:
 
 
 def _idle_part(moment: Moment) -> str:
-    """Return the unused part of reserved memory; rounding never makes it look like all of it."""
+    """Return the unused part of reserved memory, e.g. "1.50 GiB of 2.00 GiB reserved".
+
+    "all but 2.00 MiB of 2.00 GiB reserved" is for sizes that are equal after rounding.
+    """
     idle, reserved = format_size(moment.idle), format_size(moment.reserved)
     if idle == reserved and moment.idle != moment.reserved:
         return f"all but {format_size(moment.reserved - moment.idle)} of {reserved} reserved"
@@ -246,7 +250,11 @@ def replay_document(
     found: Found | None = None,
     top: Top | None = None,
 ) -> dict[str, Any]:
-    """Return `allocsim replay --json`; `top` has the owners of spilled memory only."""
+    """Return the document of `allocsim replay --json`.
+
+    shortages, found: as in `replay_text`.
+    top: code that requested the memory spilled to the host; None if nothing spilled.
+    """
     cures = {} if found is None else {cure.device: cure for cure in found[1]}
     recommendation = {} if found is None else {"recommendation": recommendation_document(found[0])}
     return {
@@ -348,7 +356,7 @@ _RANGE_WIDTHS = (30, 16, 25, 9)
 
 
 def _cured(cure: Cure) -> list[str]:
-    """Return the table of trials; nothing if there were none."""
+    """Return the lines of a table of the settings tried; [] if there were none."""
     if not cure.trials:
         return []
     where = "no limit" if cure.device_memory is None else format_size(cure.device_memory)
@@ -367,6 +375,6 @@ def _cured(cure: Cure) -> list[str]:
 
 def _cells(name: str, trial: Trial) -> tuple[str, str, str, str]:
     if trial.oom_entry is not None:
-        # The reserved memory of a run that ended early does not show its need.
+        # A run that ended early may need more than it reserved until then.
         return (name, f"entry {number(trial.oom_entry)}", "-", "-")
     return (name, "no", peak_text(trial), number(trial.num_alloc_retries))

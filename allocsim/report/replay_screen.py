@@ -33,7 +33,7 @@ def replay_screen(
     found: Found | None = None,
     top: Top | None = None,
 ) -> Answer:
-    """Return the first screen of `allocsim replay`; `top` has the owners, if known."""
+    """Return the first screen of `allocsim replay`; parameters as in `replay_text`."""
     shown = most_urgent(run.devices)
     parts = [warnings(run)]
     for device in shown:

@@ -1,7 +1,7 @@
-"""Distance of a run from running out of memory, for a terminal and as JSON.
+"""Result of `allocsim risk` (how close a run came to running out of memory), as text and JSON.
 
-Rule: every figure comes from the risk; bars are scaled to the device, or to the peak if the device
-is unknown.
+`allocsim.analysis.risk` computes all numbers. A full bar is the memory of the device, or the peak
+of the run if that memory is unknown.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _span(span: Span, scale: int, *, is_bounded: bool) -> str:
 
 
 def closest_rows(risk: Risk) -> list[str]:
-    """Return the request that failed, or came closest to failing."""
+    """Return lines about the request that failed, or came closest to failing."""
     if risk.device_run.ooms:
         oom = risk.device_run.ooms[0]
         return _failed(oom, _unproved(risk, oom.entry))
@@ -112,7 +112,7 @@ def _failed(oom: SimulatedOom, unproved: str) -> list[str]:
 
 
 def largest_rows(risk: Risk) -> list[str]:
-    """Return the largest request, and the reserved memory that it could not use."""
+    """Return lines about the largest request, and the reserved memory that it could not use."""
     if risk.largest_entry is None:
         return []
     found = [f"{format_size(risk.largest_bytes)}, first at entry {number(risk.largest_entry)}"]
@@ -167,7 +167,7 @@ def _measures(found: Measures) -> list[str]:
 
 
 def risk_document(risk: Risk) -> dict[str, Any]:
-    """Return `allocsim risk --json`."""
+    """Return the document of `allocsim risk --json`."""
     device_run, worst = risk.device_run, risk.most_unusable
     return {
         "file": risk.run.path,

@@ -18,7 +18,7 @@ __all__ = ["risk_screen"]
 
 
 def risk_screen(risk: Risk, top: Top | None = None) -> Answer:
-    """Return the first screen of `allocsim risk`."""
+    """Return the first screen of `allocsim risk`; `top` has the code that holds the memory."""
     parts = [warnings(risk.run)]
     tone = Tone.FAILURE if risk.device_run.ooms else Tone.GOOD
     parts.append(part(row("Verdict", _risk_verdict(risk)), tone))

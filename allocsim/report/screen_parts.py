@@ -29,12 +29,12 @@ _SHOWN_DEVICES = 3
 
 
 def most_urgent(devices: Sequence[DeviceRun]) -> list[DeviceRun]:
-    """Return the devices to show: failed ones first, then in the recording's order."""
+    """Return at most three devices: those with errors first, then in the recording's order."""
     return sorted(devices, key=lambda device: not device.ooms)[:_SHOWN_DEVICES]
 
 
 def warnings(run: Run) -> Part:
-    """Return the warnings that come first: the replay differs from the recorded run or release."""
+    """Return warnings that the replay differs from the recorded run, or from its release."""
     shown = 2 if run.card is not None and run.card.is_shared else 1
     return said_first(run.warnings[:shown], run.named_notes)
 
@@ -46,12 +46,12 @@ def said_first(warnings: Sequence[str], notes: Sequence[str]) -> Part:
 
 
 def named(label: str, run: Run, device: DeviceRun) -> tuple[str, str]:
-    """Return a label, and the device's name if there are several."""
+    """Return `label` and "device N: "; the second text is empty if `run` has one device."""
     return label, f"device {device.device}: " if len(run.devices) > 1 else ""
 
 
 def others(run: Run, shown: Sequence[DeviceRun]) -> Part:
-    """Return one line about the devices that are not shown."""
+    """Return a line with the number of devices that are not in `shown`, and of errors on them."""
     hidden = [device for device in run.devices if device not in shown]
     if not hidden:
         return part(())
@@ -85,7 +85,10 @@ def memory(run: Run, device: DeviceRun) -> list[str]:
 def to_paste(
     found: Recommendation | None, devices: Iterable[Cure | DeviceExplanation] = ()
 ) -> list[Part]:
-    """Return the line to paste, and what is proved of it."""
+    """Return the setting to paste, and sentences on what the replays prove about it.
+
+    devices: as in `paste_notes`.
+    """
     if found is None:
         return []
     lines = paste_line(found)

@@ -1,6 +1,6 @@
-"""Search for the best setting, for a terminal and as JSON.
+"""Result of `allocsim tune`, the search for the best setting, as full text and as JSON.
 
-Rule: figures that a replay counted are printed as they are; figures of the cost model are called
+Rule: bytes and calls were counted in replays. Times come from a cost model and are called
 estimates.
 """
 
@@ -40,7 +40,10 @@ _SHELLS = (("bash", "bash"), ("powershell", "PowerShell"), ("cmd", "cmd"), ("pyt
 
 
 def tuning_text(tuning: Tuning, loan: Loan | None = None) -> str:
-    """Return the text of `allocsim tune -v`; `loan` is the host memory included in the devices."""
+    """Return the text of `allocsim tune -v`.
+
+    loan: host memory that is part of each simulated device; None if there is none.
+    """
     lines = warned(tuning.warnings) + rows("Recordings", tuning.files)
     lines += row("Release", f"PyTorch {tuning.torch_version}")
     lines += rows("Device memory", _devices(tuning))
@@ -52,7 +55,7 @@ def tuning_text(tuning: Tuning, loan: Loan | None = None) -> str:
 
 
 def _devices(tuning: Tuning) -> list[str]:
-    """Return the memory of each device, with its name if there are several."""
+    """Return a text with the memory of each device, preceded by its name if there are several."""
     found = []
     for file, device, memory in tuning.parts:
         name = ""
@@ -96,7 +99,7 @@ def _answer(tuning: Tuning) -> list[str]:
 
 
 def further_rows(tuning: Tuning) -> list[str]:
-    """Return what the search found beyond the recommendation, and why it is not recommended."""
+    """Return lines about better settings of the search, and why they are not recommended."""
     found = tuning.further
     if found is None:
         return []
@@ -109,12 +112,12 @@ def further_rows(tuning: Tuning) -> list[str]:
 
 
 def row_figures(tuning: Tuning, found: Row) -> str:
-    """Return the figures of a setting, in words."""
+    """Return a text with the peak, the retries and the smallest device under a setting."""
     if found.error is not None:
         return found.error
     retries = plural(found.num_alloc_retries, "retry", "retries")
     if found.fails_at is not None:
-        # The reserved memory of a run that ended early does not show its need.
+        # A run that ended early may need more than it reserved until then.
         failed = f"out of memory at entry {number(found.fails_at)}, after {retries}"
         return f"{failed} and {plural(found.num_ooms, 'failed request')}"
     text = f"{format_size(found.peak_reserved_bytes)} reserved at the peak, {retries}"
@@ -209,7 +212,7 @@ def _work(tuning: Tuning) -> list[str]:
 
 
 def tuning_document(tuning: Tuning, loan: Loan | None = None) -> dict[str, Any]:
-    """Return `allocsim tune --json`."""
+    """Return the document of `allocsim tune --json`; `loan` is as in `tuning_text`."""
     best = tuning.best
     return {
         "files": list(tuning.files),
@@ -261,7 +264,7 @@ def _best(tuning: Tuning, best: Row) -> dict[str, Any]:
 
 
 def _part(part: Trial) -> dict[str, Any]:
-    """Return a trial as JSON, without the driver calls by size, which can be hundreds."""
+    """Return a trial as JSON, without the numbers of driver calls by size, since these are many."""
     return {name: value for name, value in part.plain().items() if name != "driver_calls"}
 
 

@@ -21,7 +21,10 @@ __all__ = ["tuning_screen"]
 
 
 def tuning_screen(tuning: Tuning, top: Top | None = None, loan: Loan | None = None) -> Answer:
-    """Return the first screen of `allocsim tune`; for `loan` see `tuning_text`."""
+    """Return the first screen of `allocsim tune`; `loan` is as in `tuning_text`.
+
+    top: code that held the memory; None if unknown.
+    """
     base, found = tuning.baseline, tuning.recommendation
     label = "As recorded" if base.is_as_recorded else "Baseline"
     unproved = "unproved: " if tuning.warnings else ""
@@ -50,7 +53,7 @@ def tuning_screen(tuning: Tuning, top: Top | None = None, loan: Loan | None = No
 
 
 def _searched(tuning: Tuning, top: Top | None) -> list[Part]:
-    """Return the ideal, further results, the owners, and the number of trials."""
+    """Return the parts that may be left out: bounds, further results, owners, number of trials."""
     bounds = tuning.bounds
     ideal = (
         f"{format_size(bounds.peak_live_bytes)} live at once, the least for any allocator; "

@@ -1,4 +1,4 @@
-"""Figures drawn with matplotlib (the extra `plot`), which is imported on first use."""
+"""Charts drawn with matplotlib (the extra `plot`), which is imported on first use."""
 
 from allocsim.report.figures.address_map import address_map_figure
 from allocsim.report.figures.block_sizes import block_sizes_figure

@@ -1,6 +1,6 @@
-"""Required memory of a model against the memory of each card.
+"""Chart of the memory that a model needs, and of the memory of each card.
 
-All cards share one scale; a requirement is drawn in full even if it exceeds the card.
+All cards share one scale.  A need is drawn in full even if it exceeds the card.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _HEIGHT = 0.6
 
 
 def cards_figure(answers: Sequence[Answered], theme: Theme = LIGHT) -> Figure:
-    """Draw a bar for each card; a single card is split by category."""
+    """Draw a bar for each card; the bar of a single card is split by category of memory."""
     shown = sorted(answers[:_MOST], key=lambda each: each.device_memory)
     figure, (axes,) = new_figure(theme)
     unit, name = unit_of(max(max(each.device_memory, each.needed_bytes) for each in shown))
@@ -50,7 +50,7 @@ def cards_figure(answers: Sequence[Answered], theme: Theme = LIGHT) -> Figure:
 
 
 def _bar(axes: Axes, row: int, each: Answered, theme: Theme, unit: int, *, by_use: bool) -> None:
-    """Draw the required memory, in one colour or by category."""
+    """Draw the needed memory; `by_use` gives each category of memory a colour."""
     if not by_use or not each.breakdown or not each.fits:
         colour = theme.allocated if each.fits else theme.alarm
         label = "reserved at the peak" if each.fits else "needed"

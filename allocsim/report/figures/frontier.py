@@ -1,7 +1,7 @@
-"""Largest value of one size that fits, for several values of another size.
+"""Chart of the largest size that fits, e.g. the batch, for several values of another size.
 
-Each point was computed, and so was the next larger value, which does not fit.  The figure does not
-interpolate between points.
+Each point was computed.  The next larger value was computed too, and does not fit.  Nothing is
+interpolated between points.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["frontier_figure"]
 
 
 def frontier_figure(front: ReadFront, theme: Theme = LIGHT) -> Figure:
-    """Draw a point for each value of the second size."""
+    """Draw a point for each value of the second size, e.g. the sequence length."""
     figure, (axes,) = new_figure(theme)
     values = [value for value, _, _ in front.points]
     largest = [value for _, value, _ in front.points]

@@ -25,8 +25,8 @@ class Theme:
     reserved, allocated, requested, ideal: curves of memory over the run.
     alarm: out-of-memory errors.
     kinds: categories in order; the last is for all others.
-    sizes: sizes from small to large.
-    phases: phases of a step, in the order of `Course.phases`; the first is "no phase".
+    sizes: block sizes, from small to large.
+    phases: phases of a training step, in the order of `Course.phases`; the first is "no phase".
     """
 
     page: str

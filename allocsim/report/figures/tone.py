@@ -26,7 +26,12 @@ def pixels(
     free: str,
     page: str,
 ) -> NDArray[np.float32]:
-    """Return an image of shape (rows, columns, 3) with values from 0 to 1."""
+    """Return an image of shape (rows, columns, 3): red, green and blue from 0 to 1.
+
+    reserved: share of each pixel that is reserved memory, shape (rows, columns).
+    layers: share that is allocated, one array for each of `colours`.
+    free, page: colours of reserved memory that is not allocated, and of the rest.
+    """
     used = np.zeros_like(reserved)
     for layer in layers:
         used += layer

@@ -18,7 +18,10 @@ __all__ = ["write_minimalloc"]
 
 
 def write_minimalloc(recording: Recording, file: BinaryIO) -> None:
-    """Write CSV with the columns id, lower, upper, size.  RecordingError for several devices."""
+    """Write CSV with the columns id, lower, upper, size.
+
+    Raises RecordingError for a recording of several devices.
+    """
     trace = recording.only_device()
     if not len(trace):
         raise RecordingError(recording.path, "holds no entries, and so no lives to pack")

@@ -91,12 +91,15 @@ def _refuse_empty(recording: Recording) -> None:
 
 
 def _inert(text: str | None) -> str | None:
-    """Escape untrusted text so that no spreadsheet evaluates it as a formula."""
+    """Return text from a recording, escaped so that no spreadsheet evaluates it as a formula."""
     return f"'{text}" if text and text[0] in _FORMULAS else text
 
 
 def _rows(trace: Trace, names: Sequence[str | None]) -> Iterator[_Row]:
-    """Yield the rows of a device, in the order of `COLUMNS`."""
+    """Yield a row for each entry of a device, with values in the order of `COLUMNS`.
+
+    names: text of each stack, from `_stacks`.
+    """
     actions = {int(action): action.text for action in Action}
     pools = [*(f"{first}:{second}" for first, second in trace.pool_ids), None]
     texts = [*map(_encodable, trace.texts), None]
@@ -130,7 +133,7 @@ def _names(table: FrameTable) -> list[str | None]:
 
 
 def _stacks(table: FrameTable) -> list[str | None]:
-    """Return each stack as lines, innermost frame first; the last item is for stack number -1."""
+    """Return the text of each stack, innermost frame first; the last item is for stack -1."""
     lines = (
         "\n".join(f"{frame.filename}:{frame.line} {frame.name}" for frame in table.stack(number))
         for number in range(len(table))

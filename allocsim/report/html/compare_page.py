@@ -1,6 +1,7 @@
-"""Page of the differences between two runs: both curves on one scale, and the changed owners.
+"""Page of the differences between two runs: memory curves, and lines of code that changed.
 
-The page has all rows of the comparison; they add up exactly to the difference.
+Both curves have one scale.  The page has a row for every line of code; the rows add up exactly to
+the difference in allocated memory.
 """
 
 from __future__ import annotations
@@ -108,7 +109,11 @@ def _row(each: Change, most: int) -> list[str]:
 
 
 def _bar(change: int, most: int) -> str:
-    """Return a bar to the right of the middle for an increase, to the left for a decrease."""
+    """Return the SVG of a bar: right of the middle for an increase, left of it for a decrease.
+
+    change: difference in bytes.
+    most: bytes of the longest bar.
+    """
     half = _BAR_WIDTH / 2
     wide = abs(change) / most * half
     at, paint = (half, "--alarm") if change > 0 else (half - wide, "--ideal")

@@ -1,7 +1,6 @@
-"""Data of a report's page: packed columns, and a dictionary that describes them.
+"""Numbers embedded in a report's page: compressed columns, and a dictionary that describes them.
 
-Sizes and addresses are in units of 512 bytes, which divide every block and segment, so that they
-fit in 32 bits.
+Sizes and addresses are multiples of 512 bytes, and are embedded in that unit to fit in 32 bits.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ _SHOWN_FRAMES = 12
 
 
 def embedded(picture: Picture, course: Course | None = None) -> tuple[dict[str, Any], str]:
-    """Return a dictionary for JSON, and the packed columns that its `columns` describes.
+    """Return (description for JSON, compressed columns); `columns` of the first locates the second.
 
-    course: steps and phases; None if unknown.
+    course: steps and phases of the program; None if unknown.
     """
     packer = Packer()
     steps = _curve(packer, picture)
@@ -66,7 +65,7 @@ def embedded(picture: Picture, course: Course | None = None) -> tuple[dict[str, 
 
 
 def _curve(packer: Packer, picture: Picture) -> list[int]:
-    """Add the curves and their extremes at every level, and return the step of each level."""
+    """Add the memory curves at each level of detail; return the entries per point of each level."""
     steps: list[int] = []
     for name in SERIES:
         values = getattr(picture.curve, name)
@@ -82,7 +81,10 @@ def _curve(packer: Packer, picture: Picture) -> list[int]:
 
 
 def _blocks(packer: Packer, picture: Picture, streams: Any) -> tuple[list[str], list[str]]:
-    """Add the blocks, and return owner names and stack texts by number."""
+    """Add the blocks.  Return the lines of code that own them, and the texts of their stacks.
+
+    streams: sorted raw handles; a block has the number of its stream among them.
+    """
     blocks = picture.lives.blocks
     place = axis_of(picture.lives).place(blocks.address)
     owners = owners_of(blocks, picture.trace.frame_table)
@@ -110,7 +112,7 @@ def _course(packer: Packer, course: Course | None) -> None:
 
 
 def _time(packer: Packer, picture: Picture) -> None:
-    """Add microseconds since the first entry, made monotonic, if they are recorded."""
+    """Add the microseconds since the first entry, if recorded; they never decrease."""
     time = picture.trace.time_us
     if time is None or bool((np.diff(time) == 1).all()):
         return  # not recorded, or a simulated recording
@@ -119,7 +121,7 @@ def _time(packer: Packer, picture: Picture) -> None:
 
 
 def _segments(packer: Packer, picture: Picture) -> list[str]:
-    """Add the segments, and return the names of their pools by number."""
+    """Add the segments.  Return the names of the pools; a segment has the number of its pool."""
     segments = picture.lives.segments
     place = axis_of(picture.lives).place(segments.address)
     names, group = _pools(picture)
@@ -132,7 +134,7 @@ def _segments(packer: Packer, picture: Picture) -> list[str]:
 
 
 def _pools(picture: Picture) -> tuple[list[str], NDArray[np.int64]]:
-    """Return the names of pools, and the pool number of each segment."""
+    """Return the names of all pools, and the number of each segment's pool among them."""
     lives, segments = picture.lives, picture.lives.segments
     numbers: dict[str, int] = {}
     kinds = zip(
@@ -157,7 +159,7 @@ def _pools(picture: Picture) -> tuple[list[str], NDArray[np.int64]]:
 
 
 def _stack_text(table: FrameTable, number: int) -> str:
-    """Return a stack as lines, innermost frame first; "" if none is recorded."""
+    """Return the text of stack `number`, innermost frame first; "" if none is recorded."""
     frames = table.stack(number) if number >= 0 else ()
     lines = [f"{frame.filename}:{frame.line} {frame.name}" for frame in frames[:_SHOWN_FRAMES]]
     if len(frames) > _SHOWN_FRAMES:

@@ -1,4 +1,4 @@
-"""Pack columns of integers as text for a page, decoded by a few lines of JavaScript.
+"""Compress columns of integers into text for a page, decoded by a few lines of JavaScript.
 
 The encoding is lossless: differences of neighbours in the smallest integer type, all columns
 concatenated, compressed and encoded as base64.  Numbers above 2**53 are refused, because JavaScript
@@ -25,14 +25,14 @@ _ALIGNMENT = 8
 
 @dataclass(slots=True)
 class Packer:
-    """Collector of columns; `index` has the type, length and offset of each in `text()`."""
+    """Collector of columns; `index` has type, length and offset of each column in `text()`."""
 
     index: dict[str, list[object]] = field(default_factory=dict)
     _parts: list[bytes] = field(default_factory=list)
     _offset: int = 0
 
     def add(self, name: str, values: NDArray[Any]) -> None:
-        """Add a column of integers."""
+        """Add a column; raise ValueError for an integer above 2**53."""
         if len(values) and max(abs(int(values.min())), abs(int(values.max()))) > _LARGEST:
             raise ValueError(f"column {name} has numbers above 2**53")
         changes = np.diff(values.astype(np.int64), prepend=0).astype(np.int64)
@@ -44,7 +44,7 @@ class Packer:
         self._offset += len(data) + padding
 
     def text(self) -> str:
-        """Return all columns as base64."""
+        """Return all added columns, compressed, as base64."""
         packed = gzip.compress(b"".join(self._parts), _LEVEL, mtime=0)
         return base64.b64encode(packed).decode("ascii")
 

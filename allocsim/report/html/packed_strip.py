@@ -1,7 +1,7 @@
-"""All segments at a moment as one strip per pool, drawn without scripts.
+"""SVG of all segments at one moment, a strip for each pool.
 
-Allocated memory is visible however small it is.  With scripts, strip.js draws the same for any
-moment.
+Allocated memory is visible however small it is.  With scripts, strip.js draws the same strips for
+any moment.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _COLOURS = (("--kind-0", ALLOCATED), ("--kind-1", PENDING))
 
 
 def state_legend(instant: Instant) -> str:
-    """Return a legend of the block states with their bytes."""
+    """Return the HTML of a legend with the block states and the bytes in each state."""
     states = (
         ("allocated", ALLOCATED, "--kind-0"),
         ("waiting", PENDING, "--kind-1"),
@@ -37,7 +37,7 @@ def state_legend(instant: Instant) -> str:
 
 
 def packed_strip(instant: Instant) -> str:
-    """Return the strips, each below its pool's name and bytes."""
+    """Return the HTML of the strips of all pools, with the name and bytes of each pool."""
     return "".join(map(_pool, packed(instant)))
 
 
@@ -58,9 +58,10 @@ def _pool(pool: PackedPool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Columns of equal appearance.
+    """Adjacent pixel columns of a segment that look the same.
 
-    tops: heights of the allocated and pending parts, in shades.
+    first, last: first column, and the column after the last.
+    tops: upper edges of the allocated and of the pending part, from 0 to `_SHADES`.
     """
 
     first: int
@@ -69,7 +70,10 @@ class _Run:
 
 
 def _shapes(segment: SegmentState, at: int, wide: int) -> Iterator[tuple[str, str]]:
-    """Yield the segment's background and its active parts as (colour, path)."""
+    """Yield (colour, SVG path) of a segment's background and of its active parts.
+
+    at, wide: first unit and width in units of the segment on its strip.
+    """
     for row, first, last in pieces_of(at, at + wide):
         yield "--free", _box(first, row, last - first, 0, _SHADES)
     for run in _runs(segment, wide):
@@ -97,7 +101,10 @@ def _runs(segment: SegmentState, wide: int) -> Iterator[_Run]:
 
 
 def _shaded(segment: SegmentState, state: str, wide: int) -> list[int]:
-    """Return the share in `state` of each column, in shades; at least 1 if it is not zero."""
+    """Return the share of bytes in `state` of each of `wide` columns, from 0 to `_SHADES`.
+
+    A share above 0 is at least 1.
+    """
     share = [0.0] * wide
     scale = wide / segment.total_size
     for block in segment.blocks:

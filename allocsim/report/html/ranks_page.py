@@ -1,6 +1,6 @@
-"""Page of all ranks of a job: a sparkline for each on a common scale, and a table.
+"""Page of all ranks of a distributed job: a memory curve of each rank, and a table.
 
-Files that could not be read are listed too.
+All curves have one scale.  Files that could not be read are listed too.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Sections of a report that need no JavaScript: figures, verdicts, tables.
-
-They give every conclusion of the pictures in words and tables.
-"""
+"""Sections of a report without JavaScript: the results of its charts, in words and tables."""
 
 from __future__ import annotations
 
@@ -34,7 +31,7 @@ _SHOWN_BLOCKERS = 30
 
 
 def overview(picture: Picture) -> str:
-    """Return what was replayed, and its figures."""
+    """Return a list of the recording, its settings, its peaks and its driver calls."""
     run, device = picture.run, picture.device_run
     memory = "unknown" if device.device_memory is None else exact_size(device.device_memory)
     fidelity = device.fidelity
@@ -73,7 +70,7 @@ def overview(picture: Picture) -> str:
 
 
 def memory_table(picture: Picture) -> str:
-    """Return the curves as a table of about 40 stretches with minimum and maximum."""
+    """Return a table of the memory curves: minimum and maximum of about 40 ranges of entries."""
     curve, n = picture.curve, len(picture.curve)
     step = max(1, -(-n // _STRETCHES))
     columns = [extremes_of(getattr(curve, name), step) for name in SERIES]
@@ -89,7 +86,7 @@ def memory_table(picture: Picture) -> str:
 
 
 def segments_table(picture: Picture) -> str:
-    """Return the segments at peak reserved memory, largest first."""
+    """Return a table of the segments at the peak of reserved memory, largest first."""
     instant = picture.at()
     segments = sorted(instant.segments, key=lambda s: (-s.total_size, s.address))
     rows = []
@@ -113,9 +110,9 @@ def ooms_section(
     explanation: DeviceExplanation | None,
     parting: Parting | None = None,
 ) -> str:
-    """Return each error with its cause, the use of memory and the blocking blocks.
+    """Return a description of each error: cause, use of memory, blocks that prevent the request.
 
-    parting: first difference between replay and recording.
+    parting: first difference between replay and recording; None if they are equal.
     """
     if not shortages:
         unproved = "" if parting is None else "Unproved: "
@@ -189,7 +186,10 @@ def _blocker(blocker: Blocker) -> list[str]:
 def what_if_section(
     runs: Sequence[WhatIf], explanation: DeviceExplanation | None, *, is_proved: bool = True
 ) -> str:
-    """Return a table of the runs, each with a sparkline of reserved memory."""
+    """Return a table of replays under other settings, each with a curve of reserved memory.
+
+    is_proved: False if the replay under the recorded settings differs from the recording.
+    """
     if not runs:
         return (
             "<p>Other settings were not replayed; <code>--what-if</code> replays the usual ones, "
@@ -208,7 +208,7 @@ def what_if_section(
         )
         cells = ("no request failed", *figures)
         if trial.oom_entry is not None:
-            # The reserved bytes of a failed run do not show what it needs.
+            # A run that ended early may need more than it reserved until then.
             cells = (f"out of memory at entry {number(trial.oom_entry)}", "-", "-", "-")
         name = conf if i else f"{conf} <small>(this page)</small>"
         rows.append([name, *map(text, cells), sparkline(run.reserved, top, length)])

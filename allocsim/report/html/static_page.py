@@ -20,7 +20,11 @@ _SERIES = ("reserved", "allocated")
 
 
 def static_page(title: str, verdict: Iterable[str], sections: Iterable[tuple[str, str]]) -> str:
-    """Return the page; `verdict` has sentences, `sections` pairs of heading and HTML."""
+    """Return a page without scripts.
+
+    verdict: sentences at the top.
+    sections: pairs of heading and HTML.
+    """
     return Template(page_part("static.html")).substitute(
         title=text(title),
         verdict="".join(f'<p class="verdict">{text(line)}</p>\n' for line in verdict),
@@ -33,20 +37,20 @@ def static_page(title: str, verdict: Iterable[str], sections: Iterable[tuple[str
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Common scale of the curves of a page: 0 to `top` bytes, over `entries` entries."""
+    """Common scale of all curves of a page: from 0 to `top` bytes, and over `entries` entries."""
 
     top: int
     entries: int
 
     def note(self, what: str) -> str:
-        """Return a sentence about the lines and the scale; `what` is "Both" or "Each"."""
+        """Return a legend, and a sentence on the scale; `what` is its first word, e.g. "Both"."""
         size, entries = format_size(self.top), number(self.entries)
         note = f"{what} from 0 to {size} upwards and over {entries} entries."
         shown = legend((name, f"--{name}") for name in _SERIES)
         return f'{shown}<p class="note">{text(note)}</p>\n'
 
     def curve(self, outline: Outline, size: tuple[int, int]) -> str:
-        """Return reserved and allocated memory as a small image; `size` is in pixels."""
+        """Return an SVG of reserved and allocated memory; `size` is width and height in pixels."""
         width, height = size
         wide = width * outline.entries / max(self.entries, 1)
         lines = "".join(
@@ -59,7 +63,7 @@ class Scale:
 
 
 def scale_of(outlines: Sequence[Outline]) -> Scale:
-    """Return the scale that fits the tallest and the longest outline."""
+    """Return the scale that fits the highest and the longest of the curves."""
     top = max(max(outline.reserved) for outline in outlines)
     return Scale(top, max(outline.entries for outline in outlines))
 

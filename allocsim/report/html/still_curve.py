@@ -1,6 +1,6 @@
-"""Memory curve for readers without scripts: reserved and allocated memory over the whole run.
+"""SVG of reserved and allocated memory over the whole run, for readers without scripts.
 
-Each stretch shows the maximum of its entries.
+If a run has more than `_STRETCHES` entries, each point is the maximum of several entries.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SERIES = ("reserved", "allocated")
 
 
 def still_curve(picture: Picture, course: Course | None) -> str:
-    """Return the curve, with phases in the background if `course` is not None."""
+    """Return the HTML of the curve; `course` has the phases to draw in the background."""
     curve, n = picture.curve, len(picture.curve)
     step = max(1, -(-n // _STRETCHES))
     top = max(int(curve.reserved.max(initial=0)), 1)
@@ -61,7 +61,10 @@ def _line(extremes: Extremes, top: int, paint: str) -> str:
 
 
 def _bands(course: Course, n: int) -> Iterator[str]:
-    """Yield the phases as bands; none if there are too many to distinguish."""
+    """Yield the SVG of a band for each phase; nothing for too many phases to distinguish.
+
+    n: number of entries.
+    """
     starts = [*course.phase_starts.tolist(), n]
     if len(starts) > _MOST_BANDS:
         return
