@@ -42,8 +42,7 @@ if TYPE_CHECKING:
     from allocsim.report.record import record_document, record_text
     from allocsim.report.replay import replay_document, replay_text
     from allocsim.report.replay_screen import replay_screen
-    from allocsim.report.risk import risk_document, risk_text
-    from allocsim.report.risk_screen import risk_screen
+    from allocsim.report.risk import risk_document, risk_screen, risk_text
     from allocsim.report.scale import (
         largest_text,
         scale_document,
@@ -54,8 +53,7 @@ if TYPE_CHECKING:
     from allocsim.report.stats import stats_document, stats_text
     from allocsim.report.step import segments_text, step_document, step_text
     from allocsim.report.top import collapsed_text, speedscope_document, top_document, top_text
-    from allocsim.report.tune import tuning_document, tuning_text
-    from allocsim.report.tune_screen import tuning_screen
+    from allocsim.report.tune import tuning_document, tuning_screen, tuning_text
     from allocsim.report.watch import watch_document, watch_text
 
 __all__ = [
@@ -122,7 +120,7 @@ _HOMES = {
     "replay_screen": "replay_screen",
     "replay_text": "replay",
     "risk_document": "risk",
-    "risk_screen": "risk_screen",
+    "risk_screen": "risk",
     "risk_text": "risk",
     "scale_document": "scale",
     "scale_frontier_text": "scale",
@@ -144,7 +142,7 @@ _HOMES = {
     "top_document": "top",
     "top_text": "top",
     "tuning_document": "tune",
-    "tuning_screen": "tune_screen",
+    "tuning_screen": "tune",
     "tuning_text": "tune",
     "verdicts_document": "explain",
     "verdicts_screen": "explain_screen",

@@ -10,10 +10,21 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from allocsim.analysis.explain import DeviceExplanation, Shortage, Verdict
-from allocsim.report.answer import Answer, Part, Tone, answer_of, of_owners, part
+from allocsim.report.answer import (
+    Answer,
+    AnswerPart,
+    Tone,
+    answer_of,
+    most_urgent,
+    named,
+    of_owners,
+    others,
+    part,
+    to_paste,
+    warnings,
+)
 from allocsim.report.explain import CAUSES, because, code_text, repeats_of
 from allocsim.report.layout import number, plural, row, rows
-from allocsim.report.screen_parts import most_urgent, named, others, to_paste, warnings
 from allocsim.simulation import Run
 from allocsim.units import format_size
 
@@ -42,17 +53,17 @@ def explanation_screen(
     return answer_of([*parts, owners, *paste] if is_full else [*parts, *paste, owners])
 
 
-def verdict_of_run(run: Run, devices: Sequence[DeviceExplanation]) -> list[Part]:
+def verdict_of_run(run: Run, devices: Sequence[DeviceExplanation]) -> list[AnswerPart]:
     """Return the lines with cause and failed request of each device; at most three devices."""
     shown = most_urgent([device.device_run for device in devices])
     by_number = {device.device_run.device: device for device in devices}
-    found: list[Part] = []
+    found: list[AnswerPart] = []
     for device_run in shown:
         found += _explained(run, by_number[device_run.device], is_alone=len(devices) == 1)
     return [*found, others(run, shown)]
 
 
-def _explained(run: Run, device: DeviceExplanation, *, is_alone: bool) -> list[Part]:
+def _explained(run: Run, device: DeviceExplanation, *, is_alone: bool) -> list[AnswerPart]:
     label, name = named("Verdict", run, device.device_run)
     parting = device.device_run.parting
     if not device.shortages:
@@ -88,7 +99,7 @@ def verdicts_screen(verdicts: Sequence[Verdict]) -> Answer:
     return answer_of([part(listed), *verdict_of_text(verdicts)], _HIDDEN)
 
 
-def verdict_of_text(verdicts: Sequence[Verdict]) -> list[Part]:
+def verdict_of_text(verdicts: Sequence[Verdict]) -> list[AnswerPart]:
     """Return the lines with the cause of the last error in a text, and the advice."""
     verdict = repeats_of(verdicts)[-1][0]
     tone = Tone.PLAIN if verdict.cause == "no_figures" else Tone.FAILURE

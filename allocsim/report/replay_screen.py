@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from allocsim.report.answer import Answer, Tone, answer_of, of_owners, part
-from allocsim.report.layout import number, row
-from allocsim.report.replay import Found, proof_rows, verdict_sentence
-from allocsim.report.screen_parts import (
+from allocsim.report.answer import (
+    Answer,
+    Tone,
+    answer_of,
     entries,
     memory,
     most_urgent,
     named,
+    of_owners,
     others,
+    part,
     to_paste,
     warnings,
 )
+from allocsim.report.layout import number, row
+from allocsim.report.replay import Found, proof_rows, verdict_sentence
 from allocsim.report.spill import spill_rows
 from allocsim.simulation import DeviceRun, Run
 

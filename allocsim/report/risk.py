@@ -1,4 +1,4 @@
-"""Result of `allocsim risk` (how close a run came to running out of memory), as text and JSON.
+"""Result of `allocsim risk`, how close a run came to running out of memory: text, JSON, screen.
 
 `allocsim.analysis.risk` computes all numbers. A full bar is the memory of the device, or the peak
 of the run if that memory is unknown.
@@ -8,10 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from allocsim.analysis.risk import HeadroomPoint, Need, Risk, Span
 from allocsim.metrics import Measures
+from allocsim.report.answer import (
+    TABLES,
+    Answer,
+    Tone,
+    answer_of,
+    memory,
+    of_owners,
+    part,
+    to_paste,
+    warnings,
+)
 from allocsim.report.layout import (
     exact_size,
     number,
@@ -27,7 +38,10 @@ from allocsim.report.recommendation import paste_rows, recommendation_document
 from allocsim.simulation import SimulatedOom
 from allocsim.units import format_size
 
-__all__ = ["closest_rows", "largest_rows", "risk_document", "risk_text"]
+if TYPE_CHECKING:
+    from allocsim.analysis.top import Top
+
+__all__ = ["risk_document", "risk_screen", "risk_text"]
 
 _BAR = 30
 _WIDTHS = (44, 12, 12, 12)
@@ -46,7 +60,7 @@ def risk_text(risk: Risk) -> str:
     ]
     for note in risk.run.named_notes:
         lines += row("Note", note)
-    lines += ["", *_over_time(risk), "", *closest_rows(risk), *largest_rows(risk), ""]
+    lines += ["", *_over_time(risk), "", *_closest_rows(risk), *_largest_rows(risk), ""]
     is_proved = risk.device_run.parting is None
     lines += [*_needs(risk.needs, is_proved=is_proved), "", *_measures(risk.measures), ""]
     lines += paste_rows(risk.recommendation)
@@ -71,7 +85,7 @@ def _span(span: Span, scale: int, *, is_bounded: bool) -> str:
     return f"{number(max(span.last, 0)):>14}  {sizes}  |{bar}|"
 
 
-def closest_rows(risk: Risk) -> list[str]:
+def _closest_rows(risk: Risk) -> list[str]:
     """Return lines about the request that failed, or came closest to failing."""
     if risk.device_run.ooms:
         oom = risk.device_run.ooms[0]
@@ -111,7 +125,7 @@ def _failed(oom: SimulatedOom, unproved: str) -> list[str]:
     return rows("It fails", [what, "allocsim explain gives the cause"])
 
 
-def largest_rows(risk: Risk) -> list[str]:
+def _largest_rows(risk: Risk) -> list[str]:
     """Return lines about the largest request, and the reserved memory that it could not use."""
     if risk.largest_entry is None:
         return []
@@ -214,3 +228,41 @@ def _need(need: Need) -> dict[str, Any]:
         "num_alloc_retries": found.trial.num_alloc_retries,
         "peak_reserved_bytes": found.unlimited.peak_reserved_bytes,
     }
+
+
+def risk_screen(risk: Risk, top: Top | None = None) -> Answer:
+    """Return the first screen of `allocsim risk`; `top` has the code that holds the memory."""
+    parts = [warnings(risk.run)]
+    tone = Tone.FAILURE if risk.device_run.ooms else Tone.GOOD
+    parts.append(part(row("Verdict", _risk_verdict(risk)), tone))
+    parts.append(part(_closest_rows(risk)))
+    parts.append(part(memory(risk.run, risk.device_run)))
+    parts.append(part(_largest_rows(risk), rank=3))
+    best = risk.recommendation.best
+    shown = [risk.run.conf, *([] if best is None else [best.setting.conf])]
+    needs = [need for need in risk.needs if need.conf in shown] or risk.needs[:1]
+    sizes = (
+        f"{need.conf or '(defaults)'}: {format_size(need.capacity.device_memory)}"
+        for need in needs
+        if need.capacity is not None
+    )
+    unproved = "" if risk.device_run.parting is None else "unproved: "
+    parts.append(part(rows("Smallest device", (f"{unproved}{size}" for size in sizes))))
+    parts += to_paste(risk.recommendation)
+    return answer_of([*parts, of_owners(top, rank=2)], TABLES)
+
+
+def _risk_verdict(risk: Risk) -> str:
+    device, point = risk.device_run, risk.tightest
+    unproved = "" if device.parting is None else "unproved: "
+    if device.ooms:
+        return (
+            f"{unproved}it does not fit: a request fails at entry {number(device.ooms[0].entry)}."
+        )
+    if device.device_memory is None:
+        peak = format_size(device.peak_reserved_bytes)
+        return f"{unproved}the memory of the device is unknown; {peak} are always enough."
+    if point is None:
+        return f"{unproved}it fits: no request needed memory from the driver."
+    spare = format_size(point.headroom_bytes)
+    return f"{unproved}it fits, with {spare} to spare at the closest call."

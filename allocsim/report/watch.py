@@ -11,7 +11,7 @@ from typing import Any
 
 from allocsim.analysis.explain import DeviceExplanation, Verdict
 from allocsim.analysis.watch import Arrival, Unreadable
-from allocsim.report.answer import Part
+from allocsim.report.answer import AnswerPart
 from allocsim.report.explain_screen import verdict_of_run, verdict_of_text
 from allocsim.report.layout import plural, printable, row
 from allocsim.report.recommendation import paste_line
@@ -67,7 +67,7 @@ def _of_run(run: Run, devices: Sequence[DeviceExplanation]) -> list[str]:
     return lines + (paste_line(devices[0].recommendation) if devices else [])
 
 
-def _lines(parts: Iterable[Part]) -> list[str]:
+def _lines(parts: Iterable[AnswerPart]) -> list[str]:
     return [line for part in parts for line in part.lines]
 
 
