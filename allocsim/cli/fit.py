@@ -13,13 +13,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from allocsim.cli.fit_held import held_at_failure, held_at_peak, spilled
 from allocsim.cli.fit_html import prepare_html, run_html
 from allocsim.cli.fit_parallel import add_parallel, run_by_formula
 from allocsim.cli.fit_served import add_serving, note_server, run_served
 from allocsim.cli.fit_ways import Way, refuse_ineffective, way_of
 from allocsim.cli.options import Commands, add_command, add_shared
 from allocsim.cli.output import write, write_result
+from allocsim.cli.owners import held_at_failure, held_at_peak, spilled_in_fit
 from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, UsageError, count, positive
 
@@ -318,7 +318,8 @@ def _fit(arguments: argparse.Namespace, task: Task | None, gpus: list[Gpu]) -> i
             with ThreadPoolExecutor(2) as pool:
                 found = list(pool.map(answered, gpus))
     if len(found) == 1:
-        shown = found[0], held_at_peak(found[0]), spilled(found[0]), held_at_failure(found[0])
+        only = found[0]
+        shown = only, held_at_peak(only), spilled_in_fit(only), held_at_failure(only)
         document, text = partial(fit_document, *shown), partial(fit_text, *shown)
     else:
         document, text = partial(fits_document, found), partial(fits_text, found)

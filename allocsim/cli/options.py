@@ -10,12 +10,31 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from allocsim.cli.usage import Parser, change, count, device_size, fraction, memory_size
+from allocsim.cli.usage import (
+    Parser,
+    UsageError,
+    change,
+    count,
+    device_size,
+    fraction,
+    memory_size,
+)
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+    from contextlib import ExitStack
+
     from allocsim.simulation import Hints
 
-__all__ = ["Commands", "HINTS", "add_command", "add_shared", "expanded", "hints_of"]
+__all__ = [
+    "Commands",
+    "HINTS",
+    "add_command",
+    "add_shared",
+    "dask_executor",
+    "expanded",
+    "hints_of",
+]
 
 Commands = argparse._SubParsersAction  # argparse has no public name for it
 
@@ -141,3 +160,23 @@ def add_shared(parser: Parser, *names: str, text: str | None = None) -> None:
     for name in names:
         options = _SHARED[name] if text is None else {**_SHARED[name], "help": text}
         parser.add_argument(*_SHORT.get(name, ()), name, **options)
+
+
+def dask_executor(address: str, stack: ExitStack) -> Executor:
+    """Return an executor that runs calls on the workers of the Dask scheduler at `address`.
+
+    The connection is closed with `stack`. Raises UsageError if Dask is not installed, or no
+    scheduler answers.
+    """
+    from importlib import import_module  # noqa: PLC0415
+
+    try:
+        distributed = import_module("distributed")
+    except ImportError:
+        raise UsageError("--dask needs Dask: pip install 'allocsim[dask]'") from None
+    try:
+        client = stack.enter_context(distributed.Client(address, timeout="10s"))
+    except (OSError, ValueError, TimeoutError) as error:
+        raise UsageError(f"no Dask scheduler answers at {address} ({error})") from None
+    executor: Executor = client.get_executor()
+    return executor

@@ -10,10 +10,17 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from allocsim.analysis.top import Top
+    from allocsim.fitting import Fit
     from allocsim.replaying import Prepared
     from allocsim.simulation import DeviceRun, Run
 
-__all__ = ["owners_of", "spilled_owners_of"]
+__all__ = [
+    "held_at_failure",
+    "held_at_peak",
+    "owners_of",
+    "spilled_in_fit",
+    "spilled_owners_of",
+]
 
 
 def owners_of(devices: Sequence[Prepared], run: Run) -> Top | None:
@@ -61,3 +68,28 @@ def spilled_owners_of(
     if spill.worst < 0:
         return None
     return top_of_run(prepared, device_run, spill.worst, by=by, since=spill.began or 0)
+
+
+def held_at_peak(found: Fit) -> Top:
+    """Return the memory at the peak by category."""
+    from allocsim.analysis.top import top_of_run  # noqa: PLC0415
+
+    ran = found.ran
+    return top_of_run(ran.prepared, ran.device_run, ran.busiest, by="category")
+
+
+def held_at_failure(found: Fit) -> Top | None:
+    """Return the memory at the failed request by category; None if none failed."""
+    from allocsim.analysis.top import top_of_run  # noqa: PLC0415
+
+    failure, ran = found.failure, found.ran
+    if failure is None:
+        return None
+    return top_of_run(ran.prepared, ran.device_run, failure.entry, by="category")
+
+
+def spilled_in_fit(found: Fit) -> Top | None:
+    """Return the memory requested after the card was full by category; None if none spilled."""
+    if found.unlimited is None or found.lent is None:
+        return None
+    return spilled_owners_of([found.unlimited.prepared], [found.lent], by="category")

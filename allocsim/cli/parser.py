@@ -11,13 +11,13 @@ commands takes longer than loading a small recording.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
 
 from allocsim import __version__
-from allocsim.cli.completion import SHELLS, PrintCompletion
 from allocsim.cli.output import write
-from allocsim.cli.usage import Parser
+from allocsim.cli.usage import Parser, UsageError
 
 __all__ = ["build_parser"]
 
@@ -38,6 +38,9 @@ _COMMANDS = (
     "crosscheck",
 )
 """Names of the commands, most needed first; each is a module of this package."""
+_SHELLS = ("bash", "zsh", "fish", "tcsh")
+_FILES = ("FILE", "FILE|KIND", "TEXT|FILE|-")
+"""Metavars of the arguments that take a file name."""
 
 
 class _Help(argparse.HelpFormatter):
@@ -64,6 +67,39 @@ class _PrintVersion(argparse.Action):
         parser.exit()
 
 
+class _PrintCompletion(argparse.Action):
+    """Action of --print-completion: print the script that shtab makes from the parser, and exit."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        _namespace: argparse.Namespace,
+        values: Any,
+        _option_string: str | None = None,
+    ) -> None:
+        try:
+            import shtab  # noqa: PLC0415
+        except ImportError:
+            raise UsageError(
+                "--print-completion needs the package shtab: pip install 'allocsim[completion]'"
+            ) from None
+        for action in _actions(parser):
+            if action.metavar in _FILES:
+                action.complete = shtab.FILE  # type: ignore[attr-defined]
+        write(shtab.complete(parser, values))
+        parser.exit()
+
+
+def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    """Yield every argument and option of a parser and of its subcommands."""
+    # argparse has no public name for a parser's actions.
+    for action in parser._actions:
+        yield action
+        if isinstance(action, argparse._SubParsersAction):
+            for below in action.choices.values():
+                yield from _actions(below)
+
+
 def build_parser(word: str | None = None) -> Parser:
     """Return the parser of the whole command line.
 
@@ -87,8 +123,8 @@ def build_parser(word: str | None = None) -> Parser:
     )
     parser.add_argument(
         "--print-completion",
-        action=PrintCompletion,
-        choices=SHELLS,
+        action=_PrintCompletion,
+        choices=_SHELLS,
         default=argparse.SUPPRESS,  # commands do not get this argument
         metavar="SHELL",
         help="print a completion script for this shell (needs shtab)",

@@ -10,8 +10,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
-from allocsim.cli.dask import dask_executor
-from allocsim.cli.options import HINTS, Commands, add_command, add_shared, hints_of
+from allocsim.cli.options import HINTS, Commands, add_command, add_shared, dask_executor, hints_of
 from allocsim.cli.output import write_answer
 from allocsim.cli.owners import owners_of
 from allocsim.cli.progress import ProgressBar
