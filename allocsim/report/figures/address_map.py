@@ -20,8 +20,7 @@ from allocsim.report.figures.canvas import (
     whole_numbers,
 )
 from allocsim.report.figures.memory import mark_ooms, title_of, warnings_of
-from allocsim.report.figures.theme import LIGHT
-from allocsim.report.figures.tone import pixels
+from allocsim.report.figures.theme import LIGHT, pixels
 from allocsim.report.layout import plural, printable
 from allocsim.units import MIB, format_size
 
