@@ -15,9 +15,8 @@ from typing import BinaryIO
 from allocsim.analysis.top import top
 from allocsim.errors import RecordingError
 from allocsim.recording import Recording, dump_npz, dump_snapshot, packed_file
-from allocsim.report.formats.minimalloc import write_minimalloc
 from allocsim.report.formats.perfetto import write_perfetto
-from allocsim.report.formats.rows import write_csv, write_jsonl, write_parquet
+from allocsim.report.formats.rows import write_csv, write_jsonl, write_minimalloc, write_parquet
 from allocsim.report.top import speedscope_document
 
 __all__ = ["FORMATS", "Format", "convert", "endings", "format_of", "write_as"]

@@ -2,6 +2,8 @@
 
 Columns have the names and values of PyTorch's keys.  A missing value is empty, never 0.  `load`
 reads requests and frees back from CSV and JSON Lines.  Segments and settings are left out.
+
+The table for MiniMalloc, a packer of buffers, has a row per block instead.
 """
 
 from __future__ import annotations
@@ -15,10 +17,10 @@ from itertools import repeat
 from typing import Any, BinaryIO
 
 from allocsim.errors import RecordingError
-from allocsim.metrics import code_names
+from allocsim.metrics import code_names, lifetimes_of
 from allocsim.recording import Action, FrameTable, Recording, Trace
 
-__all__ = ["COLUMNS", "write_csv", "write_jsonl", "write_parquet"]
+__all__ = ["COLUMNS", "write_csv", "write_jsonl", "write_minimalloc", "write_parquet"]
 
 COLUMNS = (
     "device", "entry", "action", "addr", "size", "stream", "time_us", "pool_id", "device_free",
@@ -144,3 +146,24 @@ def _stacks(table: FrameTable) -> list[str | None]:
 def _encodable(text: str) -> str:
     """Return `text` with lone surrogates escaped, since UTF-8 cannot encode them."""
     return text.encode("utf-8", "backslashreplace").decode()
+
+
+def write_minimalloc(recording: Recording, file: BinaryIO) -> None:
+    """Write the blocks of a device as a problem for MiniMalloc, in CSV: id, lower, upper, size.
+
+    A buffer is live in [lower, upper).  Times are entry numbers plus 1; blocks from before the
+    first entry begin at 0.  Sizes are requests rounded up to 512 bytes.  The id is the entry of the
+    request.
+    Raises RecordingError for a recording of several devices.
+    """
+    trace = recording.only_device()
+    if not len(trace):
+        raise RecordingError(recording.path, "holds no entries, and so no lives to pack")
+    lives = lifetimes_of(trace)
+    text = io.StringIO()
+    text.write("id,lower,upper,size\n")
+    rows = zip(lives.start.tolist(), lives.end.tolist(), lives.size.tolist(), strict=True)
+    for number, (start, end, size) in enumerate(sorted(rows)):
+        name = start if start >= 0 else f"before-{number}"
+        text.write(f"{name},{start + 1},{end + 1},{size}\n")
+    file.write(text.getvalue().encode())
