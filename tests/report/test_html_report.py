@@ -24,7 +24,7 @@ from allocsim.recommend import Case, recommend
 from allocsim.recording import Frame, Recording, load
 from allocsim.replaying import Trials, prepare
 from allocsim.report.html import DevicePage, html_report
-from allocsim.report.html.packed_columns import Packer
+from allocsim.report.html.embedding import Packer
 from allocsim.simulation import Setting
 from allocsim.units import MIB
 from allocsim.workload.oom import oom

@@ -10,8 +10,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from allocsim.report.compare import COUNTS, PARTS
+from allocsim.report.html.fallback import scale_of, static_page
 from allocsim.report.html.markup import table, text
-from allocsim.report.html.static_page import scale_of, static_page
 from allocsim.report.layout import number, plural, with_status
 from allocsim.units import format_change, format_size
 

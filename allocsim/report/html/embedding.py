@@ -1,10 +1,17 @@
 """Numbers embedded in a report's page: compressed columns, and a dictionary that describes them.
 
 Sizes and addresses are multiples of 512 bytes, and are embedded in that unit to fit in 32 bits.
+
+The compression is lossless: differences of neighbours in the smallest integer type, all columns
+concatenated, compressed by gzip and encoded as base64.  Numbers above 2**53 are refused, because
+JavaScript cannot represent them.
 """
 
 from __future__ import annotations
 
+import base64
+import gzip
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,15 +22,18 @@ from allocsim.analysis.top import Course
 from allocsim.core import MIN_BLOCK_SIZE, SMALL_BUFFER
 from allocsim.metrics import levels_of
 from allocsim.recording import Action, FrameTable
-from allocsim.report.html.packed_columns import Packer
 from allocsim.report.packing import pool_text
 from allocsim.state import DEFAULT_POOL
 
-__all__ = ["SERIES", "embedded"]
+__all__ = ["SERIES", "Packer", "embedded"]
 
 SERIES = ("reserved", "requested", "allocated", "ideal")
 FIRST_LEVEL, FACTOR, ENOUGH = 8, 8, 1500
 _SHOWN_FRAMES = 12
+_TYPES: tuple[Any, ...] = (np.int8, np.int16, np.int32, np.float64)
+_LARGEST = 1 << 53
+_LEVEL = 4
+_ALIGNMENT = 8
 
 
 def embedded(picture: Picture, course: Course | None = None) -> tuple[dict[str, Any], str]:
@@ -165,3 +175,36 @@ def _stack_text(table: FrameTable, number: int) -> str:
     if len(frames) > _SHOWN_FRAMES:
         lines.append(f"and {len(frames) - _SHOWN_FRAMES} more")
     return "\n".join(lines)
+
+
+@dataclass(slots=True)
+class Packer:
+    """Collector of columns; `index` has type, length and offset of each column in `text()`."""
+
+    index: dict[str, list[object]] = field(default_factory=dict)
+    _parts: list[bytes] = field(default_factory=list)
+    _offset: int = 0
+
+    def add(self, name: str, values: NDArray[Any]) -> None:
+        """Add a column; raise ValueError for an integer above 2**53."""
+        if len(values) and max(abs(int(values.min())), abs(int(values.max()))) > _LARGEST:
+            raise ValueError(f"column {name} has numbers above 2**53")
+        changes = np.diff(values.astype(np.int64), prepend=0).astype(np.int64)
+        kind = next(kind for kind in _TYPES if _holds(kind, changes))
+        data = changes.astype(kind).tobytes()
+        self.index[name] = [np.dtype(kind).name, len(values), self._offset]
+        padding = -len(data) % _ALIGNMENT
+        self._parts += [data, bytes(padding)]
+        self._offset += len(data) + padding
+
+    def text(self) -> str:
+        """Return all added columns, compressed, as base64."""
+        packed = gzip.compress(b"".join(self._parts), _LEVEL, mtime=0)
+        return base64.b64encode(packed).decode("ascii")
+
+
+def _holds(kind: Any, changes: NDArray[np.int64]) -> bool:
+    if kind is np.float64 or not len(changes):
+        return True
+    limits = np.iinfo(kind)
+    return bool(changes.min() >= limits.min and changes.max() <= limits.max)

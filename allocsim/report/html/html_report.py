@@ -17,11 +17,10 @@ from allocsim.analysis.top import Course, StackAnswers, Top
 from allocsim.report.html import sections
 from allocsim.report.html.answer_panel import device_tabs, to_paste, verdict
 from allocsim.report.html.embedding import embedded
+from allocsim.report.html.fallback import packed_strip, state_legend, still_curve
 from allocsim.report.html.flame_panel import flame_panel
 from allocsim.report.html.markup import json_text, page_part, text
 from allocsim.report.html.owners_table import owners_tables
-from allocsim.report.html.packed_strip import packed_strip, state_legend
-from allocsim.report.html.still_curve import still_curve
 from allocsim.report.layout import plural, shown_of
 from allocsim.report.replay import verdict_sentence
 from allocsim.simulation import Parting

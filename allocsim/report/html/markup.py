@@ -14,7 +14,8 @@ from allocsim.metrics import Extremes
 from allocsim.report.layout import printable
 
 __all__ = [
-    "definitions", "json_text", "legend", "moment_link", "page_part", "sparkline", "table", "text",
+    "definitions", "json_text", "legend", "moment_link", "page_part", "sparkline", "steps", "table",
+    "text",
 ]  # fmt: skip
 
 _WIDTH, _HEIGHT = 220, 40
@@ -86,11 +87,21 @@ def sparkline(extremes: Extremes, top: int, length: int) -> str:
     top: value at the upper edge.
     length: number of ranges in the full width; equal for all curves of a table.
     """
-    x, y = _WIDTH / max(length, 1), (_HEIGHT - 2) / max(top, 1)
-    heights = enumerate(_HEIGHT - 1 - value * y for value in extremes.high.tolist())
-    high = " ".join(f"{i * x:.1f},{at:.1f} {(i + 1) * x:.1f},{at:.1f}" for i, at in heights)
-    area = f"0,{_HEIGHT} {high} {len(extremes.high) * x:.1f},{_HEIGHT}"
+    width = _WIDTH * len(extremes.high) / max(length, 1)
+    high = steps(extremes.high.tolist(), width, _HEIGHT - 1, (_HEIGHT - 2) / max(top, 1))
+    area = f"0,{_HEIGHT} {high} {width:.1f},{_HEIGHT}"
     return (
         f'<svg class="spark" viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" height="{_HEIGHT}" '
         f'aria-hidden="true"><polygon points="{area}"/><polyline points="{high}"/></svg>'
     )
+
+
+def steps(values: Sequence[int], width: float, bottom: int, scale: float) -> str:
+    """Return the points of an SVG polyline with a horizontal step of equal width for each value.
+
+    bottom: y of the value 0; y grows downwards.
+    scale: image units per unit of the values.
+    """
+    x = width / len(values)
+    heights = enumerate(bottom - value * scale for value in values)
+    return " ".join(f"{i * x:.1f},{y:.1f} {(i + 1) * x:.1f},{y:.1f}" for i, y in heights)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from allocsim.report.html.fallback import scale_of, static_page
 from allocsim.report.html.markup import definitions, table, text
-from allocsim.report.html.static_page import scale_of, static_page
 from allocsim.report.layout import number, plural
 from allocsim.units import format_size
 

@@ -14,10 +14,10 @@ from allocsim.analysis.picture import STILL_KINDS, Still
 from allocsim.analysis.top import Top
 from allocsim.metrics import code_of
 from allocsim.replaying import StateSource
+from allocsim.report.html.fallback import packed_strip, state_legend
 from allocsim.report.html.flame_panel import flame_panel
 from allocsim.report.html.markup import definitions, page_part, table, text
 from allocsim.report.html.owners_table import owners_tables
-from allocsim.report.html.packed_strip import packed_strip, state_legend
 from allocsim.report.layout import exact_size, number, plural, shown_of
 from allocsim.report.packing import segment_pool
 from allocsim.state import ALLOCATED, INACTIVE, PENDING, BlockState, SegmentState
