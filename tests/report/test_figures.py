@@ -1,4 +1,4 @@
-"""Figures: units on every axis, the numbers of the lines, and complete captions."""
+"""Charts: units on every axis, curves with the right values, and complete captions."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ def test_steps_and_phases_travel_as_columns(gpt2: tuple[Picture, str, Page]) -> 
 def test_times_are_told_where_a_clock_was_read(
     gpt2: tuple[Picture, str, Page], classic: tuple[Picture, Page]
 ) -> None:
-    """A model that counts entries has no clock."""
+    """A recording of the model has no times, since the model has no clock."""
     picture, _, page = gpt2
     time = page.columns()["time"]
     assert picture.trace.time_us is not None
@@ -221,7 +221,7 @@ def test_a_recording_cannot_write_into_the_page() -> None:
 
 
 def test_a_short_run_has_a_row_for_each_entry(classic: tuple[Picture, Page]) -> None:
-    """No row goes from an entry to itself."""
+    """Each row of the table is for one entry, not for a range of entries."""
     _, page = classic
     memory = next(table for table in page.tables if table[0][0] == "entries")
     assert [row[0] for row in memory[1:]] == [str(entry) for entry in range(16)]
@@ -230,7 +230,7 @@ def test_a_short_run_has_a_row_for_each_entry(classic: tuple[Picture, Page]) -> 
 
 
 def test_every_block_has_its_own_line() -> None:
-    """Only the colours of the map are shared beyond the first six."""
+    """In the map, lines of code beyond the first six share a colour, but keep their names."""
     _, page = page_of(load(OOM))
     about = page.about()
     owners = [about["owners"][int(i)] for i in page.columns()["block.owner"]]

@@ -42,7 +42,7 @@ def segment(address: int, size: int, used: int, waiting: int = 0, **more: Any) -
 
 
 def boxes(strip: str, paint: str) -> list[tuple[int, int, int, int]]:
-    """Return (x, y, width, height) of everything drawn in a colour."""
+    """Return (x, y, width, height) of each box in the colour `paint`."""
     found = "".join(path for path, colour in PATH.findall(strip) if colour == paint)
     return [(int(x), int(y), int(w), int(h)) for x, y, w, h, _ in BOX.findall(found)]
 

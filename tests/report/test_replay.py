@@ -101,7 +101,7 @@ def test_the_document_counts_what_the_text_counts(run: Run, shortage: Shortage) 
 
 
 def test_idle_is_told_where_most_was_in_use_and_at_its_most(run: Run, shortage: Shortage) -> None:
-    """Reserved memory is constant, so its first peak does not show the unused memory."""
+    """Reserved memory is constant here, so unused memory must be reported at two other moments."""
     flat = Timeline(np.array([1, 2, 3]), np.array([1, 9, 4]) * GIB, np.array([10, 10, 10]) * GIB)
     device = dataclasses.replace(run.devices[0], timeline=flat)
     told = lines_of(dataclasses.replace(run, devices=(device,)), shortage)
