@@ -110,7 +110,7 @@ def test_nothing_contradicts_the_file(cli: Cli, path: Path, tmp_path: Path) -> N
 
 
 def agrees_with_state(said: dict[str, Any], fact: Facts) -> None:
-    """Assert that an explained state has the recorded memory; only free segments may be released."""
+    """Assert that an explained state has the recorded memory; free segments may be released."""
     if said["refusal"] is not None:
         figures = said["refusal"]["figures"]
         assert figures["allocated_bytes"] == fact.allocated

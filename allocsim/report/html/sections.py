@@ -25,7 +25,7 @@ __all__ = [
 ]  # fmt: skip
 
 _STRETCHES = 40
-_SHOWN_SEGMENTS = 60
+_SHOWN_ROWS = 60
 _SHOWN_OOMS = 20
 _SHOWN_BLOCKERS = 30
 
@@ -86,21 +86,28 @@ def memory_table(picture: Picture) -> str:
 
 
 def segments_table(picture: Picture) -> str:
-    """Return a table of the segments at the peak of reserved memory, largest first."""
+    """Return a table of the segments at the peak of reserved memory, largest first.
+
+    Segments with the same sizes and pool share a row with the address of the first one.
+    """
     instant = picture.at()
-    segments = sorted(instant.segments, key=lambda s: (-s.total_size, s.address))
-    rows = []
-    for segment in segments[:_SHOWN_SEGMENTS]:
+    alike: dict[tuple[str, ...], list[int]] = {}
+    for segment in sorted(instant.segments, key=lambda s: (-s.total_size, s.address)):
         held = map(segment.held, (ALLOCATED, PENDING, INACTIVE))
         sizes = (segment.total_size, *held, segment.largest_free)
         cells = (*map(format_size, sizes), segment_pool(segment))
-        rows.append([text(hex(segment.address)), *map(text, cells)])
-    hidden = len(segments) - _SHOWN_SEGMENTS
-    more = f", the {_SHOWN_SEGMENTS} largest of {number(len(segments))}" if hidden > 0 else ""
+        alike.setdefault(cells, []).append(segment.address)
+    rows = [
+        [text(hex(addresses[0])), text(number(len(addresses))), *map(text, cells)]
+        for cells, addresses in alike.items()
+    ]
+    hidden = sum(len(addresses) for addresses in list(alike.values())[_SHOWN_ROWS:])
+    more = f"; not listed: {plural(hidden, 'segment')}" if hidden else ""
+    heads = ("segment", "number", "size", "allocated", "waiting", "free", "largest free block")
     return table(
         f"Segments at the peak of reserved memory, {when(instant)}{more}",
-        ("segment", "size", "allocated", "waiting", "free", "largest free block", "pool"),
-        rows,
+        (*heads, "pool"),
+        rows[:_SHOWN_ROWS],
         ends_in_words=True,
     )
 
