@@ -40,8 +40,7 @@ if TYPE_CHECKING:
     from allocsim.report.lint import lint_document, lint_text
     from allocsim.report.ranks import ranks_document, ranks_text
     from allocsim.report.record import record_document, record_text
-    from allocsim.report.replay import replay_document, replay_text
-    from allocsim.report.replay_screen import replay_screen
+    from allocsim.report.replay import replay_document, replay_screen, replay_text
     from allocsim.report.risk import risk_document, risk_screen, risk_text
     from allocsim.report.scale import (
         largest_text,
@@ -117,7 +116,7 @@ _HOMES = {
     "record_document": "record",
     "record_text": "record",
     "replay_document": "replay",
-    "replay_screen": "replay_screen",
+    "replay_screen": "replay",
     "replay_text": "replay",
     "risk_document": "risk",
     "risk_screen": "risk",

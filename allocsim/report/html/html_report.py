@@ -22,7 +22,7 @@ from allocsim.report.html.flame_panel import flame_panel
 from allocsim.report.html.markup import json_text, page_part, text
 from allocsim.report.html.owners_table import owners_tables
 from allocsim.report.layout import plural, shown_of
-from allocsim.report.replay import verdict_sentence
+from allocsim.report.verdict import verdict_sentence
 from allocsim.simulation import Parting
 
 __all__ = ["DevicePage", "html_report"]
