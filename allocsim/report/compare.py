@@ -50,7 +50,7 @@ COUNTS = {
 def compare_text(found: Comparison, count: int | None = None) -> str:
     """Return the text of `allocsim compare`.
 
-    count: rows to print, 0 for all; None for one screen.
+    count: rows to print; 0 for all rows, None for as many as fit one screen.
     """
     a, b = found.a, found.b
     lines = [*_names(a, b), *_reserved(found), *_allocated(found), *_counts(a, b), ""]

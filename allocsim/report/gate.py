@@ -35,7 +35,7 @@ _NAMES = {"driver_calls": "driver calls"}
 def gate_text(found: Gate, count: int | None = None) -> str:
     """Return the text of `allocsim gate`.
 
-    count: rows to print, 0 for all; None for one screen.
+    count: rows to print; 0 for all rows, None for as many as fit one screen.
     """
     measured = found.measured
     lines = row("Verdict", _verdict(found))

@@ -25,7 +25,7 @@ _APART = 1.02
 def ranks_text(found: Ranks, count: int | None = None) -> str:
     """Return the text of `allocsim ranks`.
 
-    count: ranks to print, 0 for all; None for one screen.
+    count: ranks to print; 0 for all ranks, None for as many as fit one screen.
     """
     lines = [*_verdict(found), *_apart(found), ""]
     lines.append(f"{_FIGURES.format(*_HEADS)}file")

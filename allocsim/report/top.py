@@ -41,8 +41,8 @@ _SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 def top_text(top: Top, count: int | None = None, frames: int | None = None) -> str:
     """Return the text of `allocsim top`.
 
-    count: rows to print, 0 for all; None for one screen.
-    frames: number of frames to print below each row, if the owners are stacks; None for 0.
+    count: rows to print; 0 for all rows, None for as many as fit one screen.
+    frames: number of frames to print below each row, if the owners are stacks; None for no frames.
     """
     is_long = top.by in _LONG
     if count is None:

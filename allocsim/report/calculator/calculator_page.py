@@ -1,7 +1,7 @@
 """Build the calculator page with embedded laws, models, cards and scripts.
 
 The page loads nothing from outside, and its content security policy forbids it.  Its scripts, in
-allocsim/report/calculator, compute all figures from the embedded laws.
+allocsim/report/calculator, compute all sizes from the embedded laws.
 """
 
 from __future__ import annotations

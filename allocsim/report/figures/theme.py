@@ -1,4 +1,4 @@
-"""Colours of figures, for light and dark pages.
+"""Colours of charts, for light and dark pages.
 
 Categories use the colours of Okabe and Ito, which are distinct with any common colour blindness.
 Sizes use steps of viridis.  Source: Okabe and Ito, "Color Universal Design" (2008).
