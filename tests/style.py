@@ -90,7 +90,7 @@ def files(places: tuple[str, ...] = PLACES) -> list[Path]:
 
 
 def violations(path: Path) -> Iterator[Violation]:
-    """Yield what breaks the rules in one file."""
+    """Yield the violations in one file."""
     name = str(path.relative_to(ROOT))
     if name in EXEMPT:
         return
@@ -148,7 +148,7 @@ def _words(name: str, line: int, text: str) -> Iterator[Violation]:
 
 
 def main() -> int:
-    """Print the violations in the given places, and how many there are."""
+    """Print the violations in the given places, and their number; return the exit code."""
     found = [one for path in files(tuple(sys.argv[1:]) or PLACES) for one in violations(path)]
     for one in found:
         print(one)

@@ -31,7 +31,7 @@ KINDS = (
 
 @pytest.fixture(scope="module")
 def shown() -> dict[str, Shown]:
-    """Return one result of every kind, of the classic example if possible."""
+    """Return a result of every kind by its name, for the example `classic` if possible."""
     recording = oom()
     run = replay(recording)
     (explained,) = explain(recording)

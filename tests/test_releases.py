@@ -1,7 +1,7 @@
-"""A new release is one row in each table; a forgotten table is named.
+"""A new release of PyTorch needs one row in each table; the failure names a forgotten table.
 
-CONTRIBUTING.md lists the tables and the row of an unchanged release under "Adding a release". The
-test applies them to a copy of the package.
+CONTRIBUTING.md lists, under "Adding a release", the tables and the row of a release without
+changes. The test adds these rows to a copy of the package.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def number(version: str) -> list[int]:
 
 
 def test_a_text_is_dated_to_no_release_after_its_own() -> None:
-    """A release with unchanged messages needs no row among the wordings."""
+    """A release with unchanged messages needs no row in the table of wordings."""
     dated = []
     for version in RELEASES:
         for conf in ("", "expandable_segments:True"):

@@ -211,7 +211,7 @@ def test_what_a_command_prints_is_what_its_schema_says(
 
 
 def made() -> dict[str, list[Any]]:
-    """Return documents of commands that need PyTorch or a driver."""
+    """Return documents of commands that need PyTorch or a driver, made without them."""
     program = Program(("python", "train.py"), Path("run.pickle"), find_gpu("RTX 4090"))
     ended = ProcessRecording(Path("run.pickle"), 12, "CUDA out of memory.", "")
     script = Script([["a", 0, 512, 0]], 64 * MIB)
@@ -244,7 +244,7 @@ def test_what_needs_a_driver_is_looked_at_as_it_would_be_printed(command: str) -
 
 
 def test_every_command_has_been_looked_at() -> None:
-    # Other documents (a gate with a baseline, several devices, searches) are in tests/cli.
+    # tests/cli checks other documents (a gate with a baseline, several devices, searches).
     assert {line[0] for line in LINES.values()} | {*made(), "convert"} == with_json()
 
 

@@ -142,7 +142,7 @@ def _recommended(
     """Return the setting to paste, and the settings tried on each device.
 
     insists: try settings even if the replay differs from the recorded run, where nothing is proved.
-    in_full: compute the figures of every setting, not only of the best.
+    in_full: replay every setting to the end, not only the best one.
     """
     from allocsim.analysis.explain import cures_of  # noqa: PLC0415
     from allocsim.recommend import Case, effects_on, recommend  # noqa: PLC0415

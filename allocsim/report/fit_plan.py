@@ -1,6 +1,6 @@
-"""Training on many cards by formula, in words and as JSON.
+"""Memory of training on many cards, computed by formula, as text and as JSON.
 
-Rule: the sum is shown part by part with its arithmetic; a range is printed as a range.
+Rule: the text shows the terms of the sum and how each was computed; a range is printed as a range.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _SHOWN = 6
 
 
 def sharded_text(found: Sharded, assumed: str = "") -> str:
-    """Return the text of `allocsim fit` for one layout.
+    """Return the text of `allocsim fit` for one layout (ways of parallelism and their sizes).
 
-    assumed: the assumptions that differ from other engines; "" for none.
+    assumed: sentence on assumptions that differ from `fit --engine run`; "" if none differ.
     """
     worst, layout = found.worst, found.training.layout
     low, likely, high = map(format_size, found.reserved_bytes)
@@ -54,7 +54,7 @@ def sharded_text(found: Sharded, assumed: str = "") -> str:
 
 
 def _moment(name: str) -> str:
-    """Return a moment in words: "at the loss", "in backward of a layer"."""
+    """Describe the moment `name`: "at the loss", "in backward of a layer"."""
     return (
         f"in {name}"
         if name.startswith("backward of")
@@ -126,7 +126,7 @@ def _practice_text(training: Training) -> str:
 
 
 def sharded_document(found: Sharded, assumed: str = "") -> dict[str, Any]:
-    """Return `allocsim fit --json` for one layout."""
+    """Return the document of `allocsim fit --json` for one layout; see `sharded_text`."""
     return _document(found) | {
         "notes": [assumed] if assumed else [],
         "breakdown": {part.name: part.size for part in found.worst.parts},
@@ -239,7 +239,7 @@ def _rows(planned: Sequence[Planned]) -> list[str]:
 
 
 def plan_document(training: Training, gpu: Gpu, found: GpuCount) -> dict[str, Any]:
-    """Return `allocsim fit --plan --json`."""
+    """Return the document of `allocsim fit --plan --json`."""
     return {
         "fits": found.fewest is not None,
         "fewest": found.fewest,

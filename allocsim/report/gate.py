@@ -1,7 +1,7 @@
-"""Result of a memory check, for a terminal and as JSON.
+"""Result of `allocsim gate`, a check of memory limits, as text and as JSON.
 
-Rule: the verdict comes first, then every check, then the lines of code; by default a screen of 80
-columns and 24 lines, whose last row counts what does not fit.
+Rule: the verdict comes first, then every check, then the lines of code that hold the memory. By
+default, the text fits 80 columns and 24 lines; the last line counts the omitted rows.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NAMES = {"driver_calls": "driver calls"}
 def gate_text(found: Gate, count: int | None = None) -> str:
     """Return the text of `allocsim gate`.
 
-    count: rows to print, 0 for all; None for one screen.
+    count: rows to print; 0 for all rows, None for as many as fit one screen.
     """
     measured = found.measured
     lines = row("Verdict", _verdict(found))
@@ -139,7 +139,7 @@ def _growth(each: LineGrowth) -> str:
 
 
 def gate_document(found: Gate) -> dict[str, Any]:
-    """Return `allocsim gate --json`."""
+    """Return the document of `allocsim gate --json`."""
     measured, baseline = found.measured, found.baseline
     return {
         "passed": found.passed,

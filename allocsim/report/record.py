@@ -1,4 +1,4 @@
-"""Result of recording a program: the files, and the next command.
+"""Result of `allocsim record`: the files written, and the next command to run.
 
 Rule: keys are added, never renamed; sizes are integers in bytes; what is unknown is null.
 """
@@ -16,7 +16,7 @@ __all__ = ["record_document", "record_text"]
 
 
 def record_document(program: Program, recorded: Recorded) -> dict[str, Any]:
-    """Return `allocsim record --json`."""
+    """Return the document of `allocsim record --json`."""
     gpu = program.gpu
     return {
         "exit_code": recorded.exit_code,
@@ -75,7 +75,7 @@ def record_text(program: Program, recorded: Recorded) -> str:
 
 
 def _next(process: ProcessRecording, exit_code: int) -> str:
-    """Return the next command for a recording."""
+    """Return the command line that reads a recording best, given how its program ended."""
     if process.oom_text:
         return f"next: allocsim explain {process.file}"
     if exit_code and not process.stopped_by:

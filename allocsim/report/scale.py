@@ -1,7 +1,7 @@
-"""Prediction of a program at sizes that were not recorded, in words and as JSON.
+"""Result of `allocsim scale`: memory of a program at sizes not recorded, as text and as JSON.
 
-Rule: unproved statements are marked: a law that no further recording checked, and a size beyond all
-recorded sizes.
+Rule: the text says if no further recording checked the law, and if a size is outside the recorded
+sizes.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _value(found: LargestSize) -> str:
 
 
 def _fails(found: Scaled) -> list[str]:
-    """Return the failed request; nothing if there is none."""
+    """Return lines about the failed request; [] if the program fits."""
     if found.oom is None:
         return []
     tried = format_size(found.oom.tried_bytes or found.oom.rounded_bytes)
@@ -92,7 +92,7 @@ def _memory(found: Scaled) -> list[str]:
 
 
 def _grounds(scaling: Scaling, *founds: Scaled) -> list[str]:
-    """Return the recordings, the law and the assumptions of the answers."""
+    """Return lines about the recordings, the law and the assumptions behind the predictions."""
     law = scaling.law
     lines = [""]
     for sample in law.samples:
@@ -121,7 +121,7 @@ def _grounds(scaling: Scaling, *founds: Scaled) -> list[str]:
 
 
 def _law(scaling: Scaling) -> list[str]:
-    """Return how the requests grow, and which parts repeat."""
+    """Return lines on how the requests grow with each size, and which parts repeat."""
     law = scaling.law
     squared = [name for name, degree in law.degrees.items() if degree > 1]
     shape = f"with the square of {' and '.join(squared)}" if squared else "affine in each size"
@@ -137,7 +137,7 @@ def _law(scaling: Scaling) -> list[str]:
 
 
 def _beyond(law: ScalingLaw | Growing) -> str:
-    """Return what is assumed outside the recorded sizes."""
+    """Return a sentence on the assumption for sizes outside the recorded range."""
     kernels = (
         "at some sizes PyTorch's kernels make other requests (two-pass reductions, sorts), which "
         "the law does not contain; a recording nearer to that size would show them"
@@ -163,7 +163,7 @@ def scale_document(
     largest: LargestSize | None = None,
     frontier: ScaleFrontier | None = None,
 ) -> dict[str, Any]:
-    """Return `allocsim scale --json`.
+    """Return the document of `allocsim scale --json`.
 
     found: the result of --to.
     largest: the result of --find.

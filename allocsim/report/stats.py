@@ -1,6 +1,6 @@
-"""Contents of a file: for a terminal, ten lines for one device, and as JSON.
+"""Summary of a recording, as text (ten lines for one device) and as JSON.
 
-Rule: every figure comes from the stats; missing data is reported as not recorded.
+Rule: missing data is reported as "not recorded". `allocsim.analysis.stats` computes all numbers.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def _stacks(found: Stats) -> str:
 
 
 def stats_document(found: Stats) -> dict[str, Any]:
-    """Return `allocsim stats --json`."""
+    """Return the document of `allocsim stats --json`."""
     form = found.form
     return {
         "file": found.path,

@@ -1,4 +1,4 @@
-"""First screen of a page: verdict, line to paste, owners, in that order."""
+"""First panel of a report: verdict, setting to paste, owners of the memory, in that order."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LINE = "export PYTORCH_CUDA_ALLOC_CONF=roundup_power2_divisions:4"
 
 @pytest.fixture(scope="module")
 def explained() -> tuple[DevicePage, DeviceExplanation]:
-    """Return a run of sixteen entries that ends out of memory, with its remedy."""
+    """Return a run of sixteen entries that ends out of memory, and the setting that helps."""
     picture, shortages, case = looked_at(oom())
     found = recommend([case], Setting(picture.run.conf))
     told = answers_of_run(case.prepared, picture.device_run)

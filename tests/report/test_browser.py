@@ -169,7 +169,7 @@ def test_a_click_on_the_map_chooses_a_block(opened: Opened) -> None:
 
 
 def test_every_block_is_found_where_it_lies(opened: Opened) -> None:
-    """With the view zoomed in, the middle of a block is that block."""
+    """In a zoomed view, pointing at the middle of a block selects that block."""
     for row in (0, 1_000, 4_567, 9_104):
         found = opened.run(
             f"""(() => {{ const b = data.blocks, i = {row};
@@ -417,7 +417,7 @@ def test_everything_that_can_be_used_has_a_name(opened: Opened) -> None:
 
 
 def test_an_entry_lasts_until_the_next(opened: Opened) -> None:
-    """The pointer and a click select the same entry."""
+    """Pointing at a place and clicking it select the same entry."""
     opened.run("setX(13690, 13700)")
     opened.settle()
     for selector in ("#timeline .u-over", "#map-canvas"):
@@ -500,7 +500,7 @@ def test_a_finger_that_scrolls_lets_go_of_the_map(opened: Opened) -> None:
 
 
 def test_both_axes_name_different_places(browser: Any, opened: Opened, strange: Path) -> None:
-    """At every zoom, no tick is repeated and none is at half an entry."""
+    """At every zoom, axis labels are distinct, and no tick is at half an entry."""
     for span in ("16, 40", "data.axis - 16, data.axis", "1e6, 1.1e6", "0, data.axis"):
         opened.run(f"setY({span})")
         opened.settle()
@@ -579,7 +579,7 @@ def test_hundreds_of_errors_leave_the_pictures_readable(browser: Any, hundreds: 
 
 
 def test_a_run_that_reserved_nothing(browser: Any, tmp_path: Path) -> None:
-    """The only entry is the error."""
+    """The error is the only entry of the recording."""
     recorder = Recorder("60MiB")
     with recorder.program():
         recorder.malloc(100 * MIB, recorder.code("big.py", "f", 1))
@@ -794,7 +794,7 @@ def test_wall_time_is_an_axis_too(opened: Opened) -> None:
     opened.run("setX(xAt(13690), xAt(13700))")
     opened.page.select_option("#axis", "entries")
     opened.settle()
-    same = pytest.approx([13_690, 13_700], abs=3)  # some were recorded in one microsecond
+    same = pytest.approx([13_690, 13_700], abs=3)  # some entries have the same microsecond
     assert opened.run("[view.x0, view.x1]") == same
 
 
@@ -916,7 +916,7 @@ def test_links_lead_somewhere_without_scripts(browser: Any, small: Path) -> None
 
 
 def test_a_new_moment_keeps_what_is_drawn(opened: Opened) -> None:
-    """The shares of a million blocks are not summed again when only a line moves."""
+    """The map's pixels (sums over a million blocks) are kept when only a line moves."""
     opened.run("window.before = painted.image")
     opened.page.focus("#entry-slider")
     opened.page.keyboard.press("ArrowLeft")

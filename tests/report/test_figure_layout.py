@@ -1,4 +1,4 @@
-"""Layout of figures: no part is outside, covers another part, or is missing."""
+"""Layout of charts: no part is outside the image, covers another part, or is missing."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def pictures(
 
 
 def parts(figure: Figure) -> list[tuple[str, Any]]:
-    """Return title, caption, and plane, title and legend of each axes, with their places."""
+    """Return the name and the place of each part: title, caption, and the parts of each axes."""
     figure.draw_without_rendering()
     found = [(text.get_text(), text.get_window_extent()) for text in figure.texts]
     for axes in figure.axes:
@@ -376,7 +376,7 @@ def test_numbers_of_marks_side_by_side_can_be_told_apart(tmp_path: Path) -> None
 
 
 def test_the_line_of_the_front_only_falls(tmp_path: Path) -> None:
-    """A setting may be on the front only for its retries, above the line."""
+    """A setting with more memory may be on the front for its few retries; it is above the line."""
     figure = front_of(tmp_path, ("a:1", 90, 5, 2), ("b:1", 95, 8, 0), ("c:1", 99, 3, 0))
     (line,) = figure.axes[0].get_lines()
     assert np.asarray(line.get_ydata()).tolist() == [5, 5, 3]

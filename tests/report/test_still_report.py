@@ -19,7 +19,7 @@ from .page import Page
 
 
 def state() -> Recording:
-    """Return blocks of two lines with holes between them, and a wholly free segment."""
+    """Return a snapshot: blocks of two lines of code, free blocks between them, a free segment."""
     recorder = Recorder("1GiB")
     lines = [recorder.code("<net>.py", "forward", 3), recorder.code("adam.py", "step", 9)]
     live = [recorder.malloc(4 * MIB, lines[i % 2]) for i in range(9)]
@@ -46,7 +46,7 @@ def page_of(recording: Recording) -> tuple[Still, Page]:
 
 
 def table(page: Page, head: str) -> list[list[str]]:
-    """Return the rows of the table with this first heading."""
+    """Return the rows of the table whose first heading is `head`."""
     (found,) = (rows[1:] for rows in page.tables if rows[0][0] == head)
     return found
 

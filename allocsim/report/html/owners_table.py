@@ -1,4 +1,4 @@
-"""Tables of memory owners that can be sorted and searched.
+"""Tables of memory owners (lines of code or categories) that can be sorted and searched.
 
 All rows are in the HTML, largest first; the script (owners.js) only sorts and hides them.
 """
@@ -21,7 +21,10 @@ _FIGURES = ("size", "share", "blocks", "largest")
 
 
 def owners_tables(tops: Sequence[Top]) -> str:
-    """Return tables for several groupings of one moment; with scripts, one is shown at a time."""
+    """Return the HTML of a table for each kind of owner, e.g. by line and by category.
+
+    With scripts, one table is shown at a time.
+    """
     top = tops[0]
     held = f"{format_size(top.allocated_bytes)} in {plural(top.blocks, 'block')}"
     more = ""

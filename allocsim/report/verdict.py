@@ -1,15 +1,49 @@
-"""Verdict sentences of a replay, one for each cause of an out-of-memory error."""
+"""Verdict sentence of a replay: it fits, or the cause of its out-of-memory error."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from allocsim.analysis.explain import Shortage
+from allocsim.simulation import DeviceRun, TimelinePoint
 from allocsim.units import format_size
 
-__all__ = ["causes_of"]
+__all__ = ["verdict_sentence"]
 
 
-def causes_of(shortage: Shortage) -> dict[str, str]:
-    """Return the verdict sentence for each cause, with the figures of `shortage`."""
+def verdict_sentence(device: DeviceRun, shortages: Sequence[Shortage]) -> str:
+    """Return a sentence: the replay of one device fits, or runs out of memory, and why."""
+    parting = device.parting
+    if shortages:
+        is_unproved = parting is not None and parting.is_before(shortages[-1].oom.entry)
+        return "unproved: " * is_unproved + _causes(shortages[-1])[shortages[-1].cause]
+    unproved = "unproved: " if parting is not None else ""
+    what = "it fits: no request failed"
+    if device.spill is not None and device.spill.most_bytes:
+        size = format_size(device.spill.most_bytes)
+        what = f"no request failed, because {size} of host memory extend the card"
+    if device.device_memory is None:
+        what = "no request failed; the memory of the device is unknown"
+    busiest = device.timeline.busiest
+    if busiest is None:
+        return f"{unproved}{what}."
+    idle = _idle_part(busiest)
+    return f"{unproved}{what}. At peak allocation, {idle} were unused."
+
+
+def _idle_part(moment: TimelinePoint) -> str:
+    """Return the unused part of reserved memory, e.g. "1.50 GiB of 2.00 GiB reserved".
+
+    "all but 2.00 MiB of 2.00 GiB reserved" is for sizes that are equal after rounding.
+    """
+    idle, reserved = format_size(moment.idle), format_size(moment.reserved)
+    if idle == reserved and moment.idle != moment.reserved:
+        return f"all but {format_size(moment.reserved - moment.idle)} of {reserved} reserved"
+    return f"{idle} of {reserved} reserved"
+
+
+def _causes(shortage: Shortage) -> dict[str, str]:
+    """Return the verdict sentence for each name of a cause, with the sizes of `shortage`."""
     tried = format_size(shortage.tried_bytes)
     idle = format_size(shortage.idle_bytes)
     free = shortage.figures.free_bytes

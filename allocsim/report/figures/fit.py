@@ -1,6 +1,8 @@
-"""Required memory of a model against the memory of each card.
+"""Charts of the answers of `allocsim fit`: memory needed on each card, and largest sizes.
 
-All cards share one scale; a requirement is drawn in full even if it exceeds the card.
+All cards share one scale.  A need is drawn in full even if it exceeds the card.  Each point of
+largest sizes was computed; the next larger value was computed too, and does not fit.  Nothing is
+interpolated between points.
 """
 
 from __future__ import annotations
@@ -8,10 +10,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from allocsim.fitting import Answered
-from allocsim.report.figures.canvas import caption, legend, new_figure, styled, unit_of
+from allocsim.fitting import Answered, ReadFront
+from allocsim.report.figures.canvas import (
+    caption,
+    legend,
+    new_figure,
+    styled,
+    unit_of,
+    whole_numbers,
+)
 from allocsim.report.figures.theme import LIGHT
-from allocsim.report.layout import plural, printable
+from allocsim.report.layout import number, plural, printable
 from allocsim.units import format_size
 
 if TYPE_CHECKING:
@@ -20,7 +29,7 @@ if TYPE_CHECKING:
 
     from allocsim.report.figures.theme import Theme
 
-__all__ = ["cards_figure"]
+__all__ = ["cards_figure", "frontier_figure"]
 
 _MOST = 24
 """Largest number of cards in a figure."""
@@ -28,7 +37,7 @@ _HEIGHT = 0.6
 
 
 def cards_figure(answers: Sequence[Answered], theme: Theme = LIGHT) -> Figure:
-    """Draw a bar for each card; a single card is split by category."""
+    """Draw a bar for each card; the bar of a single card is split by category of memory."""
     shown = sorted(answers[:_MOST], key=lambda each: each.device_memory)
     figure, (axes,) = new_figure(theme)
     unit, name = unit_of(max(max(each.device_memory, each.needed_bytes) for each in shown))
@@ -50,7 +59,7 @@ def cards_figure(answers: Sequence[Answered], theme: Theme = LIGHT) -> Figure:
 
 
 def _bar(axes: Axes, row: int, each: Answered, theme: Theme, unit: int, *, by_use: bool) -> None:
-    """Draw the required memory, in one colour or by category."""
+    """Draw the needed memory; `by_use` gives each category of memory a colour."""
     if not by_use or not each.breakdown or not each.fits:
         colour = theme.allocated if each.fits else theme.alarm
         label = "reserved at the peak" if each.fits else "needed"
@@ -72,3 +81,25 @@ def _title(answers: Sequence[Answered]) -> str:
     (one,) = answers
     verb = "fits" if one.fits else "does not fit"
     return f"{format_size(one.needed_bytes)} {verb} {printable(one.name)}"
+
+
+def frontier_figure(front: ReadFront, theme: Theme = LIGHT) -> Figure:
+    """Draw the largest value of the first size that fits, for each value of the second size."""
+    figure, (axes,) = new_figure(theme)
+    values = [value for value, _, _ in front.points]
+    largest = [value for _, value, _ in front.points]
+    axes.plot(values, largest, color=theme.faint, lw=1, zorder=2)
+    axes.plot(values, largest, "o", color=theme.allocated, zorder=3)
+    for value, most, peak in front.points:
+        text = f"{number(most)}: {format_size(peak)}" if most else "none"
+        axes.annotate(text, (value, most), (6, 6), textcoords="offset points", color=theme.ink)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(values, list(map(number, values)))
+    axes.set_xticks([], minor=True)
+    axes.set_xlim(min(values) / 1.3, max(values) * 1.6)
+    axes.set_ylim(0, max(largest) * 1.2 + 1)
+    styled(axes, theme, printable(front.other), f"largest {printable(front.name)}")
+    whole_numbers(axes.yaxis)
+    title = f"the largest {printable(front.name)} that fits {printable(front.gpu)}"
+    caption(figure, theme, title, "Each was run, and so was the next, which does not fit.")
+    return figure
