@@ -1,4 +1,7 @@
-"""Measures of a recording: fragmentation, lifetimes, packing, sizes and periods."""
+"""Measures of a recording: fragmentation, lifetimes, packing, request sizes and periods.
+
+A period is a part of the requests, such as a training step, that occurs several times in a row.
+"""
 
 from allocsim.metrics.downsample import Extremes, extremes_of, levels_of, turning_rows
 from allocsim.metrics.fragmentation import Measures, measures_of

@@ -1,7 +1,4 @@
-"""Long curves reduced to the minimum and maximum of each stretch of values.
-
-No value is skipped, so the extremes bound all values of a stretch.
-"""
+"""Reduce a long curve to the minimum and maximum of each group of consecutive values."""
 
 from __future__ import annotations
 
@@ -17,7 +14,10 @@ _Column = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Extremes:
-    """Minima and maxima of values i * step to (i + 1) * step; the last stretch may be shorter."""
+    """Minimum and maximum of each group of `step` consecutive values; the last may be shorter.
+
+    low, high: minimum and maximum of each group.
+    """
 
     step: int
     low: _Column
@@ -25,7 +25,7 @@ class Extremes:
 
 
 def extremes_of(values: _Column, step: int) -> Extremes:
-    """Return the extremes of each stretch of `step` values."""
+    """Return the minimum and maximum of each group of `step` consecutive values."""
     if not len(values):
         return Extremes(step, values, values)
     starts = np.arange(0, len(values), step)
@@ -33,9 +33,9 @@ def extremes_of(values: _Column, step: int) -> Extremes:
 
 
 def levels_of(values: _Column, first: int, factor: int, enough: int) -> tuple[Extremes, ...]:
-    """Return extremes at increasing stretch lengths, until a level has at most `enough` stretches.
+    """Return the extremes for groups of `first` values, `first * factor` values, and so on.
 
-    The lengths are `first`, `first * factor`, and so on.
+    The last level has at most `enough` groups.
     """
     levels: list[Extremes] = []
     step = first
@@ -46,9 +46,10 @@ def levels_of(values: _Column, first: int, factor: int, enough: int) -> tuple[Ex
 
 
 def turning_rows(values: _Column, most: int) -> NDArray[np.intp]:
-    """Return the rows where `values` changes, including the first row.
+    """Return the indices at which `values` changes, including index 0.
 
-    If there are more than `most`, return the first, lowest and highest row of each stretch.
+    If there are more than `most`, they are divided into groups, and the indices of the first,
+    lowest and highest value of each group are returned.
     """
     changed = np.flatnonzero(np.diff(values, prepend=values[:1] - 1))
     if len(changed) <= most:

@@ -1,7 +1,4 @@
-"""Outline of a run's memory: peak reserved and allocated bytes in each stretch of entries.
-
-The maximum over all stretches is exactly the peak.
-"""
+"""Memory of a replay in 120 numbers: the peaks in equally long parts of the recording."""
 
 from __future__ import annotations
 
@@ -19,10 +16,10 @@ _STRETCHES = 120
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """Peaks of equally long stretches of a run.
+    """Peaks in equally long parts of a recording.
 
-    entries: number of entries of the run; a stretch may be shorter than one entry.
-    reserved, allocated: peak bytes of each stretch.
+    entries: number of entries of the recording; a part may be shorter than one entry.
+    reserved, allocated: peak bytes of each part.  The maximum of all parts is exactly the peak.
     """
 
     entries: int
@@ -31,7 +28,7 @@ class Outline:
 
 
 def outline_of(timeline: Timeline, entries: int) -> Outline | None:
-    """Return the outline of a run of `entries` entries; None for an empty timeline."""
+    """Return the peaks in 120 parts of `entries` entries; None if the timeline is empty."""
     if not len(timeline.entry) or not entries:
         return None
     edges = np.linspace(0, entries, _STRETCHES + 1)
@@ -40,7 +37,7 @@ def outline_of(timeline: Timeline, entries: int) -> Outline | None:
 
 
 def _most(values: NDArray[np.int64], starts: NDArray[np.intp]) -> tuple[int, ...]:
-    """Return the maximum of each stretch, including its initial value."""
+    """Return the maximum of each part, including the value before its first change."""
     before = np.concatenate([values[:1], values])
     return tuple(
         int(before[first : max(end, first) + 1].max())

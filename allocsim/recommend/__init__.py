@@ -1,4 +1,4 @@
-"""Choice of one setting: candidates, costs, the Pareto front and the rule that decides."""
+"""Choice of one allocator setting: candidates, driver time, Pareto front and the decision."""
 
 from allocsim.recommend.candidates import UNTRIED, candidates
 from allocsim.recommend.cost import Cost, Costs, cost_of, driver_time, read_costs

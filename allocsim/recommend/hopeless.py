@@ -1,7 +1,4 @@
-"""Errors that no setting can avoid, recognised from the recording without further replays.
-
-Either the live memory exceeds the device, or something outside the allocator refused the request.
-"""
+"""Out-of-memory errors that no allocator setting can avoid, recognised without further replays."""
 
 from __future__ import annotations
 
@@ -15,7 +12,10 @@ __all__ = ["overflows", "was_refused"]
 
 
 def overflows(prepared: Prepared, memory: int | None) -> bool:
-    """Return True if live memory, including failed requests, exceeds the device's `memory`."""
+    """Return True if the live requests, including failed requests, exceed `memory` bytes.
+
+    memory: bytes of the device; None if unknown.
+    """
     if memory is None:
         return False
     failed = np.flatnonzero(prepared.trace.action == Action.OOM).tolist()
@@ -26,7 +26,7 @@ def overflows(prepared: Prepared, memory: int | None) -> bool:
 def was_refused(prepared: Prepared, oom_entry: int | None) -> bool:
     """Return True if the request at `oom_entry` failed although the device had room for it.
 
-    oom_entry: first entry that fails in the baseline; None if none does.
+    oom_entry: first entry that fails in the baseline; None if no entry does.
     """
     if oom_entry is None:
         return False
