@@ -1,4 +1,8 @@
-"""Owner and category of each block of a recording, inferred from its stack and lifetime."""
+"""Owner and category of each block of a recording, inferred from its stack and lifetime.
+
+An owner is the part of the program that requested a block: a line, a stack, a module of the model,
+a stream or a pool.  A category is its purpose, such as "parameters" or "gradients".
+"""
 
 from allocsim.ownership.held import BY, Held, held_at, scene_of_run, scene_of_state
 from allocsim.ownership.moment import Moment, moment_of, moment_of_state

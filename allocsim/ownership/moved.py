@@ -1,7 +1,7 @@
-"""Match code lines of two runs whose line numbers changed.
+"""Match owners of two recordings whose names differ only in line numbers.
 
-Names that differ only in line numbers are paired in the order of the numbers, if both runs have
-equally many of them.  If the counts differ, it is unknown which lines are new, and none is paired.
+Such names are paired in the order of the line numbers, if both recordings have equally many of
+them. If the counts differ, it is unknown which lines are new, and none of the names are paired.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LINE = re.compile(r":(\d+)")
 
 
 def moved_lines(before: Iterable[str], now: Iterable[str]) -> dict[str, str]:
-    """Return the old name for each new name, among the names that only one side has."""
+    """Return a dict from names that only `now` has to their old names, which only `before` has."""
     known = set(before), set(now)
     alone: list[dict[str, list[str]]] = [defaultdict(list), defaultdict(list)]
     for side, other, found in zip(known, known[::-1], alone, strict=True):

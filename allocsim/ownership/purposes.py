@@ -1,7 +1,7 @@
-"""Categories of blocks that are known only as requests of a program, without a recording.
+"""Categories of the blocks of a program that is known by its requests, without a recording.
 
-The rules are those for the blocks of a recording.  The position of a request among the program's
-requests and frees serves as its entry number.
+The category rules for recordings are used.  The position of a request among all requests and frees
+of the program serves as its entry number.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["purposes_of"]
 _NUMBERS = np.array(
     [*(CATEGORIES.index(rule.category) for rule in RULES), CATEGORIES.index(UNKNOWN)]
 )
-"""Category of each rule; the last item is for blocks to which no rule applies."""
+"""Index in `CATEGORIES` of the category of each rule; the last item is "unknown"."""
 
 
 def purposes_of(
@@ -33,11 +33,13 @@ def purposes_of(
     lives: Sequence[NDArray[np.int64]],
     n_entries: int,
 ) -> NDArray[np.int64]:
-    """Return the index in `CATEGORIES` of each block, in order of allocation.
+    """Return the index in `CATEGORIES` of each block's category, in order of allocation.
 
     stack: stack number in `table` of each block.
     requested: bytes of each request.
-    lives: entries of allocation and free of each block; `n_entries` if it is not freed.
+    lives: entries of the allocations, and entries of the frees; `n_entries` for a block that is not
+        freed.
+    n_entries: number of requests and frees.
     """
     born, freed = lives
     n = len(born)

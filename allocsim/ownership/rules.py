@@ -1,7 +1,7 @@
-"""Rules that assign a category to each block; the first matching rule decides.
+"""Rules that assign a category, such as "parameters", to each block; the first match decides.
 
-Every rule has a reason.  A block without a matching rule is unknown.  Rules use stacks, phases and
-lifetimes (`Scene`).  They use sizes only to match a gradient with its parameter, and to recognise
+The category of a block without a matching rule is "unknown".  Rules use stacks, training phases and
+lifetimes (`Scene`).  They use sizes only to match gradients with parameters and to recognise
 workspaces.
 """
 
@@ -48,11 +48,11 @@ CATEGORIES = (
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Rule of a category.
+    """Rule that assigns a category to the blocks that match.
 
-    category: category of the matching blocks.
-    reason: justification, as a clause.
-    holds: function that returns the mask of matching blocks.
+    category: one of `CATEGORIES`.
+    reason: justification for the user, as a clause.
+    holds: function that returns the mask of the blocks that match.
     """
 
     category: str
@@ -74,7 +74,7 @@ def _own_layer(known: Evidence) -> _Mask:
 
 
 def _lacks_gradient(known: Evidence) -> _Mask:
-    """Return the blocks that have no gradient although every known parameter has one."""
+    """Return the mask of blocks without a gradient, if every known parameter has a gradient."""
     nobody = np.full(len(known.blocks), known.all_train)
     return nobody & ~known.has_gradient
 
@@ -137,7 +137,7 @@ def _kept_for_backward(known: Evidence) -> _Mask:
 
 
 def _recomputed(known: Evidence) -> _Mask:
-    """Return blocks allocated by Python code in autograd's thread that outlive that code."""
+    """Return the mask of blocks that Python code in autograd's thread allocated and left in use."""
     scene, blocks = known.scene, known.blocks
     again = scene.is_engine_thread & scene.born_in(Phase.BACKWARD) & ~scene.is_before
     engine = np.sort(blocks.born[scene.is_bare & ~scene.is_before])
@@ -176,7 +176,7 @@ _BY_PROFILER = (
     (ACTIVATIONS, Origin.TOLD_ACTIVATION),
     (GRADIENTS, Origin.TOLD_GRADIENT),
 )
-"""Categories that the profiler's memory timeline contains, with the origin of their blocks."""
+"""Categories in the memory timeline of PyTorch's profiler, with the origin of their blocks."""
 
 
 def _by_profiler(origin: Origin) -> Callable[[Evidence], _Mask]:
@@ -303,7 +303,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def rules_of(scene: Scene) -> NDArray[np.int64]:
-    """Return the index of the first matching rule of each block, -1 for none."""
+    """Return the index in `RULES` of the first rule that matches each block; -1 if no rule does."""
     known = Evidence(scene)
     found = np.full(len(scene.blocks), -1, dtype=np.int64)
     for number, rule in enumerate(RULES):

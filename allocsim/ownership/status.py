@@ -1,7 +1,4 @@
-"""Change of an owner between two moments, as one word.
-
-An owner may hold blocks of zero bytes, so its presence is passed in and not derived from bytes.
-"""
+"""Change of an owner's memory between two moments or recordings, as one word."""
 
 from __future__ import annotations
 
@@ -11,7 +8,8 @@ __all__ = ["status_of"]
 def status_of(change: int, *, was_there: bool, is_there: bool) -> str:
     """Return "new", "gone", "larger", "smaller" or "same".
 
-    change: difference in bytes.
+    change: change of the owner's bytes.
+    was_there, is_there: True if the owner has blocks before and after; they may have 0 bytes.
     """
     if not was_there:
         return "new"

@@ -1,7 +1,8 @@
 """Synthetic recordings: simulated programs, recorded as PyTorch would record them.
 
 Every function in `KINDS` returns a `Recording` of one device.  Equal arguments give equal entries.
-Each recording replays exactly, because it stores the release and the device memory.
+A replay of such a recording gives the recorded addresses, because the recording has the release and
+the device memory.
 """
 
 from collections.abc import Callable
@@ -31,4 +32,4 @@ KINDS: dict[str, Callable[..., Recording]] = {
     "streams": streams,
     "graphs": graphs,
 }
-"""Functions by their names in `allocsim synth`."""
+"""Function that simulates each kind of program, by its name in `allocsim synth`."""

@@ -1,4 +1,4 @@
-"""Write a recording in the format given by the file name.
+"""Write a recording in the format that the file name shows.
 
 Equal recordings give equal bytes; gzip files have no timestamp.
 """
@@ -12,7 +12,7 @@ from allocsim.recording import Recording, write_npz, write_snapshot
 __all__ = ["SUFFIXES", "write_recording"]
 
 SUFFIXES = (".pickle", ".pkl", ".pickle.gz", ".pkl.gz", ".npz")
-"""Supported endings.  PyTorch's viewer opens pickles; `.npz` loads fastest."""
+"""Supported file name endings.  PyTorch's viewer opens pickles; `.npz` loads fastest."""
 
 
 def write_recording(recording: Recording, path: str | os.PathLike[str]) -> None:

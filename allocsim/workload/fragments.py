@@ -1,7 +1,7 @@
-"""Interleaved lifetimes: short-lived blocks between long-lived ones.
+"""Fragmentation: short-lived blocks between long-lived blocks.
 
-The freed blocks leave holes between the long-lived ones.  Each round requests slightly larger
-sizes than the holes of the previous round, so half-empty segments accumulate.
+Freed short-lived blocks leave holes between long-lived blocks.  Each round requests slightly larger
+sizes than the holes of the round before, so half-empty segments accumulate.
 """
 
 from __future__ import annotations
@@ -32,12 +32,13 @@ def fragments(
 ) -> Recording:
     """Simulate interleaved lifetimes that cause fragmentation.
 
-    rounds: number of rounds; each allocates `blocks` pairs of a block that is freed at the end of
-        the round and a block that lives for `life` more rounds.
-    block_size: approximate size of the first round's short-lived blocks; long-lived blocks have
+    rounds: number of rounds.
+    blocks: number of pairs that a round allocates: a block that is freed at the end of the round,
+        and a block that lives for `life` more rounds.
+    block_size: approximate bytes of the first round's short-lived blocks.  Long-lived blocks have
         between a quarter of it and all of it.
-    growth: percent by which short-lived blocks grow per round, up to a factor of eight, after which
-        they restart.
+    growth: percent by which short-lived blocks grow per round.  At a factor of eight they restart
+        with the first size.
     entries: number of entries to generate, in place of `rounds`.
     """
     options = dict(locals())

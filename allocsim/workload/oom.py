@@ -1,7 +1,7 @@
-"""Out of memory although memory is free, in ten calls.
+"""Out-of-memory error by fragmentation, in ten calls.
 
-33 MiB of a 60 MiB device are unused, the largest free block has 9 MiB, and a request of 12 MiB
-fails.  A live block in every segment prevents its release.
+33 MiB of a 60 MiB device are unused, but the largest free block has 9 MiB, so a request of 12 MiB
+fails.  No segment can be released, because each has an allocated block.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["oom"]
 
 
 def oom(*, device_memory: int | str = "60MiB", conf: str = "") -> Recording:
-    """Allocate six blocks of 9 MiB in three segments, free every other one, request 12 MiB."""
+    """Allocate six blocks of 9 MiB in three segments, free every other block, request 12 MiB."""
     options = dict(locals())
     recorder = Recorder(device_memory, conf)
     make = recorder.code("classic.py", "make", 4)
