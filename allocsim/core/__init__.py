@@ -1,8 +1,7 @@
 """Exact model of PyTorch's native CUDA caching allocator, for one device.
 
 In the core, "upstream" is the C++ source of PyTorch (c10::cuda::CUDACachingAllocator), and a number
-such as (1.5) is a section of docs/semantics.md.  "Mirrors:" names the upstream function that a
-function models.
+such as (1.5) is a section of docs/semantics.md.
 
 Read in this order: constants, releases (differences between releases), options, config, block,
 sort_key, pool, heap (search, split, merge, segments), allocator (the calls of torch.cuda), attempts
@@ -10,7 +9,7 @@ sort_key, pool, heap (search, split, merge, segments), allocator (the calls of t
 the environment or a random source, and none prints.
 """
 
-from allocsim.core.allocator import CachingAllocator, Calls
+from allocsim.core.allocator import CachingAllocator, CallCounts
 from allocsim.core.arena import AddressEvent, AddressEventKind, Arena
 from allocsim.core.block import Block
 from allocsim.core.columns import Column, step_rows
@@ -88,7 +87,7 @@ __all__ = [
     "Block",
     "CachingAllocator",
     "ReplayAllocator",
-    "Calls",
+    "CallCounts",
     "Column",
     "DRIVER_RANGES",
     "Device",

@@ -46,7 +46,7 @@ from allocsim.units import parse_size
 __all__ = ["CachingAllocator"]
 
 
-class Calls(NamedTuple):
+class CallCounts(NamedTuple):
     """Numbers of driver calls and retries.
 
     allocs: driver calls that obtained memory.
@@ -387,10 +387,10 @@ class CachingAllocator:
         return self.heap.stats.allocated_bytes()
 
     @property
-    def calls(self) -> Calls:
+    def calls(self) -> CallCounts:
         """Driver calls and retries so far; faster than `statistics`, which adds up the journal."""
         stats = self.heap.stats
-        return Calls(stats.num_device_alloc, stats.num_device_free, stats.num_alloc_retries)
+        return CallCounts(stats.num_device_alloc, stats.num_device_free, stats.num_alloc_retries)
 
     @property
     def memory_limit(self) -> int | None:

@@ -1,4 +1,4 @@
-"""Reduce a long curve to the minimum and maximum of each group of consecutive values."""
+"""Reduce a long curve to a few numbers: extremes of groups of values, or 120 peaks of memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Extremes", "extremes_of", "levels_of", "turning_rows"]
+from allocsim.simulation import Timeline
+
+__all__ = ["Extremes", "Outline", "extremes_of", "levels_of", "outline_of", "turning_rows"]
+
+_PARTS = 120
+"""Number of parts of an `Outline`."""
 
 _Column = NDArray[np.int64]
 
@@ -61,3 +66,34 @@ def turning_rows(values: _Column, most: int) -> NDArray[np.intp]:
     ends = [*starts[1:] - 1, len(changed) - 1]
     rows: NDArray[np.intp] = changed[np.unique([*starts, *by_height[starts], *by_height[ends]])]
     return rows
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """Peaks in equally long parts of a recording.
+
+    entries: number of entries of the recording; a part may be shorter than one entry.
+    reserved, allocated: peak bytes of each part.  The maximum of all parts is exactly the peak.
+    """
+
+    entries: int
+    reserved: tuple[int, ...]
+    allocated: tuple[int, ...]
+
+
+def outline_of(timeline: Timeline, entries: int) -> Outline | None:
+    """Return the peaks in 120 parts of `entries` entries; None if the timeline is empty."""
+    if not len(timeline.entry) or not entries:
+        return None
+    edges = np.linspace(0, entries, _PARTS + 1)
+    starts = np.searchsorted(timeline.entry, edges)
+    return Outline(entries, _most(timeline.reserved, starts), _most(timeline.allocated, starts))
+
+
+def _most(values: NDArray[np.int64], starts: NDArray[np.intp]) -> tuple[int, ...]:
+    """Return the maximum of each part, including the value before its first change."""
+    before = np.concatenate([values[:1], values])
+    return tuple(
+        int(before[first : max(end, first) + 1].max())
+        for first, end in zip(starts.tolist(), starts.tolist()[1:], strict=False)
+    )

@@ -79,12 +79,12 @@ class Measures:
 
 
 def measures_of(
-    trace: Trace, device_run: DeviceRun, rounds: NDArray[np.int64] | None = None
+    trace: Trace, device_run: DeviceRun, periods: NDArray[np.int64] | None = None
 ) -> Measures:
     """Return the measures of a replay of `trace`, up to the entry where the replay stopped.
 
-    rounds: first entry of each period, from `rounds_of`.  Periods save time and do not change the
-        result.
+    periods: first entry of each period, from `period_starts`.  Periods save time and do not change
+        the result.
     """
     timeline = device_run.timeline
     is_last = np.append(timeline.entry[1:] != timeline.entry[:-1], True)[: len(timeline.entry)]
@@ -93,7 +93,7 @@ def measures_of(
     recorded = np.flatnonzero(trace.action[: device_run.stopped_at] == Action.OOM).tolist()
     answered = [entry for entry in recorded if entry not in failed]
     lifetimes = lifetimes_of(trace, device_run.stopped_at, answered)
-    packing = pack(lifetimes, rounds=rounds)
+    packing = pack(lifetimes, periods=periods)
     needed = lifetimes_of(trace, device_run.stopped_at, answered, until=Action.FREE_REQUESTED)
     stats = device_run.stats
     blocks = stats["allocated_bytes.all.allocated"]

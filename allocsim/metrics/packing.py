@@ -43,24 +43,24 @@ class Packing:
 
 
 def pack(
-    lifetimes: Lifetimes, most_placed: int = MOST_PLACED, rounds: NDArray[np.int64] | None = None
+    lifetimes: Lifetimes, most_placed: int = MOST_PLACED, periods: NDArray[np.int64] | None = None
 ) -> Packing:
     """Return the lower of two packings of all blocks.
 
     most_placed: largest number of blocks placed greedily.
-    rounds: first entry of each period that may repeat; see `best_fit`.
+    periods: first entry of each period that may repeat; see `best_fit`.
     """
     if not len(lifetimes):
         return Packing(np.zeros(0, dtype=np.int64), 0, 0)
-    online = best_fit(lifetimes, rounds=rounds)
+    online = best_fit(lifetimes, periods=periods)
     assert online is not None
     height = int((online + lifetimes.size).max())
-    foreseen = _foreseen(lifetimes, most_placed, height, rounds)
+    foreseen = _foreseen(lifetimes, most_placed, height, periods)
     return Packing(online, height, len(lifetimes)) if foreseen is None else foreseen
 
 
 def _foreseen(
-    lifetimes: Lifetimes, most_placed: int, most: int, rounds: NDArray[np.int64] | None
+    lifetimes: Lifetimes, most_placed: int, most: int, periods: NDArray[np.int64] | None
 ) -> Packing | None:
     """Return the packing of the largest blocks placed greedily and the other blocks above them.
 
@@ -72,7 +72,7 @@ def _foreseen(
     offset = np.zeros(len(lifetimes), dtype=np.int64)
     offset[foreseen] = _by_size(lifetimes.take(foreseen))
     height = int((offset[foreseen] + lifetimes.size[foreseen]).max(initial=0))
-    above = best_fit(lifetimes.take(others), most - height, rounds)
+    above = best_fit(lifetimes.take(others), most - height, periods)
     if above is None:
         return None
     offset[others] = above + height

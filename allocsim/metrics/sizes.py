@@ -20,7 +20,7 @@ from allocsim.recording import Action, Trace
 from allocsim.replaying import Prepared
 from allocsim.simulation import requests_of
 
-__all__ = ["RequestedSizes", "Rounded", "Sizes", "asked_of", "merged", "rounded_by", "sizes_of"]
+__all__ = ["RequestedSizes", "Rounded", "Sizes", "requested_of", "merged", "rounded_by", "sizes_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ def _pieces(config: AllocatorConfig, most: int) -> tuple[NDArray[np.int64], NDAr
     return np.array(starts[:-1]), np.array([config.rounding_step(start) for start in starts[:-1]])
 
 
-def asked_of(prepared: Prepared) -> RequestedSizes:
+def requested_of(prepared: Prepared) -> RequestedSizes:
     """Return the request sizes of one device of a recording, without counts and peaks."""
     sizes = np.concatenate((distinct(_asked_in(prepared.trace)), _living(prepared)))
     return RequestedSizes(sizes.astype(np.int64), _present(prepared))

@@ -38,7 +38,7 @@ from allocsim.core import (
     Release,
 )
 from allocsim.errors import ConfigError
-from allocsim.metrics import RequestedSizes, asked_of
+from allocsim.metrics import RequestedSizes, requested_of
 from allocsim.replaying import Effect, Prepared
 from allocsim.simulation import Setting, large_segments_matter
 from allocsim.units import round_up
@@ -69,7 +69,7 @@ def effects_on(prepared: Prepared) -> Effect:
     A setting that the release refuses is equivalent to no other setting.  If the recorded program
     changed settings during the recording, no two settings are equivalent.
     """
-    sizes = (asked_of(prepared),)
+    sizes = (requested_of(prepared),)
 
     @cache
     def effect(setting: Setting) -> Hashable:

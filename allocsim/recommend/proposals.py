@@ -1,5 +1,7 @@
 """The few settings that commands replay by default, because a full search would take too long.
 
+An error that no setting can avoid needs no replay: `overflows` and `was_refused` recognise it.
+
 Only options that cut memory into segments and blocks vary.  Options that limit the process (memory
 fraction, reserve) and options of pinned memory stay as recorded.  Expandable segments are not
 proposed for a program with Windows paths, since PyTorch ignores them there.  Options that the
@@ -9,6 +11,8 @@ program's build of PyTorch does not read, such as a build for ROCm, are not prop
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
 
 from allocsim.core import (
     LARGE_BUFFER,
@@ -24,7 +28,7 @@ from allocsim.core import (
 from allocsim.errors import ConfigError
 from allocsim.metrics import lifetimes_of, merged, sizes_of
 from allocsim.recommend.candidates import candidates
-from allocsim.recording import options_read
+from allocsim.recording import Action, options_read
 from allocsim.replaying import Prepared
 from allocsim.simulation import Setting
 from allocsim.units import MIB, round_up
@@ -32,10 +36,12 @@ from allocsim.units import MIB, round_up
 __all__ = [
     "allows_expandable",
     "is_fitted",
+    "overflows",
     "proposals",
     "read_alike",
     "rescues",
     "usual_settings",
+    "was_refused",
 ]
 
 _USUAL = (
@@ -175,3 +181,30 @@ def _shared_peak(prepared: Prepared) -> int:
     lives = lifetimes_of(prepared.trace)
     shares = (lives.size > SMALL_SIZE) & (lives.size < MIN_LARGE_ALLOC)
     return lives.peak_bytes_among(shares & (lives.start < len(prepared.trace) // 2))
+
+
+def overflows(prepared: Prepared, memory: int | None) -> bool:
+    """Return True if the live requests, including failed requests, exceed `memory` bytes.
+
+    memory: bytes of the device; None if unknown.
+    """
+    if memory is None:
+        return False
+    failed = np.flatnonzero(prepared.trace.action == Action.OOM).tolist()
+    lives = lifetimes_of(prepared.trace, answered=failed, until=Action.FREE_REQUESTED)
+    return lives.peak_bytes > memory - prepared.context_memory
+
+
+def was_refused(prepared: Prepared, oom_entry: int | None) -> bool:
+    """Return True if the request at `oom_entry` failed although the device had room for it.
+
+    oom_entry: first entry that fails in the baseline; None if no entry does.
+    """
+    if oom_entry is None:
+        return False
+    trace, at_start = prepared.trace, prepared.in_force(prepared.recorded)
+    is_limited = prepared.plan.limit is not None or at_start.fraction(prepared.release) is not None
+    if is_limited or trace.action[oom_entry] != Action.OOM:
+        return False
+    tried = prepared.config.segment_size(int(trace.size[oom_entry]))
+    return int(trace.addr[oom_entry]) >= tried

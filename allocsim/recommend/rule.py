@@ -27,19 +27,26 @@ import numpy as np
 
 from allocsim.core import RELEASES, Release
 from allocsim.recommend.cost import Costs, cost_of
-from allocsim.recommend.hopeless import overflows, was_refused
 from allocsim.recommend.offer import Offer
-from allocsim.recommend.proposals import is_fitted, proposals, rescues
+from allocsim.recommend.proposals import is_fitted, overflows, proposals, rescues, was_refused
 from allocsim.replaying import Prepared, Standing, Trials, trial_of_run
 from allocsim.simulation import DeviceRun, Setting, releases_needed
 
-__all__ = ["Case", "Recommendation", "WhyNot", "choose", "late_peak", "recommend"]
+__all__ = [
+    "MIN_SAVING_DIVISOR",
+    "Case",
+    "Recommendation",
+    "WhyNot",
+    "choose",
+    "late_peak",
+    "recommend",
+]
 
-WORTH = 100
+MIN_SAVING_DIVISOR = 100
 """Divisor of the peak: a smaller saving than 1/100 is ignored, as is a smaller difference of two
 settings."""
 
-_FITTED_WORTH = 20
+_FITTED_SAVING_DIVISOR = 20
 """Divisor of the peak: a fitted setting must save 1/20 of it more than the best other setting."""
 
 
@@ -89,7 +96,9 @@ class Recommendation:
             return False
         low, high = self.best.memory_range
         saved = self.baseline.memory - high
-        is_saving = low == high or (saved > 0 and saved * WORTH >= self.baseline.memory)
+        is_saving = low == high or (
+            saved > 0 and saved * MIN_SAVING_DIVISOR >= self.baseline.memory
+        )
         return not self.baseline.goes_through or is_saving
 
 
@@ -186,7 +195,11 @@ def _has_gain(cases: Sequence[Case], baseline: Offer) -> bool:
     """Return False if the baseline reserves hardly more memory than the program requests."""
     asked = max(case.device_run.stats["requested_bytes.all.peak"] for case in cases)
     idle = baseline.memory - asked
-    return not baseline.goes_through or baseline.retries > 0 or idle * WORTH >= baseline.memory
+    return (
+        not baseline.goes_through
+        or baseline.retries > 0
+        or idle * MIN_SAVING_DIVISOR >= baseline.memory
+    )
 
 
 def _is_refused(case: Case) -> bool:
@@ -222,7 +235,11 @@ def _standing(
         ]
         # A simpler offer is beaten only by more than 1 %, since the simplest within 1 % wins.
         least = min(offer.memory for offer in near)
-        most = min(simpler) * WORTH // (WORTH + 1) if simpler else least + least // WORTH
+        most = (
+            min(simpler) * MIN_SAVING_DIVISOR // (MIN_SAVING_DIVISOR + 1)
+            if simpler
+            else least + least // MIN_SAVING_DIVISOR
+        )
         known.append(Standing(most, near[0].retries))
     return min(known, key=lambda each: (each.retries, each.memory), default=None)
 
@@ -285,7 +302,9 @@ def helps(baseline: Offer, offer: Offer) -> bool:
     if offer.retries != baseline.retries:
         return offer.retries < baseline.retries
     saved = baseline.memory - offer.memory
-    return saved > 0 and saved * WORTH >= baseline.memory and not offer.thrashes(baseline)
+    return (
+        saved > 0 and saved * MIN_SAVING_DIVISOR >= baseline.memory and not offer.thrashes(baseline)
+    )
 
 
 def _order(baseline: Offer, offer: Offer) -> tuple[bool, int, int]:
@@ -299,7 +318,7 @@ def _nearest(baseline: Offer, offers: Sequence[Offer]) -> list[Offer]:
         offer
         for offer in offers
         if _order(baseline, offer)[:2] == (thrashes, retries)
-        and (offer.memory - least) * WORTH <= least
+        and (offer.memory - least) * MIN_SAVING_DIVISOR <= least
     ]
 
 
@@ -344,7 +363,7 @@ def _is_worth_fitting(
 
 
 def _saves(memory: int, before: int) -> bool:
-    return (before - memory) * _FITTED_WORTH > before
+    return (before - memory) * _FITTED_SAVING_DIVISOR > before
 
 
 def late_peak(trials: Trials, setting: Setting, device_memory: int | None) -> int:

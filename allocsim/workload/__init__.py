@@ -8,19 +8,17 @@ the device memory.
 from collections.abc import Callable
 
 from allocsim.recording import Recording
-from allocsim.workload.file import SUFFIXES, write_recording
-from allocsim.workload.fragments import fragments
+from allocsim.workload.fragments import fragments, oom
 from allocsim.workload.graphs import graphs
 from allocsim.workload.kept_history import KeptHistory
 from allocsim.workload.known_program import EMPTY_CACHE, KnownProgram, Played, play_known
-from allocsim.workload.oom import oom
-from allocsim.workload.recorder import Recorder
+from allocsim.workload.recorder import SUFFIXES, WorkloadRecorder, write_recording
 from allocsim.workload.server import server
 from allocsim.workload.streams import streams
 from allocsim.workload.training import training
 
 __all__ = [
-    "EMPTY_CACHE", "KINDS", "KeptHistory", "KnownProgram", "Played", "Recorder", "SUFFIXES",
+    "EMPTY_CACHE", "KINDS", "KeptHistory", "KnownProgram", "Played", "WorkloadRecorder", "SUFFIXES",
     "fragments", "graphs", "oom", "play_known", "server", "streams", "training", "write_recording",
 ]  # fmt: skip
 

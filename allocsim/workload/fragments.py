@@ -10,10 +10,10 @@ import random
 from collections import deque
 
 from allocsim.recording import Recording
-from allocsim.units import parse_size
-from allocsim.workload.recorder import Recorder
+from allocsim.units import MIB, parse_size
+from allocsim.workload.recorder import WorkloadRecorder
 
-__all__ = ["fragments"]
+__all__ = ["fragments", "oom"]
 
 _FILE = "pipeline.py"
 
@@ -44,7 +44,7 @@ def fragments(
     options = dict(locals())
     base = parse_size(block_size)
     chance = random.Random(seed)
-    recorder = Recorder(device_memory, conf)
+    recorder = WorkloadRecorder(device_memory, conf)
     short = recorder.code(_FILE, "preprocess", 18)
     stays = recorder.code(_FILE, "collect_result", 27)
     drop = recorder.code(_FILE, "drop_results", 33)
@@ -65,3 +65,23 @@ def fragments(
                     recorder.free(block, drop)
             factor = factor * (1 + growth / 100) if factor < 8 else 1.0
     return recorder.recording("fragments", options)
+
+
+def oom(*, device_memory: int | str = "60MiB", conf: str = "") -> Recording:
+    """Simulate an out-of-memory error by fragmentation, in ten calls.
+
+    Six blocks of 9 MiB fill three segments, and every other block is freed.  On 60 MiB, 33 MiB are
+    unused then, but the largest free block has 9 MiB, so a request of 12 MiB fails.  No segment can
+    be released, because each has an allocated block.
+    """
+    options = dict(locals())
+    recorder = WorkloadRecorder(device_memory, conf)
+    make = recorder.code("classic.py", "make", 4)
+    drop = recorder.code("classic.py", "drop_every_other", 8)
+    want = recorder.code("classic.py", "want_more", 11)
+    with recorder.program():
+        blocks = [recorder.malloc(9 * MIB, make) for _ in range(6)]
+        for block in blocks[::2]:
+            recorder.free(block, drop)
+        recorder.malloc(12 * MIB, want)
+    return recorder.recording("oom", options)

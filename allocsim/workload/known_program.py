@@ -1,13 +1,10 @@
 """Simulate a program given as a list of requests and frees, and return its recording.
 
-Results of the small pool are reused, which saves time and does not change the recording.  The
-caller divides a part of the program into stretches that may repeat, such as the decoding steps of a
-language model, which mostly change only the key-value cache.  If the small pool at the start of a
-stretch is in the same state as at the start of an earlier stretch, and the stretch makes the same
-requests to the small pool, then the addresses of the earlier stretch are copied.  Only requests to
-the large pool are simulated.  This is exact, because the two pools share no blocks.  A row that
-needs more than search, split and merge, such as a new segment, is simulated after all rows before
-it.
+To save time, the caller may divide a part of the program into stretches that may repeat, such as
+the decoding steps of a language model.  If a stretch begins with the small pool in the state of an
+earlier stretch, and makes the same requests to the small pool, the addresses of the earlier stretch
+are copied, and only requests to the large pool are simulated.  This is exact, because the two pools
+share no blocks, and a row that needs a new segment is simulated after all rows before it.
 """
 
 from __future__ import annotations
@@ -116,13 +113,10 @@ class Played:
 
 
 def play_known(program: KnownProgram, allocator: ReplayAllocator) -> Played:
-    """Simulate `program` on `allocator`, which must keep a history and have no segments.
-
-    Python's cycle collector is paused, because it took a third of the time.
-    """
+    """Simulate `program` on `allocator`, which must keep a history and have no segments."""
     player = _Player(program, allocator)
     try:
-        with collector_paused():
+        with collector_paused():  # it took a third of the time
             player.play()
     except OutOfMemoryError as error:
         player.end_with(str(error))
@@ -154,7 +148,6 @@ class _Player:
         return fold(journal)
 
     def play(self) -> None:
-        """Simulate all rows."""
         self._watch.began(self._allocator)
         starts = [*self._program.stretches]
         if not starts:
@@ -264,10 +257,7 @@ class _Player:
             allocator.free(taken)
 
     def _keep(self, rows: _Ints, ends: _Ints) -> None:
-        """Store the history entries and journal records of the rows that were just simulated.
-
-        ends: number of history entries up to the end of each row.
-        """
+        """Store the history entries, `ends` after each row, and the journal records of `rows`."""
         self._allocator.statistics()
         program = self._program
         of_entry = np.repeat(rows, np.diff(ends, prepend=0))
@@ -282,7 +272,6 @@ class _Player:
             self._records.clear()
 
     def end_with(self, text: str) -> None:
-        """Stop the program with an error text."""
         self._oom_text = text
 
     def result(self) -> Played:
@@ -359,10 +348,7 @@ class _Repeats:
         self._found[number] = places
 
     def span(self, number: int) -> int:
-        """Return 1 or 2 if stretch `number` repeats the stretch before, or the one before that.
-
-        Return 0 if it repeats neither.
-        """
+        """Return the distance to the earlier stretch that stretch `number` repeats, or 0."""
         last = len(self._program.stretches) - 1
         for span in _SPANS if self._may else ():
             if self._found.get(number - span) != self._found[number] or number + span > last:
@@ -391,12 +377,9 @@ class _Repeats:
         return self._keys[number]
 
     def replaced(self, small: _Ints, address: NDArray[np.uint64]) -> dict[int, int] | None:
-        """Return a dict from each block of earlier stretches that `small` frees to its successor.
+        """Return the new name of each older block that the rows `small` free.
 
-        small: rows of the small pool.
-        address: address of each block.
-        The successor is the block of these rows that is at the same address at their end.  Return
-        None if addresses or sizes do not match.
+        It is that of the block at the same address at their end; None if one does not match.
         """
         program = self._program
         asks = program.kind[small] == MALLOC

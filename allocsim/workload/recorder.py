@@ -6,6 +6,7 @@ history of the model (`kept_history.py`).
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import count
@@ -14,19 +15,29 @@ import numpy as np
 
 from allocsim.core import NEWEST, ReplayAllocator, TraceEntry
 from allocsim.errors import OutOfMemoryError
-from allocsim.recording import Frame, FrameInterner, Provenance, Recording
+from allocsim.recording import (
+    Frame,
+    FrameInterner,
+    Provenance,
+    Recording,
+    write_npz,
+    write_snapshot,
+)
 from allocsim.simulation import fold
 from allocsim.workload.kept_history import KeptHistory
 
-__all__ = ["BASE_ADDRESS", "Recorder"]
+__all__ = ["BASE_ADDRESS", "SUFFIXES", "WorkloadRecorder", "write_recording"]
 
 BASE_ADDRESS = 0x7F00_0000_0000
 """Address of the first segment, as on a real machine."""
 
+SUFFIXES = (".pickle", ".pkl", ".pickle.gz", ".pkl.gz", ".npz")
+"""Supported file name endings.  PyTorch's viewer opens pickles; `.npz` loads fastest."""
+
 _CHUNK = 1 << 16
 
 
-class Recorder:
+class WorkloadRecorder:
     """Allocator of one device whose requests are recorded, each with a line of code.
 
     device_memory: bytes, or text such as "16GiB".
@@ -154,3 +165,17 @@ def _flags(options: Mapping[str, object]) -> Iterator[str]:
             yield flag
         elif value is not None and value is not False and value != "":
             yield f"{flag} {value}"
+
+
+def write_recording(recording: Recording, path: str | os.PathLike[str]) -> None:
+    """Write `recording` to `path`, in the format that the file name shows; replace any file there.
+
+    Equal recordings give equal bytes; gzip files have no timestamp.
+
+    Raises ValueError if the name ends in none of `SUFFIXES`, and OSError if writing fails.
+    """
+    name = os.fspath(path)
+    if not name.endswith(SUFFIXES):
+        raise ValueError(f"{name} ends in none of {', '.join(SUFFIXES)}")
+    write = write_npz if name.endswith(".npz") else write_snapshot
+    write(recording, name)

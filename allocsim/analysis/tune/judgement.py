@@ -1,7 +1,7 @@
 """Decision whether the best setting helps, with the reason as a sentence.
 
 A setting helps if it avoids an error, avoids retries, or saves at least 1 % of the peak
-(`measures.WORTH`).  If nothing helps, the reason says why.
+(`recommend.MIN_SAVING_DIVISOR`).  If nothing helps, the reason says why.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from allocsim.analysis.tune.bounds import Bounds
 from allocsim.analysis.tune.grid import Asked
 from allocsim.analysis.tune.row import Row
-from allocsim.recommend import WORTH
+from allocsim.recommend import MIN_SAVING_DIVISOR
 from allocsim.units import format_size
 
 __all__ = ["judge"]
@@ -27,7 +27,7 @@ def judge(asked: Asked, baseline: Row, best: Row | None, bounds: Bounds) -> tupl
     if best.is_baseline:
         return False, f"no proposed setting is better by 1 %; {_room(baseline, bounds)}"
     what, saved, before = _saved(asked, baseline, best)
-    if saved * WORTH >= before:
+    if saved * MIN_SAVING_DIVISOR >= before:
         return True, what
     if best.num_alloc_retries < baseline.num_alloc_retries:
         return True, "fewer requests have to empty the cache first"

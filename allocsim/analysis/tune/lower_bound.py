@@ -33,7 +33,14 @@ from allocsim.core import (
     AllocatorConfig,
     CachingAllocator,
 )
-from allocsim.metrics import Lifetimes, equally_long, lifetimes_of, rounded_by, rounds_of, runs_of
+from allocsim.metrics import (
+    Lifetimes,
+    equal_periods,
+    lifetimes_of,
+    period_starts,
+    rounded_by,
+    true_ranges,
+)
 from allocsim.recording import Action, Trace, pools_of
 from allocsim.replaying import Prepared
 from allocsim.units import round_up
@@ -101,7 +108,7 @@ class Demand:
         asked = lifetimes if len(rows) == len(lifetimes) else lifetimes.take(rows)
         order, start = asked.turns, asked.start
         moves = _moves_of(np.searchsorted(self._sizes, self.size[start]), order)
-        moment, rounds = asked.moments, rounds_of(prepared)
+        moment, rounds = asked.moments, period_starts(prepared)
         if len(self._is_private) == 1:
             return [_once(moves, moment, rounds)]
         group = np.tile(self.group[start], 2)[order]
@@ -197,14 +204,14 @@ def _once(
     A round that equals the previous one and frees as many blocks of each size as it allocates
     reaches the same sums again.
     moment: entry of each move.
-    rounds: see `rounds_of`.
+    rounds: see `period_starts`.
     """
     once = np.ones(len(moves), dtype=bool)
     n_kinds = 2 * (int(moves.max(initial=0)) // 2 + 1)  # an allocation and a free of each size
-    for first, end, length in equally_long(moment, rounds):
+    for first, end, length in equal_periods(moment, rounds):
         table = moves[first:end].reshape(-1, length)
         kept = once[first:end].reshape(-1, length)
-        for before, last in runs_of((table[1:] == table[:-1]).all(axis=1)):
+        for before, last in true_ranges((table[1:] == table[:-1]).all(axis=1)):
             came_and_went = np.bincount(table[before], minlength=n_kinds)
             if (came_and_went[::2] == came_and_went[1::2]).all():
                 kept[before + 1 : last + 1] = False
@@ -338,7 +345,7 @@ def needed_of(trace: Trace) -> Lifetimes:
 class LivePeak:
     """Peak of live bytes of one recording under any rounding, a lower bound of every peak.
 
-    Blocks from before the recording keep their sizes.  `rounds` is from `rounds_of`.
+    Blocks from before the recording keep their sizes.  `rounds` is from `period_starts`.
     """
 
     def __init__(self, lifetimes: Lifetimes, rounds: NDArray[np.int64]) -> None:
