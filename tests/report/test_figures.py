@@ -33,7 +33,7 @@ from allocsim.report.figures import (
 )
 from allocsim.report.figures.theme import LEAST, MOST, pixels
 from allocsim.units import GIB, MIB
-from allocsim.workload.oom import oom
+from allocsim.workload.fragments import oom
 from allocsim.workload.streams import streams
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from allocsim._fast_numpy import any_of
 from allocsim._repr import Shown
 from allocsim.core import SMALL_SIZE, Block, CachingAllocator, free_blocks, returnable_bytes
 from allocsim.errors import RecordingError
-from allocsim.metrics import Code, Measures, code_at, measures_of, rounds_of
+from allocsim.metrics import Code, Measures, code_at, measures_of, period_starts
 from allocsim.recommend import (
     Case,
     Recommendation,
@@ -252,7 +252,7 @@ def risk_of(
         largest_entry=largest,
         largest_bytes=size,
         needs=_needs(trials, setting, confs),
-        measures=measures_of(trace, device_run, rounds_of(prepared)),
+        measures=measures_of(trace, device_run, period_starts(prepared)),
         recommendation=recommend([Case(trials, device_run)], setting, confs, in_full=False),
     )
 

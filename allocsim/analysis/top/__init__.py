@@ -11,9 +11,10 @@ from allocsim.analysis.top.top import (
     top,
     top_of_run,
 )
-from allocsim.ownership import BY, CATEGORIES, RULES, UNKNOWN, Moment, Rule
+from allocsim.ownership import BY, CATEGORIES, RULES, UNKNOWN, CategoryRule, Moment
 
 __all__ = [
-    "BY", "CATEGORIES", "Course", "FlameBox", "FlameGraph", "Holding", "Moment", "RULES", "TopRow",
-    "Rule", "StackAnswers", "Top", "UNKNOWN", "flame_of", "answers_of_run", "top", "top_of_run",
+    "BY", "CATEGORIES", "CategoryRule", "Course", "FlameBox", "FlameGraph", "Holding", "Moment",
+    "RULES", "TopRow", "StackAnswers", "Top", "UNKNOWN", "flame_of", "answers_of_run", "top",
+    "top_of_run",
 ]  # fmt: skip

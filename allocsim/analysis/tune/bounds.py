@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from allocsim.analysis.tune.lower_bound import needed_of
-from allocsim.metrics import lifetimes_of, pack, rounds_of
+from allocsim.metrics import lifetimes_of, pack, period_starts
 from allocsim.replaying import Prepared
 
 __all__ = ["Bounds", "bounds_of", "highest"]
@@ -37,7 +37,7 @@ def bounds_of(prepared: Prepared) -> Bounds:
     trace = prepared.trace
     return Bounds(
         peak_live_bytes=needed_of(trace).peak_bytes,
-        packed_bytes=pack(lifetimes_of(trace), rounds=rounds_of(prepared)).height,
+        packed_bytes=pack(lifetimes_of(trace), periods=period_starts(prepared)).height,
     )
 
 

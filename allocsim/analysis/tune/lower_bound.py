@@ -34,7 +34,14 @@ from allocsim.core import (
     AllocatorConfig,
     CachingAllocator,
 )
-from allocsim.metrics import Lifetimes, equally_long, lifetimes_of, rounded_by, rounds_of, runs_of
+from allocsim.metrics import (
+    Lifetimes,
+    equal_periods,
+    lifetimes_of,
+    period_starts,
+    rounded_by,
+    true_ranges,
+)
 from allocsim.recording import Action, Trace, pools_of
 from allocsim.replaying import Prepared
 from allocsim.units import round_up
@@ -102,7 +109,7 @@ class Demand:
         asked = lifetimes if len(rows) == len(lifetimes) else lifetimes.take(rows)
         order, start = asked.turns, asked.start
         changes = _changes_of(np.searchsorted(self._sizes, self.size[start]), order)
-        moment, rounds = asked.moments, rounds_of(prepared)
+        moment, rounds = asked.moments, period_starts(prepared)
         if len(self._is_private) == 1:
             return [_once(changes, moment, rounds)]
         group = np.tile(self.group[start], 2)[order]
@@ -203,10 +210,10 @@ def _once(
     """
     once = np.ones(len(changes), dtype=bool)
     n_codes = 2 * (int(changes.max(initial=0)) // 2 + 1)  # two codes for each size
-    for first, end, length in equally_long(moment, rounds):
+    for first, end, length in equal_periods(moment, rounds):
         table = changes[first:end].reshape(-1, length)
         kept = once[first:end].reshape(-1, length)
-        for before, last in runs_of((table[1:] == table[:-1]).all(axis=1)):
+        for before, last in true_ranges((table[1:] == table[:-1]).all(axis=1)):
             came_and_went = np.bincount(table[before], minlength=n_codes)
             if (came_and_went[::2] == came_and_went[1::2]).all():
                 kept[before + 1 : last + 1] = False

@@ -14,7 +14,7 @@ from allocsim.analysis.tune.grid import Asked, Search
 from allocsim.analysis.tune.row import SettingRow
 from allocsim.core import parse_conf
 from allocsim.recommend import (
-    WORTH,
+    MIN_SAVING_DIVISOR,
     Offer,
     Recommendation,
     WhyNot,
@@ -122,7 +122,7 @@ def judge(
     if best.is_baseline:
         return False, f"no proposed setting is better by 1 %; {_room(baseline, bounds)}"
     what, saved, before = _saved(asked, baseline, best)
-    if saved * WORTH >= before:
+    if saved * MIN_SAVING_DIVISOR >= before:
         return True, what
     if best.num_alloc_retries < baseline.num_alloc_retries:
         return True, "fewer requests have to empty the cache first"

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from allocsim.analysis.tune.worker import forget, keep
 from allocsim.errors import ConfigError, RecordingError
-from allocsim.metrics import Sizes, rounds_of, sizes_of
+from allocsim.metrics import Sizes, period_starts, sizes_of
 from allocsim.recording import Recording, load, write_npz
 from allocsim.replaying import Prepared, prepare
 from allocsim.simulation import Hints
@@ -108,7 +108,7 @@ def _looked_through(prepared: Prepared) -> Sizes:
     """
     prepared.free_plan  # noqa: B018  (computed here, since both threads need it)
     with ThreadPoolExecutor(1) as beside:
-        rounds = beside.submit(rounds_of, prepared)
+        rounds = beside.submit(period_starts, prepared)
         sizes = sizes_of(prepared)
         rounds.result()
     return sizes

@@ -14,7 +14,7 @@ from allocsim.analysis.tune.bounds import Bounds, bounds_of
 from allocsim.analysis.tune.lower_bound import Demand, Floor, LivePeak, needed_of
 from allocsim.core import PAGE, UNLIMITED, Block, CachingAllocator
 from allocsim.errors import AllocsimError
-from allocsim.metrics import rounds_of
+from allocsim.metrics import period_starts
 from allocsim.recommend import Bar, is_hopeless
 from allocsim.recording import Recording, load
 from allocsim.replaying import (
@@ -123,7 +123,7 @@ class _Kept:
 
     @cached_property
     def live_peak(self) -> LivePeak:
-        return LivePeak(needed_of(self.prepared.trace), rounds_of(self.prepared))
+        return LivePeak(needed_of(self.prepared.trace), period_starts(self.prepared))
 
     @cached_property
     def demand(self) -> Demand:
