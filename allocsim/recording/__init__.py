@@ -1,8 +1,8 @@
 """Recordings of PyTorch's memory history, as columns.
 
-`load` reads a recording from any supported file, `lint` reports problems in it, and `start_state`
-reconstructs the segments that existed before the first entry.  This package does not depend on the
-allocator model.
+`load` reads a recording from any supported file, `lint` lists the defects of a recording, and
+`start_state` reconstructs the segments that existed before the first entry.  This package does not
+depend on the allocator model.
 """
 
 from allocsim.recording.action import ACTION_CODES, BLOCK_ACTIONS, Action

@@ -1,6 +1,7 @@
 """External annotations of a snapshot, such as an optimizer step.
 
-They are kept unchanged; PyTorch writes a START and an END for each (semantics 6.5).
+allocsim keeps the annotations unchanged.  PyTorch writes two annotations for each annotated range,
+START and END (semantics 6.5).
 """
 
 from __future__ import annotations
@@ -14,7 +15,11 @@ __all__ = ["Annotation", "read_annotations"]
 
 @dataclass(frozen=True, slots=True)
 class Annotation:
-    """One external annotation; `stage` is "START" or "END", `time_us` uses the clock of entries."""
+    """Begin or end of an annotated range.
+
+    stage: "START" or "END".
+    time_us: microseconds, by the same clock as the times of entries.
+    """
 
     name: str
     stage: str
@@ -27,7 +32,11 @@ class Annotation:
 
 
 def read_annotations(top: Fields, size: int) -> tuple[Annotation, ...]:
-    """Return the external annotations of a snapshot file of `size` bytes, or an empty tuple."""
+    """Return the external annotations of a snapshot; an empty tuple if the file has none.
+
+    top: dictionary of the snapshot.
+    size: bytes of the file, which limit the number of annotations.
+    """
     if "external_annotations" not in top:
         return ()
     values = top.items("external_annotations")

@@ -1,8 +1,9 @@
-"""Entries about blocks, sorted by address.
+"""Allocations and frees of blocks, sorted by address.
 
-At one address allocations and frees alternate, so sorting by address puts the end of each block
-directly after its beginning.  A free whose two entries are adjacent, as nearly all are, counts as
-one turn.
+At one address allocations and frees alternate, so sorting by address puts the free of each block
+directly after its allocation.  A turn is one allocation or free.  PyTorch records a free as two
+entries, free_requested and free_completed.  If they are adjacent in the recording, as they nearly
+always are, they form one turn.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ __all__ = ["ByAddress", "Turn", "completes_at_once"]
 
 
 class Turn(IntEnum):
-    """Event in the life of a block; the first three values are codes of `Action`."""
+    """Type of a turn; the first three values equal the codes of `Action`."""
 
     ALLOC = Action.ALLOC
     FREE_REQUESTED = Action.FREE_REQUESTED
@@ -30,7 +31,10 @@ class Turn(IntEnum):
 
 
 def completes_at_once(action: NDArray[np.uint8], addr: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Return a mask of the free_completed entries that directly follow their free_requested."""
+    """Return a mask of the free_completed entries that directly follow their free_requested.
+
+    action, addr: columns of all entries; `action` has codes of `Action`.
+    """
     at_once = any_of(action, (Action.FREE_COMPLETED,))
     at_once[:1] = False
     at_once[1:] &= any_of(action[:-1], (Action.FREE_REQUESTED,)) & (addr[1:] == addr[:-1])
@@ -41,10 +45,10 @@ def completes_at_once(action: NDArray[np.uint8], addr: NDArray[np.uint64]) -> ND
 class ByAddress:
     """Turns sorted by address, in recorded order within one address.
 
-    entry: entry number; for a FREE, that of the free_completed.
+    entry: entry number; for a FREE, the number of its free_completed.
     addr: address of the block.
-    kind: codes of `Turn`.
-    goes_on: True if the next turn has the same address.
+    kind: code of `Turn`.
+    goes_on: True if the next item of the columns has the same address.
     """
 
     entry: NDArray[np.intp]
@@ -57,7 +61,7 @@ class ByAddress:
 
     @classmethod
     def of(cls, action: NDArray[np.uint8], addr: NDArray[np.uint64]) -> ByAddress:
-        """Build the turns of all entries of a trace."""
+        """Build the turns from the columns `action` and `addr` of a trace."""
         at_once = completes_at_once(action, addr)
         kind = action + at_once  # a FREE_COMPLETED becomes a FREE
         is_turn = any_of(action, BLOCK_ACTIONS)
@@ -75,9 +79,9 @@ class ByAddress:
         return cls(entry, addr, kind, goes_on)
 
     def since(self, first: int) -> ByAddress:
-        """Return the turns of the entries from `first` on.
+        """Return the turns of the entries from number `first` on.
 
-        They include the completion of a free that was requested before `first`.
+        A free that was requested before `first` and completed after it becomes a FREE_COMPLETED.
         """
         if not first:
             return self

@@ -33,7 +33,13 @@ def read_trace(
     segments: tuple[SegmentState, ...],
     stacks: StackReader,
 ) -> tuple[Trace, set[str]]:
-    """Return the trace of `device`, and the layout markers found in its entries."""
+    """Return the trace of `device`, and the layout markers found in its entries.
+
+    path: file name for error messages.
+    segments: segments of the device after the last entry.
+    stacks: reader that numbers the stacks of all devices.
+    A marker is a field or action by which releases differ (releases.py).
+    """
     reader = _reader(path, f"the entry of device {device}", entries)
     action = reader.actions()
     texts: dict[str, int] = {}
@@ -63,7 +69,7 @@ def _reader(path: str, where: str, entries: Entries) -> _ColumnReader | PackedRe
 
 
 def _markers(names: set[str], action: NDArray[np.uint8]) -> set[str]:
-    """Return the layout markers found in the entries."""
+    """Return the markers among the field names and actions of the entries."""
     actions = {f"action {Action(code).text}" for code in np.unique(action).tolist()}
     places = {"entries"} if len(action) else set()
     return (actions | names).intersection(markers_in("entries")) | places
@@ -72,7 +78,7 @@ def _markers(names: set[str], action: NDArray[np.uint8]) -> set[str]:
 def _address(row: Fields) -> int:
     """Return an entry's addr, or device_free for an oom.
 
-    An oom has no address, although old releases and other writers store one.
+    An oom has no address, although old releases and other programs store one.
     """
     name = "device_free" if row.text("action") == "oom" and "device_free" in row else "addr"
     return row.integer(name, 0, UINT64_MAX)
@@ -92,7 +98,7 @@ class _ColumnReader:
         return Fields(self.path, self.where, self.entries.row(index), entry=index)
 
     def actions(self) -> NDArray[np.uint8]:
-        """Return the action codes; refuse unknown actions."""
+        """Return the code of each entry's action; raise RecordingError for an unknown action."""
         try:
             codes = list(map(ACTION_CODES.__getitem__, self.entries.column("action")))
         except (KeyError, TypeError):
@@ -104,14 +110,14 @@ class _ColumnReader:
         return np.array(codes, dtype=np.uint8)
 
     def addresses(self, action: NDArray[np.uint8]) -> NDArray[np.uint64]:
-        """Return addr, or device_free for an oom."""
+        """Return the addr of each entry; for an oom, its device_free in bytes."""
         values = self.entries.column("addr")
         for index in np.flatnonzero(action == Action.OOM).tolist():
             values[index] = _address(self.row(index))
         return self._sound(values, UINT64_MAX, _address)
 
     def integers(self, name: str, low: int, high: int) -> NDArray[np.uint64]:
-        """Return a column of integers; refuse the first that is missing or out of range."""
+        """Return field `name` of each entry; RecordingError if one is not from `low` to `high`."""
         return self._sound(
             self.entries.column(name), high, lambda row: row.integer(name, low, high)
         )
@@ -119,7 +125,10 @@ class _ColumnReader:
     def _sound(
         self, values: list[Any], high: int, check: Callable[[Fields], object]
     ) -> NDArray[np.uint64]:
-        """Return `values` as integers from 0 to `high`; `check` refuses the first invalid row."""
+        """Return `values` as an array; if any is not from 0 to `high`, call `check` per entry.
+
+        check: raises RecordingError for the first invalid entry.
+        """
         try:
             sound = set(map(type, values)) <= {int}
             column = np.array(values if sound else [], dtype=np.uint64)
@@ -131,25 +140,28 @@ class _ColumnReader:
         return column
 
     def times(self) -> NDArray[np.int64] | None:
-        """Return time_us, or None if any entry lacks it."""
+        """Return the time_us of each entry; None if any entry lacks it."""
         values = self.entries.column("time_us")
         if not values or MISSING in values:
             return None
         return self.integers("time_us", 0, INT64_MAX).astype(np.int64)
 
     def stacks(self, stacks: StackReader) -> NDArray[np.int32]:
-        """Return the stack numbers; each stack is read once."""
+        """Return the stack number of each entry.  Each distinct stack is read once."""
         keys = list(map(id, self.entries.column("frames")))
         return self._numbered(keys, id(MISSING), stacks.read)
 
     def pools(self, pool_ids: dict[PoolId, int]) -> NDArray[np.int32]:
-        """Return the numbers of the pool ids in `pool_ids`, adding new ones."""
+        """Return the index in `pool_ids` of each entry's pool, -1 if it has none; add new pools."""
         return self._by_value(
             "pool_id", lambda row: pool_ids.setdefault(row.pool_id("pool_id"), len(pool_ids))
         )
 
     def texts(self, name: str, texts: dict[str, int]) -> NDArray[np.int32] | None:
-        """Return the numbers of a text field in `texts`, or None if no entry has it."""
+        """Return the index in `texts` of each entry's text, -1 if it has none; add new texts.
+
+        name: field of the text.  Return None if no entry has the field.
+        """
         if name not in self.names:
             return None
         return self._by_value(name, lambda row: texts.setdefault(row.text(name), len(texts)))
@@ -168,7 +180,10 @@ class _ColumnReader:
     def _numbered(
         self, keys: list[Any], missing: object, number: Callable[[Fields], int]
     ) -> NDArray[np.int32]:
-        """Call `number` once per distinct key, for its first row, and spread the results."""
+        """Return a number for each entry, equal for equal `keys`, and -1 for the key `missing`.
+
+        number: called for the first entry with each key.
+        """
         count = len(keys)
         first = dict(zip(reversed(keys), range(count - 1, -1, -1), strict=True))
         first.pop(missing, None)

@@ -1,10 +1,10 @@
-"""Entries of one device in the forms that files use.
+"""Entries of one device in the three forms that readers return.
 
-PyTorch writes a list of dictionaries (`Rows`).  The runs of `allocsim fit` write a dictionary of
-lists (`Columns`), in a third of the time and space: row i of every list is entry i, None where the
-entry lacks the field.  `Packed` is read directly from the bytes of a pickle of dictionaries.
+PyTorch writes a list of dictionaries (`Rows`).  `allocsim fit` writes a dictionary of lists
+(`Columns`), which needs a third of the time and space: item i of every list belongs to entry i, and
+is None where the entry lacks the field.  `Packed` is read directly from the bytes of a pickle.
 
-All forms are read by field.  A column is a new list, with `MISSING` where an entry lacks the field.
+`column` returns one field of all entries as a new list, with `MISSING` where an entry lacks it.
 """
 
 from __future__ import annotations
@@ -90,8 +90,10 @@ Entries = Rows | Columns | Packed
 
 
 def entries_of(path: str, device: int, value: object) -> Entries:
-    """Return the entries of `device` without checking the rows.
+    """Return the entries of `device` without checking their fields.
 
+    path: file name for error messages.
+    value: item `device` of the snapshot's device_traces.
     Raises RecordingError if `value` is neither a list nor a dictionary of equally long lists.
     """
     if isinstance(value, Packed):

@@ -10,12 +10,15 @@ from pathlib import Path
 __all__ = ["ENDINGS", "recordings_in"]
 
 ENDINGS = (".pickle", ".pkl", ".json", ".npz")
-"""File name endings of recordings, before the ending of a compressed file."""
+"""File name endings of recordings; .gz, .xz, .zst or .zip may follow."""
 _PACKED = (".gz", ".xz", ".zst", ".zip")
 
 
 def recordings_in(folder: Path) -> list[Path]:
-    """Return the recordings below `folder`, sorted by path; none if the folder does not exist."""
+    """Return the paths of the recordings in `folder` and its subfolders, sorted.
+
+    The list is empty if the folder does not exist.
+    """
     return sorted(filter(_is_recording, folder.rglob("*")), key=str)
 
 

@@ -16,13 +16,13 @@ __all__ = ["FileForm", "form_of", "sha256_of"]
 
 @dataclass(frozen=True, slots=True)
 class FileForm:
-    """Form of one file.
+    """Size, digest and format of one file.
 
     size: bytes on disk.
     sha256: digest of the bytes on disk, in hexadecimal.
     kind: value of a `Kind`, such as "pickle".
-    packing: "gzip", "xz", "zstd" or "zip"; "" for none.
-    protocol: pickle protocol; None for other kinds.
+    packing: compression, "gzip", "xz", "zstd" or "zip"; "" for an uncompressed file.
+    protocol: protocol of a pickle; None for other kinds of file.
     """
 
     size: int
@@ -32,14 +32,14 @@ class FileForm:
     protocol: int | None
 
     def __str__(self) -> str:
-        """Return the form in words, e.g. "pickle, protocol 4, gzip"."""
+        """Return the format in words, e.g. "pickle, protocol 4, gzip"."""
         parts = [self.kind]
         parts += [f"protocol {self.protocol}"] * (self.protocol is not None)
         return ", ".join([*parts, *[self.packing] * bool(self.packing)])
 
 
 def form_of(path: str) -> FileForm:
-    """Return the form of the file at `path`.  Raises RecordingError if it cannot be read."""
+    """Return size, digest and format of a file; raise RecordingError if it cannot be read."""
     with open_source(path, enough=HEAD) as file:
         head = file.read(HEAD)
     with Path(path).open("rb") as file:

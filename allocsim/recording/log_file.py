@@ -1,7 +1,7 @@
-"""Read a log of any compression and encoding as text.
+"""Read the log of a program as text, in any supported compression and encoding.
 
-Recordings are not read as text.  Pipes are read only once.  At most `LONGEST_LOG` bytes of a
-compressed file are unpacked.
+A pipe is read only once, because it cannot be rewound.  At most `LONGEST_LOG` bytes of a compressed
+file are unpacked.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _unpacked(path: str, packing: Packing, file: BinaryIO, enough: int) -> bytes
 
 
 def decoded(log: bytes, name: str) -> str:
-    """Decode the bytes of a log; Windows shells write UTF-16.
+    """Return the text of a log, decoded as UTF-8, or as UTF-16, which Windows shells write.
 
     name: file name for error messages.
     Raises RecordingError if the log is not text, is too long or is empty.

@@ -1,6 +1,6 @@
-"""Recognise texts that users pass in place of a recording, such as logs with memory figures.
+"""Recognise texts that users pass in place of a recording, such as a log of vLLM.
 
-A text is recognised by words that only its writer prints.
+A text is recognised by words that only one program prints.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TEXTS = (
         rb"|llama_context|ggml_backend_\w+|llama_model_load\w*):",
     ),
 )
-"""Short name, description and pattern of each known text."""
+"""Short name, description and regular expression of each known text."""
 
 
 def name_of_text(text: bytes) -> str | None:

@@ -1,8 +1,8 @@
 """Unpack compressed files piece by piece, up to a size limit.
 
-The data goes to a temporary file and not to memory.  The tables that a format allocates are bounded
-as well, so that a small file cannot use much memory.  Names in archives are never used as paths:
-one member is read, and nothing is written under its name.
+The unpacked data is written to a temporary file, not to memory.  The tables that a decompressor
+allocates are limited too, so that a small file cannot use much memory.  A zip archive must contain
+one file, whose name is never used as a path.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ __all__ = ["ZIP_MAGIC", "Packing", "is_archive_of_one", "packing_of", "unpacked"
 ZIP_MAGIC = b"PK\x03\x04"
 _CHUNK = 1 << 20
 _ZSTD_CHUNK = 1 << 12
-"""Input bytes per call: a call unpacks its whole input, and 4 bytes of zstd can give 128 KiB."""
+"""Compressed bytes per call.  A call unpacks all of its input, up to 128 KiB from 4 bytes."""
 # Measured ratios: snapshots 14 (gzip) and 25 (xz, zstd); profiler traces of a thousand equal layers
 # 44 and 73.  zlib's maximum is 1,032.
 _MAX_RATIO = 128
 _MIN_UNPACKED = 64 * MIB
 _MAX_TABLES = 256 * MIB
-"""Limit of xz's dictionary and zstd's window, in bytes; `xz -9` needs 65 MiB."""
+"""Limit of the dictionary of xz and the window of zstd, in bytes; `xz -9` needs 65 MiB."""
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
@@ -40,8 +40,9 @@ _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 class Packing:
     """Compression format.
 
-    magic: first bytes of a file.
-    pieces: function that yields unpacked data; the path is for error messages.
+    magic: first bytes of a file in this format.
+    pieces: function that takes a path for error messages and an open file, and yields the unpacked
+        data.
     """
 
     name: str
@@ -139,7 +140,7 @@ _DAMAGES = (
 
 
 def packing_of(head: bytes) -> Packing | None:
-    """Return the format of a file that begins with `head`; None if it is not compressed."""
+    """Return the compression of a file that begins with `head`; None if it is not compressed."""
     return next((each for each in PACKINGS if head.startswith(each.magic)), None)
 
 
@@ -161,10 +162,11 @@ def unpacked(
     check: Callable[[bytes], object],
     enough: int | None = None,
 ) -> Iterator[BinaryIO]:
-    """Unpack `packed` to a temporary file, positioned at its start.
+    """Unpack the open file `packed` to a temporary file, and yield that file, open at its start.
 
+    path: file name for error messages.
     check: called with the first piece; it may raise before the rest is unpacked.
-    enough: number of bytes after which unpacking stops; None for all.
+    enough: number of unpacked bytes after which to stop; None to unpack the whole file.
     Raises RecordingError for a damaged file, and for data that exceeds the limit.
     """
     limit = max(_MIN_UNPACKED, _MAX_RATIO * packed.seek(0, 2))

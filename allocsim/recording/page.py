@@ -1,7 +1,7 @@
-"""Read the snapshot in a page written by `python -m torch.cuda._memory_viz trace_plot`.
+"""Read the snapshot in a web page that `python -m torch.cuda._memory_viz trace_plot` wrote.
 
-The page is neither executed nor rendered.  The base64 text under the key "base64" is decoded piece
-by piece to a temporary file, and read as a pickle.
+The page is not executed.  The pickle of the snapshot is base64 text under the key "base64".  It
+is decoded to a temporary file.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ _KNOWN = (
 
 @contextmanager
 def snapshot_in_page(path: str, file: BinaryIO) -> Iterator[BinaryIO]:
-    """Yield the pickle in the page, positioned at its start; RecordingError if there is none."""
+    """Yield the pickle in the page at `path`, as a temporary file open at its start.
+
+    Raises RecordingError if the page does not contain exactly one snapshot.
+    """
     with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         found = _SNAPSHOT.search(data)
         if found is None:

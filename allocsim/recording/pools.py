@@ -1,8 +1,8 @@
-"""Private pool of each entry of a trace.
+"""Determine the pool of each entry of a trace.
 
-Entries store the pool id since 2.12.  In older recordings an entry belongs to the pool of the final
-segment that contains its address, if that segment existed at the entry, else to the default pool
-(semantics 6.6).  The check of the segment's age is needed because the driver reuses addresses.
+Since PyTorch 2.12 entries store the pool id.  In an older recording an entry belongs to the pool of
+the final segment that contains its address (semantics 6.6).  If that segment was obtained after the
+entry, the entry belongs to the default pool, because the driver had reused the address.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ __all__ = ["PoolColumn", "pools_of"]
 
 @dataclass(frozen=True, slots=True)
 class PoolColumn:
-    """Index of each entry's pool in `ids`, -1 for the default pool."""
+    """Pool of each entry.
+
+    number: index of the entry's pool in `ids`; -1 for the default pool.
+    """
 
     number: NDArray[np.int32]
     ids: tuple[PoolId, ...]
@@ -47,11 +50,14 @@ def pools_of(trace: Trace) -> PoolColumn:
 
 
 _Held = tuple[int, int, int, PoolId]
-"""Range of addresses that a pool holds: (first entry, first address, end, pool)."""
+"""Addresses of a private pool: (entry from which it holds them, first address, end, pool)."""
 
 
 def _held(trace: Trace, private: list[SegmentState]) -> Iterator[_Held]:
-    """Yield the address ranges that private pools hold at the end."""
+    """Yield the address ranges that private pools hold after the last entry.
+
+    private: segments of private pools after the last entry.
+    """
     obtained = np.flatnonzero(any_of(trace.action, (Action.SEGMENT_ALLOC,)))
     bases = trace.addr[obtained]
     for segment in private:

@@ -1,11 +1,12 @@
 """Detect which PyTorch releases can have written a recording, from its fields.
 
-`LAYOUTS` has a row for each release with the fields that it introduced, so a new release is a new
-row.  Differences of the allocators are in `core/releases.py`.
+A marker is a field or action that PyTorch writes since some release.  `LAYOUTS` lists the new
+markers of each release.  Differences between the allocators are in `core/releases.py`.
 
-A marker that is present rules out the releases before its first.  A missing marker rules out its
-first release and all later ones, but only if they always write it (`always`) and its place
-(`where`) is in the file: a trace without entries gives no information about the keys of entries.
+A marker in the file rules out all releases older than the marker.  A missing marker rules out the
+release that introduced it and all later ones, if those releases always write it and the file has
+the part that would contain it.  For example, a file without entries says nothing about the fields
+of entries.
 Sources: semantics 6.3, 6.5 and 9; recordings show that 2.11.0 writes no pool_id.
 """
 
@@ -19,10 +20,11 @@ __all__ = ["RELEASES", "Layout", "Marker", "markers_in", "releases_of", "unround
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """Field or action whose presence depends on the release.
+    """Field or action that PyTorch writes since some release.
 
-    where: "segments", "entries", "snapshot" or "settings".
-    always: True if every file with that place has the marker.
+    name: name of the field, or "action " and the name of the action.
+    where: part of the file that has it: "segments", "entries", "snapshot" or "settings".
+    always: True if each of these parts has the marker, in all releases since it was introduced.
     """
 
     name: str
@@ -32,7 +34,7 @@ class Marker:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Markers that one release introduced."""
+    """Markers that one release of PyTorch introduced."""
 
     release: str
     markers: tuple[Marker, ...] = ()
@@ -76,7 +78,10 @@ RELEASES = tuple(layout.release for layout in LAYOUTS)
 
 
 def markers_in(where: str) -> tuple[str, ...]:
-    """Return the names of the markers in `where`; those of actions begin with "action "."""
+    """Return the names of the markers in one part of a file.
+
+    where: "segments", "entries", "snapshot" or "settings".
+    """
     return tuple(
         marker.name for layout in LAYOUTS for marker in layout.markers if marker.where == where
     )
@@ -85,7 +90,8 @@ def markers_in(where: str) -> tuple[str, ...]:
 def releases_of(present: Set[str]) -> tuple[str, ...]:
     """Return the releases that can have written a file with these markers, oldest first.
 
-    present: names of markers and of places ("segments", "entries", "snapshot", "settings").
+    present: names of the markers in the file, and of its parts that are not empty ("segments",
+        "entries", "snapshot", "settings").
     The result is empty if the markers contradict each other.
     """
     lowest, highest = 0, len(LAYOUTS) - 1
@@ -99,6 +105,9 @@ def releases_of(present: Set[str]) -> tuple[str, ...]:
 
 
 def unrounded_until(releases: tuple[str, ...]) -> str | None:
-    """Return the newest release with unrounded sizes, or None if `releases` contains none."""
+    """Return the newest release of PyTorch that can leave block sizes unrounded.
+
+    Return None if none of `releases`, which can have written the file, does so.
+    """
     unrounded = [layout.release for layout in LAYOUTS if layout.is_unrounded]
     return unrounded[-1] if set(unrounded) & set(releases) else None

@@ -1,9 +1,9 @@
-"""Address ranges that expandable segments held until the end of a trace.
+"""Address ranges of the expandable segments that exist at the end of a trace.
 
-Rule: a segment maps memory at its base first, and later never beyond the end of its mapped part; it
-is destroyed when nothing of it is mapped (semantics 4.1, 4.2, 4.6). A mapping anywhere else begins
-another segment. Memory mapped before the first entry may have holes that no entry shows: such a
-range counts as held from the first entry to the last.
+Rule: a segment first maps memory at its base, and later only at or before the end of its mapped
+part. It is destroyed when no memory is mapped (semantics 4.1, 4.2, 4.6). So a mapping at
+any other address begins a new segment. Ranges mapped before the first entry may have holes that no
+entry shows, so such a segment is assumed to exist during the whole recording.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ __all__ = ["Reservation", "reservations_of"]
 
 @dataclass(slots=True)
 class Reservation:
-    """Addresses [base, end) of an expandable segment that were mapped at some time.
+    """Addresses [base, end) that an expandable segment has mapped at any time.
 
-    first: entry that mapped the first of them; 0 if before the first entry.
-    mapped: bytes that are mapped.
+    first: entry that mapped memory at `base`; 0 if it was mapped before the first entry.
+    mapped: bytes that are mapped now.
     is_older: True if it was mapped before the first entry.
     """
 
@@ -38,11 +38,11 @@ class Reservation:
 
 
 _Row = tuple[int, bool, int, int]
-"""Change as (entry, True if mapped, address, bytes)."""
+"""(entry, True for a map and False for an unmap, address, bytes)"""
 
 
 def reservations_of(trace: Trace) -> list[Reservation]:
-    """Return the reservations that exist after the last entry."""
+    """Return the expandable segments that exist after the last entry, with their addresses."""
     rows = _rows(trace)
     held = [
         Reservation(each.start, each.end, 0, each.end - each.start, is_older=True)
@@ -71,7 +71,10 @@ def _rows(trace: Trace) -> list[_Row]:
 
 
 def _mapped_before(trace: Trace, rows: list[_Row]) -> MappedRanges:
-    """Return the ranges mapped before the first entry, found by undoing the entries."""
+    """Return the ranges mapped before the first entry, found by undoing all maps and unmaps.
+
+    rows: maps and unmaps of the trace.
+    """
     ranges = MappedRanges()
     for segment in trace.segments:
         if segment.is_expandable:
@@ -85,5 +88,5 @@ def _mapped_before(trace: Trace, rows: list[_Row]) -> MappedRanges:
 
 
 def _mapped(address: int, size: int) -> MappedRange:
-    """Return a range that can join any adjacent range."""
+    """Return a range that merges with any adjacent range."""
     return MappedRange(address, address + size, 0, DEFAULT_POOL, is_small=None)

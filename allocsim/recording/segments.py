@@ -1,7 +1,7 @@
-"""Read the segments and blocks of a snapshot, in the layouts of all releases.
+"""Read the segments and blocks of a snapshot of any PyTorch release.
 
-Since 2.1 blocks have an address and frames.  In 2.0 addresses follow from the order of the blocks,
-and the stack is in the block's `history`.
+Since PyTorch 2.1 a block has an address and frames.  In 2.0 its address follows from the sizes of
+the blocks before it in the segment, and its frames are in the first item of its `history`.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ _STATES = {
 }
 
 _SUMS = ("allocated_size", "active_size", "requested_size")
-"""Fields of a segment that are sums over its blocks."""
+"""Fields of a segment that must equal sums over its blocks."""
 
 
 @dataclass(frozen=True, slots=True)
 class WrongSum:
-    """Recorded sum of a segment that differs from the sum over its blocks.
+    """Field of a segment that differs from the sum over its blocks.
 
-    address: address of the segment.
-    name: key of the sum.
-    recorded: recorded value, as printable text.
+    device, address: device number and address of the segment.
+    name: "allocated_size", "active_size" or "requested_size".
+    recorded: value in the file, as printable text.
     held: sum over the blocks, in bytes.
     """
 
@@ -44,7 +44,7 @@ class WrongSum:
 
     @classmethod
     def from_plain(cls, fields: Fields) -> WrongSum:
-        """Read a value that a column file stores."""
+        """Return the wrong sum that a column file stores as a dictionary."""
         return cls(
             device=fields.integer("device", 0, INT32_MAX),
             address=fields.integer("address", 0, UINT64_MAX),
@@ -55,7 +55,11 @@ class WrongSum:
 
 
 class SegmentReader:
-    """Reader of segments that also collects layout markers and wrong sums."""
+    """Reader of the segments of a snapshot.
+
+    markers: fields of segments that not all releases of PyTorch write.
+    wrong_sums: fields of segments that differ from the sums over the blocks.
+    """
 
     __slots__ = ("path", "markers", "wrong_sums", "_stacks", "_budget", "_size")
 
@@ -67,7 +71,10 @@ class SegmentReader:
         self._size = self._budget = file_size
 
     def read(self, segments: list[object]) -> dict[int, tuple[SegmentState, ...]]:
-        """Return the segments of each device that has any, sorted by address."""
+        """Return the segments of each device, by device number, each list sorted by address.
+
+        segments: segment dictionaries of the snapshot.
+        """
         self._spend(Fields(self.path, "segments", {}), len(segments))
         devices: dict[int, list[SegmentState]] = {}
         for index, value in enumerate(segments):

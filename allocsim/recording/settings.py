@@ -1,7 +1,7 @@
-"""Allocator settings in a snapshot: those in effect at its end, without their history.
+"""Allocator settings that a snapshot stores: the settings in effect when it was written.
 
-PyTorch does not store every option in a snapshot (non-split rounding, segment size, fraction,
-reserves).  These are known only from `conf`, if they were set there (semantics 6.5).
+PyTorch does not store all options: max_non_split_rounding_mb, segment size, memory fraction and
+reserves are missing.  They are known only from the conf in the snapshot (semantics 6.5).
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ _MAX_KEYS = 1000
 class RecordedSettings:
     """`allocator_settings` of a snapshot (2.3 and later).
 
-    conf: option string; "" if none.
+    conf: value of PYTORCH_CUDA_ALLOC_CONF; "" if it was not set.
     max_split_size: bytes; None for no limit.
+    garbage_collection_threshold: share of the allowed memory, 0 to 1; 0 if off.
     roundup_power2_divisions: pairs of interval in MiB and number of divisions.
-    other: remaining keys and values.
+    other: remaining keys and values of the snapshot.
     """
 
     conf: str = ""
@@ -51,7 +52,7 @@ class RecordedSettings:
 
 
 def read_settings(fields: Fields) -> RecordedSettings:
-    """Read the settings from a snapshot's dictionary; missing keys get their defaults."""
+    """Return the settings in a snapshot's dictionary, with PyTorch's defaults for missing keys."""
     limit = fields.integer(_LIMIT, -1, UINT64_MAX) if _LIMIT in fields else -1
     return RecordedSettings(
         conf=fields.text(_CONF) if _CONF in fields else "",

@@ -1,8 +1,8 @@
-"""Check a recording and describe its problems in sentences ready to print.
+"""Find the defects of a recording and describe them in sentences for the user.
 
-An "error" means that the recording cannot be replayed or contradicts itself.  A "note" is
-information about a recording that can be replayed.  Repeated findings are reported once, with their
-number.
+A defect of severity "error" means that the recording cannot be replayed or contradicts itself.  A
+"note" describes a recording that can be replayed.  Equal defects of several entries are one defect
+whose text has the number of entries.
 """
 
 from __future__ import annotations
@@ -37,10 +37,12 @@ _FREES = (Action.FREE_REQUESTED, Action.FREE_COMPLETED)
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One finding.
+    """Contradiction, missing data or peculiarity of a recording.
 
-    entry, device: position in the recording; None if it concerns the whole file.
-    check: name of the check: "contents", "layout", "segments", "overlap",
+    severity: "error" if the recording cannot be replayed, else "note".
+    text: description for the user.
+    entry, device: position in the recording; None if the defect concerns the whole file or device.
+    check: name of the check that found it: "contents", "layout", "segments", "overlap",
         "free_without_allocation", "history", "alignment", "clock", "mid_run", "ring", "reader" or
         "backend".
     """
@@ -55,19 +57,19 @@ class Finding:
 def lint(
     recording: Recording, starts: dict[int, tuple[SegmentState, ...]] | None = None
 ) -> tuple[Finding, ...]:
-    """Return all findings about `recording`, errors first.
+    """Return all defects of `recording`, errors first.
 
-    starts: output; receives the segments of each device before its first entry, by device number,
-        for devices with entries and without contradictions.
+    starts: dictionary to fill with the segments of each device before its first entry, by device
+        number, for the devices with entries and without contradictions.
     """
     return _lint(recording, {}, {} if starts is None else starts)
 
 
 def refuse_unsound(recording: Recording) -> dict[int, Rewound]:
-    """Raise RecordingError with the first error that `lint` finds.
+    """Raise RecordingError if the recording has a defect of severity "error".
 
-    Return the reconstructed state of each device before its first entry, by device number; devices
-    without entries are left out.
+    Return the state of each device before its first entry, by device number.  Devices without
+    entries are left out.
     """
     rewound: dict[int, Rewound] = {}
     for finding in _lint(recording, rewound, {}):
@@ -77,7 +79,11 @@ def refuse_unsound(recording: Recording) -> dict[int, Rewound]:
 
 
 def refuse_contradictions(recording: Recording) -> None:
-    """Raise RecordingError if the data contradicts itself; a state without history is allowed."""
+    """Raise RecordingError if the recording contradicts itself.
+
+    Unlike `refuse_unsound`, allow recordings that contradict nothing but cannot be replayed, such
+    as segments without entries.
+    """
     for finding in lint(recording):
         if finding.text.startswith(_CONTRADICTS):
             raise RecordingError(recording.path, finding.text, entry=finding.entry)
@@ -88,7 +94,11 @@ def _lint(
     rewound: dict[int, Rewound],
     starts: dict[int, tuple[SegmentState, ...]],
 ) -> tuple[Finding, ...]:
-    """Return all findings, and store each device's state before its first entry in `rewound`."""
+    """Return all defects, errors first.
+
+    rewound, starts: dictionaries to fill, by device number, with the state and the segments before
+        the first entry.
+    """
     found = list(_about_file(recording))
     unrounded = unrounded_until(recording.releases or RELEASES)
     for trace in recording.devices:
@@ -174,13 +184,19 @@ def _contradiction(trace: Trace, check: str, what: str, entry: int | None = None
 
 
 def _of_history(trace: Trace, entry: int | None) -> str:
-    """Return the name of the check that fails when `entry` contradicts the later state."""
+    """Return the check that failed if `entry` contradicts the state after it.
+
+    The check is "free_without_allocation" for the entry of a free, else "history".
+    """
     is_free = entry is not None and trace.action[entry] in _FREES
     return "free_without_allocation" if is_free else "history"
 
 
 def _segment_errors(trace: Trace) -> Iterator[str]:
-    """Yield contradictions in the final segments; only the first is meaningful."""
+    """Yield the contradictions between the final segments and their blocks.
+
+    Only the first is reliable, because the others may follow from it.
+    """
     if trace.tiles is not None and trace.tiles.are_sound:
         return
     for left, right in pairwise(trace.segments):
@@ -208,9 +224,10 @@ def _segment_errors(trace: Trace) -> Iterator[str]:
 
 
 def _alignment(trace: Trace, unrounded: str | None) -> Iterator[Finding]:
-    """Report unaligned addresses.
+    """Yield the defect of block addresses that are not multiples of 512.
 
-    unrounded: last release where a setting can cause them; None if no setting can.
+    unrounded: newest release of PyTorch whose roundup_power2_divisions:1 causes such addresses;
+        None if the recording is from a later release.
     """
     rows = any_of(trace.action, BLOCK_ACTIONS)
     odd = np.flatnonzero(rows & (trace.addr & np.uint64(_ALIGNMENT - 1) != 0))
@@ -240,7 +257,10 @@ def _order(trace: Trace) -> Iterator[Finding]:
 
 
 def _overlap(trace: Trace, start: tuple[SegmentState, ...]) -> Finding | None:
-    """Return the first alloc that overlaps a live block."""
+    """Return the defect of the first alloc that overlaps a live block; None if no alloc does.
+
+    start: segments before the first entry.
+    """
     if never_overlap(trace, start):
         return None
     ends = {b.address: b.address + b.size for s in start for b in s.blocks if b.state != INACTIVE}

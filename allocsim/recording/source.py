@@ -1,7 +1,7 @@
-"""Open a file of unknown origin and detect its kind from its first bytes.
+"""Open a file of unknown origin and detect its format from its first bytes.
 
-Memory is bounded: files are not read whole, and compressed files are unpacked to a temporary file
-(`packings.py`).
+The memory used is small and does not depend on the file: no file is read as a whole, and compressed
+files are unpacked to a temporary file (`packings.py`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NUMBERS = re.compile(rb"\[\s*\[\s*-?\d")
 
 
 class Kind(Enum):
-    """Kind of file, detected before its contents are parsed."""
+    """Format of a file, detected before its contents are parsed."""
 
     PICKLE = "pickle"
     JSON = "json"
@@ -46,7 +46,10 @@ class Kind(Enum):
 
 
 def packing_in(file: BinaryIO) -> Packing | None:
-    """Return the compression of an open file; None for a plain file or an archive of several."""
+    """Return the compression of an open file; None if it is not compressed.
+
+    A zip archive counts as compressed only if it contains one file.
+    """
     packing = packing_of(file.read(_MAGIC))
     if packing is not None and packing.magic == ZIP_MAGIC and not is_archive_of_one(file):
         return None
@@ -55,9 +58,9 @@ def packing_in(file: BinaryIO) -> Packing | None:
 
 @contextmanager
 def open_source(path: str, enough: int | None = None) -> Iterator[BinaryIO]:
-    """Open the file at `path`; unpack gzip, xz, zstd, and a zip of one file.
+    """Yield the file at `path`, open at its start and unpacked if it is compressed.
 
-    enough: number of bytes that the caller needs; None for all.
+    enough: number of unpacked bytes that the caller needs; None for the whole file.
     Raises RecordingError if the file is missing, not a regular file, unreadable, or damaged.
     """
     with ExitStack() as files:
@@ -84,7 +87,7 @@ def _regular(path: str) -> BinaryIO:
 
 
 class _Plainness:
-    """Check of the first unpacked bytes that refuses doubly compressed and unknown data."""
+    """Check of unpacked data: raise RecordingError if it is compressed again or unknown."""
 
     def __init__(self, path: str, packing: str) -> None:
         self._path, self._packing = path, packing
@@ -98,7 +101,10 @@ class _Plainness:
 
 
 def kind_of(path: str, head: bytes) -> Kind:
-    """Return the kind of a file from its first `HEAD` bytes; RecordingError if it is unknown."""
+    """Return the format of a file that begins with `head`; RecordingError if it is unknown.
+
+    head: the first `HEAD` bytes of the file.
+    """
     if not head:
         raise RecordingError(path, "is empty (0 bytes), expected a PyTorch snapshot")
     if head[:1] == b"\x80":
@@ -130,7 +136,7 @@ def is_recording(head: bytes) -> bool:
 
 
 def _is_json(text: bytes) -> bool:
-    """Return True for JSON, and False for a log whose lines begin with a bracket."""
+    """Return True if the text begins like JSON, and not like a log line such as "[INFO]"."""
     return text[:1] == b"{" or _LIST.match(text) is not None
 
 
@@ -141,7 +147,10 @@ def _is_table(text: bytes) -> bool:
 
 
 def _refusal(head: bytes, text: bytes) -> str:
-    """Return why a file that begins with `head` is not a recording."""
+    """Return the error message for a file that begins with `head` and is not a recording.
+
+    text: `head` without a byte order mark and without leading whitespace.
+    """
     expected = "expected a PyTorch snapshot"
     if head[:2] in (b"(d", b"(l", b"}q", b"]q"):
         return f"is a pickle of protocol 0 or 1 (PyTorch writes 2 or later), {expected}"

@@ -1,7 +1,6 @@
-"""Blocks of a device's segments, as columns.
+"""Blocks of all segments of a device, as columns.
 
-In a valid state the blocks of a segment cover it without gaps, and segments do not overlap.
-`are_sound` checks all of them at once.
+In a valid state the blocks of each segment cover it without gaps, and no segments overlap.
 """
 
 from __future__ import annotations
@@ -23,12 +22,11 @@ __all__ = ["Tiles"]
 class Tiles:
     """Blocks in the order of their segments; each column has one item per block.
 
-    blocks: block states.
-    address, size, requested_size: bytes.
+    address, size, requested_size: as in `BlockState`, in bytes.
     is_active: True if allocated or waiting for a free to complete.
     is_pending: True if waiting for a free to complete.
     is_small: True if the segment is in the small pool.
-    are_sound: True if the state is valid, see `allocsim.state`.
+    are_sound: True if the blocks cover their segments without gaps and no segments overlap.
     """
 
     blocks: Sequence[BlockState]
@@ -73,8 +71,9 @@ def _are_sound(
     total: NDArray[np.uint64],
     count: NDArray[np.int64],
 ) -> bool:
-    """Return True if the blocks cover the segments and no segments overlap.
+    """Return True if the blocks cover the segments without gaps and no segments overlap.
 
+    address, size: address and bytes of each block, in the order of their segments.
     base, total, count: address, bytes and number of blocks of each segment.
     """
     ends = base + total

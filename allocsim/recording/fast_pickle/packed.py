@@ -1,8 +1,8 @@
-"""Entries of one device as columns, read from a pickle's bytes without creating row objects.
+"""Entries of one device as columns, read from a pickle's bytes without creating dictionaries.
 
-Integer fields are stored as they are.  Every other field is stored as the number of an object in
-`Objects`; equal objects may have several numbers.  The object is what `pickle` would
-create, except that lists of the same frames are merged.
+A column of an integer field has the integers.  A column of any other field has codes: the code of a
+value is its index in `Objects.values`.  Equal values may have several codes.  The values are those
+that `pickle` would create, except that equal lists of frames are one object.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ _REFERENCE = re.compile(rb"h(.)|j(.{4})", re.DOTALL)
 
 
 class Objects:
-    """Memo of the pickle, and the objects that rows refer to.
+    """Memo of the pickle, and the values that entries refer to.
 
-    values: objects by code.
+    The memo of a pickle numbers its values, so that later operations can refer to them.
+    values: values by code.
     """
 
     __slots__ = ("values", "_codes", "_count", "_fetched", "_memo", "_pairs", "_stacks")
@@ -41,7 +42,7 @@ class Objects:
         self.values: list[Any] = []
         self._memo: dict[int, Any] = {}
         self._count = 0
-        # Codes by memo number.  Rows and the objects created in rows are not in `_memo`.
+        # Codes by memo number.  Entries and the values created in them are not in `_memo`.
         self._codes = np.full(1 << 12, MISSING_CODE, dtype=np.int32)
         self._pairs: dict[tuple[int, int], int] = {}
         self._stacks: dict[bytes, int] = {}
@@ -53,7 +54,7 @@ class Objects:
         self._count += 1
 
     def get(self, number: int) -> Any:
-        """Return the value of a memo number; KeyError for a row or an unknown number."""
+        """Return the value with a memo number; KeyError if it is an entry or does not exist."""
         if number in self._memo:
             value = self._memo[number]
         else:
@@ -67,11 +68,15 @@ class Objects:
         return value
 
     def is_fetched(self, value: object) -> bool:
-        """Return True if a list or dictionary may be referenced from more than one place."""
+        """Return True if `get` returned this list or dictionary, so that it has two references."""
         return id(value) in self._fetched
 
     def add_to(self, entries: Packed, stretch: Stretch, rows: slice, data: bytes) -> None:
-        """Append the next rows of a stretch to `entries`."""
+        """Append rows to `entries` and number the values that the rows create.
+
+        rows: indices in `stretch`.
+        data: bytes of the window from which `stretch` was read.
+        """
         memos = stretch.memos[rows]
         own = self._count + np.cumsum(memos) - memos
         self._count += int(memos.sum())
@@ -113,7 +118,10 @@ class Objects:
     def _made(
         self, name: str, stretch: Stretch, rows: slice, new: NDArray[np.int64], data: bytes
     ) -> tuple[list[int] | NDArray[np.int32], NDArray[np.int64]]:
-        """Return the codes of values created in rows, and the memo numbers used before them."""
+        """Return the codes of the values of field `name` that the rows with indices `new` create.
+
+        Also return how many memo numbers each of these rows uses before the value.
+        """
         first, second, before = (part[rows][new] for part in stretch.made[name])
         if name == "frames":
             places = zip(first.tolist(), second.tolist(), strict=True)
@@ -129,7 +137,10 @@ class Objects:
         return code
 
     def _lists(self, contents: list[bytes]) -> list[int]:
-        """Return the codes of lists, looked up by their bytes, which are memo references."""
+        """Return the codes of lists of frames.
+
+        contents: bytes of each list's items, which are references to memo numbers.
+        """
         codes = list(map(self._stacks.get, contents))
         if None not in codes:
             return codes  # type: ignore[return-value]
@@ -142,10 +153,10 @@ class Objects:
 
 
 class Packed:
-    """Entries of a device as growing columns.
+    """Entries of a device as columns to which rows are appended.
 
     names: fields that any entry has.
-    objects: objects that codes refer to.
+    objects: values by code.
     """
 
     __slots__ = ("names", "objects", "_codes", "_count", "_numbers")
@@ -162,7 +173,7 @@ class Packed:
         return self._count
 
     def add_rows(self, rows: Iterable[object]) -> None:
-        """Append entries given as dictionaries; raise OtherForm for other types."""
+        """Append entries; raise OtherForm if one is not a dictionary."""
         for row in rows:
             if type(row) is not dict:
                 raise OtherForm("an entry that is none")
@@ -192,7 +203,11 @@ class Packed:
         numbers: dict[str, NDArray[np.uint64]],
         codes: dict[str, NDArray[np.int32]],
     ) -> None:
-        """Append `count` entries that have the same fields."""
+        """Append `count` entries that have the same fields.
+
+        numbers: columns of the integer fields.
+        codes: columns of the other fields.
+        """
         self.names.update(numbers, codes)
         self._count += count
         for name, column in list(self._numbers.items()):
@@ -205,10 +220,10 @@ class Packed:
             known.frombytes(missing.tobytes())
 
     def numbers(self, name: str) -> NDArray[np.uint64] | None:
-        """Return one integer field of every entry; None if an entry lacks it."""
+        """Return an integer field of every entry; None if any entry lacks it."""
         column = self._numbers.get(name)
         return None if column is None else np.frombuffer(column, dtype=np.uint64)
 
     def codes(self, name: str) -> NDArray[np.int32]:
-        """Return the codes of one field of every entry, MISSING_CODE where an entry lacks it."""
+        """Return the code of field `name` of every entry; MISSING_CODE where an entry lacks it."""
         return np.frombuffer(self._codes[name], dtype=np.int32)

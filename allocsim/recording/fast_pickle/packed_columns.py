@@ -1,7 +1,7 @@
-"""Convert packed entries of one device to columns of numbers.
+"""Convert the codes of packed entries to the numbers that a trace stores.
 
-An invalid value raises `OtherForm` or RecordingError.  The caller then reads the file again through
-objects, which names the invalid entry.
+An invalid value raises `OtherForm` or RecordingError.  The caller then reads the file again as
+Python objects, so that the error message names the invalid entry.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ __all__ = ["PackedReader"]
 
 
 class PackedReader:
-    """Reader of the columns of `Packed` entries; it reuses their memory, so each is read once."""
+    """Reader of the columns of `Packed` entries.
+
+    It overwrites the columns, so call each method only once per field.
+    """
 
     __slots__ = ("names", "_entries", "_path", "_where")
 
@@ -31,25 +34,25 @@ class PackedReader:
         self.names: set[str] = entries.names
 
     def actions(self) -> NDArray[np.uint8]:
-        """Return the action codes."""
+        """Return the code of each entry's action."""
         column = self._numbered("action", self._action)
         if np.any(column < 0):
             raise OtherForm("an entry without action")
         return column.astype(np.uint8)
 
     def addresses(self, _: NDArray[np.uint8]) -> NDArray[np.uint64]:
-        """Return addr, or device_free for an oom."""
+        """Return the addr of each entry; for an oom, its device_free in bytes."""
         return self.integers("addr", 0, UINT64_MAX)
 
     def integers(self, name: str, low: int, high: int) -> NDArray[np.uint64]:
-        """Return a column of integers from `low` to `high`."""
+        """Return field `name` of each entry; OtherForm if one is not from `low` to `high`."""
         column = self._entries.numbers(name)
         if column is None or (len(column) and not low <= int(column.max()) <= high):
             raise OtherForm(f"{name} out of its range")
         return column
 
     def times(self) -> NDArray[np.int64] | None:
-        """Return time_us, or None if any entry lacks it."""
+        """Return the time_us of each entry; None if any entry lacks it."""
         column = self._entries.numbers("time_us")
         if column is None:
             return None
@@ -58,17 +61,20 @@ class PackedReader:
         return column.view(np.int64)
 
     def stacks(self, stacks: StackReader) -> NDArray[np.int32]:
-        """Return the stack numbers."""
+        """Return the stack number of each entry."""
         return self._numbered("frames", stacks.read)
 
     def pools(self, pool_ids: dict[PoolId, int]) -> NDArray[np.int32]:
-        """Return the numbers of the pool ids in `pool_ids`, adding new ones."""
+        """Return the index in `pool_ids` of each entry's pool, -1 if it has none; add new pools."""
         return self._numbered(
             "pool_id", lambda row: pool_ids.setdefault(row.pool_id("pool_id"), len(pool_ids))
         )
 
     def texts(self, name: str, texts: dict[str, int]) -> NDArray[np.int32] | None:
-        """Return the numbers of a text field in `texts`, or None if no entry has it."""
+        """Return the index in `texts` of each entry's text, -1 if it has none; add new texts.
+
+        name: field of the text.  Return None if no entry has the field.
+        """
         if name not in self.names:
             return None
         return self._numbered(name, lambda row: texts.setdefault(row.text(name), len(texts)))
@@ -81,7 +87,10 @@ class PackedReader:
         return ACTION_CODES[text]
 
     def _numbered(self, name: str, number: Callable[[Fields], int]) -> NDArray[np.int32]:
-        """Call `number` for the first entry with each object, in entry order, and spread it."""
+        """Return a number for each entry, equal for equal codes of field `name`, -1 if missing.
+
+        number: called for the first entry with each code, in entry order.
+        """
         codes, objects = self._entries.codes(name), self._entries.objects
         # NumPy keeps the last of several assignments, so reversing finds the first entry.  The
         # extra element receives the entries with code -1.
