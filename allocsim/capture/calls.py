@@ -50,7 +50,7 @@ class Calls:
 
     torch: the module torch.
     gpu: torch.cuda or torch.xpu.
-    is_noted: function that returns True while marks are to be recorded.
+    is_noted: function that returns True while marks must be recorded.
     """
 
     def __init__(self, torch: Any, gpu: Any, is_noted: Callable[[], bool]) -> None:
@@ -68,7 +68,7 @@ class Calls:
         return int(self._counted_before.get(device, 0) + here)
 
     def counts(self) -> list[int]:
-        """Number of counted entries of each device since the start of the process."""
+        """Return the number of counted entries of each device, by device number."""
         return [self.count(device) for device in range(self.gpu.device_count())]
 
     def watch(self) -> None:

@@ -39,7 +39,6 @@ class Listener(Protocol):
         free: bytes that the driver reports as free.
         """
 
-
     def on_device(self) -> None:
         """Handle the first use of the GPU in this process, which may be a forked process."""
 

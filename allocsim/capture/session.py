@@ -65,10 +65,10 @@ def capture(
     max_entries: number of entries that each device's history can hold; when it is full, the oldest
         entries are overwritten.
     stacks: "python", "all" (also C++ stacks, which take far longer to record) or None.
-    max_disk: largest total size of all files, in bytes or as text such as "4GiB"; older files are
-        removed for newer ones.
+    max_disk: largest total size of all files, in bytes or as text such as "4GiB"; the oldest files
+        are removed to make room for new ones.
 
-    Raises ValueError for an invalid argument, and nothing after that.
+    Raises ValueError for an invalid argument.  The returned object raises no exceptions.
     """
     ring = Ring(max_entries, stacks)
     return Capture(path, on=on, steps=steps, ring=ring, max_disk=max_disk)

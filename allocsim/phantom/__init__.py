@@ -1,7 +1,7 @@
-"""Phantom GPU: CUDA stub libraries over a device that counts memory and computes nothing.
+"""Phantom GPU: stubs of the CUDA libraries that count memory and compute nothing.
 
-Nothing here imports torch.  `build` compiles the stubs of `stub/`, `record` runs an unmodified
-program over them, and `wheel` downloads the native allocator of a PyTorch release.
+No module here imports torch.  `build` compiles the stubs in `stub/`, `record` runs an unmodified
+program with them, and `wheel` downloads the native allocator of a PyTorch release.
 """
 
 from allocsim.phantom.build import (

@@ -1,10 +1,10 @@
-"""Conversion of a memory history from a dictionary per entry to a list per field.
+"""Convert a memory history from a dictionary per entry to a list per field.
 
 Rule: this file runs in the program's interpreter, loaded by the hook from its path, so it imports
-only the standard library.  `allocsim.recording.entries` reads both forms to the same recording.
+only the standard library.  allocsim reads both forms to the same recording.
 
-Equal stacks and equal texts become one object, which a pickle stores once.  This reduces the size
-of the file and the time to write and read it to a third.
+Equal stacks and equal texts become one object, which a pickle stores once.  The file, and the time
+to write and read it, are a third of those for dictionaries.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ def columns_of(entries: list[dict[str, Any]]) -> dict[str, list[Any]]:
 
 
 def _shared(lists: list[Any]) -> list[Any]:
-    """Replace equal stacks by one object.
+    """Return the stacks with equal stacks replaced by one object.
 
-    Frames are compared by identity: PyTorch has one list for all entries of a block and one
-    dictionary for each line of code, and all of them are alive during this call.
+    Frames are compared by identity, because PyTorch has one dictionary for each line of code, and
+    one list of frames for all entries of a block.
     """
     stacks: dict[tuple[int, ...], Any] = {}
     unique = {id(frames): frames for frames in lists if frames is not None}

@@ -1,6 +1,6 @@
 """Errors of the phantom GPU.
 
-Rule: `UnavailableError` means that something is missing, so a caller may skip a check.
+Rule: after an `UnavailableError` a caller may skip a check, because a tool is missing.  A
 `RefusedError` comes from the real allocator and must be reported.
 """
 
@@ -16,7 +16,7 @@ class PhantomError(AllocsimError):
 
 
 class ScriptError(PhantomError, ValueError):
-    """An op script contains an unknown op."""
+    """An op script contains an unknown or invalid op."""
 
 
 class UnavailableError(PhantomError):
@@ -24,4 +24,4 @@ class UnavailableError(PhantomError):
 
 
 class RefusedError(PhantomError):
-    """The real allocator refused its settings or ended while running a script."""
+    """Real PyTorch refused its settings or ended while it ran a script."""

@@ -1,10 +1,10 @@
-"""Stopping rule for transformers' `generate()` on a phantom GPU.
+"""Let `generate()` of transformers end on a phantom GPU.
 
 Rule: this file runs in the program's interpreter, loaded by the hook from its path once the module
 of transformers is loaded, so it imports only the standard library.
 
-`generate()` reads from the device whether any sequence is unfinished, which a phantom cannot know.
-The answer is replaced by a comparison of the length, which the host knows.
+`generate()` reads from the GPU if any sequence is unfinished, and a phantom GPU has no such value.
+Instead, generation ends when the sequences have the maximum length.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _ASKED = "_has_unfinished_sequences"
 
 
 def end_at_max_length(module: Any) -> None:
-    """Let generation end after max_new_tokens or at max_length.
+    """Patch `module` so that generation ends after max_new_tokens or at max_length.
 
-    module: transformers.generation.utils.  A release without the patched method is left unchanged.
+    module: transformers.generation.utils; not changed if it lacks the methods to patch.
     """
     criteria = getattr(module, "MaxLengthCriteria", None)
     mixin = getattr(module, "GenerationMixin", None)

@@ -1,7 +1,8 @@
-"""Reports of the phantom device: code lines that read values back, and guessed workspaces.
+"""Report the lines of a program that copied values from a phantom GPU, and guessed workspaces.
 
-Rule: this file runs at the end of the program, in its interpreter, loaded by the hook from its
-path, so it imports only the standard library and is compatible with Python 3.9.
+A read is a copy of values from the GPU to the host.  Rule: this file runs at the end of the program
+in its interpreter, loaded by the hook from its path, so it imports only the standard library and is
+compatible with Python 3.9.
 """
 
 from __future__ import annotations
@@ -18,21 +19,21 @@ Frame = tuple[str, int]
 """File and line number."""
 
 Site = tuple[int, int, list[Frame]]
-"""Number of reads by one stack, bytes of the largest read, frames from the innermost."""
+"""(number of reads with one stack, bytes of the largest read, frames, innermost first)"""
 
 SHOWN = 3
 _OF_A_FLOAT = frozenset({2, 4})
-"""Bytes of a number that may be a loss value."""
+"""Sizes in bytes of one floating-point number, which may be a loss."""
 
 
 class _ReadFrame(ctypes.Structure):
-    """struct device_read_frame of the phantom device."""
+    """struct device_read_frame of the stubs."""
 
     _fields_ = (("code", ctypes.py_object), ("line", ctypes.c_int))
 
 
 class _ReadSite(ctypes.Structure):
-    """struct device_read_site; its frames follow it in memory."""
+    """struct device_read_site of the stubs; its frames follow it in memory."""
 
     _fields_ = (("times", ctypes.c_size_t), ("most", ctypes.c_size_t), ("depth", ctypes.c_size_t))
 
@@ -47,12 +48,12 @@ class _ReadSite(ctypes.Structure):
 
 
 def watch_reads(wanted: bool) -> bool:
-    """Turn the recording of reads on the phantom device on or off; return the previous state."""
+    """Turn the recording of reads on or off; return True if it was on."""
     return bool(ctypes.CDLL(None).device_watch_reads(wanted))
 
 
 def read_sites() -> list[Site]:
-    """Return each stack that read values back, and stop recording them."""
+    """Stop the recording of reads and return the recorded ones, one item per call stack."""
     watch_reads(False)
     first = ctypes.POINTER(ctypes.POINTER(_ReadSite))()
     ask = ctypes.CDLL(None).device_read_sites
@@ -62,14 +63,17 @@ def read_sites() -> list[Site]:
 
 
 def guesses() -> str:
-    """Return the libraries whose workspaces the phantom device guessed, as text; "" for none."""
+    """Return the names of libraries whose workspace sizes are guesses, as text; "" if none."""
     ask = ctypes.CDLL(None).device_guesses
     ask.restype = ctypes.c_char_p
     return str(ask().decode())
 
 
 def places_of(sites: Iterable[Site]) -> list[tuple[str, int]]:
-    """Return the lines of the program that read values, with counts; probable logging is last."""
+    """Return (file and line, number of reads) of each line of the program that read values.
+
+    Lines that probably only log a number are last.
+    """
     places: dict[Frame, tuple[int, int]] = {}
     for times, most, frames in sites:
         inner = [frame for frame in frames if _is_the_programs(frame[0])] or frames
@@ -82,7 +86,10 @@ def places_of(sites: Iterable[Site]) -> list[tuple[str, int]]:
 
 
 def reads_text(places: list[tuple[str, int]]) -> str:
-    """Return the first `SHOWN` places as text, with the number of the others; "" for none."""
+    """Return the first `SHOWN` of `places` and the number of the others, as text; "" if empty.
+
+    places: result of `places_of`.
+    """
     texts = [f"{place} ({times:,} times)" if times > 1 else place for place, times in places]
     more = len(texts) - SHOWN
     rest = [f"{more} more {'place' if more == 1 else 'places'}"] if more > 0 else []
@@ -90,7 +97,7 @@ def reads_text(places: list[tuple[str, int]]) -> str:
 
 
 def _is_the_programs(name: str) -> bool:
-    """Return True if a file belongs to the program and not to a library."""
+    """Return True if the file `name` belongs to the program and not to a library."""
     if Path(name).resolve().is_relative_to(Path(__file__).resolve().parent):
         return False
     libraries = ("/site-packages/", "/dist-packages/", str(Path(os.__file__).parent), "<frozen")
@@ -98,12 +105,15 @@ def _is_the_programs(name: str) -> bool:
 
 
 def _is_logged(place: Frame, size: int) -> bool:
-    """Return True if a read is of one float, such as a loss, which does not affect sizes."""
+    """Return True if the line at `place` probably logs one number, such as a loss.
+
+    size: bytes of the largest read of the line.
+    """
     text = linecache.getline(*place)
     return size in _OF_A_FLOAT and (".item()" in text or "float(" in text)
 
 
 def _shown(name: str) -> str:
-    """Return a path relative to the current folder if the file is inside it."""
+    """Return the path `name`, relative to the current folder if the file is inside it."""
     near = os.path.relpath(name) if Path(name).is_absolute() else name
     return name if near.startswith("..") else near

@@ -1,8 +1,10 @@
-"""Choice of experts for tokens whose scores a phantom device does not know.
+"""Choose experts for the tokens of a mixture-of-experts model on a phantom GPU.
+
+A phantom GPU has no scores, so the choice is an assumption.
 
 Rule: this file runs in the program's interpreter, loaded by the hook from its path, so it imports
-only the standard library.  Every choice is possible for a real router: the experts of a token are
-distinct.  A top-k of unknown scores over at most `MOST_EXPERTS` entries is assumed to be a router.
+only the standard library.  The experts of a token are distinct, as in a real model.  A top-k of
+unknown scores over at most `MOST_EXPERTS` entries is assumed to be a choice of experts.
 """
 
 from __future__ import annotations
@@ -12,14 +14,14 @@ from typing import Any
 __all__ = ["MOST_EXPERTS", "Router"]
 
 MOST_EXPERTS = 1024
-"""Largest number of scores per token that may belong to experts; a vocabulary has more."""
+"""Largest number of scores per token that are assumed to be experts; a vocabulary has more."""
 
 
 class Router:
-    """Distribution of tokens over experts.
+    """Assumed distribution of tokens over experts.
 
-    torch: the program's PyTorch.
-    is_skewed: True if all tokens go to the same experts; otherwise the numbers of tokens per expert
+    torch: the module torch of the program.
+    is_skewed: True if all tokens go to the same experts; else the numbers of tokens per expert
         differ by at most one.
     """
 
@@ -28,9 +30,11 @@ class Router:
         self.is_skewed = is_skewed
 
     def choose(self, scores: Any, chosen: Any, dim: int) -> Any:
-        """Return the indices that a top-k along `dim` selects, on the host; None if not a router's.
+        """Return the expert numbers that a top-k along `dim` gives, as a host tensor.
 
-        chosen: indices on the device; only their shape is used.
+        scores: input of the top-k.
+        chosen: its indices on the device; only their shape is used.
+        Return None if the top-k does not look like a choice of experts.
         """
         if scores.dim() < 2 or dim % scores.dim() != scores.dim() - 1:
             return None

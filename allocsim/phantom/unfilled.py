@@ -1,11 +1,11 @@
-"""Random initialisation of large host tensors skipped where no value matters.
+"""Skip the random initialisation of large host tensors, to save time.
 
 Rule: this file runs in the program's interpreter, loaded by the hook from its path once torch is
-loaded, so it imports only the standard library.  Device tensors are left alone, and so are small
-tensors, because sizes may depend on them.
+loaded, so it imports only the standard library.  Device tensors and small host tensors are still
+filled, because sizes may depend on them.
 
-Adapters of a model with 70 billion parameters have 300 million numbers, which take three seconds to
-draw on the host and are all zero on a phantom anyway.
+Adapters of a model with 70 billion parameters have 300 million numbers.  Drawing them on the host
+takes three seconds, and on a phantom GPU all values are zero anyway.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any
 __all__ = ["leave_unfilled"]
 
 _LEAST = 1 << 14
-"""Smallest number of elements of a tensor whose values are assumed not to matter."""
+"""Number of elements from which on the values of a tensor are assumed not to matter."""
 
 
 def leave_unfilled(torch: Any) -> None:
-    """Make `uniform_` return a large host tensor unchanged."""
+    """Patch `torch` so that `uniform_` returns a large host tensor unchanged."""
     fill = torch.Tensor.uniform_
 
     @functools.wraps(fill)

@@ -1,4 +1,8 @@
-"""Comparison of the model with real PyTorch on the same op scripts."""
+"""Cross-check: compare the model with real PyTorch on the same op scripts.
+
+An op script is a list of calls of the allocator (script.py).  A golden case is a script with the
+results of real releases, stored in a file.
+"""
 
 from allocsim.verify.crosscheck import Check, Report, Source, WheelSource, crosscheck
 from allocsim.verify.golden import check_case, load_case

@@ -1,7 +1,7 @@
-"""First difference between the model's results and real ones.
+"""Find the first difference between the results of the model and of real PyTorch.
 
-Rule: everything is compared, in an order that puts a difference near its cause first: the op at
-which a run stopped, addresses, entries, segments, texts, statistics.
+Rule: all results are compared, and first those that show a difference near its cause: the op at
+which a script stopped, addresses, entries, segments, error texts, statistics.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _LISTS = ("addresses", "trace", "segments", "messages")
 
 
 class Answer(Protocol):
-    """Common interface of `ModelAnswer` and `RealAnswer`."""
+    """Results of a script; `ModelAnswer` and `RealAnswer` have these fields."""
 
     @property
     def addresses(self) -> list[int | None]: ...
@@ -34,11 +34,11 @@ class Answer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A value of the model and the real value at the same position.
+    """A result of the model that differs from the result of real PyTorch.
 
-    field: name of the result's field.
-    at: index in a list or name of a statistic; None for a whole field.
-    ours, expected: the values; None if the list is too short or the statistic is missing.
+    field: name of the field of the results.
+    at: index in a list or name of a statistic; None if the field as a whole differs.
+    ours, expected: value of the model and of real PyTorch; None if missing.
     """
 
     field: str
@@ -52,12 +52,15 @@ class Difference:
 
     @property
     def kind(self) -> tuple[str, str | None]:
-        """Field and statistic, which a minimised script must preserve."""
+        """Field and name of the statistic, which must be the same after minimisation."""
         return self.field, self.at if isinstance(self.at, str) else None
 
 
 def first_difference(ours: Answer, expected: Answer) -> Difference | None:
-    """Return the first difference, None if equal; texts of stops are not compared."""
+    """Return the first difference between two results; None if they are equal.
+
+    The texts of the errors that stopped the scripts are not compared.
+    """
     stops = [None if answer.stopped is None else answer.stopped[0] for answer in (ours, expected)]
     if stops[0] != stops[1]:
         return Difference("stopped", None, ours.stopped, expected.stopped)
@@ -68,7 +71,10 @@ def first_difference(ours: Answer, expected: Answer) -> Difference | None:
 
 
 def list_difference(field: str, ours: Sequence[Any], expected: Sequence[Any]) -> Difference | None:
-    """Return the first difference between two lists, None if equal."""
+    """Return the first difference between two lists; None if they are equal.
+
+    field: name of the field of the results, for the returned difference.
+    """
     for at, (one, other) in enumerate(zip(ours, expected, strict=False)):
         if one != other:
             return Difference(field, at, one, other)

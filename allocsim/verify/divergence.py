@@ -1,7 +1,7 @@
-"""Script on which the model and real PyTorch differ, minimised and written as a test.
+"""Minimise a script on which the model and real PyTorch differ, and write it as a test.
 
-Rule: the test needs no PyTorch.  It plays the script on the model and expects the literal results
-of the real allocator, so it fails until the model is corrected.
+Rule: the test needs no PyTorch.  It runs the script on the model and expects the results of real
+PyTorch, so it fails until the model is corrected.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ Judge = Callable[[Script], "Divergence | None"]
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """A script, its release, and the first difference.
+    """A script on which the model differs from real PyTorch.
 
-    expected: complete value of the real result's field that differs.
-    arguments: arguments of `play` besides script and release.
+    release: release of PyTorch.
+    difference: first difference.
+    expected: complete value, in real PyTorch, of the field that differs.
+    arguments: keyword arguments of `play` with which the model differs.
     """
 
     release: str
@@ -35,7 +37,7 @@ class Divergence:
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
     def as_test(self) -> str:
-        """Return the source of a module with one test, which fails while the model is wrong."""
+        """Return the source code of a test that fails until the model is corrected."""
         script, name = self.script, self.release.replace(".", "_")
         ops = "\n".join(f"        {list(op)!r}," for op in script.ops)
         conditions = [script.device_memory, script.conf, script.address_policy]
@@ -69,7 +71,10 @@ class Divergence:
 
 
 def minimised(found: Divergence, judge: Judge) -> Divergence:
-    """Return the same kind of divergence with few ops; `judge` runs a script."""
+    """Return a divergence with fewer ops whose first difference is of the same kind.
+
+    judge: function that compares a script and returns its divergence; None if equal.
+    """
 
     def still_differs(script: Script) -> bool:
         try:

@@ -1,6 +1,6 @@
-"""Build of the C++ program that runs scripts on a release's native allocator.
+"""Build the C++ program that runs op scripts on the native allocator of a PyTorch release.
 
-Rule: it links the release's own `libc10_cuda.so` and the stubs, but no library of CUDA.
+Rule: it links the `libc10_cuda.so` of that release and the stubs, but no library of CUDA.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ _SOURCE = Path(__file__).with_name("driver.cpp")
 
 
 def build_driver(wheel: Wheel) -> Path:
-    """Return the driver program for a release; build it if needed.  Raises UnavailableError."""
+    """Return the path of the program for a release; build it if needed.
+
+    Raises UnavailableError if it cannot be built.
+    """
     name = digest_of(f"{wheel.torch} {wheel.cuda}", _SOURCE, Path(__file__))
     folder = wheel.folder / "build" / name
 

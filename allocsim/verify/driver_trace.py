@@ -1,7 +1,8 @@
-"""Decisions of a real driver, read from a trace: segment addresses and free memory.
+"""Give the model the decisions of a real GPU driver: segment addresses and free memory.
 
-Rule: only values that no allocator decides are read.  The address of a new segment comes from its
-entry, and the free memory in an error text from the `oom` entry.  Everything else is predicted.
+Rule: only values that the driver decides are read from the history of real PyTorch.  The address of
+a new segment is in the entry of the segment, and the free memory of an error text in the `oom`
+entry.  The model predicts all other values.
 """
 
 from __future__ import annotations
@@ -20,13 +21,16 @@ _ENDS_A_REQUEST = ("alloc", "oom")
 
 
 class DriverTrace:
-    """Trace of a real device, in order; an entry is [action, address, size, stream]."""
+    """History of a real GPU; an entry is [action, address, bytes, number of the stream]."""
 
     def __init__(self, entries: Sequence[Sequence[Any]]) -> None:
         self._entries = entries
 
     def dictate(self, allocator: CachingAllocator) -> None:
-        """Set the address of the next segment, if the trace has a new one in the next request."""
+        """Set the address of the next segment of the model.
+
+        It is the address of the new segment in the next request of the history, if it has one.
+        """
         if not self._entries:
             return
         done = len(allocator.history)
@@ -38,7 +42,7 @@ class DriverTrace:
                 return
 
     def correct(self, trace: Sequence[list[Any]], messages: list[str]) -> None:
-        """Replace the free memory in `oom` entries and texts by the driver's."""
+        """Replace the free memory in the model's `oom` entries and error texts by the driver's."""
         texts = _naming_free_memory(messages)
         for ours, expected in zip(trace, self._entries, strict=False):
             if ours[0] != "oom":
@@ -53,6 +57,9 @@ class DriverTrace:
 
 
 def _naming_free_memory(messages: Sequence[str]) -> Iterator[int]:
-    """Yield the indices of texts with an `oom` entry; an absurdly large request has none."""
+    """Yield the indices of the error texts that have an `oom` entry.
+
+    Requests of more than 1 EiB and refusals of the driver have no such entry.
+    """
     apart = ("more than 1EB memory", "preemptively rejected", DriverRefusalError.TEXT)
     return (i for i, text in enumerate(messages) if not any(words in text for words in apart))

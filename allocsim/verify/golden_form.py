@@ -1,7 +1,7 @@
-"""Conversion of statistics and segments of `torch.cuda` to the form of the golden cases.
+"""Convert statistics and segments of `torch.cuda` to the form in golden cases.
 
-Rule: the model and real PyTorch return the same dicts, so one conversion serves both and drops
-nothing that is compared.  Stream handles become the numbers of the script.
+Rule: the model and real PyTorch return the same dictionaries, so both are converted by the same
+code.  Raw stream handles become the stream numbers of the script.
 """
 
 from __future__ import annotations
@@ -24,14 +24,20 @@ Numbers = Callable[[int], int]
 
 
 def golden_stats(flat: Mapping[str, int]) -> dict[str, Any]:
-    """Return `torch.cuda.memory_stats()` with four numbers per statistic and plain counters."""
+    """Return `torch.cuda.memory_stats()` with one item per statistic.
+
+    A statistic has [current, peak, allocated, freed], and a counter one number.
+    """
     names = [key.removesuffix(".current") for key in flat if key.endswith(".current")]
     grouped = {name: [flat[f"{name}.{column}"] for column in _COLUMNS] for name in names}
     return grouped | {key: flat[key] for key in flat if "." not in key}
 
 
 def golden_segment(segment: Mapping[str, Any], number: Numbers) -> dict[str, Any]:
-    """Convert a segment of `torch.cuda.memory._snapshot()`; `number` maps stream handles."""
+    """Return a segment of `torch.cuda.memory._snapshot()` in the form of golden cases.
+
+    number: function from a raw stream handle to the stream number.
+    """
     return {
         **{key: segment[key] for key in _AS_THEY_ARE},
         "stream": number(segment["stream"]),
@@ -42,6 +48,9 @@ def golden_segment(segment: Mapping[str, Any], number: Numbers) -> dict[str, Any
 
 
 def stream_numbers(handles: Mapping[int, int]) -> Numbers:
-    """Return a function from raw handles to stream numbers; `handles` maps the other way."""
+    """Return a function from raw handles to stream numbers.
+
+    handles: raw handle of each stream number.
+    """
     known = {handle: number for number, handle in handles.items()}
     return known.__getitem__

@@ -1,7 +1,7 @@
-"""Comparison of one script on the model and on real PyTorch.
+"""Run one script on the model and on real PyTorch and compare all results.
 
-Rule: a script is either equal in everything that can be read, or a divergence.  If the model
-reports undefined behaviour, the script is compared up to that op.
+Rule: all results must be equal.  If the behaviour of PyTorch is undefined from some op on, the
+script is compared up to that op.
 """
 
 from __future__ import annotations
@@ -25,22 +25,25 @@ _ASSERTED = "equal up to an internal assertion that stops both"
 
 
 class Real(Protocol):
-    """Allocator of real PyTorch; torch_version: such as "2.15.0"."""
+    """Allocator of real PyTorch.
+
+    torch_version: version, such as "2.15.0".
+    """
 
     torch_version: str
 
     def run(self, script: Script) -> RealAnswer:
-        """Return the release's results; raise RefusedError if it refuses or dies."""
+        """Return the results; raise RefusedError if PyTorch refuses the conf or dies."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """Judgement of one script.
+    """Result of the comparison of one script.
 
     script: the compared part of the script.
-    addresses: results of its allocations.
-    end: reason for its end, as text.
-    divergence: difference found; None if equal.
+    addresses: address of each allocation; None if it failed.
+    end: reason for the end of the comparison, as text.
+    divergence: difference found; None if all results are equal.
     """
 
     script: Script
@@ -50,10 +53,11 @@ class Judgement:
 
 
 def judge(real: Real, script: Script) -> Judgement:
-    """Run a script on both, and on the model once more by rows, the path of a replay.
+    """Compare a script on the model and on real PyTorch.
 
-    An internal assertion leaves PyTorch in the middle of an op, in an unspecified state.  The op
-    that stops is compared, and everything else as it was before that op.
+    The model runs it twice: call by call, and with the code of a replay (core/fast_path.py).  A
+    failed assertion of PyTorch leaves it in the middle of an op, in an unspecified state.  So only
+    the number of that op is compared, and the results of the ops before it.
     """
     release = find_release(real.torch_version).version
     try:
@@ -99,7 +103,7 @@ def _diverged(
 
 
 def _judge_refusal(real: Real, script: Script, reason: str) -> Judgement:
-    """Judge a script whose settings the model refuses; the release must refuse them too."""
+    """Compare a script whose settings the model refuses: real PyTorch must refuse them too."""
     try:
         real.run(script)
     except RefusedError:

@@ -1,7 +1,7 @@
-"""Minimisation of a script that has some property.
+"""Minimise a script that has a given property.
 
-Rule: pieces are removed from large to small, each only if the script keeps the property without it.
-No single op of the result can be removed.
+Rule: groups of consecutive ops are removed if the script still has the property without them, large
+groups first.  No single op of the result can be removed.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ __all__ = ["shortest"]
 
 
 def shortest(script: Script, still_holds: Callable[[Script], bool]) -> Script:
-    """Return a short script for which `still_holds`, which must hold for `script`."""
+    """Return a shorter script for which `still_holds` returns True, as it does for `script`."""
     ops = list(script.ops)
     piece = max(1, len(ops) // 2)
     while piece:
         shorter = _without_pieces(script, ops, piece, still_holds)
-        # Removal of one op can make another one removable, so single ops are tried again.
+        # Without one op another op may become removable, so single ops are tried again.
         if piece > 1 or len(shorter) == len(ops):
             piece //= 2
         ops = shorter

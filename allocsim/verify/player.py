@@ -1,8 +1,8 @@
-"""Op scripts, played on the model with results in the form of the golden cases.
+"""Run op scripts on the model, with results in the form of the golden cases.
 
-Rule: the first error ends the run, unless memory runs out or the driver refuses a handle.  All
-other fields then report the state at that point, as for the real allocator.  An id whose allocation
-failed is skipped.
+Rule: out of memory and a refusal by the driver do not end a script, any other error does.  The
+results are then those at that point, as in real PyTorch.  An op on a block whose allocation failed
+is skipped.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ _ONE = 0
 
 @dataclass(slots=True)
 class ModelAnswer:
-    """Results of the model; stopped: (op, error), None if all ops ran."""
+    """Results of the model for a script; the fields are those of `RealAnswer`.
+
+    stopped: (number of the op, error) if an error ended the script, else None.
+    """
 
     addresses: list[int | None] = field(default_factory=list)
     messages: list[str] = field(default_factory=list)
@@ -50,15 +53,15 @@ def play(
     context_memory: int = 0,
     driver_trace: Sequence[Sequence[Any]] | None = None,
 ) -> ModelAnswer:
-    """Run every op on a model of `torch_version`.
+    """Run a script on a model of the PyTorch release `torch_version`, and return its results.
 
-    check_every: number of ops between checks of the model's invariants, which are always checked
-        at the end; 0 for none.
-    in_rows: run most requests and frees on the path of a replay (core/fast_path.py).
+    check_every: number of ops between checks of the model's invariants; 0 to check them only at
+        the end.
+    in_rows: True to use the code of a replay for most requests and frees (core/fast_path.py).
     handles: raw handles by stream number; None for those of the script.
-    context_memory: bytes of the device used by others.
-    driver_trace: trace of a real device, which supplies the driver's decisions.
-    Raises ConfigError if the script's option string is refused.
+    context_memory: bytes of the device that are in use outside PyTorch.
+    driver_trace: history of a real GPU, with the addresses and free memory that its driver chose.
+    Raises ConfigError if the script's conf is invalid.
     """
     allocator = ReplayAllocator(
         script.device_memory,
@@ -88,7 +91,10 @@ def play(
 def play_defined(
     script: Script, torch_version: str, **arguments: Any
 ) -> tuple[Script, ModelAnswer, UndefinedBehaviorError | None]:
-    """Play a script up to its first undefined op; also return the error that reports that op."""
+    """Run a script up to the first op with undefined behaviour.
+
+    Return the script up to that op, the results, and the error for that op; None without one.
+    """
     outcome = play(script, torch_version, **arguments)
     at, error = outcome.stopped or (0, None)
     if not isinstance(error, UndefinedBehaviorError):
@@ -98,7 +104,7 @@ def play_defined(
 
 
 class _Player:
-    """Model that runs a script; `live` maps ids to addresses."""
+    """Model that runs a script."""
 
     def __init__(
         self, allocator: ReplayAllocator, handles: Mapping[int, int], driver: DriverTrace
@@ -168,7 +174,7 @@ class _Player:
             self._pools[what](pool)
 
     def tell(self) -> None:
-        """Collect statistics, segments and trace."""
+        """Store statistics, segments and history in the results."""
         outcome, number = self.outcome, stream_numbers(self._handles)
         outcome.stats = golden_stats(self._allocator.memory_stats())
         outcome.segments = [golden_segment(s, number) for s in self._allocator.memory_snapshot()]
@@ -182,14 +188,14 @@ class _Player:
 
 
 def malloc_in_row(allocator: ReplayAllocator, size: int, stream: int) -> int | None:
-    """Allocate by a row of one step if the fast path takes it, else by `allocator.malloc`."""
+    """Allocate with the code of a replay if it can serve the request, else with `malloc`."""
     if allocator.play(((MALLOC, _ONE, size, stream),), {}, []) is None:
         return allocator.take_name(_ONE)
     return allocator.malloc(size, stream)
 
 
 def free_in_row(allocator: ReplayAllocator, address: int | None) -> None:
-    """Free by a row of one step if the fast path takes it, else by `allocator.free`."""
+    """Free with the code of a replay if it can free the block, else with `allocator.free`."""
     if address is not None and allocator.is_allocated(address):
         allocator.give_name(address, _ONE)
         if allocator.play(((FREE, _ONE, 0, 0),), {}, []) is None:

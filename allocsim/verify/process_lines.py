@@ -1,8 +1,7 @@
-"""Sentences of an out-of-memory text about the processes that use the card.
+"""Remove the sentences about other processes from the text of an out-of-memory error.
 
-Rule: the allocator does not decide what the driver reports about processes, so the model prints
-none of these sentences.  They are removed only if they have exactly the form that PyTorch gives
-them.
+Rule: the model does not print these sentences, because their numbers come from the driver.  A
+sentence is removed only if it has exactly the words that PyTorch writes.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ _BEFORE = re.compile(rf"of which (?:{_SIZE}) is free\. ")
 
 @dataclass(frozen=True, slots=True)
 class ProcessMemory:
-    """Process and its memory.
+    """GPU memory of a process.
 
-    number: process id; None for the process that prints the text.
-    size: as printed.
+    number: process id; None for the process that printed the text.
+    size: memory as printed, e.g. "1.50 GiB".
     """
 
     number: int | None
@@ -33,10 +32,10 @@ class ProcessMemory:
 
 
 def without_processes(text: str) -> tuple[str, tuple[ProcessMemory, ...]]:
-    """Return the text without the sentences about processes, and these in their order.
+    """Return the text without the sentences about processes, and the removed processes in order.
 
-    They follow the sentence about free memory.  Any other text is returned unchanged, also a text
-    that names this process twice.
+    The sentences follow the sentence about free memory.  A text without that sentence, or with two
+    sentences about its own process, is returned unchanged.
     """
     before = _BEFORE.search(text)
     if before is None:

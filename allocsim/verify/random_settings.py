@@ -1,8 +1,7 @@
-"""Random option strings with all options that a release knows and values at their limits.
+"""Make random confs with all options of a release and with values at their limits.
 
-Rule: the release accepts each string, given the large segment size that was in force before it.
-Options that would stop a release or make its results random are left out; `RandomSettings` names
-them.
+Rule: the release accepts each conf, given the large segment size that was in effect before it.
+Options that would stop a release or make its results random are left out.
 """
 
 from __future__ import annotations
@@ -16,15 +15,15 @@ __all__ = ["RandomSettings"]
 
 _LARGE_SEGMENT = 20
 _SHARE = 0.3
-"""Probability of an option that affects memory; half of it for large_segment_size_mb."""
+"""Probability of each option that affects memory; large_segment_size_mb has half of it."""
 
 
 class RandomSettings:
-    """Generator of the option strings of one script.
+    """Maker of the confs of one script.
 
-    has_pools: True if the script opens scopes.  Up to 2.12 scopes count as captures, where
-        graph_capture_record_stream_reuse reads the topology of a graph that does not exist
-        (semantics 5.5), so a script never has both.
+    has_pools: True if the script begins allocating to pools.  Up to 2.12 PyTorch treats that as the
+        capture of a CUDA graph, and graph_capture_record_stream_reuse would read a graph that does
+        not exist (semantics 5.5), so a script never has both.
     """
 
     def __init__(self, rng: random.Random, release: Release, *, has_pools: bool) -> None:
@@ -37,7 +36,7 @@ class RandomSettings:
         self._inert = {key: values for key, values in inert.items() if key in release.options}
 
     def make(self) -> str:
-        """Return the next string; the large segment size that it sets stays in force."""
+        """Return the next conf; the large segment size that it sets stays in effect after it."""
         rng = self._rng
         parts: dict[str, object] = {}
         if "large_segment_size_mb" in self._release.options and rng.random() < _SHARE / 2:
@@ -68,7 +67,7 @@ class RandomSettings:
         }
 
     def _reserve(self) -> dict[str, object]:
-        """Return a reserve for expandable segments, sometimes a size that the rules round to."""
+        """Return the option that reserves memory for expandable segments, with a random value."""
         values = (0.05, 0.3, 0.7, 1, 2, "1G", "0.1G", "0.0625G", "0.0390625G")
         key = "expandable_segments_reserve"
         return {key: self._rng.choice(values)} if key in self._release.options else {}
@@ -99,4 +98,4 @@ _INERT: dict[str, tuple[object, ...]] = {
     "pinned_max_round_threshold_mb": (1, 64),
     "pinned_max_cached_size_mb": (1, 1024),
 }
-"""Options without effect on device memory: they must be accepted and change nothing."""
+"""Options that PyTorch accepts and that do not affect device memory, with their values."""

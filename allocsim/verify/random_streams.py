@@ -1,7 +1,7 @@
-"""Streams of one random script, by number and raw handle.
+"""Choose the streams of a random script, and their raw handles.
 
-Rule: in some scripts the handles make tables of streams overflow: many streams hash into few slots
-of a table of 16 buckets (semantics 12.1).
+Rule: in some scripts PyTorch's hash tables of streams overflow, because many handles
+hash to few of the 16 slots (semantics 12.1).
 """
 
 from __future__ import annotations
@@ -13,26 +13,30 @@ __all__ = ["MANY", "RandomStreams"]
 
 _FEW = ([0], [0], [0, 1], [0, 1, 2], [0, 3, 7, 9, 21, 40])
 MANY = 8
-"""Number of streams that can make a table overflow."""
+"""Least number of streams with which a hash table can overflow."""
 _COUNTS = (MANY, 12, 16)
 _LARGEST_HANDLE = 1 << 47
 _ALIGNMENT = 16
 _GOLDEN = 11400714819323198485
 _SLOTS = 16
 _CROWDED_SLOTS = (2, 3, 3, 4, _SLOTS)
-"""Number of neighbouring slots that the handles of a script may hash to."""
+"""Number of neighbouring slots to which all handles of a script hash."""
 
 
 @dataclass(frozen=True, slots=True)
 class RandomStreams:
-    """Numbers of a script's streams, and the raw handles that are not n * 4096."""
+    """Streams of a script.
+
+    numbers: stream numbers.
+    handles: raw handles by stream number, where it is not number * 4096.
+    """
 
     numbers: list[int]
     handles: dict[int, int] = field(default_factory=dict)
 
     @classmethod
     def make(cls, rng: random.Random) -> RandomStreams:
-        """Choose a few streams with default handles, or many with random or crowded ones."""
+        """Return a few streams with default handles, or many whose handles hash to few slots."""
         if rng.random() < 0.6:
             return cls(rng.choice(_FEW))
         numbers = list(range(rng.choice(_COUNTS) + 1))
@@ -46,5 +50,5 @@ class RandomStreams:
 
 
 def _slot(handle: int) -> int:
-    """Return the slot of a stream of device 0 in a table of 16 buckets."""
+    """Return the slot of a stream of device 0 in a hash table of 16 slots."""
     return (_GOLDEN * (1 << 56 | handle) % (1 << 64)) * _SLOTS >> 64
