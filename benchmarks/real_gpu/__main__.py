@@ -1,4 +1,4 @@
-"""Tables of `docs/real-gpu.md`.
+"""Print or write the tables of `docs/real-gpu.md`.
 
     python -m benchmarks.real_gpu                        print the tables
     python -m benchmarks.real_gpu docs                   write them into docs/real-gpu.md, and a
@@ -30,7 +30,7 @@ ON_THE_PAGE = ("programs", "cases", "kernels", "driver times")
 
 
 def page() -> str:
-    """Return the page with its tables written again."""
+    """Return the text of docs/real-gpu.md with new tables."""
     predicted = read_predictions()
     text, found = PAGE.read_text(), sections(H200, predicted)
     versions = (
@@ -45,7 +45,7 @@ def page() -> str:
 
 
 def readme() -> str:
-    """Return README.md with its summary written again."""
+    """Return the text of README.md with a new summary."""
     lines = textwrap.fill(summary(H200, read_predictions()), 120, break_on_hyphens=False)
     return between_marks(README.read_text(), "real gpu", COMMAND, lines)
 
