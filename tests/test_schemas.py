@@ -29,8 +29,7 @@ from allocsim.recording import Action
 from allocsim.report import crosscheck_document, record_document, step_document
 from allocsim.units import MIB
 from allocsim.verify import Report, Script
-from allocsim.verify.comparison import Difference
-from allocsim.verify.divergence import Divergence
+from allocsim.verify.comparison import Difference, Divergence
 from tests.schemas import FOLDER, RECORDED, SHARED, keys, schema_of, schemas, wrong_with
 
 ROOT = Path(__file__).parents[1]

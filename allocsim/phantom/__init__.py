@@ -8,7 +8,11 @@ from allocsim.phantom.build import (
     COMMON_OPTIONS,
     ORIGIN,
     STUB,
+    PhantomError,
+    RefusedError,
+    ScriptError,
     Stubs,
+    UnavailableError,
     build_once,
     build_stubs,
     compile_source,
@@ -16,7 +20,6 @@ from allocsim.phantom.build import (
     find_compiler,
 )
 from allocsim.phantom.cards import CARDS, find_gpu
-from allocsim.phantom.errors import PhantomError, RefusedError, ScriptError, UnavailableError
 from allocsim.phantom.gpu import CONTEXT_MEMORY_SEEN, Gpu, Limits, limits_of
 from allocsim.phantom.launch import find_torch, phantom_environment
 from allocsim.phantom.record import ProcessRecording, Program, Recorded, has_gpu, record

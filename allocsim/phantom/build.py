@@ -2,6 +2,9 @@
 
 Rule: the folder of a build is named after the digest of its sources and options, so the stubs are
 compiled again if and only if sources or options change.
+
+After an `UnavailableError` a caller may skip a check, because a tool is missing.  A `RefusedError`
+comes from the real allocator and must be reported.
 """
 
 from __future__ import annotations
@@ -15,12 +18,40 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from allocsim.phantom.errors import UnavailableError
+from allocsim.errors import AllocsimError
 
 __all__ = [
-    "COMMON_OPTIONS", "ORIGIN", "STUB", "Stubs", "build_once", "build_stubs", "compile_source",
-    "digest_of", "find_compiler",
-]  # fmt: skip
+    "PhantomError",
+    "ScriptError",
+    "UnavailableError",
+    "RefusedError",
+    "COMMON_OPTIONS",
+    "ORIGIN",
+    "STUB",
+    "Stubs",
+    "build_once",
+    "build_stubs",
+    "compile_source",
+    "digest_of",
+    "find_compiler",
+]
+
+
+class PhantomError(AllocsimError):
+    """Base class of the errors of allocsim.phantom."""
+
+
+class ScriptError(PhantomError, ValueError):
+    """An op script contains an unknown or invalid op."""
+
+
+class UnavailableError(PhantomError):
+    """A requirement is missing: a wheel, a compiler, the network or Linux."""
+
+
+class RefusedError(PhantomError):
+    """Real PyTorch refused its settings or ended while it ran a script."""
+
 
 STUB = Path(__file__).parent / "stub"
 COMMON_OPTIONS = ("-O2", "-Wall", "-Wextra")

@@ -12,8 +12,7 @@ import subprocess
 from dataclasses import astuple, dataclass
 from functools import partial
 
-from allocsim.phantom.build import Stubs, build_once, build_stubs, digest_of
-from allocsim.phantom.errors import UnavailableError
+from allocsim.phantom.build import Stubs, UnavailableError, build_once, build_stubs, digest_of
 from allocsim.phantom.gpu import Gpu
 from allocsim.phantom.wheel import PLANS_WITHOUT_DEVICE, cache_root
 

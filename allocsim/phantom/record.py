@@ -23,7 +23,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from allocsim.phantom.errors import UnavailableError
+from allocsim.phantom.build import UnavailableError
 from allocsim.phantom.gpu import Gpu
 from allocsim.phantom.launch import TorchInstall, find_torch, phantom_environment
 

@@ -264,11 +264,7 @@ class Values:
         return out
 
     def telling(self, kind: int, value: int = 0) -> _Telling:
-        """Return a context manager that sets the mode of this thread's copies to the host.
-
-        kind: the mode.
-        value: number that the phantom GPU returns in the mode _ANSWERED.
-        """
+        """Return a context that sets the mode of copies; `value` is copied in mode _ANSWERED."""
         return _Telling(self._tell, self._mode, (kind, value))
 
     def _read(self, tensor: Any) -> tuple[Any, bool] | None:
@@ -280,8 +276,7 @@ class Values:
     def _computed(self, op: Any, args: Any, kwargs: Any, out: Any) -> tuple[Any, bool]:
         """Return the result of `op` as a host tensor; None if an input is unknown.
 
-        Also return True if the result depends on the assumed choice of experts.
-        out: result on the device; None if it does not exist yet.
+        Also return True if it is routed: if it depends on the assumed choice of experts.
         """
         if out is not None and not any(map(self.known.may_have, _tensors(self.torch, out))):
             return None, False
@@ -303,10 +298,9 @@ class Values:
         return values, routed[0]
 
     def _hosted(self, op: Any, args: Any, kwargs: Any, written: Any, routed: list[bool]) -> Any:
-        """Return the arguments as host tensors; None if the contents of one are unknown.
+        """Return the arguments as host tensors, copied if in `written`; None if one is unknown.
 
-        written: arguments to which the operator writes, which are copied.
-        routed: list of one item, set to True if an argument depends on the choice of experts.
+        routed: list of one item, which is set to True if an argument is routed.
         """
         torch = self.torch
         only = self.operators.is_overwritten(op)
@@ -336,7 +330,6 @@ class Values:
         """Store `values` as the contents of `out`; None marks the written tensors as unknown.
 
         given: positional arguments and keyword arguments of the operator.
-        is_routed: True if the values depend on the assumed choice of experts.
         """
         known, torch = self.known, self.torch
         args, kwargs = given
@@ -401,10 +394,7 @@ def _tensors(torch: Any, value: Any) -> Iterator[Any]:
 
 
 def install(torch: Any, known: Any, router: Any, operators: Any) -> Values:
-    """Start to compute integer and boolean tensors on the host; return the `Values`.
-
-    The parameters are those of `Values`.
-    """
+    """Start to compute integer and boolean tensors on the host; return the `Values`."""
     values = Values(torch, known, router, operators)
     values.install()
     return values

@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from allocsim.phantom.errors import UnavailableError
+from allocsim.phantom.build import UnavailableError
 
 __all__ = [
     "PLANS_WITHOUT_DEVICE",

@@ -22,10 +22,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from allocsim.errors import RecordingError
-from allocsim.recording.form import sha256_of
 from allocsim.recording.packings import ZIP_MAGIC
 from allocsim.recording.recording import Recording
-from allocsim.recording.source import packing_in
+from allocsim.recording.source import packing_in, sha256_of
 from allocsim.recording.store import dump_npz, read_npz
 from allocsim.recording.whole_file import whole_file
 from allocsim.units import GIB

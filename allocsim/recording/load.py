@@ -22,19 +22,17 @@ from typing import Any, BinaryIO, NoReturn
 
 from allocsim.collector import collector_paused
 from allocsim.errors import RecordingError
-from allocsim.recording.annotation import read_annotations
 from allocsim.recording.column_cache import with_cache
-from allocsim.recording.columns import read_trace
-from allocsim.recording.entries import Entries, Rows, entries_of
+from allocsim.recording.columns import Entries, Rows, entries_of, read_trace
 from allocsim.recording.fast_pickle.straight import read_straight
 from allocsim.recording.fast_pickle.window import OtherForm
 from allocsim.recording.fields import Fields, describe
 from allocsim.recording.frames import StackReader
+from allocsim.recording.marks import read_annotations
 from allocsim.recording.provenance import marked, read_provenance
 from allocsim.recording.recording import Recording
 from allocsim.recording.releases import markers_in
-from allocsim.recording.segments import SegmentReader
-from allocsim.recording.settings import RecordedSettings, read_settings
+from allocsim.recording.segments import RecordedSettings, SegmentReader, read_settings
 from allocsim.recording.source import HEAD, Kind, kind_of, open_source
 from allocsim.recording.store import read_npz
 from allocsim.recording.unpickle import check_density, unpickle
@@ -78,7 +76,7 @@ def _read(name: str, file: BinaryIO) -> Recording:
         case Kind.ZIP:
             return read_npz(name, file)
         case Kind.PAGE:
-            from allocsim.recording.page import snapshot_in_page  # noqa: PLC0415
+            from allocsim.recording.packings import snapshot_in_page  # noqa: PLC0415
 
             with snapshot_in_page(name, file) as pickled:
                 return read_snapshot(name, unpickle(name, pickled), size)

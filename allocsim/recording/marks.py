@@ -3,18 +3,30 @@
 An example is empty_cache().  `allocsim record` and `allocsim.capture` store marks in a snapshot,
 under the key "allocsim".  Only `allocsim.capture` stores training steps and phases, if the program
 reports them.  The position of a mark is the number of entries recorded before it.
+
+Annotations are ranges that the program names, such as an optimizer step.  PyTorch writes two for
+each range, START and END (semantics 6.5), and allocsim keeps them unchanged.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 
 from allocsim.recording.fields import INT32_MAX, INT64_MAX, UINT64_MAX, Fields
 from allocsim.state import PoolId
 
-__all__ = ["MARKS", "Mark", "MarkKind", "cut_marks", "plain_marks", "read_marks"]
+__all__ = [
+    "MARKS",
+    "Mark",
+    "MarkKind",
+    "cut_marks",
+    "plain_marks",
+    "read_marks",
+    "Annotation",
+    "read_annotations",
+]
 
 MARKS = "marks"
 _Value = str | float | int | PoolId | None
@@ -119,3 +131,41 @@ def _value(row: Fields, kind: MarkKind) -> _Value:
     if len(numbers) != 2:
         row.refuse(f"{row.where} has no pool's two numbers as its value")
     return numbers[0], numbers[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Annotation:
+    """Begin or end of an annotated range.
+
+    stage: "START" or "END".
+    time_us: microseconds, by the same clock as the times of entries.
+    """
+
+    name: str
+    stage: str
+    device: int
+    time_us: int
+
+    def plain(self) -> dict[str, object]:
+        """Return the annotation as a snapshot's dictionary."""
+        return asdict(self)
+
+
+def read_annotations(top: Fields, size: int) -> tuple[Annotation, ...]:
+    """Return the external annotations of a snapshot; an empty tuple if the file has none.
+
+    top: dictionary of the snapshot.
+    size: bytes of the file, which limit the number of annotations.
+    """
+    if "external_annotations" not in top:
+        return ()
+    values = top.items("external_annotations")
+    if len(values) > size:
+        top.wrong("external_annotations", values, "no more than the file's size can hold")
+    found = []
+    for index, value in enumerate(values):
+        row = Fields(top.path, f"external_annotations[{index}]", value)
+        name, stage = row.text("name"), row.text("stage")
+        device, time = row.integer("device", -1, INT32_MAX), row.integer("time_us", 0, INT64_MAX)
+        found.append(Annotation(name, stage, device, time))
+    return tuple(found)

@@ -10,12 +10,11 @@ from dataclasses import dataclass
 
 from allocsim._repr import Shown
 from allocsim.errors import RecordingError
-from allocsim.recording.annotation import Annotation
 from allocsim.recording.frames import FrameTable
+from allocsim.recording.marks import Annotation
 from allocsim.recording.provenance import Provenance
 from allocsim.recording.releases import releases_of
-from allocsim.recording.segments import WrongSum
-from allocsim.recording.settings import RecordedSettings
+from allocsim.recording.segments import RecordedSettings, WrongSum
 from allocsim.recording.trace import Trace
 from allocsim.units import format_size
 

@@ -23,14 +23,13 @@ from numpy.typing import NDArray
 
 from allocsim.errors import RecordingError
 from allocsim.recording.action import Action
-from allocsim.recording.annotation import read_annotations
 from allocsim.recording.export import segments_plain
 from allocsim.recording.fields import INT32_MAX, Fields, describe
 from allocsim.recording.frames import Frame, FrameTable, StackNumbers
+from allocsim.recording.marks import read_annotations
 from allocsim.recording.provenance import KEY, marked, read_provenance
 from allocsim.recording.recording import Recording
-from allocsim.recording.segments import SegmentReader, WrongSum
-from allocsim.recording.settings import read_settings
+from allocsim.recording.segments import SegmentReader, WrongSum, read_settings
 from allocsim.recording.trace import Trace
 from allocsim.recording.whole_file import whole_file
 

@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 
 from allocsim._fast_numpy import any_of
 from allocsim.recording.action import INPUT_ACTIONS, Action
-from allocsim.recording.by_address import ByAddress
+from allocsim.recording.by_address import ByAddress, Tiles
 from allocsim.recording.frames import Frame, FrameTable
 from allocsim.recording.marks import Mark
-from allocsim.recording.tiles import Tiles
 from allocsim.state import PoolId, SegmentState
 
 __all__ = ["Entry", "Trace"]

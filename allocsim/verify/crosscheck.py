@@ -14,9 +14,8 @@ from itertools import count
 from typing import Protocol
 
 from allocsim.core import find_release
-from allocsim.verify.divergence import Divergence, minimised
+from allocsim.verify.comparison import Divergence, Real, judge, minimised
 from allocsim.verify.generator import make_script
-from allocsim.verify.judge import Real, judge
 from allocsim.verify.real import RealAllocator
 from allocsim.verify.script import Script
 from allocsim.verify.tally import Tally

@@ -19,8 +19,7 @@ from collections.abc import Callable
 
 from allocsim.core import Release
 from allocsim.units import GIB, KIB, MIB
-from allocsim.verify.random_settings import RandomSettings
-from allocsim.verify.random_streams import MANY, RandomStreams
+from allocsim.verify.random_settings import MANY, RandomSettings, RandomStreams
 from allocsim.verify.script import Op, Script
 
 __all__ = ["make_script"]

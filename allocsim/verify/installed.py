@@ -24,13 +24,11 @@ from allocsim.core import find_release
 from allocsim.phantom import Gpu, RefusedError, UnavailableError, find_torch, phantom_environment
 from allocsim.units import GIB
 from allocsim.verify import torch_player
+from allocsim.verify.comparison import Real
 from allocsim.verify.generator import make_script
-from allocsim.verify.golden_form import golden_segment, golden_stats, stream_numbers
-from allocsim.verify.judge import Real
-from allocsim.verify.on_gpu import on_gpu
-from allocsim.verify.process_lines import without_processes
+from allocsim.verify.on_gpu import on_gpu, without_processes
 from allocsim.verify.real import BASE, plain_environment
-from allocsim.verify.script import RealAnswer, Script
+from allocsim.verify.script import RealAnswer, Script, golden_segment, golden_stats, stream_numbers
 
 __all__ = ["InstalledSource", "InstalledTorch", "opened"]
 

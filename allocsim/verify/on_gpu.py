@@ -6,19 +6,21 @@ open scope defers record their events later, so a script has either scopes or re
 memory of the script's device becomes a memory fraction, small enough for several scripts at a time.
 The address of a segment whose handles the driver refused is unknown, so only the settings at the
 start of a script may request such handles.
+
+The sentences about other processes are removed from error texts, because their numbers come from
+the driver.  A sentence is removed only if it has exactly the words that PyTorch writes.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from allocsim.core import Release
 from allocsim.verify.script import Op, Script
 
-__all__ = ["on_gpu"]
-
+__all__ = ["on_gpu", "ProcessMemory", "without_processes"]
 
 _MOST = 0.5
 """Share of the GPU's memory that all concurrent scripts together may use."""
@@ -57,3 +59,43 @@ def _within(conf: str, share: float) -> str:
 
 def _next_even(match: re.Match[str]) -> str:
     return f"large_segment_size_mb:{int(match[1]) + 1}"
+
+
+_SIZE = r"\d+ bytes|\d+\.\d\d [KMG]iB"
+_PROCESS = re.compile(
+    r"(?:Including non-PyTorch memory, (?P<own>this process)|Process (?P<number>[1-9]\d*))"
+    rf" has (?P<size>{_SIZE}) memory in use\. "
+)
+_BEFORE = re.compile(rf"of which (?:{_SIZE}) is free\. ")
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessMemory:
+    """GPU memory of a process.
+
+    number: process id; None for the process that printed the text.
+    size: memory as printed, e.g. "1.50 GiB".
+    """
+
+    number: int | None
+    size: str
+
+
+def without_processes(text: str) -> tuple[str, tuple[ProcessMemory, ...]]:
+    """Return the text without the sentences about processes, and the removed processes in order.
+
+    The sentences follow the sentence about free memory.  A text without that sentence, or with two
+    sentences about its own process, is returned unchanged.
+    """
+    before = _BEFORE.search(text)
+    if before is None:
+        return text, ()
+    at = before.end()
+    found: list[ProcessMemory] = []
+    while (match := _PROCESS.match(text, at)) is not None:
+        number = None if match["own"] else int(match["number"])
+        found.append(ProcessMemory(number, match["size"]))
+        at = match.end()
+    if [process.number for process in found].count(None) > 1:
+        return text, ()
+    return text[: before.end()] + text[at:], tuple(found)

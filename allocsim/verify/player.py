@@ -3,26 +3,78 @@
 Rule: out of memory and a refusal by the driver do not end a script, any other error does.  The
 results are then those at that point, as in real PyTorch.  An op on a block whose allocation failed
 is skipped.
+
+For a script that ran on a real GPU, the model takes the decisions of the GPU's driver from the
+history of real PyTorch: the address of a new segment from the entry of the segment, and the free
+memory of an error text from the `oom` entry.  The model predicts all other values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from allocsim.core import FREE, MALLOC, ReplayAllocator
+from allocsim.core import FREE, MALLOC, CachingAllocator, ReplayAllocator
 from allocsim.errors import (
     AllocsimError,
     DriverRefusalError,
     OutOfMemoryError,
     UndefinedBehaviorError,
 )
-from allocsim.verify.driver_trace import DriverTrace
-from allocsim.verify.golden_form import golden_segment, golden_stats, stream_numbers
-from allocsim.verify.script import Op, Script
+from allocsim.units import format_size
+from allocsim.verify.script import Op, Script, golden_segment, golden_stats, stream_numbers
 
-__all__ = ["ModelAnswer", "play", "play_defined"]
+__all__ = ["DriverTrace", "ModelAnswer", "play", "play_defined"]
+
+_NEW_MEMORY = ("segment_alloc", "segment_map")
+_ENDS_A_REQUEST = ("alloc", "oom")
+
+
+class DriverTrace:
+    """History of a real GPU; an entry is [action, address, bytes, number of the stream]."""
+
+    def __init__(self, entries: Sequence[Sequence[Any]]) -> None:
+        self._entries = entries
+
+    def dictate(self, allocator: CachingAllocator) -> None:
+        """Set the address of the next segment of the model.
+
+        It is the address of the new segment in the next request of the history, if it has one.
+        """
+        if not self._entries:
+            return
+        done = len(allocator.history)
+        for action, address, *_ in self._entries[done:]:
+            if action in _NEW_MEMORY:
+                allocator.device.dictate_address(address)
+                return
+            if action in _ENDS_A_REQUEST:
+                return
+
+    def correct(self, trace: Sequence[list[Any]], messages: list[str]) -> None:
+        """Replace the free memory in the model's `oom` entries and error texts by the driver's."""
+        texts = _naming_free_memory(messages)
+        for ours, expected in zip(trace, self._entries, strict=False):
+            if ours[0] != "oom":
+                continue
+            at = next(texts)
+            if expected[0] == "oom":
+                old, new = (
+                    f"of which {format_size(answer[1])} is free" for answer in (ours, expected)
+                )
+                messages[at] = messages[at].replace(old, new)
+                ours[1] = expected[1]
+
+
+def _naming_free_memory(messages: Sequence[str]) -> Iterator[int]:
+    """Yield the indices of the error texts that have an `oom` entry.
+
+    Requests of more than 1 EiB and refusals of the driver have no such entry.
+    """
+    apart = ("more than 1EB memory", "preemptively rejected", DriverRefusalError.TEXT)
+    return (i for i, text in enumerate(messages) if not any(words in text for words in apart))
+
 
 _ONE = 0
 """Name of the block in a row of one step."""

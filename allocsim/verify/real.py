@@ -2,6 +2,8 @@
 
 Rule: each script runs in a new process of a compiled program (driver.cpp), so settings, counters
 and hash tables start as they do for a user.
+
+The program links the `libc10_cuda.so` of the release and the stubs, but no library of CUDA.
 """
 
 from __future__ import annotations
@@ -15,18 +17,26 @@ from pathlib import Path
 from typing import Any
 
 from allocsim.phantom import (
+    COMMON_OPTIONS,
+    ORIGIN,
+    STUB,
     RefusedError,
     ScriptError,
+    Stubs,
     UnavailableError,
+    Wheel,
+    build_once,
+    build_stubs,
     cached_wheel,
+    compile_source,
+    digest_of,
     fetch_wheel,
+    find_compiler,
     full_version,
 )
-from allocsim.verify.driver import build_driver
-from allocsim.verify.golden_form import stream_numbers
-from allocsim.verify.script import ADDRESS_POLICIES, RealAnswer, Script, encode_ops
+from allocsim.verify.script import ADDRESS_POLICIES, RealAnswer, Script, encode_ops, stream_numbers
 
-__all__ = ["BASE", "RealAllocator", "plain_environment"]
+__all__ = ["BASE", "RealAllocator", "plain_environment", "build_driver"]
 
 BASE = 1 << 44
 """First address for scripts with base 0, because real PyTorch takes address 0 for an error."""
@@ -147,3 +157,43 @@ def _reason(done: subprocess.CompletedProcess[str]) -> str:
     cause = f"died of {signal.Signals(-done.returncode).name}" if done.returncode < 0 else "failed"
     said = "; ".join([*what, *where]) or (lines[-1] if lines else "nothing said")
     return f"{cause}: {said}"
+
+
+_SOURCE = Path(__file__).with_name("driver.cpp")
+
+
+def build_driver(wheel: Wheel) -> Path:
+    """Return the path of the program for a release; build it if needed.
+
+    Raises UnavailableError if it cannot be built.
+    """
+    name = digest_of(f"{wheel.torch} {wheel.cuda}", _SOURCE, Path(__file__))
+    folder = wheel.folder / "build" / name
+
+    def build(growing: Path) -> None:
+        compiler = find_compiler("c++", "g++", "clang++")
+        stubs = build_stubs(growing, wheel.cuda_major)
+        compile_source([compiler, *_options(wheel, stubs), "-o", str(growing / "driver")])
+
+    build_once(folder, build)
+    return folder / "driver"
+
+
+def _options(wheel: Wheel, stubs: Stubs) -> list[str]:
+    libraries = [wheel.libraries / "libc10_cuda.so", wheel.libraries / "libc10.so"]
+    libraries += [stubs.device, stubs.cudart, stubs.cuda, stubs.nvml]
+    return [
+        *COMMON_OPTIONS,
+        "-std=c++20",
+        "-Wno-unused-parameter",
+        f"-DPHANTOM_TORCH={wheel.number}",
+        f"-D_GLIBCXX_USE_CXX11_ABI={int(not wheel.has_old_abi)}",
+        f"-I{STUB}",
+        *(f"-isystem{include}" for include in wheel.includes),
+        str(_SOURCE),
+        "-Wl,--no-as-needed",
+        *(str(library) for library in libraries),
+        ORIGIN,
+        f"-Wl,-rpath,{wheel.libraries}",
+        "-Wl,--allow-shlib-undefined",
+    ]

@@ -13,6 +13,9 @@ Ops are lists that begin with a letter:
 
 Rules: an id whose allocation failed is skipped when freed; stream n is an external stream, whose
 raw handle is n * 4096 unless `Script.handles` gives another; pool n is the pool id (0, n).
+
+The statistics and segments of the model and of real PyTorch are the same dictionaries, so both are
+converted to the golden form by the same code.  Raw stream handles become stream numbers.
 """
 
 from __future__ import annotations
@@ -24,7 +27,17 @@ from typing import Any
 
 from allocsim.phantom import ScriptError
 
-__all__ = ["ADDRESS_POLICIES", "HANDLE", "Op", "RealAnswer", "Script", "encode_ops"]
+__all__ = [
+    "ADDRESS_POLICIES",
+    "HANDLE",
+    "Op",
+    "RealAnswer",
+    "Script",
+    "encode_ops",
+    "golden_segment",
+    "golden_stats",
+    "stream_numbers",
+]
 
 Op = Sequence[Any]
 HANDLE = 4096
@@ -201,3 +214,48 @@ def encode_ops(ops: Sequence[Op]) -> list[str]:
     for encoder.at, op in enumerate(ops):
         lines.append(encoder.line(op))
     return lines
+
+
+_COLUMNS = ("current", "peak", "allocated", "freed")
+_AS_THEY_ARE = (
+    "address",
+    "total_size",
+    "requested_size",
+    "allocated_size",
+    "active_size",
+    "is_expandable",
+)
+Numbers = Callable[[int], int]
+
+
+def golden_stats(flat: Mapping[str, int]) -> dict[str, Any]:
+    """Return `torch.cuda.memory_stats()` with one item per statistic.
+
+    A statistic has [current, peak, allocated, freed], and a counter one number.
+    """
+    names = [key.removesuffix(".current") for key in flat if key.endswith(".current")]
+    grouped = {name: [flat[f"{name}.{column}"] for column in _COLUMNS] for name in names}
+    return grouped | {key: flat[key] for key in flat if "." not in key}
+
+
+def golden_segment(segment: Mapping[str, Any], number: Numbers) -> dict[str, Any]:
+    """Return a segment of `torch.cuda.memory._snapshot()` in the form of golden cases.
+
+    number: function from a raw stream handle to the stream number.
+    """
+    return {
+        **{key: segment[key] for key in _AS_THEY_ARE},
+        "stream": number(segment["stream"]),
+        "is_large": segment["segment_type"] == "large",
+        "pool": segment["segment_pool_id"][1],
+        "blocks": [[b["size"], b["requested_size"], b["state"]] for b in segment["blocks"]],
+    }
+
+
+def stream_numbers(handles: Mapping[int, int]) -> Numbers:
+    """Return a function from raw handles to stream numbers.
+
+    handles: raw handle of each stream number.
+    """
+    known = {handle: number for number, handle in handles.items()}
+    return known.__getitem__

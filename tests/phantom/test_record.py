@@ -70,9 +70,9 @@ class _C:
 """
 
 LONG_S = 600
-"""Time that no program of these tests takes, even on a busy machine."""
+"""Seconds that are longer than any program of these tests takes on a busy machine."""
 OVER = f"sitecustomize.recorder.began -= {LONG_S}"
-"""Line of a program that lets this time pass at once."""
+"""Line of a program that moves its start LONG_S seconds back."""
 BEGAN = "ALLOCSIM_RECORD_BEGAN"
 
 

@@ -1,4 +1,4 @@
-"""Findings of lint."""
+"""Defects that the checks of a recording find."""
 
 from __future__ import annotations
 

