@@ -15,7 +15,7 @@ from typing import Any
 from allocsim.capture.calls import counted_rows, placed_marks
 from allocsim.capture.files import TEXT_ROOM
 from allocsim.capture.processes import processes_memory
-from allocsim.capture.recorder import RECORDER, History
+from allocsim.capture.recorder import RECORDER, RecordedHistory
 from allocsim.units import format_size
 
 __all__ = ["AT_ERROR", "About", "described"]
@@ -48,7 +48,9 @@ class About:
         return self.occasion.startswith(AT_ERROR)
 
 
-def described(about: About, history: History, traces: list[Any], n_dropped: int) -> dict[str, Any]:
+def described(
+    about: About, history: RecordedHistory, traces: list[Any], n_dropped: int
+) -> dict[str, Any]:
     """Return the snapshot to write: segments, entries, and the key "allocsim".
 
     traces: newest entries of each device in `history`, as many as fit on the disk.
@@ -80,7 +82,7 @@ def described(about: About, history: History, traces: list[Any], n_dropped: int)
     return {**snapshot, "allocsim": values}
 
 
-def _lost(history: History, traces: list[Any]) -> list[int | None]:
+def _lost(history: RecordedHistory, traces: list[Any]) -> list[int | None]:
     """Return, by device, the number of counted entries before `traces`; None if unknown.
 
     A counted entry is one of an allocation, free or out-of-memory error (calls.py).
@@ -125,7 +127,7 @@ def _memory(about: About, device: int, card: Any) -> dict[str, int]:
     return known
 
 
-def _text(about: About, history: History, n_dropped: int) -> str:
+def _text(about: About, history: RecordedHistory, n_dropped: int) -> str:
     text = about.occasion
     if history.missed:
         text += (

@@ -18,11 +18,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["BACKENDS", "Backend"]
+__all__ = ["BACKENDS", "DeviceApi"]
 
 
 @dataclass(frozen=True)
-class Backend:
+class DeviceApi:
     """Functions of one device type.
 
     module: name of its module in torch, such as "cuda".
@@ -56,6 +56,6 @@ class Backend:
 
 
 BACKENDS = (
-    Backend("cuda", "_cuda_attach_out_of_memory_observer", "_cuda_isHistoryEnabled"),
-    Backend("xpu"),
+    DeviceApi("cuda", "_cuda_attach_out_of_memory_observer", "_cuda_isHistoryEnabled"),
+    DeviceApi("xpu"),
 )

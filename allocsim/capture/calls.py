@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # not evaluated, because Python 3.8 also reads this file
     MarkRow = tuple[int, int, str, Any]
 
-__all__ = ["Calls", "counted_rows", "placed_marks"]
+__all__ = ["CallLog", "counted_rows", "placed_marks"]
 
 COUNTED = ("alloc", "free_requested", "free_completed", "oom")
 """Actions of counted entries."""
@@ -45,7 +45,7 @@ _PEAK_RESETS = (
 """Functions of torch._C; each release has only some of them."""
 
 
-class Calls:
+class CallLog:
     """Recorder of marks in one process.
 
     torch: the module torch.

@@ -18,13 +18,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from allocsim.capture.backends import BACKENDS, Backend
-from allocsim.capture.calls import LASTING, Calls, counted_rows
+from allocsim.capture.backends import BACKENDS, DeviceApi
+from allocsim.capture.calls import LASTING, CallLog, counted_rows
 from allocsim.capture.finder import Finder
 from allocsim.capture.quiet import quiet, say_once
 from allocsim.collector import collector_paused
 
-__all__ = ["RECORDER", "History", "Listener", "Recorder", "Ring", "when_loaded"]
+__all__ = ["RECORDER", "RecordedHistory", "Listener", "Recorder", "Ring", "when_loaded"]
 
 _MOST_MARKS = 50_000
 """Number of marks above which the older half is dropped, except those still in effect."""
@@ -59,7 +59,7 @@ class Ring:
 
 
 @dataclass
-class History:
+class RecordedHistory:
     """Snapshot, and data about the recording.
 
     snapshot: dictionary that PyTorch's `_snapshot` returns.
@@ -93,7 +93,7 @@ class Recorder:
 
     torch: Any = None
     gpu: Any = None
-    calls: Calls | None = None
+    calls: CallLog | None = None
     ring: Ring | None = None
     pid: int = 0
     is_on: bool = False
@@ -139,7 +139,7 @@ class Recorder:
             if len(marks) > _MOST_MARKS:
                 self._thin(marks)
 
-    def history(self) -> History | None:
+    def history(self) -> RecordedHistory | None:
         """Return the recorded history; None if not recording or if nothing was allocated."""
         if not self.is_here or self.calls is None or self.ring is None:
             return None
@@ -159,7 +159,7 @@ class Recorder:
             for device, before in enumerate(lost)
             if before is not None
         )
-        return History(snapshot, lost, missed, list(calls.marks), conf, self.held)
+        return RecordedHistory(snapshot, lost, missed, list(calls.marks), conf, self.held)
 
     def _lost(
         self, device: int, trace: list[Any], before: list[int], after: list[int]
@@ -186,12 +186,12 @@ class Recorder:
             if gpu is not None:
                 gpu._lazy_call(quiet(lambda gpu=gpu, backend=backend: self._on_gpu(gpu, backend)))
 
-    def _on_gpu(self, gpu: Any, backend: Backend) -> None:
+    def _on_gpu(self, gpu: Any, backend: DeviceApi) -> None:
         """Start the history when the program has initialised the GPU."""
         if self.is_here or self.ring is None or not self.listeners:
             return
         self.gpu, self.pid = gpu, os.getpid()
-        self.calls = Calls(self.torch, gpu, lambda: self.is_here)
+        self.calls = CallLog(self.torch, gpu, lambda: self.is_here)
         self.is_ours = not backend.is_recording(self.torch)
         with contextlib.suppress(Exception):  # optional information
             # Before the history starts, because it would have an entry for this snapshot.

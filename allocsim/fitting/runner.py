@@ -82,7 +82,7 @@ def run_by(
 ) -> Ran:
     """Run `task` on `gpu` by "program" or "laws", with the arguments and errors of `fit`.
 
-    routing: how tokens choose experts in a program; see `Program`.
+    routing: how tokens choose experts in a program; see `RecordedProgram`.
     """
     if engine == "laws":
         return run_by_law(task, gpu, conf=conf, transformers=transformers, keep=keep)

@@ -22,13 +22,13 @@ from allocsim.phantom.build import (
 from allocsim.phantom.cards import CARDS, find_gpu
 from allocsim.phantom.gpu import CONTEXT_MEMORY_SEEN, Gpu, Limits, limits_of
 from allocsim.phantom.launch import find_torch, phantom_environment
-from allocsim.phantom.record import ProcessRecording, Program, Recorded, has_gpu, record
+from allocsim.phantom.record import ProcessRecording, Recorded, RecordedProgram, has_gpu, record
 from allocsim.phantom.wheel import Wheel, cached_wheel, fetch_wheel, full_version
 
 __all__ = [
     "CARDS", "COMMON_OPTIONS", "CONTEXT_MEMORY_SEEN", "Gpu", "Limits", "ORIGIN", "PhantomError",
-    "ProcessRecording", "Program", "Recorded", "RefusedError", "STUB", "ScriptError", "Stubs",
-    "UnavailableError", "Wheel", "build_once", "build_stubs", "cached_wheel", "compile_source",
-    "digest_of", "fetch_wheel", "find_compiler", "find_gpu", "find_torch", "full_version",
-    "has_gpu", "limits_of", "phantom_environment", "record",
+    "ProcessRecording", "Recorded", "RecordedProgram", "RefusedError", "STUB", "ScriptError",
+    "Stubs", "UnavailableError", "Wheel", "build_once", "build_stubs", "cached_wheel",
+    "compile_source", "digest_of", "fetch_wheel", "find_compiler", "find_gpu", "find_torch",
+    "full_version", "has_gpu", "limits_of", "phantom_environment", "record",
 ]  # fmt: skip

@@ -27,7 +27,7 @@ from allocsim.phantom.build import UnavailableError
 from allocsim.phantom.gpu import Gpu
 from allocsim.phantom.launch import TorchInstall, find_torch, phantom_environment
 
-__all__ = ["ProcessRecording", "Recorded", "Program", "has_gpu", "record"]
+__all__ = ["ProcessRecording", "Recorded", "RecordedProgram", "has_gpu", "record"]
 
 HOOK = Path(__file__).parent / "hook"
 _CONF_NAMES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
@@ -37,7 +37,7 @@ _UNKNOWN_EXIT = struct.pack("<ci", b"J", -(1 << 31))
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class RecordedProgram:
     """A program to record, and the options of the recording.
 
     command: the program and its arguments.
@@ -115,7 +115,7 @@ def has_gpu() -> bool:
     return any(Path(name).exists() for name in _GPU_FILES)
 
 
-def record(program: Program) -> Recorded:
+def record(program: RecordedProgram) -> Recorded:
     """Run the program to its end and write one recording per process.
 
     The file of a single process is `program.out`.  For several processes, the rank or process id is
@@ -134,7 +134,9 @@ def record(program: Program) -> Recorded:
         return Recorded(exit_code, _deliver(found, program.out), torch)
 
 
-def _environment(program: Program, torch: TorchInstall | None, folder: Path) -> dict[str, str]:
+def _environment(
+    program: RecordedProgram, torch: TorchInstall | None, folder: Path
+) -> dict[str, str]:
     environment = dict(os.environ)
     if program.conf is not None:
         for name in _CONF_NAMES:
@@ -180,7 +182,7 @@ def _interpreter(command: Sequence[str]) -> str:
     return shutil.which("python3") or sys.executable
 
 
-def _run(program: Program, environment: dict[str, str]) -> int:
+def _run(program: RecordedProgram, environment: dict[str, str]) -> int:
     """Run the program and return its exit code.
 
     An interrupt from the terminal also reaches the program, which decides how to react.

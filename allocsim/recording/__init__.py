@@ -1,6 +1,6 @@
 """Recordings of PyTorch's memory history, as columns.
 
-`load` reads a recording from any supported file, `lint` lists the defects of a recording, and
+`load` reads a recording from any supported file, `find_defects` lists its defects, and
 `start_state` reconstructs the segments that existed before the first entry.  This package does not
 depend on the allocator model.
 """
@@ -16,10 +16,10 @@ from allocsim.recording.marks import Annotation, Mark, MarkKind
 from allocsim.recording.pools import PoolColumn, pools_of
 from allocsim.recording.provenance import Provenance
 from allocsim.recording.recording import ROWS, Recording
-from allocsim.recording.releases import RELEASES, releases_of
+from allocsim.recording.releases import RELEASES, layout_releases
 from allocsim.recording.rewind import Rewound, start_state, trimmed
 from allocsim.recording.segments import RecordedSettings, WrongSum
-from allocsim.recording.soundness import Finding, lint, refuse_contradictions, refuse_unsound
+from allocsim.recording.soundness import Defect, find_defects, refuse_contradictions, refuse_unsound
 from allocsim.recording.source import (
     ENDINGS,
     LONGEST_LOG,
@@ -43,7 +43,7 @@ __all__ = [
     "CardMemory",
     "Entry",
     "FileForm",
-    "Finding",
+    "Defect",
     "Frame",
     "FrameInterner",
     "FrameTable",
@@ -67,7 +67,7 @@ __all__ = [
     "dump_npz",
     "dump_snapshot",
     "form_of",
-    "lint",
+    "find_defects",
     "load",
     "options_read",
     "packed_file",
@@ -77,7 +77,7 @@ __all__ = [
     "recordings_in",
     "refuse_contradictions",
     "refuse_unsound",
-    "releases_of",
+    "layout_releases",
     "start_state",
     "trimmed",
     "write_npz",

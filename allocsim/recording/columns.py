@@ -1,9 +1,9 @@
 """Convert the entries of one device to columns of numbers.
 
-Readers return entries in three forms.  PyTorch writes a list of dictionaries (`Rows`).  `allocsim
-fit` writes a dictionary of lists (`Columns`), which needs a third of the time and space: item i of
-every list belongs to entry i, and is None where the entry lacks the field.  `Packed` is read
-directly from the bytes of a pickle.
+Readers return entries in three forms.  PyTorch writes a list of dictionaries (`EntryRows`).
+`allocsim fit` writes a dictionary of lists (`Columns`), which needs a third of the time and space:
+item i of every list belongs to entry i, and is None where the entry lacks the field.  `Packed` is
+read directly from the bytes of a pickle.
 
 Each column is converted in one pass that assumes valid values.  If the pass fails, the entries are
 checked one by one to name the invalid one.  Repeated objects (stacks, pool ids) are looked up by
@@ -28,7 +28,7 @@ from allocsim.recording.releases import markers_in
 from allocsim.recording.trace import Trace
 from allocsim.state import PoolId, SegmentState
 
-__all__ = ["read_trace", "MISSING", "Columns", "Entries", "Rows", "entries_of"]
+__all__ = ["read_trace", "MISSING", "Columns", "Entries", "EntryRows", "entries_of"]
 
 
 def read_trace(
@@ -92,7 +92,7 @@ def _address(row: Fields) -> int:
 class _ColumnReader:
     __slots__ = ("path", "where", "entries", "names")
 
-    def __init__(self, path: str, where: str, entries: Rows | Columns) -> None:
+    def __init__(self, path: str, where: str, entries: EntryRows | Columns) -> None:
         self.path, self.where = path, where
         self.entries = entries
         if (other := entries.other()) is not None:
@@ -207,7 +207,7 @@ MISSING = object()
 """Column value of an entry that lacks the field."""
 
 
-class Rows:
+class EntryRows:
     """Entries as a list of dictionaries."""
 
     __slots__ = ("_rows",)
@@ -271,7 +271,7 @@ class Columns:
         return {name: value for name, value in values if value is not None}
 
 
-Entries = Rows | Columns | Packed
+Entries = EntryRows | Columns | Packed
 
 
 def entries_of(path: str, device: int, value: object) -> Entries:
@@ -286,7 +286,7 @@ def entries_of(path: str, device: int, value: object) -> Entries:
     where = f"device_traces[{device}]"
     fields = Fields(path, where, value if isinstance(value, dict) else {})
     if isinstance(value, list):
-        return Rows(value)
+        return EntryRows(value)
     if not isinstance(value, dict):
         fields.refuse(f"{where} is {describe(value)}, expected a list")
     columns = {name: fields.items(name) for name in value if isinstance(name, str)}

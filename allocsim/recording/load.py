@@ -23,7 +23,7 @@ from typing import Any, BinaryIO, NoReturn
 from allocsim.collector import collector_paused
 from allocsim.errors import RecordingError
 from allocsim.recording.column_cache import with_cache
-from allocsim.recording.columns import Entries, Rows, entries_of, read_trace
+from allocsim.recording.columns import Entries, EntryRows, entries_of, read_trace
 from allocsim.recording.fast_pickle.straight import read_straight
 from allocsim.recording.fast_pickle.window import OtherForm
 from allocsim.recording.fields import Fields, describe
@@ -154,7 +154,7 @@ def read_snapshot(path: str, value: object, size: int) -> Recording:
     traces = _traces(top, size)
     devices = []
     for device in sorted({*states, *(i for i, entries in enumerate(traces) if len(entries))}):
-        entries = traces[device] if device < len(traces) else Rows([])
+        entries = traces[device] if device < len(traces) else EntryRows([])
         trace, found = read_trace(path, device, entries, states.get(device, ()), stacks)
         devices.append(trace)
         markers |= found

@@ -30,7 +30,7 @@ from allocsim.units import MIB
 
 __all__ = [
     "ZIP_MAGIC",
-    "Packing",
+    "Compression",
     "is_archive_of_one",
     "packing_of",
     "unpacked",
@@ -51,7 +51,7 @@ _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
 @dataclass(frozen=True, slots=True)
-class Packing:
+class Compression:
     """Compression format.
 
     magic: first bytes of a file in this format.
@@ -133,10 +133,10 @@ def _members(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
 
 
 PACKINGS = (
-    Packing("gzip", b"\x1f\x8b", _gzip_pieces),
-    Packing("xz", b"\xfd7zXZ\x00", _xz_pieces),
-    Packing("zstd", b"\x28\xb5\x2f\xfd", _zstd_pieces),
-    Packing("zip", ZIP_MAGIC, _zip_pieces),
+    Compression("gzip", b"\x1f\x8b", _gzip_pieces),
+    Compression("xz", b"\xfd7zXZ\x00", _xz_pieces),
+    Compression("zstd", b"\x28\xb5\x2f\xfd", _zstd_pieces),
+    Compression("zip", ZIP_MAGIC, _zip_pieces),
 )
 _DAMAGES = (
     EOFError,
@@ -153,7 +153,7 @@ _DAMAGES = (
 )
 
 
-def packing_of(head: bytes) -> Packing | None:
+def packing_of(head: bytes) -> Compression | None:
     """Return the compression of a file that begins with `head`; None if it is not compressed."""
     return next((each for each in PACKINGS if head.startswith(each.magic)), None)
 
@@ -171,7 +171,7 @@ def is_archive_of_one(file: BinaryIO) -> bool:
 @contextmanager
 def unpacked(
     path: str,
-    packing: Packing,
+    packing: Compression,
     packed: BinaryIO,
     check: Callable[[bytes], object],
     enough: int | None = None,

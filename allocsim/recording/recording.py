@@ -1,6 +1,6 @@
 """A recording: the contents of one file for all devices, in the same form for all file formats.
 
-This module neither reads or writes files nor checks the contents, which `lint` does.
+This module neither reads or writes files nor checks the contents, which `find_defects` does.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from allocsim.errors import RecordingError
 from allocsim.recording.frames import FrameTable
 from allocsim.recording.marks import Annotation
 from allocsim.recording.provenance import Provenance
-from allocsim.recording.releases import releases_of
+from allocsim.recording.releases import layout_releases
 from allocsim.recording.segments import RecordedSettings, WrongSum
 from allocsim.recording.trace import Trace
 from allocsim.units import format_size
@@ -64,7 +64,7 @@ class Recording(Shown):
     @property
     def releases(self) -> tuple[str, ...]:
         """PyTorch releases that can have written it, oldest first; empty if no release matches."""
-        return releases_of(self.markers)
+        return layout_releases(self.markers)
 
     def device(self, number: int) -> Trace:
         """Return the trace of device `number`; raise RecordingError if it was not recorded."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Set
 from dataclasses import dataclass
 
-__all__ = ["RELEASES", "Layout", "Marker", "markers_in", "releases_of", "unrounded_until"]
+__all__ = ["RELEASES", "FileLayout", "Marker", "markers_in", "layout_releases", "unrounded_until"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Marker:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class FileLayout:
     """Markers that one release of PyTorch introduced."""
 
     release: str
@@ -43,8 +43,8 @@ class Layout:
 
 
 LAYOUTS = (
-    Layout("2.0", is_unrounded=True),
-    Layout(
+    FileLayout("2.0", is_unrounded=True),
+    FileLayout(
         "2.1",
         (
             Marker("segment_pool_id", "segments"),
@@ -53,23 +53,23 @@ LAYOUTS = (
         ),
         is_unrounded=True,
     ),
-    Layout("2.2", (Marker("time_us", "entries"),), is_unrounded=True),
-    Layout("2.3", (Marker("allocator_settings", "snapshot"),), is_unrounded=True),
-    Layout("2.4"),
-    Layout("2.5", (Marker("external_annotations", "snapshot"),)),
-    Layout("2.6"),
-    Layout("2.7"),
-    Layout("2.8", (Marker("compile_context", "entries"),)),
-    Layout("2.9", (Marker("graph_capture_record_stream_reuse", "settings"),)),
-    Layout("2.10", (Marker("user_metadata", "entries"),)),
-    Layout("2.11"),
-    Layout("2.12", (Marker("pool_id", "entries"),)),
-    Layout("2.13", (Marker("max_round_threshold", "settings"),)),
-    Layout(
+    FileLayout("2.2", (Marker("time_us", "entries"),), is_unrounded=True),
+    FileLayout("2.3", (Marker("allocator_settings", "snapshot"),), is_unrounded=True),
+    FileLayout("2.4"),
+    FileLayout("2.5", (Marker("external_annotations", "snapshot"),)),
+    FileLayout("2.6"),
+    FileLayout("2.7"),
+    FileLayout("2.8", (Marker("compile_context", "entries"),)),
+    FileLayout("2.9", (Marker("graph_capture_record_stream_reuse", "settings"),)),
+    FileLayout("2.10", (Marker("user_metadata", "entries"),)),
+    FileLayout("2.11"),
+    FileLayout("2.12", (Marker("pool_id", "entries"),)),
+    FileLayout("2.13", (Marker("max_round_threshold", "settings"),)),
+    FileLayout(
         "2.14",
         (Marker("host_segments", "snapshot"), Marker("action annotate", "entries", always=False)),
     ),
-    Layout("2.15", (Marker("internal_metadata", "entries", always=False),)),
+    FileLayout("2.15", (Marker("internal_metadata", "entries", always=False),)),
 )
 """One row per release, oldest first."""
 
@@ -87,7 +87,7 @@ def markers_in(where: str) -> tuple[str, ...]:
     )
 
 
-def releases_of(present: Set[str]) -> tuple[str, ...]:
+def layout_releases(present: Set[str]) -> tuple[str, ...]:
     """Return the releases that can have written a file with these markers, oldest first.
 
     present: names of the markers in the file, and of its parts that are not empty ("segments",

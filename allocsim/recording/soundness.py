@@ -28,7 +28,7 @@ from allocsim.recording.trace import Trace
 from allocsim.state import INACTIVE, SegmentState
 from allocsim.units import format_size
 
-__all__ = ["Finding", "lint", "refuse_contradictions", "refuse_unsound"]
+__all__ = ["Defect", "find_defects", "refuse_contradictions", "refuse_unsound"]
 
 _CONTRADICTS = "the data contradicts itself and cannot be a recording"
 _ALIGNMENT = 512
@@ -36,7 +36,7 @@ _FREES = (Action.FREE_REQUESTED, Action.FREE_COMPLETED)
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Defect:
     """Contradiction, missing data or peculiarity of a recording.
 
     severity: "error" if the recording cannot be replayed, else "note".
@@ -54,15 +54,15 @@ class Finding:
     check: str = "contents"
 
 
-def lint(
+def find_defects(
     recording: Recording, starts: dict[int, tuple[SegmentState, ...]] | None = None
-) -> tuple[Finding, ...]:
+) -> tuple[Defect, ...]:
     """Return all defects of `recording`, errors first.
 
     starts: dictionary to fill with the segments of each device before its first entry, by device
         number, for the devices with entries and without contradictions.
     """
-    return _lint(recording, {}, {} if starts is None else starts)
+    return _find_defects(recording, {}, {} if starts is None else starts)
 
 
 def refuse_unsound(recording: Recording) -> dict[int, Rewound]:
@@ -72,9 +72,9 @@ def refuse_unsound(recording: Recording) -> dict[int, Rewound]:
     entries are left out.
     """
     rewound: dict[int, Rewound] = {}
-    for finding in _lint(recording, rewound, {}):
-        if finding.severity == "error":
-            raise RecordingError(recording.path, finding.text, entry=finding.entry)
+    for defect in _find_defects(recording, rewound, {}):
+        if defect.severity == "error":
+            raise RecordingError(recording.path, defect.text, entry=defect.entry)
     return rewound
 
 
@@ -84,16 +84,16 @@ def refuse_contradictions(recording: Recording) -> None:
     Unlike `refuse_unsound`, allow recordings that contradict nothing but cannot be replayed, such
     as segments without entries.
     """
-    for finding in lint(recording):
-        if finding.text.startswith(_CONTRADICTS):
-            raise RecordingError(recording.path, finding.text, entry=finding.entry)
+    for defect in find_defects(recording):
+        if defect.text.startswith(_CONTRADICTS):
+            raise RecordingError(recording.path, defect.text, entry=defect.entry)
 
 
-def _lint(
+def _find_defects(
     recording: Recording,
     rewound: dict[int, Rewound],
     starts: dict[int, tuple[SegmentState, ...]],
-) -> tuple[Finding, ...]:
+) -> tuple[Defect, ...]:
     """Return all defects, errors first.
 
     rewound, starts: dictionaries to fill, by device number, with the state and the segments before
@@ -106,19 +106,19 @@ def _lint(
             found += _order(trace)
         else:
             found += _about_device(trace, unrounded, rewound, starts)
-    return tuple(sorted(found, key=lambda finding: finding.severity != "error"))
+    return tuple(sorted(found, key=lambda defect: defect.severity != "error"))
 
 
-def _about_file(recording: Recording) -> Iterator[Finding]:
+def _about_file(recording: Recording) -> Iterator[Defect]:
     for note in recording.notes:
-        yield Finding("note", note, check="reader")
+        yield Defect("note", note, check="reader")
     if (backend := backend_of(recording)) is not None:
         yield _about_backend(backend)
     if not recording.devices:
-        yield Finding("error", "the recording is empty: it holds neither segments nor entries")
+        yield Defect("error", "the recording is empty: it holds neither segments nor entries")
     elif not any(len(trace.inputs()) for trace in recording.devices):
         n_segments = sum(len(trace.segments) for trace in recording.devices)
-        yield Finding(
+        yield Defect(
             "error",
             f"the recording holds the state only ({n_segments} segments) and no entries of "
             "allocations or frees, so there is nothing to replay; what the state shows is told by "
@@ -127,17 +127,17 @@ def _about_file(recording: Recording) -> Iterator[Finding]:
         )
     if not recording.releases:
         what = "no release of PyTorch writes this mixture of fields"
-        yield Finding("note", what, check="layout")
+        yield Defect("note", what, check="layout")
 
 
-def _about_backend(backend: Backend) -> Finding:
+def _about_backend(backend: Backend) -> Defect:
     what = f"the recording is of {backend.name}'s build of PyTorch ({backend.evidence})"
     if backend.is_modelled:
         told = f"{what}: it is replayed as CUDA's; by its source, its allocator {backend.differs}"
-        return Finding(
+        return Defect(
             "note", f"{told}; no recording of one was there to try it on", check="backend"
         )
-    return Finding(
+    return Defect(
         "error",
         f"{what}: its allocator {backend.differs}, which is not modelled, so that a replay would "
         "say nothing true",
@@ -150,14 +150,14 @@ def _about_device(
     unrounded: str | None,
     rewound: dict[int, Rewound],
     starts: dict[int, tuple[SegmentState, ...]],
-) -> Iterator[Finding]:
+) -> Iterator[Defect]:
     wrong = islice(_segment_errors(trace), 1)
     broken = [_contradiction(trace, "segments", what) for what in wrong] or list(
         _alignment(trace, unrounded)
     )
     yield from broken
     yield from _order(trace)
-    if not len(trace) or any(finding.severity == "error" for finding in broken):
+    if not len(trace) or any(defect.severity == "error" for defect in broken):
         return
     try:
         rewound[trace.device] = Rewound(trace)
@@ -174,13 +174,13 @@ def _about_device(
     yield from _about_start(trace, start)
 
 
-def _note(trace: Trace, check: str, text: str, entry: int | None = None) -> Finding:
-    return Finding("note", text, entry, trace.device, check)
+def _note(trace: Trace, check: str, text: str, entry: int | None = None) -> Defect:
+    return Defect("note", text, entry, trace.device, check)
 
 
-def _contradiction(trace: Trace, check: str, what: str, entry: int | None = None) -> Finding:
+def _contradiction(trace: Trace, check: str, what: str, entry: int | None = None) -> Defect:
     text = f"{_CONTRADICTS}: {what}"
-    return Finding("error", text, entry, trace.device, check)
+    return Defect("error", text, entry, trace.device, check)
 
 
 def _of_history(trace: Trace, entry: int | None) -> str:
@@ -223,7 +223,7 @@ def _segment_errors(trace: Trace) -> Iterator[str]:
         yield "a segment reaches beyond the last address that 64 bits can name"
 
 
-def _alignment(trace: Trace, unrounded: str | None) -> Iterator[Finding]:
+def _alignment(trace: Trace, unrounded: str | None) -> Iterator[Defect]:
     """Yield the defect of block addresses that are not multiples of 512.
 
     unrounded: newest release of PyTorch whose roundup_power2_divisions:1 causes such addresses;
@@ -245,7 +245,7 @@ def _alignment(trace: Trace, unrounded: str | None) -> Iterator[Finding]:
         yield _contradiction(trace, "alignment", text, entry)
 
 
-def _order(trace: Trace) -> Iterator[Finding]:
+def _order(trace: Trace) -> Iterator[Defect]:
     if trace.time_us is None:
         return
     back = np.flatnonzero(np.diff(trace.time_us) < 0)
@@ -256,7 +256,7 @@ def _order(trace: Trace) -> Iterator[Finding]:
         yield _note(trace, "clock", text, entry)
 
 
-def _overlap(trace: Trace, start: tuple[SegmentState, ...]) -> Finding | None:
+def _overlap(trace: Trace, start: tuple[SegmentState, ...]) -> Defect | None:
     """Return the defect of the first alloc that overlaps a live block; None if no alloc does.
 
     start: segments before the first entry.
@@ -286,7 +286,7 @@ def _overlap(trace: Trace, start: tuple[SegmentState, ...]) -> Finding | None:
     return None
 
 
-def _about_start(trace: Trace, start: tuple[SegmentState, ...]) -> Iterator[Finding]:
+def _about_start(trace: Trace, start: tuple[SegmentState, ...]) -> Iterator[Defect]:
     if not start or not len(trace.inputs()):
         return
     active = sum(segment.active_size for segment in start)
@@ -297,7 +297,7 @@ def _about_start(trace: Trace, start: tuple[SegmentState, ...]) -> Iterator[Find
     if len(trace) == 1:
         text = "the recording kept a single entry of a longer run, so there is nothing to replay; "
         text += "record with a larger max_entries"
-        yield Finding("error", text, 0, trace.device, "ring")
+        yield Defect("error", text, 0, trace.device, "ring")
         return
     lost = _completion_without_request(trace)
     if lost is not None:

@@ -19,7 +19,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 from allocsim.errors import RecordingError
-from allocsim.recording.packings import ZIP_MAGIC, Packing, is_archive_of_one, packing_of, unpacked
+from allocsim.recording.packings import (
+    ZIP_MAGIC,
+    Compression,
+    is_archive_of_one,
+    packing_of,
+    unpacked,
+)
 
 __all__ = [
     "HEAD",
@@ -66,7 +72,7 @@ class Kind(Enum):
     ZIP = "zip"
 
 
-def packing_in(file: BinaryIO) -> Packing | None:
+def packing_in(file: BinaryIO) -> Compression | None:
     """Return the compression of an open file; None if it is not compressed.
 
     A zip archive counts as compressed only if it contains one file.
@@ -317,7 +323,7 @@ def _read(path: str) -> str | None:
         return decoded(head + file.read(LONGEST_LOG + 1 - len(head)), path)
 
 
-def _unpacked(path: str, packing: Packing, file: BinaryIO, enough: int) -> bytes:
+def _unpacked(path: str, packing: Compression, file: BinaryIO, enough: int) -> bytes:
     """Return the first `enough` unpacked bytes of a compressed file."""
     with unpacked(path, packing, file, lambda _: None, enough) as plain:
         return plain.read(enough)

@@ -23,7 +23,7 @@ from allocsim.verify.script import Op, RealAnswer, Script
 
 __all__ = [
     "Difference",
-    "Answer",
+    "ScriptResults",
     "first_difference",
     "list_difference",
     "Divergence",
@@ -37,7 +37,7 @@ __all__ = [
 _LISTS = ("addresses", "trace", "segments", "messages")
 
 
-class Answer(Protocol):
+class ScriptResults(Protocol):
     """Results of a script; `ModelAnswer` and `RealAnswer` have these fields."""
 
     @property
@@ -78,7 +78,7 @@ class Difference:
         return self.field, self.at if isinstance(self.at, str) else None
 
 
-def first_difference(ours: Answer, expected: Answer) -> Difference | None:
+def first_difference(ours: ScriptResults, expected: ScriptResults) -> Difference | None:
     """Return the first difference between two results; None if they are equal.
 
     The texts of the errors that stopped the scripts are not compared.

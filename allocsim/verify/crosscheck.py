@@ -20,7 +20,7 @@ from allocsim.verify.real import RealAllocator
 from allocsim.verify.script import Script
 from allocsim.verify.tally import Tally
 
-__all__ = ["Check", "Report", "Source", "WheelSource", "crosscheck"]
+__all__ = ["CrossCheck", "Report", "Source", "WheelSource", "crosscheck"]
 
 _BATCH = 10
 """Scripts that a process runs at once; they take about a second."""
@@ -56,7 +56,7 @@ class WheelSource:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class CrossCheck:
     """Options of a cross-check.
 
     sources: one per release.
@@ -87,7 +87,7 @@ class Report:
     divergence: Divergence | None = None
 
 
-def crosscheck(check: Check, progress: Progress | None = None) -> Report:
+def crosscheck(check: CrossCheck, progress: Progress | None = None) -> Report:
     """Compare scripts until each release has run `check.ops` ops or a script differs.
 
     progress: called with the number of finished ops and of all ops.
@@ -118,7 +118,7 @@ class _Batch:
     divergence: Divergence | None
 
 
-def _batches(check: Check, source: Source, executor: Executor | None) -> Iterator[_Batch]:
+def _batches(check: CrossCheck, source: Source, executor: Executor | None) -> Iterator[_Batch]:
     """Yield the results of batches of scripts, in order of their seeds, without end."""
     seeds = count(check.seed, _BATCH)
     if executor is None:
@@ -136,7 +136,7 @@ def _batches(check: Check, source: Source, executor: Executor | None) -> Iterato
             future.cancel()
 
 
-def _run_batch(check: Check, source: Source, first: int) -> _Batch:
+def _run_batch(check: CrossCheck, source: Source, first: int) -> _Batch:
     """Compare the scripts of `_BATCH` seeds from `first` on, up to the first that differs."""
     real, tally = source.open(), Tally()
     for seed in range(first, first + _BATCH):

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from allocsim.recording import Entry, Recording
-from allocsim.recording import Finding as Found
+from allocsim.recording import Defect, Entry, Recording
 
 __all__ = ["CHECKS", "ERROR", "NOTE", "WARNING", "Check", "Finding", "found", "gathered"]
 
@@ -146,7 +145,7 @@ def found(
     return Finding(check, row.severity, text, row.meaning, device, entry, value)
 
 
-def gathered(recording: Recording, findings: Iterable[Found]) -> Iterable[Finding]:
+def gathered(recording: Recording, findings: Iterable[Defect]) -> Iterable[Finding]:
     """Convert the findings of `allocsim.recording.soundness`; its errors stay errors."""
     for each in findings:
         row = CHECKS[each.check]

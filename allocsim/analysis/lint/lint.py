@@ -21,9 +21,7 @@ from allocsim.analysis.lint.options import (
 )
 from allocsim.core import NEWEST, RELEASES, Release, find_release
 from allocsim.inference import can_be_of, releases_of
-from allocsim.recording import Finding as Found
-from allocsim.recording import Recording
-from allocsim.recording import lint as lint_trace
+from allocsim.recording import Defect, Recording, find_defects
 from allocsim.replaying import provenance_notes, workspace_note
 from allocsim.state import SegmentState
 
@@ -126,7 +124,7 @@ def _in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 def _about_data(recording: Recording) -> Iterator[Finding]:
     starts: dict[int, tuple[SegmentState, ...]] = {}
-    known = lint_trace(recording, starts)
+    known = find_defects(recording, starts)
     broken = {each.device: each for each in known if each.severity == "error"}
     sound = [trace for trace in recording.devices if trace.device in starts]
     replayed = [trace for trace in sound if not {trace.device, None} & broken.keys()]
@@ -145,7 +143,7 @@ def _about_data(recording: Recording) -> Iterator[Finding]:
     yield from _about_sums(recording)
 
 
-def _is_suspicion(each: Found) -> bool:
+def _is_suspicion(each: Defect) -> bool:
     return each.check == "ring" and each.severity == "note"
 
 

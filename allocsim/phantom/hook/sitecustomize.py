@@ -58,7 +58,7 @@ class Recorder:
     def on_import(self, torch):
         """Prepare the recording when the program has imported `torch`."""
         self.torch = torch
-        self.calls = self.marks.Calls(torch, torch.cuda, self.is_noting)
+        self.calls = self.marks.CallLog(torch, torch.cuda, self.is_noting)
         self.calls.watch()
         if os.environ.get("ALLOCSIM_PHANTOM_SIZES_ONLY"):
             with contextlib.suppress(Exception):  # only an optimisation

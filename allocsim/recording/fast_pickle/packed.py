@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allocsim.recording.action import ACTION_CODES
-from allocsim.recording.fast_pickle.rows import NEW, Stretch
+from allocsim.recording.fast_pickle.rows import NEW, RowBatch
 from allocsim.recording.fast_pickle.window import OtherForm
 from allocsim.recording.fields import INT64_MAX, UINT64_MAX, Fields
 from allocsim.recording.frames import StackReader
@@ -78,30 +78,30 @@ class Objects:
         """Return True if `get` returned this list or dictionary, so that it has two references."""
         return id(value) in self._fetched
 
-    def add_to(self, entries: Packed, stretch: Stretch, rows: slice, data: bytes) -> None:
+    def add_to(self, entries: Packed, batch: RowBatch, rows: slice, data: bytes) -> None:
         """Append rows to `entries` and number the values that the rows create.
 
-        rows: indices in `stretch`.
-        data: bytes of the window from which `stretch` was read.
+        rows: indices in `batch`.
+        data: bytes of the window from which `batch` was read.
         """
-        memos = stretch.memos[rows]
+        memos = batch.memos[rows]
         own = self._count + np.cumsum(memos) - memos
         self._count += int(memos.sum())
         self._grow()
         codes = {}
-        for name, column in stretch.known.items():
+        for name, column in batch.known.items():
             known = column[rows]
             is_new = known == NEW
             if np.any(known >= own):
                 raise OtherForm("a value from before it was made")
             if is_new.any():
                 new = np.flatnonzero(is_new)
-                found, before = self._made(name, stretch, rows, new, data)
+                found, before = self._made(name, batch, rows, new, data)
                 known = known.copy()
                 known[new] = numbers = own[new] + before
                 self._codes[numbers] = found
             codes[name] = self._known(known)
-        values = {name: column[rows] for name, column in stretch.numbers.items()}
+        values = {name: column[rows] for name, column in batch.numbers.items()}
         entries.add_block(len(own), values, codes)
 
     def _grow(self) -> None:
@@ -123,13 +123,13 @@ class Objects:
         return len(self.values) - 1
 
     def _made(
-        self, name: str, stretch: Stretch, rows: slice, new: NDArray[np.int64], data: bytes
+        self, name: str, batch: RowBatch, rows: slice, new: NDArray[np.int64], data: bytes
     ) -> tuple[list[int] | NDArray[np.int32], NDArray[np.int64]]:
         """Return the codes of the values of field `name` that the rows with indices `new` create.
 
         Also return how many memo numbers each of these rows uses before the value.
         """
-        first, second, before = (part[rows][new] for part in stretch.made[name])
+        first, second, before = (part[rows][new] for part in batch.made[name])
         if name == "frames":
             places = zip(first.tolist(), second.tolist(), strict=True)
             return self._lists([data[begin:end] for begin, end in places]), before

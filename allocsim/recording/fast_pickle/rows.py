@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from allocsim.recording.fast_pickle.window import Window
 
-__all__ = ["NEW", "Made", "Shape", "Stretch", "read_shape", "read_stretch"]
+__all__ = ["NEW", "Made", "RowShape", "RowBatch", "read_shape", "read_batch"]
 
 NEW = -1
 """Placeholder for the memo number of a value that the row itself creates."""
@@ -67,7 +67,7 @@ for _code, _bits in (("h", 8), ("K", 8), ("M", 16), ("J", 32), ("j", 32)):
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class RowShape:
     """Sequence of fields in a row.
 
     fields: (bytes of the operation that loads the key, name of the field, "number", "stack", "pair"
@@ -90,7 +90,7 @@ class Made(NamedTuple):
 
 
 @dataclass(slots=True)
-class Stretch:
+class RowBatch:
     """Rows of one shape in a window, in file order.  All arrays have one item per row.
 
     begin, end: positions in the window where the row begins and ends.
@@ -110,7 +110,7 @@ class Stretch:
     made: dict[str, Made]
 
 
-def read_shape(window: Window, at: int, name_of: Callable[[int], object]) -> Shape | None:
+def read_shape(window: Window, at: int, name_of: Callable[[int], object]) -> RowShape | None:
     """Return the shape of the row at position `at`; None if no row begins there.
 
     name_of: function from a memo number to its value.
@@ -136,7 +136,7 @@ def read_shape(window: Window, at: int, name_of: Callable[[int], object]) -> Sha
         if data[at - 1] == _LONG and sort == "number":
             at += 1 + data[at]
     needed = {"action", "addr", "size", "stream", "frames"}
-    return Shape(tuple(fields)) if needed <= names and "device_free" not in names else None
+    return RowShape(tuple(fields)) if needed <= names and "device_free" not in names else None
 
 
 def _sort_of(name: str) -> str:
@@ -145,7 +145,7 @@ def _sort_of(name: str) -> str:
     return {_STACKS: "stack", _PAIRS: "pair"}.get(name, "known")
 
 
-def read_stretch(window: Window, shape: Shape) -> Stretch:
+def read_batch(window: Window, shape: RowShape) -> RowBatch:
     """Read all rows of `shape` in `window`."""
     walk = _Walk(window)
     numbers: dict[str, _Words] = {}
@@ -163,7 +163,7 @@ def read_stretch(window: Window, shape: Shape) -> Stretch:
             known[name], made[name] = walk.stack() if sort == "stack" else walk.pair()
     rows = walk.finish()
     begin, end = walk.begin[rows], walk.at[rows]
-    return Stretch(
+    return RowBatch(
         begin=begin,
         end=end,
         memos=walk.memos[rows],

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from allocsim.recording.fast_pickle.packed import Objects, Packed
-from allocsim.recording.fast_pickle.rows import Shape, Stretch, read_shape, read_stretch
+from allocsim.recording.fast_pickle.rows import RowBatch, RowShape, read_batch, read_shape
 from allocsim.recording.fast_pickle.window import OtherForm, Window
 
 __all__ = ["read_straight"]
@@ -79,8 +79,8 @@ class _Machine:
         self._window, self._budget, self._at, self._seam = window, budget, 0, 0
         self._stack: list[Any] = []
         self._below: list[list[Any]] = []
-        self._shapes: list[Shape] = []
-        self._parsed: dict[Shape, Stretch] = {}
+        self._shapes: list[RowShape] = []
+        self._parsed: dict[RowShape, RowBatch] = {}
 
     def _table(self) -> dict[int, Callable[[], None]]:
         def push(value: object) -> Callable[[], None]:
@@ -220,17 +220,17 @@ class _Machine:
         """Read the rows that begin here to columns; return False if there are too few rows."""
         at = self._at - 1
         for shape in self._shapes:
-            stretch = self._parsed.get(shape)
-            if stretch is None:
-                stretch = self._parsed[shape] = read_stretch(self._window, shape)
-            first = int(np.searchsorted(stretch.begin, at))
-            if first < len(stretch.begin) and stretch.begin[first] == at:
-                last = int(stretch.last[first])
+            batch = self._parsed.get(shape)
+            if batch is None:
+                batch = self._parsed[shape] = read_batch(self._window, shape)
+            first = int(np.searchsorted(batch.begin, at))
+            if first < len(batch.begin) and batch.begin[first] == at:
+                last = int(batch.last[first])
                 if last - first < _SHORTEST_RUN:
                     return False
                 rows = slice(first, last + 1)
-                self.objects.add_to(self._columns(), stretch, rows, self._window.data)
-                self._at = int(stretch.end[last])
+                self.objects.add_to(self._columns(), batch, rows, self._window.data)
+                self._at = int(batch.end[last])
                 return True
         if len(self._shapes) < _MOST_SHAPES:
             new = read_shape(self._window, at, self.objects.get)

@@ -16,7 +16,7 @@ from allocsim.recording.fields import UINT64_MAX
 from allocsim.recording.frames import FrameTable
 from allocsim.recording.trace import Trace
 
-__all__ = ["Blocks"]
+__all__ = ["RequestColumns"]
 
 _Row = tuple[int, int, int, int, int, int]
 """(code of the action, address, bytes, stream, time in microseconds, stack number)"""
@@ -28,7 +28,7 @@ _SMALL = 1 << 20
 """Largest request that is served from the small pool, in bytes."""
 
 
-class Blocks:
+class RequestColumns:
     """Requests and frees of one device, added in file order, and the trace made of them."""
 
     def __init__(self) -> None:

@@ -26,7 +26,7 @@ from allocsim.recording.frames import Frame, FrameInterner
 from allocsim.recording.marks import Annotation
 from allocsim.recording.provenance import Provenance
 from allocsim.recording.recording import PROFILER_TRACE, Recording
-from allocsim.recording.requests.blocks import Blocks
+from allocsim.recording.requests.blocks import RequestColumns
 from allocsim.recording.requests.call_stacks import CallStacks
 from allocsim.units import format_size
 
@@ -175,8 +175,8 @@ def _several_processes(numbers: dict[tuple[str, int], int]) -> Iterator[str]:
     )
 
 
-def _blocks(rows: list[tuple[_Moved, int]]) -> Blocks:
-    blocks = Blocks()
+def _blocks(rows: list[tuple[_Moved, int]]) -> RequestColumns:
+    blocks = RequestColumns()
     for each, stack in rows:
         time = int(each.ts)
         if each.moved > 0:
@@ -326,7 +326,7 @@ def _refuse_without_memory(path: str, read: _Read) -> None:
     )
 
 
-def _notes(device: int, moved: list[_Moved], blocks: Blocks, before: int) -> Iterator[str]:
+def _notes(device: int, moved: list[_Moved], blocks: RequestColumns, before: int) -> Iterator[str]:
     """Yield notes about one device, and add the memory held before the trace to `blocks`.
 
     before: stack number of the blocks that existed before the trace began.

@@ -23,7 +23,7 @@ from allocsim.recording.action import Action
 from allocsim.recording.fields import INT64_MAX, UINT64_MAX, Fields, describe
 from allocsim.recording.frames import Frame, FrameInterner, StackReader
 from allocsim.recording.recording import ROWS, Recording
-from allocsim.recording.requests.blocks import Blocks
+from allocsim.recording.requests.blocks import RequestColumns
 
 __all__ = ["is_rows", "read_csv", "read_lines", "read_row_objects"]
 
@@ -105,7 +105,7 @@ class _Reader:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.devices: dict[int, Blocks] = {}
+        self.devices: dict[int, RequestColumns] = {}
         self.timed: dict[int, bool] = {}
         self.interner = FrameInterner()
         self.n_passed_over = 0
@@ -125,7 +125,7 @@ class _Reader:
         if action not in (_ALLOC, _FREE, "free_requested", "free_completed"):
             row.wrong(at["action"], action, "alloc, free, free_requested or free_completed")
         device = _integer(row, at["device"], _MAX_DEVICES - 1) if at["device"] in row else 0
-        blocks = self.devices.setdefault(device, Blocks())
+        blocks = self.devices.setdefault(device, RequestColumns())
         has_time = at["time"] in row
         self.timed[device] = self.timed.get(device, True) and has_time
         time = _integer(row, at["time"], INT64_MAX) if has_time else 0

@@ -18,7 +18,7 @@ from allocsim.errors import RecordingError
 from allocsim.recording.fields import INT64_MAX, describe
 from allocsim.recording.frames import Frame, FrameInterner
 from allocsim.recording.recording import MEMORY_TIMELINE, Recording
-from allocsim.recording.requests.blocks import Blocks
+from allocsim.recording.requests.blocks import RequestColumns
 from allocsim.units import format_size
 
 __all__ = ["is_timeline", "read_timeline"]
@@ -65,7 +65,7 @@ def read_timeline(path: str, value: list[object]) -> Recording:
         _refuse_sums(path, value)
     interner = FrameInterner()
     frames = [interner.stack([interner.frame(Frame("<timeline>", what, 0))]) for what in CATEGORIES]
-    blocks = Blocks()
+    blocks = RequestColumns()
     left: tuple[int, int] | None = None
     for number, (time, action, moved, category) in enumerate(_rows(path, value)):
         if action == _VERSION:
