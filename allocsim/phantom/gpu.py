@@ -85,7 +85,8 @@ class Gpu:
     multiprocessors: number of multiprocessors.
     context_memory: bytes of `memory` that the CUDA context holds.
     limits: limits of one multiprocessor.
-    context_chunks: address ranges of the CUDA context, as in `cards.py`; "" if unknown.
+    context_chunks: address ranges of the CUDA context, highest first, as "size:used" in MiB, then
+        the MiB for the first kernels (`cards.py`); "" if unknown.
     """
 
     name: str

@@ -100,7 +100,8 @@ class ByAddress:
 class Tiles:
     """Blocks in the order of their segments; each column has one item per block.
 
-    address, size, requested_size: as in `BlockState`, in bytes.
+    address, size: address and bytes of the block.
+    requested_size: bytes before rounding.
     is_active: True if allocated or waiting for a free to complete.
     is_pending: True if waiting for a free to complete.
     is_small: True if the segment is in the small pool.

@@ -50,7 +50,9 @@ class Trace:
     """Entries of one device, and its segments after the last entry.
 
     action: codes of `Action`.
-    addr, size, stream: as in `Entry`.
+    addr: address; for an oom, the free bytes of the device.
+    size: bytes; of allocations and frees, the requested size before rounding.
+    stream: raw handle.
     frames: stack number in `frame_table`; -1 for an entry without a stack.
     pool_id: index into `pool_ids`; -1 for an entry without a pool id.
     time_us: microseconds; None if not recorded.

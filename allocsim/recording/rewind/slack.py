@@ -35,7 +35,7 @@ class Live:
 
     requested_size: bytes.
     size: bytes of the block; None if only the requested size is known.
-    state: as in `BlockState`.
+    state: "active_allocated" or "active_pending_free".
     frames: stack number; -1 without a stack.
     death: entry that completes its free; -1 if it is not freed.
     """
