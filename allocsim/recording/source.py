@@ -292,7 +292,7 @@ def _is_recording(path: Path) -> bool:
 LONGEST_LOG = 1 << 28
 """Largest log that is read, in bytes."""
 
-_HEAD = 1 << 20
+_LOG_HEAD = 1 << 20
 _BOMS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
@@ -302,22 +302,22 @@ def read_log(path: str) -> str | None:
     Raises RecordingError if the file is not text or cannot be read.
     """
     try:
-        return _read(path)
+        return _log_text(path)
     except OSError as error:
         raise RecordingError(path, f"cannot be read ({error.strerror or error})") from None
 
 
-def _read(path: str) -> str | None:
+def _log_text(path: str) -> str | None:
     with Path(path).open("rb") as file:
         packing = packing_in(file) if file.seekable() else None
         if packing is not None:
-            head = _unpacked(path, packing, file, _HEAD)
+            head = _unpacked(path, packing, file, _LOG_HEAD)
             if is_recording(head):
                 return None
             return decoded(_unpacked(path, packing, file, LONGEST_LOG + 1), path)
         if file.seekable():
             file.seek(0)
-        head = file.read(_HEAD)
+        head = file.read(_LOG_HEAD)
         if is_recording(head):
             return None
         return decoded(head + file.read(LONGEST_LOG + 1 - len(head)), path)
@@ -339,7 +339,7 @@ def decoded(log: bytes, name: str) -> str:
         raise RecordingError(name, f"has more than {LONGEST_LOG} bytes; cut the error out of it")
     if not log.strip():
         raise RecordingError(name, "is empty; expected an error's text")
-    if is_recording(log[:_HEAD]):
+    if is_recording(log[:_LOG_HEAD]):
         raise RecordingError(name, "is no text; give the recording's file as an argument")
     if log.startswith(_BOMS):
         return log.decode("utf-16", "replace")
