@@ -1,11 +1,11 @@
-"""Training on many cards by formula, compared with measurements on real ones.
+"""Compare formulas for the memory of training on many GPUs with measurements on real GPUs.
 
     python -m benchmarks.parallel [--markdown]
     python -m benchmarks.parallel --truth [--markdown]
 
 Rule: every row is printed with its signed error.  The first form uses the rows of Megatron (S) and
-torchtitan (N, R6, A11 to A21) in measured/rows.csv; measured reserved memory is compared with the
-likely figure, 1.07 times the formula's sum.  With --truth the rows are the trainings on one card of
+torchtitan (N, R6, A11 to A21) in measured/rows.csv; measured reserved memory is compared with
+1.07 times the sum of the formula.  With --truth the rows are the trainings on one card of
 traces/fit/truth.jsonl, with the peaks that real PyTorch's allocator reported; the difference
 between the sum and reserved memory is split into named parts.  Nothing is run.
 """
@@ -105,10 +105,12 @@ _OF_TORCHTITAN: dict[str, tuple[TransformerShape, ParallelLayout]] = {
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One row.
+    """One measured training.
 
     figure: measured quantity, "allocated" or "reserved".
-    replayed: bytes of the same program on a phantom; None if it was not run.
+    allocated: allocated bytes by the formula.
+    measured: measured bytes.
+    replayed: bytes of the same program on a phantom GPU; None if it was not run.
     """
 
     row: str
@@ -120,7 +122,7 @@ class Compared:
 
     @property
     def predicted(self) -> int:
-        """Prediction to compare with the measured figure."""
+        """Predicted bytes of the measured quantity."""
         return (
             self.allocated
             if self.figure == "allocated"
@@ -129,7 +131,7 @@ class Compared:
 
     @property
     def error(self) -> float:
-        """Signed error as a share of the measured figure."""
+        """Error of the prediction as a share of the measured bytes, with its sign."""
         return self.predicted / self.measured - 1
 
 
@@ -162,7 +164,7 @@ def training_of(row: Mapping[str, str]) -> Training | None:
 
 
 def measured() -> Iterator[Compared]:
-    """Yield every row that formulas cover."""
+    """Yield every row of rows.csv that formulas cover."""
     with RESULTS.open() as file:
         replayed = {
             (each["row"], each["figure"]): int(each["predicted"])
@@ -187,10 +189,11 @@ def measured() -> Iterator[Compared]:
 
 @dataclass(frozen=True, slots=True)
 class Real:
-    """One training on one card.
+    """One training on one GPU.
 
-    allocated, requested, reserved: peaks that the allocator reported.
-    formula: sum of the formula, and the name of its largest moment.
+    allocated, requested, reserved: peaks in bytes that the allocator reported.
+    formula: peak in bytes by the formula.
+    moment: name of the moment at which the formula has its peak.
     """
 
     row: str
@@ -203,12 +206,12 @@ class Real:
 
     @property
     def error(self) -> float:
-        """Error of the sum, compared with allocated memory."""
+        """Error of the formula as a share of allocated memory, with its sign."""
         return self.formula / self.allocated - 1
 
 
 def truth() -> Iterator[Real | str]:
-    """Yield every training of truth.jsonl, or the sentence why no formula covers it."""
+    """Yield every training of truth.jsonl, or a sentence with the reason that it has no formula."""
     configs = json.loads((TRUTH / "configs.json").read_text())
     for line in (TRUTH / "truth.jsonl").read_text().splitlines():
         row = json.loads(line)
@@ -287,7 +290,7 @@ def _gib(size: int | None) -> str:
 
 
 def measured_lines(*, markdown: bool) -> Iterator[str]:
-    """Yield the lines of the first form."""
+    """Yield the lines of the output without --truth."""
     found = list(measured())
     head = ("row", "what", "figure", "formula", "predicted", "replayed", "measured", "error")
     rows = [
@@ -307,7 +310,7 @@ def measured_lines(*, markdown: bool) -> Iterator[str]:
 
 
 def truth_lines(*, markdown: bool) -> Iterator[str]:
-    """Yield the lines of the second form."""
+    """Yield the lines of the output with --truth."""
     found = list(truth())
     real = [each for each in found if isinstance(each, Real)]
     head = (

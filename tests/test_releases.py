@@ -222,14 +222,14 @@ from allocsim.core import NEWEST, RELEASES, find_release, parse_conf
 from allocsim.phantom import full_version
 from allocsim.verify.random_settings import RandomSettings
 from allocsim.analysis.explain import explain
-from allocsim.recording import load, releases_of, write_snapshot
+from allocsim.recording import load, layout_releases, write_snapshot
 from tests.test_releases import ignorant
 
 before, new, made, undated = sys.argv[1:]
 assert [*RELEASES][-2:] == [before, new]
 assert ignorant([*RELEASES]) == []
 assert (find_release(f"{new}.0+cu140").version, full_version(new)) == (new, f"{new}.0")
-assert releases_of({"internal_metadata"})[-1] == new
+assert layout_releases({"internal_metadata"})[-1] == new
 settings = RandomSettings(random.Random(1), find_release(new), has_pools=True)
 config = None
 for _ in range(50):

@@ -63,14 +63,14 @@ def add_to(commands: Commands[Parser]) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from allocsim.core import find_release, parse_conf  # noqa: PLC0415
     from allocsim.report import crosscheck_document, crosscheck_text  # noqa: PLC0415
-    from allocsim.verify import Check, crosscheck  # noqa: PLC0415
+    from allocsim.verify import CrossCheck, crosscheck  # noqa: PLC0415
 
     jobs = arguments.jobs or (_JOBS_ON_GPU if arguments.gpu else 1)
     sources, route = _sources(arguments, jobs)
     if arguments.conf is not None:
         for source in sources:  # refuses bad settings before anything runs
             parse_conf(arguments.conf, find_release(source.release))
-    check = Check(sources, arguments.seed, max(1, arguments.ops), arguments.conf, jobs)
+    check = CrossCheck(sources, arguments.seed, max(1, arguments.ops), arguments.conf, jobs)
     with ProgressBar() as bar:
         report = crosscheck(
             check,

@@ -65,7 +65,7 @@ def add_to(commands: Commands[Parser]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from allocsim.phantom import Program, record  # noqa: PLC0415
+    from allocsim.phantom import RecordedProgram, record  # noqa: PLC0415
     from allocsim.report import record_document, record_text  # noqa: PLC0415
 
     if not arguments.program:
@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.conf is not None and ("\0" in arguments.conf or "\n" in arguments.conf):
         # PyTorch checks all other arguments when the program runs.
         raise UsageError(f"--conf {arguments.conf[:80]!r} is not an option string of one line")
-    program = Program(
+    program = RecordedProgram(
         command=tuple(arguments.program),
         out=arguments.out,
         gpu=gpu,

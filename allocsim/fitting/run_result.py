@@ -24,7 +24,7 @@ from allocsim.fitting.failure import why_it_failed
 from allocsim.fitting.model import Model, UserModel
 from allocsim.fitting.program import program_of
 from allocsim.fitting.task import Task
-from allocsim.phantom import Gpu, Program, UnavailableError, find_torch, record
+from allocsim.phantom import Gpu, RecordedProgram, UnavailableError, find_torch, record
 from allocsim.recording import MarkKind, Recording, load
 from allocsim.replaying import (
     Prepared,
@@ -157,7 +157,7 @@ def run_program(
     python, torch_version: as in `find_python`, for the text of a program.
     keep: file to which the recording is written.
     work: time at which the card finishes its work; see `phantom_environment`.
-    values, routing: see `Program`.
+    values, routing: see `RecordedProgram`.
     model: model of the program, for error messages that name its configuration.
 
     Raises UnavailableError if PyTorch is missing. Raises ConfigError if the program does not use
@@ -174,7 +174,7 @@ def run_program(
             command = tuple(program)
         out, log = folder / "fit.pickle", folder / "log"
         recorded = record(
-            Program(
+            RecordedProgram(
                 command,
                 out,
                 gpu,

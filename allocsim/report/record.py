@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from allocsim.phantom import ProcessRecording, Program, Recorded
+from allocsim.phantom import ProcessRecording, Recorded, RecordedProgram
 from allocsim.replaying import routing_text
 from allocsim.report.layout import plural
 from allocsim.units import format_size
@@ -15,7 +15,7 @@ from allocsim.units import format_size
 __all__ = ["record_document", "record_text"]
 
 
-def record_document(program: Program, recorded: Recorded) -> dict[str, Any]:
+def record_document(program: RecordedProgram, recorded: Recorded) -> dict[str, Any]:
     """Return the document of `allocsim record --json`."""
     gpu = program.gpu
     return {
@@ -41,7 +41,7 @@ def record_document(program: Program, recorded: Recorded) -> dict[str, Any]:
     }
 
 
-def record_text(program: Program, recorded: Recorded) -> str:
+def record_text(program: RecordedProgram, recorded: Recorded) -> str:
     """Return the text that `allocsim record` writes to standard error after the program."""
     gpu = program.gpu
     where = f"a phantom {gpu.name}, {format_size(gpu.memory)}" if gpu else "the GPU"

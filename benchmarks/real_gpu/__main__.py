@@ -33,7 +33,7 @@ IN_DETAIL = ("programs", "kernels", "driver times")
 
 
 def page() -> str:
-    """Return the page with its tables written again."""
+    """Return the text of docs/real-gpu.md with new tables."""
     predicted = read_predictions()
     text, found = PAGE.read_text(), sections(H200, predicted)
     versions = (
@@ -63,7 +63,7 @@ def _sentences(lines: Sequence[str]) -> list[str]:
 
 
 def readme() -> str:
-    """Return README.md with its summary written again."""
+    """Return the text of README.md with a new summary."""
     lines = textwrap.fill(summary(H200, read_predictions()), 120, break_on_hyphens=False)
     return between_marks(README.read_text(), "real gpu", COMMAND, lines)
 

@@ -1,4 +1,4 @@
-"""Tables of a card's folder, for the parts that it holds."""
+"""Tables that compare allocsim with the measurements in the folder of a GPU."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _TITLES = {
 def sections(folder: Path, predicted: Mapping[str, Any]) -> dict[str, list[str]]:
     """Return the lines of each table by name; parts that the folder lacks are left out.
 
-    predicted: see `predictions.predictions_of`; without it cases and kernels are left out.
+    predicted: result of `predictions_of`; if it is empty, cases and kernels are left out.
     """
     found = {}
     if list(folder.rglob("*.npz.gz")):
@@ -54,7 +54,7 @@ def sections(folder: Path, predicted: Mapping[str, Any]) -> dict[str, list[str]]
 
 
 def summary(folder: Path, predicted: Mapping[str, Any]) -> str:
-    """Return what the tables of a folder show, in a paragraph."""
+    """Return a paragraph that summarises the tables of a folder."""
     programs = programs_of(folder)
     return (
         f"On one real H200: {programs.whole} replays equal their recording; {programs.exact} "
@@ -66,7 +66,7 @@ def summary(folder: Path, predicted: Mapping[str, Any]) -> str:
 
 
 def comparison_lines(folder: Path, predicted: Mapping[str, Any]) -> list[str]:
-    """Return every table of a folder with its title."""
+    """Return the lines of all tables of a folder, with titles."""
     lines = []
     for name, section in sections(folder, predicted).items():
         lines += [f"## {_TITLES[name]}", "", *section, ""]
@@ -80,7 +80,7 @@ def _crosscheck(found: Mapping[str, Any]) -> list[str]:
 
 
 def _driver(found: Mapping[str, Any]) -> list[str]:
-    """Compare measured times of single calls with the table that estimates are based on."""
+    """Return a table of the measured times of driver calls and of those that allocsim assumes."""
     rows = []
     for row in found["cuMemAlloc"]:
         cells = [f"{row['mib']:,}"]

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from allocsim.recording import Entry, Recording
-from allocsim.recording import Finding as Found
+from allocsim.recording import Defect, Entry, Recording
 
 __all__ = ["CHECKS", "ERROR", "NOTE", "WARNING", "LintRule", "Finding", "found", "gathered"]
 
@@ -147,7 +146,7 @@ def found(
     return Finding(check, row.severity, text, row.meaning, device, entry, value)
 
 
-def gathered(recording: Recording, findings: Iterable[Found]) -> Iterable[Finding]:
+def gathered(recording: Recording, findings: Iterable[Defect]) -> Iterable[Finding]:
     """Convert findings of `allocsim.recording`; errors stay errors."""
     for each in findings:
         row = CHECKS[each.check]

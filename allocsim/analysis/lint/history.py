@@ -13,8 +13,7 @@ import numpy as np
 
 from allocsim.analysis.lint.finding import Finding, entry_text, found
 from allocsim.core import PAGE
-from allocsim.recording import Action, Recording, Trace
-from allocsim.recording import Finding as Found
+from allocsim.recording import Action, Defect, Recording, Trace
 from allocsim.state import INACTIVE, SegmentState
 from allocsim.units import format_size
 
@@ -87,7 +86,7 @@ def _other_holders(trace: Trace, start: tuple[SegmentState, ...]) -> Iterator[Fi
             return
 
 
-def about_processes(recording: Recording, errors: dict[int, Found]) -> Iterator[Finding]:
+def about_processes(recording: Recording, errors: dict[int, Defect]) -> Iterator[Finding]:
     """Yield findings that show several processes in one file.
 
     errors: first error of each inconsistent device, by device number.

@@ -20,9 +20,7 @@ from allocsim.analysis.lint.options import (
     about_replaying_as,
 )
 from allocsim.core import NEWEST, RELEASES, Release, find_release
-from allocsim.recording import Finding as Found
-from allocsim.recording import Recording
-from allocsim.recording import lint as lint_trace
+from allocsim.recording import Defect, Recording, find_defects
 from allocsim.replaying import can_be_of, choose_releases, provenance_notes, workspace_note
 from allocsim.state import SegmentState
 
@@ -125,7 +123,7 @@ def _in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 def _about_data(recording: Recording) -> Iterator[Finding]:
     starts: dict[int, tuple[SegmentState, ...]] = {}
-    known = lint_trace(recording, starts)
+    known = find_defects(recording, starts)
     broken = {each.device: each for each in known if each.severity == "error"}
     sound = [trace for trace in recording.devices if trace.device in starts]
     replayed = [trace for trace in sound if not {trace.device, None} & broken.keys()]
@@ -144,7 +142,7 @@ def _about_data(recording: Recording) -> Iterator[Finding]:
     yield from _about_sums(recording)
 
 
-def _is_suspicion(each: Found) -> bool:
+def _is_suspicion(each: Defect) -> bool:
     return each.check == "ring" and each.severity == "note"
 
 

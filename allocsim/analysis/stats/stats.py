@@ -14,7 +14,7 @@ import numpy as np
 
 from allocsim._fast_numpy import distinct
 from allocsim._repr import Shown
-from allocsim.recording import Action, FileForm, Recording, Trace, form_of, lint
+from allocsim.recording import Action, FileForm, Recording, Trace, find_defects, form_of
 from allocsim.state import ALLOCATED, SegmentState
 from allocsim.units import format_size
 
@@ -150,7 +150,7 @@ def _form(path: str) -> FileForm | None:
 def _starts(recording: Recording) -> dict[int, tuple[SegmentState, ...]]:
     """Return the segments before the first entry, for each device with consistent entries."""
     starts: dict[int, tuple[SegmentState, ...]] = {}
-    lint(recording, starts)
+    find_defects(recording, starts)
     with_history = {trace.device for trace in recording.devices if len(trace.inputs())}
     return {device: start for device, start in starts.items() if device in with_history}
 
