@@ -12,10 +12,10 @@ __all__ = ["lazily"]
 
 
 def lazily(namespace: dict[str, object], homes: Mapping[str, str]) -> Callable[[str], object]:
-    """Return the `__getattr__` function of a package or module.
+    """Return a `__getattr__` function that imports a name of a package on first use.
 
-    namespace: the package's `globals()`, where imported names are stored.
-    homes: module of each name, relative to the package.
+    namespace: `globals()` of the package, where imported names are stored.
+    homes: name of the module that defines each name, relative to the package.
     """
     module, package = str(namespace["__name__"]), str(namespace["__package__"])
 
@@ -23,8 +23,8 @@ def lazily(namespace: dict[str, object], homes: Mapping[str, str]) -> Callable[[
         if name not in homes:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         home = import_module(f"{package}.{homes[name]}")
-        # Set all names of the module, since a function may have the module's name, which the import
-        # has bound to the module.
+        # The import binds the module's name to the module.  A function may have the same name, so
+        # all names of the module are set again.
         its = [each for each, module in homes.items() if module == homes[name]]
         namespace.update({each: getattr(home, each) for each in its})
         return namespace[name]

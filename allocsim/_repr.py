@@ -1,4 +1,4 @@
-"""Representation of results: one line at a prompt, a small table in a notebook.
+"""Representation of results: one line at a Python prompt, a small table in a notebook.
 
 Text from a recording is escaped, so that it cannot contain HTML tags or terminal commands.
 """
@@ -15,7 +15,7 @@ _LONGEST_LINE = 300
 
 
 class Shown(ABC):
-    """Base class of results, with representations for prompts and notebooks."""
+    """Base class of results, shown by `headline` at a prompt and as a table in a notebook."""
 
     __slots__ = ()
 
@@ -25,7 +25,7 @@ class Shown(ABC):
 
     @abstractmethod
     def figures_shown(self) -> Iterable[tuple[str, str]]:
-        """Return the rows of the notebook's table as pairs of label and text."""
+        """Return (label, text) of each row of the notebook's table."""
 
     def __repr__(self) -> str:
         line = printable(self.headline())
@@ -34,7 +34,7 @@ class Shown(ABC):
         return f"{type(self).__name__}({line})"
 
     def _repr_html_(self) -> str:
-        """Return the HTML for Jupyter."""
+        """Return the table as HTML, for Jupyter."""
         rows = "".join(
             f'<tr><th style="text-align:left">{_escaped(name)}</th>'
             f'<td style="text-align:left">{_escaped(value)}</td></tr>'

@@ -1,4 +1,4 @@
-"""Pause Python's cycle collector while many long-lived objects are created.
+"""Pause of Python's cycle collector while many long-lived objects are created.
 
 Only the standard library is imported, because the recorder of `allocsim record` loads this file by
 its path in an interpreter that may not have allocsim.
@@ -15,9 +15,9 @@ __all__ = ["collector_paused"]
 
 @contextlib.contextmanager
 def collector_paused() -> Iterator[None]:
-    """Disable the collector, which would traverse millions of live objects repeatedly.
+    """Disable the collector in a `with` block; it would traverse millions of objects repeatedly.
 
-    The previous state is restored, also after an exception.
+    The previous state is restored at the end of the block, also after an exception.
     """
     was_enabled = gc.isenabled()
     gc.disable()

@@ -1,4 +1,4 @@
-"""Exceptions, grouped by who must act.
+"""Exceptions of allocsim, as a tree of classes.
 
     AllocsimError
       RecordingError            invalid file: path, entry, value and what was expected
@@ -52,7 +52,7 @@ class OutOfMemoryError(AllocsimError, RuntimeError):
 
     requested_bytes: raw request.
     rounded_bytes: request after rounding, as in a recorded `oom` entry.
-    tried_bytes: size of the attempted segment, as printed in the text; 0 if none is printed.
+    tried_bytes: bytes that PyTorch's text reports as tried; 0 if the text has no such size.
     """
 
     def __init__(
@@ -73,10 +73,7 @@ class UpstreamAssertionError(UpstreamError):
 
 
 class DriverRefusalError(UpstreamError, RuntimeError):
-    """Refusal of a call by the CUDA driver, for which PyTorch raises an error with `TEXT`.
-
-    The message adds what the driver refuses.
-    """
+    """Refusal of a call by the CUDA driver; the message has PyTorch's text and the refused call."""
 
     TEXT = "CUDA driver error: invalid argument"
 

@@ -1,7 +1,4 @@
-"""Keep glibc from returning freed array memory to the kernel.
-
-This affects only speed.
-"""
+"""Setting of the C library, for speed only: keep freed array memory in the process."""
 
 from __future__ import annotations
 

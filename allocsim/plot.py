@@ -1,4 +1,4 @@
-"""Pictures of a replay or a snapshot, and the figures that draw them."""
+"""Functions that draw charts of a replay or a snapshot, and the data that the charts show."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING

@@ -82,7 +82,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Report the outcome of a test over a phantom GPU to the interpreter that started it."""
+    """Write the outcome of a test over a phantom GPU for the interpreter that started it."""
     report = yield
     if _OUTCOME in os.environ and _is_marked(item):
         text = report.longreprtext
@@ -100,7 +100,10 @@ def _is_marked(item: pytest.Item) -> bool:
 
 
 def _asked(item: pytest.Item) -> tuple[Budget, str]:
-    """Return the limits of a test's marks, closest mark first, and the name of the card."""
+    """Return the limits set by a test's marks, and the name of its card.
+
+    A mark of the test overrides a mark of its class or module.
+    """
     from allocsim.analysis.gate import Budget  # noqa: PLC0415
 
     values: dict[str, Any] = {}
@@ -135,7 +138,10 @@ def _read(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _judge(item: pytest.Item, budget: Budget, files: Sequence[str]) -> None:
-    """Fail the test if it exceeds a limit."""
+    """Fail the test if one of its recordings exceeds a limit.
+
+    files: paths of the recordings.
+    """
     from allocsim.analysis.gate import gate, measured  # noqa: PLC0415
     from allocsim.recording import Action, load  # noqa: PLC0415
     from allocsim.report import gate_text  # noqa: PLC0415
@@ -163,7 +169,7 @@ def _judge(item: pytest.Item, budget: Budget, files: Sequence[str]) -> None:
 
 
 def _is_recorded_here() -> bool:
-    """Return True if this process has a real or phantom GPU."""
+    """Return True if this process can record the test: it has a real or phantom GPU."""
     return _OUTCOME in os.environ or _has_gpu()
 
 
@@ -175,7 +181,7 @@ def _has_gpu() -> bool:
 
 
 def _run_over_a_phantom(item: pytest.Item) -> None:
-    """Run the test in a separate interpreter and repeat its outcome here."""
+    """Run the test in a separate interpreter over a phantom GPU, and repeat its outcome here."""
     from allocsim.phantom import (  # noqa: PLC0415
         PhantomError,
         find_gpu,
@@ -219,9 +225,10 @@ def _end_as(reports: Sequence[Mapping[str, str]], done: subprocess.CompletedProc
 
 
 def _command(item: pytest.Item) -> list[str]:
-    """Return the pytest command for this test only, without options that apply to all tests.
+    """Return a pytest command that runs only this test.
 
-    xfail marks are evaluated in the reporting process.
+    Options that concern all tests, such as reports, are left out. Marks for expected failures are
+    evaluated by the process that reports the outcome.
     """
     config = item.config
     within = item.nodeid.partition("::")[2]

@@ -1,4 +1,4 @@
-"""Types of the answers that allocsim's functions return, and their texts."""
+"""Types of the values that allocsim's functions return, and functions that format them."""
 
 from typing import TYPE_CHECKING
 

@@ -41,7 +41,7 @@ class BlockState:
     address: first byte.
     size: bytes of the block.
     requested_size: bytes of the request; meaningless if the block is inactive.
-    state: `ALLOCATED`, `PENDING` or `INACTIVE`.
+    state: `ALLOCATED`, `PENDING` (freed, but still used by a stream) or `INACTIVE` (free).
     frames: stack number of the allocation, -1 if unknown.
 
     Mirrors: BlockInfo
@@ -60,7 +60,7 @@ class BlockState:
 
     @property
     def is_active(self) -> bool:
-        """True if the block is allocated or waits for a stream."""
+        """True if the block is allocated or pending."""
         return self.state != INACTIVE
 
 
@@ -104,7 +104,7 @@ class SegmentState:
 
     @property
     def active_size(self) -> int:
-        """Bytes of blocks that are allocated or wait for other streams."""
+        """Bytes of blocks that are allocated or pending."""
         return sum(block.size for block in self.blocks if block.state != INACTIVE)
 
     @property

@@ -69,7 +69,7 @@ def format_change(size: int) -> str:
 
 
 def format_range(low: int, high: int) -> str:
-    """Format a range as "1.20 GiB to 1.50 GiB", or as one size if both ends look the same."""
+    """Format `low` and `high` bytes: "1.20 GiB to 1.50 GiB", or one size if the texts are equal."""
     first, second = format_size(low), format_size(high)
     return first if first == second else f"{first} to {second}"
 

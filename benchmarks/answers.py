@@ -1,4 +1,4 @@
-"""Comparison of the answers of two checkouts, for every command on every recording.
+"""Compare the answers of two checkouts of this repository, for every command and recording.
 
     python -m benchmarks.answers OLD [NEW] [--jobs N] [--keep DIR] [--text] [--more] [--file FILE]
 
@@ -67,7 +67,7 @@ for line in sys.stdin:
     path.unlink(missing_ok=True)
     print(json.dumps([code, said.getvalue(), erred.getvalue(), written]), flush=True)
 """
-"""Program that runs commands in a checkout, one per line."""
+"""Program that runs in a checkout; each line of its input is a command to run."""
 
 Answer = tuple[int, str, str, str | None]
 
@@ -126,7 +126,7 @@ def _timeless(text: str, scratch: str) -> str:
 def cached_answers(
     tree: Path, file: Path, lines: Sequence[str], folder: Path | None
 ) -> dict[str, Answer]:
-    """Return `answers`, from `folder` if they are stored there."""
+    """Return `answers`; read them from `folder` if stored, else store them there."""
     if folder is None:
         return answers(tree, file, lines)
     commit = subprocess.check_output(["git", "-C", str(tree), "rev-parse", "HEAD"], text=True)
@@ -139,7 +139,7 @@ def cached_answers(
 
 
 def without_more(old: Answer, new: Answer) -> tuple[Answer, Answer]:
-    """Return both answers, without the parts of `new` that `old` lacks."""
+    """Return both answers, with `new` reduced to the parts that `old` has too."""
     try:
         before, after = (
             json.loads(answer[1].replace("TIME", '"seconds": 0')) for answer in (old, new)
@@ -151,7 +151,7 @@ def without_more(old: Answer, new: Answer) -> tuple[Answer, Answer]:
 
 
 def _common(old: Any, new: Any, key: str = "") -> Any:
-    """Remove from `new` what `old` lacks: keys, tried settings, notes."""
+    """Return `new` without the keys, tried settings and notes that `old` lacks."""
     if isinstance(old, dict) and isinstance(new, dict):
         return {name: _common(old[name], new[name], name) for name in old if name in new}
     if not isinstance(old, list) or not isinstance(new, list):
@@ -167,7 +167,7 @@ def _common(old: Any, new: Any, key: str = "") -> Any:
 
 
 def _by_setting(rows: list[Any]) -> dict[str, Any]:
-    """Return the rows of a search by setting, or nothing for other rows."""
+    """Return the rows of a search by setting; empty if the rows are of another kind."""
     if not all(isinstance(row, dict) and "conf" in row for row in rows):
         return {}
     named = ("conf", "memory_fraction", "kind")
@@ -176,7 +176,7 @@ def _by_setting(rows: list[Any]) -> dict[str, Any]:
 
 
 def differences(old: Answer, new: Answer) -> dict[str, str]:
-    """Return the differences of two answers, by place."""
+    """Return a text for each difference of two answers, by its place in the JSON."""
     found = {}
     for name, mine, other in zip(("exit code", "output", "errors", "file"), old, new, strict=True):
         if mine == other:
@@ -191,7 +191,7 @@ def differences(old: Answer, new: Answer) -> dict[str, str]:
 
 
 def _differing(old: Any, new: Any, place: str) -> Iterator[tuple[str, str]]:
-    """Yield every place at which two documents differ; list items share a place."""
+    """Yield (place, text) of every difference of two documents; items of a list share a place."""
     if isinstance(old, dict) and isinstance(new, dict):
         for name in [*old, *(name for name in new if name not in old)]:
             there = f"{place}.{name}".lstrip(".")
@@ -207,7 +207,7 @@ def _differing(old: Any, new: Any, place: str) -> Iterator[tuple[str, str]]:
 
 
 def _shown(old: object, new: object) -> str:
-    """Show both texts around the first difference."""
+    """Return both texts around their first difference."""
     mine, other = str(old), str(new)
     pairs = zip(mine, other, strict=False)
     at = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(mine), len(other)))

@@ -1,4 +1,4 @@
-"""Cost of a capture for a program: per step, per allocation, and when it writes.
+"""Measure the time that a capture costs: per training step, per allocation and per file.
 
     python -m benchmarks.capture --python PYTHON [-o FILE]
 
@@ -105,7 +105,7 @@ print(json.dumps(answer))
 
 
 def measured(python: str, *arguments: str) -> dict[str, Any]:
-    """Return the figures of one process."""
+    """Return the measurements that one process prints."""
     gpu = Gpu("a phantom", 16 * GIB)
     environment = dict(os.environ) | phantom_environment(find_torch(python), gpu)
     environment["PYTHONPATH"] = str(ROOT)
@@ -137,7 +137,7 @@ def ways(python: str) -> list[str]:
 
 
 def writing(python: str) -> list[str]:
-    """Return the table of the costs of ring and file, by ring size."""
+    """Return the table of the memory of the history and the time to write it, by its size."""
     rows = [
         "| entries | host memory of the ring | to write it | host memory meanwhile | the file |",
         "|---|---|---|---|---|",

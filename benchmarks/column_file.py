@@ -1,4 +1,4 @@
-"""Time and memory to load a recording from its pickle, and from its cached columns.
+"""Measure time and memory to load a recording from its pickle and from its cached columns.
 
     python -m benchmarks.column_file [FILE ...] [--entries 1000000] [--runs 3] [-o FILE]
 
@@ -46,7 +46,7 @@ _Loaded = tuple[float, float, float, int]
 def loaded(path: Path, folder: Path | None) -> _Loaded:
     """Return wall seconds, processor seconds, MiB and entries of one load.
 
-    folder: where to cache columns; None to cache none.
+    folder: folder for the cached columns; None to load without a cache.
     """
     environment = dict(os.environ)
     environment.pop("ALLOCSIM_NO_CACHE", None)

@@ -1,4 +1,4 @@
-"""Time and memory of whole commands on recordings of growing length.
+"""Measure time and memory of complete commands, by the number of entries of the recording.
 
     python -m benchmarks.commands [--entries 10000 100000 1000000] [--runs 3] [--json]
     python -m benchmarks.commands --against OLD     alternate with another checkout
@@ -53,7 +53,11 @@ class Cost:
 
 @dataclass
 class Row:
-    """One command on one recording.  old: runs of the other checkout, if there is one."""
+    """Costs of one command on one recording, by run.
+
+    entries: number of entries of the recording.
+    new, old: costs in this and in the other checkout; `old` is empty without another checkout.
+    """
 
     command: str
     entries: int
@@ -62,7 +66,7 @@ class Row:
 
     @property
     def ratios(self) -> list[float]:
-        """Seconds of each run divided by those of the other checkout."""
+        """Seconds of each run, divided by the seconds of the same run in the other checkout."""
         pairs = zip(self.new, self.old, strict=bool(self.old))
         return [mine.seconds / other.seconds for mine, other in pairs]
 
@@ -96,7 +100,7 @@ def spent(arguments: Sequence[str], checkout: Path, bytecode: Path) -> Cost:
 def measure(
     commands: Sequence[str], entries: Sequence[int], runs: int, old: Path | None
 ) -> list[Row]:
-    """Run every command on a recording of each length; the first run is not counted."""
+    """Return the costs of every command on a recording of each length, without the first run."""
     rows = []
     with tempfile.TemporaryDirectory(prefix="allocsim-") as place:
         bytecode = Path(place) / "bytecode"

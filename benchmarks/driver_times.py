@@ -1,4 +1,4 @@
-"""Estimated and recorded time of driver calls, for every recording of a card.
+"""Compare the estimated with the recorded time of driver calls, for recordings of a real GPU.
 
     python -m benchmarks.driver_times [FOLDER]      recordings in `traces/h200` if none is given
 
@@ -35,15 +35,17 @@ H200 = ROOT / "traces" / "h200"
 KINDS = ("segment_alloc", "segment_map", "segment_free", "segment_unmap")
 _LEAST_ALIKE = 3
 _BUSY = 10.0
-"""Median of recorded over estimated above which other processes must have used the card."""
+"""Ratio of recorded to estimated time above which other processes must have used the GPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """Calls of one kind in one recording whose time can be read from it.
+    """Driver calls of one kind in one recording.
 
-    n_all: calls of the kind, whether their time can be read or not.
-    recorded, estimated: microseconds of each call that can be read.
+    name: name of the recording.
+    kind: action of the entries.
+    n_all: number of all calls of the kind.
+    recorded, estimated: microseconds of each call whose time the recording shows.
     """
 
     name: str
@@ -54,11 +56,11 @@ class Timed:
 
     @property
     def ratio(self) -> float:
-        """Median of recorded over estimated time."""
+        """Median of recorded time divided by estimated time."""
         return float(np.median(self.recorded / self.estimated))
 
     def cells(self) -> tuple[str, ...]:
-        """Return the row of a table: medians in microseconds, totals in milliseconds."""
+        """Return the cells of a table row: medians in microseconds, totals in milliseconds."""
         medians = (np.median(self.estimated), np.median(self.recorded))
         totals = (self.estimated.sum() / 1000, self.recorded.sum() / 1000)
         error = 100 * (totals[0] / totals[1] - 1) if totals[1] > 0 else float("nan")
@@ -82,7 +84,7 @@ HEAD = (
 def times_of(folder: Path) -> list[Timed]:
     """Return the calls of every recording below `folder`, in order of path.
 
-    A capture at an error is left out: the one at exit holds the same entries.
+    A capture at an error is left out, because the capture at the exit has the same entries.
     """
     found: list[Timed] = []
     for path in sorted(folder.rglob("*.npz.gz")):
@@ -94,7 +96,7 @@ def times_of(folder: Path) -> list[Timed]:
 
 
 def timed(name: str, trace: Trace) -> Iterator[Timed]:
-    """Yield the calls of a trace by kind, kinds without a readable call left out."""
+    """Yield the calls of each kind, if the recording shows the time of any call of the kind."""
     if trace.time_us is None or len(trace) < 2:
         return
     before = np.diff(trace.time_us, prepend=trace.time_us[0]).astype(np.float64)
@@ -125,7 +127,7 @@ def timed(name: str, trace: Trace) -> Iterator[Timed]:
 
 
 def _host_times(trace: Trace, before: NDArray[np.float64]) -> dict[int, float]:
-    """Return the median gap before an `alloc` without a driver call, by stack."""
+    """Return the median gap in microseconds before an `alloc` without a driver call, by stack."""
     takes = np.isin(trace.action, [int(Action.SEGMENT_ALLOC), int(Action.SEGMENT_MAP)])
     is_plain = trace.action == int(Action.ALLOC)
     is_plain[1:] &= ~takes[:-1]
@@ -140,7 +142,7 @@ def _host_times(trace: Trace, before: NDArray[np.float64]) -> dict[int, float]:
 def estimated(kind: str, size: int, n_calls: int) -> float:
     """Return the microseconds of the driver calls behind one entry of `size` bytes.
 
-    n_calls: number of entries of the kind; half of them are taken to be held.
+    n_calls: number of entries of the kind; at a call, half of them are assumed to be allocated.
     """
     costs = Costs()
     if kind == "segment_alloc":
@@ -154,7 +156,7 @@ def estimated(kind: str, size: int, n_calls: int) -> float:
 
 
 def quartiles(found: Sequence[Timed]) -> tuple[float, float, float]:
-    """Return the quartiles, over recordings and kinds, of the median ratio."""
+    """Return first quartile, median and third quartile of `ratio` over recordings and kinds."""
     low, middle, high = np.percentile([each.ratio for each in found], [25, 50, 75])
     return float(low), float(middle), float(high)
 

@@ -1,9 +1,9 @@
-"""Time of a search, and of an exhaustive search over the same grid.
+"""Measure the time of `allocsim tune`, and of an exhaustive search over the same settings.
 
     python -m benchmarks.exhaustive [FILE ...]     every recording of the phantom if none is given
 
-The exhaustive search replays every setting to its end without optimizations, and searches for the
-device that refuses nothing by replays (`allocsim tune --exhaustive`).  Both use one process.
+The exhaustive search replays every setting to its end without optimizations, and finds the smallest
+device without a refused request by replays (`allocsim tune --exhaustive`).  Both use one process.
 """
 
 from __future__ import annotations

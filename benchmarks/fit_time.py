@@ -1,4 +1,4 @@
-"""Processor time of `allocsim fit`, including the programs that it starts.
+"""Measure the processor time of `allocsim fit`, including the programs that it starts.
 
     python -m benchmarks.fit_time --python PATH [-o FILE]
 
@@ -36,7 +36,7 @@ IMPORTS = (
 def spent(command: Sequence[str]) -> float:
     """Return the seconds of processor time of a command and of the processes that it starts.
 
-    Raises CalledProcessError unless it ends with 0 or 3.
+    Raises CalledProcessError for exit codes other than 0 and 3.
     """
     before = _of_children()
     done = subprocess.run(command, capture_output=True, text=True, check=False)

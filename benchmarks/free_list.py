@@ -1,4 +1,4 @@
-"""Comparison of containers for the free blocks of one stream: sorted list and SortedList.
+"""Measure two containers for the free blocks of one stream: a sorted list and a SortedList.
 
     python -m benchmarks.free_list
 

@@ -1,4 +1,4 @@
-"""Replays of recordings of random programs, compared with the programs.
+"""Replay recordings of random programs and compare the replays with the programs.
 
     python -m benchmarks.guesses [--programs N] [--seed S] [--torch R] [--family NAME]
                                  [--real] [--what-if]
@@ -79,7 +79,7 @@ class _Program:
             self.ops.append(["f", self.live.pop(at)])
 
     def record(self) -> None:
-        """Let another stream use a block."""
+        """Call record_stream() of a block for another stream."""
         if self.live:
             self.ops.append(["r", self.rng.choice(self.live), self.rng.randrange(self.streams)])
 
@@ -114,7 +114,10 @@ class _Program:
             self.ops.append(["P", "l", number])
 
     def run(self, steps: int, **weights: float) -> list[Op]:
-        """Run N steps, each chosen by weight, and return the ops."""
+        """Run `steps` random methods and return the ops of the program.
+
+        weights: relative frequency of each method, by name.
+        """
         chosen = self.rng.choices(list(weights), list(weights.values()), k=steps)
         for name in chosen:
             getattr(self, name)()
@@ -193,7 +196,7 @@ FAMILIES: dict[str, Make] = {
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Result for the recording of one program.
+    """Result of the replay of one program's recording.
 
     known: True if the device's size was given; None for a what-if.
     problem: difference from the program; "" if there is none.
@@ -222,13 +225,13 @@ def programs(family: str, seed: int, torch: str, *, is_real: bool) -> list[Outco
 
 
 def _difference(script: Script, torch: str) -> str | None:
-    """Describe how the real allocator differs from the model, or return None."""
+    """Return the first difference between the model and the real allocator; None if equal."""
     found = first_difference(play(script, torch), RealAllocator(torch).run(script))
     return None if found is None else f"{script.conf or 'defaults'}: the model differs: {found}"
 
 
 def what_ifs(family: str, seed: int, torch: str, *, is_real: bool) -> list[Outcome]:
-    """Compare the peaks of what-ifs of one program with the program's own peaks."""
+    """Compare the peaks of what-if replays with those of the program under the same settings."""
     script = FAMILIES[family](random.Random(f"{family} {seed}"))
     with TemporaryDirectory() as place:
         path = Path(place) / "program.pickle"
@@ -244,7 +247,7 @@ def what_ifs(family: str, seed: int, torch: str, *, is_real: bool) -> list[Outco
 
 
 def _peak_problem(recording: Recording, script: Script, torch: str) -> str | None:
-    """Return "" for the same peak or a range that includes it; None if the program fails."""
+    """Return the difference of the peaks; "" if in the range, None if the program fails."""
     try:
         stats = ran(script, torch).memory_stats()
     except UndefinedBehaviorError:
@@ -271,7 +274,7 @@ def write(script: Script, torch: str, path: Path) -> None:
 
 
 def ran(script: Script, torch: str) -> CachingAllocator:
-    """Return the allocator after `script`."""
+    """Return the allocator of release `torch` after it has run `script`."""
     allocator = CachingAllocator(
         script.device_memory, script.conf, torch, base_address=1 << 44, record_history=True
     )

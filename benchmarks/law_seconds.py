@@ -1,4 +1,4 @@
-"""Processor time of `allocsim fit --engine laws`: complete commands with interpreter start.
+"""Measure the processor time of `allocsim fit --engine laws`, including interpreter start.
 
     python -m benchmarks.law_seconds [--runs N]
 
@@ -37,7 +37,7 @@ QUESTIONS = (
 def seconds(question: str, bytecode: str) -> float:
     """Return the processor time of one command; raise CalledProcessError if it has no answer.
 
-    bytecode: folder for bytecode.
+    bytecode: folder for compiled modules.
     """
     command = ["fit", *shlex.split(question), "--engine", "laws"]
     return spent(command, HERE, Path(bytecode)).processor_seconds

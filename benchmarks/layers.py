@@ -1,10 +1,10 @@
-"""Predictions of `allocsim scale` for programs with more layers, compared with real PyTorch.
+"""Compare predictions of `allocsim scale` for programs with more layers with real PyTorch.
 
     python -m benchmarks.layers --torch-python ~/torch/bin/python [--keep FOLDER] [--only llama]
 
 Records `traces/sized/growing.py` on the phantom GPU with 2, 3 and 4 layers (steps, tokens) and with
-more, predicts the latter from the former, and prints a table for docs/scale.md.  --keep stores the
-recordings; stored ones are not recorded again.
+more, predicts the latter from the former, and prints the table of benchmarks/results/layers.md.
+--keep stores the recordings; stored ones are not recorded again.
 
 Rule: a prediction is exact if the recording that `scale` writes has every recorded entry: the same
 action with the same bytes at the same address.
@@ -57,7 +57,7 @@ class Recordings:
         self._folder, self._python = folder, python
 
     def of(self, case: str, number: int) -> Recording:
-        """Return a recording; make it unless it is stored."""
+        """Return the recording of program `case` with `number` layers; make it if not stored."""
         path = self._folder / f"{case}-{number}.pickle"
         if not path.exists():
             program, size = OTHER_SIZES.get(case, (case, "layers"))
@@ -73,7 +73,7 @@ class Recordings:
 
 
 def row_of(case: str, numbers: Sequence[int], recordings: Recordings) -> Iterator[str]:
-    """Yield the cells of a case: the numbers it was fitted to, and each prediction."""
+    """Yield the cells of a table row: the fitted numbers of layers, and each prediction."""
     yield f"`{case}`"
     refused = ""
     for first, second in RECORDED:
@@ -93,7 +93,10 @@ def row_of(case: str, numbers: Sequence[int], recordings: Recordings) -> Iterato
 
 
 def prediction_of(scaling: Scaling, number: int, real: Recording) -> str:
-    """Return the prediction, compared with the recording."""
+    """Return the predicted peak in bytes as text, with the number of entries that differ.
+
+    real: recording of the program with `number` layers.
+    """
     made, trace = recording_at(scaling, {"layers": number}).devices[0], real.devices[0]
     peak = scaling.at({"layers": number}).peak_reserved_bytes
     kept = trace.action != Action.SNAPSHOT

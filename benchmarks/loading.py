@@ -1,4 +1,4 @@
-"""Time and memory to load a large snapshot.
+"""Measure time and memory to load a large snapshot.
 
     python -m benchmarks.loading [--entries 1000000] [--runs 3] [--keep FOLDER]
 
@@ -7,7 +7,7 @@ their stacks.  In the other 65 % of the entries have a separate list, thirty fra
 different values, as in recordings of real programs.  Each is loaded in separate processes by
 `allocsim.load` and by `pickle.load`, alternately.
 
-Rule: time is that of the call, in wall time and processor time.  Memory is the process's peak minus
+Rule: wall time and processor time are those of the call alone.  Memory is the process's peak minus
 its memory before the call, without pages of the file (`RssAnon`, sampled every 5 ms).  Columns are
 those of the recording, including frames.
 """
@@ -61,7 +61,10 @@ sys.stdin.readline()
 
 
 def snapshot(entries: int, kind: str) -> dict[str, Any]:
-    """Return a snapshot with `entries` entries on device 0; kind: "shared" or "own"."""
+    """Return a snapshot with `entries` entries on device 0.
+
+    kind: "shared" if entries share their stacks, "own" if most have a separate list.
+    """
     source = random.Random(entries)
     frames = [
         {"filename": f"/opt/site-packages/torch/nn/{i % 97}.py", "name": f"forward_{i}", "line": i}
@@ -104,7 +107,7 @@ def snapshot(entries: int, kind: str) -> dict[str, Any]:
 
 
 def _segment(stacks: list[list[Any]]) -> dict[str, Any]:
-    """Return a segment with a block per stack: in real files, frames precede the entries."""
+    """Return a segment with a block per stack, so that frames precede entries as in real files."""
     size = 2 << 20
     blocks = [
         {
@@ -130,7 +133,7 @@ def _segment(stacks: list[list[Any]]) -> dict[str, Any]:
 
 
 def measured(path: Path, reader: str) -> dict[str, float]:
-    """Return seconds and bytes of one call in a new process without cached columns."""
+    """Return seconds and bytes of one load in a new process, without cached columns."""
     command = [sys.executable, "-c", _PROGRAM.format(setup=_CALLS[reader]), str(path)]
     environment = os.environ | {"ALLOCSIM_NO_CACHE": "1"}
     with subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Errors of what-ifs of recordings that start mid-run, by start state.
+"""Measure the errors of what-if replays of recordings that do not begin on an empty device.
 
     python -m benchmarks.midrun [-o FILE] [--held-out]
 
@@ -109,8 +109,13 @@ REFUSALS = (ConfigError, UndefinedBehaviorError, UpstreamError)
 class Case:
     """One cut recording under one setting; peaks in bytes, None if the replay does not complete.
 
-    is_made: the recording is synthetic.
-    other_memory: the setting uses other segments of the driver than the recorded one.
+    is_made: True if the recording is synthetic.
+    share: share of the entries that is cut off, in per cent.
+    other_memory: True if the setting needs other segments than the recorded setting.
+    shown: default start.
+    truth: peak of the complete recording under the setting, from the cut on.
+    The last two fields are the peaks of the replay with the initial segments, and with the live
+    blocks allocated again.
     """
 
     name: str
@@ -124,14 +129,17 @@ class Case:
     anew: int | None
 
     def error(self, start: Start | None) -> float:
-        """Return the error in per cent of the truth; `start` is None for the default start."""
+        """Return the error of the peak in per cent of the truth.
+
+        start: start state of the replay; None for the default.
+        """
         by_start = {Start.KEPT: self.kept, Start.ANEW: self.anew}
         found = by_start[start or self.shown]
         return float("inf") if found is None else 100 * (found - self.truth) / self.truth
 
     @property
     def is_between(self) -> bool:
-        """True if the truth is in the range of both starts."""
+        """True if the true peak is between the peaks of both start states."""
         known = [peak for peak in (self.kept, self.anew) if peak is not None]
         return bool(known) and min(known) <= self.truth <= max(known)
 
@@ -160,7 +168,7 @@ def _recording(name: str) -> Recording:
 
 
 def _truth(prepared: Prepared, setting: Setting) -> Timeline | None:
-    """Return the whole run, or None if the program would have ended early or PyTorch refused."""
+    """Return the replay of the complete recording; None if it does not complete."""
     try:
         drive = prepared.drive(setting, prepared.capacity)
     except REFUSALS:
@@ -170,7 +178,7 @@ def _truth(prepared: Prepared, setting: Setting) -> Timeline | None:
 
 
 def _most(timeline: Timeline, entry: int) -> int:
-    """Return the most bytes reserved from `entry` on."""
+    """Return the peak of reserved memory in bytes, from `entry` on."""
     first = int(np.searchsorted(np.maximum.accumulate(timeline.entry), entry))
     return int(timeline.reserved[max(first - 1, 0) :].max())
 
@@ -221,7 +229,7 @@ def _groups(cases: Sequence[Case]) -> Iterator[tuple[str, list[Case]]]:
 
 
 def _option(case: Case) -> str:
-    """Return the tried option without its value."""
+    """Return the name of the option that the setting changes."""
     tried = case.conf.split(",", maxsplit=1)[0]
     return f"`{tried.split(':', maxsplit=1)[0]}`" if tried else "the defaults"
 

@@ -1,6 +1,6 @@
-"""Output of a measurement, with machine and date, optionally also to a file.
+"""Print the results of a measurement, and write them to a file if requested.
 
-Rule: the output says if the machine was shared.
+Rule: the output names the machine and the date, and says if the machine was shared.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from allocsim.core import IS_COMPILED
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
-    """Add the option -o, a file for a copy of the output."""
+    """Add the option -o to `parser`, which names a file for a copy of the output."""
     parser.add_argument(
         "-o", "--output", metavar="FILE", type=Path, help="also write the output here"
     )
@@ -45,7 +45,7 @@ def where_and_when() -> str:
 
 
 def facts(release: str) -> dict[str, object]:
-    """Return the conditions of a figure: machine, interpreter, form of the core, date."""
+    """Return the conditions of a measurement: machine, interpreter, form of the core, date."""
     return {
         "machine": platform.machine(),
         "processors": processor(),
@@ -57,7 +57,7 @@ def facts(release: str) -> dict[str, object]:
 
 
 def form() -> str:
-    """Return the form of the measured core: plain or compiled."""
+    """Return the form of the measured core: plain Python or compiled."""
     return "compiled by Cython" if IS_COMPILED else "in plain Python"
 
 
@@ -72,5 +72,5 @@ def processor() -> str:
 
 
 def spread(figures: Sequence[float]) -> dict[str, float]:
-    """Return the median, the lowest and the highest of several runs."""
+    """Return the median, the lowest and the highest of the results of several runs."""
     return {"median": median(figures), "lowest": min(figures), "highest": max(figures)}

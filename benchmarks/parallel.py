@@ -1,11 +1,11 @@
-"""Training on many cards by formula, compared with measurements on real ones.
+"""Compare formulas for the memory of training on many GPUs with measurements on real GPUs.
 
     python -m benchmarks.parallel [--markdown]
     python -m benchmarks.parallel --truth [--markdown]
 
 Rule: every row is printed with its signed error.  The first form uses the rows of Megatron (S) and
-torchtitan (N, R6, A11 to A21) in measured/rows.csv; measured reserved memory is compared with the
-likely figure, 1.07 times the formula's sum.  With --truth the rows are the trainings on one card of
+torchtitan (N, R6, A11 to A21) in measured/rows.csv; measured reserved memory is compared with
+1.07 times the sum of the formula.  With --truth the rows are the trainings on one card of
 traces/fit/truth.jsonl, with the peaks that real PyTorch's allocator reported; the difference
 between the sum and reserved memory is split into named parts.  Nothing is run.
 """
@@ -24,14 +24,14 @@ from typing import Any
 
 from allocsim.errors import ConfigError
 from allocsim.fitting import RESERVED_SEEN, Configured, precision_of, shape_of
+from allocsim.fitting.formulas import Latent
 from allocsim.fitting.formulas.training import (
     EAGER,
     FUSED,
-    Latent,
-    Layout,
+    ParallelLayout,
     Precision,
-    Shape,
     Training,
+    TransformerShape,
 )
 from allocsim.units import GIB, MIB
 
@@ -43,12 +43,12 @@ _MEGATRON = Precision(weights=2, gradients=4, optimizer=12)
 _FSDP = Precision(weights=4, gradients=4, optimizer=8, compute=2)
 """32-bit shards, gathered in 16 bits."""
 
-_LLAMA_70B = Shape(
+_LLAMA_70B = TransformerShape(
     layers=80, width=8192, heads=64, kv_heads=8, head=128, inner=28672, vocabulary=128256
 )
 _LLAMA_405B = replace(_LLAMA_70B, layers=126, width=16384, heads=128, inner=53248)
 _LLAMA_8B = replace(_LLAMA_70B, layers=32, width=4096, heads=32, inner=14336)
-_DEEPSEEK_V2 = Shape(
+_DEEPSEEK_V2 = TransformerShape(
     layers=60,
     width=5120,
     heads=128,
@@ -82,11 +82,11 @@ _OF_MEGATRON = {
 }
 """DeepSeek-V3 with one layer before its experts, as in the measured run."""
 
-_ONE = Layout(zero=3, seq=8192, micro_batches=1)
+_ONE = ParallelLayout(zero=3, seq=8192, micro_batches=1)
 _FSDP_8 = replace(_ONE, data=8, recompute="ops")
 _FULL = replace(_ONE, recompute="full")
 _FOUR_D = replace(_FULL, data=8, tensor=8, pipeline=8, micro_batch=4, micro_batches=8)
-_OF_TORCHTITAN: dict[str, tuple[Shape, Layout]] = {
+_OF_TORCHTITAN: dict[str, tuple[TransformerShape, ParallelLayout]] = {
     **dict.fromkeys(("N1", "N2", "N3", "R6"), (_LLAMA_8B, replace(_FSDP_8, micro_batch=2))),
     **dict.fromkeys(("N4", "N5", "N6"), (_LLAMA_8B, replace(_FSDP_8, data=128, micro_batch=2))),
     "N7": (_LLAMA_8B, replace(_FULL, data=8, seq=32768)),
@@ -105,10 +105,12 @@ _OF_TORCHTITAN: dict[str, tuple[Shape, Layout]] = {
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One row.
+    """One measured training.
 
     figure: measured quantity, "allocated" or "reserved".
-    replayed: bytes of the same program on a phantom; None if it was not run.
+    allocated: allocated bytes by the formula.
+    measured: measured bytes.
+    replayed: bytes of the same program on a phantom GPU; None if it was not run.
     """
 
     row: str
@@ -120,7 +122,7 @@ class Compared:
 
     @property
     def predicted(self) -> int:
-        """Prediction to compare with the measured figure."""
+        """Predicted bytes of the measured quantity."""
         return (
             self.allocated
             if self.figure == "allocated"
@@ -129,7 +131,7 @@ class Compared:
 
     @property
     def error(self) -> float:
-        """Signed error as a share of the measured figure."""
+        """Error of the prediction as a share of the measured bytes, with its sign."""
         return self.predicted / self.measured - 1
 
 
@@ -147,7 +149,7 @@ def training_of(row: Mapping[str, str]) -> Training | None:
         return int(found[1]) if found else usual
 
     kind = next(kind for kind in _OF_MEGATRON if setting.startswith(kind))
-    layout = Layout(
+    layout = ParallelLayout(
         tensor=size("tp"),
         pipeline=size("pp"),
         data=size("dp"),
@@ -162,7 +164,7 @@ def training_of(row: Mapping[str, str]) -> Training | None:
 
 
 def measured() -> Iterator[Compared]:
-    """Yield every row that formulas cover."""
+    """Yield every row of rows.csv that formulas cover."""
     with RESULTS.open() as file:
         replayed = {
             (each["row"], each["figure"]): int(each["predicted"])
@@ -187,10 +189,11 @@ def measured() -> Iterator[Compared]:
 
 @dataclass(frozen=True, slots=True)
 class Real:
-    """One training on one card.
+    """One training on one GPU.
 
-    allocated, requested, reserved: peaks that the allocator reported.
-    formula: sum of the formula, and the name of its largest moment.
+    allocated, requested, reserved: peaks in bytes that the allocator reported.
+    formula: peak in bytes by the formula.
+    moment: name of the moment at which the formula has its peak.
     """
 
     row: str
@@ -203,12 +206,12 @@ class Real:
 
     @property
     def error(self) -> float:
-        """Error of the sum, compared with allocated memory."""
+        """Error of the formula as a share of allocated memory, with its sign."""
         return self.formula / self.allocated - 1
 
 
 def truth() -> Iterator[Real | str]:
-    """Yield every training of truth.jsonl, or the sentence why no formula covers it."""
+    """Yield every training of truth.jsonl, or a sentence with the reason that it has no formula."""
     configs = json.loads((TRUTH / "configs.json").read_text())
     for line in (TRUTH / "truth.jsonl").read_text().splitlines():
         row = json.loads(line)
@@ -233,7 +236,7 @@ def _real(row: Mapping[str, Any], configs: Mapping[str, Any]) -> Real:
     training = Training(
         row["model"],
         shape,
-        Layout(
+        ParallelLayout(
             seq=row["seq"],
             micro_batch=row["batch"],
             micro_batches=1,
@@ -287,7 +290,7 @@ def _gib(size: int | None) -> str:
 
 
 def measured_lines(*, markdown: bool) -> Iterator[str]:
-    """Yield the lines of the first form."""
+    """Yield the lines of the output without --truth."""
     found = list(measured())
     head = ("row", "what", "figure", "formula", "predicted", "replayed", "measured", "error")
     rows = [
@@ -307,7 +310,7 @@ def measured_lines(*, markdown: bool) -> Iterator[str]:
 
 
 def truth_lines(*, markdown: bool) -> Iterator[str]:
-    """Yield the lines of the second form."""
+    """Yield the lines of the output with --truth."""
     found = list(truth())
     real = [each for each in found if isinstance(each, Real)]
     head = (

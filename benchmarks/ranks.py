@@ -1,4 +1,4 @@
-"""Time of `allocsim ranks` for a job with very many ranks, as a complete command.
+"""Measure the time of `allocsim ranks` for a job with very many ranks.
 
     python -m benchmarks.ranks [--ranks N] [--entries N] [--jobs N] [-o FILE]
 
@@ -31,7 +31,7 @@ _ALLOCSIM = (sys.executable, "-m", "allocsim")
 
 
 def make(folder: Path, ranks: int, entries: int) -> None:
-    """Write the recordings of a job."""
+    """Write the recordings of a job with `ranks` ranks of `entries` entries to `folder`."""
     for rank in range(ranks):
         path = folder / f"rank{rank}.pickle"
         if rank >= _SEEDS:

@@ -1,4 +1,4 @@
-"""Time of a call of replay(), compared with a run of the real allocator.
+"""Measure the time of replay(), compared with that of the real allocator.
 
     python -m benchmarks.replays                   three scripts of 300,000 ops, five runs each
     python -m benchmarks.replays -o FILE           the table as Markdown, with machine and date
@@ -44,7 +44,7 @@ Times = dict[str, float]
 
 
 def recording_of(ops: Sequence[Op]) -> Recording:
-    """Record the ops with the model, as the newest release would."""
+    """Return a recording of the ops, made by the model of the newest release."""
     allocator = CachingAllocator(DEVICE_MEMORY, record_history=True)
     held: dict[int, int | None] = {}
     for op in ops:
@@ -75,7 +75,7 @@ class _Keeps(Observer):
 
 
 def run_times(name: str, n_ops: int) -> Times:
-    """Return the seconds of each kind of call, measured in this process."""
+    """Return the seconds of each kind of call of replay(), measured in this process."""
     recording = recording_of(SCRIPTS[name](n_ops))
     (prepared,) = prepare(recording)
     assert replay(recording).devices[0].parting is None
@@ -99,7 +99,7 @@ def run_times(name: str, n_ops: int) -> Times:
 
 
 def _as_loaded(recording: Recording) -> Recording:
-    """Return a copy of the recording without cached results."""
+    """Return a copy of the recording without the results that earlier calls cached."""
     return replace(recording, devices=tuple(replace(trace) for trace in recording.devices))
 
 

@@ -1,4 +1,4 @@
-"""Common rules of thumb, compared with real figures.
+"""Compare common rules of thumb with measurements.
 
     python -m benchmarks.rules              print docs/rules-of-thumb.md
     python -m benchmarks.rules docs         write it
@@ -26,10 +26,10 @@ from allocsim.fitting import CONFIGURATIONS
 from allocsim.fitting.formulas import (
     BLOCKS,
     Grown,
+    ModelSizes,
     Needs,
-    Sizes,
+    ServingWork,
     Weights,
-    Work,
     grow,
     llama_cpp,
     shapes_of,
@@ -58,7 +58,13 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule, the correct statement, its error and a better answer."""
+    """A rule of thumb.
+
+    says: the rule.
+    right: the correct statement.
+    truth, measured: error of the rule against truth.jsonl and against measurements of others.
+    command: command of allocsim that gives a better answer.
+    """
 
     says: str
     right: str
@@ -71,9 +77,10 @@ class Rule:
 class Figure:
     """One figure of the RTX 4090 user.
 
-    measured, low, high: in `unit`.
-    method: derivation of our figure.
-    why: reason for a range.
+    measured: number that the user measured, in `unit`; None if the program failed.
+    low, high: range that allocsim predicts, in `unit`.
+    method: derivation of the range.
+    why: reason that it is a range and not a number.
     """
 
     what: str
@@ -86,14 +93,14 @@ class Figure:
 
     @property
     def errors(self) -> tuple[float, float]:
-        """Signed errors of low and high in percent; the difference in `unit` if 0 was measured."""
+        """Errors of `low` and `high` in percent; their differences in `unit` if `measured` is 0."""
         if not self.measured:
             return self.low, self.high
         return self.low / self.measured * 100 - 100, self.high / self.measured * 100 - 100
 
     @property
     def is_inside(self) -> bool:
-        """True if the measured figure is in the range."""
+        """True if the measured number is in the range."""
         return self.measured is None or self.low <= self.measured <= self.high
 
 
@@ -111,14 +118,14 @@ def truth() -> list[Row]:
 
 @cache
 def _measured() -> dict[tuple[str, str], int]:
-    """Return the bytes that others measured, by row and figure."""
+    """Return the bytes that others measured, by row and name of the quantity."""
     with (ROOT / "benchmarks" / "measured" / "rows.csv").open() as file:
         rows = [row for row in csv.DictReader(file) if row["bytes"].isdigit()]
     return {(row["row"], row["figure"]): int(row["bytes"]) for row in rows}
 
 
 def signed(errors: Iterable[float]) -> str:
-    """Return median, lowest and highest, such as "-27 % (-56 to +10; 14 rows)"."""
+    """Return median, lowest and highest error as text, such as "-27 % (-56 to +10; 14 rows)"."""
     found = sorted(errors)
     if not found:
         return "no row"
@@ -133,7 +140,7 @@ def _percent(error: float) -> str:
 
 
 def _of_number(row: Row) -> int:
-    """Return the bytes per parameter."""
+    """Return the bytes of one parameter of a row's model."""
     return 2 if row["dtype"] in ("bf16", "fp16") else 4
 
 
@@ -144,7 +151,10 @@ def _is_full(row: Row) -> bool:
 
 
 def off(rows: Iterable[Row], said: Callable[[Row], float]) -> str:
-    """Return the error of `said` against the peak reserved memory of rows."""
+    """Return the error of a rule for the peak of reserved memory, as text.
+
+    said: function from a row to the bytes that the rule gives.
+    """
     return signed(100 * said(row) / row["peak_reserved"] - 100 for row in rows)
 
 
@@ -155,7 +165,7 @@ def _states(row: Row) -> int:
     return _of_number(row) * int(row["trainable"] * copies + frozen)
 
 
-def model(preset: str, name: str) -> tuple[Sizes, Weights]:
+def model(preset: str, name: str) -> tuple[ModelSizes, Weights]:
     """Return the sizes and weights of a preset."""
     sizes = sizes_of(CONFIGURATIONS[preset])
     return sizes, weights_of(shapes_of(sizes), name, sizes)
@@ -343,7 +353,7 @@ def _rules_of_training(rows: Sequence[Row]) -> list[Rule]:
 
 @cache
 def _recorded(name: str) -> int:
-    """Return the peak of reserved memory of a recording of traces/sized."""
+    """Return the peak of reserved memory in bytes of a recording in traces/sized."""
     file = ROOT / "traces" / "sized" / f"{name}.npz.gz"
     (run,) = replay(load(str(file))).devices
     return run.peak_reserved_bytes
@@ -486,9 +496,9 @@ def _busy(row: _Loaded, base: float) -> tuple[float, float]:
     return low, (grown + logits + matrix) / MIB + base
 
 
-def _asked(preset: str, name: str, tokens: int) -> Work:
+def _asked(preset: str, name: str, tokens: int) -> ServingWork:
     sizes, weights = model(preset, name)
-    return Work(sizes=sizes, weights=weights, memory=CARD, context=CONTEXT_MEMORY_SEEN,
+    return ServingWork(sizes=sizes, weights=weights, memory=CARD, context=CONTEXT_MEMORY_SEEN,
                 prompt=tokens - 1, decode=1)  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Three op scripts for speed measurements, generated from a seed.
+"""Generate three op scripts for measurements of speed, from a seed.
 
 An op is an allocation ("a", id, bytes, stream) or a free ("f", id, 0, 0).  Sizes are drawn from a
 small set, since the sizes of a network's layers recur.

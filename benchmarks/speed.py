@@ -1,4 +1,4 @@
-"""Operations per second of the model, and of the real allocator if its library is available.
+"""Measure operations per second of the model, and of the real allocator if it is available.
 
     python -m benchmarks.speed                     three scripts of a million ops, five runs each
     python -m benchmarks.speed --profile           profile one run
@@ -50,12 +50,16 @@ DEVICE_MEMORY = 1 << 40
 
 
 PASSES = 3
-"""Passes of a script in one process; their median is one run."""
+"""Passes of a script in one process; a run is the median of their times."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Ops per second of one script, by run.  real: empty without the library."""
+    """Ops per second of one script, by run.
+
+    model, engine: direct calls of the model, and replays of the ops as a recording.
+    real: the real allocator; empty if its library is not available.
+    """
 
     name: str
     model: list[float]
@@ -63,14 +67,14 @@ class Row:
     real: list[float]
 
     def shares(self, rates: list[float]) -> list[float]:
-        """Return `rates` divided by those of the real allocator, or nothing without it."""
+        """Return `rates` divided by those of the real allocator; empty if it is not available."""
         return (
             [mine / real for mine, real in zip(rates, self.real, strict=True)] if self.real else []
         )
 
 
 def time_model(ops: Sequence[Op], release: str) -> float:
-    """Return the seconds of one pass of direct calls."""
+    """Return the seconds of one pass of direct calls of the model."""
     allocator = ReplayAllocator(DEVICE_MEMORY, torch_version=release)
     malloc, free = allocator.malloc, allocator.free
     held: dict[int, int | None] = {}
@@ -85,7 +89,7 @@ def time_model(ops: Sequence[Op], release: str) -> float:
 
 
 class UnmarkedSteps(Steps):
-    """Steps without marks of brief requests."""
+    """Steps of the replay engine without the optimization for brief requests."""
 
     @cached_property
     def kind_or_brief(self) -> NDArray[np.uint8]:
@@ -169,7 +173,7 @@ def _freeze() -> None:
 
 
 def alone(run: Callable[[str, int, str], float], name: str, n_ops: int, release: str) -> float:
-    """Call `run` in a new process."""
+    """Return the result of `run`, called in a new process."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         return pool.submit(run, name, n_ops, release).result()
 
@@ -229,7 +233,7 @@ def _rates(rates: list[float]) -> str:
 
 
 def optimizations(n_ops: int, release: str) -> str:
-    """Return the engine's ops per second, and those without each optimization."""
+    """Return a table of the engine's ops per second, with and without each optimization."""
     lines = [
         "| script | engine | without rows of plain steps | statistics in plain Python "
         "| without brief requests |",

@@ -1,4 +1,4 @@
-r"""Rate of `allocsim tune` in settings times entries per second, on a million entries.
+r"""Measure the rate of `allocsim tune`: settings times entries per second.
 
     python -m benchmarks.sweep FILE [--jobs 2]      time a search over FILE
     python -m benchmarks.sweep FILE --runs 5        five runs, and the real allocator
@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from allocsim.analysis.tune import tune
-from allocsim.analysis.tune.row import Row
+from allocsim.analysis.tune.row import SettingRow
 from allocsim.phantom import PhantomError
 from allocsim.recording import load
 from allocsim.replaying import Prepared, prepare
@@ -38,14 +38,14 @@ from benchmarks.output import add_output, facts, form, show, spread, where_and_w
 from benchmarks.speed import PASSES
 
 
-def outcome(row: Row) -> tuple[object, ...]:
+def outcome(row: SettingRow) -> tuple[object, ...]:
     """Return the figures by which two settings are distinguished."""
     calls = (row.num_alloc_retries, row.num_device_alloc, row.num_device_free)
     return (row.peak_reserved_bytes, *calls)
 
 
 def as_script(prepared: Prepared, device_memory: int) -> Script:
-    """Return the requests and frees of a recording, with numbered streams."""
+    """Return the requests and frees of a recording as an op script."""
     streams: dict[int, int] = {}
     ops: list[Op] = []
     steps = prepared.free_plan.steps
@@ -60,9 +60,9 @@ def as_script(prepared: Prepared, device_memory: int) -> Script:
 
 
 class Real:
-    """Real allocator for the requests of `path`.
+    """Real allocator that runs the requests of the recording at `path`.
 
-    rates: measured entries per second.
+    rates: entries per second of each measurement.
     """
 
     def __init__(self, path: str, device_memory: int, entries: int) -> None:
@@ -81,7 +81,10 @@ class Real:
 
 @dataclass(frozen=True)
 class Found:
-    """Searches over one recording; all fields but the times are equal in every run.
+    """Repeated searches over one recording.
+
+    settings, distinct: number of settings, and of those with different results.
+    replayed, skipped: number of entries that all replays simulated, and that they skipped.
 
     seconds: duration of each search.
     processor_seconds: processor time of each search, summed over processes.
@@ -101,12 +104,12 @@ class Found:
 
     @property
     def rates(self) -> list[float]:
-        """Distinct settings times entries per second, of each search."""
+        """Distinct settings times entries per second, for each search."""
         return [self.distinct * self.entries / seconds for seconds in self.seconds]
 
     @property
     def shares(self) -> list[float]:
-        """Rates divided by the real allocator's entries per second of the same run."""
+        """Rate of each search, divided by the entries per second of the real allocator then."""
         return [rate / real for rate, real in zip(self.rates, self.real, strict=False)]
 
 
@@ -143,13 +146,13 @@ def measure(path: str, memory: str, jobs: int, runs: int) -> Found:
 
 
 def _processor_seconds() -> float:
-    """Return user and system time of this process and its finished children."""
+    """Return the processor time in seconds of this process and its ended child processes."""
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system
 
 
 def sentences(found: Found) -> str:
-    """Return the figures as text."""
+    """Return the results as text."""
     lines = [
         f"{where_and_when()}; the core {form()}; {found.jobs} processes, "
         f"{len(found.seconds)} runs, medians",
@@ -167,7 +170,7 @@ def sentences(found: Found) -> str:
 
 
 def document(found: Found) -> str:
-    """Return the figures as JSON."""
+    """Return the results as JSON."""
     counts = ("jobs", "entries", "settings", "distinct", "replayed", "skipped")
     about = {**facts(found.release), "runs": len(found.seconds)}
     figures = {

@@ -1,4 +1,4 @@
-"""`allocsim fit`, compared with real PyTorch's allocator on the same tasks.
+"""Compare `allocsim fit` with the allocator of real PyTorch on the same tasks.
 
     python -m benchmarks.truth [--engine program|laws] [--python PATH] [--current] [ID ...]
 
@@ -46,7 +46,7 @@ _OF_THE_TASK = (
 
 
 def rows() -> list[dict[str, Any]]:
-    """Return the recorded runs."""
+    """Return the rows of traces/fit/truth.jsonl."""
     return [json.loads(line) for line in (DATA / "truth.jsonl").read_text().splitlines()]
 
 
@@ -66,7 +66,7 @@ def task_of(row: Mapping[str, Any], folder: Path) -> Task:
 
 
 def gpu_of(row: Mapping[str, Any]) -> Gpu:
-    """Return the card of a row, with the limits that were reported then."""
+    """Return the GPU of a row, with the properties that the phantom GPU had at that time."""
     gpu = find_gpu(row["card"])
     if "limits" in row:
         return replace(gpu, limits=CARDS["A100 80GB"].limits)
@@ -74,7 +74,7 @@ def gpu_of(row: Mapping[str, Any]) -> Gpu:
 
 
 def has_cudnn_attention(row: Mapping[str, Any]) -> bool:
-    """Return True if PyTorch prefers cuDNN's attention for a row on its card."""
+    """Return True if PyTorch uses cuDNN's attention for the task on the GPU of the row."""
     return row["dtype"] != "fp32" and gpu_of(row).capability[0] in CUDNN_ATTENTION
 
 
@@ -91,7 +91,11 @@ def without_cudnn(program: str) -> str:
 def run(
     row: Mapping[str, Any], python: str | None, engine: str = "program", *, is_current: bool = False
 ) -> Ran:
-    """Run a row's task on its card; with `is_current` as `fit` does today."""
+    """Return the result of `fit` for the task and GPU of a row.
+
+    python: interpreter with PyTorch; None for the engine "laws".
+    is_current: True to run the program as `fit` does today.
+    """
     with TemporaryDirectory() as place:
         task = task_of(row, Path(place))
         if engine == "laws":
@@ -105,7 +109,7 @@ def run(
 def line_of(
     row: Mapping[str, Any], python: str | None, engine: str, *, is_current: bool = False
 ) -> tuple[str, bool]:
-    """Return a row's line, and True if both peaks are equal."""
+    """Return a line of text about a row, and True if both peaks are equal."""
     began = time.perf_counter()
     try:
         ran = run(row, python, engine, is_current=is_current)

@@ -1,4 +1,4 @@
-"""Comparison of what-ifs of recordings from a card with recordings under the tried setting.
+"""Compare what-if replays of recordings from a real GPU with recordings under that setting.
 
     python -m benchmarks.what_ifs_h200 [FOLDER] [--from SETTING] [--all]
 
@@ -26,9 +26,10 @@ ENDING = ".npz.gz"
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """One recording replayed under the setting of another of the same program, sizes in bytes.
+    """One recording, replayed under the setting of another recording of the program; in bytes.
 
-    real: peak reserved on the card.
+    recorded, asked: setting of the recording and of the replay.
+    real: peak of reserved memory on the GPU under the setting `asked`.
     in_order: peak of the what-if with ascending addresses; None if it does not complete.
     by_rule: peak with addresses by the driver's rule; None if it does not complete.
     peaks: range of the what-if by rule.
@@ -44,12 +45,12 @@ class WhatIf:
 
     @property
     def is_exact(self) -> bool:
-        """True if the what-if has the peak measured on the card."""
+        """True if the what-if replay has the peak that was measured on the GPU."""
         return self.by_rule == self.real
 
     @property
     def is_in_range(self) -> bool:
-        """True if the range includes the peak measured on the card."""
+        """True if the what-if range includes the peak that was measured on the GPU."""
         return self.peaks[0] <= self.real <= self.peaks[1]
 
 
@@ -94,7 +95,7 @@ def _off(found: int | None, real: int) -> str:
 
 
 def main() -> None:
-    """Print a line for each what-if, and how many are exact."""
+    """Print a line for each what-if replay, and the number of exact ones."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("folder", nargs="?", type=Path, default=FOLDER)
     parser.add_argument("--from", dest="setting", default="default", help="a recorded setting")

@@ -1,9 +1,9 @@
 """Differences between the loop of fast_path.py and its compiled form.
 
-    python -m tests.compiled_form        record them, after both files were changed alike
+    python -m tests.compiled_form        write the differences, after the same change of both files
 
-The two files have the same steps.  Lines that differ are operations on C arrays; compiled_form.diff
-records them, so that a change of one file alone fails a test that needs no compiler.
+Both files have the same steps; only operations on C arrays differ.  compiled_form.diff has the
+differences, so a change of one file alone fails a test that needs no compiler.
 """
 
 from __future__ import annotations

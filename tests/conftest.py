@@ -1,6 +1,6 @@
-"""Fixtures: `recorded` makes a recording of a program run by the model, `write` a file.
+"""Fixtures: `recorded` makes a recording of a program run by the model, `write` makes a file of it.
 
-The history is the model's own, so such a recording tests its users, not the model.
+The model makes the history, so such a recording tests the code that reads it, not the model.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def recorded(tmp_path: Path) -> Callable[..., Recording]:
 
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[..., Path]:
-    """Return a function that runs a program on a new device and writes its recording."""
+    """Return a function that runs a program on a new device, and returns its recording's path."""
 
     def make(
         program: Program, *, name: str = "run.pickle", memory: str = "16GiB", conf: str = ""

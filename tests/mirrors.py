@@ -1,4 +1,4 @@
-"""Counterparts of upstream's allocator in allocsim, read from names and docstrings.
+"""Counterparts in allocsim of the classes and functions of PyTorch's allocator (upstream).
 
     python -m tests.mirrors             print the table
     python -m tests.mirrors docs        write it into allocator.md of that folder
@@ -48,12 +48,12 @@ _Named = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def lines(docstring: str) -> list[str]:
-    """Return the names of upstream in a docstring."""
+    """Return the names of upstream in the `Mirrors:` lines of a docstring."""
     return [name for match in LINE.finditer(docstring) for name in match[1].split(", ")]
 
 
 def same_names(name: str) -> list[str]:
-    """Return the names in `SAME_NAMES` that a class, function or method shares."""
+    """Return the names of upstream in `SAME_NAMES` that equal the name of a class or function."""
     with_class = _plain(name.replace(".", "::"))
     last = _plain(name.rpartition(".")[2])
     return [each for each in SAME_NAMES if _plain(each) in {with_class, last}]

@@ -1,4 +1,7 @@
-"""Interpreters with a CUDA build of PyTorch from the environment; tests without one are skipped."""
+"""Python interpreters with a CUDA build of PyTorch, named by an environment variable.
+
+Tests are skipped if no interpreter has the release of PyTorch that they need.
+"""
 
 from __future__ import annotations
 

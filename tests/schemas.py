@@ -28,7 +28,7 @@ Schema = dict[str, Any]
 
 @cache
 def schemas() -> dict[str, Schema]:
-    """Return every schema by the name of its command, and the shared one."""
+    """Return the schema of each command by its name, and the shared schema."""
     return {path.stem: json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))}
 
 
@@ -58,7 +58,10 @@ def keys() -> set[str]:
 
 
 def _paths(name: str, schema: object, path: str) -> Iterator[str]:
-    """Paths below `path`; `name` is the file that `schema` is in."""
+    """Yield the paths of the keys that `schema` describes, below `path`.
+
+    name: file of the schema.
+    """
     if not isinstance(schema, dict):
         return
     if "$ref" in schema:

@@ -90,8 +90,8 @@ def files(places: tuple[str, ...] = PLACES) -> list[Path]:
 
 
 def violations(path: Path) -> Iterator[Violation]:
-    """Yield what breaks the rules in one file."""
-    name = str(path.relative_to(ROOT))
+    """Yield the violations in one file."""
+    name = str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else path.name
     if name in EXEMPT:
         return
     text = path.read_text(encoding="utf-8")
@@ -101,7 +101,7 @@ def violations(path: Path) -> Iterator[Violation]:
             if opening:
                 yield Violation(name, line, f"docstring opens with {opening[1]!r}")
             yield from _words(name, line, docstring)
-        for line, comment in _comments(text):
+        for line, comment in _comments(text) if _WORD.search(text) else ():
             yield from _words(name, line, comment)
     elif path.suffix == ".ipynb":
         for cell in json.loads(text)["cells"]:
@@ -148,7 +148,7 @@ def _words(name: str, line: int, text: str) -> Iterator[Violation]:
 
 
 def main() -> int:
-    """Print the violations in the given places, and how many there are."""
+    """Print the violations in the given places, and their number; return the exit code."""
     found = [one for path in files(tuple(sys.argv[1:]) or PLACES) for one in violations(path)]
     for one in found:
         print(one)

@@ -1,4 +1,4 @@
-"""The page of public names equals the docstrings, and every name has one."""
+"""docs/api.md equals the docstrings, and every public name has a docstring."""
 
 from __future__ import annotations
 

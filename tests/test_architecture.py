@@ -1,7 +1,7 @@
 """Layers of the package: allowed imports, and modules that the model must not use.
 
-A module imports its own package and packages of lower layers, and another package only by its
-exported names.  Packages of one layer never import each other, nor do the analyses.
+A module imports its own package, and the exported names of packages in lower layers.  Packages of
+one layer never import each other, and neither do the packages of `allocsim.analysis`.
 """
 
 from __future__ import annotations
@@ -103,12 +103,12 @@ class Import:
 
     @property
     def package(self) -> str:
-        """Imported part of allocsim."""
+        """Imported package or module of allocsim, by its first name."""
         return [*self.module.split("."), "__init__"][1]
 
     @property
     def unit(self) -> str:
-        """Imported package; for questions, the package of the question."""
+        """Imported package; for `allocsim.analysis`, the package below it."""
         return unit_of([*self.module.split(".")][1:])
 
 
@@ -122,7 +122,7 @@ def part_of(file: Path) -> str:
 
 
 def unit_of(parts: Sequence[str]) -> str:
-    """Return the package of a path: a layer's, or a question's."""
+    """Return the package of a path; for `allocsim.analysis`, the package below it."""
     return ".".join(parts[: 2 if parts[:1] == ["analysis"] else 1])
 
 
@@ -234,7 +234,7 @@ def test_another_package_is_imported_by_the_names_that_it_exports() -> None:
 
 
 def test_a_command_has_one_name() -> None:
-    """Its files in cli/ and report/ have that name, and its package in questions/, if any."""
+    """Its files in cli/ and report/ have that name, and so has its package in analysis/, if any."""
     shown = {path.stem for path in (PACKAGE / "report").glob("*.py")}
     asked = {path.name for path in (PACKAGE / "analysis").iterdir() if path.is_dir()}
     commands = {
@@ -337,7 +337,7 @@ def test_only_the_phantom_and_the_crosscheck_know_torch() -> None:
     assert not [
         str(found) for found in ALL if found.top == "torch" and home_of(found.file) not in allowed
     ]
-    # Or by name, without an import statement.
+    # A module may also be imported by its name as text.
     by_name = {
         home_of(file)
         for file in files()
@@ -372,7 +372,7 @@ def test_no_pickle_is_loaded_but_by_the_unpickler_of_trace() -> None:
         for found in ALL
         if found.module == "pickle"
         and part_of(found.file) != "recording"
-        # These write the snapshot in the program's interpreter.
+        # These modules write the snapshot in the program's interpreter.
         and found.file.parent.name != "hook"
         and found.file != PACKAGE / "capture" / "files.py"
     ]

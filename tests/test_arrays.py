@@ -58,7 +58,7 @@ def test_addresses_come_in_the_order_of_a_stable_sort(addresses: list[int]) -> N
 def test_so_do_those_of_one_digit_of_two_and_of_more(
     numbers: list[int], factor: int, low: int, zeros: int
 ) -> None:
-    """Numbers that differ in 16, 32 or more bits, at any position."""
+    """The numbers differ in 16, 32 or more bits, at any position."""
     column = np.array([low + (number * factor << zeros) for number in numbers], dtype=np.uint64)
     assert stable_order(column).tolist() == np.argsort(column, kind="stable").tolist()
 

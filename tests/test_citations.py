@@ -1,4 +1,4 @@
-"""References in docstrings, comments and pages exist: sections of docs/semantics.md, files.
+"""References in docstrings, comments and pages name existing files, and sections of semantics.md.
 
 A citation is a number after "semantics", "section" or "rule", at the beginning of a docstring or
 comment, or alone in brackets. "2.6" to "2.15" and numbers that end in ".0" are releases: section 2
@@ -105,7 +105,7 @@ def docstrings(body: Iterable[ast.stmt]) -> Iterator[ast.Constant]:
 
 
 def cited(text: str) -> list[str]:
-    """Return the sections that a text cites; ranges give their ends and everything between."""
+    """Return the sections that a text cites; a range such as "1.2 to 1.4" gives three sections."""
     named = [numbers_in(pattern, text) for pattern in (*NAMED, WHOLE_NUMBERS)]
     groups = [group for found in named for group in found]
     groups += [

@@ -159,7 +159,7 @@ def test_every_file_that_a_page_names_is_there() -> None:
 
 
 class Witness(CachingAllocator):
-    """The model, which also records the operations of a page."""
+    """The model's allocator, which also records the operations of a page."""
 
     made: ClassVar[list[Witness]] = []
 

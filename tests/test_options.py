@@ -1,4 +1,4 @@
-"""Every option of a release is known in every required file; a missing one is named.
+"""Every option of PyTorch's conf is in every required table; the failure names missing options.
 
 CONTRIBUTING.md lists the same files under "Adding an option". The test reads tables, or observes
 effects.
@@ -62,26 +62,26 @@ def printed() -> set[str]:
 
 
 def searched() -> set[str]:
-    """Return the options of the settings that tune tries."""
+    """Return the options in the settings that tune tries."""
     return set().union(*(keys(setting) for setting in tried(NEWEST.version)))
 
 
 def held() -> set[str]:
-    """Return the options whose value has a field, if they need one."""
+    """Return the options whose value is a field of the parsed settings, or which need no field."""
     names = {"", *(each.name for each in fields(AllocatorConfig))}
     return {name for name, option in OPTIONS.items() if option.field in names}
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Place that must know every option, or every option with an effect on device memory."""
+    """Table that must have every option, or every option with an effect on device memory."""
 
     file: str
     known: Callable[[], Collection[str]]
     is_for_all: bool = False
 
     def ignores(self, everything: set[str], effective: set[str]) -> list[str]:
-        """Return the options missing here, and the known ones of no release."""
+        """Return the options missing in the table, and those in it that no release has."""
         known, wanted = set(self.known()), everything if self.is_for_all else effective
         found = [f"{self.file} does not know {name}" for name in sorted(wanted - known)]
         return found + [f"{self.file} knows {name}, no option" for name in sorted(known - wanted)]

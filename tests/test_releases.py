@@ -1,7 +1,7 @@
-"""A new release is one row in each table; a forgotten table is named.
+"""A new release of PyTorch needs one row in each table; the failure names a forgotten table.
 
-CONTRIBUTING.md lists the tables and the row of an unchanged release under "Adding a release". The
-test applies them to a copy of the package.
+CONTRIBUTING.md lists, under "Adding a release", the tables and the row of a release without
+changes. The test adds these rows to a copy of the package.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def number(version: str) -> list[int]:
 
 
 def test_a_text_is_dated_to_no_release_after_its_own() -> None:
-    """A release with unchanged messages needs no row among the wordings."""
+    """A release with unchanged messages needs no row in the table of wordings."""
     dated = []
     for version in RELEASES:
         for conf in ("", "expandable_segments:True"):
@@ -144,7 +144,6 @@ TABLES = {
     "core/releases.py",
     "recording/releases.py",
     "phantom/wheel.py",
-    "analysis/explain/releases.py",
     "analysis/explain/wording.py",
 }
 NUMBER = re.compile(r"[12]\.\d{1,2}(\.\d)?")
@@ -223,14 +222,14 @@ from allocsim.core import NEWEST, RELEASES, find_release, parse_conf
 from allocsim.phantom import full_version
 from allocsim.verify.random_settings import RandomSettings
 from allocsim.analysis.explain import explain
-from allocsim.recording import load, releases_of, write_snapshot
+from allocsim.recording import load, layout_releases, write_snapshot
 from tests.test_releases import ignorant
 
 before, new, made, undated = sys.argv[1:]
 assert [*RELEASES][-2:] == [before, new]
 assert ignorant([*RELEASES]) == []
 assert (find_release(f"{new}.0+cu140").version, full_version(new)) == (new, f"{new}.0")
-assert releases_of({"internal_metadata"})[-1] == new
+assert layout_releases({"internal_metadata"})[-1] == new
 settings = RandomSettings(random.Random(1), find_release(new), has_pools=True)
 config = None
 for _ in range(50):

@@ -24,13 +24,12 @@ from allocsim.analysis.step import Request
 from allocsim.cli import main
 from allocsim.cli.output import SCHEMA_VERSION, versioned
 from allocsim.cli.reference import commands
-from allocsim.phantom import ProcessRecording, Program, Recorded, find_gpu
+from allocsim.phantom import ProcessRecording, Recorded, RecordedProgram, find_gpu
 from allocsim.recording import Action
 from allocsim.report import crosscheck_document, record_document, step_document
 from allocsim.units import MIB
 from allocsim.verify import Report, Script
-from allocsim.verify.comparison import Difference
-from allocsim.verify.divergence import Divergence
+from allocsim.verify.comparison import Difference, Divergence
 from tests.schemas import FOLDER, RECORDED, SHARED, keys, schema_of, schemas, wrong_with
 
 ROOT = Path(__file__).parents[1]
@@ -211,8 +210,8 @@ def test_what_a_command_prints_is_what_its_schema_says(
 
 
 def made() -> dict[str, list[Any]]:
-    """Return documents of commands that need PyTorch or a driver."""
-    program = Program(("python", "train.py"), Path("run.pickle"), find_gpu("RTX 4090"))
+    """Return documents of commands that need PyTorch or a driver, made without them."""
+    program = RecordedProgram(("python", "train.py"), Path("run.pickle"), find_gpu("RTX 4090"))
     ended = ProcessRecording(Path("run.pickle"), 12, "CUDA out of memory.", "")
     script = Script([["a", 0, 512, 0]], 64 * MIB)
     divergence = Divergence("2.15", script, Difference("addresses", 0, 1, 2), [2])
@@ -244,7 +243,7 @@ def test_what_needs_a_driver_is_looked_at_as_it_would_be_printed(command: str) -
 
 
 def test_every_command_has_been_looked_at() -> None:
-    # Other documents (a gate with a baseline, several devices, searches) are in tests/cli.
+    # tests/cli checks other documents (a gate with a baseline, several devices, searches).
     assert {line[0] for line in LINES.values()} | {*made(), "convert"} == with_json()
 
 

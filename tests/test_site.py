@@ -40,7 +40,7 @@ def test_every_page_is_in_a_toctree() -> None:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site as `make docs` builds it."""
+    """Return the folder of the site, built as by `make docs`."""
     for package in ("furo", "myst_nb"):
         pytest.importorskip(package)
     folder = tmp_path_factory.mktemp("site")

@@ -1,4 +1,4 @@
-"""The workflows use what the tree has, pinned actions and the least permissions."""
+"""The CI workflows use existing files, pinned actions and the fewest permissions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_commands_name_groups_targets_and_files_of_the_tree(name: str) -> None:
         for group in re.findall(r"--group (\S+)", command):
             assert group in PROJECT["dependency-groups"], command
         for target in re.findall(r"^make (\S+)", command):
-            # `docs` belongs to the documentation site.
+            # The environment `docs` is for the documentation site.
             assert target == "docs" or re.search(rf"^{target}:", makefile, re.MULTILINE), command
         for file in re.findall(r"(?:\.github|traces)/\S+", command):
             assert (ROOT / file).exists(), command

@@ -1,3 +1,3 @@
-"""A package a question; siblings do not know each other."""
+"""Analyses of recordings: one package for each command; the packages are independent."""
 
 __all__ = []

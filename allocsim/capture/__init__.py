@@ -6,8 +6,8 @@
         train()
 
 Rule: the program is not affected.  This package imports only the standard library, uses torch only
-after the program has imported it, and raises nothing into the program.  Its files have the format
-of `allocsim record`: PyTorch's snapshot with one additional key.
+after the program has imported it, and raises no exception in the program.  It writes the same files
+as `allocsim record`: PyTorch's snapshots with one additional key.
 """
 
 from allocsim.capture.callbacks import for_composer, for_lightning, for_transformers

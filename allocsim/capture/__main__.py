@@ -1,6 +1,6 @@
 """python -m allocsim.capture run.pickle -- PROGRAM ...: capture an unmodified program.
 
-Rule: this process becomes the program; its output, signals and exit code are the program's own.
+Rule: the program replaces this process, so output, signals and exit code are those of the program.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ HOOK = Path(__file__).parent / "hook"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Replace this process by the program; return 2 if the options or the program are wrong."""
+    """Replace this process by the program; return 2 if the program does not exist."""
     parser = argparse.ArgumentParser(prog="python -m allocsim.capture", description=__doc__)
     parser.add_argument("path", help="file or folder for captures")
     parser.add_argument("--on", help="oom, exit, step, or several separated by commas")

@@ -1,7 +1,7 @@
-"""Metadata of a captured file, under the key "allocsim" as in files of `allocsim record`.
+"""Data about the program and its GPU that a captured file has under the key "allocsim".
 
-From CUDA, only the free memory is read.  At an error CUDA is not called, because a graph may be
-under capture.  NVML does not affect CUDA's state and is always read.
+CUDA is called only to read the free memory.  At an error CUDA is not called at all, because the
+program may be capturing a CUDA graph.  NVML does not affect CUDA's state and is always called.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from allocsim.capture.calls import counted_rows, placed_marks
 from allocsim.capture.files import TEXT_ROOM
 from allocsim.capture.processes import processes_memory
-from allocsim.capture.recorder import RECORDER, History
+from allocsim.capture.recorder import RECORDER, RecordedHistory
 from allocsim.units import format_size
 
 __all__ = ["AT_ERROR", "About", "described"]
@@ -27,11 +27,11 @@ AT_ERROR = "at an out-of-memory error"
 class About:
     """Data about one captured file.
 
-    occasion: reason for writing it, as text.
-    device: device of the error; -1 for none.
-    free: free bytes of the driver at the error; None without an error.
-    rank: rank of the process; "" for none.
-    max_entries: capacity of the ring of entries.
+    occasion: reason for writing the file, as text.
+    device: device of the out-of-memory error; -1 without an error.
+    free: bytes that the driver reported as free at the error; None without an error.
+    rank: rank of the process in its distributed job; "" without one.
+    max_entries: number of entries that PyTorch's history can hold.
     exit_code: exit code of the program; None if unknown.
     """
 
@@ -44,14 +44,17 @@ class About:
 
     @property
     def is_error(self) -> bool:
-        """True if it is written at an out-of-memory error."""
+        """True if the file is written at an out-of-memory error."""
         return self.occasion.startswith(AT_ERROR)
 
 
-def described(about: About, history: History, traces: list[Any], n_dropped: int) -> dict[str, Any]:
-    """Return the snapshot of `history` with the metadata and with `traces`, its newest entries.
+def described(
+    about: About, history: RecordedHistory, traces: list[Any], n_dropped: int
+) -> dict[str, Any]:
+    """Return the snapshot to write: segments, entries, and the key "allocsim".
 
-    n_dropped: number of older entries left out for lack of disk space.
+    traces: newest entries of each device in `history`, as many as fit on the disk.
+    n_dropped: number of older entries in `history` that are left out.
     """
     snapshot = {**history.snapshot, "device_traces": traces}
     device = about.device if about.device >= 0 else _largest(snapshot["segments"])
@@ -79,8 +82,11 @@ def described(about: About, history: History, traces: list[Any], n_dropped: int)
     return {**snapshot, "allocsim": values}
 
 
-def _lost(history: History, traces: list[Any]) -> list[int | None]:
-    """Return the number of counted entries before each of `traces`; None if unknown."""
+def _lost(history: RecordedHistory, traces: list[Any]) -> list[int | None]:
+    """Return, by device, the number of counted entries before `traces`; None if unknown.
+
+    A counted entry is one of an allocation, free or out-of-memory error (calls.py).
+    """
     lost: list[int | None] = []
     for device, rest in enumerate(traces):
         before, whole = history.lost[device], history.snapshot["device_traces"][device]
@@ -90,7 +96,7 @@ def _lost(history: History, traces: list[Any]) -> list[int | None]:
 
 
 def _largest(segments: list[Any]) -> int:
-    """Return the device with the most reserved memory."""
+    """Return the number of the device with the most reserved memory."""
     held: dict[int, int] = {}
     for segment in segments:
         device = segment.get("device", 0)
@@ -99,9 +105,9 @@ def _largest(segments: list[Any]) -> int:
 
 
 def _memory(about: About, device: int, card: Any) -> dict[str, int]:
-    """Return the use of the device's memory, in bytes.
+    """Return the use of the device's memory in bytes, by the names of `Provenance`.
 
-    context_memory is the memory that is neither free nor PyTorch's; 0 if unknown.
+    context_memory is the memory that is neither free nor reserved by PyTorch; 0 if unknown.
     """
     total, free = int(card.total_memory), about.free
     try:
@@ -121,7 +127,7 @@ def _memory(about: About, device: int, card: Any) -> dict[str, int]:
     return known
 
 
-def _text(about: About, history: History, n_dropped: int) -> str:
+def _text(about: About, history: RecordedHistory, n_dropped: int) -> str:
     text = about.occasion
     if history.missed:
         text += (

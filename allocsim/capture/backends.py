@@ -1,7 +1,7 @@
-"""Interfaces of PyTorch's device types that a recorder needs, as data.
+"""PyTorch's functions to record a history, by device type (CUDA, XPU).
 
-Rule: a difference between releases or builds is a row of this table or a missing name; the rest of
-the package uses the table and compares no versions.
+Rule: a release or build of PyTorch may lack a function.  The recorder checks if the function exists
+and never compares versions.
 
 | interface | found in |
 |---|---|
@@ -18,16 +18,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["BACKENDS", "Backend"]
+__all__ = ["BACKENDS", "DeviceApi"]
 
 
 @dataclass(frozen=True)
-class Backend:
-    """One type of device.
+class DeviceApi:
+    """Functions of one device type.
 
     module: name of its module in torch, such as "cuda".
-    observer: function of torch._C that takes a callback for out-of-memory errors; "" for none.
-    is_enabled: function of torch._C that reports if a history is recorded; "" for none.
+    observer: name of the function of torch._C that registers a callback for out-of-memory errors.
+    is_enabled: name of the function of torch._C that reports if a history is recorded.
+    An empty name means that the device type has no such function.
     """
 
     module: str
@@ -35,7 +36,7 @@ class Backend:
     is_enabled: str = ""
 
     def gpu(self, torch: Any) -> Any:
-        """Return the device's module; None if this PyTorch cannot record its history."""
+        """Return torch.cuda or torch.xpu; None if this PyTorch cannot record its history."""
         gpu = getattr(torch, self.module, None)
         memory = getattr(gpu, "memory", None)
         names = ("_record_memory_history", "_snapshot")
@@ -55,6 +56,6 @@ class Backend:
 
 
 BACKENDS = (
-    Backend("cuda", "_cuda_attach_out_of_memory_observer", "_cuda_isHistoryEnabled"),
-    Backend("xpu"),
+    DeviceApi("cuda", "_cuda_attach_out_of_memory_observer", "_cuda_isHistoryEnabled"),
+    DeviceApi("xpu"),
 )

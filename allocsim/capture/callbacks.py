@@ -1,4 +1,4 @@
-"""Captures as callbacks of three training frameworks, which mark the steps and their phases.
+"""Callbacks that capture a run of transformers, Lightning or Composer, with its training steps.
 
 Rule: a framework is imported only when its callback is created.  Recording begins at that moment,
 so create the callback before the model moves to the device.  Recording continues after training
@@ -17,10 +17,10 @@ __all__ = ["for_composer", "for_lightning", "for_transformers"]
 
 
 def for_transformers(path: str, **options: Any) -> Any:
-    """Return a `TrainerCallback` for Hugging Face's transformers.
+    """Return a `TrainerCallback` for Hugging Face's transformers that captures to `path`.
 
-    options: as in `capture`.  Forward and backward pass are one phase, because the Trainer has no
-    event between them.
+    options: keyword arguments of `capture`.  Forward and backward pass are one phase, because the
+        Trainer calls no callback between them.
     """
     base: Any = import_module("transformers").TrainerCallback
 
@@ -42,9 +42,9 @@ def for_transformers(path: str, **options: Any) -> Any:
 
 
 def for_lightning(path: str, **options: Any) -> Any:
-    """Return a `Callback` for `lightning` or `pytorch_lightning`; a step is a batch.
+    """Return a `Callback` for `lightning` or `pytorch_lightning` that captures to `path`.
 
-    options: as in `capture`.
+    A step is a batch.  options: keyword arguments of `capture`.
     """
     old = "pytorch_lightning" in sys.modules and "lightning" not in sys.modules
     base: Any = import_module("pytorch_lightning" if old else "lightning.pytorch").Callback
@@ -74,9 +74,9 @@ def for_lightning(path: str, **options: Any) -> Any:
 
 
 def for_composer(path: str, **options: Any) -> Any:
-    """Return a `Callback` for MosaicML's Composer; a step is a batch.
+    """Return a `Callback` for MosaicML's Composer that captures to `path`.
 
-    options: as in `capture`.
+    A step is a batch.  options: keyword arguments of `capture`.
     """
     base: Any = import_module("composer").Callback
 

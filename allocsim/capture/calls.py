@@ -1,12 +1,12 @@
-"""Marks for calls that change the allocator's behaviour and leave no entry in its history.
+"""Record the calls that affect the allocator but are not in PyTorch's history, as marks.
 
-Rule: the program is not affected: a call is passed on with its arguments, result and exception.
-Only the standard library is imported, because the recorder of `allocsim record` loads this file by
-its path in an interpreter that may lack allocsim.
+An example is empty_cache().  Rule: the program is not affected: each call is passed on with its
+arguments, result and exception.  Only the standard library is imported, because `allocsim record`
+loads this file by its path in an interpreter that may lack allocsim.
 
-A mark is (device, number of counted entries before it, kind, value).  The number comes from the
-allocator's statistics, so the position in the history is exact.  The kinds are those of
-`allocsim.recording.MarkKind`.
+Counted entries are those that PyTorch's statistics count: allocations, frees and out-of-memory
+errors.  A mark is (device, number of counted entries before the call, kind, value), so its position
+in the history is exact.  The kinds are those of `allocsim.recording.MarkKind`.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # not evaluated, because Python 3.8 also reads this file
     MarkRow = tuple[int, int, str, Any]
 
-__all__ = ["Calls", "counted_rows", "placed_marks"]
+__all__ = ["CallLog", "counted_rows", "placed_marks"]
 
 COUNTED = ("alloc", "free_requested", "free_completed", "oom")
-"""Actions of the entries that PyTorch's statistics count; entries of segments are not counted."""
+"""Actions of counted entries."""
 STATISTICS = ("allocation.all.allocated", "allocation.all.freed", "active.all.freed", "num_ooms")
 LASTING = ("set_per_process_memory_fraction", "_set_allocator_settings", "step", "phase")
-"""Kinds whose last value before the start of a history is still in force."""
+"""Kinds of mark whose value stays in effect until the next mark of the kind."""
 
 _EMPTIES = ("_cuda_emptyCache", "_xpu_emptyCache", "_accelerator_emptyCache")
 _SETTERS = (
@@ -45,12 +45,12 @@ _PEAK_RESETS = (
 """Functions of torch._C; each release has only some of them."""
 
 
-class Calls:
+class CallLog:
     """Recorder of marks in one process.
 
-    torch: the module.
+    torch: the module torch.
     gpu: torch.cuda or torch.xpu.
-    is_noted: function that returns True while marks are wanted.
+    is_noted: function that returns True while marks must be recorded.
     """
 
     def __init__(self, torch: Any, gpu: Any, is_noted: Callable[[], bool]) -> None:
@@ -62,17 +62,17 @@ class Calls:
         self._undo: list[Callable[[], None]] = []
 
     def count(self, device: int) -> int:
-        """Return the number of counted entries of a device since the start of the process."""
+        """Return the number of counted entries of `device` since the start of the process."""
         stats = self.gpu.memory_stats(device)
         here = sum(stats.get(key, 0) for key in STATISTICS)
         return int(self._counted_before.get(device, 0) + here)
 
     def counts(self) -> list[int]:
-        """`count` of every device."""
+        """Return the number of counted entries of each device, by device number."""
         return [self.count(device) for device in range(self.gpu.device_count())]
 
     def watch(self) -> None:
-        """Patch the functions of torch._C that all public calls end in."""
+        """Patch the functions of torch._C that PyTorch's public functions call."""
         for name in _EMPTIES:
             self._watch(name, lambda: ("empty_cache", None))
         for name in _SETTERS:
@@ -95,14 +95,16 @@ class Calls:
             self._watch_pools(pool)
 
     def unwatch(self) -> None:
-        """Restore the patched functions, except those that were patched again since."""
+        """Restore the patched functions, except those that another library patched later."""
         while self._undo:
             self._undo.pop()()
 
     def note(self, describe: Callable[..., Any], *args: Any, **named: Any) -> list[MarkRow]:
-        """Return the marks of a call, one per device, with the number of entries before it.
+        """Return the marks of a call that happens now: one, or one per device.
 
-        describe: function of the call's arguments that returns (kind, value[, device]) or None.
+        describe: function of the call's arguments that returns (kind, value) for all devices,
+            (kind, value, device), or None for a call without a mark.
+        args, named: arguments of the call.
         """
         if not self.is_noted():
             return []
@@ -171,17 +173,19 @@ class Calls:
 
 
 def counted_rows(entries: Sequence[Any]) -> list[int]:
-    """Return the rows of a device's history that the statistics count."""
+    """Return the numbers of the counted entries in a device's history."""
     return [row for row, entry in enumerate(entries) if entry["action"] in COUNTED]
 
 
 def placed_marks(
     marks: Iterable[MarkRow], traces: Sequence[Sequence[Any]], lost: Sequence[int | None]
 ) -> list[dict[str, Any]]:
-    """Return the marks in the form of a snapshot, with the number of entries before each.
+    """Return the marks as dictionaries for a snapshot, with their positions in its history.
 
-    lost: counted entries before the first of each device's history.  If it is None (unknown), the
-        device's marks are left out.  Marks from before the history are kept if still in force.
+    traces: history of each device.
+    lost: by device, number of counted entries before its history; None if unknown, and then the
+        marks of the device are left out.
+    Of the marks before the history, those still in effect are kept, at entry 0.
     """
     placed: list[dict[str, Any]] = []
     for device, entries in enumerate(traces):

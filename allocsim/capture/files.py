@@ -1,9 +1,9 @@
-"""Files of captures, and the limits of their size.
+"""Write the files of a capture within a limit of disk space.
 
-Rule: a file is complete or absent.  All files of one capture stay within its limit, and each takes
-at most half of the free disk space.  Older files are removed for newer ones, and a file that is
-still too large loses its oldest entries.  If a folder is not writable, the system's folder for
-temporary files is used.
+Rule: a file is complete or absent.  All files of one capture together stay within its limit, and
+one file takes at most half of the free disk space.  To make room for a new file, the oldest files
+are removed.  If the new file is still too large, its oldest entries are left out.  If the folder is
+not writable, the system's folder for temporary files is used.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ __all__ = ["Files", "Written", "rank_of"]
 PROTOCOL = 4
 """Newest pickle protocol that PyTorch's viewer reads."""
 TEXT_ROOM = 4096
-"""Bytes reserved in a file for the error's text, which is known only after the write."""
+"""Bytes reserved in a file for the text of an error, which is known only after the write."""
 SHARES = (1, 4, 16, 64, 0)
-"""Divisors of the number of entries to try: all, a quarter and so on; 0 for no entries."""
+"""Divisors of the number of entries, tried until the file fits; 0 leaves out all entries."""
 
 _TOO_FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC), errno.EFBIG)
 _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "LOCAL_RANK")
@@ -40,8 +40,10 @@ class _NoRoomError(Exception):
 class Written:
     """One written file.
 
-    text_at: offset of the space for the error's text; -1 for none.
-    n_dropped: number of older entries left out for lack of space.
+    size: bytes.
+    n_entries: number of entries in the file.
+    n_dropped: number of older entries that were left out because the file was too large.
+    text_at: offset of the bytes reserved for the text of an error; -1 without an error.
     """
 
     path: Path
@@ -51,7 +53,7 @@ class Written:
     text_at: int
 
     def put_text(self, text: str) -> None:
-        """Write the text of the error into the reserved space."""
+        """Write the text of the error into the reserved bytes of the file."""
         if self.text_at < 0:
             return
         data = text.encode("utf-8", "replace")[:TEXT_ROOM]
@@ -65,7 +67,7 @@ class Files:
     """Files of one capture in one process.
 
     path: file name, to which rank and occasion are added, or a folder.
-    most: limit of their total size, in bytes.
+    most: limit of the total size of the files, in bytes.
     """
 
     def __init__(self, path: str | os.PathLike[str], most: int) -> None:
@@ -80,14 +82,15 @@ class Files:
         self.n_removed = 0
 
     def name(self, *parts: str) -> str:
-        """Return a file name with the parts that distinguish it from others."""
+        """Return the file name, e.g. "run-rank0-oom.pickle" for the parts "rank0" and "oom"."""
         return "-".join((self.stem, *filter(None, parts))) + self.suffix
 
     def save(self, name: str, snapshot: Any, describe: Callable[[list[Any], int], Any]) -> Written:
-        """Write `snapshot` with as many of its newest entries as fit.
+        """Write `snapshot` with as many of its newest entries as fit, and return the file.
 
-        describe: function that takes the kept entries and the number of dropped entries and
-            returns the object to write.
+        name: file name.
+        describe: function of the kept entries of each device and the number of entries left out
+            that returns the object to pickle.
         Raises OSError if not even the segments can be written.
         """
         failure: OSError | None = None
@@ -131,7 +134,10 @@ class Files:
         raise refusal
 
     def _room(self, folder: Path, place: Path, is_least: bool) -> int:
-        """Return the size limit of a new file; remove older files if a large one would not fit."""
+        """Return the size limit of the new file `place`, after removing older files if needed.
+
+        is_least: True if the file has no entries, so that it is small.
+        """
         others = [old for old in self.written if old.path != place]
         expected = max((old.size for old in self.written), default=0)
         while others and self.most - sum(old.size for old in others) < expected:
@@ -153,7 +159,7 @@ class Files:
 
 
 class _Bounded:
-    """File that refuses to grow beyond `most` bytes."""
+    """File that raises _NoRoomError instead of growing beyond `most` bytes."""
 
     def __init__(self, file: BinaryIO, most: int) -> None:
         self.file = file
@@ -177,7 +183,7 @@ def _room_for_text(path: Path) -> int:
 
 
 def rank_of(torch: Any) -> str:
-    """Return this process's rank in its job; "" for none."""
+    """Return the rank of this process in its distributed job; "" without one."""
     with contextlib.suppress(Exception):
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             return str(int(torch.distributed.get_rank()))

@@ -1,7 +1,7 @@
 """Import hook that calls a function once a module is loaded.
 
-Rule: the module is found and loaded as usual.  Only the standard library is imported, because the
-recorder of `allocsim record` loads this file by its path in an interpreter that may lack allocsim.
+Rule: the module is found and loaded as without the hook.  Only the standard library is imported,
+because `allocsim record` loads this file by its path in an interpreter that may lack allocsim.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ __all__ = ["Finder"]
 
 
 class Finder:
-    """Meta path finder that calls `then` with a module once it is loaded.
+    """Item of sys.meta_path that calls `then` with the module `name` once it is loaded.
 
-    The module may be searched for, to check if it exists, long before it is loaded.
+    A program may search for the module, to check if it exists, long before it loads the module.
     """
 
     def __init__(self, name: str, then: Callable[[Any], Any]) -> None:

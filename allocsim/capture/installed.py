@@ -1,4 +1,4 @@
-"""Captures that are configured by environment variables, for programs that cannot be edited.
+"""Start a capture from environment variables, for programs that cannot be edited.
 
 Rule: without ALLOCSIM_CAPTURE nothing happens.  An invalid variable is logged, and the program runs
 without a capture.
@@ -29,9 +29,10 @@ _INSTALLED: list[Capture] = []
 
 @quiet
 def install() -> Capture | None:
-    """Capture this program to its end as the environment says; later calls change nothing.
+    """Capture this program to its end with the options in the environment.
 
-    Returns the capture; None if ALLOCSIM_CAPTURE is not set or a variable is invalid.
+    Return the capture; None if ALLOCSIM_CAPTURE is not set or a variable is invalid.  A second call
+    returns the same capture.
     """
     path = os.environ.get(PREFIX)
     if not path or _INSTALLED:

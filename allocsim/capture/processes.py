@@ -1,7 +1,7 @@
-"""Device memory of each process, read from the driver's management library (NVML).
+"""Read the GPU memory of each process from the driver's management library (NVML).
 
-Nothing is raised.  Unknown values are left out: without the library, in a container whose process
-ids are not those of the host, or if the driver does not report them.
+No exception is raised.  A value is unknown if the library is missing, if the driver does not report
+it, or in a container whose process ids differ from the host's.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _UNKNOWN = (1 << 64) - 1
 
 
 class _Process(ctypes.Structure):
-    """Process on a device, in the layout of versions 2 and 3 of NVML's call."""
+    """nvmlProcessInfo_t in versions 2 and 3."""
 
     _fields_ = (
         ("pid", ctypes.c_uint),
@@ -33,12 +33,12 @@ class _Process(ctypes.Structure):
 def processes_memory(
     card: Any, used: int, load: Callable[[str], Any] = ctypes.CDLL
 ) -> dict[str, int]:
-    """Return the bytes of this process and of others, and the number of others.
+    """Return the GPU memory in bytes of this and of other processes, and the number of others.
 
-    card: the device's properties, as PyTorch returns them.
-    used: bytes of the device that are not free.
+    card: properties of the GPU, as torch.cuda.get_device_properties() returns them.
+    used: bytes of the GPU that are not free.
     load: function that opens a library.
-    Returns only the known ones of the keys "process_memory", "other_memory", "other_processes".
+    The keys are "process_memory", "other_memory" and "other_processes", or none if unknown.
     """
     with contextlib.suppress(Exception):
         held = _processes(load(_LIBRARY), card)
@@ -53,7 +53,7 @@ def processes_memory(
 
 
 def _processes(library: Any, card: Any) -> dict[int, int]:
-    """Return the bytes that each process holds, by its id."""
+    """Return the GPU memory in bytes of each process, by process id."""
     _check(library.nvmlInit_v2())
     try:
         device = ctypes.c_void_p()

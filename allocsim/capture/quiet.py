@@ -1,7 +1,7 @@
-"""Isolation of the program from errors of a capture, which are logged, each kind once.
+"""Log errors of a capture instead of raising them in the program.
 
-Rule: a wrapped function returns None instead of raising.  A KeyboardInterrupt belongs to the
-program and passes.
+Rule: a wrapped function returns None instead of raising.  Only exceptions that are not errors, such
+as a KeyboardInterrupt, reach the program.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _said: set[str] = set()
 
 
 def say_once(what: str, *values: object) -> None:
-    """Log a warning, at most once per process."""
+    """Log the warning `what` with `values`, unless `what` was logged before in this process."""
     if what not in _said:
         _said.add(what)
         with contextlib.suppress(Exception):  # a handler of the program may fail

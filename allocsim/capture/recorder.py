@@ -1,11 +1,12 @@
-"""Recorder of a process, which all its captures share.
+"""Recorder of PyTorch's history, which all captures of a process share.
 
-Rule: there is one recorder, because PyTorch has one history and cannot remove observers; it is on
-while at least one capture is.  A history that the program itself records is neither restarted nor
-stopped.  In a forked process the recorder does nothing until that process uses a device itself.
+Rule: there is one recorder per process, because PyTorch has one history and cannot unregister
+callbacks.  It records while at least one capture is active.  If the program itself records a
+history, the recorder neither restarts nor stops it.  In a forked process the recorder does nothing
+until that process uses the GPU.
 
-The history is started when the device is initialised, before the first allocation, or immediately
-if the device is already initialised.
+The history starts when the program initialises the GPU, before the first allocation.  If the GPU is
+already initialised, it starts immediately.
 """
 
 from __future__ import annotations
@@ -17,37 +18,40 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from allocsim.capture.backends import BACKENDS, Backend
-from allocsim.capture.calls import LASTING, Calls, counted_rows
+from allocsim.capture.backends import BACKENDS, DeviceApi
+from allocsim.capture.calls import LASTING, CallLog, counted_rows
 from allocsim.capture.finder import Finder
 from allocsim.capture.quiet import quiet, say_once
 from allocsim.collector import collector_paused
 
-__all__ = ["RECORDER", "History", "Listener", "Recorder", "Ring", "when_loaded"]
+__all__ = ["RECORDER", "RecordedHistory", "Listener", "Recorder", "Ring", "when_loaded"]
 
 _MOST_MARKS = 50_000
-"""Limit above which marks are thinned: marks from before the ring are no longer needed."""
+"""Number of marks above which the older half is dropped, except those still in effect."""
 
 
 class Listener(Protocol):
-    """Interface of a capture for the recorder."""
+    """Methods of a capture that the recorder calls."""
 
     def on_out_of_memory(self, device: int, free: int) -> None:
-        """Handle an out-of-memory error that PyTorch is about to raise; free: free bytes."""
+        """Handle an out-of-memory error that PyTorch is about to raise.
+
+        free: bytes that the driver reports as free.
+        """
 
     def on_device(self) -> None:
-        """Handle the first use of the device in this process, which may be a fork."""
+        """Handle the first use of the GPU in this process, which may be a forked process."""
 
     def moment(self) -> list[tuple[str, object]]:
-        """Return the marks of the program's current step and phase."""
+        """Return (kind, value) of the marks for the program's current step and phase."""
 
 
 @dataclass(frozen=True)
 class Ring:
-    """Options of a history.
+    """Options of PyTorch's history, a ring that overwrites its oldest entries when it is full.
 
-    max_entries: capacity for each device.
-    stacks: None, "python" or "all".
+    max_entries: largest number of entries per device.
+    stacks: "python", "all" (C++ stacks too) or None.
     """
 
     max_entries: int
@@ -55,11 +59,14 @@ class Ring:
 
 
 @dataclass
-class History:
-    """Snapshot and its conditions.
+class RecordedHistory:
+    """Snapshot, and data about the recording.
 
-    lost: counted entries before the first of each device; None if unknown.
-    missed: number of those entries, on all devices, that the ring has overwritten.
+    snapshot: dictionary that PyTorch's `_snapshot` returns.
+    lost: by device, number of counted entries (calls.py) before its history; None if unknown.
+    missed: number of counted entries that the ring has overwritten, on all devices.
+    marks: marks of all devices (calls.py).
+    conf_at_start: conf when recording began; None if it has not changed.
     held: bytes allocated when recording began.
     """
 
@@ -75,14 +82,18 @@ class History:
 class Recorder:
     """State of the recording in this process.
 
-    torch: None until the program imports it.
-    ring: options of the first capture.
-    is_ours: True if the history was started, and therefore will be stopped, by this recorder.
+    torch: the module torch; None until the program imports it.
+    gpu: torch.cuda or torch.xpu; None until the program initialises it.
+    ring: options of the first active capture.
+    pid: id of the process that records.
+    is_ours: True if this recorder started the history and will stop it.
+    base: number of counted entries of each device when recording began.
+    held: bytes allocated when recording began.
     """
 
     torch: Any = None
     gpu: Any = None
-    calls: Calls | None = None
+    calls: CallLog | None = None
     ring: Ring | None = None
     pid: int = 0
     is_on: bool = False
@@ -95,11 +106,11 @@ class Recorder:
 
     @property
     def is_here(self) -> bool:
-        """True if this process records; False in a child forked from a process that does."""
+        """True if this process records; False in a process that was forked from it."""
         return self.is_on and self.pid == os.getpid()
 
     def attach(self, listener: Listener, ring: Ring) -> None:
-        """Start recording, now or when the device is initialised."""
+        """Record for the capture `listener`, now or when the program initialises the GPU."""
         self.listeners.append(listener)
         if self.ring is None:
             self.ring = ring
@@ -108,7 +119,7 @@ class Recorder:
         when_loaded("torch", quiet(self._on_torch))
 
     def detach(self, listener: Listener) -> None:
-        """Stop recording unless another capture is active."""
+        """Stop recording for the capture `listener`; other captures continue."""
         if listener in self.listeners:
             self.listeners.remove(listener)
         if self.listeners:
@@ -121,14 +132,14 @@ class Recorder:
         self.is_on = False
 
     def note(self, kind: str, value: object) -> None:
-        """Add a mark at this moment to every device."""
+        """Add a mark to every device, after its latest entry."""
         if self.is_here and self.calls is not None:
             marks = self.calls.marks
             marks += self.calls.note(lambda: (kind, value))
             if len(marks) > _MOST_MARKS:
                 self._thin(marks)
 
-    def history(self) -> History | None:
+    def history(self) -> RecordedHistory | None:
         """Return the recorded history; None if not recording or if nothing was allocated."""
         if not self.is_here or self.calls is None or self.ring is None:
             return None
@@ -148,15 +159,17 @@ class Recorder:
             for device, before in enumerate(lost)
             if before is not None
         )
-        return History(snapshot, lost, missed, list(calls.marks), conf, self.held)
+        return RecordedHistory(snapshot, lost, missed, list(calls.marks), conf, self.held)
 
     def _lost(
         self, device: int, trace: list[Any], before: list[int], after: list[int]
     ) -> int | None:
-        """Return the number of counted entries before the first of the history.
+        """Return the number of counted entries before the history of `device`; None if unknown.
 
-        The newest entry is the last counted one, even if the ring was overwritten or the program
-        restarted the history.  If another thread adds entries meanwhile, the result may be None.
+        before, after: counted entries of each device before and after the snapshot.
+        The history ends at the newest counted entry, even if the ring was overwritten or the
+        program restarted the history.  If another thread adds entries during the snapshot, the
+        result may be None.
         """
         if device >= len(self.base) or device >= len(after):
             return None
@@ -173,12 +186,12 @@ class Recorder:
             if gpu is not None:
                 gpu._lazy_call(quiet(lambda gpu=gpu, backend=backend: self._on_gpu(gpu, backend)))
 
-    def _on_gpu(self, gpu: Any, backend: Backend) -> None:
-        """Start the history; if the device was just initialised, nothing is allocated yet."""
+    def _on_gpu(self, gpu: Any, backend: DeviceApi) -> None:
+        """Start the history when the program has initialised the GPU."""
         if self.is_here or self.ring is None or not self.listeners:
             return
         self.gpu, self.pid = gpu, os.getpid()
-        self.calls = Calls(self.torch, gpu, lambda: self.is_here)
+        self.calls = CallLog(self.torch, gpu, lambda: self.is_here)
         self.is_ours = not backend.is_recording(self.torch)
         with contextlib.suppress(Exception):  # optional information
             # Before the history starts, because it would have an entry for this snapshot.
@@ -219,7 +232,7 @@ class Recorder:
 
 
 def when_loaded(name: str, then: Callable[[Any], Any]) -> None:
-    """Call `then` with a module once it is loaded; immediately if it already is."""
+    """Call `then` with the module `name` once it is loaded, or now if it is loaded already."""
     module = sys.modules.get(name)
     if module is not None and not getattr(module.__spec__, "_initializing", False):
         then(module)
@@ -228,7 +241,7 @@ def when_loaded(name: str, then: Callable[[Any], Any]) -> None:
 
 
 def _conf_of(snapshot: Any) -> str | None:
-    """Return the option string in a snapshot; None before 2.3."""
+    """Return the conf in a snapshot; None before PyTorch 2.3, which does not write it."""
     conf = snapshot.get("allocator_settings", {}).get("PYTORCH_CUDA_ALLOC_CONF")
     return conf if isinstance(conf, str) else None
 

@@ -1,7 +1,7 @@
-"""Capture object: the occasions on which a history is written, and the file names.
+"""Capture of a program: the occasions on which it writes the history, and the file names.
 
-Rule: invalid arguments raise at the call; after that nothing is raised, and exceptions of the
-program pass through unchanged.
+Rule: `capture` raises an exception for invalid arguments.  After that, a capture raises no
+exception, and exceptions of the program are not changed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from allocsim.units import format_size, parse_size
 __all__ = ["MAX_ENTRIES", "Capture", "capture"]
 
 MAX_ENTRIES = 200_000
-"""Default capacity of each device's ring; docs/capture.md has its cost."""
+"""Default number of entries per device; docs/capture.md has the cost in time and memory."""
 MAX_DISK = "4GiB"
 OCCASIONS = ("oom", "exit", "step")
 PHASES = ("setup", "forward", "backward", "optimizer")
@@ -37,7 +37,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 _LOCK = threading.RLock()
 _ACTIVE: list[Capture] = []
 _CHAINED: list[Any] = []
-"""This module's exception hook and the replaced one; empty if the hook is not installed."""
+"""This module's exception hook and the hook that it replaced; empty if not installed."""
 
 
 def capture(
@@ -61,20 +61,21 @@ def capture(
     on: one or several of the occasions "oom", "exit" and "step" on which to write.  At any
         out-of-memory error, the file is written before the exception is raised.
     steps: for on="step", the step numbers to write, or one number n for every nth step.  A step is
-        written when the next one begins.
-    max_entries: capacity of each device's history; when it is full, the oldest are overwritten.
-    stacks: "python", "all" (including C++ stacks, which take far longer) or None.
-    max_disk: largest total size of all files, in bytes or as text such as "4GiB"; older files are
-        removed for newer ones.
+        written when the next step begins.
+    max_entries: number of entries that each device's history can hold; when it is full, the oldest
+        entries are overwritten.
+    stacks: "python", "all" (also C++ stacks, which take far longer to record) or None.
+    max_disk: largest total size of all files, in bytes or as text such as "4GiB"; the oldest files
+        are removed to make room for new ones.
 
-    Raises ValueError for an invalid argument, and nothing after that.
+    Raises ValueError for an invalid argument.  The returned object raises no exceptions.
     """
     ring = Ring(max_entries, stacks)
     return Capture(path, on=on, steps=steps, ring=ring, max_disk=max_disk)
 
 
 class Capture:
-    """Capture returned by `capture`.  It can be started and stopped repeatedly without `with`."""
+    """Capture returned by `capture`; without `with`, call `start` and `stop`, also repeatedly."""
 
     def __init__(
         self,
@@ -125,7 +126,7 @@ class Capture:
 
     @quiet
     def start(self) -> None:
-        """Start recording, now or from the first allocation if there was none yet."""
+        """Start recording, now or when the program initialises the GPU."""
         if self.is_active:
             return
         self._clear()
@@ -138,7 +139,7 @@ class Capture:
 
     @quiet
     def stop(self) -> None:
-        """Write the final file if one is due, and stop recording."""
+        """Write the files of the last step and of the exit, if requested, and stop recording."""
         if not self.is_active:
             return
         try:
@@ -155,7 +156,10 @@ class Capture:
 
     @quiet
     def step(self, number: int | None = None) -> None:
-        """Mark the start of a step; number: from 1, by default one more than the last."""
+        """Mark the start of a training step.
+
+        number: number of the step, from 1; None for the number after the previous step's.
+        """
         if self.is_active:
             self._end_step()
             self._step = (self._step or 0) + 1 if number is None else int(number)
@@ -164,14 +168,14 @@ class Capture:
 
     @quiet
     def phase(self, name: str) -> None:
-        """Mark the start of a phase: "setup", "forward", "backward" or "optimizer"."""
+        """Mark the start of a phase of the step: "setup", "forward", "backward" or "optimizer"."""
         if self.is_active and name in PHASES:
             self._phase = name
             RECORDER.note("phase", name)
 
     @quiet
     def save(self, label: str = "") -> str | None:
-        """Write the current history; return the file's path, or None if there is no history.
+        """Write the current history and return the path of the file; None if there is no history.
 
         label: text added to the file name after rank and step.
         """
@@ -180,7 +184,10 @@ class Capture:
 
     @quiet
     def failed(self, error: BaseException | None) -> None:
-        """Keep the text of the out-of-memory error, if any, that ends the captured code."""
+        """Add the text of an out-of-memory error that ends the captured code to its file.
+
+        error: exception that ends the code; ignored if it is no out-of-memory error.
+        """
         text = _text_of(error)
         if text is None or not self.is_active:
             return
@@ -191,18 +198,21 @@ class Capture:
 
     @quiet
     def on_out_of_memory(self, device: int, free: int) -> None:
-        """Write the history before PyTorch raises an error; free: free bytes of the driver."""
+        """Write the history before PyTorch raises an out-of-memory error.
+
+        free: bytes that the driver reports as free.
+        """
         if self.is_active:
             self._on_error(device, free)
 
     def on_device(self) -> None:
-        """Start afresh in a forked process that begins to use the device."""
+        """Begin a new capture in a forked process that begins to use the GPU."""
         if not self.is_active:
             self._clear()
             self._pid = os.getpid()
 
     def moment(self) -> list[tuple[str, object]]:
-        """Return the marks of the program's current step and phase."""
+        """Return (kind, value) of the marks for the program's current step and phase."""
         step = [] if self._step is None else [("step", self._step)]
         return [*step, *([("phase", self._phase)] if self._phase else [])]
 
@@ -220,7 +230,7 @@ class Capture:
         self.stop()
 
     def __call__(self, function: _F) -> _F:
-        """Return `function` with each call captured separately."""
+        """Return `function` wrapped so that each call of it is captured separately."""
 
         def again() -> Capture:
             on, steps = self.on, self.steps
@@ -306,7 +316,7 @@ class Capture:
             )
 
     def _process(self) -> str:
-        """Return the part of a file name that distinguishes the processes of a job."""
+        """Return the part of a file name that names the process; "" in a single process."""
         if self._rank:
             return f"rank{self._rank}"
         processes = sys.modules.get("multiprocessing.process")
@@ -316,7 +326,7 @@ class Capture:
 
 
 def _text_of(error: BaseException | None) -> str | None:
-    """Return the text of the out-of-memory error that is or caused `error`; None for none."""
+    """Return the text of the out-of-memory error that is or caused `error`; None if none did."""
     seen: set[int] = set()
     text = None
     while error is not None and id(error) not in seen:
@@ -328,7 +338,7 @@ def _text_of(error: BaseException | None) -> str | None:
 
 
 def _watch_exceptions() -> None:
-    """Install an exception hook that informs the captures and then calls the previous hook."""
+    """Install an exception hook that passes the error to all captures and to the old hook."""
     before = sys.excepthook
 
     def excepthook(kind: Any, error: Any, trace: Any) -> None:

@@ -1,4 +1,4 @@
-"""The command `allocsim`: parse arguments, run a command, print the result, return the exit code.
+"""Entry point of the command `allocsim`.
 
 Exit codes of every command:
 
@@ -55,9 +55,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _leave_in_peace() -> None:
-    """Keep the interpreter from a last search for cycles at its exit.
+    """Keep the interpreter from searching all objects for reference cycles at its exit.
 
-    The search took 50 ms of the 1.2 s of a report (benchmarks/results/speed.md).
+    The search took 50 ms of the 1.2 s of `allocsim report` (benchmarks/results/speed.md).
     """
     atexit.unregister(gc.freeze)  # registered by an earlier call
     atexit.register(gc.freeze)
@@ -84,10 +84,10 @@ def _run(argv: Sequence[str] | None) -> int:
 
 
 def _import_numpy() -> None:
-    """Import numpy without starting the threads of its linear algebra, which is unused here.
+    """Import numpy without starting the threads of its linear algebra, which allocsim does not use.
 
-    The threads cost a command 0.1 s of processor time on two cores, and more on more cores. The
-    variable is removed afterwards, because programs that a command runs may need those threads.
+    On two cores, starting the threads takes 0.1 s of processor time. The environment variable is
+    removed afterwards, because programs that a command runs may need the threads.
     """
     if _BLAS_THREADS in os.environ:
         return
@@ -99,7 +99,7 @@ def _import_numpy() -> None:
 
 
 def _ending(error: BaseException) -> tuple[int, str]:
-    """Return the exit code and the sentence for the error that ended a command."""
+    """Return the exit code for the error that ended a command, and the sentence to print."""
     is_ours = isinstance(error, InvariantError | OutOfMemoryError)
     if isinstance(error, UsageError | AllocsimError) and not is_ours:
         return _BAD_INPUT, str(error)

@@ -1,4 +1,4 @@
-"""`allocsim compare`: report the differences between two runs, and the code that causes them.
+"""`allocsim compare`: report the differences in memory between two runs, and their causes.
 
 Rule: the whole answer is computed before its first character is printed.
 """

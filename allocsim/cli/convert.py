@@ -1,7 +1,8 @@
 """`allocsim convert`: write a recording, or a what-if replay of it, in the format of another tool.
 
 Rule: the input is never overwritten, and the output is written completely or not at all. The names
-of the formats are repeated here so that --help needs no NumPy; a test compares them.
+of the formats are repeated here so that --help needs no NumPy; a test compares them with
+`report/formats/format.py`.
 """
 
 from __future__ import annotations
@@ -85,8 +86,10 @@ def run(arguments: argparse.Namespace) -> int:
 def _format(output: str, to: str | None) -> Format:
     """Return the format to write.
 
-    Raises UsageError if OUT's name has no known format or cannot be written, or a package is
-    missing.
+    output: name of the file to write.
+    to: value of --to; None if it is not given.
+    Raises UsageError if no format has the ending of `output`, if the file cannot be written, or if
+    an optional package is missing.
     """
     from allocsim.report.formats import endings, format_of  # noqa: PLC0415
 
@@ -109,9 +112,10 @@ def _format(output: str, to: str | None) -> Format:
 
 
 def _is_simulated(arguments: argparse.Namespace, recording: Recording, chosen: Format) -> bool:
-    """Return True if a replay will be written, not the recorded run.
+    """Return True if the result of a replay must be written, and not the recorded run.
 
-    A file of requests has no addresses or segments; formats that need them require a replay.
+    That is so if settings are given. It is also so for a file of requests alone, if the format
+    needs addresses and segments, since only a replay has them.
     """
     if recording.is_requests and chosen.name in _OF_A_RUN:
         return True

@@ -1,6 +1,7 @@
 """`allocsim crosscheck`: run random scripts through the model and through real PyTorch.
 
-Rule: exit code 1 always means a divergence; 2 means that PyTorch cannot be reached.
+Rule: exit code 1 always means that the model and PyTorch differ; exit code 2 means that PyTorch
+could not be run.
 """
 
 from __future__ import annotations
@@ -62,14 +63,14 @@ def add_to(commands: Commands[Parser]) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from allocsim.core import find_release, parse_conf  # noqa: PLC0415
     from allocsim.report import crosscheck_document, crosscheck_text  # noqa: PLC0415
-    from allocsim.verify import Check, crosscheck  # noqa: PLC0415
+    from allocsim.verify import CrossCheck, crosscheck  # noqa: PLC0415
 
     jobs = arguments.jobs or (_JOBS_ON_GPU if arguments.gpu else 1)
     sources, route = _sources(arguments, jobs)
     if arguments.conf is not None:
-        for source in sources:  # a release refuses bad settings before anything runs
+        for source in sources:  # refuses bad settings before anything runs
             parse_conf(arguments.conf, find_release(source.release))
-    check = Check(sources, arguments.seed, max(1, arguments.ops), arguments.conf, jobs)
+    check = CrossCheck(sources, arguments.seed, max(1, arguments.ops), arguments.conf, jobs)
     with ProgressBar() as bar:
         report = crosscheck(
             check,
@@ -80,7 +81,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _sources(arguments: argparse.Namespace, jobs: int) -> tuple[tuple[Source, ...], str]:
-    """Return the sources of real PyTorch, and a description of them."""
+    """Return the sources of real PyTorch, and a description for the user.
+
+    A source is an installed PyTorch, or its wheel in the cache. It runs scripts in `jobs`
+    processes.
+    """
     if arguments.torch:
         if arguments.gpu or arguments.python:
             raise UsageError(
@@ -112,5 +117,5 @@ def _wheels(releases: list[str]) -> tuple[Source, ...]:
             )
     sources = tuple(WheelSource(find_release(release).version) for release in releases)
     for source in sources:
-        source.open()  # reports what the cache lacks before anything runs
+        source.open()  # raises an error for a file missing in the cache, before anything runs
     return sources

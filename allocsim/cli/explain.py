@@ -1,7 +1,7 @@
 """`allocsim explain`: explain why a request failed, from an error's text or a recording.
 
-Rule: `run` alone decides what the argument is: an existing file is a recording or a log, "-" or no
-argument means standard input, and everything else is the text itself.
+The argument is the name of an existing file (a recording or a log), "-" for standard input, or the
+error text itself. Without an argument, standard input is read.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -87,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
     verdicts = explain(
         text, arguments.conf, torch_version=arguments.torch, device_memory=arguments.device_memory
     )
-    # A text without an error gives one verdict that has no message text.
+    # For a text without an error, the only verdict has an empty message.
     printed = None if verdicts[0].message.text else _figures_in(text)
     if printed is not None:
         write_answer(
@@ -113,7 +114,7 @@ def _figures_in(text: str) -> LogFigures | None:
 
 
 def _words(text: str) -> str:
-    """Return the argument as an error's text; raise UsageError if it looks like a missing file."""
+    """Return the error text; raise UsageError if it looks like the name of a missing file."""
     if not text.strip():
         raise UsageError("the text is empty; give an error's text, a file, or - for standard input")
     if is_there(text):
@@ -148,7 +149,7 @@ def _explain_file(arguments: argparse.Namespace) -> None:
 
 def _explain_recording(arguments: argparse.Namespace, recording: Recording) -> None:
     from allocsim.analysis.explain import explain_prepared  # noqa: PLC0415
-    from allocsim.replaying import prepare  # noqa: PLC0415
+    from allocsim.replaying import prepare, with_proof, with_range  # noqa: PLC0415
     from allocsim.report import (  # noqa: PLC0415
         explanation_document,
         explanation_screen,
@@ -165,6 +166,11 @@ def _explain_recording(arguments: argparse.Namespace, recording: Recording) -> N
             watch=bar.trying,
         )
         top = None if arguments.json else owners_of(prepared, run)
+        run = with_range(with_proof(run))  # before output, because both may need replays
+        devices = tuple(
+            replace(each, device_run=device_run)
+            for each, device_run in zip(devices, run.devices, strict=True)
+        )
     write_answer(
         arguments,
         partial(explanation_document, run, devices),

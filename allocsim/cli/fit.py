@@ -1,7 +1,9 @@
 """`allocsim fit`: report if a model fits a card.
 
-Rule: the whole answer is computed before its first character is printed; the exit code gives it
-too. Long because it declares every option of the command.
+Rule: the whole answer is computed before its first character is printed. The exit code is 3 if the
+model does not fit.
+
+Long because it declares every option of the command.
 """
 
 from __future__ import annotations
@@ -11,7 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from allocsim.cli.fit_held import held_at_failure, held_at_peak, spilled
 from allocsim.cli.fit_html import prepare_html, run_html
 from allocsim.cli.fit_instead import run_instead
 from allocsim.cli.fit_parallel import add_parallel, run_by_formula
@@ -19,6 +20,7 @@ from allocsim.cli.fit_served import add_serving, note_server, run_served
 from allocsim.cli.fit_ways import Way, refuse_ineffective, way_of
 from allocsim.cli.options import Commands, add_command, add_shared
 from allocsim.cli.output import write, write_result
+from allocsim.cli.owners import held_at_failure, held_at_peak, spilled_in_fit
 from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, UsageError, count, positive
 
@@ -176,7 +178,7 @@ def _add_outputs(parser: Parser) -> None:
 
 
 def _sought(text: str) -> list[str]:
-    """Parse the value of --find: one size, or two."""
+    """Parse the value of --find: the name of a size, e.g. "batch", or two names, "batch,seq"."""
     names = text.split(",")
     if not set(names) <= set(_SIZES) or len(names) > 2 or len(set(names)) < len(names):
         raise argparse.ArgumentTypeError(
@@ -206,7 +208,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run_by_task(arguments: argparse.Namespace, way: Way) -> int:
-    """Answer by running the program or by the law of its requests."""
+    """Answer by a run of the program, or by laws of its requests; return the exit code."""
     task = _task(arguments)
     if way is Way.SHOW:
         return _show_program(task)
@@ -254,7 +256,7 @@ def _show_program(task: Task | None) -> int:
 
 
 def _task(arguments: argparse.Namespace) -> Task | None:
-    """Return the work of the model; None for a program of the user."""
+    """Return the model and the work that it does; None for a program of the user."""
     from allocsim.fitting import Task, lengths_of, model_of, usual_lengths  # noqa: PLC0415
 
     words = arguments.words
@@ -332,7 +334,8 @@ def _fit(arguments: argparse.Namespace, task: Task | None, gpus: list[Gpu]) -> i
             with ThreadPoolExecutor(2) as pool:
                 found = list(pool.map(answered, gpus))
     if len(found) == 1:
-        shown = found[0], held_at_peak(found[0]), spilled(found[0]), held_at_failure(found[0])
+        only = found[0]
+        shown = only, held_at_peak(only), spilled_in_fit(only), held_at_failure(only)
         document, text = partial(fit_document, *shown), partial(fit_text, *shown)
     else:
         document, text = partial(fits_document, found), partial(fits_text, found)
@@ -403,14 +406,14 @@ def _values(text: str | None, other: str) -> tuple[int, ...]:
 
 
 def _of_a_search(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the arguments that every search takes."""
+    """Return the keyword arguments that the functions for --find have in common."""
     if arguments.out is not None:
         _refuse_out(arguments.out)
     return _how(arguments) | {"keep": arguments.out}
 
 
 def _how(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the arguments that choose the engine."""
+    """Return the keyword arguments that choose the engine: a run of PyTorch, or laws."""
     names = ("engine", "conf", "python", "transformers")
     named = {name: getattr(arguments, name) for name in names}
     return named | {"torch_version": arguments.torch}

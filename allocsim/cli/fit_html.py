@@ -1,4 +1,4 @@
-"""`allocsim fit --html`: write the laws as a page that answers offline."""
+"""`allocsim fit --html`: write a page that answers `fit` questions offline, by laws."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _MODEL, _CARD = "Llama-3.2-1B", "RTX 4090"
 
 
 def prepare_html(arguments: argparse.Namespace) -> None:
-    """Fill in the default model and card.
+    """Set the default model and card in `arguments`.
 
-    Raises UsageError for arguments that do not fit a page, or a name that cannot be written.
+    Raises UsageError for several models or cards, or a file that cannot be written.
     """
     if len(arguments.words) > 1:
         raise UsageError("--html is for a MODEL; there is no law for a program of your own")
@@ -42,7 +42,11 @@ def prepare_html(arguments: argparse.Namespace) -> None:
 
 
 def run_html(out: Path, task: Task, gpu: Gpu, transformers: str | None) -> int:
-    """Write the page, opened at `task` on `gpu`, with the laws of a release of transformers."""
+    """Write the page to `out`; it first shows `task` on `gpu`.
+
+    transformers: release of transformers whose laws are used; None for the newest.
+    Returns the exit code.
+    """
     from allocsim.fitting import law_cards, law_models, law_programs, opening_at, purposes_of_laws  # noqa: PLC0415
     from allocsim.fitting.laws import find_laws, transformers_release  # noqa: PLC0415
     from allocsim.report.calculator import calculator_page, packed_laws  # noqa: PLC0415

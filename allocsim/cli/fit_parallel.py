@@ -1,6 +1,7 @@
-"""Options of `allocsim fit` for training on many cards by formula.
+"""Options of `allocsim fit` for training on many cards, which is computed by formulas.
 
-Rule: each of these options selects the formulas, except --tensor-parallel with --server.
+Rule: `fit` uses formulas if one of these options is given. The exception is --tensor-parallel with
+--server, which is an option of serving.
 """
 
 from __future__ import annotations
@@ -15,7 +16,12 @@ from allocsim.cli.output import write_result
 from allocsim.cli.usage import Parser, UsageError, count
 
 if TYPE_CHECKING:
-    from allocsim.fitting.formulas.training import Layout, Precision, Shape, Training
+    from allocsim.fitting.formulas.training import (
+        ParallelLayout,
+        Precision,
+        Training,
+        TransformerShape,
+    )
     from allocsim.phantom import Gpu
 
 __all__ = ["add_parallel", "run_by_formula"]
@@ -34,7 +40,7 @@ _TIMES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 
 
 def add_parallel(parser: Parser) -> None:
-    """Add the options as a group."""
+    """Add the options to the parser of `fit`, as a group in its help."""
     group = parser.add_argument_group("training on many cards, by formula (docs/parallel.md)")
     add = group.add_argument
     for name, what in _GROUPS.items():
@@ -94,7 +100,7 @@ def _parameters(text: str) -> int:
 
 
 def run_by_formula(arguments: argparse.Namespace, gpus: list[Gpu]) -> int:
-    """Run `allocsim fit` by formula."""
+    """Answer `allocsim fit` by formulas, for one card or several; return the exit code."""
     if len(gpus) > 1:
         raise UsageError("formulas are for one kind of card; expected one --gpu")
     training = _training(arguments)
@@ -120,8 +126,11 @@ def _training(arguments: argparse.Namespace) -> Training:
     )
 
 
-def _shape(arguments: argparse.Namespace) -> tuple[str, Shape, int | None]:
-    """Return the model's name and shape, and the longest sequence that it has positions for."""
+def _shape(arguments: argparse.Namespace) -> tuple[str, TransformerShape, int | None]:
+    """Return the model's name, its shape, and the longest sequence that it supports.
+
+    The longest sequence is None if it is not limited.
+    """
     from allocsim.fitting import model_of, most_positions, shape_of  # noqa: PLC0415
     from allocsim.fitting.formulas.training import shape_for  # noqa: PLC0415
 
@@ -137,8 +146,8 @@ def _shape(arguments: argparse.Namespace) -> tuple[str, Shape, int | None]:
     return model.name, shape_of(model), most_positions(model)
 
 
-def _layout(arguments: argparse.Namespace, most: int | None) -> Layout:
-    from allocsim.fitting.formulas.training import Layout  # noqa: PLC0415
+def _layout(arguments: argparse.Namespace, most: int | None) -> ParallelLayout:
+    from allocsim.fitting.formulas.training import ParallelLayout  # noqa: PLC0415
 
     if arguments.checkpointing and arguments.recompute not in (None, "full"):
         raise UsageError(
@@ -152,7 +161,7 @@ def _layout(arguments: argparse.Namespace, most: int | None) -> Layout:
         "seq": arguments.seq or min(_USUAL_SEQ, most or _USUAL_SEQ),
         "micro_batches": arguments.accumulate,
     }
-    layout = Layout(**{name: value for name, value in given.items() if value is not None})
+    layout = ParallelLayout(**{name: value for name, value in given.items() if value is not None})
     if most is not None and layout.seq > most:
         raise UsageError(f"--seq {layout.seq:,} is more than the model's {most:,} positions")
     return replace(
@@ -173,7 +182,10 @@ def _one(arguments: argparse.Namespace, training: Training, gpus: list[Gpu]) -> 
 
 
 def _assumed(arguments: argparse.Namespace, training: Training) -> str:
-    """Return where the formula's assumptions differ from the program's; "" if nowhere."""
+    """Return a sentence on assumptions of the formula that differ from those of a run of PyTorch.
+
+    It is "" if the assumptions are the same.
+    """
     from allocsim.fitting import model_of, precision_of, usual_lengths  # noqa: PLC0415
 
     if not arguments.words or training.layout.ranks > 1:

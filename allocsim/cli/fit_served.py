@@ -1,6 +1,6 @@
-"""Options of `allocsim fit` for serving engines, and the answer for them.
+"""Options of `allocsim fit` for serving engines such as vLLM, and the answers to them.
 
-Rule: `fit_ways.py` decides which options have an effect.
+Rule: `fit_ways.py` decides which options have an effect on a serving engine.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _DOES_NOT_FIT = 3
 
 
 def add_serving(parser: Parser) -> None:
-    """Add the options of serving engines."""
+    """Add the options of serving engines to the parser of `fit`."""
     add = parser.add_argument
     add("--server", choices=_SERVERS, help="serving: compute the need of this engine "
         "by formula; MODEL may also be a .gguf or .safetensors file")  # fmt: skip
@@ -43,7 +43,7 @@ def add_serving(parser: Parser) -> None:
 
 
 def note_server(arguments: argparse.Namespace) -> None:
-    """Infer the server from the ending of a file of weights, unless one is given."""
+    """Set `arguments.server` by the ending of a file of weights, unless a server is given."""
     words = arguments.words
     if arguments.server is None and len(words) == 1:
         endings = {".gguf": "llama.cpp", ".safetensors": "transformers"}
@@ -52,7 +52,7 @@ def note_server(arguments: argparse.Namespace) -> None:
 
 
 def run_served(arguments: argparse.Namespace, gpus: list[Gpu]) -> int:
-    """Answer for each card, and return the exit code."""
+    """Print the answer for each card, and return the exit code."""
     from allocsim.fitting import held_of, serve  # noqa: PLC0415
     from allocsim.report import served_document, served_text  # noqa: PLC0415
 

@@ -1,7 +1,7 @@
-"""Check that each option of `allocsim fit` has an effect on the chosen way of answering.
+"""Table of the ways to answer `allocsim fit` (run, laws, formulas …) and of their options.
 
-Rule: every option has a row here; an option without effect is refused, never ignored. A test tries
-every option with every way.
+Rule: every option has a row here. An option without effect on the chosen way is refused, never
+ignored. A test tries every option with every way.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["EFFECTS", "ENGINES_OF", "Way", "refuse_ineffective", "way_of"]
 
 
 class Way(Enum):
-    """Way of answering, with the error text for an option that has no effect on it."""
+    """Way of answering; its text explains in an error why an option has no effect."""
 
     LIST = "--list-models and --list-gpus print names and stop"
     PAGE = "--{option} applies to a single answer and has no effect on the page of --html"
@@ -117,7 +117,7 @@ _BETWEEN_SERVERS = {
 
 
 def way_of(arguments: argparse.Namespace) -> Way:
-    """Return how a command line is answered.  `server` is what `note_server` made of it."""
+    """Return the way of answering a command line; `note_server` must be called before."""
     if arguments.list_models or arguments.list_gpus:
         return Way.LIST
     if arguments.html is not None:
@@ -131,7 +131,7 @@ def way_of(arguments: argparse.Namespace) -> Way:
 
 
 def _way_of_model(arguments: argparse.Namespace) -> Way:
-    """Return how a question about one MODEL is answered."""
+    """Return the way of answering a question about one MODEL."""
     sought = tuple(arguments.find or ())
     if arguments.plan:
         return Way.PLAN
@@ -145,7 +145,7 @@ def _way_of_model(arguments: argparse.Namespace) -> Way:
 
 
 def _is_of_formulas(arguments: argparse.Namespace) -> bool:
-    """Return whether formulas are named, or an option that only formulas have is given."""
+    """Return True if `--engine formulas` or an option that only formulas have is given."""
     return arguments.engine == "formula" or any(
         _is_given(getattr(arguments, name)) for name in _OF_FORMULAS
     )

@@ -1,7 +1,7 @@
 """`allocsim gate`: check a recording's memory against limits or a baseline.
 
-Rule: the exit code is 0 if every check holds and 1 if one fails; the baseline is written only with
---update.
+Rule: the exit code is 0 if every check passes, and 1 if a check fails. The baseline file is written
+only with --update.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """`allocsim lint`: report what is wrong or notable with a recording before it is used.
 
-Rule: an unreadable file exits 2, as in every command; a readable file that is unsound exits 1.
+Rule: the exit code is 2 for an unreadable file, as in every command, and 1 for a readable file with
+errors in its contents.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Arguments that several commands share: FILE, --conf, --device-memory, --torch and others.
 
-Rule: an argument of one name means the same in every command; only its help text may differ. The
-supported releases are looked up when a help text is printed, not before.
+Rule: an argument has the same meaning in every command; only its help text may differ. The
+supported releases are imported only when a help text is printed.
 """
 
 from __future__ import annotations
@@ -10,12 +10,31 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from allocsim.cli.usage import Parser, change, count, device_size, fraction, memory_size
+from allocsim.cli.usage import (
+    Parser,
+    UsageError,
+    change,
+    count,
+    device_size,
+    fraction,
+    memory_size,
+)
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+    from contextlib import ExitStack
+
     from allocsim.simulation import Hints
 
-__all__ = ["Commands", "HINTS", "add_command", "add_shared", "expanded", "hints_of"]
+__all__ = [
+    "Commands",
+    "HINTS",
+    "add_command",
+    "add_shared",
+    "dask_executor",
+    "expanded",
+    "hints_of",
+]
 
 Commands = argparse._SubParsersAction  # argparse has no public name for it
 
@@ -90,7 +109,7 @@ HINTS = ("--memory-fraction", "--empty-cache", "--set")
 
 
 def hints_of(arguments: argparse.Namespace) -> Hints | None:
-    """Return the values of the HINTS options; None if none is given."""
+    """Return the facts about the recorded run that the user gave by options; None without any."""
     from allocsim.simulation import Hints  # noqa: PLC0415
 
     settings = tuple(arguments.settings or ())
@@ -99,7 +118,7 @@ def hints_of(arguments: argparse.Namespace) -> Hints | None:
 
 
 def expanded(text: str) -> str:
-    """Return a help text with the range of releases in place of `{releases}`."""
+    """Return a help text with `{releases}` replaced by the supported releases of PyTorch."""
     if "{releases}" not in text:
         return text
     from allocsim.core import RELEASES  # noqa: PLC0415
@@ -109,7 +128,7 @@ def expanded(text: str) -> str:
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
-    """Help formatter that keeps the description's lines and expands help texts."""
+    """Help formatter that keeps the line breaks of the description, and calls `expanded`."""
 
     def _expand_help(self, action: argparse.Action) -> str:
         return expanded(super()._expand_help(action))
@@ -123,9 +142,9 @@ def add_command(
     run: Callable[[argparse.Namespace], int],
     **more: str,
 ) -> Parser:
-    """Add a command without arguments that calls `run`.
+    """Add a command that calls `run`, and return its parser, which has no arguments yet.
 
-    more: the command's epilog and usage.
+    more: epilog and usage of the help text.
     """
     about: dict[str, Any] = {"help": summary, "description": description, **more}
     parser = commands.add_parser(name, formatter_class=_Help, allow_abbrev=False, **about)
@@ -134,10 +153,30 @@ def add_command(
 
 
 def add_shared(parser: Parser, *names: str, text: str | None = None) -> None:
-    """Add shared arguments by name.
+    """Add the arguments called `names`, e.g. "FILE" or "--conf".
 
-    text: replaces their usual help.
+    text: help text of these arguments; None for their usual help text.
     """
     for name in names:
         options = _SHARED[name] if text is None else {**_SHARED[name], "help": text}
         parser.add_argument(*_SHORT.get(name, ()), name, **options)
+
+
+def dask_executor(address: str, stack: ExitStack) -> Executor:
+    """Return an executor that runs calls on the workers of the Dask scheduler at `address`.
+
+    The connection is closed with `stack`. Raises UsageError if Dask is not installed, or no
+    scheduler answers.
+    """
+    from importlib import import_module  # noqa: PLC0415
+
+    try:
+        distributed = import_module("distributed")
+    except ImportError:
+        raise UsageError("--dask needs Dask: pip install 'allocsim[dask]'") from None
+    try:
+        client = stack.enter_context(distributed.Client(address, timeout="10s"))
+    except (OSError, ValueError, TimeoutError) as error:
+        raise UsageError(f"no Dask scheduler answers at {address} ({error})") from None
+    executor: Executor = client.get_executor()
+    return executor

@@ -1,8 +1,7 @@
-"""Output of commands to any terminal, pipe or file.
+"""Output of commands to a terminal, a pipe or a file.
 
-Rule: a character that the output's encoding lacks, or that a terminal would interpret, is written
-as an escape, whatever file it came from. No output overwrites an input, since recordings cannot be
-made again.
+Rule: a character that the encoding of the output lacks, or that a terminal would interpret, is
+written as an escape. No output overwrites an input, since a recording cannot be made again.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ def write(text: str) -> None:
 
 
 def shown(text: str, encoding: str | None) -> str:
-    """Return `text` with escapes for what a terminal or file of that encoding cannot show."""
+    """Return `text` with escapes for characters that an output with this encoding cannot show."""
     encoding = encoding or "utf-8"
     text = _OBEYED.sub(lambda match: ascii(match[0])[1:-1], text)
     return text.encode(encoding, "backslashreplace").decode(encoding)
@@ -71,12 +70,15 @@ def versioned(document: object) -> object:
 
 
 def write_json(document: object, *, indent: int | None = 2) -> None:
-    """Write a JSON document of allocsim to standard output.  indent: None for a single line."""
+    """Write a JSON document of allocsim to standard output.
+
+    indent: spaces per level; None for a single line.
+    """
     write_other_json(versioned(document), indent=indent)
 
 
 def write_other_json(document: object, *, indent: int | None = 2) -> None:
-    """Write a JSON document whose format another tool defines."""
+    """Write a JSON document in the format of another tool, without `schema_version`."""
     import json  # noqa: PLC0415
 
     write(json.dumps(document, indent=indent) + "\n")
@@ -91,7 +93,7 @@ def write_warnings(warnings: Iterable[str]) -> None:
 def write_result(
     as_json: bool, document: Callable[..., object], text: Callable[..., str], *result: object
 ) -> None:
-    """Write the result as JSON, or as text."""
+    """Write `document(*result)` as JSON or `text(*result)` as text; only that one is called."""
     if as_json:
         write_json(document(*result))
     else:
@@ -124,7 +126,7 @@ def write_answer(
     text: Callable[[], str],
     screen: Callable[[], Answer],
 ) -> None:
-    """Write an answer as --json, --verbose or its first screen."""
+    """Write the answer that the options request: --json, --verbose, else its first screen."""
     if arguments.json:
         write_json(document())
     elif arguments.verbose:
@@ -135,7 +137,7 @@ def write_answer(
 
 @contextmanager
 def writing(output: str | Path) -> Iterator[None]:
-    """Turn an error of the disk within the block into a UsageError that names `output`."""
+    """Turn an OSError in the `with` block into a UsageError that names the file `output`."""
     try:
         yield
     except OSError as error:
@@ -143,16 +145,16 @@ def writing(output: str | Path) -> Iterator[None]:
 
 
 def save_page(page: str, output: str) -> None:
-    """Write an HTML page to a name that `refuse_output` has checked."""
+    """Write an HTML page to the file `output`, which `refuse_output` has checked."""
     with writing(output):
         Path(output).write_text(page, encoding="utf-8")
 
 
 def refuse_output(output: str, read: Iterable[str] = (), suffixes: tuple[str, ...] = ()) -> None:
-    """Raise UsageError for a name that a command must not write to, before it reads anything.
+    """Raise UsageError if a command must not write the file `output`; called before it reads files.
 
-    read: the files that the command will read.
-    suffixes: allowed endings of the name; any if empty.
+    read: files that the command will read.
+    suffixes: allowed endings of `output`; () for any ending.
     """
     for each in read:
         refuse_input(output, each)
@@ -165,7 +167,10 @@ def refuse_output(output: str, read: Iterable[str] = (), suffixes: tuple[str, ..
 
 
 def refuse_name(output: str, read: Iterable[str] = ()) -> None:
-    """Apply `refuse_output` to the name of a recording, whose folder must exist."""
+    """Raise UsageError if a recording must not be written to `output`, or its folder is missing.
+
+    read: files that the command will read.
+    """
     from allocsim.workload import SUFFIXES  # noqa: PLC0415
 
     refuse_output(output, read, SUFFIXES)
@@ -174,7 +179,7 @@ def refuse_name(output: str, read: Iterable[str] = ()) -> None:
 
 
 def save_recording(recording: Recording, output: str) -> None:
-    """Write a recording to a name that `refuse_name` has checked."""
+    """Write a recording to the file `output`, which `refuse_name` has checked."""
     from allocsim.workload import write_recording  # noqa: PLC0415
 
     with writing(output):

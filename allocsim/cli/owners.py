@@ -1,6 +1,6 @@
-"""Owners of the memory at the moment that an answer is about.
+"""Owners of the memory (lines of code or categories) at the moment that a command reports.
 
-Rule: owners are known for the recorded run only; blocks of a what-if replay have none.
+Rule: owners are known for the recorded run only. Blocks of a what-if replay have no stacks.
 """
 
 from __future__ import annotations
@@ -10,16 +10,24 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from allocsim.analysis.top import Top
+    from allocsim.fitting import Fit
     from allocsim.replaying import Prepared
     from allocsim.simulation import DeviceRun, Run
 
-__all__ = ["owners_of", "spilled_owners_of"]
+__all__ = [
+    "held_at_failure",
+    "held_at_peak",
+    "owners_of",
+    "spilled_in_fit",
+    "spilled_owners_of",
+]
 
 
 def owners_of(devices: Sequence[Prepared], run: Run) -> Top | None:
-    """Return the owners on the device that failed, else on the fullest device at its peak.
+    """Return the owners of the memory of one device, at its error or else at its peak.
 
-    None if the replay differs from the recorded run, or nothing was allocated.
+    It is the device that ran out of memory, else the one with the highest peak. Returns None for a
+    what-if replay, or if nothing was allocated.
     """
     from allocsim.analysis.top import top_of_run  # noqa: PLC0415
 
@@ -39,10 +47,13 @@ def owners_of(devices: Sequence[Prepared], run: Run) -> Top | None:
 def spilled_owners_of(
     devices: Sequence[Prepared], runs: Sequence[DeviceRun], by: str = "line"
 ) -> Top | None:
-    """Return the owners of spilled memory on the device that spilled most, at the worst moment.
+    """Return the owners of memory requested after the card was full, when most of it was spilled.
 
-    Only memory requested after the card was full is counted. None if nothing spilled after the
-    first entry.
+    Spilled memory is kept in host memory by the driver. The device is the one with the most spilled
+    memory.
+
+    by: kind of owner, "line" or "category".
+    Returns None if nothing spilled, or most was spilled before the first entry.
     """
     from allocsim.analysis.top import top_of_run  # noqa: PLC0415
 
@@ -57,3 +68,28 @@ def spilled_owners_of(
     if spill.worst < 0:
         return None
     return top_of_run(prepared, device_run, spill.worst, by=by, since=spill.began or 0)
+
+
+def held_at_peak(found: Fit) -> Top:
+    """Return the memory at the peak by category."""
+    from allocsim.analysis.top import top_of_run  # noqa: PLC0415
+
+    ran = found.ran
+    return top_of_run(ran.prepared, ran.device_run, ran.busiest, by="category")
+
+
+def held_at_failure(found: Fit) -> Top | None:
+    """Return the memory at the failed request by category; None if none failed."""
+    from allocsim.analysis.top import top_of_run  # noqa: PLC0415
+
+    failure, ran = found.failure, found.ran
+    if failure is None:
+        return None
+    return top_of_run(ran.prepared, ran.device_run, failure.entry, by="category")
+
+
+def spilled_in_fit(found: Fit) -> Top | None:
+    """Return the memory requested after the card was full by category; None if none spilled."""
+    if found.unlimited is None or found.lent is None:
+        return None
+    return spilled_owners_of([found.unlimited.prepared], [found.lent], by="category")

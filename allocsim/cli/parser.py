@@ -3,21 +3,21 @@
 Each command is a module with two functions: `add_to` adds the command and its options to a parser,
 and `run` carries it out and returns the exit code.
 
-Rule: building the parser imports no code that only a running command needs. If the command line
-names its command, only that command's parser is built: building all of them takes longer than
-loading a small recording.
+Rule: building the parser imports no code that only a running command needs. If the first word is
+the name of a command, only the parser of that command is built, because building the parsers of all
+commands takes longer than loading a small recording.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
 
 from allocsim import __version__
-from allocsim.cli.completion import SHELLS, PrintCompletion
 from allocsim.cli.output import write
-from allocsim.cli.usage import Parser
+from allocsim.cli.usage import Parser, UsageError
 
 __all__ = ["build_parser"]
 
@@ -38,10 +38,13 @@ _COMMANDS = (
     "crosscheck",
 )
 """Names of the commands, most needed first; each is a module of this package."""
+_SHELLS = ("bash", "zsh", "fish", "tcsh")
+_FILES = ("FILE", "FILE|KIND", "TEXT|FILE|-")
+"""Metavars of the arguments that take a file name."""
 
 
 class _Help(argparse.HelpFormatter):
-    """Help formatter that gives the column of commands just the width of their names."""
+    """Help formatter whose column of command names is as wide as the longest name."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=16)
@@ -49,12 +52,12 @@ class _Help(argparse.HelpFormatter):
     def add_argument(self, action: argparse.Action) -> None:
         super().add_argument(action)
         if isinstance(action, argparse._SubParsersAction):
-            # argparse counts the names without the indent, and breaks the longest line.
+            # argparse does not count the indent of the names, and would break the longest line.
             self._action_max_length += self._indent_increment
 
 
 class _PrintVersion(argparse.Action):
-    """Prints the version and the form of the core, which is imported only then."""
+    """Action of --version: print the version, and if the core is compiled."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         from allocsim.core import IS_COMPILED  # noqa: PLC0415
@@ -64,8 +67,43 @@ class _PrintVersion(argparse.Action):
         parser.exit()
 
 
+class _PrintCompletion(argparse.Action):
+    """Action of --print-completion: print the script that shtab makes from the parser, and exit."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        _namespace: argparse.Namespace,
+        values: Any,
+        _option_string: str | None = None,
+    ) -> None:
+        try:
+            import shtab  # noqa: PLC0415
+        except ImportError:
+            raise UsageError(
+                "--print-completion needs the package shtab: pip install 'allocsim[completion]'"
+            ) from None
+        for action in _actions(parser):
+            if action.metavar in _FILES:
+                action.complete = shtab.FILE  # type: ignore[attr-defined]
+        write(shtab.complete(parser, values))
+        parser.exit()
+
+
+def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    """Yield every argument and option of a parser and of its subcommands."""
+    # argparse has no public name for a parser's actions.
+    for action in parser._actions:
+        yield action
+        if isinstance(action, argparse._SubParsersAction):
+            for below in action.choices.values():
+                yield from _actions(below)
+
+
 def build_parser(word: str | None = None) -> Parser:
-    """Return the parser of the whole command line; each command sets `run`.
+    """Return the parser of the whole command line.
+
+    The parser of a command sets `arguments.run` to the function that carries it out.
 
     word: first word of the command line; if it names a command, only that command is added.
     """
@@ -85,8 +123,8 @@ def build_parser(word: str | None = None) -> Parser:
     )
     parser.add_argument(
         "--print-completion",
-        action=PrintCompletion,
-        choices=SHELLS,
+        action=_PrintCompletion,
+        choices=_SHELLS,
         default=argparse.SUPPRESS,  # commands do not get this argument
         metavar="SHELL",
         help="print a completion script for this shell (needs shtab)",

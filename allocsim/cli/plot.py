@@ -1,6 +1,6 @@
-"""`allocsim plot`: draw a recording, or the settings tried on one, as a figure.
+"""`allocsim plot`: draw a chart of a recording, or of the settings tried on a recording.
 
-Rule: nothing is written unless the whole figure was drawn.
+Rule: the file is written only after the whole chart was drawn.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def _of_an_answer(arguments: argparse.Namespace, theme: Theme) -> Figure:
 
 
 def _still(arguments: argparse.Namespace, recording: Recording) -> Still | None:
-    """Return the state to draw if the device has no history and the kind needs none."""
+    """Return the recorded segments to draw; None if the chart needs a history or has one."""
     from allocsim.analysis.picture import is_still, shown_device, still_of  # noqa: PLC0415
 
     device = shown_device(recording, arguments.device)

@@ -1,6 +1,6 @@
 """Progress bar on standard error.
 
-Rule: nothing is drawn unless standard error is a terminal and the work has taken a while.
+Rule: the bar appears only if standard error is a terminal, and after half a second of work.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _PATIENCE = 0.5
 
 
 class ProgressBar:
-    """Context manager that shows the stage of the work on one line and removes it at the end."""
+    """Context manager of a bar on one line, with the name of the stage; removed at the end."""
 
     def __init__(self) -> None:
         self._is_wanted = sys.stderr.isatty()
@@ -33,7 +33,7 @@ class ProgressBar:
         self._resources.close()
 
     def stage(self, name: str) -> Callable[[int, int], None] | None:
-        """Return a callback of (done, total) for the stage `name`; None without a terminal."""
+        """Return a function of (done, total) that shows a stage; None without a terminal."""
         if not self._is_wanted:
             return None
 
@@ -46,13 +46,13 @@ class ProgressBar:
         return show
 
     def trying(self, conf: str, more: str = "") -> Callable[[int, int], None] | None:
-        """Return a callback for the stage that replays the setting `conf`."""
+        """Return `stage("trying CONF")` for the replay of the setting `conf`."""
         return self.stage(f"trying {conf[:32] or 'the defaults'}{more}")
 
     def counted(self, describe: Callable[[int, int, float], str]) -> Callable[[int, int], None]:
-        """Return a callback of (done, total) for a stage named `describe(done, total, rate)`.
+        """Return a function of (done, total) that shows `describe(done, total, rate)`.
 
-        rate: items done per second.
+        The rate is the number of items done per second.
         """
         begin = time.monotonic()
 

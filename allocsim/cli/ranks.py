@@ -1,4 +1,4 @@
-"""`allocsim ranks`: compare every rank of a job, and name the rank that decides.
+"""`allocsim ranks`: compare the memory of all ranks of a job, and name the rank that needs most.
 
 Rule: the whole answer is computed before its first character is printed.
 """
@@ -9,8 +9,7 @@ import argparse
 from contextlib import ExitStack
 from functools import partial
 
-from allocsim.cli.dask import dask_executor
-from allocsim.cli.options import Commands, add_command, add_shared
+from allocsim.cli.options import Commands, add_command, add_shared, dask_executor
 from allocsim.cli.output import refuse_output, save_page, write_result
 from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, processes

@@ -1,6 +1,6 @@
 """`allocsim record`: record the memory history of an unmodified program, with or without a GPU.
 
-Rule: the exit code is the program's, or allocsim's own if the program cannot be started.
+Rule: the exit code is that of the program; if the program cannot be started, it is 2.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def add_to(commands: Commands[Parser]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from allocsim.phantom import Program, record  # noqa: PLC0415
+    from allocsim.phantom import RecordedProgram, record  # noqa: PLC0415
     from allocsim.report import record_document, record_text  # noqa: PLC0415
 
     if not arguments.program:
@@ -76,9 +76,9 @@ def run(arguments: argparse.Namespace) -> int:
         )
     gpu = _gpu(arguments)
     if arguments.conf is not None and ("\0" in arguments.conf or "\n" in arguments.conf):
-        # PyTorch itself judges everything else.
+        # PyTorch checks all other arguments when the program runs.
         raise UsageError(f"--conf {arguments.conf[:80]!r} is not an option string of one line")
-    program = Program(
+    program = RecordedProgram(
         command=tuple(arguments.program),
         out=arguments.out,
         gpu=gpu,
@@ -99,7 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _gpu(arguments: argparse.Namespace) -> Gpu | None:
-    """Return the phantom device to use; None for the real one."""
+    """Return the phantom GPU to simulate; None to use the real GPU."""
     from dataclasses import replace  # noqa: PLC0415
 
     from allocsim.phantom import Gpu, find_gpu, has_gpu  # noqa: PLC0415

@@ -3,8 +3,10 @@
     python -m allocsim.cli.reference            print them
     python -m allocsim.cli.reference docs       write them into the pages of that folder
 
-Rule: the text between a page's two marks comes from the parser alone, so that `--help` and the
-pages agree; text outside the marks is not changed.
+A page has two marks (HTML comments). The text between the marks is generated; all other text is
+kept.
+
+Rule: the generated text comes from the parser alone, so that `--help` and the pages agree.
 """
 
 from __future__ import annotations
@@ -25,17 +27,17 @@ PAGES = {"tune": "tuning.md"}
 
 
 def page(command: str) -> str:
-    """Return the name of the page about `command`."""
+    """Return the file name of the page about `command`, e.g. "replay.md"."""
     return PAGES.get(command, f"{command}.md")
 
 
 def commands() -> dict[str, argparse.ArgumentParser]:
-    """Return the parser of each command by name, without the kinds of `synth`."""
+    """Return the parser of each command by the command's name."""
     return _below(build_parser())
 
 
 def section(parser: argparse.ArgumentParser) -> str:
-    """Return the option tables of a command and of its subcommands."""
+    """Return tables of the options of a command and of its subcommands, as Markdown."""
     return "\n".join(map(_table, (parser, *_below(parser).values())))
 
 
@@ -88,15 +90,15 @@ def _cell(text: str) -> str:
 
 
 def rewritten(text: str, options: str) -> str:
-    """Return a page with `options` between its marks; raise ValueError for a page without marks."""
+    """Return the page `text` with `options` between its marks; ValueError for missing marks."""
     return between_marks(text, "options", "python -m allocsim.cli.reference docs", options)
 
 
 def between_marks(text: str, name: str, command: str, made: str) -> str:
-    """Return a page with `made` between its marks `name`.
+    """Return the page `text` with `made` between the two marks called `name`.
 
-    command: the command that writes this part, quoted in the first mark. Raises ValueError for a
-    page without the marks.
+    command: command line that generates this part; the first mark quotes it.
+    Raises ValueError for a page without the marks.
     """
     begin, end = f"<!-- {name}: written by {command} -->", f"<!-- end of {name} -->"
     before, has_begin, rest = text.partition(begin)
@@ -107,7 +109,7 @@ def between_marks(text: str, name: str, command: str, made: str) -> str:
 
 
 def main(arguments: list[str]) -> None:
-    """Print the options, or write them into pages."""
+    """Print the options, or write them into the pages of the folder `arguments[0]`."""
     for name, parser in commands().items():
         options = section(parser)
         if not arguments:

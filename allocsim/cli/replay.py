@@ -56,7 +56,12 @@ def add_to(commands: Commands[Parser]) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from allocsim.analysis.explain import OomWatch, shortages_of  # noqa: PLC0415
     from allocsim.recording import load  # noqa: PLC0415
-    from allocsim.replaying import prepare, replay_prepared  # noqa: PLC0415
+    from allocsim.replaying import (  # noqa: PLC0415
+        prepare,
+        replay_prepared,
+        with_proof,
+        with_range,
+    )
     from allocsim.report import replay_document, replay_screen, replay_text  # noqa: PLC0415
     from allocsim.simulation import Setting  # noqa: PLC0415
 
@@ -95,6 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
         top = None if arguments.json else owners_of(devices, result)
         if arguments.host_spill:
             top = spilled_owners_of(devices, result.devices)
+        result = with_range(with_proof(result))  # before output, because both may need replays
     write_answer(
         arguments,
         partial(replay_document, result, shortages, found, top),
@@ -136,7 +142,7 @@ def _recommended(
     """Return the setting to paste, and the settings tried on each device.
 
     insists: try settings even if the replay differs from the recorded run, where nothing is proved.
-    in_full: compute the figures of every setting, not only of the best.
+    in_full: replay every setting to the end, not only the best one.
     """
     from allocsim.analysis.explain import cures_of  # noqa: PLC0415
     from allocsim.recommend import Case, effects_on, recommend  # noqa: PLC0415

@@ -1,6 +1,6 @@
 """`allocsim report`: write a recording as one interactive HTML page.
 
-Rule: the file is written once, when everything in it is known.
+Rule: the file is written once, after the whole page was built.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def _page_of_run(arguments: argparse.Namespace, recording: Recording) -> str:
         if wants is None:
             entries = sum(each.picture.device_run.entries for each in looked)
             wants = entries <= _WHAT_IF_UP_TO and not arguments.confs
-        # Before the recommendation, because these replays keep their curves.
+        # First these replays, which keep their curves; the search below then reuses them.
         confs = [Setting(conf) for conf in arguments.confs or ()]
         runs = [
             what_if(each.case.trials, each.picture.run, confs) if wants or confs else ()
@@ -130,7 +130,7 @@ def _page_of_run(arguments: argparse.Namespace, recording: Recording) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Looked:
-    """A replayed device, before other settings are tried on it."""
+    """Device replayed under the recorded settings, before other settings are tried."""
 
     picture: Picture
     shortages: tuple[Shortage, ...]
@@ -164,9 +164,10 @@ def _looked_at(
 def _device_page(
     looked: _Looked, runs: tuple[WhatIf, ...], found: Recommendation | None
 ) -> DevicePage:
-    """Return the page of one device.
+    """Return the contents of the page for one device.
 
-    found: recommendation for all devices together; None if other settings are not replayed.
+    runs: replays under the settings that the user gave.
+    found: recommendation for all devices together; None if no setting was searched.
     """
     from allocsim.analysis.explain import explain_device  # noqa: PLC0415
     from allocsim.analysis.top import answers_of_run  # noqa: PLC0415

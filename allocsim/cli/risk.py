@@ -6,6 +6,7 @@ Rule: the whole answer is computed before its first character is printed.
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from functools import partial
 
 from allocsim.cli.options import Commands, add_command, add_shared
@@ -38,6 +39,7 @@ def add_to(commands: Commands[Parser]) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from allocsim.analysis.risk import risk_of  # noqa: PLC0415
     from allocsim.recording import load  # noqa: PLC0415
+    from allocsim.replaying import with_proof, with_range  # noqa: PLC0415
     from allocsim.report import risk_document, risk_screen, risk_text  # noqa: PLC0415
 
     with ProgressBar() as bar:
@@ -54,6 +56,9 @@ def run(arguments: argparse.Namespace) -> int:
         top = None
         if not (arguments.json or arguments.verbose):
             top = owners_of([risk.prepared], risk.run)
+        # Before output, because both may need replays.
+        known = with_range(with_proof(risk.run))
+        risk = replace(risk, run=known, device_run=known.devices[0])
     write_answer(
         arguments,
         partial(risk_document, risk),

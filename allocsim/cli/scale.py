@@ -1,6 +1,6 @@
-"""`allocsim scale`: predict a program's memory at other sizes from recordings at a few.
+"""`allocsim scale`: predict a program's memory at a size from recordings at other sizes.
 
-Rule: every recording is read and compared before anything is printed or written.
+Rule: all recordings are read before anything is printed or written.
 """
 
 from __future__ import annotations
@@ -136,9 +136,9 @@ def _refuse_confused(arguments: argparse.Namespace) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """Answer, ready to print.
+    """Text and document of an answer.
 
-    found: the result that fits, or the result that fails; None if no size fits.
+    found: result at the predicted size; None if no size fits.
     """
 
     found: Scaled | None
@@ -149,7 +149,7 @@ class _Answer:
 def _find(
     arguments: argparse.Namespace, scaling: Scaling, memory: int, bar: ProgressBar
 ) -> _Answer:
-    """Run --find."""
+    """Return the answer to --find: the largest size that fits in `memory` bytes."""
     from allocsim.report import (  # noqa: PLC0415
         largest_text,
         scale_document,
@@ -179,7 +179,7 @@ def _find(
 
 
 def _values(words: Sequence[str], name: str) -> tuple[list[int], list[str]]:
-    """Return the values of one size, e.g. from sequence=2048,4096, and the other words."""
+    """Return the values of the size `name`, e.g. of sequence=2048,4096, and all other words."""
     ours = [word for word in words if word.startswith(f"{name}=")]
     values = [value for word in ours for value in word.removeprefix(f"{name}=").split(",")]
     if not all(_NUMBER.fullmatch(value) for value in values):
@@ -188,8 +188,10 @@ def _values(words: Sequence[str], name: str) -> tuple[list[int], list[str]]:
 
 
 def _runs(first: str, groups: Sequence[Sequence[str]]) -> list[tuple[str, dict[str, int]]]:
-    """Return each recording with its sizes: FILE --at NAME=N ... FILE --at NAME=N ...
+    """Return (recording, its sizes by name) for arguments FILE --at NAME=N ... FILE --at NAME=N ...
 
+    first: first FILE.
+    groups: words after each --at; the last word is the next FILE.
     Raises UsageError for a recording without sizes, and for sizes without a recording.
     """
     found, path = [], first
@@ -220,7 +222,7 @@ def _sizes(words: Sequence[str]) -> dict[str, int]:
 
 
 def _not_a_size(word: str) -> str:
-    """Return the reason why a word is not a size."""
+    """Return a sentence on why a word does not have the form NAME=N."""
     name, equals, digits = word.partition("=")
     if equals and name and digits.isdecimal():
         most = 10**12 - 1
@@ -229,9 +231,10 @@ def _not_a_size(word: str) -> str:
 
 
 def _memory(arguments: argparse.Namespace, scaling: Scaling) -> int | None:
-    """Return the bytes of the given device or card.
+    """Return the bytes that the allocator may use, from --device-memory or the name of a card.
 
-    If the recordings count a context, it replaces the card's; otherwise the card's is subtracted.
+    The CUDA context takes part of a card. It is not subtracted if the recordings include a context,
+    since the predictions then include it too.
     """
     if arguments.gpu is None:
         memory: int | None = arguments.device_memory

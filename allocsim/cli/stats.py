@@ -1,6 +1,6 @@
-"""`allocsim stats`: summarize a file in ten lines.
+"""`allocsim stats`: summarize a recording in ten lines.
 
-Rule: it replays nothing, so that it answers for any readable file.
+Rule: nothing is replayed, so that the command answers for every readable file.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`allocsim step`: process one request at a time, and explain every decision of the allocator.
 
-Rule: `run` alone decides what the argument is: an existing file is a recording or an op script, a
-word is a kind of `allocsim synth`, and no argument means a session on standard input.
+The argument is the name of an existing file (a recording, or a script of requests), or a kind of
+`allocsim synth`. Without an argument, requests are read from standard input.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def _asked(request: Any) -> str:
 
 
 def _script(what: str) -> dict[str, Any] | None:
-    """Return the op script in a file; None if it holds none."""
+    """Return the script of requests in a file; None if the file is no such script."""
     import json  # noqa: PLC0415
 
     path = Path(what)
@@ -131,7 +131,7 @@ def _script(what: str) -> dict[str, Any] | None:
     try:
         value = json.loads(path.read_bytes())
     except (OSError, ValueError):
-        return None  # `load` reports what is wrong with it
+        return None  # `load` reports the fault of the file
     return value if isinstance(value, dict) and isinstance(value.get("ops"), list) else None
 
 
@@ -157,7 +157,7 @@ def _session(
 
 
 def _converse(arguments: argparse.Namespace) -> None:
-    """Answer lines one by one; a wrong line ends a piped session, but not an interactive one."""
+    """Answer lines of standard input; a wrong line ends a session that is not interactive."""
     session = _session(arguments, arguments.device_memory or "16GiB", arguments.conf)
     if not sys.stdin.isatty():
         _answer_all(session, sys.stdin, as_json=arguments.json)
@@ -208,7 +208,7 @@ def _answer_all(
 
 
 def _shown(session: Session, line: str) -> str | None:
-    """Return the output of a line that is not a request; None for a request."""
+    """Return the output for "help", "segments" or "stats"; None if the line is a request."""
     from allocsim.report import segments_text  # noqa: PLC0415
 
     if line == "help":

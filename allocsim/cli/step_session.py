@@ -1,7 +1,7 @@
-"""Requests of an interactive `allocsim step`.
+"""Session of `allocsim step`: lines such as "malloc 2MiB" are requests to a simulated allocator.
 
-Rule: a line is parsed completely before anything is requested; a wrong line changes nothing. Blocks
-are numbered from 1 in the order of their requests, failed ones included.
+Rule: a line is parsed completely before anything is requested, so a wrong line changes nothing.
+Blocks are numbered from 1 in the order of the requests; a failed request also takes a number.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _OP_WORDS = {"e": "empty_cache", "S": "sync"}
 
 
 class Session:
-    """An allocator and its numbered blocks."""
+    """Simulated allocator, and the blocks that a session requested, by number."""
 
     def __init__(self, allocator: CachingAllocator) -> None:
         self.allocator = allocator
@@ -44,7 +44,7 @@ class Session:
         self._blocks: list[int | None] = []
 
     def ask(self, line: str) -> Decision:
-        """Return the decision on one line; raise UsageError for a line that is not a request."""
+        """Carry out a line, and return the allocator's decision; UsageError for a wrong line."""
         from allocsim.analysis.step import step  # noqa: PLC0415
 
         try:
@@ -94,7 +94,7 @@ class Session:
 
 
 def _whole(text: str, what: str) -> int:
-    """Parse a whole number; raise ValueError that names what was expected."""
+    """Parse a whole number; raise ValueError with the description `what` for other text."""
     if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
         given = f"{text[:80]!r} is not {what}" if text else f"{what} is missing"
         raise ValueError(f"{given}; expected a whole number, e.g. 1")
@@ -111,9 +111,10 @@ def _fraction(text: str) -> float:
 
 
 def lines_of(ops: list[list[Any]]) -> list[str]:
-    """Return an op script as lines of a session; stream n has the handle n * 4096.
+    """Return a script of requests as lines of a session.
 
-    Raises UsageError for an op that no session can express.
+    ops: requests of the script; its stream n has the handle n * 4096.
+    Raises UsageError for a request that has no form as a line.
     """
     numbers: dict[object, int] = {}
     n_mallocs = 0

@@ -1,11 +1,11 @@
 """Standard streams of the process, some of them possibly closed.
 
-Rule: a command always has three streams. A closed standard input reads as empty, text for a closed
-standard error is dropped, and printing to a closed standard output is a UsageError, because a
-result that nobody can read is a failure.
+Rule: a command always has three streams. A closed standard input reads as empty. Text for a closed
+standard error is dropped. Printing to a closed standard output raises UsageError, because nobody
+can read the result.
 
-A closed descriptor is also opened on the null device. Otherwise the next file to be opened would
-get its number, and with it the output of libraries and child processes.
+A closed descriptor (0 to 2) is opened on the null device. Otherwise the next opened file would get
+its number, and libraries and child processes would write their output into that file.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ENCODING = "utf-8"
 
 
 class _NoOutput(io.TextIOBase):
-    """Standard output that is closed."""
+    """Standard output that is closed; writing raises UsageError."""
 
     encoding = _ENCODING
 
@@ -36,7 +36,7 @@ class _NoOutput(io.TextIOBase):
 
 @contextlib.contextmanager
 def standard_streams() -> Iterator[None]:
-    """Replace the standard streams that are closed; restore them at the end."""
+    """Replace closed standard streams in a `with` block; restore them at its end."""
     before = sys.stdin, sys.stdout, sys.stderr
     if None in before:
         _occupy_descriptors()
@@ -73,9 +73,9 @@ def _occupy_descriptors() -> None:
 
 
 def discard_output() -> None:
-    """Send the unwritten rest of standard output to the null device.
+    """Send the buffered text of standard output to the null device.
 
-    Otherwise the interpreter would flush it at exit and report the error again.
+    Otherwise the interpreter would write it at exit, and report the same error again.
     """
     with contextlib.suppress(OSError, ValueError):
         descriptor = sys.stdout.fileno()

@@ -1,7 +1,8 @@
 """`allocsim synth`: write a recording of a synthetic program.
 
-Rule: the options of a kind are the parameters of its function in allocsim.workload, with the same
-names and defaults. They are repeated here so that --help needs no NumPy; a test compares the two.
+Rule: the options of a kind of program are the parameters of its function in allocsim.workload, with
+the same names and defaults. They are repeated here so that --help needs no NumPy; a test compares
+them with the functions.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ _ENTRIES: Option = ("entries", None, "stop after this number of entries instead"
 
 @dataclass(frozen=True, slots=True)
 class SynthKind:
-    """A kind of recording.
+    """Kind of synthetic program.
 
-    summary: one line.
-    shows: what the recording demonstrates, as --help prints it.
-    options: options of this kind only.
+    summary: description in one line.
+    shows: behaviour of the allocator that the recording demonstrates, for --help.
+    options: options that other kinds do not have.
     """
 
     summary: str

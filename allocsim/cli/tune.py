@@ -10,8 +10,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
-from allocsim.cli.dask import dask_executor
-from allocsim.cli.options import HINTS, Commands, add_command, add_shared, hints_of
+from allocsim.cli.options import HINTS, Commands, add_command, add_shared, dask_executor, hints_of
 from allocsim.cli.output import write_answer
 from allocsim.cli.owners import owners_of
 from allocsim.cli.progress import ProgressBar
@@ -98,9 +97,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _loan(arguments: argparse.Namespace) -> Loan | None:
-    """Return the host memory that the driver lends, or None.
+    """Return the card and the host memory that --host-spill adds to it; None without the option.
 
-    Settings are compared on a card enlarged by that memory, which fails at the same request.
+    Settings are compared on a card that is larger by that host memory.
     """
     from allocsim.report import Loan  # noqa: PLC0415
 
@@ -115,7 +114,7 @@ def _loan(arguments: argparse.Namespace) -> Loan | None:
 
 
 def _owners(tuning: Tuning) -> Top | None:
-    """Return the owners of the memory of a single recorded device; None for several."""
+    """Return the code that holds the memory of the recorded device; None for several devices."""
     if tuning.prepared is None:
         return None
     from allocsim.replaying import replay_prepared  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""Types of options, and the error of a wrong command line: one sentence and exit code 2."""
+"""Functions that parse the values of options, and the error of a wrong command line."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _LONGEST_WAIT = 86_400.0
 
 
 class UsageError(Exception):
-    """Invalid command line."""
+    """Invalid command line: its sentence is printed, and the exit code is 2."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -57,7 +57,7 @@ class Parser(argparse.ArgumentParser):
         """Parse as argparse does, but report unknown arguments under the command's name."""
         self._given = sys.argv[1:] if args is None else args
         known, unknown = super().parse_known_args(args, namespace)
-        if hasattr(known, "has_separator"):  # a command that needs to know
+        if hasattr(known, "has_separator"):  # set by a command that uses it
             known.has_separator = "--" in self._given
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
@@ -68,7 +68,7 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{message}{self._meant(message)} (see {self.prog} --help)")
 
     def _meant(self, message: str) -> str:
-        """Return a suggestion for the first unknown option; "" for none."""
+        """Return a suggestion for the first unknown option in `message`; "" without one."""
         options = [option for option in self._option_string_actions if option.startswith("--")]
         for word in takewhile(lambda word: word != "--", self._given):
             name = word.partition("=")[0]
@@ -87,7 +87,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def _suggestion(word: str, words: Sequence[str]) -> str:
-    """Return a suggestion if `word` resembles one of `words`; "" for none."""
+    """Return "did you mean …" if `word` resembles one of `words`; else ""."""
     from difflib import get_close_matches  # noqa: PLC0415
 
     near = get_close_matches(word, words, n=1)
@@ -145,7 +145,7 @@ def moment(text: str) -> str | int:
 
 
 def fraction(text: str) -> float:
-    """Parse a share from 0 to 1, or from 0% to 100%."""
+    """Parse a share from 0 to 1, e.g. "0.9" or "90%"."""
     found = _share(text)
     if not 0.0 <= found <= 1.0:
         raise argparse.ArgumentTypeError(f"{text[:80]!r} is not a fraction; expected 0 to 1")
@@ -172,7 +172,7 @@ def seconds(text: str) -> float:
 
 
 def _share(text: str) -> float:
-    """Parse a number or a percentage; return -1 for other text."""
+    """Parse a number or a percentage as a share; return -1 for other text."""
     digits = text.removesuffix("%")
     try:
         # "1%" must equal 0.01 exactly, which a division by 100 would not give.
@@ -182,7 +182,7 @@ def _share(text: str) -> float:
 
 
 def change(text: str) -> tuple[int, str]:
-    """Parse an entry and the option string set before it: "1200:max_split_size_mb:64"."""
+    """Parse "ENTRY:CONF", e.g. "1200:max_split_size_mb:64"; return the entry and the conf."""
     entry, colon, conf = text.partition(":")
     if not colon:
         raise argparse.ArgumentTypeError(f"{text[:80]!r} is not ENTRY:CONF")
@@ -190,7 +190,7 @@ def change(text: str) -> tuple[int, str]:
 
 
 def processes(text: str) -> int:
-    """Parse a number of processes."""
+    """Parse a number of processes, at least 1."""
     if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= _MOST_PROCESSES):
         what = f"{text[:80]!r} is not a number of processes; expected 1 to {_MOST_PROCESSES}"
         raise argparse.ArgumentTypeError(what)
@@ -206,7 +206,7 @@ def is_there(name: str) -> bool:
 
 
 def one_line(text: str) -> str:
-    """Return `text` on one line, cut to a readable length, with control characters escaped."""
+    """Return `text` for a message: one line, shortened, with control characters escaped."""
     if len(text) > _LONGEST_SENTENCE:
         text = f"{text[:_LONGEST_SENTENCE]}..."
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(text.split()))

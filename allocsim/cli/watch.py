@@ -1,6 +1,7 @@
 """`allocsim watch`: report recordings as they arrive, and explain out-of-memory errors.
 
-Rule: only a loop: it runs no server, writes no file, and continues whatever a file holds.
+Rule: the command polls a folder; it runs no server and writes no file. An unreadable file does not
+end it.
 """
 
 from __future__ import annotations

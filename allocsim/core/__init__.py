@@ -1,11 +1,15 @@
-"""The exact model: the caching allocator of one device, with standard library and sortedcontainers.
+"""Exact model of PyTorch's native CUDA caching allocator, for one device.
+
+In the core, "upstream" is the C++ source of PyTorch (c10::cuda::CUDACachingAllocator), and a number
+such as (1.5) is a section of docs/semantics.md.
 
 Read in this order: constants, releases (differences between releases), options, config, block,
-sort_key, pool, heap (split, merge, segments), allocator, attempts, reclaim, private_pools.  No
-module reads a clock, a file, the environment or a random source, and none prints.
+sort_key, pool, heap (search, split, merge, segments), allocator (the calls of torch.cuda), attempts
+(what follows a search without a result), reclaim, private_pools.  No module reads a clock, a file,
+the environment or a random source, and none prints.
 """
 
-from allocsim.core.allocator import CachingAllocator, Calls
+from allocsim.core.allocator import CachingAllocator, CallCounts
 from allocsim.core.arena import AddressEvent, AddressEventKind, Arena
 from allocsim.core.block import Block
 from allocsim.core.columns import Column, step_rows
@@ -83,7 +87,7 @@ __all__ = [
     "Block",
     "CachingAllocator",
     "ReplayAllocator",
-    "Calls",
+    "CallCounts",
     "Column",
     "DRIVER_RANGES",
     "Device",

@@ -1,11 +1,12 @@
 """The caching allocator of one device: the calls of a program, and access to its state.
 
-`malloc` completes the frees whose events have passed (`PendingFrees.process_events`), looks for a
-free block (`Heap.get_free_block`) and otherwise makes the attempts of attempts.py.  If they all
-fail, what they released or mapped stays so, as upstream.  Source: semantics 1.8.
+`malloc` completes the frees whose events have passed (`PendingFrees.process_events`) and searches a
+free block (`Heap.get_free_block`).  If there is none, the attempts of attempts.py follow.  If they
+all fail, segments that they released stay released, and memory that they mapped stays mapped, as in
+PyTorch.  Source: semantics 1.8.
 
 Long because it is the interface of the core: one short method for each call of torch.cuda, and for
-each value that other packages read.  The calls of a replay are in replay_port.py.
+each value that other packages read.  Calls that only a replay makes are in replay_port.py.
 """
 
 from __future__ import annotations
@@ -45,12 +46,12 @@ from allocsim.units import parse_size
 __all__ = ["CachingAllocator"]
 
 
-class Calls(NamedTuple):
-    """Number of driver calls and retries.
+class CallCounts(NamedTuple):
+    """Numbers of driver calls and retries.
 
-    allocs: calls that obtained memory.
-    frees: calls that released memory.
-    retries: requests repeated after all cached memory was released.
+    allocs: driver calls that obtained memory.
+    frees: driver calls that released memory.
+    retries: times that a request released all cached memory and tried again.
     """
 
     allocs: int
@@ -68,13 +69,16 @@ class CachingAllocator:
 
     device_memory: memory of the card, in bytes or as text such as "16GiB".
     conf: value of PYTORCH_CUDA_ALLOC_CONF.
-    torch_version: a release in `RELEASES`.
-    address_policy: "bump", "firstfit" or "driver"; see `Device`.
+    torch_version: PyTorch version, such as "2.15".
+    address_policy: choice of addresses: "bump" (never reused), "firstfit" or "driver"; see
+        `Device`.
+    base_address: address from which the first segment is placed.
     context_memory: memory of the CUDA context and of other processes.
-    host_spill: host memory that the driver lends once the card is full; 0 if it refuses.
-    record_history: keep the trace that `snapshot` shows.
-    fast_path: False makes a replay take each step on its own: slower, with the same result.
-    rounded_sizes: cache of rounded sizes to continue, from an allocator with the same rounding.
+    host_spill: host memory that the driver provides once the card is full; 0 if it provides none.
+    record_history: True keeps the history that `snapshot` shows.
+    device: device number in snapshots and error texts.
+    fast_path: False switches off the fast loop for replays (fast_path.py); the result is the same.
+    rounded_sizes: cache of rounded sizes of an allocator with the same rounding, to be shared.
 
     Raises ConfigError for a value that the release or the model refuses.
 
@@ -120,9 +124,9 @@ class CachingAllocator:
     # -- requests ------------------------------------------------------------------------
 
     def malloc(self, size: int, stream: int = 0) -> int | None:
-        """Allocate at least `size` bytes and return the address; None for 0 bytes.
+        """Allocate at least `size` bytes for raw handle `stream` and return the address.
 
-        Raises OutOfMemoryError with the text of the release.
+        Return None for 0 bytes.  Raises OutOfMemoryError with the text of the release.
         """
         if size <= 0 or size >= MAX_REQUEST:
             self._reject_size(size)
@@ -142,7 +146,7 @@ class CachingAllocator:
         return self._attempts.alloc(None, self._params(pool, stream, rounded), size).ptr
 
     def _malloc_in_scope(self, stream: int, rounded: int, size: int) -> int:
-        """Allocate from the pool of an open scope (5.2)."""
+        """Return the address of a block allocated while pool scopes are open (5.2)."""
         heap = self.heap
         owner = self.private_pools.get_pool(stream)
         pools = heap if owner is None else owner
@@ -152,7 +156,7 @@ class CachingAllocator:
         return self._attempts.alloc(block, params, size).ptr
 
     def _reject_size(self, size: int) -> None:
-        """Raise for sizes that upstream rejects before it looks for a block."""
+        """Raise an error for sizes that upstream rejects before it searches a block."""
         if size >= MAX_REQUEST:
             raise OutOfMemoryError(
                 TOO_LARGE, requested_bytes=size, rounded_bytes=size, tried_bytes=0
@@ -174,9 +178,9 @@ class CachingAllocator:
     # -- frees and streams ---------------------------------------------------------------
 
     def free(self, ptr: int | None) -> None:
-        """Free the block at `ptr`; None does nothing.
+        """Free the block at `ptr`; do nothing if `ptr` is None.
 
-        Raises ValueError if no allocated block begins there.
+        Raises ValueError if no allocated block begins at `ptr`.
         """
         if ptr is None:
             return
@@ -184,6 +188,7 @@ class CachingAllocator:
         if block.stream_uses is None:
             self.heap.free_now(block)
             return
+        # Other streams may still use the memory, so the block waits for their events.
         self._pending.add(block, in_capture=self.private_pools.in_capture)
 
     def _pop_live(self, ptr: int) -> Block:
@@ -191,27 +196,29 @@ class CachingAllocator:
         if block is None:
             raise ValueError(f"invalid device pointer: {ptr:#x} is not allocated")
         block.allocated = False
+        # The threshold in force now, not the one when the block was allocated.
         if block.size >= self.heap.config.max_split_size:
             self.heap.stats.oversize_allocations.decrease(1)
         return block
 
     def record_stream(self, ptr: int, stream: int) -> None:
-        """Make the free of the block at `ptr` wait for `stream`."""
+        """Make a later free of the block at `ptr` wait for the work of `stream`."""
         block = self.heap.live.get(ptr)
         if block is None:
             raise ValueError(f"record_stream of {ptr:#x}, which is not allocated")
-        if stream == block.stream:
+        if stream == block.stream:  # ordered by the stream itself
             return
         if block.stream_uses is None:
             block.stream_uses = HashOrder(self._stream_hash)
         block.stream_uses[stream] = None
+        # From 2.4 to 2.12, streams recorded during a capture are ignored after it (5.5).
         if self.private_pools.in_capture and self.release.forgets_captured_streams:
             if block.capture_uses is None:
                 block.capture_uses = set()
             block.capture_uses.add(stream)
 
     def synchronize(self, stream: int | None = None) -> None:
-        """Finish the work of one stream, or of all; the next malloc completes their frees."""
+        """Finish the work of one stream, or of all; the next malloc completes frees that waited."""
         self.device.synchronize(stream)
 
     # -- releasing memory ----------------------------------------------------------------
@@ -219,10 +226,10 @@ class CachingAllocator:
     def empty_cache(self, pool: int | PoolId | None = None) -> None:
         """Release cached memory like torch.cuda.empty_cache().
 
-        pool: release this private pool only, as 2.8 and later do when its MemPool is deleted; no
-        effect while the pool is in use.
+        pool: release this private pool only, as 2.8 and later do when its MemPool is deleted.  No
+            effect while the pool is in use.
 
-        Raises ValueError if the release accepts no pool.
+        Raises ValueError if empty_cache of the release has no parameter for a pool.
         """
         pool_id = DEFAULT_POOL if pool is None else _pool_id(pool)
         if pool_id != DEFAULT_POOL:
@@ -259,8 +266,10 @@ class CachingAllocator:
     ) -> None:
         """Send requests to a private pool until `end_allocate_to_pool`.
 
-        pool: a pool id; a number n stands for (0, n).
-        stream: the only stream whose requests go there, up to 2.2.
+        pool: pool id; a number n stands for (0, n).
+        no_split: do not split blocks of the pool (2.10+).
+        use_on_oom: let the pool serve requests of the default pool on a full device (2.8+).
+        stream: the only stream whose requests go to the pool, up to 2.2.
 
         Mirrors: setNoSplit, setUseOnOOM
         """
@@ -280,7 +289,7 @@ class CachingAllocator:
         self.private_pools.end_allocate_to_pool(_pool_id(pool))
 
     def release_pool(self, pool: int | PoolId) -> None:
-        """End one use of a private pool; after the last one its memory is releasable."""
+        """Decrement the use count of a private pool; at 0 its cached memory can be released."""
         self.private_pools.release_pool(_pool_id(pool))
 
     @property
@@ -291,8 +300,8 @@ class CachingAllocator:
     def delete_mempool(self, pool: int | PoolId) -> None:
         """Delete the torch.cuda.MemPool that uses a private pool (5.7).
 
-        Ends one use of the pool, clears its use_on_oom mark (2.11), and releases its cached memory
-        if that was the last use.  Raises ValueError up to 2.5, where a MemPool uses no pool.
+        This decrements the use count of the pool, clears its use_on_oom mark (2.11), and at 0
+        releases its cached memory.  Raises ValueError up to 2.5, where a MemPool uses no pool.
 
         Mirrors: MemPool::~MemPool
         """
@@ -309,13 +318,15 @@ class CachingAllocator:
     # -- settings ------------------------------------------------------------------------
 
     def set_allocator_settings(self, conf: str) -> None:
-        """Change options at run time, by the rules of the release.
+        """Change options at run time, like torch.cuda.memory._set_allocator_settings().
 
-        Raises ConfigError; the options before the refused one are applied nevertheless.
+        Raises ConfigError for an option that the release refuses; the options before it are applied
+        nevertheless.
         """
         try:
             self.heap.use(option_string.parse(conf, self.release, self.heap.config))
         except option_string.BadOptionError as error:
+            # Upstream applies each option as it reads it.
             if error.applied is not None:
                 self.heap.use(error.applied)
             raise
@@ -353,7 +364,7 @@ class CachingAllocator:
         return self.heap.rounded_sizes[size]
 
     def pool_use_count(self, pool: int | PoolId) -> int:
-        """Return the number of scopes and handles that use a private pool, 0 if it does not exist.
+        """Return the number of captures and MemPools that use a private pool, 0 if it is unknown.
 
         Mirrors: getPoolUseCount
         """
@@ -376,10 +387,10 @@ class CachingAllocator:
         return self.heap.stats.allocated_bytes()
 
     @property
-    def calls(self) -> Calls:
-        """Driver calls and retries so far; does not fold the other statistics."""
+    def calls(self) -> CallCounts:
+        """Driver calls and retries so far; faster than `statistics`, which adds up the journal."""
         stats = self.heap.stats
-        return Calls(stats.num_device_alloc, stats.num_device_free, stats.num_alloc_retries)
+        return CallCounts(stats.num_device_alloc, stats.num_device_free, stats.num_alloc_retries)
 
     @property
     def memory_limit(self) -> int | None:
@@ -390,11 +401,12 @@ class CachingAllocator:
         limit, config = self.heap.limit, self.heap.config
         if not config.throw_on_cudamalloc_oom:
             return limit
+        # Truncated in every release (1.12).
         share = int(config.per_process_memory_fraction * self.device.total)
         return share if limit is None else min(limit, share)
 
     def statistics(self) -> DeviceStats:
-        """Return all statistics up to now.
+        """Return all statistics, with the journal added up.
 
         Mirrors: getStats
         """
@@ -448,7 +460,7 @@ class CachingAllocator:
         return snapshot(self.heap, self.device_index)
 
     def segments(self) -> tuple[SegmentState, ...]:
-        """Return the segments and their blocks by address, without an entry in the history."""
+        """Return the segments with their blocks, in address order, without a history entry."""
         return segments(self.heap)
 
     def memory_snapshot(self) -> list[dict[str, Any]]:
@@ -457,11 +469,11 @@ class CachingAllocator:
 
     @property
     def history(self) -> list[TraceEntry]:
-        """Entries since the last `take_history`, as a live list; empty without a history."""
+        """History entries since the last `take_history`, in a list that grows with each call."""
         return [] if self.heap.trace is None else self.heap.trace
 
     def witness(self, act: Callable[[], None]) -> tuple[Witnessed, ...]:
-        """Run `act` and return the history entries it made, each with what the allocator was doing.
+        """Run `act`; return its history entries, each with the allocator's work and state.
 
         Raises ValueError if the allocator keeps no history.
         """
@@ -477,7 +489,7 @@ class CachingAllocator:
         return tuple(found)
 
     def take_history(self) -> list[TraceEntry]:
-        """Return the entries since the last call and forget them."""
+        """Return the history entries since the last call and remove them from the history."""
         if self.heap.trace is None:
             return []
         taken = self.heap.trace.copy()
@@ -485,7 +497,7 @@ class CachingAllocator:
         return taken
 
     def check(self) -> None:
-        """Check every invariant; raise InvariantError with the number of a broken one."""
+        """Raise InvariantError if an invariant of check.py is broken; for tests."""
         check(self.heap, self.private_pools)
 
 

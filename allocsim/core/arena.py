@@ -1,11 +1,14 @@
-"""Addresses that the CUDA driver chooses for cudaMalloc, read from recordings of an H200.
+"""Addresses that the CUDA driver chooses for cudaMalloc, inferred from recordings of an H200.
 
-Invariants: address space is taken in chunks, which begin at and have a multiple of 32 MiB.  A free
-range of a chunk, a hole, never spans two chunks, even if they are adjacent.  A request takes the
-lowest address at which a hole is large enough.  Otherwise the driver takes the smallest chunk that
-holds the request: at the end of the highest gap that is large enough, or directly below the lowest
-chunk.  The request gets the beginning of that chunk.  A chunk without any used memory is released
-at once and leaves a gap.  Source: semantics 10.1.
+The driver reserves address space in chunks, whose addresses and sizes are multiples of 32 MiB.  A
+hole is a free range inside one chunk; adjacent holes of two chunks are not merged.  A gap is a free
+range between chunks.
+
+A cudaMalloc takes the lowest hole that is large enough.  If there is none, the driver reserves the
+smallest chunk that is large enough, at the end of the highest gap with room for it, or directly
+below the lowest chunk.  The allocation is at the beginning of the new chunk.  A chunk without used
+memory is released at once and becomes a gap.  Other code of the process, such as a library, takes
+and releases addresses too; its ranges are called foreign here.  Source: semantics 10.1.
 """
 
 from __future__ import annotations
@@ -22,21 +25,21 @@ __all__ = ["AddressEvent", "AddressEventKind", "Arena"]
 
 
 class AddressEventKind(Enum):
-    """Kind of change in the address space that no request of the allocator makes."""
+    """Kind of change in the address space by foreign code."""
 
     GAP = auto()
-    """[start, end) of the process's address space becomes free for new chunks."""
+    """[start, end) becomes free for new chunks."""
     HOLE = auto()
-    """[start, end) of a chunk that others also use becomes free for requests."""
+    """[start, end) of a chunk that foreign code also uses becomes free for requests."""
     TAKEN = auto()
-    """The driver or a library requests `end - start` bytes and keeps them."""
+    """Foreign code allocates `end - start` bytes and keeps them."""
 
 
 @dataclass(frozen=True, slots=True)
 class AddressEvent:
-    """Change of the address space that the allocator's requests do not explain.
+    """Change of the address space by foreign code.
 
-    start, end: addresses, whole pages.
+    start, end: first address and end of the range, in whole pages.
     """
 
     kind: AddressEventKind
@@ -47,7 +50,7 @@ class AddressEvent:
 class Arena:
     """Address space of one process for cudaMalloc.
 
-    top: upper limit of the end of the first chunk.
+    top: address below which the first chunk is placed.
     """
 
     __slots__ = (
@@ -63,14 +66,14 @@ class Arena:
     def __init__(self, top: int) -> None:
         self._lowest = self._highest = top // ADDRESS_CHUNK * ADDRESS_CHUNK
         self._chunks: SortedDict[int, int] = SortedDict()  # start -> end
-        self._kept: set[int] = set()  # starts of chunks that others use as well
+        self._kept: set[int] = set()  # starts of chunks that foreign code uses as well
         self._holes: SortedDict[int, int] = SortedDict()  # start -> end
         self._starts_by_size: SortedDict[int, SortedList[int]] = SortedDict()
         self._gaps: SortedDict[int, int] = SortedDict()  # start -> end, above the lowest chunk
 
     @property
     def lowest(self) -> int:
-        """Lowest address of all chunks; the top if there is none."""
+        """Lowest address of all chunks; `top` if there are none."""
         return self._lowest
 
     def chunk_at(self, address: int) -> tuple[int, int] | None:
@@ -95,14 +98,14 @@ class Arena:
         return at >= 0 and end <= int(self._holes.peekitem(at)[1])
 
     def expected(self, size: int) -> tuple[int, bool]:
-        """Return the address for `size` bytes, and True if it is in a hole."""
+        """Return the address that `place` would choose, and True if it is in a hole."""
         hole = self._hole_for(size)
         return (self._chunk_for(size), False) if hole is None else (hole, True)
 
     # -- requests -----------------------------------------------------------------------
 
     def place(self, size: int) -> int:
-        """Take `size` bytes, whole pages, and return their address."""
+        """Allocate `size` bytes, in whole pages, and return the address."""
         address, is_hole = self.expected(size)
         if not is_hole:
             self._add_chunk(address, address + round_up(size, ADDRESS_CHUNK))
@@ -110,7 +113,7 @@ class Arena:
         return address
 
     def release(self, start: int, end: int) -> None:
-        """Release [start, end), and its chunk if it is empty then."""
+        """Release [start, end), and the chunk if it is empty then."""
         while start < end:
             chunk = self.chunk_at(start)
             if chunk is None:
@@ -120,10 +123,10 @@ class Arena:
             self._release(start, covered, chunk)
             start = covered
 
-    # -- changes by others --------------------------------------------------------------
+    # -- changes by foreign code --------------------------------------------------------
 
     def happen(self, event: AddressEvent) -> None:
-        """Apply an event."""
+        """Apply a change by foreign code."""
         if event.kind is AddressEventKind.GAP:
             self.add_gap(event.start, event.end)
         elif event.kind is AddressEventKind.HOLE:
@@ -134,8 +137,8 @@ class Arena:
     def adopt(self, start: int, end: int) -> None:
         """Mark [start, end) as used.
 
-        A part outside all chunks becomes a new chunk, up to the next multiple of 32 MiB, whose rest
-        is a hole.
+        A part outside all chunks becomes a new chunk that ends at a multiple of 32 MiB.  The unused
+        part of the new chunk is a hole.
         """
         while start < end:
             chunk = self.chunk_at(start)
@@ -147,9 +150,9 @@ class Arena:
             start = covered
 
     def offer(self, start: int, end: int) -> None:
-        """Add [start, end) as a hole of a chunk that others keep in use.
+        """Add [start, end) as a free chunk that foreign code keeps reserved.
 
-        If a chunk is in the way, a new chunk of the same size goes elsewhere.
+        If another chunk overlaps it, the new chunk is placed where the driver would place it.
         """
         if self.chunk_at(start) is not None or self._free_until(start, end) < end:
             size = end - start
@@ -159,9 +162,10 @@ class Arena:
         self._kept.add(start)
 
     def widen_chunk(self, start: int, end: int) -> int:
-        """Extend the chunk at `start`, which others use too, to `end`; return its new end.
+        """Extend the chunk at `start` to `end`, or to the next chunk; return its new end.
 
-        It stops at the next chunk.  The added part becomes a hole.
+        Foreign code uses the chunk as well, so it is not released when empty.  The added part is a
+        hole.
         """
         old = int(self._chunks[start])
         end = max(self._free_until(old, end), old)
@@ -173,7 +177,7 @@ class Arena:
         return end
 
     def add_gap(self, start: int, end: int) -> None:
-        """Add a gap in [start, end), as far as it is above the lowest chunk and free."""
+        """Mark the parts of [start, end) above the lowest chunk and outside all chunks as gaps."""
         start = max(start, self._lowest)
         while start < end:
             chunk = self.chunk_at(start)
@@ -184,7 +188,7 @@ class Arena:
             start = until
 
     def close_holes(self, size: int, below: int | None = None) -> list[tuple[int, int]]:
-        """Let others take every hole of at least `size` bytes; return the ranges taken.
+        """Let foreign code take every hole of at least `size` bytes; return the ranges taken.
 
         below: take only the part of each hole below this address; None takes whole holes.
         """
@@ -196,7 +200,7 @@ class Arena:
         return wide
 
     def close_gaps(self, size: int, above: int) -> None:
-        """Remove the gaps above an address that have room for a chunk of `size` bytes."""
+        """Remove the gaps from address `above` on that have room for a chunk of `size` bytes."""
         wide = round_up(size, ADDRESS_CHUNK)
         for start, end in list(self._gaps.items()):
             if end - start >= wide and start >= above:
@@ -210,9 +214,10 @@ class Arena:
         return min(starts, default=None)
 
     def _chunk_for(self, size: int) -> int:
-        """Return the start of a new chunk for `size` bytes."""
+        """Return the address at which the driver would place a new chunk for `size` bytes."""
         wide = round_up(size, ADDRESS_CHUNK)
         for start, end in reversed(self._gaps.items()):
+            # The end of the highest gap, as the driver allocates downwards.
             if end - start >= wide:
                 return int(end) - wide
         if wide > self._lowest:  # more than a process can address: above all others
@@ -220,7 +225,7 @@ class Arena:
         return self._lowest // ADDRESS_CHUNK * ADDRESS_CHUNK - wide
 
     def _free_until(self, start: int, end: int) -> int:
-        """Return the start of the first chunk from `start` on, at most `end`."""
+        """Return the end of the free range from `start` on: the next chunk, or `end` if before."""
         at = self._chunks.bisect_left(start)
         return end if at == len(self._chunks) else min(end, int(self._chunks.keys()[at]))
 
@@ -234,10 +239,12 @@ class Arena:
         self._open(start, end)
 
     def _give_up(self, start: int, end: int) -> None:
+        """Remove an empty chunk."""
         self._fill(start)
         del self._chunks[start]
         self._join_gaps(start, end)
         if start == self._lowest:
+            # There are no gaps below the lowest chunk: the space there is free without a limit.
             self._lowest = int(self._gaps.pop(start))
 
     def _join_gaps(self, start: int, end: int) -> None:
@@ -263,7 +270,7 @@ class Arena:
     # Holes
 
     def _release(self, start: int, end: int, chunk: tuple[int, int]) -> None:
-        """Add a hole, join it with adjacent holes of its chunk, and release an empty chunk."""
+        """Add a hole, join it with adjacent holes of its chunk, and release the chunk if empty."""
         at = self._holes.bisect_right(start) - 1
         before, before_end = self._holes.peekitem(at) if at >= 0 else (-1, -1)
         if before >= chunk[0] and before_end >= start:

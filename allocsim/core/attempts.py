@@ -38,14 +38,14 @@ __all__ = ["AllocParams", "Attempts"]
 
 @dataclass(slots=True)
 class AllocParams:
-    """One request on its way through the attempts, in bytes.
+    """Parameters of one request; sizes in bytes.
 
-    pool: the small or large pool that serves it.
-    size: rounded size.
-    segment_size: size of the segment to request from the driver.
-    expandable: expandable segments may serve it.
-    may_split: blocks of the pool may be split.
-    is_rejected: throw_on_cudamalloc_oom refused it (1.12).
+    pool: small or large pool that serves the request.
+    size: rounded size of the request.
+    segment_size: size of the segment to obtain from the driver.
+    expandable: True if blocks of expandable segments may serve the request.
+    may_split: False if the pool's blocks are not split (no_split).
+    is_rejected: True once throw_on_cudamalloc_oom has refused the request (1.12).
     """
 
     pool: BlockPool
@@ -76,7 +76,10 @@ class Attempts:
     def alloc(self, block: Block | None, params: AllocParams, requested: int) -> Block:
         """Allocate from `block`, or from the first successful attempt if it is None.
 
-        Raises OutOfMemoryError, or DriverRefusalError if the driver refuses the call itself.
+        requested: bytes of the request before rounding.
+
+        Raises OutOfMemoryError if every attempt fails, and DriverRefusalError if the driver rejects
+        the arguments of a call.
         """
         heap = self._heap
         if block is None:
@@ -93,19 +96,22 @@ class Attempts:
     def _alloc_after_miss(self, params: AllocParams) -> Block | None:
         heap = self._heap
         release = heap.release
+        # Attempt 3.
         heap.work = Work.GARBAGE_COLLECTION
         garbage_collect_cached_blocks(heap)
         block = self._alloc_block(params)
         # A rejection ends the request only here, at its first attempt (1.12).
         if block is not None or params.is_rejected:
             return block
+        # Attempt 4; before 2.11 it comes last.
         if release.overflow is Overflow.FIRST and (block := self._try_mempool_fallback(params)):
             return block
+        # Attempt 5.
         heap.work = Work.RELEASE_OVERSIZE
         if release_available_cached_blocks(heap, params.pool, params.stream, params.size):
             block = self._alloc_block(params)
         if block is None and not self._private.in_capture:
-            # A capture must not synchronize, which releasing all cached blocks does.
+            # Attempt 6.  A capture must not synchronize, which releasing all cached blocks does.
             release_cached_blocks(heap, self._private, self._pending)
             self._check_pool_exists(params.pool)
             heap.stats.num_alloc_retries += 1
@@ -115,7 +121,7 @@ class Attempts:
         return block
 
     def _check_pool_exists(self, pool: BlockPool) -> None:
-        """Raise if releasing the caches destroyed the pool of the request."""
+        """Raise UndefinedBehaviorError if releasing the caches removed the pool of the request."""
         owner = pool.owner
         if owner is not None and self._private.pools.get(owner.id) is not owner:
             raise UndefinedBehaviorError(
@@ -124,14 +130,14 @@ class Attempts:
             )
 
     def _alloc_block(self, params: AllocParams) -> Block | None:
-        """Obtain memory from the driver within the limit (1.8); None if that fails.
+        """Return a block of new memory from the driver (1.8); None if limit or driver refuse it.
 
-        throw_on_cudamalloc_oom counts each refusal, but only one at the first attempt ends the
-        request (1.12, observed).
+        throw_on_cudamalloc_oom counts each refusal, but only a refusal at the first attempt ends
+        the request (1.12, observed).
         """
         heap = self._heap
         heap.work = Work.DRIVER
-        # The limit counts the whole segment, although an expandable segment maps less.
+        # The limit counts a whole segment, although an expandable segment maps only a part.
         after = heap.reserved + params.segment_size
         if heap.limit is not None and after > heap.limit:
             return None
@@ -148,9 +154,9 @@ class Attempts:
         return heap.alloc_segment(params.pool, params.stream, params.segment_size)
 
     def _try_mempool_fallback(self, params: AllocParams) -> Block | None:
-        """Take a block from a pool marked use_on_oom, for a request of the default pool (5.6).
+        """Return a block of a pool marked use_on_oom, for a request of the default pool (5.6).
 
-        From 2.10 on, expandable segments count as inactive for such a request (observed).
+        From 2.10 on, only blocks from cudaMalloc serve such a request (observed).
         """
         if params.pool.owner is not None:
             return None
@@ -171,7 +177,7 @@ class Attempts:
         if params.is_rejected:
             text = rejection_text(requested)
         else:
-            # This action records the free bytes of the device in place of an address.
+            # The "oom" entry has the free bytes of the device in place of an address.
             heap.record("oom", device.free, params.size, params.stream, params.pool)
             heap.stats.num_ooms += 1
             figures = OomFigures(

@@ -1,4 +1,4 @@
-"""A block: a range of a segment, allocated or free.
+"""A block: a contiguous range of a segment, allocated or free.
 
 Invariant: `prev` and `next` are the neighbours in the same segment, so that `block.ptr + block.size
 == block.next.ptr`.  A block without neighbours is a whole segment.
@@ -20,15 +20,19 @@ class Block:
     """Contiguous range of a segment.
 
     ptr, size: address and bytes.
-    requested_size: bytes of the last request that this object served; stale while free, as
-    upstream.
-    rank: added to the address, the position among free blocks of equal size
-    (`Heap.new_segment_rank`).
-    free: list of free blocks of its pool and stream, which contains the block only while it is
-    free.
-    key: sort key in that list; 0 if the block is not free.
-    gc_base: the pool's search counter when the block became free.
-    is_reusable: nothing outside the heap refers to this object once it is free.
+    requested_size: bytes of the last request that this object served.  As in PyTorch, it keeps
+        this value while the block is free.
+    mapped: False for address space of an expandable segment without memory.
+    stream_uses: streams named in record_stream, until the block is freed and their events recorded;
+        None if there are none.
+    capture_uses: those of the streams that were named inside a capture.
+    event_count: events that must pass before the free is complete.
+    gc_base: `BlockPool.search_calls` when the block became free, which gives its age.
+    expandable: the expandable segment of the block; None for a segment from cudaMalloc.
+    rank: number that, added to the address, orders free blocks of equal size (sort_key.py).
+    free: free blocks of the block's pool and stream; contains the block only while it is free.
+    key: sort key in `free`; 0 if the block is not free.
+    is_reusable: True if fast_path.py may reuse the object once the block is merged into another.
     """
 
     __slots__ = (
@@ -79,12 +83,12 @@ class Block:
 
     @property
     def is_active(self) -> bool:
-        """True if allocated, or freed by the user and waiting for other streams."""
-        # A free that a scope deferred has no events yet, but still its streams.
+        """True if allocated, or freed by the program and waiting for other streams."""
+        # A free that a graph capture deferred has no events yet, but still its streams.
         return self.allocated or self.event_count > 0 or self.stream_uses is not None
 
     def insert_before(self, front: Block) -> None:
-        """Link `front` between the predecessor and this block."""
+        """Link `front` between this block's predecessor and this block."""
         front.prev = self.prev
         front.next = self
         if self.prev is not None:
@@ -92,7 +96,7 @@ class Block:
         self.prev = front
 
     def insert_after(self, tail: Block) -> None:
-        """Link `tail` between this block and the successor."""
+        """Link `tail` between this block and its successor."""
         tail.next = self.next
         tail.prev = self
         if self.next is not None:
@@ -100,7 +104,7 @@ class Block:
         self.next = tail
 
     def absorb_prev(self, prev: Block) -> None:
-        """Extend this block over its predecessor `prev`, whose object is dropped."""
+        """Extend this block over its predecessor `prev`, whose object leaves the segment."""
         self.ptr = prev.ptr
         self.size += prev.size
         self.prev = prev.prev
@@ -108,7 +112,7 @@ class Block:
             prev.prev.next = self
 
     def absorb_next(self, following: Block) -> None:
-        """Extend this block over its successor `following`, whose object is dropped."""
+        """Extend this block over its successor `following`, whose object leaves the segment."""
         self.size += following.size
         self.next = following.next
         if following.next is not None:

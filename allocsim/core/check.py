@@ -1,7 +1,8 @@
-"""Invariants that hold between two calls, checked from the blocks alone.
+"""Invariants of the allocator that hold between two calls.
 
 1. The blocks of a segment tile it: `block.ptr + block.size == block.next.ptr`.
-2. `block.next.prev is block`, and a chain shares pool, stream and rank unless objects are numbered.
+2. `block.next.prev is block`.  All blocks of a segment have the same pool, stream and rank; in 2.12
+   the rank is the number of the block object, so it differs.
 3. No two free blocks and no two unmapped blocks are adjacent: they would have merged.
 4. A pool lists exactly its free mapped blocks, in ascending key order, each under its key.
 5. A block in `live` or `named` is allocated; a block in `pending` is active but not allocated.
@@ -9,11 +10,11 @@
 7. The current `allocated`, `active`, `requested` and `inactive_split` are sums over the blocks.
 8. `reserved` is the sum of mapped bytes, and the memory obtained from the driver covers it.
 9. No peak is below its current value, and `all` is the sum of small and large.
-10. An allocated block is at least as long as its request.
+10. An allocated block is at least as large as its request.
 
-Not invariants, in upstream as in the model: sizes need not be multiples of 512 where rounding keeps
-them; allocated minus freed differs from current after a reset; a refused request may have released
-or mapped memory.
+These are no invariants, neither of PyTorch nor of the model: a size that roundup_power2_divisions:1
+leaves unrounded need not be a multiple of 512.  After a reset, allocated minus freed differs from
+current.  A request that failed may have released or mapped memory.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ __all__ = ["check"]
 
 
 def check(heap: Heap, private: PrivatePools) -> None:
-    """Check every invariant; raise InvariantError with the number of a broken one."""
+    """Raise InvariantError with the number of a broken invariant, if there is one."""
     halves = [half for owner in private.pools.values() for half in (owner.small, owner.large)]
     _require(4, heap.pools == [heap.small, heap.large, *halves], "a pool is not among the pools")
     blocks = list(heap.active)
@@ -85,7 +86,6 @@ def _check_states(heap: Heap) -> None:
 
 def _check_chains(heap: Heap, blocks: list[Block]) -> None:
     known = {id(block) for block in blocks}
-    # In 2.12 the rank is the number of the object, so it differs within a segment.
     ranks_are_shared = heap.release.free_block_order is not FreeBlockOrder.CREATION
     n_seen = 0
     ranges = []
@@ -121,6 +121,7 @@ def _chain(head: Block) -> Iterator[Block]:
 
 def _check_sums(heap: Heap, blocks: list[Block]) -> None:
     for is_small, group in heap.stats.pools.items():
+        # Unmapped blocks are addresses only and count in no statistic.
         mine = [block for block in blocks if block.pool.is_small is is_small and block.mapped]
         active = [block for block in mine if block.is_active]
         live = [block for block in active if block.allocated]
@@ -144,6 +145,7 @@ def _check_sums(heap: Heap, blocks: list[Block]) -> None:
                 )
     mapped = sum(block.size for block in blocks if block.mapped)
     _require(8, heap.reserved == mapped, f"reserved is {heap.reserved}, mapped are {mapped}")
+    # The driver provides whole pages, so more may be used than is mapped.
     _require(8, mapped <= heap.device.used, f"{mapped} bytes mapped of {heap.device.used} used")
 
 

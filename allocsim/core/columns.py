@@ -1,6 +1,6 @@
-"""Containers of the core: lists and a dictionary, or C arrays in the compiled form.
+"""Container types of the core: Python lists and dicts, or C arrays in the compiled form.
 
-Both have the same interface and the same results.  The C arrays are in _columns.pyx; setup.py
+Both forms have the same interface and the same results.  The C arrays are in _columns.pyx; setup.py
 selects the modules that are compiled.
 """
 
@@ -36,10 +36,10 @@ class Buffer(Protocol):
 
 
 BlockColumns = tuple["Column", "Column", "Column", "Column", "list[Block]"]
-"""Columns of blocks: address, size, requested bytes, 1 if allocated else 0; and the heads.
+"""Columns of blocks: address, size, requested bytes, 1 if allocated else 0; and a list of heads.
 
-A head is a block without a mapped predecessor in its segment.  A compiled column holds addresses as
-signed numbers.
+A head is a block that begins a segment, or a mapped range of an expandable segment.  A compiled
+column has addresses as signed numbers.
 """
 
 if TYPE_CHECKING or not IS_COMPILED:
@@ -54,7 +54,7 @@ if TYPE_CHECKING or not IS_COMPILED:
         return values
 
     def block_columns(blocks: list[Block]) -> BlockColumns:
-        """Return blocks as columns, to compare all blocks of a device at once."""
+        """Return the columns of `blocks`, which NumPy can compare with a recorded state."""
         return (
             [block.ptr for block in blocks],
             [block.size for block in blocks],
@@ -64,7 +64,7 @@ if TYPE_CHECKING or not IS_COMPILED:
         )
 
     def step_rows(columns: Sequence[Buffer]) -> Iterator[tuple[int, int, int, int]]:
-        """Return rows of the columns kind, name, size and stream, for `CachingAllocator.play`."""
+        """Return an iterator over (kind, name, size, stream), for `ReplayAllocator.play`."""
         return zip(*(column.tolist() for column in columns), strict=True)
 
 else:
@@ -80,5 +80,5 @@ else:
     )
 
     def step_rows(columns: Sequence[Buffer]) -> StepRows:
-        """Return rows of the columns kind, name, size and stream, for `CachingAllocator.play`."""
+        """Return an iterator over (kind, name, size, stream), for `ReplayAllocator.play`."""
         return StepRows(None, *columns)

@@ -1,8 +1,8 @@
 """Settings of one allocator: the values of PYTORCH_CUDA_ALLOC_CONF.
 
-A parse resets max_split_size, roundup_power2_divisions and garbage_collection_threshold (2.11+:
-also max_non_split_rounding) and keeps all other options.  The parser is in option_string.py.
-Source: semantics 1.2, 8.
+Setting a new conf at run time resets max_split_size, roundup_power2_divisions and
+garbage_collection_threshold (from 2.11 on also max_non_split_rounding), and keeps all other
+options. The parser is in option_string.py.  Source: semantics 1.2, 8.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ MAX_KEPT: Final = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class AllocatorConfig:
-    """Options that the native allocator reads, sizes in bytes.
+    """Options that the native allocator reads; sizes are in bytes.
 
-    text: string of the last parse, which snapshots show.
+    text: the conf as it was given, which snapshots show.
 
     Mirrors: CUDAAllocatorConfig
     """
@@ -65,15 +65,15 @@ class AllocatorConfig:
     # -- used by the allocator -----------------------------------------------------------
 
     def round_size(self, size: int) -> int:
-        """Return the block size for a request of `size` bytes, 1 or more (1.2)."""
+        """Return the block size for a request of `size` bytes; at least 1 (1.2)."""
         return round_up(size, self.rounding_step(size))
 
     def rounding_step(self, size: int) -> int:
-        """Return the step whose multiples a request of `size` bytes is rounded up to (1.2).
+        """Return the number of bytes to whose multiples a request of `size` bytes is rounded (1.2).
 
-        The step changes at most once from one power of two to the next.
+        Between two powers of two, it changes at most once.
         """
-        divisions = self.divisions_of(size)
+        divisions = self.divisions_of(size)  # 0 if the option is not set
         # Up to 2.3 one division leaves a size unrounded; later it has no effect.
         is_effective = divisions > (0 if self.release.one_division_keeps_size else 1)
         if is_effective and size > MIN_BLOCK_SIZE * divisions:
@@ -81,7 +81,8 @@ class AllocatorConfig:
         return MIN_BLOCK_SIZE
 
     def largest_raw(self, rounded: int) -> int:
-        """Return the largest request that is rounded to at most `rounded` bytes."""
+        """Return the largest request, in bytes, that is rounded to at most `rounded` bytes."""
+        # Bisection: rounding never decreases as requests grow.
         low, high = 0, rounded
         while low < high:
             middle = (low + high + 1) // 2
@@ -92,7 +93,7 @@ class AllocatorConfig:
         return low
 
     def divisions_of(self, size: int) -> int:
-        """Return the number of divisions of a power of two for a request of `size` bytes.
+        """Return the value of roundup_power2_divisions for a request of `size` bytes.
 
         Mirrors: CUDAAllocatorConfig::roundup_power2_divisions
         """
@@ -101,16 +102,16 @@ class AllocatorConfig:
 
     @property
     def rounds_to_quantum(self) -> bool:
-        """True if every rounded size is a multiple of 512; one division may keep a size (1.2)."""
+        """True if every rounded size is a multiple of 512 bytes (1.2)."""
         return not (self.release.one_division_keeps_size and 1 in self.roundup_power2_divisions)
 
     @property
     def rounds_to_power2(self) -> bool:
-        """True if roundup_power2_divisions applies to any request."""
+        """True if roundup_power2_divisions is set for any size."""
         return any(self.roundup_power2_divisions)
 
     def segment_size(self, size: int) -> int:
-        """Return the bytes of the segment to request for a rounded `size` (1.4).
+        """Return the bytes of the segment to obtain for a request of rounded `size` (1.4).
 
         Mirrors: get_allocation_size
         """
@@ -121,19 +122,19 @@ class AllocatorConfig:
         return round_up(size, ROUND_LARGE)
 
     def accepts(self, size: int, block: int) -> bool:
-        """Return True if a request of rounded `size` may use a free block (1.5, 1.6).
-
-        block: bytes of the block.
-        """
+        """Return True if a request of rounded `size` may use a block of `block` bytes (1.6)."""
         limit = self.max_split_size
+        # An oversize request accepts a block that exceeds it by less than max_non_split_rounding.
+        # Only blocks below max_split_size serve requests below it.
         if size < limit:
             return size <= block and (limit == UNLIMITED or block < limit)
         return size <= block < size + self.max_non_split_rounding
 
     def expandable_reserve(self, total: int) -> int:
-        """Return the bytes of address space to reserve for a segment, not yet rounded (4.8).
+        """Return the bytes of address space to reserve for an expandable segment (4.8).
 
-        The option can only make it shorter than `longest_reserve`.
+        total: bytes of the device.
+        expandable_segments_reserve can only make it shorter than `longest_reserve`.
         """
         if self.expandable_segments_reserve is None:
             return longest_reserve(total)
@@ -142,7 +143,7 @@ class AllocatorConfig:
         return int(min(wanted, longest_reserve(total)))
 
     def with_default_cuts(self) -> AllocatorConfig:
-        """Return a copy whose options with `Role.CUTS` have their defaults."""
+        """Return a copy with defaults for all options that cut memory into blocks (`Role.CUTS`)."""
         fresh = AllocatorConfig(self.release)
         cuts = [option.field for option in OPTIONS.values() if option.role is Role.CUTS]
         changes: dict[str, Any] = {name: getattr(fresh, name) for name in cuts}
@@ -151,7 +152,7 @@ class AllocatorConfig:
     # -- shown to people -----------------------------------------------------------------
 
     def __str__(self) -> str:
-        """Return the canonical option string: every option that differs from its default."""
+        """Return the canonical conf: every option that differs from its default."""
         parts = []
         if self.max_split_size != UNLIMITED:
             parts.append(f"max_split_size_mb:{self.max_split_size // MIB}")
@@ -180,7 +181,7 @@ class AllocatorConfig:
         return ",".join(parts)
 
     def inert_options(self, *, has_limit: bool) -> tuple[str, ...]:
-        """Return one sentence for each option that has no effect with these settings.
+        """Return one sentence for each option that is set but has no effect in this combination.
 
         has_limit: True if a memory fraction limits reserved memory.
         """
@@ -237,10 +238,11 @@ class AllocatorConfig:
         return _signed(min(self.host[key], UNLIMITED // MIB) * MIB)
 
     def _divisions_text(self) -> str:
-        """Return the scalar, or a list of the intervals whose divisions are not 0."""
+        """Return roundup_power2_divisions as the conf writes it: a number or a list."""
         divisions = self.roundup_power2_divisions
         if len(set(divisions)) == 1:
             return str(divisions[0])
+        # The first pair of a list also sets all smaller intervals.
         first = next(i for i in range(N_ROUNDUP_INTERVALS) if divisions[i] != divisions[0]) - 1
         pairs = [f"{1 << first}:{divisions[0]}"]
         later = range(first + 1, N_ROUNDUP_INTERVALS)
@@ -249,10 +251,9 @@ class AllocatorConfig:
 
 
 class RoundedSizes(dict[int, int]):
-    """Cache from requested bytes to the block size of `config`.
+    """Cache of `config.round_size`: requested bytes to block size.
 
-    A lookup is faster than the calls that compute the size.  A size of 0 or less is not a request
-    and maps to `UNLIMITED`, which fits in no block.
+    A size of 0 or less is not a request and maps to `UNLIMITED`, which fits in no block.
     """
 
     def __init__(self, config: AllocatorConfig) -> None:
@@ -322,9 +323,10 @@ _INERT: dict[str, Callable[[AllocatorConfig, bool], str] | None] = {
     "per_process_memory_fraction": None,
     "graph_capture_record_stream_reuse": None,
 }
-"""For each option with an effect: a function that returns why it has none now, or "".
+"""Function of each option that returns why the option has no effect now, or "" if it has one.
 
-Its second argument is True if a memory fraction limits reserved memory.  None: always effective.
+The second argument is True if a memory fraction limits reserved memory.  None instead of a
+function: the option always has an effect.
 """
 
 
@@ -334,10 +336,10 @@ def _signed(word: int) -> int:
 
 
 def _power2_step(size: int, divisions: int) -> int:
-    """Return a power of two divided by `divisions`, the step for `size` (1.2).
+    """Return the largest power of two up to `size`, divided by `divisions` (1.2).
 
-    One division leaves every size as it is in the releases that call this for 1.  The step is at
-    least 512 bytes, because `size` is above 512 * `divisions`.
+    The result is at least 512 bytes, because callers pass a `size` above 512 * `divisions`.  For 1
+    division it is 1 byte, because the releases that call this for 1 do not round then.
 
     Mirrors: roundup_power2_next_division
     """
@@ -347,10 +349,10 @@ def _power2_step(size: int, divisions: int) -> int:
 
 
 def longest_reserve(total: int) -> int:
-    """Return the longest address space of an expandable segment, 9/8 of the device (4.1).
+    """Return the bytes of address space that PyTorch reserves at most for an expandable segment.
 
-    For an unlimited device, that of the largest card: a full segment is followed by another one,
-    and addresses and sort keys stay within machine words.
+    It is 9/8 of the device (4.1).  An unlimited device counts as `LARGEST_CARD`, so that addresses
+    and sort keys fit machine words; a full segment is followed by another segment.
     """
     card = total if total < UNLIMITED_DEVICE else LARGEST_CARD
     return card + card // 8

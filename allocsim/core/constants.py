@@ -1,8 +1,8 @@
 """Sizes fixed in upstream's source, each under a name close to upstream's.
 
-Two of them became options and keep their defaults here: `large_segment_size_mb` (2.11) replaces
-LARGE_BUFFER, and `max_non_split_rounding_mb` (2.6) the allowance of the same size.  They are Final,
-so that the compiled form of the core uses them as numbers.  Source: semantics 1.1.
+LARGE_BUFFER is also the default of two options: large_segment_size_mb (2.11) and
+max_non_split_rounding_mb (2.6).  All constants are Final, so that the compiled form of the core
+uses them as numbers.  Source: semantics 1.1.
 """
 
 from __future__ import annotations
@@ -31,17 +31,16 @@ ROUND_LARGE: Final = 2 * MIB
 """kRoundLarge: multiple to which separate segments are rounded."""
 
 MAX_REQUEST: Final = 1 << 60
-"""One exbibyte: requests from this size on are refused at once."""
+"""One exbibyte: a request of this size or more fails before any search."""
 
 UNLIMITED: Final = (1 << 64) - 1
-"""SIZE_MAX: upstream's value for no max_split_size."""
+"""SIZE_MAX: upstream's value of max_split_size if the option is not set."""
 
 UNLIMITED_DEVICE: Final = 1 << 60
-"""Memory of a device without a limit."""
+"""Bytes of a device whose memory has no limit."""
 
 LARGEST_CARD: Final = 448 * GIB
-"""Memory above that of any card, used where a size depends on the card and the device has no limit.
-"""
+"""More memory than any card has: replaces the card's memory if the device has no limit."""
 
 N_ROUNDUP_INTERVALS: Final = 16
 """kRoundUpPowerOfTwoIntervals: below 2 MiB, [2, 4) MiB, ... up to 32 GiB and above."""
@@ -50,16 +49,16 @@ ROUNDUP_FIRST_BIT: Final = 20
 """log2 of the lower end of the first interval, 1 MiB."""
 
 PAGE: Final = 2048 * KIB
-"""Unit of memory and addresses of the driver."""
+"""Unit of the driver's memory and addresses."""
 
 ADDRESS_CHUNK: Final = 32 * MIB
-"""Multiple that the CUDA driver reserves addresses in, for cudaMalloc."""
+"""Unit of the addresses that the CUDA driver reserves for cudaMalloc."""
 
 DRIVER_TOP: Final = 0x7F00_0000_0000
-"""Default end of the addresses of the "driver" policy."""
+"""Address below which the first cudaMalloc is placed by default, under the policy "driver"."""
 
 DRIVER_RANGES: Final = 0x3_0200_0000
-"""First address of cuMemAddressReserve on Linux, as in all recordings of the H200."""
+"""First address that cuMemAddressReserve returns on Linux, as in all recordings of the H200."""
 
 IS_COMPILED: Final = find_spec("allocsim.core._columns") is not None
-"""True if Cython compiled this core; some code is faster in one form and slower in the other."""
+"""True if Cython compiled this core.  Some code is faster in one form and slower in the other."""

@@ -1,9 +1,9 @@
 """The driver and the device: memory in pages of 2 MiB, addresses, and progress of the streams.
 
-Invariant: `used` is the sum of all allocations in whole pages, and `used + context_memory <= total
-+ host_memory`; an exact fit succeeds.  Addresses are multiples of a page and never overlap.  They
-grow from `base_address`, or shrink from it under the policy "driver" (arena.py).  Source: the
-conditions of the golden data; semantics 2.3 for streams.
+Invariants: `used` is the sum of all allocations in whole pages, and `used + context_memory <= total
++ host_memory`; an exact fit succeeds.  Addresses are multiples of a page, and ranges never overlap.
+Addresses ascend from `base_address`; under the policy "driver" they descend from it (arena.py).
+Source: the conditions of the golden data; semantics 2.3 for streams.
 """
 
 from __future__ import annotations
@@ -25,15 +25,17 @@ class Device:
 
     total: bytes of the card.
     context_memory: bytes of the CUDA context and of other processes.
-    policy: "bump" never reuses an address, "firstfit" takes the lowest hole, "driver" chooses as
-    the CUDA driver does (`Arena`).
-    host_memory: bytes of host memory that the driver lends once the card is full, as on Windows; 0
-    if it refuses.
-    room: bytes that may be allocated, where a recording shows that a request was refused.
-    refused_below: bytes of the smallest device that would have served one of the refused calls;
-    None if no call was refused for lack of memory.
-    calls: number of successful driver calls by name and bytes: "malloc", "free", "create" (one
-    handle), "map" (one range of handles) and "unmap" (one handle, with its release).
+    policy: choice of addresses.  "bump" never reuses an address, "firstfit" takes the lowest free
+        range, "driver" chooses as the CUDA driver does (`Arena`).
+    host_memory: bytes of host memory that the driver provides once the card is full, as on Windows;
+        0 if it provides none.
+    used: bytes of all allocations, in whole pages.
+    room: upper limit of `used`.  A replay lowers it if the recorded driver refused a request.
+    refused_below: bytes of the smallest device that would have served a refused call; None if no
+        call was refused for lack of memory.
+    calls: number of successful driver calls by (name, bytes).  The names are "malloc", "free",
+        "create" (one handle), "map" (one range of handles) and "unmap" (one handle, including its
+        release).
     """
 
     __slots__ = (
@@ -90,6 +92,7 @@ class Device:
         self._in_arena: set[int] = set()
         if policy == "driver":
             self._arena = Arena(base_address or DRIVER_TOP)
+            # The arena places cudaMalloc; `_next` is for the ranges of expandable segments.
             base_address = DRIVER_RANGES
         self._next = base_address
         self._holes: SortedDict[int, int] = SortedDict()  # start -> end; coalesced, below _next
@@ -113,7 +116,7 @@ class Device:
 
     @property
     def spilled(self) -> int:
-        """Bytes in host memory; the driver chooses which."""
+        """Bytes that are in host memory because the card is full."""
         return max(self.context_memory + self.used - self.total, 0)
 
     @property
@@ -122,14 +125,14 @@ class Device:
         return self.context_memory + self.used
 
     def cuda_malloc(self, size: int) -> int | None:
-        """Allocate `size` bytes and return their address, or None if out of memory."""
+        """Allocate `size` bytes and return the address; None if out of memory."""
         pages = round_up(size, PAGE)
         if pages > min(self.left, self.room - self.used):
             self._note_refusal(pages)
             return None
         self.used += pages
         self.count_call("malloc", pages)
-        # A dictated address takes precedence over the choice of the driver.
+        # An address from a recording takes precedence over the driver's choice.
         if self._arena is None or self._dictated:
             return self.reserve_address(size)
         address = self._arena.place(pages)
@@ -154,7 +157,7 @@ class Device:
         return True
 
     def _note_refusal(self, size: int) -> None:
-        """Update `refused_below`, unless `room` and not the device is too small."""
+        """Update `refused_below`, if the device and not only `room` is too small for `size`."""
         if size > self.left:
             needed = self.total + size - self.left
             self.refused_below = min(needed, self.refused_below or needed)
@@ -170,16 +173,16 @@ class Device:
     # -- addresses ----------------------------------------------------------------------
 
     def dictate_address(self, address: int) -> None:
-        """Place the next allocation at `address`, as a recording shows it.
+        """Place the next allocation at `address`, which a recording shows.
 
-        Applies to the next cudaMalloc or to the first mapping of an expandable segment; a second
-        call replaces the first.  The recording must keep such ranges apart.
+        This applies to the next cudaMalloc, or to the first mapping of an expandable segment.  A
+        second call replaces the first.  The caller ensures that dictated ranges do not overlap.
         """
         self._dictated = [address]
 
     @property
     def dictated(self) -> int | None:
-        """Dictated address of the next allocation, or None."""
+        """Address given to `dictate_address` and not used yet; None if there is none."""
         return self._dictated[-1] if self._dictated else None
 
     def adopt(self, address: int, size: int) -> None:
@@ -193,12 +196,12 @@ class Device:
             self._arena.adopt(address, address + self._sizes[address])
 
     def adopt_address(self, address: int, size: int) -> None:
-        """Add an address reservation that existed before; new addresses come after it."""
+        """Add an address range that existed before the simulation; new addresses come after it."""
         self._sizes[address] = round_up(size, PAGE)
         self._next = max(self._next, round_up(address + size, PAGE))
 
     def happen(self, event: AddressEvent) -> None:
-        """Apply a change of the address space by others; only the policy "driver" uses it."""
+        """Apply a change of the address space by other code; other policies ignore it."""
         if self._arena is not None:
             self._arena.happen(event)
 
@@ -214,20 +217,18 @@ class Device:
         return address
 
     def reserve_range(self, size: int) -> int:
-        """Reserve address space for an expandable segment.
-
-        A recording shows its address only once memory is mapped.  Until then it has a placeholder
-        above all other addresses, which is odd so that it cannot be taken for a real one.
-        """
+        """Reserve `size` bytes of address space for an expandable segment and return the start."""
         if not self._dictated and not self._highest:
             return self.reserve_address(size)
+        # A recording shows the address only once memory is mapped.  Until then the segment has a
+        # placeholder above all dictated addresses, which is odd so that it is no real address.
         address = self._highest + 1
         self._sizes[address] = round_up(size, PAGE)
         self._highest = address + self._sizes[address]
         return address
 
     def move_range(self, address: int) -> int | None:
-        """Move the range at `address` to the dictated address and return that, or None."""
+        """Move the range at `address` to the dictated address and return it; None without one."""
         if not self._dictated:
             return None
         there = self._dictated.pop()
@@ -243,12 +244,13 @@ class Device:
                     if end - start > size:
                         self._holes[start + size] = end
                     return int(start)
+        # "bump", and "firstfit" without a hole that is large enough.
         address = self._next
         self._next += size
         return address
 
     def release_address(self, address: int) -> None:
-        """Release an address range; only "firstfit" and "driver" reuse it."""
+        """Release the address range that begins at `address`."""
         size = self._sizes.pop(address)
         if self._arena is not None and address in self._in_arena:
             self._in_arena.remove(address)
@@ -264,7 +266,7 @@ class Device:
             if previous_end == address:
                 address = start
                 del self._holes[start]
-        # The last range: shorten the used addresses instead of keeping a hole at their end.
+        # A range at the end is not kept as a hole.
         if end == self._next:
             self._next = address
         else:
@@ -283,10 +285,11 @@ class Device:
 
     def wait_for(self, stream: int, number: int) -> None:
         """Let `stream` pass its event `number` and all earlier work."""
+        # Events of a stream pass in order, so all earlier events have passed as well.
         self._done[stream] = max(self._done.get(stream, 0), number)
 
     def synchronize(self, stream: int | None = None) -> None:
-        """Let one stream, or all, finish the submitted work."""
+        """Let one stream, or all streams if it is None, finish their submitted work."""
         streams = list(self._issued) if stream is None else [stream]
         for each in streams:
             self._done[each] = self._issued.get(each, 0)

@@ -1,8 +1,9 @@
-"""Loop that replays plain steps, which are nearly all steps of a recording.
+"""Loop that replays plain steps: mallocs and frees that only search, split and merge free blocks.
 
-Each step has the same effect as the calls of `CachingAllocator`.  At the first step that needs more
-than the plain rules (`plain_pools`) the loop stops without having changed anything for it.  The
-rules that this file repeats from heap.py are marked in both files, and a test compares the marks.
+Nearly all steps of a recording are plain.  Each has the same effect as the calls of
+`CachingAllocator`.  The loop stops before the first step that is not plain (`plain_pools`), without
+having changed anything for it.  Rules repeated from heap.py are marked "also in heap.py", and a
+test compares the marks of both files.
 
 Long because it is one function: calls, attributes and global names took half of the time of a
 replay (benchmarks/results/speed.md, tricks).  `CachingAllocator(fast_path=False)` switches the loop
@@ -37,17 +38,15 @@ __all__ = [
 ]
 
 PlainStep = tuple[int, int, int, int]
-"""(kind, name, size, stream); any other kind makes the loop stop.
+"""(kind, block name, requested bytes, stream) of one step.
 
-MALLOC enters the block in `Heap.named` under the name; FREE and FREE_REQUESTED remove the name.
-BRIEF is a MALLOC whose next step is the FREE of the same name, size and stream.
+MALLOC enters the block in `Heap.named`; FREE and FREE_REQUESTED remove it.  FREE_REQUESTED begins a
+free that FREE_COMPLETED completes.  BRIEF is a MALLOC whose next step is the FREE of the same name,
+size and stream.  Any other kind stops the loop.
 """
 
 _Step = tuple[int, Any, Any, int]
-"""`PlainStep` whose name and size are typed Any.
-
-The compiled form passes them on as they are; for an int it would make a new object each time.
-"""
+"""`PlainStep` with name and size of type Any, so that the compiled form makes no int objects."""
 
 BRIEF: Final = 0
 MALLOC: Final = 1
@@ -59,8 +58,8 @@ MAX_SPARE: Final = 4096
 """Block objects kept for reuse between two calls of `play`."""
 
 LONG: Final = 400
-"""Length of a list from which inserting by a slice is faster than `list.insert`: 220 ns against 390
-among 2,000 items, but 86 ns against 62 among 130."""
+"""Length of a list from which inserting a slice is faster than `list.insert`: 220 ns against 390
+with 2,000 items, but 86 ns against 62 with 130."""
 
 _NO_FREE_BLOCKS: Final = FreeBlocks(KeyLayout())
 
@@ -74,12 +73,13 @@ def play(  # noqa: PLR0912, PLR0915, PLR0917  (one loop, by design)
     moved: list[int],
     places: list[int] | None = None,
 ) -> PlainStep | None:
-    """Replay plain steps; return the first step that is not plain, or None at the end.
+    """Replay plain steps; return the first step that is not plain, or None after the last step.
 
-    waiting: the frees that FREE_REQUESTED began, by name; FREE_COMPLETED completes them.
-    moved: receives the change of allocated bytes of each step.
-    places: receives the address of each step's block; the caller makes the history entries from it.
-    A free whose size or stream differs from the request's is not plain then.
+    waiting: frees that FREE_REQUESTED began and FREE_COMPLETED has not completed, by block name.
+    moved: list to which the change of allocated bytes of each step is appended.
+    places: list to which the address of each step's block is appended, for callers that make the
+        history entries themselves.  A free is not plain then if its size or stream differs from
+        those of its malloc.
     """
     remaining = iter(steps)
     pools = plain_pools(heap, private, pending)
@@ -388,10 +388,11 @@ def play(  # noqa: PLR0912, PLR0915, PLR0917  (one loop, by design)
 def plain_pools(
     heap: Heap, private: PrivatePools, pending: PendingFrees
 ) -> tuple[BlockPool, BlockPool] | None:
-    """Return the small and the large pool that serve requests now, or None if none are plain.
+    """Return the small and the large pool that serve requests now, or None if no step is plain.
 
-    The plain rules are best fit, the least expandable size, split and merge.  Not plain are polled
-    events, scopes of one stream, pools without splitting, and expandable blocks among others.
+    No step is plain while events must be polled, while history entries are witnessed, in a scope of
+    one stream or of a pool without splitting, and if expandable segments were switched off after
+    some had been created.
     """
     if IS_COMPILED and heap.layout.is_wide:
         return None

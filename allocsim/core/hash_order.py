@@ -1,8 +1,10 @@
-"""Iteration order of upstream's hash maps.
+"""Hash map with the iteration order of upstream's ska::flat_hash_map.
 
-Fibonacci hashing of the key into slots (a power of two, at least 4, at most half full) with
-robin-hood displacement and without wrap-around; iteration starts at slot 0.  Erasing a key shifts
-the displaced keys behind it back by one slot.  Source: semantics 2.3, 12.1, 12.2.
+Upstream iterates over such maps to poll event queues and to release private pools, so their order
+shows in the history.  Keys are put into slots by Fibonacci hashing.  The number of slots is a power
+of two, at least 4, and at most half of them are full.  Collisions are resolved by robin-hood
+displacement without wrap-around.  Iteration starts at slot 0.  Erasing a key shifts the displaced
+keys behind it back by one slot.  Source: semantics 2.3, 12.1, 12.2.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ class HashOrder(Generic[K, V]):
     def __init__(self, hash_of: Callable[[K], int]) -> None:
         self._hash = hash_of
         self._bits = 0
-        self._slots: list[tuple[int, K] | None] = []  # (distance from its own slot, key)
+        self._slots: list[tuple[int, K] | None] = []  # (distance from the slot of its hash, key)
         self._values: dict[K, V] = {}
 
     def __len__(self) -> int:
@@ -56,7 +58,7 @@ class HashOrder(Generic[K, V]):
         return self._values[key]
 
     def __iter__(self) -> Iterator[K]:
-        """Iterate over the keys in table order, unaffected by changes on the way."""
+        """Iterate over a copy of the keys, from slot 0 on."""
         return iter([slot[1] for slot in self._slots if slot is not None])
 
     def get(self, key: K) -> V | None:
@@ -83,12 +85,7 @@ class HashOrder(Generic[K, V]):
         return (_GOLDEN * self._hash(key) & _WORD) >> (64 - self._bits)
 
     def _place(self, key: K) -> bool:
-        """Put `key` in the table; return False if the table must grow first.
-
-        When a displaced key reaches the longest distance, it takes the slot of the first key that
-        was displaced, and `key` leaves the table again.  The other displaced keys stay where they
-        moved, so that growth reinserts the keys in another order.
-        """
+        """Put `key` in the table; return False if the table must grow first."""
         n_buckets = 1 << self._bits
         if 2 * (len(self._values) + 1) > n_buckets:
             return False
@@ -104,6 +101,9 @@ class HashOrder(Generic[K, V]):
             i += 1
             carried = (carried[0] + 1, carried[1])
             if carried[0] == longest:
+                # The key carried now takes the slot of the first displaced key, and `key` leaves
+                # the table.  The other keys stay where they moved, so growth reinserts all keys in
+                # another order.
                 if first_displaced is not None:
                     self._slots[first_displaced] = carried
                 return False
@@ -111,8 +111,10 @@ class HashOrder(Generic[K, V]):
         return True
 
     def _grow(self) -> None:
+        # Keys are reinserted in table order, which decides their places in the new table.
         keys = list(self)
         self._bits = max(_MIN_SLOTS.bit_length() - 1, self._bits + 1)
+        # The slots behind the last hash value take displaced keys.
         self._slots = [None] * ((1 << self._bits) + max(_MIN_SLOTS, self._bits))
         values, self._values = self._values, {}
         for key in keys:

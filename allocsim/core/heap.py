@@ -1,7 +1,7 @@
 """Segments, blocks and pools, and the effect of a request or a free on them.
 
-Rules, each with its section of the semantics:
-1. Best fit per stream; if the candidate is refused, the search ends (1.5, 1.6).
+Rules, each with its section of docs/semantics.md:
+1. Best fit per stream.  If the candidate is too large for the request, the search ends (1.5, 1.6).
 2. A split makes a new object for the front; the old object becomes the tail (1.7).
 3. A freed block absorbs its free neighbours; mapped and unmapped blocks do not merge (2.2).
 4. Memory comes from and returns to the driver in whole segments (1.8, 2.5); expandable segments are
@@ -41,17 +41,19 @@ __all__ = ["Heap"]
 class Heap:
     """Memory of one device, with the rules that split and merge it.
 
+    small, large: default pools.
+    pools: all small and large pools, including those of private pools.
+    layout: bit layout of the sort keys of all pools.
+    live: allocated blocks by address, except named blocks.
+    named: allocated blocks of a replay, by the name that its steps use.
+    pending: freed blocks that wait for other streams or for a replay step, by address.
     reserved: bytes obtained from the driver.
-    limit: bytes that a memory fraction allows, None without one.
-    live: allocated blocks by address, except named ones.
-    named: allocated blocks by the name that replay steps use.
-    pending: blocks that wait for the completion of their free, by address.
-    pools: small and large pools, including private ones.
-    trace: the history, None if none is kept.
-    work: what the allocator is doing.
-    witnessed: history entries with `work`, None while no caller wants them.
+    limit: reserved bytes that the memory fraction allows; None without a fraction.
+    trace: history entries; None if no history is kept.
+    work: work of the allocator at this moment.
+    witnessed: list of history entries with `work`; None while no caller wants it.
     rounded_sizes: cache of rounded request sizes.
-    made_expandable: True if an expandable segment was ever made.
+    made_expandable: True if an expandable segment was ever created.
     numbers_objects: True if the release orders free blocks by the age of their objects.
     spare: unused block objects that fast_path.py may reuse.
     """
@@ -107,7 +109,7 @@ class Heap:
         self.pools.remove(pool.large)
 
     def widen_keys(self) -> None:
-        """Let keys hold any size and place; from then on addresses are places."""
+        """Switch to wide keys, which have room for any size and place (sort_key.py)."""
         if self.layout.is_wide:
             return
         self.layout.widen()
@@ -118,10 +120,7 @@ class Heap:
             pool.rebuild_keys()
 
     def _close_gaps(self) -> None:
-        """Renumber the places of all segments from 0, in the same order.
-
-        This frees the places of released segments.
-        """
+        """Renumber the places of all segments from 0, in the same order."""
         place = self.layout.place
         firsts = [block for block in self._blocks() if block.prev is None]
         firsts.sort(key=lambda block: place(block.rank, block.ptr))
@@ -143,21 +142,21 @@ class Heap:
     # -- blocks and their identity -------------------------------------------------------
 
     def new_block(self, ptr: int, size: int, pool: BlockPool, stream: int, rank: int) -> Block:
-        """Create a block; `rank` is that of its segment, but 2.12 numbers every object."""
+        """Create a block.
+
+        rank: rank of the segment; in 2.12 every block gets a new number instead.
+        """
         if self.numbers_objects:
             rank = self.next_rank()
         return Block(ptr, size, stream, pool, rank)
 
     def next_rank(self) -> int:
-        """Return the number of a new object."""
+        """Return the number of a new block object, for 2.12."""
         self._counter += 1
         return self._counter
 
     def new_segment_rank(self, base: int, size: int) -> int:
-        """Return the rank of the blocks of a new segment.
-
-        Rank plus address is a block's place among free blocks of equal size.
-        """
+        """Return the rank of a new segment; a block's place is its address plus the rank."""
         if self.release.free_block_order is FreeBlockOrder.SEGMENT:
             if self._next_place + size > NARROW_PLACES and not self.layout.is_wide:
                 self._close_gaps()
@@ -165,29 +164,30 @@ class Heap:
             self._next_place += size
             self.ensure_keys_fit(rank + base, size)
             return rank & RANK_MASK
-        # Places are addresses.  If one is dictated, the segment will have that address.
+        # Places are addresses, counted from the layout's origin.  If a recording dictates an
+        # address, the segment will get it.
         base = base if (there := self.device.dictated) is None else there
         self.ensure_keys_fit(base - self.layout.origin(base), size)
         return -self.layout.origin(base) & RANK_MASK
 
     def ensure_keys_fit(self, place: int, size: int) -> None:
-        """Widen the keys if they cannot hold the blocks of a segment at this place."""
+        """Widen the keys if a segment of `size` bytes at `place` does not fit narrow keys."""
         largest = min(size, self.device.total + self.device.host_memory)
         if not self.layout.takes(place, size, largest):
             self.widen_keys()
 
     @property
     def active(self) -> tuple[Block, ...]:
-        """Blocks that are allocated or wait for the completion of their free."""
+        """Blocks that are allocated, or freed and not complete."""
         return *self.live.values(), *self.named.values(), *self.pending.values()
 
     def allocated_at(self, ptr: int) -> Block | None:
-        """Return the allocated block that begins at `ptr`, named or not, or None."""
+        """Return the allocated block that begins at `ptr`; None if there is none."""
         named = (block for block in self.named.values() if block.ptr == ptr)
         return self.live.get(ptr) or next(named, None)
 
     def record(self, action: str, address: int, size: int, stream: int, pool: BlockPool) -> None:
-        """Append an entry to the trace, if one is kept."""
+        """Append an entry to the history, if one is kept."""
         if self.trace is not None:
             entry = TraceEntry(action, address, size, stream, pool.id)
             self.trace.append(entry)
@@ -204,9 +204,9 @@ class Heap:
     def get_free_block(
         self, pool: BlockPool, stream: int, size: int, expandable: bool
     ) -> Block | None:
-        """Remove the best fit for a rounded `size` from its pool and return it, or None.
+        """Remove the best fit for a rounded `size` from its pool and return it; None if none fits.
 
-        expandable: expandable segments are active for this request, so their blocks may serve it.
+        expandable: True if blocks of expandable segments may serve the request.
         """
         config = self.config
         if self.collects_garbage:
@@ -214,7 +214,7 @@ class Heap:
             pool.search_calls += 1
         # Rule 1.5 (also in fast_path.py): best fit.
         free = pool.of(stream)
-        # A key without a place is below all keys of its size, so this is the first block of the
+        # A key with place 0 is not above any key of its size, so this is the first block of the
         # smallest size that fits.
         at = find(free.keys, size << pool.layout.size_shift)
         if at == len(free.keys):
@@ -244,20 +244,20 @@ class Heap:
     def alloc_found_block(
         self, block: Block, size: int, requested: int, expandable: bool, may_split: bool = True
     ) -> Block:
-        """Allocate the first `size` bytes of a block that is in no pool.
+        """Allocate the first `size` bytes of a block that is in no pool; return the result.
 
-        The rest is split off if it is large enough and `may_split` is True.
-        expandable: expandable segments are active, so large blocks are split down to 512 bytes as
-        well.
-        Returns the allocated block, which is longer than `size` if it was not split.
+        The rest is split off if it is large enough and `may_split` is True.  Else the whole block
+        is allocated.
+        requested: bytes of the request before rounding.
+        expandable: True if expandable segments are on; large blocks then leave a rest of 512 bytes
+            or more, instead of more than 1 MiB.
 
         Mirrors: should_split
         """
         pool = block.pool
         splits = split_bytes = 0  # changes of the statistic inactive_split
         rest = block.size - size
-        # Upstream's should_split: other large blocks must leave more than 1 MiB, and oversize
-        # requests get the whole block.
+        # Oversize requests get the whole block.
         if pool.is_small or expandable:
             split = may_split and rest >= MIN_BLOCK_SIZE
         else:
@@ -295,7 +295,7 @@ class Heap:
     # -- freeing -------------------------------------------------------------------------
 
     def free_now(self, block: Block) -> None:
-        """Free an allocated block without waiting for a stream."""
+        """Free an allocated block at once."""
         requested, size = block.requested_size, block.size
         if self.trace is not None:
             # Rule 6.2 (also in fast_path.py): the history entries of a free.
@@ -305,7 +305,7 @@ class Heap:
         self.stats.note(block.pool.is_small, -size, requested, splits, split_bytes)
 
     def free_later(self, block: Block) -> None:
-        """Mark an allocated block as freed by the user; it stays active."""
+        """Mark an allocated block as freed by the program; it stays active."""
         self.record("free_requested", block.ptr, block.requested_size, block.stream, block.pool)
         self.stats.free_requested(block.pool.is_small, block.size)
         self.pending[block.ptr] = block
@@ -326,7 +326,7 @@ class Heap:
     def free_block(self, block: Block) -> tuple[int, int]:
         """Merge a block with its free neighbours and insert it into its pool.
 
-        Returns the changes of the inactive split blocks and bytes.
+        Return the changes of the inactive split blocks and bytes, for the statistics.
 
         Mirrors: try_merge_blocks
         """
@@ -358,7 +358,10 @@ class Heap:
     # -- segments from cudaMalloc --------------------------------------------------------
 
     def alloc_segment(self, pool: BlockPool, stream: int, size: int) -> Block | None:
-        """Obtain a segment of `size` bytes as one block in no pool; None if the driver refuses."""
+        """Obtain a segment of `size` bytes with cudaMalloc; return it as one block in no pool.
+
+        Return None if the driver has no memory.
+        """
         address = self.device.cuda_malloc(size)
         if address is None:
             return None
@@ -388,12 +391,12 @@ class Heap:
             pool.owner.segment_count -= 1
 
     def check_segment_count(self, pool: BlockPool) -> None:
-        """Raise if mapping and unmapping made the segment count too low (12.6)."""
+        """Raise UpstreamAssertionError if a private pool has no segment left to subtract (12.6)."""
         if pool.owner is not None and pool.owner.segment_count <= 0:
             raise UpstreamAssertionError("the segment count of a private pool fell below zero")
 
     def count_reserved(self, pool: BlockPool, size: int, segments: int = 0) -> None:
-        """Count bytes and cudaMalloc segments obtained from the driver (negative: released)."""
+        """Count bytes and cudaMalloc segments from the driver; negative numbers are released."""
         self.reserved += size
         self.stats.count_reserved(pool.is_small, size, pool.id)
         if segments:
@@ -405,13 +408,13 @@ class Heap:
     # -- blocks from before the simulation -----------------------------------------------
 
     def count_segment(self, pool: BlockPool, size: int) -> None:
-        """Count a segment that existed before the simulation."""
+        """Count a cudaMalloc segment that existed before the simulation, in all statistics."""
         self.count_reserved(pool, size, +1)
         if pool.owner is not None:
             pool.owner.segment_count += 1
 
     def count_planted(self, block: Block) -> None:
-        """Count a block that existed before the simulation."""
+        """Count a block that existed before the simulation, in all statistics."""
         self.stats.count_planted(
             block.pool.is_small,
             block.size,

@@ -1,8 +1,8 @@
-"""Entries of the recorded history, and the allocator's work behind each.
+"""Entries of the memory history, as in `device_traces` of a PyTorch snapshot.
 
-Every action records an entry, in upstream's order.  The model notes its own work while a caller
-wants it, so that a release by garbage collection and a release by a retry are distinguishable.
-Source: semantics 6.1, 6.2.
+Every action of the allocator records an entry, in upstream's order.  `CachingAllocator.witness`
+also gives the work that the allocator was doing at each entry, which tells a `segment_free` by
+garbage collection from a `segment_free` before a retry.  Source: semantics 6.1, 6.2.
 """
 
 from __future__ import annotations
@@ -16,9 +16,13 @@ __all__ = ["TraceEntry", "Witnessed", "Work"]
 
 
 class TraceEntry(NamedTuple):
-    """Row of the recorded history.
+    """One action of the allocator.
 
-    address: free bytes of the device if the action is `oom`.
+    action: "alloc", "free_requested", "free_completed", "segment_alloc", "segment_free",
+        "segment_map", "segment_unmap", "oom" or "snapshot".
+    address: address of the block or segment; free bytes of the device if the action is "oom".
+    size: bytes; the requested size if the action concerns a block.
+    stream: raw stream handle.
     """
 
     action: str
@@ -29,19 +33,23 @@ class TraceEntry(NamedTuple):
 
 
 class Work(Enum):
-    """Kind of work that an allocator is doing."""
+    """Work of the allocator while it records an entry."""
 
-    REQUEST = "request"
-    POLL = "poll"
-    WAIT = "wait"
+    REQUEST = "request"  # serving a call of the program
+    POLL = "poll"  # completing frees whose events have passed
+    WAIT = "wait"  # waiting for all events
     GARBAGE_COLLECTION = "garbage collection"
     RELEASE_OVERSIZE = "release oversize"
-    RELEASE_CACHED = "release cached"
-    DRIVER = "driver"
+    RELEASE_CACHED = "release cached"  # empty_cache, or the same before a retry
+    DRIVER = "driver"  # obtaining memory from the driver
 
 
 class Witnessed(NamedTuple):
-    """History entry with the state of the allocator when it was recorded, in bytes."""
+    """History entry with the state of the allocator when it was recorded.
+
+    reserved: bytes obtained from the driver.
+    device_free: free bytes of the device.
+    """
 
     entry: TraceEntry
     work: Work

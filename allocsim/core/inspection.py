@@ -1,7 +1,7 @@
-"""Read-only queries: the state of an allocator, and what a request would find there.
+"""Read-only queries: the state of an allocator, and the answer that a request would get.
 
-Code outside the core that explains, measures or draws an allocator uses these functions and does
-not access its fields.
+Code outside the core uses these functions to explain, measure or draw an allocator, and does not
+access its fields.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ __all__ = [
 
 
 def allocated_block(allocator: CachingAllocator, address: int) -> Block | None:
-    """Return the allocated block that begins at `address`, named or not, or None."""
+    """Return the allocated block that begins at `address`; None if there is none."""
     return allocator.heap.allocated_at(address)
 
 
@@ -56,13 +56,13 @@ def garbage(allocator: CachingAllocator) -> Iterator[list[Block]]:
 
 
 def free_blocks(allocator: CachingAllocator) -> Iterator[Block]:
-    """Yield every free mapped block, pool by pool in key order."""
+    """Yield every free mapped block, by pool, stream and size."""
     for pool in allocator.heap.pools:
         yield from pool
 
 
 def handle_sizes(allocator: CachingAllocator) -> dict[int, int]:
-    """Return the handle size of each mapped range of an expandable segment, by address."""
+    """Return the handle size in bytes of each mapped range, by the address of the range."""
     sizes = {}
     for block in (*allocator.heap.active, *free_blocks(allocator)):
         is_head = block.prev is None or not block.prev.mapped
@@ -77,12 +77,13 @@ def returnable_pools(allocator: CachingAllocator) -> frozenset[PoolId]:
 
 
 def returnable_bytes(allocator: CachingAllocator, block: Block) -> int:
-    """Return the bytes of a free block that the driver could get back as blocks are placed now."""
+    """Return how many bytes of a free block empty_cache would release now."""
     owner = block.pool.owner
     if owner is not None and owner.id not in allocator.private_pools.freeable:
         return 0
     if block.expandable is not None:
         return block.expandable.whole_handles(block.ptr, block.size)[1]
+    # cudaFree releases whole segments only.
     return 0 if block.is_split else block.size
 
 
@@ -93,7 +94,7 @@ def pool_of_requests(allocator: CachingAllocator, stream: int) -> PoolId:
 
 
 def helping_pools(allocator: CachingAllocator, stream: int) -> tuple[PoolId, ...]:
-    """Return the pools marked use_on_oom that serve `stream` on a full device (5.6)."""
+    """Return the ids of the use_on_oom pools that serve `stream` on a full device (5.6)."""
     is_default = pool_of_requests(allocator, stream) == DEFAULT_POOL
     helps = is_default and allocator.release.overflow is not Overflow.NEVER
     return tuple(allocator.private_pools.use_on_oom) if helps else ()
@@ -103,10 +104,11 @@ def helping_pools(allocator: CachingAllocator, stream: int) -> tuple[PoolId, ...
 
 
 def finds_free_block(allocator: CachingAllocator, size: int, stream: int) -> bool:
-    """Return True if a request of `size` bytes would be served by a free block (1.5, 1.6).
+    """Return True if a free block would serve a request of `size` bytes (1.5, 1.6).
 
-    Pending frees stay pending.  The block is taken and returned, which leaves no trace.
+    Unlike a malloc, this does not complete pending frees.
     """
+    # The block is taken and put back, which leaves the allocator as it was.
     heap = allocator.heap
     rounded = heap.config.round_size(size)
     pool = _pool_for(allocator, rounded, stream)
@@ -123,9 +125,9 @@ def finds_free_block(allocator: CachingAllocator, size: int, stream: int) -> boo
 
 
 def mapped_for(allocator: CachingAllocator, size: int, stream: int) -> int:
-    """Return the bytes to map for a request that no free block serves (4.2).
+    """Return the bytes that a request of `size` bytes would map, if no free block serves it (4.2).
 
-    0 if no expandable segment would serve it.
+    Return 0 if expandable segments do not serve the request.
     """
     config, rounded = allocator.config, allocator.config.round_size(size)
     pool = _pool_for(allocator, rounded, stream)
@@ -153,16 +155,16 @@ def _pool_for(allocator: CachingAllocator, rounded: int, stream: int) -> BlockPo
 
 
 def _maps(allocator: CachingAllocator, pool: BlockPool) -> bool:
-    """Return True if expandable segments supply the memory of a pool (4.2)."""
+    """Return True if a pool obtains new memory in expandable segments (4.2)."""
     is_allowed = pool.owner is None or allocator.release.expandable_private_pools
     return allocator.config.expandable_segments and is_allowed
 
 
 def would_serve(allocator: CachingAllocator, block: Block, size: int, stream: int) -> bool:
-    """Return True if an allocated block would serve a request of `size` bytes, were it free.
+    """Return True if `block`, which is allocated, would serve a request if it were free.
 
-    Merged with its free neighbours (2.2), it must be the block found among the others (1.5, 4.4),
-    and neither oversize for the request nor too long (1.6).
+    Merged with its free neighbours (2.2), it must be the block that the search finds (1.5, 4.4),
+    and it must not be too large for the request (1.6).
     """
     rounded = allocator.config.round_size(size)
     whole = _were_it_free(block)
@@ -171,10 +173,10 @@ def would_serve(allocator: CachingAllocator, block: Block, size: int, stream: in
 
 
 def served_once_free(allocator: CachingAllocator, block: Block, size: int, stream: int) -> bool:
-    """Return True if a free block would serve a request, were `block` free.
+    """Return True if any free block would serve a request if `block`, now allocated, were free.
 
-    The answer may be False although another block fits: the merged block can come first and be
-    refused as oversize (1.6).
+    Freeing a block can also make a request fail: the search finds the merged block first and ends
+    there if that is too large (1.6).
     """
     rounded = allocator.config.round_size(size)
     if not _is_searched(allocator, block, rounded, stream):
@@ -191,10 +193,11 @@ def _is_searched(allocator: CachingAllocator, block: Block, rounded: int, stream
 def _found_beside(
     allocator: CachingAllocator, block: Block, whole: Block, rounded: int
 ) -> Block | None:
-    """Return the free block that serves a request, or None.
+    """Return the block that would serve a request if `block` were free, or None.
 
-    whole: `block` merged with its free neighbours, searched in place of the neighbours.
+    whole: `block` merged with its free neighbours, which replaces them in the search.
     """
+    # The search of `Heap.get_free_block`, without a change of the pool.
     config, merged = allocator.config, (block.prev, block.next)
     others = (each for each in block.pool.of(block.stream).blocks if each not in merged)
     fitting = (each for each in (whole, *others) if each.size >= rounded)
@@ -210,7 +213,8 @@ def _found_beside(
 
 
 def _were_it_free(block: Block) -> Block:
-    """Return the block that an allocated block would become when freed (2.2), not linked."""
+    """Return a copy of `block` merged with its free neighbours (2.2); the segment is unchanged."""
+    # Only free mapped blocks have a key; active and unmapped neighbours do not merge.
     first = last = block
     if block.prev is not None and block.prev.key:
         first = block.prev
@@ -223,11 +227,11 @@ def _were_it_free(block: Block) -> Block:
 
 
 def largest_request(allocator: CachingAllocator, stream: int) -> int:
-    """Return the bytes of the largest request of `stream` that would succeed now, or 0.
+    """Return the bytes of the largest request of `stream` that would succeed now; 0 if none would.
 
-    Meant for the state after an out-of-memory error: cached segments that the allocator would
-    release first are not counted.  Computed from free blocks, driver and pools marked use_on_oom,
-    without trying sizes (1.5, 1.8, 4.4, 5.6).
+    Cached segments that the allocator would release first do not count, because after an
+    out-of-memory error none are left.  Sizes are not tried: the result follows from the free
+    blocks, the driver's memory and the pools marked use_on_oom (1.5, 1.8, 4.4, 5.6).
     """
     owner = allocator.private_pools.get_pool(stream)
     pools = allocator.heap if owner is None else owner
@@ -239,6 +243,7 @@ def largest_request(allocator: CachingAllocator, stream: int) -> int:
     )
     if large > SMALL_SIZE:
         return config.largest_raw(large)
+    # No memory for a large request: the largest request is one of the small pool.
     small = max(
         _in_block(pools.small, stream, config.expandable_segments),
         _from_driver(allocator, pools.small, stream),
@@ -250,7 +255,7 @@ def largest_request(allocator: CachingAllocator, stream: int) -> int:
 def _helping(
     allocator: CachingAllocator, owner: PrivatePool | None
 ) -> list[tuple[PrivatePool, bool]]:
-    """Return the pools marked use_on_oom; True if their expandable blocks may serve (5.6)."""
+    """Return each use_on_oom pool that may help, and True if its expandable blocks count (5.6)."""
     release, private = allocator.release, allocator.private_pools
     if owner is not None or release.overflow is Overflow.NEVER:
         return []
@@ -259,7 +264,10 @@ def _helping(
 
 
 def _in_block(pool: BlockPool, stream: int, expands: bool) -> int:
-    """Return the size of the largest free block that may serve a request."""
+    """Return the bytes of the largest free block of `stream`.
+
+    expands: True to include blocks of expandable segments.
+    """
     sizes = (
         block.size for block in pool if block.stream == stream and (expands or not block.expandable)
     )
@@ -267,7 +275,7 @@ def _in_block(pool: BlockPool, stream: int, expands: bool) -> int:
 
 
 def _from_driver(allocator: CachingAllocator, pool: BlockPool, stream: int) -> int:
-    """Return the largest rounded size for which driver and limit have memory."""
+    """Return the largest rounded size for which the driver has memory and the limit has room."""
     if _maps(allocator, pool):
         return _by_mapping(allocator, pool, stream)
     allowed = allocator.device.left
@@ -277,23 +285,26 @@ def _from_driver(allocator: CachingAllocator, pool: BlockPool, stream: int) -> i
 
 
 def _by_segment(is_small: bool, room: int, large_segment: int) -> int:
+    """Return the largest rounded size whose segment from cudaMalloc fits `room` bytes."""
     if is_small:
         return SMALL_SIZE if room >= SMALL_BUFFER else 0
+    # From 10 MiB on, a segment is as large as the request, rounded up to 2 MiB.
     if room >= MIN_LARGE_ALLOC:
         return room // ROUND_LARGE * ROUND_LARGE
     return MIN_LARGE_ALLOC - MIN_BLOCK_SIZE if room >= large_segment else 0
 
 
 def _by_mapping(allocator: CachingAllocator, pool: BlockPool, stream: int) -> int:
-    """Return the largest rounded size that mapping could serve.
+    """Return the largest rounded size that mapping memory could serve.
 
-    The allocator takes the lowest run of free and unmapped blocks that holds the request, even if a
-    later run needs less new memory.
+    The allocator takes the first sequence of free and unmapped blocks that is large enough, even if
+    a later sequence needs less new memory.
     """
     config, device = allocator.config, allocator.device
     within = _within_limit(allocator, pool.is_small)
+    # `run`: bytes of a sequence; `reach`: its bytes from the start that can be mapped.
     best = longest = 0
-    # A run serves only requests that no lower run holds, so its reach counts above `longest`.
+    # A sequence serves only requests for which all lower sequences, up to `longest`, are too small.
     for unmapped in pool.unmapped_of(stream):
         assert unmapped.expandable is not None
         handle = unmapped.expandable.handle_size  # the settings may have changed since
@@ -319,12 +330,12 @@ def _by_mapping(allocator: CachingAllocator, pool: BlockPool, stream: int) -> in
 
 
 def _mappable(device: Device, handle: int) -> int:
-    """Return the bytes that the device can still provide in handles of `handle` bytes."""
+    """Return the bytes that the device can still provide in handles of `handle` bytes each."""
     return 0 if handle % PAGE else device.left // handle * handle
 
 
 def _within_limit(allocator: CachingAllocator, is_small: bool) -> int:
-    """Return the largest rounded size whose ordinary segment the limit would allow."""
+    """Return the largest rounded size whose segment from cudaMalloc the limit would allow."""
     limit = allocator.memory_limit
     room = allocator.device.total * 2 if limit is None else limit - allocator.reserved_bytes
     return _by_segment(is_small, room, allocator.config.large_segment_size)
@@ -341,13 +352,12 @@ def fingerprint(
 ) -> Hashable:
     """Return a value that is equal for two states from which equal steps have equal effects.
 
-    waiting: frees by name.
-    asked: for the names of a range of steps, the number of the step that requested the block.
-    step: number of the next step; ages are relative to it.
-
-    Only the number of blocks from before the range counts: none are added, and a block that was
-    freed changes the free blocks or those of the range.
+    waiting: requested frees that are not complete, by block name.
+    asked: number of the step that requested each block, by name, for the steps that may repeat.
+    step: number of the next step; the ages of blocks are relative to it.
     """
+    # Of blocks from before these steps only the number counts: none are added, and a block that was
+    # freed changes the free blocks or the blocks of these steps.
     heap = allocator.heap
     named = heap.named
     mine = sorted(
@@ -373,15 +383,12 @@ def fingerprint(
 
 
 def small_places(allocator: CachingAllocator) -> Hashable:
-    """Return a value that is equal if the small pool answers the same requests alike.
-
-    Only free and unmapped blocks decide; which blocks occupy the rest has no effect.
-    """
+    """Return a value that is equal if the small pool gives equal requests equal addresses."""
     pool = allocator.heap.small
     return _free_keys(pool), tuple((b.stream, b.ptr, b.size) for b in pool.unmapped)
 
 
 def _free_keys(pool: BlockPool) -> tuple[tuple[int, ...], ...]:
-    """Return (stream, keys of its free blocks) of each stream that has free blocks."""
+    """Return (stream, key, key, …) of the free blocks of each stream that has any."""
     of_streams = sorted(pool.free.items())
     return tuple((stream, *free.keys) for stream, free in of_streams if free.keys)

@@ -1,17 +1,19 @@
 """Journal of changes to blocks, from which the statistics are computed later.
 
-A call appends one record, a number in each of three columns; `fold_records` adds them up in order,
-so that currents, peaks and totals are the same as if counted at each call.  Columns, because
-appending a tuple for each record took as long as appending three numbers.
+A malloc or free appends one record: one number to each of three columns.  `fold_records` adds the
+records up in order, so that current values, peaks and totals are the same as if counted at each
+call.
 
-The third column packs the change of inactive split blocks with the pool into one integer, in one of
-two forms:
+A block is inactive split if it is free and shares its segment (inactive_split of memory_stats()).
+The third column packs the change of inactive split blocks and bytes, and the pool, into one
+integer:
 
     BYTES * bytes + SPLIT * blocks + is_small
-    OWN + OWN_STEP * blocks + is_small           if the bytes are those of the record's own block
+    OWN + OWN_STEP * blocks + is_small           if the bytes are those of the record's block
+    is_small                                     if nothing changes
 
-The second form, and 0 and 1 for no change, are below `SHORT`.  The first form is not, because the
-bytes of a change are at least 512.  Source: semantics 3.
+The last two forms are below `SHORT` in absolute value.  The first form is not, because a change has
+at least 512 bytes.  Source: semantics 3.
 """
 
 from __future__ import annotations
@@ -47,76 +49,78 @@ __all__ = [
 # _fast_path.pyx repeats these constants for the compiled form.
 
 BYTES: Final = 16
-"""Weight of a byte that becomes inactive split."""
+"""Factor of the bytes in the first form; negative bytes are no longer inactive split."""
 
 SPLIT: Final = 2
-"""Weight of a block that becomes inactive split; a record has -2 to 1 of them."""
+"""Factor of the number of blocks in the first form, from -2 to 1."""
 
 OWN: Final = 2
-"""The record's block leaves (malloc) or joins (free) inactive split; the number of blocks stays."""
+"""Second form for 0 blocks: the bytes of the record's block leave (malloc) or join (free)."""
 
 OWN_PLUS: Final = 6
-"""`OWN`, and one block more."""
+"""Second form for one inactive split block more."""
 
 OWN_MINUS: Final = -2
-"""`OWN`, and one block fewer."""
+"""Second form for one inactive split block fewer."""
 
 OWN_STEP: Final = 4
-"""Weight of a block beside `OWN`."""
+"""Factor of the number of blocks in the second form."""
 
 SHORT: Final = 16
-"""Limit of the absolute value of packed integers in the short form."""
+"""Limit of the absolute value of the second and third form."""
 
 FOLD_AT: Final = 2048
-"""Records kept before a fold: enough to outweigh its set-up, few enough for the processor cache."""
+"""Number of records after which they are added up: many make that efficient, few stay in the cache.
+"""
 
 Journal = tuple[list[int], list[int], list[int], list[int], list[int]]
-"""Columns of the records, and of the blocks that wait for the completion of their free.
+"""Five columns: three of the records, and two of the freed blocks that wait for other streams.
 
 1. Bytes of the block, negative for a free.
-2. Requested bytes, also of a free.
-3. Change of inactive split, packed.
-4. Number of records before the block began or ended to wait.
-5. Bytes of the block, negative at the end, packed with the pool (`encode_wait`).
+2. Requested bytes, positive for a free as well.
+3. Change of inactive split blocks, packed with the pool.
+4. Number of records before the block began or stopped to wait.
+5. Bytes of the waiting block, negative when it stops, packed with the pool (`encode_wait`).
 """
 
 
 def encode(is_small: bool, splits: int, split_bytes: int) -> int:
-    """Pack the change of inactive split blocks and bytes in the long form."""
+    """Return the change of inactive split blocks and bytes as an integer of the first form."""
     return BYTES * split_bytes + SPLIT * splits + is_small
 
 
 def decode_short(packed: Any, size: Any) -> tuple[Any, Any]:
-    """Return (blocks, bytes) of integers in the short form, as numbers or arrays.
+    """Return (blocks, bytes) of an integer below `SHORT`; numbers or arrays.
 
-    size: the first column.
+    size: value of the first column in the same record.
     """
     return packed >> 2, (packed >> 1 & 1) * -size
 
 
 def decode_long(packed: Any) -> tuple[Any, Any]:
-    """Return (blocks, bytes) of integers in the long form, as numbers or arrays."""
+    """Return (blocks, bytes) of an integer of the first form; numbers or arrays."""
     unpooled = packed >> 1
+    # The low three bits are the number of blocks, from -4 to 3.
     splits = (unpooled + 4 & 7) - 4
     return splits, unpooled - splits >> 3
 
 
 def encode_wait(is_small: bool, size: int) -> int:
-    """Pack the bytes of a block that begins to wait, negative if it ends, with its pool."""
+    """Return the bytes of a block that begins to wait (negative: stops) packed with its pool."""
     return 2 * size + is_small
 
 
 def decode_wait(packed: Any) -> Any:
-    """Return the bytes of `encode_wait`, as a number or an array."""
+    """Return the bytes that `encode_wait` packed; a number or an array."""
     return packed >> 1
 
 
 @dataclass(slots=True)
 class Moves:
-    """Sum of a series of changes.
+    """Effect of a series of changes on one statistic.
 
-    change: the sum.
-    peak: highest partial sum, 0 at least.
+    change: sum of the changes.
+    peak: highest partial sum, at least 0.
     grown: sum of the increases.
     """
 
@@ -132,19 +136,18 @@ class Moves:
 
 
 GroupMoves = tuple[Moves, Moves, Moves, Moves, Moves, Moves, Moves]
-"""Moves of allocated blocks and bytes, active blocks and bytes, requested bytes, inactive split
-blocks and their bytes.
-"""
+"""`Moves` of seven statistics: allocated blocks, allocated bytes, active blocks, active bytes,
+requested bytes, inactive split blocks, inactive split bytes."""
 
 Folder = Callable[[Journal], tuple[GroupMoves, GroupMoves, GroupMoves]]
-"""Function from a journal to the moves of all, small_pool and large_pool."""
+"""Function that adds up a journal, for `all`, `small_pool` and `large_pool`."""
 
 
 _ActiveMoves = tuple[Moves, Moves, Moves, Moves, Moves]
 
 
 def fold_records(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
-    """Return the moves of all, small_pool and large_pool."""
+    """Return the sums of a journal for `all`, `small_pool` and `large_pool`."""
     sizes, requests, inactive, at, waits = map(column_of, journal)
     every, small, large = (
         _fold_active(sizes, requests, inactive, without) for without in (-1, 0, 1)
@@ -160,9 +163,9 @@ def fold_records(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
 def _fold_allocated(
     sizes: list[int], inactive: list[int], at: list[int], waits: list[int], without: int
 ) -> tuple[Moves, Moves]:
-    """Return the moves of allocated blocks and bytes: active, without those that wait.
+    """Return the sums of allocated blocks and bytes: active blocks without those that wait.
 
-    without: the pool to leave out, as in `_fold_active`.
+    without: pool to leave out: 1 the small pool, 0 the large pool, -1 none.
     """
     count = 0
     peak_count = 0
@@ -200,13 +203,12 @@ def _fold_allocated(
 def _fold_active(  # noqa: PLR0912, PLR0915  (one loop, by design)
     sizes: list[int], requests: list[int], inactive: list[int], without: int
 ) -> _ActiveMoves:
-    """Return the moves of active blocks.
+    """Return the sums of the statistics of active and inactive split blocks.
 
-    without: the pool to leave out, 1 the small pool, 0 the large pool, -1 none.
-
-    Only local variables, because this loop takes most of the time of the statistics; they are
-    machine words in the compiled form.
+    without: pool to leave out: 1 the small pool, 0 the large pool, -1 none.
     """
+    # Only local variables, because this loop takes most of the time of the statistics.  In the
+    # compiled form they are machine words.
     count = 0
     peak_count = 0
     mallocs = 0
@@ -271,7 +273,7 @@ def _fold_active(  # noqa: PLR0912, PLR0915  (one loop, by design)
 
 
 def split_journal(journal: Journal, n_records: int, n_waits: int) -> tuple[Journal, Journal]:
-    """Return the first `n_records` records and `n_waits` waits, and the rest."""
+    """Return two journals: of the first `n_records` records and `n_waits` waits, and the rest."""
     sizes, requests, inactive, at, waits = map(list, journal)
     before = (sizes[:n_records], requests[:n_records], inactive[:n_records])
     after = (sizes[n_records:], requests[n_records:], inactive[n_records:])

@@ -1,9 +1,9 @@
 """Mapping and unmapping of expandable segments, on the blocks of the heap.
 
-- A request takes the lowest run of free and unmapped blocks that holds it and maps the missing
-  parts one by one.  Parts mapped before a failure stay mapped.
+- A request takes the first sequence of adjacent free and unmapped blocks that is large enough, and
+  maps the unmapped blocks in turn.  Blocks mapped before a failure stay mapped.
 - A newly mapped block absorbs its free neighbours.
-- Unmapping takes the whole handles inside a free block; the parts around them stay free.
+- Unmapping takes the whole handles inside a free block.  The parts around them stay free.
 
 Source: semantics 4.2, 4.3, 4.6, 12.7 to 12.9.
 """
@@ -26,13 +26,13 @@ __all__ = ["try_allocate_expandable_block", "find_run", "new_expandable", "unmap
 def try_allocate_expandable_block(
     heap: Heap, pool: BlockPool, stream: int, size: int
 ) -> Block | None:
-    """Return a mapped block of at least `size` bytes in no pool, or None if out of memory."""
+    """Return a mapped block of at least `size` bytes, in no pool; None if out of memory."""
     block = find_expandable_block(heap, pool, stream, size)
     if block is None:
         return None
     if not block.mapped and not _map_block(heap, block, min(block.size, size)):
         return None
-    # `_map_block` frees `following`, which absorbs `block`: the survivor is `following`.
+    # `_map_block` frees `following`, which then absorbs `block`.
     while block.size < size:
         following = block.next
         if following is None:
@@ -51,13 +51,14 @@ def try_allocate_expandable_block(
 
 
 def _dictated_move(heap: Heap, block: Block) -> int:
-    """Move a segment of one unmapped block to its dictated address; return the distance.
+    """Move an unmapped segment to the address that a recording dictates; return the distance.
 
-    Where segments are ordered by age, the rank changes so that the place stays the same.
+    block: the only block of the segment.
     """
     assert block.expandable is not None
     distance = block.expandable.dictated_move()
     if heap.release.free_block_order is FreeBlockOrder.SEGMENT:
+        # The place is the segment's age, which the move must not change.
         block.rank = (block.rank - distance) & RANK_MASK
     else:
         heap.ensure_keys_fit(heap.layout.place(block.rank, block.ptr + distance), block.size)
@@ -65,15 +66,21 @@ def _dictated_move(heap: Heap, block: Block) -> int:
 
 
 def find_expandable_block(heap: Heap, pool: BlockPool, stream: int, size: int) -> Block | None:
-    """Return the first block of a run that holds `size` bytes, in a new segment if necessary."""
+    """Return the first block of a sequence from `find_run`, else the block of a new segment.
+
+    Return None if the new segment cannot hold `size` bytes and the release destroys it (4.2).
+    """
     return find_run(pool, stream, size) or _new_segment(heap, pool, stream, size)
 
 
 def find_run(pool: BlockPool, stream: int, size: int) -> Block | None:
-    """Return the first block of the lowest run of free and unmapped blocks that holds `size`."""
+    """Return the first block of adjacent free and unmapped blocks with at least `size` bytes.
+
+    The sequence with the lowest address counts; None if there is none.
+    """
     for unmapped in pool.unmapped_of(stream):
         prev = unmapped.prev
-        # A free mapped block before the unmapped one belongs to the run.
+        # A free mapped block before the unmapped one belongs to the sequence.
         start = prev if prev is not None and not prev.is_active else unmapped
         run = 0
         block: Block | None = start
@@ -88,8 +95,9 @@ def find_run(pool: BlockPool, stream: int, size: int) -> Block | None:
 def new_expandable(
     heap: Heap, pool: BlockPool, stream: int, base: int | None = None
 ) -> ExpandableSegment:
-    """Reserve address space under the current settings, at `base` if given."""
+    """Reserve address space for a segment, at `base` if given."""
     heap.made_expandable = True
+    # Both sizes come from the current settings; existing segments keep theirs.
     handle = SMALL_BUFFER if pool.is_small else heap.config.large_segment_size
     reserve = heap.config.expandable_reserve(heap.device.total)
     return ExpandableSegment(heap.device, stream, handle, reserve, base)
@@ -97,6 +105,7 @@ def new_expandable(
 
 def _new_segment(heap: Heap, pool: BlockPool, stream: int, size: int) -> Block | None:
     segment = new_expandable(heap, pool, stream)
+    # Before 2.15, a request larger than the segment asserts when the segment is full.
     if segment.size < size and heap.release.short_segment_is_destroyed:
         segment.destroy()
         return None
@@ -109,13 +118,16 @@ def _new_segment(heap: Heap, pool: BlockPool, stream: int, size: int) -> Block |
 
 
 def _map_block(heap: Heap, block: Block, size: int) -> bool:
-    """Map the front of an unmapped block and free it; return False if out of memory."""
+    """Map the first `size` bytes of an unmapped block, rounded up to whole handles, and free them.
+
+    Return False if out of memory.
+    """
     assert block.expandable is not None
     pool = block.pool
     mapped = block.expandable.map(size)
     if mapped is None:
         return False
-    # As long as nothing is mapped, the segment may move to its recorded address.
+    # As long as nothing is mapped, the segment may still move to its recorded address.
     distance = 0 if block.is_split else _dictated_move(heap, block)
     pool.unmapped.remove(block)
     block.ptr += distance
@@ -130,7 +142,7 @@ def _map_block(heap: Heap, block: Block, size: int) -> bool:
     heap.free_block(block)
     heap.count_reserved(pool, mapped)
     heap.stats.num_device_alloc += 1
-    # The entry has the range that was mapped, not the merged block.
+    # The entry has the mapped range, not the merged block.
     heap.record("segment_map", start, mapped, block.stream, pool)
     return True
 
@@ -144,7 +156,7 @@ def _piece(heap: Heap, whole: Block, ptr: int, size: int) -> Block:
 def unmap_block(heap: Heap, block: Block) -> None:
     """Unmap the whole handles inside a free expandable block, if there are any.
 
-    If that leaves one unmapped block, the segment and its addresses are released.
+    If nothing of the segment is mapped then, its address space is released as well.
 
     Mirrors: release_expandable_segment
     """
@@ -165,14 +177,13 @@ def unmap_block(heap: Heap, block: Block) -> None:
     if pool.owner is not None:
         pool.owner.segment_count -= 1
     heap.record("segment_unmap", start, size, block.stream, pool)
-    # Nothing of the segment is mapped any more.
-    if not block.is_split:
+    if not block.is_split:  # nothing else of the segment is mapped
         pool.unmapped.remove(block)
         segment.destroy()
 
 
 def _cut(heap: Heap, block: Block, start: int, size: int) -> None:
-    """Shrink a free block to [start, start + size); the parts around it stay free."""
+    """Shrink a free block to [start, start + size); the parts before and after it stay free."""
     before = start - block.ptr
     after = block.size - before - size
     if before:
@@ -188,6 +199,7 @@ def _cut(heap: Heap, block: Block, start: int, size: int) -> None:
 
 def _merge_unmapped(block: Block) -> None:
     prev, following = block.prev, block.next
+    # Unmapped neighbours merge, as free neighbours do.
     if prev is not None and not prev.mapped:
         block.pool.unmapped.remove(prev)
         block.absorb_prev(prev)

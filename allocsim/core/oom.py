@@ -1,8 +1,8 @@
-"""Text of an out-of-memory error, exactly as its release prints it.
+"""Text of an out-of-memory error, exactly as each release of PyTorch prints it.
 
 "Tried to allocate" is the size of the segment, not of the request.  Free memory is read after the
-caches were released.  Pending blocks count as "reserved but unallocated".  Wordings that changed
-with a release are in releases.py.  Source: semantics 7.2, 7.3, 12.4, 12.5.
+caches were released.  Freed blocks that wait for other streams count as "reserved but unallocated".
+Wordings that differ between releases are in releases.py.  Source: semantics 7.2, 7.3, 12.4, 12.5.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ class OomFigures:
     """Numbers in the text, in bytes except `device`.
 
     device: device index.
+    tried: size of the segment that the allocator failed to obtain.
+    total, free: memory of the device.
     private: free blocks of private pools.
-    limit: bytes that a memory fraction allows, None without one.
+    limit: reserved bytes that the memory fraction allows; None without a fraction.
     """
 
     device: int
@@ -37,12 +39,13 @@ class OomFigures:
 
 
 def oom_text(figures: OomFigures, config: AllocatorConfig) -> str:
-    """Return the message of the release that `config` belongs to."""
+    """Return the message of an out-of-memory error, in the words of `config.release`."""
     release = config.release
     # From 2.4 on, the text counts free blocks of private pools as allocated.
     private = figures.private if release.oom_counts_private_pools else 0
     text = release.oom_text.format(
         tried=format_size(figures.tried),
+        # 2.3 prints an int8_t as a character.
         device=chr(figures.device) if release.oom_device_is_raw_byte else figures.device,
         total=format_size(figures.total),
         free=format_size(figures.free),
@@ -53,6 +56,7 @@ def oom_text(figures: OomFigures, config: AllocatorConfig) -> str:
             if private
             else ""
         ),
+        # Includes blocks that wait for other streams.
         unallocated=format_size(figures.reserved - figures.allocated - private),
         advice=_advice(figures, config),
     )
@@ -63,6 +67,7 @@ def _advice(figures: OomFigures, config: AllocatorConfig) -> str:
     release = config.release
     if not config.expandable_segments or release.oom_advice_expandable is None:
         return release.oom_advice
+    # A request longer than the address space of a segment fails on an empty device as well.
     is_set, reserve = config.expandable_segments_reserve, config.expandable_reserve(figures.total)
     if is_set is not None and reserve < figures.tried <= figures.total:
         return (
@@ -76,7 +81,7 @@ def _advice(figures: OomFigures, config: AllocatorConfig) -> str:
 
 
 def rejection_text(requested: int) -> str:
-    """Return the message of throw_on_cudamalloc_oom."""
+    """Return the message if throw_on_cudamalloc_oom refuses a request of `requested` bytes."""
     return (
         "CUDA out of memory. Allocation was preemptively rejected because it would exceed "
         f"per_process_memory_fraction limit. Requested size: {format_size(requested)}"

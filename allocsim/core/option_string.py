@@ -1,11 +1,11 @@
-"""Parser of the option string, with the rules and errors of its release.
+"""Parser of PYTORCH_CUDA_ALLOC_CONF, with the rules and error messages of each release.
 
 - `, : [ ]` are tokens, everything else is a word.  Blanks are dropped everywhere (up to 2.9 only
   spaces).
-- Up to 2.9 separators are verified.  From 2.10 any token separates, and the string is read twice:
-  first the options that all accelerators share, then those of CUDA; each pass skips the other's.
-- A refused string is not undone in any release: resets and options before the bad one stay applied.
-- Numbers are read by prefix: "30.7" is 30.
+- Up to 2.9 separators are verified.  From 2.10 on any token separates, and the conf is read twice:
+  first for the options that all accelerators have, then for the options of CUDA.
+- If a release refuses a conf, the resets and the options before the bad option stay applied.
+- Of a number, only the digits at the beginning are read: "30.7" is 30.
 
 Source: semantics 8.2, 8.3, 1.2 (lists), 4.8 and 12.5 (reserves); the rest was observed on the
 compiled allocators of 2.1.2 to 2.15.0 (tests/core/test_option_string.py has the strings).
@@ -50,9 +50,9 @@ _SMALLEST_NORMAL = 2.2250738585072014e-308
 
 
 class BadOptionError(ConfigError):
-    """A refused option string.
+    """Error of a conf that the release refuses.
 
-    applied: settings after the refusal.
+    applied: settings in force after the refusal.
     """
 
     def __init__(self, text: str, applied: AllocatorConfig | None = None) -> None:
@@ -61,9 +61,10 @@ class BadOptionError(ConfigError):
 
 
 def parse(text: str, release: Release, previous: AllocatorConfig | None = None) -> AllocatorConfig:
-    """Return the settings that `text` makes of `previous` (default: a new process) in `release`.
+    """Return the settings after the conf `text` was set in `release`.
 
-    Raises BadOptionError if the release refuses the string.
+    previous: settings before; None for the defaults of a new process.
+    Raises BadOptionError if the release refuses the conf.
 
     Mirrors: CUDAAllocatorConfig::parseArgs, AcceleratorAllocatorConfig::parseArgs
     """
@@ -84,10 +85,11 @@ def parse(text: str, release: Release, previous: AllocatorConfig | None = None) 
 
 @dataclass(slots=True)
 class _Parser:
-    """State of the passes over the tokens.
+    """State of the parser.
 
+    words: tokens and words of the conf.
     config: settings applied so far.
-    at: index of the next token.
+    at: index in `words` of the next token.
     """
 
     words: list[str]
@@ -133,7 +135,7 @@ class _Parser:
             self.set(max_non_split_rounding=self.config.large_segment_size)
 
     def _read_large_segment_size(self) -> None:
-        """Read large_segment_size_mb, which applies before all others, wherever it occurs."""
+        """Read large_segment_size_mb, which applies before all other options, wherever it is."""
         for i, key in enumerate(self.words[:-2]):
             if key == "large_segment_size_mb":
                 word = self.words[i + 2]
@@ -146,6 +148,7 @@ class _Parser:
                 self.set(large_segment_size=size * MIB)
 
     def _step_over(self, key: str) -> None:
+        # The value of an option of the other pass: a word or a list.
         if self.value(key) == "[":
             while self.value(key) != "]":
                 pass
@@ -181,9 +184,9 @@ class _Parser:
         self.config = replace(self.config, **changes)
 
     def integer(self, word: str, key: str, *, is_word: bool = False) -> int:
-        """Return the number at the beginning of `word`, as an unsigned 64-bit word.
+        """Return the number at the beginning of `word` as unsigned 64 bits; negative ones wrap.
 
-        Up to 2.9 it must fit a C int, unless `is_word`.  A negative number wraps around.
+        is_word: accept 64 bits in every release; else up to 2.9 the number must fit a C int.
         """
         match = _INTEGER.match(word)
         most = _INT_MAX if self.release.separators_checked and not is_word else _WORD_MAX
@@ -193,7 +196,7 @@ class _Parser:
 
 
 def _float(word: str, key: str) -> float:
-    """Return the number at the beginning of `word`; like strtod, refuse what is out of range."""
+    """Return the number at the beginning of `word`; refuse numbers that strtod refuses."""
     match = _FLOAT.match(word)
     if match is None:
         raise BadOptionError(f"option {key} expects a number, got {word[:80]!r}")
@@ -227,6 +230,7 @@ def _read_threshold_size(parser: _Parser, key: str) -> None:
     """Read max_split_size_mb or max_non_split_rounding_mb, at least the large segment size."""
     word = parser.value(key)
     size = min(parser.integer(word, key), _SIZE_MAX)
+    # The minimum follows large_segment_size_mb of the same conf.
     least = parser.config.large_segment_size // MIB
     inclusive = parser.release.thresholds_inclusive
     if size < least or (size == least and not inclusive):
@@ -291,14 +295,14 @@ def _bad_divisions(release: Release, word: str) -> str:
 
 
 def _read_division_list(parser: _Parser, key: str) -> None:
-    """Read `[k1:v1,...,>:vn]`: the first pair fills downwards, `>` fills upwards (1.2).
+    """Read `[k1:v1,...,>:vn]`: the first pair also sets smaller sizes, `>` all larger sizes (1.2).
 
-    Each pair applies as soon as it is read, on top of an earlier list.  Up to 2.9 the string may
-    end inside a list, after its bracket or a comma.
+    Each pair applies as soon as it is read, on top of an earlier list.
     """
     last = 0
     is_first = True
-    # From 2.10 on the list must be closed; `value` raises at the end of the string.
+    # Up to 2.9 the conf may end inside a list, after the bracket or a comma.  From 2.10 on the list
+    # must be closed; `value` raises at the end of the conf.
     while parser.at < len(parser.words) or not parser.release.separators_checked:
         name = parser.value(key)
         if name == "]":
@@ -346,7 +350,7 @@ def _read_reserve(parser: _Parser, key: str) -> None:
 
 
 def _read_reserve_by_class(parser: _Parser, key: str) -> None:
-    """Read `[name:x,...]`, which has no effect: no stream has a class here (4.8)."""
+    """Read `[name:x,...]`, which has no effect: streams of the model have no class (4.8)."""
     parser.value(key)
     while parser.value(key) != "]":
         parser.separator(":", key)
@@ -356,7 +360,7 @@ def _read_reserve_by_class(parser: _Parser, key: str) -> None:
 
 
 def _read_host(parser: _Parser, key: str) -> None:
-    """Read an option of the pinned-host allocator, which has no effect here."""
+    """Read an option of the pinned-host allocator, which has no effect on device memory."""
     if key in _HOST_NUMBERS:
         word = parser.value(key)
         value: int | bool = parser.integer(word, key)
@@ -377,7 +381,7 @@ _HOST_NUMBERS: dict[str, Callable[[int], bool]] = {
 }
 
 _SHARED = frozenset(option.name for option in OPTIONS.values() if option.is_shared)
-"""Options read in the first pass from 2.10 on; all others are CUDA's."""
+"""Options read in the first pass from 2.10 on; the second pass reads all others."""
 
 _READERS: dict[str, Callable[[_Parser, str], None]] = {
     **{option.name: _read_host for option in OPTIONS.values() if option.field == "host"},

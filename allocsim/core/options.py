@@ -1,8 +1,8 @@
-"""Options of the option string, one row each: the field of its value, and its effect.
+"""Options of PYTORCH_CUDA_ALLOC_CONF: where `AllocatorConfig` keeps each value, and its effect.
 
 `releases.py` says which release reads an option, and `option_string.py` how its value is read.
-Every option of a release has a row.  CONTRIBUTING.md, "Adding an option", lists the places that
-must know an option with an effect; an option without one is read, kept and printed only.
+CONTRIBUTING.md, "Adding an option", lists the places to change for an option that affects device
+memory.  All other options are only read, kept and printed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["OPTIONS", "Role", "Option"]
 class Role(Enum):
     """Effect of an option on device memory."""
 
-    CUTS = "how memory is cut into segments and blocks, and what of it is given back"
+    CUTS = "how memory is cut into segments and blocks, and which of them are released"
     LIMITS = "how much memory the process may take"
     CAPTURES = "when a block that a graph capture freed is used again"
     NONE = "nothing"
@@ -24,11 +24,13 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One key of the option string.
+    """One key of the conf.
 
-    field: field of `AllocatorConfig`, "host" for options kept there by name, "" for those not kept.
-    is_shared: read in the first of two passes, with the options of all accelerators; see
-    `Release.separators_checked`.
+    name: the key, such as "max_split_size_mb".
+    field: field of `AllocatorConfig` that has the value.  "host" if the value is in the dictionary
+        `AllocatorConfig.host`, "" if it is not kept.
+    is_shared: True if all accelerators have the option.  From 2.10 on, such options are read in the
+        first of two passes.
     """
 
     name: str

@@ -1,8 +1,9 @@
-"""Frees that wait: for events of other streams, for the end of a scope, or for a replay step.
+"""Frees that wait: for events of other streams, for the end of a capture, or for a replay step.
 
-A free records one event for each stream that used the block.  Only a malloc polls the queues, each
-in order up to its first event that has not passed.  A free inside a capture waits for its end and
-then ignores the streams recorded during the capture.  Source: semantics 2.3, 2.4, 5.5, 12.3.
+A free records one event for each stream that used the block.  Only a malloc polls the event queues,
+each queue up to the first event that has not passed.  A free inside a graph capture waits for the
+end of the capture and then ignores streams recorded during it.  Source: semantics 2.3, 2.4, 5.5,
+12.3.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ class EventQueues:
         return len(self._queues)
 
     def push(self, stream: int, number: int, block: Block) -> None:
-        """Queue event `number` of `stream` for `block`."""
+        """Append event `number` of `stream`, which the free of `block` waits for."""
         queue = self._queues.get(stream)
         if queue is None:
             queue = self._queues[stream] = deque()
         queue.append((number, block))
 
     def walk(self) -> Iterator[tuple[int, deque[tuple[int, Block]]]]:
-        """Yield (stream, queue) in table order, and erase queues that the caller emptied."""
+        """Yield (stream, queue of (event number, block)), and erase queues the caller emptied."""
         for stream in self._queues:
             queue = self._queues[stream]
             yield stream, queue
@@ -50,12 +51,11 @@ class EventQueues:
 
 @dataclass(slots=True, eq=False)
 class RequestedFree:
-    """A free that a replay step began and another step will complete.
+    """A free that a replay step began and a later step will complete.
 
-    block: None once complete.
+    block: block to free; None once the free is complete.
 
-    It identifies the free and not the block: a freed block may be allocated again, at the same
-    address or as the same object.
+    Neither address nor block object could identify the free, because both may be in use again.
     """
 
     block: Block | None
@@ -66,8 +66,8 @@ class PendingFrees:
 
     is_waiting: True if polling could complete a free; stored, because every malloc reads it.
 
-    Frees that a scope deferred in 2.9 to 2.12 complete in the order of the frees; in the real
-    allocator that order differs from run to run.
+    Frees that a capture deferred complete in the order of the frees.  In PyTorch 2.9 to 2.12 their
+    order differs from one execution to the next.
     """
 
     __slots__ = ("_heap", "_queues", "_deferred", "_requested", "is_waiting")
@@ -80,23 +80,24 @@ class PendingFrees:
         self.is_waiting = False
 
     def add(self, block: Block, *, in_capture: bool) -> None:
-        """Delay the free of a block that other streams used."""
+        """Delay the free of a block until the streams in `Block.stream_uses` are done with it."""
         self._heap.free_later(block)
         self.is_waiting = True
         if in_capture:
+            # Recording an event is not allowed during a capture.
             self._deferred.append(block)
         else:
             self._insert_events(block)
 
     @property
     def requested(self) -> tuple[RequestedFree, ...]:
-        """Frees that wait for `complete`, in order."""
+        """Frees that wait for `complete`, in the order of their completion by a wait."""
         return tuple(self._requested)
 
     def add_requested(self, block: Block) -> RequestedFree:
-        """Delay a free until `complete` is called with it, whichever streams used the block."""
+        """Delay a free until `complete` is called with the result."""
         block.stream_uses = None
-        # Keeps the block active, although no queue has an event for it.
+        # One event keeps the block active, although no queue has it.
         block.event_count = 1
         self._heap.free_later(block)
         free = RequestedFree(block)
@@ -104,7 +105,7 @@ class PendingFrees:
         return free
 
     def put_last(self, free: RequestedFree) -> None:
-        """Move a free behind the others that a wait completes."""
+        """Move a requested free to the end of `requested`."""
         if free in self._requested:
             del self._requested[free]
             self._requested[free] = None
@@ -115,6 +116,7 @@ class PendingFrees:
 
     def complete(self, free: RequestedFree) -> bool:
         """Complete a requested free; return False if it is already complete."""
+        # A wait for all events may have completed the free before the replay step does.
         block, free.block = free.block, None
         if block is None:
             return False
@@ -137,7 +139,7 @@ class PendingFrees:
     def synchronize_and_free_events(self, of: PrivatePool | None = None) -> None:
         """Wait for all events and complete their frees.
 
-        of: wait only for the blocks of this pool.
+        of: private pool whose blocks alone are waited for; None for all blocks.
         """
         self._heap.stats.num_sync_all_streams += 1
         self._heap.work = Work.WAIT
@@ -165,6 +167,7 @@ class PendingFrees:
 
     def _event_passed(self, block: Block) -> None:
         block.event_count -= 1
+        # A block used by several streams is free only after the last event.
         if block.event_count == 0:
             self._heap.complete_free(block)
 
@@ -177,7 +180,10 @@ class PendingFrees:
                 self._insert_events(block)
 
     def _remove_cudagraph_stream_uses(self, block: Block) -> bool:
-        """Remove the streams recorded in a capture; return True if no other stream is left."""
+        """Remove the streams recorded in a capture; return True if no stream is left.
+
+        The graph orders its own work, so it needs no event for these streams.
+        """
         uses, captured = block.stream_uses, block.capture_uses
         if uses is None or captured is None:
             return False

@@ -1,9 +1,9 @@
-"""Free blocks of one pool, in the order of the release.
+"""Free blocks of one pool, sorted by size and then by the tie-break of the release.
 
 Invariant: for each stream, `keys` is sorted, and `keys[i]` is the sort key of `blocks[i]`.  Every
-listed block is free and mapped; all other blocks have the key 0.  Plain lists, because they are
-faster than a `SortedList` up to about 1,500 free blocks of one stream (benchmarks/free_list.py).
-Source: semantics 1.5.
+listed block is free and mapped; all other blocks have the key 0.  Two plain lists are faster than a
+`SortedList` up to about 1,500 free blocks of one stream (benchmarks/free_list.py).  Source:
+semantics 1.5.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ __all__ = [
 ]
 
 _KEY_IN_LAYOUT: Final = 1
-"""`Block.key` where the true key does not fit a machine word; `KeyLayout.key_of` computes it."""
+"""`Block.key` of a free block whose key does not fit a machine word; see `KeyLayout.key_of`."""
 
 
 class FreeBlocks:
-    """Free blocks of one stream in key order, and their keys in a parallel list."""
+    """Free blocks of one stream in key order, and a parallel list of their keys."""
 
     __slots__ = ("keys", "blocks")
 
@@ -41,7 +41,7 @@ class FreeBlocks:
         self.blocks = Blocks()
 
     def take(self, at: int) -> Block:
-        """Remove and return the block at an index."""
+        """Remove and return the block at index `at`."""
         del self.keys[at]
         block = self.blocks.pop(at)
         block.key = 0
@@ -52,12 +52,13 @@ class BlockPool:
     """Free blocks of one size class, small or large.
 
     layout: layout of the keys, shared by all pools of a heap.
-    owner: private pool that it is a half of, None for the default pools.
-    id: id of the owner.
+    owner: private pool that has this pool as small or large half; None for the default pools.
+    id: id of the private pool, (0, 0) for the default pools.
     free: free blocks by stream.
-    unmapped: unmapped blocks of expandable segments, by (stream, address).
-    search_calls: number of searches, for garbage collection.
-    least_rest: least bytes that a split leaves, without expandable segments (1.7).
+    unmapped: unmapped blocks of expandable segments, sorted by stream and address.
+    search_calls: number of searches so far, from which garbage collection computes ages.
+    least_rest: smallest remainder for which a block is split while expandable segments are off
+        (1.7).
     """
 
     __slots__ = (
@@ -77,6 +78,7 @@ class BlockPool:
         self.owner = owner
         self.id = DEFAULT_POOL if owner is None else owner.id
         self.search_calls = 0
+        # By address, because expandable segments are filled from the lowest address.
         self.unmapped: SortedKeyList[Block, tuple[int, int]] = SortedKeyList(key=_by_address)
         self.layout = layout
         self.free: dict[int, FreeBlocks] = {}
@@ -85,26 +87,26 @@ class BlockPool:
         return sum(len(free.keys) for free in self.free.values())
 
     def __iter__(self) -> Iterator[Block]:
-        """Iterate over the free blocks: streams ascending, then in key order."""
+        """Iterate over the free blocks, sorted by stream and key."""
         for stream in sorted(self.free):
             yield from self.free[stream].blocks
 
     def of(self, stream: int) -> FreeBlocks:
-        """Return the free blocks of `stream`, always the same object."""
+        """Return the free blocks of `stream`."""
         free = self.free.get(stream)
         if free is None:
             free = self.free[stream] = FreeBlocks(self.layout)
         return free
 
     def rebuild_keys(self) -> None:
-        """Compute every key again after a change of the layout; the order stays the same."""
+        """Compute every key again after a change of the layout, which must not change the order."""
         for free in self.free.values():
             free.keys = self.layout.new_keys()
             for block in free.blocks:
                 free.keys.append(self._key(block))
 
     def insert(self, block: Block) -> None:
-        """Add a free mapped block, in O(log n) comparisons and one move of pointers.
+        """Add a free mapped block.
 
         Mirrors: BlockPool::insert_into_blocks
         """
@@ -113,11 +115,11 @@ class BlockPool:
         at = find(free.keys, key)
         free.keys.insert(at, key)
         free.blocks.insert(at, block)
-        # The age for garbage collection is the number of searches since.
+        # The age of a free block is the number of searches since this one (reclaim.py).
         block.gc_base = self.search_calls
 
     def _key(self, block: Block) -> int:
-        """Compute a block's sort key and store it on the block."""
+        """Return a block's sort key and store it on the block."""
         key = self.layout.key_of(block)
         block.key = _KEY_IN_LAYOUT if IS_COMPILED and self.layout.is_wide else key
         return key
@@ -136,8 +138,9 @@ class BlockPool:
         block.key = 0
 
     def best_fit(self, stream: int, size: int) -> Block | None:
-        """Return the smallest block of `stream` with at least `size` bytes, or None."""
+        """Return the smallest block of `stream` with at least `size` bytes; None if none has."""
         free = self.of(stream)
+        # The lowest key of this size; all keys from there on are of larger or equal blocks.
         at = find(free.keys, self.layout.key(size))
         return free.blocks[at] if at < len(free.keys) else None
 
@@ -156,7 +159,7 @@ class BlockPool:
 
 
 def _by_address(block: Block) -> tuple[int, int]:
-    """Return the sort key of unmapped blocks.
+    """Return the sort key of an unmapped block: stream and address.
 
     Mirrors: BlockComparatorAddress
     """
@@ -164,11 +167,11 @@ def _by_address(block: Block) -> tuple[int, int]:
 
 
 class PrivatePool:
-    """Pools of a CUDA graph or a MemPool.
+    """Small and large pool of a CUDA graph or a MemPool.
 
-    use_count: scopes and handles that use it.
-    segment_count: segments, counted as upstream does, which for expandable segments need not
-    balance (5.1).
+    use_count: number of captures and MemPools that use it.
+    segment_count: number of segments as PyTorch counts it.  For expandable segments, increments and
+        decrements need not balance (5.1).
     """
 
     __slots__ = ("id", "use_count", "segment_count", "small", "large")
@@ -187,25 +190,27 @@ class PrivatePool:
 
 
 def next_not_expandable(blocks: Sequence[Block], at: int) -> int:
-    """Return the index of the next block of an ordinary segment, -1 if there is none.
+    """Return the index of the first block after `at` from cudaMalloc; -1 if there is none.
 
-    Used when expandable segments were switched off after some had been made (4.4).
+    For programs that switched expandable segments off after some had been created (4.4).
     """
     places = range(at + 1, len(blocks))
     return next((place for place in places if blocks[place].expandable is None), -1)
 
 
 def least_expandable_size(blocks: Sequence[Block], at: int) -> int:
-    """Return the index of the block to take, from an expandable candidate at `at` on.
+    """Return the index of the block that serves a request whose best fit, at `at`, is expandable.
 
-    Like upstream, compare the size that a block could grow to, and stop at the first block that is
-    not better, or that is not expandable (4.4).
+    blocks: free blocks in key order.
+
+    An expandable block competes by its size plus the unmapped space behind it, so that the block
+    with the least room to grow is used (4.4).
     """
     least = _expandable_size(blocks[at])
     for place in range(at + 1, len(blocks)):
         following = blocks[place]
         size = _expandable_size(following)
-        # Upstream stops at the first block that is not better, although a later one may be.
+        # Upstream stops at the first block that is not better, although a later block may be.
         if size >= least:
             break
         at, least = place, size

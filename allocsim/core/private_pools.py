@@ -1,8 +1,9 @@
-"""Private pools by id, and the scopes that send requests to them.
+"""Private pools of CUDA graphs and MemPools, and the scopes that send requests to them.
 
-Begin creates a pool with one use, or adds a use.  End closes the scope and changes no count.
-Release removes a use; without uses the pool is freeable, and it is forgotten once its last segment
-was released.  Source: semantics 5.1, 5.2, 12.2.
+`begin_allocate_to_pool` opens a scope, and creates the pool with a use count of 1 or increments the
+count.  `end_allocate_to_pool` closes the scope and leaves the count.  `release_pool` decrements it.
+At 0 the pool is freeable: its cached memory may be released, and the pool is removed together with
+its last segment.  Source: semantics 5.1, 5.2, 12.2.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ __all__ = ["PrivatePools"]
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Open scope: requests go to pool `id`.
+    """Scope between begin_allocate_to_pool and end_allocate_to_pool.
 
-    stream: the only stream concerned, up to 2.2; None for all.
+    id: pool that requests go to.
+    stream: the only stream whose requests go there (up to 2.2); None for all streams.
     """
 
     id: PoolId
@@ -34,10 +36,10 @@ class PrivatePools:
     """Private pools of one device.
 
     pools: all private pools by id.
-    freeable: pools without uses.
+    freeable: pools with a use count of 0 that still have segments, by id.
     scopes: open scopes, oldest first.
     no_split: ids of pools whose blocks are not split.
-    use_on_oom: ids of pools that serve the default pool when the device is full.
+    use_on_oom: ids of pools that serve requests of the default pool when the device is full.
     """
 
     __slots__ = ("_heap", "pools", "freeable", "scopes", "no_split", "use_on_oom")
@@ -51,12 +53,14 @@ class PrivatePools:
         self.use_on_oom: HashOrder[PoolId, None] = HashOrder(pool_hash)
 
     def begin_allocate_to_pool(self, pool_id: PoolId, stream: int | None) -> None:
-        """Create the pool or add a use, then open a scope."""
+        """Create the pool or increment its use count, then open a scope."""
+        # Upstream increments the count before it asserts.
         self._create_or_incref_pool(pool_id)
         if any(scope.id == pool_id for scope in self.scopes):
             raise UpstreamAssertionError(
                 f"pool {pool_id} is begun while a scope of it is open; its use count has grown"
             )
+        # Up to 2.2, a graph capture sends only the requests of the capturing stream to the pool.
         by_stream = self._heap.release.scope_by_stream
         self.scopes.append(Scope(pool_id, (stream or 0) if by_stream else None))
 
@@ -71,7 +75,7 @@ class PrivatePools:
         return pool
 
     def end_allocate_to_pool(self, pool_id: PoolId) -> None:
-        """Close the scope; the use count stays."""
+        """Close the scope of a pool."""
         for scope in self.scopes:
             if scope.id == pool_id:
                 self.scopes.remove(scope)
@@ -79,7 +83,7 @@ class PrivatePools:
         raise UpstreamAssertionError(f"pool {pool_id} is ended, but no scope of it is open")
 
     def release_pool(self, pool_id: PoolId) -> None:
-        """Remove one use; the last one makes the pool freeable."""
+        """Decrement the use count of a pool; at 0 the pool becomes freeable."""
         pool = self.pools.get(pool_id)
         if pool is None or pool.use_count == 0:
             raise UpstreamAssertionError(f"pool {pool_id} is released, but nothing uses it")
@@ -95,7 +99,7 @@ class PrivatePools:
         return bool(self.scopes) and self._heap.release.scope_is_capture
 
     def get_pool(self, stream: int) -> PrivatePool | None:
-        """Return the private pool that serves requests of `stream`, None for the default pools."""
+        """Return the private pool that serves requests of `stream`; None for the default pools."""
         accepting = [s for s in self.scopes if s.stream is None or s.stream == stream]
         if not accepting:
             return None
@@ -106,26 +110,29 @@ class PrivatePools:
         return self.pools[chosen]
 
     def plain_pool(self) -> PrivatePool | None:
-        """Return the pool that serves every request and splits its blocks, or None."""
+        """Return the private pool of the open scope, if fast_path.py can serve requests from it.
+
+        Return None if the scope takes one stream only, or if the pool does not split blocks.
+        """
         if self._heap.release.scope_by_stream:
             return None
         chosen = self.scopes[-1 if self._heap.release.newest_scope_wins else 0].id
         return None if chosen in self.no_split else self.pools.get(chosen)
 
     def overflow_pools(self) -> Iterator[PrivatePool]:
-        """Yield the pools marked use_on_oom in table order, each counted as used during its turn.
+        """Yield the pools marked use_on_oom, in table order.
 
-        The mark outlives the last release, as upstream: a marked pool that was forgotten is created
-        again, and a marked freeable pool asserts.
+        The mark stays after the last release, as in PyTorch: a marked pool that was removed is
+        created again, and a marked freeable pool raises UpstreamAssertionError.
         """
         for pool_id in self.use_on_oom:
-            # Upstream takes and releases a use of the pool; taking one asserts for a freeable pool.
+            # Upstream increments and decrements the use count around each search.
             pool = self._create_or_incref_pool(pool_id)
             self.release_pool(pool_id)
             yield pool
 
     def forget_if_empty(self, pool: PrivatePool) -> None:
-        """Forget a freeable pool without segments."""
+        """Remove a freeable pool if it has no segments."""
         if pool.segment_count != 0:
             return
         # The count may reach 0 too early, because mapping and unmapping need not balance (5.1).

@@ -1,10 +1,11 @@
-"""Release of cached memory to the driver, for a request that failed and for empty_cache.
+"""Release of cached memory to the driver, for a request that found no memory and for empty_cache.
 
-- `garbage_collect_cached_blocks` releases old unsplit blocks of the default large pool in passes.
-- `release_available_cached_blocks` releases oversize blocks of the request's stream; they stay
-  released if they are not enough.
-- `release_cached_blocks` releases every cached segment, pool by pool in key order, ordinary
-  segments before expandable ones.
+- `garbage_collect_cached_blocks` releases old segments of the default large pool that are one free
+  block.
+- `release_available_cached_blocks` releases oversize blocks of the request's stream.  They stay
+  released even if they are not enough.
+- `release_cached_blocks` releases every cached segment: pool by pool, in order of block size, and
+  in each pool segments from cudaMalloc before expandable ones.
 
 Source: semantics 1.9, 1.10, 2.5.
 """
@@ -36,9 +37,10 @@ __all__ = [
 
 
 def garbage_collect_cached_blocks(heap: Heap) -> None:
-    """Release old blocks until reserved memory is below the threshold's share of the limit.
+    """Release old blocks until reserved memory is at most garbage_collection_threshold * limit.
 
-    Does nothing without a limit and a threshold.  A pass is always completed.
+    Does nothing unless both are set.  Each pass (`garbage_passes`) is completed, even if a part of
+    it is enough.
     """
     if not heap.collects_garbage or heap.limit is None:
         return
@@ -56,9 +58,9 @@ def garbage_collect_cached_blocks(heap: Heap) -> None:
 
 
 def garbage_passes(pool: BlockPool) -> Iterator[list[Block]]:
-    """Yield the blocks that each pass of a garbage collection would release."""
+    """Yield the blocks of each pass: those of at least the average age of the blocks left."""
     left = [block for block in pool if not block.is_split]
-    # Expandable blocks count in the average age but are never released, as upstream.
+    # As in PyTorch, expandable blocks count in the average age but are never released.
     count, total_age = len(left), sum(_age(pool, block) for block in left)
     left = [block for block in left if block.expandable is None]
     while left:
@@ -74,15 +76,21 @@ def garbage_passes(pool: BlockPool) -> Iterator[list[Block]]:
 
 
 def _age(pool: BlockPool, block: Block) -> int:
+    """Return the number of searches in the pool since the block became free."""
     return pool.search_calls - block.gc_base
 
 
 def release_available_cached_blocks(heap: Heap, pool: BlockPool, stream: int, size: int) -> bool:
-    """Release oversize blocks of the request's stream; return True if they may suffice."""
+    """Release oversize blocks of the request's stream; return True if they are large enough.
+
+    size: rounded size of the request.
+    """
+    # Oversize blocks are never split, so they are kept only for requests of about their size.
     oversize = heap.config.max_split_size
     if oversize == UNLIMITED:
         return False
     wanted = max(size, oversize)
+    # One block that is large enough is preferred to several smaller ones.
     candidate = pool.best_fit(stream, wanted)
     if candidate is not None and _may_release(heap, candidate):
         heap.release_block(candidate)
@@ -101,6 +109,7 @@ def release_available_cached_blocks(heap: Heap, pool: BlockPool, stream: int, si
 def _may_release(heap: Heap, block: Block) -> bool:
     if block.expandable is None:
         return True
+    # Up to 2.4, releasing an expandable block here asserts.
     if not heap.release.release_skips_expandable:
         raise UpstreamAssertionError(
             f"releasing an oversize expandable block of {block.size} bytes asserts in release "
@@ -110,17 +119,17 @@ def _may_release(heap: Heap, block: Block) -> bool:
 
 
 def release_cached_blocks(heap: Heap, private: PrivatePools, pending: PendingFrees) -> None:
-    """Complete all pending frees, then release every free segment (2.5)."""
+    """Wait for all events, complete their frees and release every free segment (2.5)."""
     pending.synchronize_and_free_events()
     heap.work = Work.RELEASE_CACHED
-    # Large before small, but private pools the other way round: the order shows in the history.
+    # Large before small; in private pools small before large.  The order shows in the history.
     _release_blocks(heap, heap.large)
     _release_blocks(heap, heap.small)
     release_freeable_pools(heap, private)
 
 
 def holds_releasable(heap: Heap, private: PrivatePools) -> bool:
-    """Return True if `release_cached_blocks` would release memory, apart from pending frees."""
+    """Return True if `release_cached_blocks` would release memory without waiting for events."""
     freeable = (private.freeable[pool_id] for pool_id in private.freeable)
     pools = [heap.large, heap.small, *(half for pool in freeable for half in pool.halves)]
     every = (free.blocks for pool in pools for free in pool.free.values())
@@ -129,14 +138,14 @@ def holds_releasable(heap: Heap, private: PrivatePools) -> bool:
 
 
 def _is_releasable(block: Block) -> bool:
-    """Return True if a free block is a whole segment or contains whole handles."""
+    """Return True if a free block is a whole segment from cudaMalloc, or contains whole handles."""
     if block.expandable is None:
         return not block.is_split
     return block.expandable.whole_handles(block.ptr, block.size)[1] > 0
 
 
 def release_freeable_pools(heap: Heap, private: PrivatePools) -> None:
-    """Release the memory of private pools without uses (2.5)."""
+    """Release the free segments of private pools whose use count is 0 (2.5)."""
     for pool_id in private.freeable:
         _release_halves(heap, private, private.freeable[pool_id])
 
@@ -144,7 +153,7 @@ def release_freeable_pools(heap: Heap, private: PrivatePools) -> None:
 def release_cached_blocks_of_pool(
     heap: Heap, private: PrivatePools, pending: PendingFrees, pool_id: PoolId
 ) -> None:
-    """Release the memory of one private pool, if it has no uses (2.5).
+    """Release the free segments of one private pool, if its use count is 0 (2.5).
 
     Mirrors: release_cached_blocks
     """
@@ -152,6 +161,7 @@ def release_cached_blocks_of_pool(
     if pool is None:
         return
     if private.in_capture:
+        # Upstream counts the wait before it asserts.
         heap.stats.num_sync_all_streams += 1
         raise UpstreamAssertionError(f"the events of pool {pool_id} are waited for inside a scope")
     pending.synchronize_and_free_events(pool)
@@ -166,7 +176,7 @@ def _release_halves(heap: Heap, private: PrivatePools, pool: PrivatePool) -> Non
 
 
 def _release_blocks(heap: Heap, pool: BlockPool) -> None:
-    """Release every free segment of a pool, then unmap the free expandable blocks."""
+    """Release every free segment of a pool, then unmap its free expandable blocks."""
     # A copy, because releasing and unmapping change the pool.
     blocks = list(pool)
     for block in blocks:

@@ -3,7 +3,7 @@
 `Release` is the behaviour of one release.  `CHANGES` has one row for each release with the changes
 since the row above, so that a new release is a new row.  Release numbers also occur in four other
 tables of the package: contents of recordings (`recording/releases.py`), published wheels
-(`phantom/wheel.py`), and wordings of errors (`analysis/explain/releases.py`, `wording.py`); those
+(`phantom/wheel.py`), and wordings of errors (`analysis/explain/wording.py`); those
 of the C++ headers are in `phantom/stub/release.h`.  Source: semantics 9, and the section named at
 each field.
 """
@@ -28,7 +28,7 @@ class FreeBlockOrder(Enum):
 
 
 class Overflow(Enum):
-    """Attempt at which pools marked use_on_oom serve the default pool (5.6)."""
+    """Moment at which pools marked use_on_oom serve a request of the default pool (5.6)."""
 
     NEVER = "no such pools"
     LAST = "after the caches have been released"
@@ -67,13 +67,13 @@ class Release:
         }
     )
     separators_checked: bool = True
-    """Every separator of `a:b,c:d` is verified (8.2).
+    """Every separator of a conf such as `a:b,c:d` is verified (8.2).
 
-    Later any token separates, and options that all accelerators share are read before those of
-    CUDA.
+    Later any token separates, and the options that all accelerators have are read before the
+    options of CUDA.
     """
     thresholds_inclusive: bool = False
-    """Sizes may equal their minimum; before, they must exceed it (8.3)."""
+    """Sizes in a conf may equal their minimum; before, they must exceed it (8.3)."""
     list_divisions_may_be_zero: bool = False
     list_tail_overwrites_last: bool = True
     """The `>` of a roundup list starts at the last key and not after it (1.2)."""
@@ -113,18 +113,18 @@ class Release:
     empty_cache_in_scope: EmptyCacheInScope = EmptyCacheInScope.ASSERTS
     overflow: Overflow = Overflow.NEVER
     overflow_may_be_expandable: bool = True
-    """Expandable segments stay active while overflow pools are searched."""
+    """Blocks of expandable segments in use_on_oom pools may serve the default pool (5.6)."""
     no_split: bool = False
     empty_cache_of_pool: bool = False
     """empty_cache accepts a pool (2.5)."""
     mempools_hold_pools: bool = False
-    """A MemPool uses its pool from its creation to its deletion (5.7)."""
+    """A MemPool counts as a use of its pool until it is deleted (5.7)."""
     mempool_is_last_user: bool = False
     """Deleting a MemPool asserts that nothing else uses its pool (5.7)."""
     mempool_takes_mark_back: bool = False
     """Deleting a MemPool clears its pool's mark use_on_oom (5.7)."""
     release_forgets_no_split: bool = False
-    """A pool's last release clears its mark no_split; before, it stays with the id (observed)."""
+    """The last release of a pool clears its mark no_split; before, the id keeps it (observed)."""
 
     # Expandable segments (4).
     expandable_private_pools: bool = False
@@ -135,7 +135,7 @@ class Release:
 
     # Requests of the program.
     keeps_cublas_workspaces: bool = True
-    """cuBLAS keeps a workspace for each handle and stream; later one for each product (12.10)."""
+    """cuBLAS keeps a workspace per handle and stream; later one per matrix product (12.10)."""
 
     # The out-of-memory text (7.2).
     oom_text: str = (
@@ -148,9 +148,9 @@ class Release:
         "fragmentation.  See documentation for Memory Management and PYTORCH_CUDA_ALLOC_CONF"
     )
     oom_advice_expandable: str | None = None
-    """Replaces `oom_advice` while expandable segments are on; None: no replacement."""
+    """Text in place of `oom_advice` while expandable segments are on; None keeps `oom_advice`."""
     oom_device_is_raw_byte: bool = False
-    """The device index is printed as a byte, so that GPU 0 ends the text."""
+    """The device index is printed as a raw byte, so that the text of GPU 0 ends there."""
     oom_counts_private_pools: bool = False
 
 

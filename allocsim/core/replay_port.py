@@ -1,7 +1,7 @@
-"""Calls that a replay makes and a program cannot.
+"""The allocator for replays of recordings, with calls that no program makes.
 
-A recording gives each block a name (its recorded address), completes frees on its own, and may
-begin with segments in place.  Programs use `CachingAllocator` alone.
+A replay calls a block by its name, which is the recorded address.  It completes a pending free when
+the recording does, and it may begin with existing segments.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["ReplayAllocator"]
 
 
 class ReplayAllocator(CachingAllocator):
-    """Caching allocator with the calls that a replay makes; arguments of `CachingAllocator`."""
+    """Caching allocator for replays; the arguments are those of `CachingAllocator`."""
 
     def play(
         self,
@@ -38,14 +38,17 @@ class ReplayAllocator(CachingAllocator):
         moved: list[int],
         places: list[int] | None = None,
     ) -> PlainStep | None:
-        """Replay plain steps in one loop; return the first step that is not plain, or None.
+        """Replay plain steps: mallocs and frees that only search, split and merge free blocks.
 
-        waiting: frees that a step requested and another step completes, by name.
-        moved: receives the change of allocated bytes of each step.
-        places: receives the address of each step's block, and the history gets no entries; kind and
-        columns of the step and its place give them.
+        waiting: frees that a step requested and a later step completes, by block name.
+        moved: list to which the change of allocated bytes of each step is appended.
+        places: list to which the address of each step's block is appended.  The history then gets
+            no entries, because the caller makes them from the steps and these addresses.
+
+        Returns the first step that is not plain, or None after the last step.
         """
         heap = self.heap
+        # Without the fast loop no step is plain, so the caller makes every call.
         if not self._has_fast_path:
             return next(iter(steps), None)
         if places is None:
@@ -63,11 +66,11 @@ class ReplayAllocator(CachingAllocator):
         return block
 
     def name_by_address(self) -> int:
-        """Use the address of each allocated block as its name; return their total bytes."""
+        """Use the address of each allocated block as its name; return the bytes of all of them."""
         return sum(self.give_name(ptr, ptr).size for ptr in list(self.heap.live))
 
     def rename(self, new_name: Callable[[int], int]) -> None:
-        """Replace the name of every named block by `new_name(name)`."""
+        """Replace the name of every named block with `new_name(name)`."""
         renamed: dict[int, Block] = Names()
         for old, block in self.heap.named.items():
             renamed[new_name(old)] = block
@@ -79,7 +82,10 @@ class ReplayAllocator(CachingAllocator):
         return self.heap.named
 
     def take_name(self, name: int) -> int | None:
-        """Remove a name and return the address of its block, or None if there is none."""
+        """Remove a name and return the address of its block; None if no block has the name.
+
+        The block is then known by its address again, for `free`.
+        """
         block = self.heap.named.pop(name, None)
         if block is None:
             return None
@@ -87,9 +93,9 @@ class ReplayAllocator(CachingAllocator):
         return block.ptr
 
     def request_free(self, ptr: int) -> RequestedFree:
-        """Begin to free the block at `ptr`; `complete_free` completes it.
+        """Begin to free the block at `ptr`; `complete_free` completes the free.
 
-        For replays: a recording shows when a free completed, but not the events that it waited for.
+        A recording shows when a free completed, but not the events that it waited for.
         """
         return self._pending.add_requested(self._pop_live(ptr))
 
@@ -99,9 +105,9 @@ class ReplayAllocator(CachingAllocator):
         return self._pending.requested
 
     def wait_last_for(self, free: RequestedFree) -> None:
-        """Move a requested free behind the others that a wait for all frees completes.
+        """Let a wait for all events complete this free after all other requested frees.
 
-        For replays: a recording shows the order of the waits for streams.
+        A recording shows the order of the waits for streams.
         """
         self._pending.put_last(free)
 
@@ -110,10 +116,7 @@ class ReplayAllocator(CachingAllocator):
         return self._pending.complete(free)
 
     def limit_to(self, limit: int) -> None:
-        """Limit reserved memory to `limit` bytes.
-
-        For replays: a recording shows the limit in bytes, not the fraction.
-        """
+        """Limit reserved memory to `limit` bytes; a recording does not show the memory fraction."""
         self.heap.limit = limit
 
     @property
@@ -124,22 +127,22 @@ class ReplayAllocator(CachingAllocator):
         return int(self.config.garbage_collection_threshold * self.heap.limit)
 
     def count_with(self, folder: Folder) -> None:
-        """Compute the statistics with `folder`."""
+        """Use `folder` in place of `fold_records` to add up the journal of the statistics."""
         self.heap.stats.folder = folder
 
     def recount(self, journal: Journal) -> None:
-        """Replace the statistics of blocks by those of `journal`.
+        """Replace the statistics of blocks with those of `journal`.
 
-        For callers that skip repeated steps and supply the records of the whole run.
+        For callers that skip repeated steps and supply the records of all steps.
         """
         self.heap.stats.recount(journal)
 
     def mark(self) -> None:
-        """Remember the bytes allocated, active and inactive split now; replaces an earlier mark."""
+        """Remember the bytes allocated, active and inactive split now, in place of earlier ones."""
         self.heap.stats.mark()
 
     def marked(self) -> Marked:
-        """Return the bytes allocated, active and inactive split at the last mark."""
+        """Return the bytes that the last call of `mark` remembered."""
         return self.statistics().marked
 
     def block_columns(self) -> tuple[BlockColumns, int]:
@@ -149,5 +152,5 @@ class ReplayAllocator(CachingAllocator):
         return block_columns([*active, *free]), len(active)
 
     def seed(self, segments: Iterable[SegmentState]) -> None:
-        """Start from segments that existed before the recording."""
+        """Create segments that existed before the recording, in an allocator without segments."""
         self._pending.adopt(plant(self.heap, self.private_pools, segments))

@@ -1,8 +1,7 @@
-"""Segments that existed before a recording, created from the recorded state.
+"""Create the segments that existed before a recording, from its recorded state.
 
-A block gets the recorded size, state and stream; adjacent free blocks become one, as the allocator
-would have merged them.  A recording does not give the age of segments; the order of addresses takes
-its place.  Source: semantics 6.6.
+Each block gets the recorded size, state and stream.  A recording does not give the age of segments;
+a lower address counts as older.  Source: semantics 6.6.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ _NO_OTHER = 1 << 80
 def plant(heap: Heap, private: PrivatePools, segments: Iterable[SegmentState]) -> dict[int, Block]:
     """Create `segments` in an empty heap and return the pending blocks by address.
 
-    Statistics count their bytes as allocated now.
+    The statistics count the blocks as if they were allocated now.
     """
     pending: dict[int, Block] = {}
     ranges: dict[BlockPool, list[SegmentState]] = {}
     segments = sorted(segments, key=lambda segment: segment.address)
-    # Narrow keys need sizes that are multiples of 512.
+    # Narrow keys need sizes that are multiples of 512 (sort_key.py).
     if any(block.size % MIN_BLOCK_SIZE for segment in segments for block in segment.blocks):
         heap.widen_keys()
     for segment in segments:
@@ -43,6 +42,7 @@ def plant(heap: Heap, private: PrivatePools, segments: Iterable[SegmentState]) -
             continue
         heap.device.adopt(segment.address, segment.total_size)
         heap.count_segment(pool, segment.total_size)
+        # Ranks are given in address order, so that lower segments count as older.
         rank = heap.new_segment_rank(segment.address, segment.total_size)
         blocks = _blocks(heap, pool, segment, rank)
         _link(blocks)
@@ -58,9 +58,10 @@ def plant(heap: Heap, private: PrivatePools, segments: Iterable[SegmentState]) -
 def _neighbours(
     mine: list[SegmentState], segments: list[SegmentState]
 ) -> Iterator[tuple[int, list[SegmentState]]]:
-    """Split the ranges of one pool and stream wherever a segment of another is between them.
+    """Group the mapped ranges of one pool and stream that may be in one expandable segment.
 
-    Yields (address of the next other segment, ranges).
+    A group ends where a segment of another pool or stream comes in between.
+    Yields (address of the next such segment, ranges of the group).
     """
     own = {part.address for part in mine}
     others = [segment.address for segment in segments if segment.address not in own]
@@ -101,6 +102,7 @@ def _set_states(
             block.allocated = True
             heap.live[block.ptr] = block
         elif seed.state == PENDING:
+            # Its events are unknown; one event keeps the block active.
             block.event_count = 1
             heap.pending[block.ptr] = pending[block.ptr] = block
         else:
@@ -115,10 +117,10 @@ def _plant_expandable(
     others_from: int,
     pending: dict[int, Block],
 ) -> None:
-    """Create one expandable segment from mapped ranges of a pool and stream.
+    """Create expandable segments from the mapped ranges of one pool and stream.
 
-    A recording does not show the base; the lowest mapped address replaces it.  Ranges too far apart
-    for one reservation become further segments.
+    A recording does not show where the reserved range begins; the lowest mapped address replaces
+    it.  Ranges too far apart for one reservation become further segments.
     """
     first = ranges[0]
     segment = new_expandable(heap, pool, first.stream, first.address)
@@ -156,7 +158,7 @@ def _plant_expandable(
 
 
 def _unmapped(heap: Heap, pool: BlockPool, rank: int, place: tuple[int, int, int]) -> list[Block]:
-    """Return the unmapped block of `place` (stream, start, end), or an empty list."""
+    """Return the unmapped block of `place` (stream, start, end) in a list; [] if it is empty."""
     stream, start, end = place
     if start == end:
         return []

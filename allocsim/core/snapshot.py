@@ -1,9 +1,10 @@
 """State and history of an allocator in the form of torch.cuda.memory._snapshot().
 
 A segment is one cudaMalloc, or a maximal mapped range of an expandable segment.  Segments are in
-address order, and blocks cover them without gaps.  Inactive blocks show the stale requested_size of
-their object.  The entry of the snapshot itself is recorded after the traces were copied.  Source:
-semantics 6.3, 6.5.
+address order, and blocks cover them without gaps.  The requested_size of a free block is that of
+the last request that its object served.  The "snapshot" entry is recorded after the traces were
+copied.
+Source: semantics 6.3, 6.5.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ _ENTRY_DEFAULTS: dict[str, Any] = {"compile_context": "N/A", "user_metadata": ""
 
 def get_all_blocks(heap: Heap) -> Iterator[Block]:
     """Yield every mapped block of the device, in no particular order."""
+    # Active blocks are in no pool, and pools list all free blocks.
     yield from heap.active
     for pool in heap.pools:
         yield from pool
@@ -33,6 +35,7 @@ def segments(heap: Heap) -> tuple[SegmentState, ...]:
 
     Mirrors: snapshot
     """
+    # Each mapped range of an expandable segment is shown as a segment.
     heads = [block for block in get_all_blocks(heap) if block.prev is None or not block.prev.mapped]
     return tuple(_segment(head) for head in sorted(heads, key=lambda block: block.ptr))
 
@@ -90,17 +93,17 @@ def _block_fields(block: BlockState) -> dict[str, Any]:
 
 
 def memory_snapshot(heap: Heap, device: int) -> list[dict[str, Any]]:
-    """Return the `segments` list of a snapshot."""
+    """Return the list `segments` of a snapshot of device number `device`."""
     return [_segment_fields(segment, device) for segment in segments(heap)]
 
 
 def snapshot(heap: Heap, device: int) -> dict[str, Any]:
-    """Return the snapshot of this release and append a `snapshot` entry to the history.
+    """Return the snapshot with the keys of the release; append a `snapshot` entry to the history.
 
-    `time_us` counts entries, because the model reads no clock.
+    Each `time_us` is the number of its entry, because the model reads no clock.
     """
     listed = memory_snapshot(heap, device)
-    # One list for each device up to this one; the others have no history.
+    # A snapshot has one list for each device; the devices before this one have no history.
     traces: list[list[dict[str, Any]]] = [[] for _ in range(device)]
     traces.append([_entry(heap, number, entry) for number, entry in enumerate(heap.trace or ())])
     parts: dict[str, Any] = {
@@ -112,6 +115,7 @@ def snapshot(heap: Heap, device: int) -> dict[str, Any]:
         "host_traces": [],
     }
     if heap.trace is not None:
+        # Upstream stores the active bytes as the size of this entry.
         active = sum(segment["active_size"] for segment in listed)
         heap.trace.append(TraceEntry("snapshot", 0, active, 0))
     return {key: parts[key] for key in heap.release.snapshot_keys}

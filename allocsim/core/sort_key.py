@@ -1,7 +1,10 @@
 """Keys that sort the free blocks of one stream by size, then by the tie-break of the release.
 
-A key is one integer with the size above the place, so that one comparison decides.  Source:
-semantics 1.5.
+A key is one integer: the size in the high bits, the block's place in the low bits.  The place
+breaks
+ties: it is an address, an age of the segment or an age of the block object (`FreeBlockOrder`).
+Except for object ages, it is computed as the block's address plus its rank, a constant of the
+segment.  Source: semantics 1.5.
 """
 
 from __future__ import annotations
@@ -22,27 +25,26 @@ SIZE_ZERO_BITS: Final = MIN_BLOCK_SIZE.bit_length() - 1
 NARROW_PLACES: Final = 8 * TIB if IS_COMPILED else 256 * GIB
 """Limit of places in narrow keys, counted from near the first segment.
 
-Compiled, 8 TiB: with `NARROW_SIZES` a key fits a machine word.  Plain, 256 GiB: one byte of size
-adds less than 2**30 to a key, a digit of Python's integers, which makes the arithmetic of
-fast_path.py twice as fast (29 ns instead of 71).
+8 TiB in the compiled form: with `NARROW_SIZES`, a key fits a machine word.  256 GiB in plain
+Python: one byte of size adds less than 2**30 to a key, which is one digit of Python's integers.
+This makes the arithmetic of fast_path.py twice as fast (29 ns instead of 71).
 """
 
 NARROW_SIZES: Final = 1 << 39
-"""Limit of block sizes in narrow keys; an expandable segment of a card stays below it."""
+"""Limit of block sizes in narrow keys; an expandable segment of any card is smaller."""
 
 RANK_MASK: Final = (1 << 64) - 1 if IS_COMPILED else -1
-"""Bits of a rank that are kept; compiled, ranks are unsigned 64-bit words."""
+"""Bits of a rank that are kept: in the compiled form, ranks are unsigned 64-bit words."""
 
 
 class KeyLayout:
-    """Layout of the keys of a heap.
+    """Bit layout of the sort keys of all pools of a heap.
 
     A key is the size, shifted left by `size_shift`, plus the place, shifted right by `place_shift`.
-    The place is rank plus address, or the object's number where the release orders by creation.
 
     Narrow keys save bits because sizes are multiples of 512: the highest 9 bits of the place
-    overlap the lowest 9 bits of the size, which are 0.  The compiled form also drops the low bits
-    of both.  Wide keys hold any size and place.
+    overlap the lowest 9 bits of the size, which are 0.  The compiled form also drops the 9 low bits
+    of size and place.  Wide keys have room for any size and place.
 
     Mirrors: BlockComparatorSize
     """
@@ -70,30 +72,37 @@ class KeyLayout:
         return rank if self._order is FreeBlockOrder.CREATION else (rank + ptr) & RANK_MASK
 
     def origin(self, base: int) -> int:
-        """Return the address that is place 0 where places are addresses.
+        """Return the address whose place is 0, for releases that order by address.
 
-        base: address of a segment; the first one decides.  A quarter of the narrow places is below
-        it, because drivers mostly choose ascending addresses and the reservation of an expandable
-        segment is longer than the card.
+        base: address of a segment.  The first call decides; later calls return the same address.
         """
         if self._origin < 0:
+            # A quarter of the narrow places is below the first segment: drivers mostly choose
+            # ascending addresses, and an expandable segment reserves more than the card has.
             self._origin = max(base - NARROW_PLACES // 4, 0) // PAGE * PAGE
         return self._origin
 
     def takes(self, place: int, size: int, largest: int) -> bool:
-        """Return True if keys can hold every block of a segment.
+        """Return True if the keys have room for every block of a segment.
 
-        largest: bytes of the largest block.
+        place: place of the segment's first byte.
+        size: bytes of the segment, including unmapped ones.
+        largest: bytes of the largest block that the segment can have.
         """
+        # Object numbers stay far below the limit of places.
         fits = 0 <= place <= NARROW_PLACES - size or self._order is FreeBlockOrder.CREATION
         return self.is_wide or (fits and largest < NARROW_SIZES)
 
     def new_keys(self) -> list[int]:
         """Return an empty list for keys."""
+        # Wide keys do not fit the machine words of a compiled list.
         return [] if self.is_wide else Keys()
 
     def widen(self) -> None:
-        """Switch to wide keys; the caller must rebuild all keys, and reset ranks of addresses."""
+        """Switch to wide keys.
+
+        The caller must rebuild all keys.  If places are addresses, it must set all ranks to 0.
+        """
         self.is_wide = True
         self.place_shift = 0
         self.size_shift = 72  # above any place

@@ -1,9 +1,8 @@
 """Statistics of torch.cuda.memory_stats(), computed outside the hot path.
 
-A call appends one record to the journal, and `fold` adds the records up later.  A block is active
-until its free is complete, and allocated until its user frees it.  Source: semantics 3.
-
-Every key of torch.cuda.memory_stats() occurs here once.
+A malloc or free appends one record to the journal, and `fold` adds the records up later.  A block
+is allocated until the program frees it, and active until the free is complete.  Source: semantics
+3.
 """
 
 from __future__ import annotations
@@ -73,12 +72,12 @@ _BLOCK_STATS = (
 )
 
 _FOLDED: Final = 7
-"""Number of these that the journal determines; the others concern segments."""
+"""Number of statistics in `_BLOCK_STATS` that come from the journal: all but the last two."""
 
 
 @dataclass(slots=True)
 class StatGroup:
-    """Array statistics of one column: `all`, `small_pool` or `large_pool`."""
+    """Statistics with the suffix `all`, `small_pool` or `large_pool`."""
 
     allocation: Stat = field(default_factory=Stat)
     allocated_bytes: Stat = field(default_factory=Stat)
@@ -91,7 +90,7 @@ class StatGroup:
     reserved_bytes: Stat = field(default_factory=Stat)
 
     def advance(self, moves: GroupMoves) -> None:
-        """Add the result of a fold."""
+        """Add the sums of a journal to the statistics of blocks."""
         for stat, moved in zip(
             (
                 self.allocation,
@@ -111,7 +110,7 @@ class StatGroup:
             stat.freed += moved.grown - moved.change
 
     def restart(self) -> None:
-        """Reset the statistics that folds count."""
+        """Reset the statistics of blocks to zero."""
         for name in _BLOCK_STATS[:_FOLDED]:
             setattr(self, name, Stat())
 
@@ -121,7 +120,7 @@ class StatGroup:
 
 @dataclass(frozen=True, slots=True)
 class Marked:
-    """Bytes allocated, active and inactive split at a mark."""
+    """Bytes allocated, active and inactive split at the last call of `DeviceStats.mark`."""
 
     allocated: int = 0
     active: int = 0
@@ -131,10 +130,13 @@ class Marked:
 class DeviceStats:
     """Statistics of one device.
 
-    journal: records not folded yet.
-    folder: function that folds them, with the results of `fold_records`.
-    marked: values at the last mark, once it was folded.
-    mark_at: numbers of records and waits before the mark, None without a mark in the journal.
+    all: sums of the small and the large pool.
+    pools: statistics of the small pool (True) and of the large pool (False).
+    journal: records that are not added up yet.
+    folder: function that adds up the journal; its results equal those of `fold_records`.
+    marked: values at the last call of `mark`, known after the next `fold`.
+    mark_at: numbers of records and waits in the journal before that call; None if no call is open.
+    reserved_by_pool: reserved bytes of each private pool, by id and suffix.
     """
 
     __slots__ = (
@@ -181,7 +183,10 @@ class DeviceStats:
     def note(
         self, is_small: bool, size: int, requested: int, splits: int, split_bytes: int
     ) -> None:
-        """Append the record of a malloc, or of a free with a negative size."""
+        """Append the record of a malloc, or of a free if `size` is negative.
+
+        splits, split_bytes: change of the inactive split blocks and bytes.
+        """
         sizes, requests, inactive, _, _ = self.journal
         sizes.append(size)
         requests.append(requested)
@@ -192,7 +197,7 @@ class DeviceStats:
     def fold(self) -> None:
         """Add all records of the journal to the statistics and clear it."""
         if self.mark_at is not None:
-            # Fold up to the mark first, so that the current values are those at the mark.
+            # Add up the records before the mark first, so that the current values are those of it.
             before, after = split_journal(self.journal, *self.mark_at)
             self.mark_at = None
             self._count(before)
@@ -216,15 +221,13 @@ class DeviceStats:
             self.pools[False].advance(large)
 
     def mark(self) -> None:
-        """Set `marked` to the values of this moment at the next fold; only the last mark counts.
-
-        Deferred, because a search for the highest moment marks each growth: folding at each of them
-        took a sixth of a replay of many blocks.
-        """
+        """Let the next `fold` set `marked` to the present values; the last call counts."""
+        # Deferred, because a search for the peak calls this at each growth: folding each time took
+        # a sixth of a replay of many blocks.
         self.mark_at = (len(self.journal[0]), len(self.journal[3]))
 
     def recount(self, journal: Journal) -> None:
-        """Replace the statistics of blocks by those of `journal`."""
+        """Replace the statistics of blocks with the sums of `journal`."""
         self.fold()  # sets `marked`
         every, small, large = self.folder(journal)
         for group, moves in zip(
@@ -234,16 +237,17 @@ class DeviceStats:
             group.advance(moves)
 
     def free_requested(self, is_small: bool, size: int) -> None:
-        """Record that the user freed a block that waits for other streams."""
+        """Append the record of a block that was freed and begins to wait for other streams."""
         self.journal[3].append(len(self.journal[0]))
         self.journal[4].append(encode_wait(is_small, size))
 
     def free_completed(
         self, is_small: bool, size: int, requested: int, splits: int, split_bytes: int
     ) -> None:
-        """Record that a waiting block became free."""
+        """Append the records of a waiting block that became free."""
         self.journal[3].append(len(self.journal[0]))
         self.journal[4].append(encode_wait(is_small, -size))
+        # The block stops being active; it stopped being allocated when the program freed it.
         self.note(is_small, -size, requested, splits, split_bytes)
 
     # -- rare changes ----------------------------------------------------------------------
@@ -258,7 +262,7 @@ class DeviceStats:
         active: bool,
         split: bool,
     ) -> None:
-        """Count a block from before the simulation as allocated now."""
+        """Count a block that existed before the simulation as if it were allocated now."""
         for group in (self.all, self.pools[is_small]):
             if allocated:
                 group.allocation.increase(1)

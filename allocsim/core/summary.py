@@ -1,7 +1,8 @@
 """Table of torch.cuda.memory_summary(), from a flat dict of statistics.
 
-The `all` value of a row group chooses the unit of each column: one step up, by integer division,
-while it is at least 768 * 1024 of the unit (750,000 for counts).  Source: semantics 3.
+A statistic has three rows (all, large pool, small pool), and each column of them has one unit,
+chosen by the `all` value.  While the value is at least 768 * 1024 of a unit (750,000 for counts),
+the next larger unit is used.  Values are divided as integers.  Source: semantics 3.
 """
 
 from __future__ import annotations
@@ -22,10 +23,12 @@ _POOLS = (
 )
 
 _Cell = Callable[[int, float], str]
+"""Function from a value, and the value that chooses the unit, to the text of a cell."""
 
 
 def _size_cell(value: int, guide: float) -> str:
     unit = 0
+    # As in torch.cuda.memory: the value is an integer, the value that chooses the unit a float.
     while unit + 1 < len(_SIZE_UNITS) and guide >= 768 * 1024:
         unit += 1
         value //= 1024
@@ -60,7 +63,7 @@ _OVERSIZE = (
 
 
 def memory_summary(stats: Mapping[str, int], device: int) -> str:
-    """Return the summary for device `device`; `stats` has the keys of memory_stats()."""
+    """Return the table for device number `device`; `stats` has the keys of memory_stats()."""
     oversize = [_row(title, stats, key, _count_cell) for title, key in _OVERSIZE]
     lines = [
         _DOUBLE,

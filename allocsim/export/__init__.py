@@ -1,4 +1,4 @@
-"""Replays as recordings: the history that PyTorch would have written."""
+"""Replays written as recordings, with the history that PyTorch would have written."""
 
 from allocsim.export.history_columns import History, HistoryWatch, columns_of
 from allocsim.export.simulated import Simulated, simulate

@@ -1,8 +1,9 @@
-"""Complete history of a replay, with the recorded entry that caused each row.
+"""Complete history of a replay, with the recorded entry that each row comes from.
 
-Rows are in the order of events.  While the replay equals the recording, row and entry correspond.
-After that, a row belongs to the entry of its request or free.  A driver call belongs to the request
-that follows, or else to the last entry.  A free that completed at once did so at its own entry.
+A row is an entry that the replay writes; "entry" here is an entry of the replayed recording.  Rows
+are in the order of events.  While the replay equals the recording, row i is entry i.  After the
+first difference, the row of a request or a free comes from the entry of that request or free.  The
+row of a driver call comes from the entry of the next request, or without one from the last entry.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from allocsim.state import DEFAULT_POOL, PoolId, SegmentState
 __all__ = ["History", "HistoryWatch", "NOT_THE_ALLOCATORS", "columns_of", "own_entries"]
 
 NOT_THE_ALLOCATORS = (Action.SNAPSHOT, Action.ANNOTATE)
-"""Entries in a recorded history that the allocator does not write."""
+"""Kinds of entries in a recorded history that the allocator does not write."""
 _DTYPES = (np.uint8, np.uint64, np.int64, np.uint64, np.int32)
 _Column = NDArray[np.int64]
 
 
 def columns_of(columns: Iterable[Sequence[Any]], dtypes: Sequence[Any]) -> list[NDArray[Any]]:
-    """Convert columns to arrays; without columns, return empty arrays."""
+    """Convert columns to arrays of these dtypes; without columns, return empty arrays."""
     values = list(columns) or [()] * len(dtypes)
     return [np.array(value, dtype=dtype) for value, dtype in zip(values, dtypes, strict=True)]
 
@@ -41,11 +42,13 @@ class History:
 
     action: codes of `Action`.
     address, size: as in a recording (semantics 6.1).
-    entry: number of the recorded entry.
-    block_size: bytes of the block of an `alloc` row, including slack; 0 in other rows, and for a
-        recorded error that succeeded here and was freed at once.
+    stream: raw handle of the stream.
+    entry: number of the recorded entry that the row comes from.
+    block_size: bytes of the block of an `alloc` row, including slack.  0 in other rows, and for a
+        request that failed in the recording and succeeded here, because it is freed at once.
     pool: index into `pools`; -1 for the default pool.
     start: segments before the first entry.
+    pools: private pools.
     """
 
     action: NDArray[np.uint8]
@@ -60,7 +63,7 @@ class History:
 
 
 class HistoryWatch(Observer):
-    """Observer for `replay` that keeps the complete history of one device."""
+    """Observer that keeps the complete history of the replay of one device."""
 
     keeps_history = True
 
@@ -82,7 +85,7 @@ class HistoryWatch(Observer):
             self._chunks.append(columns_of(columns, _DTYPES))
 
     def _numbers(self, pools: Sequence[PoolId]) -> list[int]:
-        """Return the number of each pool, adding new pools; -1 for the default pool."""
+        """Return the index of each pool in `History.pools`; -1 for the default pool."""
         private = set(pools) - {DEFAULT_POOL}
         if not private:
             return [-1] * len(pools)
@@ -103,12 +106,16 @@ class HistoryWatch(Observer):
 def _entries(
     action: NDArray[np.uint8], trace: Trace, device_run: DeviceRun, held: int
 ) -> tuple[_Column, _Column]:
-    """Return the entry of each row, and the block size of `alloc` rows."""
+    """Return the columns `entry` and `block_size` of a history.
+
+    action: action of each row.
+    held: bytes allocated before the first step.
+    """
     timeline = device_run.timeline
     moved = np.diff(timeline.allocated, prepend=held)
     answered = np.zeros(len(moved), dtype=bool)
     answered[_answered_rows(trace, device_run)] = True
-    # Steps that allocated or freed correspond to alloc and free_requested rows, in order.
+    # The steps that allocated are the alloc rows in order; those that freed, the free_requested.
     entry = np.full(len(action), -1, dtype=np.int64)
     block_size = np.zeros(len(action), dtype=np.int64)
     for code, steps in (
@@ -125,7 +132,7 @@ def _entries(
         if code == Action.ALLOC:
             block_size[rows] = moved[steps]
     ooms = np.flatnonzero(action == Action.OOM)
-    if len(ooms) == len(device_run.ooms):  # a refusal by a memory fraction leaves no row
+    if len(ooms) == len(device_run.ooms):  # an error by a memory fraction leaves no row
         entry[ooms] = [oom.entry for oom in device_run.ooms]
     own = own_entries(trace, device_run)[: len(entry)]
     entry[: len(own)] = own
@@ -136,13 +143,13 @@ def _entries(
 
 
 def own_entries(trace: Trace, device_run: DeviceRun) -> _Column:
-    """Return the entries of `trace` that equal the first rows of its replay."""
+    """Return the numbers of the entries of `trace` that equal the first rows of its replay."""
     matched = 0 if device_run.fidelity is None else device_run.fidelity.entries_matched
     return np.flatnonzero(~any_of(trace.action, NOT_THE_ALLOCATORS))[:matched]
 
 
 def _answered_rows(trace: Trace, device_run: DeviceRun) -> list[int]:
-    """Return the steps of recorded errors that succeeded in the replay."""
+    """Return the numbers of the steps whose request failed only in the recording."""
     failed = {oom.entry for oom in device_run.ooms}
     ooms = np.flatnonzero(trace.action[: device_run.stopped_at] == Action.OOM).tolist()
     steps = device_run.timeline.entry
@@ -151,7 +158,7 @@ def _answered_rows(trace: Trace, device_run: DeviceRun) -> list[int]:
 
 
 def _filled(entry: _Column) -> _Column:
-    """Fill rows without an entry from the next row that has one, else from the last."""
+    """Replace each -1 by the next number that is not -1, or by the last one."""
     known = np.flatnonzero(entry >= 0)
     if not len(known):
         return np.zeros_like(entry)

@@ -1,12 +1,13 @@
-"""Replay written as a recording, as PyTorch would have recorded that run.
+"""Replay written as a recording, as PyTorch would have recorded the replayed run.
 
-Entries, addresses and segments are the model's history.  Stacks, times and annotations come from
-the entries of the replayed recording.  The result of an exact replay as recorded is equal to the
-recording.
+Actions, addresses, sizes and segments come from the replay.  Stacks, times and annotations come
+from the entries of the replayed recording.  If the replay is an exact baseline, the result is equal
+to the replayed recording.
 
 A request and its free keep the stack of their entry.  Driver calls and delayed frees that happen
-during a request get the stack of the request, as in PyTorch.  So do the entries of empty_cache,
-since the plan does not contain the stack of the call.  Source: semantics 6.1 to 6.5.
+during a request get the stack of the request, as in PyTorch.  Entries of empty_cache get the stack
+of the next request or free, because the stack of the call is not known.
+Source: semantics 6.1 to 6.5.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ __all__ = ["Simulated", "simulate"]
 
 _SNAPSHOT_BOUND = 1 << 40
 _NO_CONTEXT = ("N/A", "")
-"""Values of compile_context and user_metadata that PyTorch writes if there are none."""
+"""Values that PyTorch writes for a missing compile_context and a missing user_metadata."""
 _MAPS = (Action.SEGMENT_MAP, Action.SEGMENT_UNMAP)
 
 
@@ -46,7 +47,7 @@ class Simulated:
 
 
 class _Watch(HistoryWatch):
-    """Observer that keeps the history and the allocator."""
+    """Observer that keeps the history, and the allocator for its final state."""
 
     allocator: CachingAllocator
 
@@ -66,10 +67,10 @@ def simulate(
     command: str = "",
     progress: Progress | None = None,
 ) -> Simulated:
-    """Replay `recording`, and write the replay as PyTorch would have recorded that run.
+    """Replay `recording`, and convert the replay to a recording as PyTorch would have written it.
 
     command: command line to note in the result.
-    The other parameters and the errors are those of `replay`.
+    The other parameters and the errors are the same as in `replay`.
     """
     devices = prepare(recording, device, torch_version, hints=hints)
     setting, memory = None if conf is None else Setting(conf), bytes_of(device_memory)
@@ -102,7 +103,7 @@ def simulate(
 def _provenance(recording: Recording, run: Run, command: str, state: Recording) -> Provenance:
     """Return a provenance that names the model, with the recorded context memory and rank.
 
-    state: final state in the layout of the release, which may lack the option string.
+    state: final state in the layout of the release, which may not contain the conf.
     """
     device = run.devices[0]
     ended = device.ooms[-1].message if device.stopped_at is not None else ""
@@ -155,9 +156,9 @@ def _trace(
 
 
 def _source_entries(history: History, recorded: Trace, run: DeviceRun) -> NDArray[np.int64]:
-    """Return the entry from which each row takes its stack and time.
+    """Return, for each row of `history`, the entry whose stack and time the row gets.
 
-    While the replay equals the recording, that is the row's own entry, also for a completed free.
+    While the replay equals the recording, it is the entry that is equal to the row.
     """
     entry = history.entry.copy()
     own = own_entries(recorded, run)
@@ -186,7 +187,7 @@ def _is_exact(run: DeviceRun) -> bool:
 
 
 def _block_stacks(prepared: Prepared, run: DeviceRun, columns: Mapping[str, Any]) -> dict[int, int]:
-    """Return the stack of each block that is allocated at the end, by address."""
+    """Return the number of the stack that allocated each final block, by address."""
     rows = np.flatnonzero(columns["action"] == Action.ALLOC)
     addresses, stacks = columns["addr"][rows].tolist(), columns["frames"][rows].tolist()
     known = _stacks_in(prepared.start)
@@ -204,8 +205,9 @@ def _with_stacks(
 ) -> tuple[SegmentState, ...]:
     """Add stacks to the segments and their allocated blocks.
 
-    A segment gets a stack only from `known`: PyTorch keeps it on one of the segment's blocks, and
-    loses it when blocks merge.
+    of_block: number of the stack of each block, by address.
+    known: recorded segments.  A segment gets a stack only from these, because PyTorch keeps it on
+        one of the segment's blocks, and loses it when blocks merge.
     """
     of_segment = {each.address: each.frames for each in known}
 
@@ -226,7 +228,10 @@ def _with_stacks(
 def _marks(
     marks: Sequence[Mark], entry: NDArray[np.int64], stopped_at: int | None
 ) -> tuple[Mark, ...]:
-    """Return the marks up to the end of the replay, with their entries converted to rows."""
+    """Return the recorded marks up to `stopped_at`, with rows of the history as entry numbers.
+
+    entry: recorded entry of each row.
+    """
     reached = np.maximum.accumulate(entry) if len(entry) else entry
     return tuple(
         replace(mark, entry=int(np.searchsorted(reached, mark.entry)))

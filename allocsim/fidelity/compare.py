@@ -1,39 +1,39 @@
 """Comparison of a replay under the recorded settings with the recording.
 
-Every entry must be equal in order, except annotations and snapshots, and so must the final
-segments, block by block.  Stale requested sizes of inactive blocks are not compared, since a
-recording that starts mid-run does not show them.  Entries are compared up to the first difference,
-addresses to the end.
+All entries must be equal, in the same order; annotations and snapshots are ignored.  The final
+segments must be equal, block by block.  The requested size of an inactive block is ignored, because
+a recording that starts mid-run does not show it.  After the first different entry, only addresses
+of requests are compared further.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import zip_longest
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim._fast_numpy import any_of
-from allocsim.core import ReplayAllocator, TraceEntry
+from allocsim._fast_numpy import address_column, any_of, int_column
+from allocsim.core import Block, ReplayAllocator, TraceEntry
 from allocsim.fidelity.expected import Compared, Expected
-from allocsim.fidelity.final_state import ends_alike
 from allocsim.recording import Action, Trace
 from allocsim.simulation import Fidelity, Mismatch, PlacedSteps, Row, Steps, rows_of
 from allocsim.state import INACTIVE, SegmentState
 
-__all__ = ["FidelityCheck", "Uncompared"]
+__all__ = ["FidelityCheck", "Uncompared", "ends_alike"]
 
 _ALLOC = Action.ALLOC.text
 
 
 class FidelityCheck:
-    """Incremental comparison, chunk by chunk, so that the whole history is never in memory.
+    """Incremental comparison in batches, so that the whole history is never in memory.
 
-    A chunk is passed as entries, or as steps with the addresses of their blocks.  The second way
-    creates no entries for plain steps, and saves a third of the time of a replay.
+    A batch is passed to `history` as entries, or to `steps` as steps with the addresses of their
+    blocks.  The second way creates no entries, and saves a third of the time of a replay.
 
-    expected: recorded entries of the plan's steps; without them, the comparison takes longer.
+    expected: recorded entries of each step; if None, `steps` takes longer.
     """
 
     def __init__(self, trace: Trace, expected: Expected | None = None) -> None:
@@ -51,7 +51,7 @@ class FidelityCheck:
         return self._mismatch is not None
 
     def exclude_last_alloc(self, pending: Sequence[TraceEntry]) -> None:
-        """Exclude the last `alloc` from the comparison of addresses; the recording lacks it.
+        """Exclude the last `alloc`, which the recording lacks, from the comparison of addresses.
 
         pending: entries that the next call of `history` passes.
         """
@@ -85,7 +85,7 @@ class FidelityCheck:
         """Compare the next steps of the replay.
 
         first: number of the first step in the plan.
-        history: entries of the steps that ran on their own.
+        history: entries of the steps that ran singly.
         """
         expected = self._expected
         if expected is not None and self._mismatch is None and not placed.answered_ooms:
@@ -95,7 +95,7 @@ class FidelityCheck:
                 self._matched += matched
                 self._placed.append(expected.answered(row, row + matched))
                 return
-        # Something differs or cannot be looked up: create the entries and compare them.
+        # Some entry differs or is not in `expected`: create all entries and compare them.
         rows = rows_of(steps, placed, history)
         is_alloc = rows.action == Action.ALLOC
         if rows.answered_ooms:
@@ -137,7 +137,7 @@ class FidelityCheck:
         return int(np.count_nonzero(recorded[:n] == placed[:n]))
 
     def result(self, allocator: ReplayAllocator) -> Fidelity:
-        """Compare the final segments, and return the result.  allocator: its state at the end."""
+        """Compare the final segments of `allocator`; return the result of the whole comparison."""
         if self._mismatch is None and self._matched < len(self._compared):
             self._note_mismatch(self._compared.row(self._matched), None)
         if ends_alike(self._trace, allocator):
@@ -169,7 +169,7 @@ class FidelityCheck:
 
 
 class Uncompared(FidelityCheck):
-    """Check for a recording that contains only requests: it compares nothing."""
+    """Check of a recording that contains only requests, which compares nothing."""
 
     def history(self, entries: Sequence[TraceEntry]) -> None:
         del entries
@@ -180,7 +180,7 @@ class Uncompared(FidelityCheck):
         del steps, first, placed, history
 
     def result(self, allocator: ReplayAllocator) -> Fidelity:  # noqa: ARG002
-        """Return a result without entries."""
+        """Return a result with zero compared entries."""
         return Fidelity(0, 0, 0, 0, 0, 0, None)
 
 
@@ -196,7 +196,7 @@ _Segment = tuple[tuple[object, ...], ...]
 
 
 def _comparable(segment: SegmentState) -> _Segment:
-    """Return the parts of a segment to compare, without stale sizes of inactive blocks."""
+    """Return the values to compare: of the segment, then of each block."""
     head = (
         segment.address,
         segment.total_size,
@@ -215,7 +215,7 @@ def _comparable(segment: SegmentState) -> _Segment:
 
 
 def _difference(replayed: _Segment | None, other: _Segment | None) -> str:
-    """Describe `replayed` at its first difference from `other`."""
+    """Return a text with the first value of `replayed` that differs from `other`."""
     if replayed is None:
         return "no such segment"
     address, size = replayed[0][:2]
@@ -224,3 +224,38 @@ def _difference(replayed: _Segment | None, other: _Segment | None) -> str:
             part = "the segment" if i == 0 else f"block {i - 1}"
             return f"{part} of {address:#x} ({size} bytes) as {row}"
     return f"{len(replayed) - 1} blocks in the segment at {address:#x}"
+
+
+def ends_alike(trace: Trace, allocator: ReplayAllocator) -> bool:
+    """Return True if `allocator` has exactly the final segments of `trace`.
+
+    It compares all blocks at once, as columns.  If it returns False, segments or requested sizes of
+    inactive blocks may differ, and a comparison block by block must decide.
+    """
+    tiles, (columns, n_active) = trace.tiles, allocator.block_columns()
+    *numbers, heads = columns
+    if tiles is None or not tiles.are_sound or len(numbers[0]) != len(tiles.blocks):
+        return False
+    if sorted(map(_of_head, heads)) != list(map(_of_segment, trace.segments)):
+        return False
+    # Active blocks come first in the columns, so a position below `n_active` is an active block.
+    address = address_column(numbers[0])
+    order = np.argsort(address)
+    size, requested, is_allocated = (int_column(column) for column in numbers[1:])
+    is_active = order < n_active
+    number = order[is_active]
+    return (
+        np.array_equal(address[order], tiles.address)
+        and np.array_equal(size[order], tiles.size)
+        and np.array_equal(is_active, tiles.is_active)
+        and np.array_equal(is_allocated[number] == 0, tiles.is_pending[is_active])
+        and np.array_equal(requested[number], tiles.requested_size[is_active])
+    )
+
+
+_of_segment = attrgetter("address", "stream", "is_small", "pool_id", "is_expandable")
+
+
+def _of_head(head: Block) -> tuple[int, int, bool, tuple[int, int], bool]:
+    pool = head.pool
+    return head.ptr, head.stream, pool.is_small, pool.id, head.expandable is not None

@@ -1,9 +1,9 @@
-"""Recorded entries of each step of a plan, looked up once for all replays of it.
+"""Recorded entries of each step of a plan, looked up once for all replays of the plan.
 
-The recording confirms a plain step if its entries are next to each other and equal to what the
-step's kind and columns determine.  If a replay places the blocks of such steps at their recorded
-addresses, its entries are the recorded ones, and need not be created to be compared.  All other
-entries are compared one by one (`compare.py`).  Source: semantics 6.2.
+A plain step is a step whose entries follow from its kind, its columns and the address of its block.
+If the recording has these entries next to each other, a replay only has to place the block at its
+recorded address: its entries are then equal to the recorded ones, and need not be created.  All
+other entries are compared one by one (`compare.py`).  Source: semantics 6.2.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ _Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Compared:
-    """Entries of a recording that are compared with those of a replay, as columns."""
+    """Entries of a recording that are compared with a replay, as columns.
+
+    entry: number of each entry in the recording.
+    """
 
     entry: NDArray[np.intp]
     action: NDArray[np.uint8]
@@ -52,14 +55,14 @@ class Compared:
         return len(self.entry)
 
     def row_of(self, entry: _Ints) -> NDArray[np.intp]:
-        """Return the row of each entry, or of the next compared entry if it is not compared."""
+        """Return the index of each entry number, or of the next compared entry if it is ignored."""
         if len(self) and self.entry[-1] == len(self) - 1:  # every entry is compared
             return entry
         return np.searchsorted(self.entry, entry)
 
     @property
     def is_completed_next(self) -> NDArray[np.bool_]:
-        """Mask of the rows whose next row completes the same free."""
+        """Mask of the entries whose next entry is the free_completed of the same free."""
         is_it = np.zeros(len(self), dtype=bool)
         is_it[:-1] = any_of(self.action[1:], (Action.FREE_COMPLETED,))
         for column in (self.addr, self.size, self.stream):
@@ -67,26 +70,27 @@ class Compared:
         return is_it
 
     def columns(self, first: int, end: int) -> tuple[tuple[Any, ...], ...]:
-        """Return rows [first, end) as columns; fewer at the end of the recording."""
+        """Return compared entries [first, end) as columns; fewer at the end of the recording."""
         actions = tuple(_NAMES[self.action[first:end]].tolist())
         numbers = (self.addr, self.size, self.stream)
         return actions, *(tuple(column[first:end].tolist()) for column in numbers)
 
     def row(self, at: int) -> Row | None:
-        """Return one row, or None after the last."""
+        """Return the compared entry at index `at`, or None after the last."""
         return next(zip(*self.columns(at, at + 1), strict=True), None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Expected:
-    """Expected entries of each step of a plan, if it is a plain step.
+    """Recorded entries of each plain step of a plan; other steps have `is_recorded` False.
 
-    count: number of entries.
-    end: row after the last of them.
-    is_recorded: True if the recording has these entries.
-    address: recorded address of the step's block.
-    n_answered: number of allocs before each row.
-    answers: addresses of all allocs.
+    compared: entries of the recording.
+    count: number of entries of each step.
+    end: index in `compared` after the last entry of each step.
+    is_recorded: True if the recording has the entries that follow from the step.
+    address: recorded address of each step's block.
+    n_answered: number of `alloc` entries before each compared entry.
+    answers: addresses of all `alloc` entries.
     """
 
     compared: Compared
@@ -99,7 +103,7 @@ class Expected:
 
     @classmethod
     def of(cls, compared: Compared, steps: Steps) -> Expected:
-        """Look up the entries of `steps`."""
+        """Look up the recorded entries of `steps`."""
         count = ENTRIES[steps.kind]
         row = compared.row_of(steps.entry)
         is_recorded = (count > 0) & (row + count <= len(compared))
@@ -122,26 +126,27 @@ class Expected:
         )
 
     def answered(self, row: int, end: int) -> NDArray[np.uint64]:
-        """Return the recorded addresses of the allocs in rows [row, end)."""
+        """Return the recorded addresses of the `alloc` entries with index [row, end)."""
         return self.answers[self.n_answered[row] : self.n_answered[end]]
 
     def matched(
         self, first: int, placed: PlacedSteps, row: int, history: Sequence[TraceEntry]
     ) -> int | None:
-        """Return the number of entries of a chunk if they equal the recording from `row` on.
+        """Return the number of entries of a batch of steps if all equal the recording, else None.
 
+        None is possible for equal entries too, if a step is not plain.
         first: number of the first step.
-        history: entries of the steps that ran on their own.
-        Returns None if an entry differs or may differ.
+        row: index in `compared` of the first entry.
+        history: entries of the steps that ran singly.
         """
         chunk = slice(first, first + len(placed))
         count, singly = self.count[chunk], placed.singly
-        if singly:  # these left as many entries as the history shows
+        if singly:  # the history shows the number of their entries
             count = count.copy()
             count[singly] = np.diff(placed.ends, prepend=0)
         end = row + np.cumsum(count)
-        # A plain step agrees if its block has the recorded address, and its entries end where the
-        # recorded ones do.
+        # A plain step agrees if its block has the recorded address, and its entries end at the
+        # index of the recorded ones.
         is_same = address_column(placed.places) == self.address[chunk]
         is_same &= end == self.end[chunk]
         is_same &= self.is_recorded[chunk]
@@ -155,7 +160,7 @@ class Expected:
         return int(end[-1]) - row if len(end) else 0
 
     def _equal(self, rows: list[int], history: Sequence[TraceEntry]) -> bool:
-        """Return True if these rows of the recording equal `history`."""
+        """Return True if the compared entries at these indices equal `history`."""
         if not rows:
             return True
         if rows[-1] >= len(self.compared):

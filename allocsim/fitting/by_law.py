@@ -1,8 +1,8 @@
 """Run of a task by its law, without PyTorch: formulas give the requests at any size.
 
-Rule: a law is used only for the program and the regime from which it was recorded; any other task
-is refused with a sentence that names the difference. The allocator model decides what is reserved
-for the requests, as in a replay.
+Rule: a law is used only for the program and the regime (the sizes with the same kernels) from which
+it was recorded. Any other task is refused with a sentence that names the difference. The allocator
+model computes the reserved memory from the requests, as in a replay.
 """
 
 from __future__ import annotations
@@ -59,10 +59,11 @@ def run_by_law(
     transformers: str | None = None,
     keep: Path | None = None,
 ) -> Ran:
-    """Return the run that `run_program` would give for the program of `task`, by its law.
+    """Return what `run_program` would return for the program of `task`, computed by its law.
 
     conf: value of PYTORCH_CUDA_ALLOC_CONF.
-    transformers: intended release (`library.py`).
+    transformers: intended release of transformers; default: the installed release, else the first
+        release with laws.
     keep: file to which the recording is written.
 
     Raises ConfigError if the task has no law.
@@ -88,7 +89,10 @@ def run_by_law(
 
 
 def has_law(task: Task, gpu: Gpu, transformers: str | None = None) -> bool:
-    """Return whether a task has a law on a card, in a release of transformers."""
+    """Return whether a task has a law on a card.
+
+    transformers: intended release of transformers, as in `run_by_law`.
+    """
     try:
         _refuse_without_law(task, gpu, _laws(task, transformers))
     except ConfigError:
@@ -97,7 +101,7 @@ def has_law(task: Task, gpu: Gpu, transformers: str | None = None) -> bool:
 
 
 def card_of(gpu: Gpu) -> Card:
-    """Return the properties of a card on which sizes of requests depend."""
+    """Return the properties of a GPU on which the sizes of requests depend."""
     return Card(gpu.capability, gpu.multiprocessors, gpu.limits.threads)
 
 
@@ -105,7 +109,7 @@ def mask_unit(task: Task) -> int:
     """Return the multiple, in elements, to which rows of the attention mask are padded.
 
     It is 8 for a mask of fused attention, 1 for eager attention, which adds the mask to the scores,
-    and 0 for a program without a mask. transformers builds a mask over a phantom GPU (`notes.py`)
+    and 0 for a program without a mask. Over a phantom GPU (`notes.py`), transformers builds a mask
     with checkpointing, where tokens have explicit positions, and with a window that the sequence
     fills.
     """
@@ -118,7 +122,7 @@ def mask_unit(task: Task) -> int:
 
 
 def laws_name(task: Task) -> str:
-    """Return the name of the laws of a task's program.
+    """Return the name of a task's program, under which its laws are stored.
 
     Raises ConfigError for a model or an option without laws.
     """
@@ -146,14 +150,14 @@ def laws_name(task: Task) -> str:
 
 
 def config_of(model: Model) -> Mapping[str, Any]:
-    """Return the configuration of a model, empty for a model without laws."""
+    """Return the configuration of a model, empty for a model that has no laws."""
     if isinstance(model, Configured):
         return model.config
     return CLASSIFIERS.get(model.function, {}) if isinstance(model, Classifier) else {}
 
 
 def _sizes_of(model: Model) -> dict[str, int]:
-    """Return the sizes of a model that has laws."""
+    """Return the sizes of a model that has laws, by name."""
     config = config_of(model)
     family = family_of(config)
     assert family is not None
@@ -161,7 +165,7 @@ def _sizes_of(model: Model) -> dict[str, int]:
 
 
 def _without_law(task: Task) -> Iterator[str]:
-    """Yield the options of a task with which no law was recorded."""
+    """Yield a description of each option of a task for which no law was recorded."""
     usual = {each.name: each.default for each in fields(Task)}
     for name in ("accumulate", "compiles", "steps", "parallel", "lengths"):
         if getattr(task, name) != usual[name]:
@@ -173,9 +177,10 @@ def _without_law(task: Task) -> Iterator[str]:
 
 
 def nearest_law(name: str) -> str | None:
-    """Return the most similar name of a program with a law, or None if there is none.
+    """Return the most similar name of a program that has laws, or None if there is none.
 
-    The program trains or serves as `name` does, and is of the same family if possible.
+    The program trains or serves as the program `name` does, and is of the same model family if
+    possible.
     """
     alike = [each for each in known_laws() if _serves(each) == _serves(name)]
     family = f"{name.partition('_')[0]}_"
@@ -203,7 +208,7 @@ def is_fused(task: Task) -> bool:
 
 
 def serving_of(task: Task, gpu: Gpu) -> Serving:
-    """Return the serving workload of a task, in the terms of the laws."""
+    """Return the serving workload of a task, as the laws describe it."""
     return Serving(
         sizes=_sizes(task),
         card=card_of(gpu),
@@ -216,14 +221,14 @@ def serving_of(task: Task, gpu: Gpu) -> Serving:
 
 
 def positions_of(model: Model) -> str:
-    """Return the scaling of rotary positions, as the configuration gives it."""
+    """Return the kind of scaling of rotary positions, such as "llama3" or "default"."""
     config = config_of(model)
     scaling = config.get("rope_parameters") or config.get("rope_scaling") or {}
     return str(scaling.get("rope_type") or scaling.get("type") or "default")
 
 
 def _sizes(task: Task) -> dict[str, int]:
-    """Return the sizes of a task: those of its model and those of its work."""
+    """Return the sizes of a task's model and input, by name."""
     sizes = _sizes_of(task.model)
     length = task.seq if task.is_training else task.prompt
     if task.model.sees:
@@ -235,7 +240,7 @@ def _sizes(task: Task) -> dict[str, int]:
 
 
 def refuse_card_without_law(gpu: Gpu) -> None:
-    """Raise ConfigError for a card that no law supports."""
+    """Raise ConfigError for a GPU that no law supports."""
     if gpu.capability < OLDEST_CAPABILITY:
         raise ConfigError(f"{gpu.name}: laws are for cards of compute capability 8.0 or later")
 
@@ -291,7 +296,10 @@ def _play(requests: Requests, gpu: Gpu, laws: Laws, conf: str) -> Played:
 
 
 def _recording(played: Played, requests: Requests, gpu: Gpu, laws: Laws, text: str) -> Recording:
-    """Return the recording that a run of the program would have left."""
+    """Return the recording that a run of the program would leave.
+
+    text: description of the task.
+    """
     provenance = Provenance(
         torch_version=laws.torch_version,
         device_name=gpu.name,

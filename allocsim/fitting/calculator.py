@@ -1,15 +1,22 @@
-"""Models, cards and opening question of the calculator page, which answers by laws.
+"""Data of the calculator page, which answers by laws: models, cards, first question, and purposes.
 
-Rule: a model is offered if its configuration belongs to a family with laws; the laws themselves
-decide whether a program has one, as in `by_law.py`. The page offers every family, with LoRA
-adapters on all linear modules or none. The command offers more.
+Rule: a model is listed if its configuration belongs to a family with laws; the laws decide whether
+a program has one, as in `by_law.py`. The page supports every family, with LoRA adapters on all
+linear modules or none. The command supports more.
+
+The purposes of requests are found by the rules of `allocsim top`. A purpose depends on stacks and
+lifetimes, which do not change with sizes. So it is found once for each request of a law, at sizes
+where tensors of different purposes differ in size.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
 
 from allocsim.errors import ConfigError
 from allocsim.fitting.by_law import (
@@ -19,21 +26,37 @@ from allocsim.fitting.by_law import (
     positions_of,
     refuse_card_without_law,
 )
-from allocsim.fitting.laws import FAMILIES, family_of, known_laws
+from allocsim.fitting.laws import (
+    AFTER,
+    BETWEEN,
+    END,
+    FAMILIES,
+    FREE,
+    MAKE,
+    REQUEST,
+    START,
+    STEP,
+    Card,
+    Law,
+    LawRows,
+    Laws,
+    Requests,
+    Serving,
+    family_of,
+    known_laws,
+    requests_of,
+    variables_of,
+)
 from allocsim.fitting.model import Model, model_of
 from allocsim.fitting.presets import CONFIGURATIONS, TORCHVISION
 from allocsim.fitting.task import OPTIMIZERS, Task
+from allocsim.ownership import purposes_of
 from allocsim.phantom import CARDS, Gpu
 
 __all__ = [
-    "LawModel",
-    "Opening",
-    "law_cards",
-    "law_model",
-    "law_models",
-    "law_programs",
-    "opening_at",
-]
+    "LawModel", "Opening", "law_cards", "law_model", "law_models", "law_programs", "opening_at",
+    "purposes_of_laws",
+]  # fmt: skip
 
 _ON_PAGE = re.compile(
     rf"({'|'.join(FAMILIES)})(_(un)?tied)?_[a-z\d-]+_"
@@ -46,12 +69,12 @@ class LawModel:
     """A model whose configuration has laws.
 
     family: transformers' model_type.
-    is_tied: whether the output layer shares the embedding's weights.
-    sizes: sizes that the configuration gives, by the names of the laws; the rest follow from
-        `Family.sizes_of`.
-    sees: whether the model classifies images.
+    is_tied: True if the output layer shares the embedding's weights.
+    sizes: sizes that the configuration gives, by the names of the laws; the remaining sizes follow
+        from `Family.sizes_of`.
+    sees: True if the model classifies images.
     scaling: scaling of rotary positions.
-    has_law: whether any program of the model has a law.
+    has_law: True if any program of the model has a law.
     """
 
     name: str
@@ -65,7 +88,10 @@ class LawModel:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """The question that a calculator opens with."""
+    """The question that a calculator page shows when it is opened.
+
+    card: common name of the GPU, or "".
+    """
 
     model: LawModel
     card: str
@@ -74,12 +100,15 @@ class Opening:
 
 
 def law_programs() -> tuple[str, ...]:
-    """Return the programs with laws that a calculator supports."""
+    """Return the names of the programs with laws that the calculator supports."""
     return tuple(name for name in known_laws() if _ON_PAGE.fullmatch(name))
 
 
 def law_model(model: Model) -> LawModel:
-    """Return `model` as a calculator describes it. Raises ConfigError if it has no laws."""
+    """Return the properties of `model` that the calculator needs.
+
+    Raises ConfigError if it has no laws.
+    """
     config = config_of(model)
     family = family_of(config)
     if family is None:
@@ -111,12 +140,12 @@ def law_models() -> tuple[LawModel, ...]:
 
 
 def law_cards() -> dict[str, Gpu]:
-    """Return the cards that laws support, by common name."""
+    """Return the GPUs that laws support, by common name."""
     return {name: gpu for name, gpu in CARDS.items() if gpu.capability >= OLDEST_CAPABILITY}
 
 
 def opening_at(task: Task, gpu: Gpu) -> Opening:
-    """Return a calculator that opens at `task` on `gpu`.
+    """Return the question that a calculator page shows first: `task` on `gpu`.
 
     Raises ConfigError for an option that the calculator does not have, and for a model or card
     without laws.
@@ -128,3 +157,78 @@ def opening_at(task: Task, gpu: Gpu) -> Opening:
     refuse_card_without_law(gpu)
     short = next((name for name, card in CARDS.items() if card == gpu), "")
     return Opening(law_model(task.model), short, gpu, task)
+
+
+_SIZES = {
+    "hidden": 2304, "intermediate": 6208, "heads": 18, "kv_heads": 6, "head_dim": 128,
+    "vocabulary": 61_007, "positions": 2048, "batch": 3, "length": 777, "lora": 8, "patch": 14,
+}  # fmt: skip
+_REPETITION = 2
+"""Repetition of a program part whose purposes are used: it follows another of the same law."""
+_CARD = Card((8, 0), 108, 2048)
+_SERVED = Serving(_SIZES, _CARD, is_fused=True, decode=1, requests=1)
+
+
+def purposes_of_laws(laws: Laws) -> dict[str, NDArray[np.int64]]:
+    """Return the purpose of each request of each law, as an index into `CATEGORIES`, by regime."""
+    if any(name.startswith(f"{MAKE}.") for name in laws.by_regime):
+        return _of_serving(laws)
+    variables = variables_of(_SIZES, _CARD)
+    return {
+        regime: _purposes(laws, law.requests(variables, law.layers))
+        for regime, law in laws.by_regime.items()
+    }
+
+
+def _purposes(laws: Laws, made: Requests) -> NDArray[np.int64]:
+    n = len(made.kind)
+    requests, frees = np.flatnonzero(made.kind == REQUEST), np.flatnonzero(made.kind == FREE)
+    freed = np.full(len(requests), n)
+    freed[made.block[frees]] = frees
+    return purposes_of(laws.stacks, made.stack[requests], made.size[requests], (requests, freed), n)
+
+
+def _of_serving(laws: Laws) -> dict[str, NDArray[np.int64]]:
+    """Return the purposes of the requests of a serving program, by part and regime."""
+    found: dict[str, NDArray[np.int64]] = {}
+    for names in _programs(laws.by_regime):
+        stretches = _stretches(laws.by_regime, names)
+        layers = laws.by_regime[names[0]].layers
+        made = requests_of(stretches, names, 0, layers)
+        purposes, counts, at = _purposes(laws, made), dict[str, int](), 0
+        for name, rows in zip(names, stretches, strict=True):
+            count = int((rows.kind == REQUEST).sum())
+            counts[name] = counts.get(name, 0) + 1
+            # The first repetition is overwritten by the second, which follows one of its kind.
+            if counts[name] <= _REPETITION:
+                found[name] = purposes[at : at + count]
+            at += count
+    return found
+
+
+def _programs(known: Mapping[str, Law]) -> Iterator[Sequence[str]]:
+    """Yield programs of two requests with three tokens each, which together use every law."""
+    regimes = {kind: _regimes(known, kind) for kind in (MAKE, START, STEP)}
+    most = max(map(len, regimes.values()))
+    for i in range(most):
+        make, start, step = (of[i % len(of)] for of in regimes.values())
+        tokens = [f"{STEP}.{step}", f"{AFTER}.{step}"] * 3
+        del tokens[-1]
+        yield [
+            *(f"{MAKE}.{make}", f"{START}.{start}", *tokens),
+            *(f"{BETWEEN}.{start}", *tokens, f"{END}.{make}"),
+        ]
+
+
+def _regimes(known: Mapping[str, Law], kind: str) -> list[str]:
+    return [name.partition(".")[2] for name in known if name.startswith(f"{kind}.")]
+
+
+def _stretches(known: Mapping[str, Law], names: Sequence[str]) -> list[LawRows]:
+    """Return the rows of each law in `names`; the cache grows by one token with every step."""
+    found, length = [], _SIZES["length"]
+    for name in names:
+        kind = name.partition(".")[0]
+        length = _SIZES["length"] if kind in (START, BETWEEN) else length + (kind == STEP)
+        found.append(known[name].rows(_SERVED.variables((name, length)), known[name].layers))
+    return found

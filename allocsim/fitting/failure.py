@@ -1,4 +1,4 @@
-"""Reason why a program ended, in one sentence.
+"""Reason why a program ended early, in one sentence.
 
 Rule: an error in the model's description is reported with its file and entry. Any other error is
 reported in the last words that Python printed.
@@ -29,8 +29,9 @@ def why_it_failed(log: str, exit_code: int, when: str, model: Model | None = Non
     """Return the error that a program printed last, as a sentence.
 
     log: output and errors of the program.
+    exit_code: exit code of the program.
     when: progress of the program, such as "before its end".
-    model: model that it was to run; None for a user's own program.
+    model: model that the program was to run; None for a user's own program.
     """
     lines = log.splitlines()
     # The last exception ended the program; earlier ones may have been handled.
@@ -48,13 +49,16 @@ def why_it_failed(log: str, exit_code: int, when: str, model: Model | None = Non
 
 
 def _place(lines: list[str]) -> str:
-    """Return the file and line that the traceback names last."""
+    """Return the last file and line in the traceback."""
     places = [found for found in map(_PLACE.match, lines) if found]
     return f" ({places[-1][1]}, line {places[-1][2]})" if places else ""
 
 
 def _model_error(model: Model | None, kind: str, text: str) -> str | None:
-    """Return a sentence on the part of the model's description that is wrong; None if none is."""
+    """Return a sentence on the wrong part of the model's description, or None if no part is wrong.
+
+    kind, text: class and message of the exception.
+    """
     if isinstance(model, UserModel):
         returned = _NOT_A_MODEL.search(text)
         if kind == "AttributeError" and returned:
@@ -83,7 +87,10 @@ def _file_error(model: Configured, path: str, kind: str, text: str) -> str | Non
 
 
 def _entries(config: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the entries of a configuration, with nested keys as "section.key"."""
+    """Yield the keys and values of a configuration, with nested keys as "section.key".
+
+    before: prefix of the keys.
+    """
     for key, value in config.items():
         if isinstance(value, dict):
             yield from _entries(value, f"{before}{key}.")

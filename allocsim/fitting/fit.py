@@ -1,14 +1,15 @@
 """Answer of whether a task fits a card, with the margin and the memory that it would need.
 
-Rule: the answer is that of a run on the requested card. If the task does not fit, the memory that
-it needs is that of the smallest card on which all requests of an unlimited run succeed; the
-unlimited run is the same program on the same card without a memory limit.
+Rule: the answer is that of a run on the requested card. If the task does not fit, the same program
+is run on the same card without a memory limit. The memory that the task needs is that of the
+smallest card on which all requests of this unlimited run succeed.
 
-One run gives both answers if the program cannot tell the two cards apart before it runs out of
-memory: its requests are then replayed on the limited card (`ran_on`).
+One run gives both answers if the program does not react to the free memory of the card. The
+requests of the unlimited run are then replayed on the limited card (`ran_on`).
 
-How long freed blocks wait for other streams depends on the card's speed. The main run makes them
-wait as long as possible, a second run as briefly as possible.
+A freed block that another stream still uses waits for that stream, for a time that depends on the
+card's speed. In the main run such blocks wait as long as possible, in a second run as briefly as
+possible.
 """
 
 from __future__ import annotations
@@ -25,11 +26,26 @@ from allocsim._fast_numpy import any_of
 from allocsim._repr import Shown
 from allocsim.errors import ConfigError
 from allocsim.fitting.model import UserModel
-from allocsim.fitting.notes import notes_of, notes_of_law, notes_of_run, release_note
+from allocsim.fitting.notes import (
+    notes_of,
+    notes_of_context,
+    notes_of_law,
+    notes_of_routing,
+    notes_of_run,
+    notes_of_speed,
+    release_note,
+)
 from allocsim.fitting.program import program_of
-from allocsim.fitting.run_result import Ran, ran_on, replay_on, run_program
+from allocsim.fitting.run_result import (
+    Failure,
+    Ran,
+    failure_of,
+    needed_room,
+    ran_on,
+    replay_on,
+    run_program,
+)
 from allocsim.fitting.runner import runner_for
-from allocsim.fitting.shortage import Failure, failure_of, needed_room
 from allocsim.fitting.task import Task
 from allocsim.phantom import CONTEXT_MEMORY_SEEN, Gpu, UnavailableError, find_gpu
 from allocsim.recommend import Case, Recommendation, effects_on, recommend
@@ -48,18 +64,18 @@ class Fit(Shown):
     task: the task, or None for a user's own program.
     program: text of the generated program, or the user's command line.
     conf: value of PYTORCH_CUDA_ALLOC_CONF.
-    ran: run on the card, with work done only when something waits for it.
-    unlimited: run without a memory limit, if the task does not fit; None if that run ends out of
-        memory too.
+    ran: run on the card; the card finishes its work only when the program waits for it.
+    unlimited: run without a memory limit, if the task does not fit; None if that run fails, too.
     lent: replay with host memory lent by the driver, if the task does not fit; None if none is
         lent.
-    least_room: bytes without the context on the smallest card that fits, if the task does not fit;
-        None if unknown.
-    recommendation: setting under which the task fits, if it does not fit as given.
-    keeping_up: run on a card that finishes work at once, if freed blocks wait for other streams.
+    recommendation: conf under which the task fits, if it does not fit as given.
+    keeping_up: run on a card that finishes its work at once, if freed blocks wait for other
+        streams.
     skewed: run where all tokens choose the same experts, if sizes depend on the choice; `ran`
         spreads tokens evenly.
-    notes: facts that the answer does not know, one sentence each.
+    notes: facts that the answer cannot know, one sentence each.
+    least_room: bytes without the CUDA context on the smallest card that fits the task, if it does
+        not fit; None if unknown.
     """
 
     task: Task | None
@@ -85,14 +101,15 @@ class Fit(Shown):
 
     @property
     def runs_on_loan(self) -> bool:
-        """True if the program completes only with memory lent by the host."""
+        """True if the program completes only with host memory lent by the driver."""
         return self.lent is not None and not self.lent.ooms
 
     @property
     def needed_bytes(self) -> int | None:
-        """Bytes that suffice, without the CUDA context; None if unknown.
+        """Bytes that suffice for the task, without the CUDA context; None if unknown.
 
-        The reserved peak if the task fits, else the size of the smallest card that fits it.
+        They are the peak of reserved memory if the task fits, else the size of the smallest card
+        that fits.
         """
         return self.ran.peak_reserved_bytes if self.fits else self.least_room
 
@@ -103,23 +120,26 @@ class Fit(Shown):
 
     @property
     def room_bytes(self) -> int:
-        """Bytes that the card has for the allocator."""
+        """Bytes of the card that are available to the allocator."""
         return self.gpu.room
 
     @property
     def spare_bytes(self) -> int:
-        """Free bytes of that at the peak; negative if the task does not fit."""
+        """Bytes of the card that are available to the allocator and not reserved at the peak.
+
+        They are negative if the task does not fit.
+        """
         return self.room_bytes - (self.needed_bytes or self.ran.peak_reserved_bytes)
 
     @property
     def process_bytes(self) -> tuple[int, int]:
-        """Lowest and highest total that the process uses of the card at its peak."""
+        """Lowest and highest bytes of the card that the process uses at its peak."""
         low, high = CONTEXT_MEMORY_SEEN
         peak = self.needed_bytes or self.ran.peak_reserved_bytes
         return peak + low, peak + high
 
     def headline(self) -> str:
-        """Return the verdict and the margin."""
+        """Return the verdict and the margin, as one line."""
         name, needed = self.gpu.name, self.needed_bytes
         if self.fits:
             return f"fits {name} with {format_size(self.spare_bytes)} to spare"
@@ -155,16 +175,16 @@ def fit(
     """Run `task` on `gpu` and report whether it fits.
 
     gpu: a card or its name, such as "RTX 4090".
-    engine: "program" runs the task over PyTorch, "laws" without it (`by_law.py`); "auto" uses laws
-        if PyTorch is missing.
+    engine: "program" runs the task on PyTorch over a phantom GPU, "laws" without PyTorch
+        (`by_law.py`); "auto" chooses laws if PyTorch is missing.
     conf: value of PYTORCH_CUDA_ALLOC_CONF.
     python: interpreter with a CUDA build of PyTorch; default: this one, or the one on the PATH.
-    torch_version: intended release of PyTorch; a note reports if another one ran.
-    transformers: intended release for laws; default: the installed one, else that of the first
-        laws.
+    torch_version: intended release of PyTorch; a note reports if another release ran.
+    transformers: intended release for laws; default: the installed release, else the first release
+        with laws.
     keep: file to which the recording is written.
     host_spill: bytes of host memory that the driver lends.
-    values: whether a program's small integers and booleans are computed.
+    values: True to compute a program's small integers and booleans.
 
     Raises UnavailableError if PyTorch is missing. Raises ConfigError if the program fails for a
     reason other than memory, or if the task has no law.
@@ -187,7 +207,7 @@ def fit(
 
 
 def _is_blind(task: Task) -> bool:
-    """Return whether the program requests the same memory whatever the card has left.
+    """Return whether the program makes the same requests whatever memory the card has left.
 
     Convolutions retry with another algorithm after an out-of-memory error, compilers benchmark
     their kernels, and user code may do anything.
@@ -205,7 +225,10 @@ def fit_command(
     host_spill: int = 0,
     values: bool = True,
 ) -> Fit:
-    """Run the program of a command line on `gpu`; the other arguments are those of `fit`."""
+    """Run the program of a command line on `gpu` and report whether it fits.
+
+    command: words of the command line. The other arguments are those of `fit`.
+    """
     run = partial(run_program, command, conf=conf, values=values)
     setup = _Setup(run, gpu, conf, torch_version, keep, host_spill, values=values)
     return _answer(None, shlex.join(command), setup)
@@ -213,11 +236,12 @@ def fit_command(
 
 @dataclass(frozen=True, slots=True)
 class _Setup:
-    """Setup of a run: the program, its options and the card.
+    """The program, its options and the card.
 
-    run: runs the program on a card; see `run_program` for `keep`, `work` and `routing`.
+    run: runs the program on a card, with the arguments `keep`, `work` and `routing` of
+        `run_program`.
     is_blind: see `_is_blind`.
-    values: whether a program's small integers and booleans are computed.
+    values: True to compute a program's small integers and booleans.
     """
 
     run: Callable[..., Ran]
@@ -262,11 +286,11 @@ def _answer(task: Task | None, text: str, setup: _Setup) -> Fit:
         ),
         *notes_of_law(ran, setup.transformers),
         *notes_of_run(task, ran.prepared.provenance),
-        *_speed_range(ran, keeping_up),
+        *notes_of_speed(ran, keeping_up),
         *speed_notes,
-        *_routing_range(ran, skewed),
+        *notes_of_routing(ran, skewed),
         *routing_notes,
-        *_close(ran, gpu),
+        *notes_of_context(ran, gpu),
     )
     return Fit(
         task=task,
@@ -284,9 +308,12 @@ def _answer(task: Task | None, text: str, setup: _Setup) -> Fit:
 
 
 def _runs(setup: _Setup) -> tuple[Ran, Ran | None]:
-    """Return the run on the card and, if it does not fit, the unlimited run if that completes."""
-    # An unlimited run first: if it completes, its replay on the card replaces a second run. A
-    # recording that is kept must be that of the card itself.
+    """Return the run on the card, and the unlimited run if the task does not fit.
+
+    The second is None if the task fits, and if the unlimited run fails, too.
+    """
+    # If an unlimited run completes, its replay on the card replaces a second run. A recording
+    # that is kept must be of a run on the card itself.
     unlimited = None
     if setup.is_blind and setup.keep is None:
         unlimited = setup.run(setup.endless)
@@ -302,9 +329,9 @@ def _runs(setup: _Setup) -> tuple[Ran, Ran | None]:
 
 
 def _keeping_up(setup: _Setup, ran: Ran) -> tuple[Ran | None, list[str]]:
-    """Return the run on a card that finishes work at once, or None, with a note on a failure.
+    """Return a run on a card that finishes its work at once, and a note if that run failed.
 
-    The run is None if no freed block waits for another stream.
+    The run is None if no freed block waits for another stream, and if it failed.
     """
     if not _waits(ran):
         return None, []
@@ -322,27 +349,10 @@ def _waits(ran: Ran) -> bool:
     return int(np.count_nonzero(requested)) != int(np.count_nonzero(at_once))
 
 
-def _speed_range(ran: Ran, keeping_up: Ran | None) -> Iterator[str]:
-    """Yield the effect of the card's speed."""
-    if keeping_up is None or keeping_up.peak_reserved_bytes == ran.peak_reserved_bytes:
-        return
-    if ran.is_out_of_memory or keeping_up.is_out_of_memory:
-        other = "does not fit either" if keeping_up.is_out_of_memory else "fits"
-        yield (
-            "freed blocks wait for other streams as long as possible here; on a card that keeps up "
-            f"with the program it {other}"
-        )
-        return
-    yield (
-        "freed blocks wait for other streams as long as possible here; on a card that keeps up "
-        f"with the program {format_size(keeping_up.peak_reserved_bytes)} are reserved"
-    )
-
-
 def _skewed(setup: _Setup, ran: Ran) -> tuple[Ran | None, list[str]]:
-    """Return the run where all tokens choose the same experts, or None, with a note on a failure.
+    """Return a run where all tokens choose the same experts, and a note if that run failed.
 
-    The run is None if no size depends on the choice.
+    The run is None if no size depends on the choice, and if it failed.
     """
     made = ran.prepared.provenance
     if made is None or not made.routing:
@@ -353,41 +363,7 @@ def _skewed(setup: _Setup, ran: Ran) -> tuple[Ran | None, list[str]]:
         return None, [f"the peak if all tokens choose the same experts is unknown: {error}"]
 
 
-def _routing_range(ran: Ran, skewed: Ran | None) -> Iterator[str]:
-    """Yield the range of memory over the possible choices of experts."""
-    if skewed is None:
-        return
-    if ran.is_out_of_memory or skewed.is_out_of_memory:
-        end = "does not fit" if skewed.is_out_of_memory else "fits"
-        yield (
-            "experts: tokens are spread evenly over the experts; if all choose the same ones, the "
-            f"program {end}"
-        )
-        return
-    low, high = sorted((ran.peak_reserved_bytes, skewed.peak_reserved_bytes))
-    how = (
-        f"{format_size(low)} either way"
-        if low == high
-        else f"{format_size(low)} to {format_size(high)}"
-    )
-    yield (
-        f"experts: {how} are reserved, from tokens spread evenly over the experts to all tokens "
-        "choosing the same ones"
-    )
-
-
-def _close(ran: Ran, gpu: Gpu) -> Iterator[str]:
-    """Yield a warning if a larger CUDA context would make the task not fit."""
-    _, high = CONTEXT_MEMORY_SEEN
-    peak = ran.peak_reserved_bytes
-    if not ran.is_out_of_memory and peak + high > gpu.memory:
-        yield (
-            f"close: it fits beside a context of {format_size(gpu.context_memory)}; a context of "
-            f"{format_size(high)} would leave less than the peak"
-        )
-
-
 def _recommended(unlimited: Ran, gpu: Gpu, trials: Trials) -> Recommendation:
-    """Return the setting under which all requests of the program fit the card."""
+    """Return the conf under which all requests of the program fit the card."""
     case = Case(trials, replay_on(gpu, unlimited))
     return recommend([case], unlimited.prepared.recorded, in_full=False)

@@ -1,7 +1,7 @@
-"""Search for the largest value of one size that fits, at several values of another.
+"""Search for the largest value of one size that fits, at several values of another size.
 
-Rule: every row is a separate search, proven by its last two runs. Earlier rows only tell where to
-start.
+Rule: every value is found by a separate search, which ends with a run that fits and a larger one
+that does not. Earlier results only give the value to start at.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from allocsim.phantom import Gpu
 __all__ = ["Frontier", "frontier", "usual_values"]
 
 _POWERS = {"seq": 1, "prompt": 1, "image": 2}
-"""Power of each size that multiplies with the batch.
+"""Power of each size in the product with the batch to which memory is proportional.
 
-Memory grows linearly with the product, so one line through all runs predicts where to look.
+Memory grows linearly with that product, so one line through all runs predicts the next limit.
 """
 
 
@@ -29,7 +29,7 @@ class Frontier:
 
     name: size that was searched for.
     other: size whose values were given.
-    rows: result at each value of `other`, ascending.
+    rows: values of `other`, ascending, each with the largest value of `name`.
     """
 
     name: str
@@ -38,19 +38,19 @@ class Frontier:
 
     @property
     def fits(self) -> bool:
-        """True if any value fits."""
+        """True if a value of `name` fits at any value of `other`."""
         return any(found.fitting is not None for _, found in self.rows)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Facts that the answer does not know, one sentence each."""
+        """Facts that the answer cannot know, one sentence each."""
         return tuple(dict.fromkeys(note for _, found in self.rows for note in found.notes))
 
 
 def usual_values(task: Task, other: str) -> tuple[int, ...]:
-    """Return the default values of `other`: the task's value, half of it, and twice it.
+    """Return the default values of the size `other`: the task's value, half of it, and twice it.
 
-    The model's positions limit the last.
+    The number of learned positions limits the last value.
     """
     own: int = getattr(task, other)
     return tuple(sorted({max(own // 2, 1), own, min(2 * own, most_of(task, other))}))
@@ -71,10 +71,12 @@ def frontier(
     transformers: str | None = None,
     watch: Callable[[str], object] | None = None,
 ) -> Frontier:
-    """Find the largest `name` at which `task` fits `gpu`, for each value of `other`.
+    """Find the largest `name` at which `task` fits `gpu`, for each value of the size `other`.
 
-    values: values of `other`; default: `usual_values`. The other options are those of `largest`.
-    Raises ConfigError as `largest` does, and if the two sizes are the same.
+    values: values of `other`; default: `usual_values`.
+
+    The other arguments are those of `largest`. Raises ConfigError as `largest` does, and if `name`
+    and `other` are the same size.
     """
     if name == other or not {name, other} <= set(SIZES):
         raise ConfigError(f"{name} and {other}: expected two of {', '.join(SIZES)}")
@@ -104,7 +106,10 @@ def _with_position(watch: Callable[[str], object], where: str) -> Callable[[str]
 def _predicted(
     name: str, other: str, rows: Sequence[tuple[int, Largest]], value: int, gpu: Gpu
 ) -> int | None:
-    """Predict where the card is full at `value` from earlier rows; None if unknown."""
+    """Predict the value of `name` that fills the card when `other` is `value`; None if unknown.
+
+    rows: results at earlier values of `other`.
+    """
     if not rows:
         return None
     if name == "batch" and other in _POWERS:

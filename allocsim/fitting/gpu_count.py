@@ -1,7 +1,7 @@
-"""Search for the fewest cards that a training needs, and for what more cards save.
+"""Search for the fewest cards that a training needs, and for the work that more cards save.
 
-Rule: every layout in the search space is computed; no shortcut can miss a smaller one. A layout
-fits if it likely fits (`Sharded.fits`). The search space:
+Rule: every layout in the search space is computed, so no smaller layout is missed. A layout fits if
+it likely fits (`Sharded.fits`). The search space:
 
 - tensor parallelism of 1 to 8, the cards of one machine
 - pipelines of any depth; the first stages have one layer more if the layers do not divide evenly
@@ -16,35 +16,38 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from math import ceil
 
-from allocsim.fitting.formulas.training import Layout, Training
+from allocsim.fitting.formulas.training import ParallelLayout, Training
 from allocsim.fitting.parallel import RESERVED_SEEN, Sharded, shard
 from allocsim.phantom import Gpu
 from allocsim.units import round_up
 
-__all__ = ["Plan", "Planned", "plan"]
+__all__ = ["GpuCount", "Planned", "plan"]
 
 _TENSOR = (1, 2, 4, 8)
 _MICRO_BATCHES = (1, 2, 4, 8)
 _IN_A_MACHINE = 8
 _MOST_CARDS = 1 << 13
 _RECOMPUTE_SHARE = 1 / 3
-"""Extra work of recomputing the forward pass; a backward pass is twice a forward pass."""
+"""Extra work of recomputing the forward pass, as a share of a step's work.
+
+A backward pass is twice the work of a forward pass.
+"""
 _CARD_FACTORS = (1.25, 1.5, 2, 3, 4, 6, 8)
-"""Multiples of the fewest cards at which the Pareto front is computed."""
+"""Multiples of the fewest cards for which the least extra work is computed."""
 _VISIBLE = 0.0005
-"""Smallest difference in extra work that is visible when printed."""
+"""Smallest difference in extra work that is visible in the printed table."""
 _PER_STAGE = 4
-"""Default of micro-batches per pipeline stage and step."""
+"""Default number of micro-batches per pipeline stage and step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
     """A layout that fits.
 
-    extra: extra work and waiting, as a share of the training's own work.
-
-    Extra work is a third for recomputation, the pipeline bubble of (p-1) / micro-batches (Narayanan
-    et al. 2021, section 2.2), and the delay of the stage with the most layers.
+    answer: memory of the layout.
+    extra: extra work and waiting, as a share of the training's own work. It is a third for
+        recomputation, the pipeline bubble of (p-1) / micro-batches (Narayanan et al. 2021, section
+        2.2), and the delay of the stage with the most layers.
     """
 
     answer: Sharded
@@ -57,7 +60,7 @@ class Planned:
 
     @property
     def rank(self) -> tuple[float, ...]:
-        """Sort key of preference, lowest first: less extra work, then less communication."""
+        """Sort key for the order of preference: less extra work first, then less communication."""
         layout = self.answer.training.layout
         return (
             *(round(self.extra, 3), layout.zero, layout.tensor, layout.pipeline),
@@ -66,12 +69,12 @@ class Planned:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class GpuCount:
     """Answer of `plan`.
 
-    fewest: number of cards, None if no number in the search space suffices.
+    fewest: least number of cards, None if no number in the search space suffices.
     choices: layouts that fit on `fewest` cards, in order of preference.
-    front: layouts on more cards that have less extra work than those on fewer.
+    front: layouts on more cards, each with less extra work than those on fewer cards.
     tried: number of layouts that were computed.
     """
 
@@ -83,12 +86,12 @@ class Plan:
 
 def plan(
     training: Training, gpu: Gpu, *, cards: int | None = None, micro_batch: int | None = None
-) -> Plan:
+) -> GpuCount:
     """Find the fewest cards of `gpu` on which `training` fits.
 
-    Tokens, attention, context parallelism and micro-batches per step are those of its layout.
+    Its layout gives the tokens, attention, context parallelism and micro-batches per step.
 
-    cards: exact number of cards to use.
+    cards: exact number of cards to use, instead of the fewest.
     micro_batch: sequences in a micro-batch, instead of the largest that fits.
     """
     search = _Search(training, gpu, micro_batch)
@@ -101,7 +104,7 @@ def plan(
         if choices:
             break
     if not choices:
-        return Plan(None, (), (), tried)
+        return GpuCount(None, (), (), tried)
     front = choices[:1]
     for factor in _CARD_FACTORS if cards is None else ():
         if not front[-1].extra:
@@ -111,7 +114,7 @@ def plan(
         best = search.fitting(layouts)[:1]
         # More cards must save visibly more work to be on the front.
         front += [each for each in best if each.extra < front[-1].extra - _VISIBLE]
-    return Plan(choices[0].cards, tuple(choices), tuple(front), tried)
+    return GpuCount(choices[0].cards, tuple(choices), tuple(front), tried)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +126,7 @@ class _Search:
     def counts(self) -> Iterator[int]:
         """Return the numbers of cards to try, from the least whose memory holds all states.
 
-        They are 1, 2, 4 and multiples of one machine's cards.
+        The numbers are 1, 2, 4 and multiples of one machine's cards.
         """
         # With ZeRO 3 the states are spread over all cards, so fewer cards than this cannot hold
         # them.
@@ -133,8 +136,8 @@ class _Search:
         counts = (1, 2, 4, *range(_IN_A_MACHINE, _MOST_CARDS + 1, _IN_A_MACHINE))
         return (count for count in counts if count >= least)
 
-    def layouts(self, cards: int) -> Iterator[Layout]:
-        """Yield each layout on `cards` cards that may fit, with the least micro-batch."""
+    def layouts(self, cards: int) -> Iterator[ParallelLayout]:
+        """Yield each layout on `cards` cards that may fit, with the smallest micro-batch."""
         shape, context = self.training.shape, self.training.layout.context
         for t in (t for t in _TENSOR if shape.heads % t == 0 and cards % (t * context) == 0):
             left = cards // (t * context)
@@ -157,20 +160,20 @@ class _Search:
                         yield replace(groups, zero=zero, recompute=recompute)
 
     def _experts(self, shards: int) -> int:
-        """Return the widest expert parallelism that divides both the experts and `shards`."""
+        """Return the widest expert parallelism that divides both the experts and `shards` ranks."""
         experts = self.training.shape.experts
         return max((n for n in range(1, experts + 1) if experts % n == 0 and shards % n == 0),
                    default=1)  # fmt: skip
 
-    def fitting(self, layouts: Iterable[Layout]) -> list[Planned]:
+    def fitting(self, layouts: Iterable[ParallelLayout]) -> list[Planned]:
         """Return the layouts that fit, in order of preference."""
         found = [each for each in map(self.best, layouts) if each is not None]
         return sorted(found, key=lambda each: each.rank)
 
-    def best(self, layout: Layout) -> Planned | None:
+    def best(self, layout: ParallelLayout) -> Planned | None:
         """Return `layout` with the largest micro-batch that surely fits.
 
-        The least micro-batch only has to fit likely; None if it does not.
+        The smallest micro-batch only has to fit likely. Returns None if it does not.
         """
         least, *more = _MICRO_BATCHES if self.micro_batch is None else (self.micro_batch,)
         best = self._answer(layout, least)
@@ -183,15 +186,15 @@ class _Search:
             best = answer
         return Planned(best, self._extra(layout))
 
-    def _answer(self, layout: Layout, size: int) -> Sharded:
+    def _answer(self, layout: ParallelLayout, size: int) -> Sharded:
         return shard(replace(self.training, layout=replace(layout, micro_batch=size)), self.gpu)
 
-    def _is_hopeless(self, layout: Layout) -> bool:
-        """Return whether no layout on these groups can fit, not even the one with least memory."""
+    def _is_hopeless(self, layout: ParallelLayout) -> bool:
+        """Return whether no layout on these groups of ranks fits, even with the least memory."""
         training = replace(self.training, layout=layout)
         return training.least() * RESERVED_SEEN[1] > self.gpu.room
 
-    def _extra(self, layout: Layout) -> float:
+    def _extra(self, layout: ParallelLayout) -> float:
         recompute = _RECOMPUTE_SHARE if layout.recompute == "full" else 0.0
         p = layout.pipeline
         count = min(layout.micro_batches, _PER_STAGE * p)

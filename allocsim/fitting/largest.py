@@ -1,6 +1,6 @@
 """Search for the largest batch, sequence, image or prompt of a task that fits a card.
 
-Rule: the reported value has run, and so has the next larger one, which does not fit. The search
+Rule: the reported value has run, and so has the next larger value, which does not fit. The search
 assumes that a value does not fit if a smaller one does not.
 """
 
@@ -23,28 +23,28 @@ from allocsim.phantom import Gpu
 from allocsim.recording import write_snapshot
 from allocsim.units import TIB
 
-__all__ = ["SIZES", "Fewest", "Largest", "Tried", "fewest", "largest"]
+__all__ = ["Fewest", "Largest", "SIZES", "TriedSize", "fewest", "largest"]
 
 SIZES = ("batch", "seq", "image", "prompt", "decode", "accumulate", "lora")
 """Sizes that can be searched for."""
 _MOST = 1 << 20
 _MOST_RANKS = 1024
 _GROWTH = 4
-"""Factor between tries while nothing has failed yet."""
+"""Factor between the tried values while none has failed yet."""
 _PARTS = 128
-"""Number of parts into which a run is divided for comparison with another."""
+"""Number of parts into which a run is divided to compare it with another run of the program."""
 _ALIKE = 0.95
-"""Least ratio between the lengths of two runs of one program."""
+"""Least ratio between the numbers of entries of two runs whose parts can be compared."""
 _AT_ONCE = 2
-"""Programs that run at the same time; each occupies a processor."""
+"""Number of programs that run at the same time; each occupies a processor."""
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
-    """A value that was run.
+class TriedSize:
+    """Result of a run at one value.
 
     peak_reserved_bytes: peak of reserved memory, up to the error if the value does not fit.
-    is_limited: whether the run was on the card itself, not on an unlimited one.
+    is_limited: True if the run was on the card itself, False if on an unlimited one.
     """
 
     value: int
@@ -58,12 +58,12 @@ class Largest:
     """Answer of `largest`.
 
     name: size that was searched for.
-    value: largest value that fits, 0 if not even the least does.
-    step: values are multiples of it.
-    fitting: run at `value`, or None if nothing fits.
-    failing: run at the next value, or None if the model has no positions for it.
-    tried: all runs, in order.
-    notes: facts that the answer does not know, one sentence each.
+    value: largest value that fits, 0 if not even the least value does.
+    step: tried values are multiples of it.
+    fitting: run at `value`, or None if no value fits.
+    failing: run at the next value, or None if the model has no positions for that value.
+    tried: results of all runs, in order.
+    notes: facts that the answer cannot know, one sentence each.
     """
 
     name: str
@@ -71,12 +71,12 @@ class Largest:
     step: int
     fitting: Ran | None
     failing: Ran | None
-    tried: tuple[Tried, ...]
+    tried: tuple[TriedSize, ...]
     notes: tuple[str, ...] = ()
 
     @property
     def engine(self) -> str:
-        """Engine that answered."""
+        """Engine that answered: "program" or "laws"."""
         run = self.fitting or self.failing
         return "program" if run is None else run.engine
 
@@ -98,10 +98,10 @@ def largest(
 ) -> Largest:
     """Find the largest value of the size `name` at which `task` fits `gpu`.
 
-    step: search among its multiples.
-    first: value to try first; default: estimated by two runs without a memory limit.
-    keep: file for the recording at the value found, if one fits.
-    watch: called with each value before it runs.
+    step: only multiples of it are tried.
+    first: value to try first; default: estimated from two runs without a memory limit.
+    keep: file for the recording at the largest value, if one fits.
+    watch: called with each value, such as "batch=8", before it runs.
 
     The other arguments are those of `fit`. Raises ConfigError for a size that the task does not
     have, and if memory does not grow with the size.
@@ -123,16 +123,17 @@ def largest(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fewest:
-    """Fewest GPUs, a power of two, on which a shared task fits.
+    """Answer of `fewest`: the fewest GPUs, a power of two, on which a shared task fits.
 
     ranks: number of GPUs, None if no number up to `_MOST_RANKS` suffices.
-    fitting: run of the first rank.
-    tried, notes: as in `Largest`.
+    fitting: run of the first rank, or None.
+    tried: results of all runs, in order, where the value is the number of GPUs.
+    notes: facts that the answer cannot know, one sentence each.
     """
 
     ranks: int | None
     fitting: Ran | None
-    tried: tuple[Tried, ...]
+    tried: tuple[TriedSize, ...]
     notes: tuple[str, ...] = ()
     engine: str = "program"
 
@@ -149,12 +150,12 @@ def fewest(
     keep: Path | None = None,
     watch: Callable[[str], object] | None = None,
 ) -> Fewest:
-    """Find the fewest GPUs like `gpu` that train `task` by FSDP or DDP.
+    """Find the fewest GPUs like `gpu` that train `task` with FSDP or DDP.
 
-    The arguments are those of `largest`. Each GPU has the task's batch. Only the first rank is run;
-    no rank needs more memory than it.
+    Each GPU has the task's batch. Only the first rank is run, because no rank needs more memory.
+    The arguments are those of `largest`.
     """
-    tried = list[Tried]()
+    tried = list[TriedSize]()
     run = runner_for(
         task,
         gpu,
@@ -186,30 +187,31 @@ _Run = Callable[[Task, Gpu], Ran]
 
 
 def _keep(ran: Ran | None, keep: Path | None) -> None:
-    """Write the recording of `ran` to `keep`."""
     if ran is not None and keep is not None:
         write_snapshot(ran.recording, keep)
 
 
 def _notes(torch_version: str | None, transformers: str | None, ran: Ran | None) -> tuple[str, ...]:
-    """Return notes on another release than the requested one, and on a law."""
+    """Return notes on a release other than the requested one, and on the use of a law."""
     if ran is None:
         return ()
     return (*release_note(torch_version, ran.torch_version), *notes_of_law(ran, transformers))
 
 
 def _side_by_side(run: _Run, tasks: Sequence[Task], gpu: Gpu) -> list[Ran]:
-    """Return the runs of tasks, running `_AT_ONCE` at the same time."""
+    """Run tasks on `gpu`, up to `_AT_ONCE` at the same time, and return the runs in order."""
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         return list(pool.map(run, tasks, [gpu] * len(tasks)))
 
 
-def _tried(value: int, ran: Ran, *, is_limited: bool) -> Tried:
-    return Tried(value, not ran.is_out_of_memory, ran.peak_reserved_bytes, is_limited)
+def _tried(value: int, ran: Ran, *, is_limited: bool) -> TriedSize:
+    return TriedSize(value, not ran.is_out_of_memory, ran.peak_reserved_bytes, is_limited)
 
 
 def full_at(runs: Mapping[int, Ran], room: int) -> int | None:
-    """Estimate the largest n at which a program fits in `room`, from its runs at two values.
+    """Estimate the largest value at which a program fits in `room` bytes.
+
+    runs: runs at two values, which are the keys.
 
     Memory of each part of the program grows linearly, at its own rate. At a small batch the fullest
     part is the optimizer; at a large one it is usually another. Returns None if no part grows, or
@@ -232,7 +234,7 @@ def full_at(runs: Mapping[int, Ran], room: int) -> int | None:
 
 
 def _parts(ran: Ran) -> NDArray[np.int64]:
-    """Return the most that is allocated in each part of a run or in the parts next to it.
+    """Return the peak of allocated bytes in each part of a run and in the parts next to it.
 
     Neighbors are included because runs at two sizes make nearly, not exactly, the same number of
     requests, so that a peak may be in the next part.
@@ -246,20 +248,20 @@ def _parts(ran: Ran) -> NDArray[np.int64]:
 
 
 class _Search:
-    """Search that runs two values at a time, where the known peaks predict the limit."""
+    """Search that runs two values at a time, near the limit that the known peaks predict."""
 
     def __init__(self, task: Task, name: str, gpu: Gpu, step: int, run: _Run) -> None:
         self.task, self.name, self.gpu, self.step, self.run_on = task, name, gpu, step, run
         self.bound = min(most_of(task, name), _MOST) // step
         self.runs: dict[int, Ran] = {}
         self.peaks: dict[int, int] = {}
-        self.tried: list[Tried] = []
+        self.tried: list[TriedSize] = []
         self.is_first = True
 
     def run(self, first: int | None, watch: Callable[[str], object]) -> Largest:
         if first is None:
             endless = replace(self.gpu, memory=TIB, context_memory=0)
-            # PyTorch makes views of size 1 where it copies larger sizes, so 1 is no measure.
+            # Size 1 gives views where larger sizes are copied, so its peak predicts nothing.
             least = min(max(getattr(self.task, self.name) // self.step, 2), self.bound)
             pair = list(dict.fromkeys((least, min(2 * least, self.bound))))
             runs = self._try(pair, endless, watch)
@@ -298,7 +300,7 @@ class _Search:
     def _try(
         self, values: Sequence[int], gpu: Gpu, watch: Callable[[str], object]
     ) -> dict[int, Ran]:
-        """Run the values on `gpu`, side by side, and note their peaks."""
+        """Run the values on `gpu`, side by side, and store their results."""
         for n in values:
             watch(f"{self.name}={n * self.step}")
         tasks = [self.task.at(self.name, n * self.step) for n in values]
@@ -314,7 +316,7 @@ class _Search:
         return runs
 
     def _predicted(self) -> int:
-        """Return where the card is full if the peak grows linearly, at least 1."""
+        """Return the value at which the card is full if the peak grows linearly, at least 1."""
         if len(self.peaks) < 2:
             return 1
         *_, near, far = sorted(self.peaks)
@@ -325,7 +327,7 @@ class _Search:
         return min(max(guess, 1), max(self.bound - 1, 1))
 
     def _next(self, low: int, high: int) -> list[int]:
-        """Return two values between `low`, which fits, and `high`, which does not.
+        """Return the values to try between `low`, which fits, and `high`, which does not.
 
         They are at the predicted limit, or else divide the interval into thirds. After the first
         guess, values next to a known bound are tried once.

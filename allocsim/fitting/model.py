@@ -1,7 +1,8 @@
 """Models that `fit` accepts: a preset, a configuration on disk, or a user's function.
 
-Rule: an impossible configuration is refused here, in one sentence, before anything runs. Checks
-that need transformers are left to transformers.
+Rule: an impossible configuration is refused here, in one sentence, before a program runs. Checks
+that need transformers are left to transformers. For the training formulas, a model whose tensors
+`formulas/shapes.py` does not list is refused.
 """
 
 from __future__ import annotations
@@ -9,15 +10,19 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from allocsim.errors import ConfigError
+from allocsim.fitting.formulas import KNOWN_TYPES, ModelSizes, shapes_of, sizes_of
+from allocsim.fitting.formulas.training import TransformerShape
 from allocsim.fitting.presets import CONFIGURATIONS, TORCHVISION, find_preset, near_presets
 
-__all__ = ["Classifier", "Configured", "UserModel", "Model", "model_of", "most_positions"]
+__all__ = [
+    "Classifier", "Configured", "Model", "UserModel", "model_of", "most_positions", "shape_of",
+]  # fmt: skip
 
 _HEADS = {
     "ForCausalLM": "AutoModelForCausalLM",
@@ -28,7 +33,7 @@ _HEADS = {
     "ForSequenceClassification": "AutoModelForSequenceClassification",
     "ForImageClassification": "AutoModelForImageClassification",
 }
-"""Class of transformers that builds a model, by the ending of its architecture's name."""
+"""Class of transformers that builds a model, by the ending of the architecture's name."""
 _ENCODER_TYPES = frozenset(
     (
         *("albert", "bert", "camembert", "deberta-v2", "distilbert", "electra", "modernbert"),
@@ -53,12 +58,12 @@ _SIZES = {
     "experts": ("num_local_experts",),
     "chosen": ("num_experts_per_tok",),
 }
-"""Keys that model families use for each size of a configuration."""
+"""Keys that model families use for each size."""
 _LEARNED_POSITIONS = frozenset(
     ("gpt2", "bert", "roberta", "distilbert", "electra", "opt", "albert")
 )
 _NEEDED = ("width", "heads", "layers", "vocabulary")
-"""Sizes that must not be null in any family."""
+"""Sizes that must not be null in the configuration of any family."""
 _MOST_LAYERS = 10_000
 _MOST_BYTES = 1 << 20
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
@@ -69,7 +74,7 @@ class Configured:
     """A model that transformers builds from a configuration.
 
     config: contents of the configuration file.
-    head: transformers class that builds the model.
+    head: class of transformers that builds the model.
     path: file of the configuration, or None for a preset.
     """
 
@@ -89,7 +94,10 @@ class Configured:
         return self.head in ("AutoModelForCausalLM", "AutoModelForSeq2SeqLM")
 
     def size(self, what: str) -> int | None:
-        """Return one of the sizes of `_SIZES`, or None if the configuration omits it."""
+        """Return one of the sizes of `_SIZES`, or None if it is not in the configuration.
+
+        what: name of the size, such as "heads".
+        """
         for key in _SIZES[what]:
             value = self.config.get(key)
             if value is not None:
@@ -99,7 +107,7 @@ class Configured:
 
 @dataclass(frozen=True, slots=True)
 class Classifier:
-    """A torchvision model, built by the named function of torchvision.models."""
+    """An image classifier that a function of torchvision.models builds."""
 
     name: str
     function: str
@@ -108,7 +116,7 @@ class Classifier:
 
 @dataclass(frozen=True, slots=True)
 class UserModel:
-    """A model that a user's function returns, optionally with a batch."""
+    """A model that a user's function returns, with or without a batch."""
 
     name: str
     module: str
@@ -122,7 +130,7 @@ Model = Configured | Classifier | UserModel
 def model_of(text: str) -> Model:
     """Return the model that `text` names: a preset, a configuration or module:function.
 
-    A configuration is given by its file or its folder. Raises ConfigError for any other text, and
+    A configuration is given as its file or its folder. Raises ConfigError for any other text, and
     for a configuration that no model can have.
     """
     place = Path(text)
@@ -166,7 +174,7 @@ def _on_disk(place: Path) -> Configured:
 
 
 def _head_of(config: Mapping[str, Any]) -> str:
-    """Return the transformers class for `config`, by its architecture or else its model type."""
+    """Return the class of transformers for `config`, by its architecture or else its model_type."""
     architectures = config.get("architectures")
     if isinstance(architectures, list) and architectures:
         for ending, head in _HEADS.items():
@@ -181,7 +189,10 @@ def _head_of(config: Mapping[str, Any]) -> str:
 
 
 def _refuse_impossible(model: Configured, where: str) -> None:
-    """Raise ConfigError for a configuration that no model can have."""
+    """Raise ConfigError for a configuration that no model can have.
+
+    where: file of the configuration, for the error message.
+    """
     _refuse_entries(model.config, where)
     layers, words = model.size("layers"), model.size("vocabulary")
     if layers and layers > _MOST_LAYERS:
@@ -225,3 +236,56 @@ def most_positions(model: Model) -> int | None:
     if isinstance(model, Configured) and model.config["model_type"] in _LEARNED_POSITIONS:
         return model.size("positions")
     return None
+
+
+_WITH_BIASES = ("gpt2", "phi", "starcoder2")
+"""Types without a gate, where every matrix and norm has a bias."""
+_NORMS = {"gemma2": 4, "gemma3_text": 4, "glm4": 4, "phi": 1}
+"""Norms of a layer's width, by type; 2 in other types."""
+
+
+def shape_of(model: Model) -> TransformerShape:
+    """Return the sizes of `model` for the training formulas.
+
+    Raises ConfigError for a model that the formulas do not describe.
+    """
+    kind = model.config["model_type"] if isinstance(model, Configured) else "function"
+    if not isinstance(model, Configured) or kind not in KNOWN_TYPES:
+        raise ConfigError(
+            f"{model.name} ({kind}) is not described by the formulas of parallel training; "
+            f"expected one of {', '.join(KNOWN_TYPES)}, or --parameters 7B"
+        )
+    try:
+        sizes = sizes_of(model.config)
+    except ConfigError as error:
+        raise ConfigError(f"{model.name}: {error}") from None
+    shape = _shape(sizes, model.config)
+    last = sizes.layers - 1
+    whole = sum(each.elements for each in shapes_of(sizes) if each.layer == last)
+    return replace(shape, others=whole - shape.layer(last))
+
+
+def _shape(sizes: ModelSizes, config: Mapping[str, Any]) -> TransformerShape:
+    """Return the sizes with `others` 0, so without the small tensors that only some types have."""
+    return TransformerShape(
+        layers=sizes.layers,
+        width=sizes.width,
+        heads=sizes.heads,
+        kv_heads=sizes.kv_heads,
+        head=sizes.head,
+        inner=sizes.inner,
+        vocabulary=sizes.vocabulary,
+        is_tied=sizes.tied,
+        is_gated=sizes.family not in _WITH_BIASES,
+        positions=sizes.positions,
+        norms=_NORMS.get(sizes.family, 2),
+        has_biases=sizes.family in _WITH_BIASES,
+        query_bias=sizes.attention_bias,
+        dropout=sizes.family == "gpt2" and bool(config.get("resid_pdrop", 0.1)),
+        experts=sizes.experts,
+        chosen=sizes.chosen,
+        expert_inner=sizes.expert_inner,
+        shared_inner=sizes.shared_inner,
+        dense_layers=len(sizes.dense),
+        latent=sizes.latent,
+    )

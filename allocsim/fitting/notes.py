@@ -1,7 +1,7 @@
 """Notes on facts that a run over a phantom GPU or a law cannot know.
 
-Rule: each note is one sentence, given only if it applies. An unknown figure is reported as a range
-or by name, never as a guess inside another figure.
+Rule: each note is one sentence, given only if it applies. An unknown number is reported as a range
+or by its name; it is never replaced by a guess.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ from allocsim.fitting.laws import TRANSFORMERS, installed_transformers, numbers_
 from allocsim.fitting.model import Classifier, Configured, UserModel
 from allocsim.fitting.run_result import Ran
 from allocsim.fitting.task import Task
-from allocsim.phantom import Gpu
+from allocsim.phantom import CONTEXT_MEMORY_SEEN, Gpu
 from allocsim.recording import Provenance
 from allocsim.replaying import workspace_note
+from allocsim.units import format_size
 
 __all__ = [
     "CONVOLUTIONS_NOTE", "CUDNN_ATTENTION", "CUDNN_NOTE", "EXPERTS_NOTE", "MASK_NOTE",
-    "PLANNED_NOTE", "notes_of", "notes_of_law", "notes_of_run", "release_note",
+    "PLANNED_NOTE", "notes_of", "notes_of_context", "notes_of_law", "notes_of_routing",
+    "notes_of_run", "notes_of_speed", "release_note",
 ]  # fmt: skip
 
 CUDNN_ATTENTION = (9, 10)
@@ -29,7 +31,7 @@ CUDNN_NOTE = (
     "attention: on this card PyTorch prefers cuDNN's kernels, but laws describe flash attention; "
     "the peaks differed by at most 0.01 % in the 13 tasks that were compared"
 )
-"""Note on laws in 16 bits, for cards of `CUDNN_ATTENTION`."""
+"""Note on answers by law in 16 bits, for cards of `CUDNN_ATTENTION`."""
 MASK_NOTE = (
     "attention: with checkpointing transformers reads the positions, which are zero here, and "
     "builds a mask that it would omit on a GPU, where another kernel may run"
@@ -44,12 +46,12 @@ CONVOLUTIONS_NOTE = (
     "convolutions: cuDNN's workspaces depend on the algorithm that it finds fastest on the card, "
     "and are not known without one"
 )
-"""Note on laws, which have no convolution workspaces."""
+"""Note on answers by law for models with convolutions; laws have no convolution workspaces."""
 PLANNED_NOTE = (
     "convolutions: cuDNN's workspaces are those that it plans for the card, and laws measured on "
     "an H200 where a plan needs a device; 556 of 612 requests there were exact"
 )
-"""Note on programs."""
+"""Note on answers by a program for models with convolutions."""
 
 
 def notes_of(
@@ -60,11 +62,11 @@ def notes_of(
     is_computed: bool = False,
     is_routed: bool = False,
 ) -> Iterator[str]:
-    """Yield the uncertainties of a task on a card.
+    """Yield the notes that apply to a task on a card, except those about its run.
 
     engine: "program" or "laws".
-    is_computed: whether small integers and booleans had their real values.
-    is_routed: whether the range over the choices of experts is known.
+    is_computed: True if small integers and booleans had their real values.
+    is_routed: True if the range over the choices of experts is known.
     """
     if task is None:
         return
@@ -86,7 +88,10 @@ def _lacks_cudnn(task: Task, gpu: Gpu) -> bool:
 
 
 def notes_of_run(task: Task | None, made: Provenance | None) -> Iterator[str]:
-    """Yield notes on values that the program read back and on guessed libraries."""
+    """Yield notes on values that the program read from the device, and on guessed workspaces.
+
+    made: origin of the recording.
+    """
     if made is None:
         return
     if made.reads_back and (task is None or isinstance(task.model, UserModel)):
@@ -99,9 +104,9 @@ def notes_of_run(task: Task | None, made: Provenance | None) -> Iterator[str]:
 
 
 def notes_of_law(ran: Ran, transformers: str | None = None) -> Iterator[str]:
-    """Yield notes on the releases behind a law, if a law made the requests.
+    """Yield notes on the releases for which a law was recorded, if a law answered.
 
-    transformers: requested version.
+    transformers: requested release; default: the installed release.
     """
     if ran.engine != "laws":
         return
@@ -120,7 +125,7 @@ def notes_of_law(ran: Ran, transformers: str | None = None) -> Iterator[str]:
 
 
 def release_note(requested: str | None, installed: str) -> Iterator[str]:
-    """Yield the difference between the requested and the installed release of PyTorch.
+    """Yield a note if the requested release of PyTorch differs from the installed one.
 
     Raises ConfigError for a release that is not modelled.
     """
@@ -132,3 +137,54 @@ def release_note(requested: str | None, installed: str) -> Iterator[str]:
     yield f"PyTorch {requested} is not installed: this is {installed}"
     if (differs := workspace_note(ran, wanted)) is not None:
         yield differs
+
+
+def notes_of_speed(ran: Ran, keeping_up: Ran | None) -> Iterator[str]:
+    """Yield a note on the effect that the card's speed has on the verdict or the peak."""
+    if keeping_up is None or keeping_up.peak_reserved_bytes == ran.peak_reserved_bytes:
+        return
+    if ran.is_out_of_memory or keeping_up.is_out_of_memory:
+        other = "does not fit either" if keeping_up.is_out_of_memory else "fits"
+        yield (
+            "freed blocks wait for other streams as long as possible here; on a card that keeps up "
+            f"with the program it {other}"
+        )
+        return
+    yield (
+        "freed blocks wait for other streams as long as possible here; on a card that keeps up "
+        f"with the program {format_size(keeping_up.peak_reserved_bytes)} are reserved"
+    )
+
+
+def notes_of_routing(ran: Ran, skewed: Ran | None) -> Iterator[str]:
+    """Yield a note on the range of reserved memory over the possible choices of experts."""
+    if skewed is None:
+        return
+    if ran.is_out_of_memory or skewed.is_out_of_memory:
+        end = "does not fit" if skewed.is_out_of_memory else "fits"
+        yield (
+            "experts: tokens are spread evenly over the experts; if all choose the same ones, the "
+            f"program {end}"
+        )
+        return
+    low, high = sorted((ran.peak_reserved_bytes, skewed.peak_reserved_bytes))
+    how = (
+        f"{format_size(low)} either way"
+        if low == high
+        else f"{format_size(low)} to {format_size(high)}"
+    )
+    yield (
+        f"experts: {how} are reserved, from tokens spread evenly over the experts to all tokens "
+        "choosing the same ones"
+    )
+
+
+def notes_of_context(ran: Ran, gpu: Gpu) -> Iterator[str]:
+    """Yield a note if the task would not fit with a larger CUDA context."""
+    _, high = CONTEXT_MEMORY_SEEN
+    peak = ran.peak_reserved_bytes
+    if not ran.is_out_of_memory and peak + high > gpu.memory:
+        yield (
+            f"close: it fits beside a context of {format_size(gpu.context_memory)}; a context of "
+            f"{format_size(high)} would leave less than the peak"
+        )

@@ -1,7 +1,7 @@
 """Memory of the worst rank of a parallel training, by formula, and whether a card has it.
 
 Rule: bytes of tensors are a sum that is shown part by part. Allocator overhead, CUDA context and
-NCCL are ranges with their source and are never folded into the sum.
+NCCL are ranges with their source and are never added to the sum.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RESERVED_SEEN = (1.02, 1.07, 1.26)
 Measured on the 53 trainings of traces/fit/truth.jsonl that allocate more than 8 GiB and complete.
 """
 NCCL_SEEN = (544 * 10**6, 688 * 10**6)
-"""Bytes that an NCCL communicator of two ranks, and of more ranks, took on an A100."""
+"""Bytes of an NCCL communicator on an A100: of two ranks, and of more ranks."""
 _STATE = {
     "adamw": 2.0,
     "adamw-fused": 2.0,
@@ -32,14 +32,14 @@ _STATE = {
 }
 """Size of an optimizer's state, in multiples of the weights."""
 _ADAM_8BIT = 2
-"""Bytes per parameter of 8-bit Adam, without its scales."""
+"""Bytes per parameter of the state of 8-bit Adam, without its scales."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Sharded(Shown):
-    """Answer of `shard`.
+    """Answer of `shard`: whether a parallel training fits a card.
 
-    worst: rank that allocates most.
+    worst: peak of the rank that allocates most.
     """
 
     training: Training
@@ -58,13 +58,13 @@ class Sharded(Shown):
 
     @property
     def reserved_bytes(self) -> tuple[int, int, int]:
-        """Bytes that the allocator reserves for them: low, likely, high."""
+        """Bytes that the allocator reserves for the tensors at the peak: low, likely, high."""
         low, likely, high = (round(self.allocated_bytes * each) for each in RESERVED_SEEN)
         return low, likely, high
 
     @property
     def communicators(self) -> int:
-        """Number of groups of ranks that the rank communicates with."""
+        """Number of groups of ranks where the rank communicates with other ranks."""
         layout = self.training.layout
         return sum(n > 1 for n in (layout.tensor, layout.pipeline, layout.shards, layout.expert))
 
@@ -76,12 +76,12 @@ class Sharded(Shown):
 
     @property
     def room_bytes(self) -> int:
-        """Bytes that the CUDA context and NCCL leave for the allocator."""
+        """Bytes of the card that the CUDA context and NCCL leave for the allocator."""
         return max(self.gpu.room - NCCL_SEEN[0] * self.communicators, 0)
 
     @property
     def spare_bytes(self) -> int:
-        """Likely free bytes of that; negative if the training does not fit."""
+        """Bytes of `room_bytes` that likely stay free; negative if the training does not fit."""
         return self.room_bytes - self.reserved_bytes[1]
 
     @property
@@ -96,7 +96,7 @@ class Sharded(Shown):
         return (low <= self.room_bytes) == (high <= self.room_bytes)
 
     def headline(self) -> str:
-        """Return the verdict and the margin."""
+        """Return the verdict and the margin, as one line."""
         word = "" if self.is_sure else "likely "
         size = format_size(abs(self.spare_bytes))
         if self.fits:
@@ -110,7 +110,7 @@ class Sharded(Shown):
 
 
 def shard(training: Training, gpu: Gpu) -> Sharded:
-    """Find the worst rank of `training`.
+    """Return whether `training` fits `gpu`, from the peak of its worst rank.
 
     Raises ConfigError for a layout that the model cannot have.
     """
@@ -122,6 +122,7 @@ def precision_of(dtype: str | None, optimizer: str = "adamw", gradients: int = 2
 
     dtype: one of `DTYPES`, or None for mixed precision: 16-bit weights with 32-bit copies in the
         optimizer.
+    optimizer: one of `OPTIMIZERS`.
     gradients: bytes per gradient in mixed precision.
     """
     if dtype is None:

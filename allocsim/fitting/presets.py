@@ -62,9 +62,10 @@ _SUGGESTED = 3
 
 
 def find_preset(name: str) -> str | None:
-    """Return the preset that `name` means, or None if there is none.
+    """Return the name of the preset that `name` means, or None if there is none.
 
-    "Qwen/Qwen2.5-7B-Instruct", "Qwen2.5-7B-Instruct-AWQ" and "qwen2.5:7b" mean "Qwen2.5-7B".
+    "Qwen/Qwen2.5-7B-Instruct", "Qwen2.5-7B-Instruct-AWQ", "qwen2.5:7b" and "Qwen2.5-7B" mean the
+    same preset.
     """
     if name in CONFIGURATIONS or name in TORCHVISION:
         return name

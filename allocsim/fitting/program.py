@@ -1,6 +1,6 @@
 """Generator of the program that answers whether a task fits, as a person would write it.
 
-Rule: nothing but this text is run. It uses the interfaces of PyTorch and transformers, and it runs
+Rule: only this text is run. It uses the interfaces of PyTorch and transformers, and it runs
 unchanged on a real GPU.
 """
 
@@ -19,7 +19,7 @@ _WIDTH = 88
 
 
 def program_of(task: Task) -> str:
-    """Return the text of a Python program that does `task` on the first GPU."""
+    """Return the text of a Python program that performs `task` on the first GPU."""
     lines = [
         *textwrap.wrap(f'"""{task.text}."""', _WIDTH),
         "",
@@ -63,7 +63,7 @@ def _imports(task: Task) -> Iterator[str]:
 
 
 def _ranks(task: Task) -> Iterator[str]:
-    """Yield the process group; the other ranks are fake and receive nothing."""
+    """Yield the lines that create the process group; other ranks are fake and receive nothing."""
     if task.parallel:
         yield "torch.distributed.init_process_group("
         yield f'    "fake", store=FakeStore(), rank={task.rank}, world_size={task.ranks}'
@@ -71,7 +71,7 @@ def _ranks(task: Task) -> Iterator[str]:
 
 
 def _model(task: Task) -> Iterator[str]:
-    """Yield the creation of the model on the device and its preparation."""
+    """Yield the lines that create the model on the device and prepare it."""
     model, dtype = task.model, f"torch.{task.parameters_dtype}"
     device = "meta" if task.parallel == "fsdp" else "cuda"
     if isinstance(model, Configured):
@@ -128,7 +128,7 @@ def _config(model: Configured) -> Iterator[str]:
 
 
 def _adapters(task: Task) -> Iterator[str]:
-    """Yield the checkpointing and LoRA adapters of a model of transformers."""
+    """Yield the lines for checkpointing and LoRA adapters of a model of transformers."""
     if task.checkpointing:
         yield "model.config.use_cache = False"
         yield 'model.gradient_checkpointing_enable({"use_reentrant": False})'
@@ -142,7 +142,7 @@ def _adapters(task: Task) -> Iterator[str]:
 
 
 def _sharding(task: Task) -> Iterator[str]:
-    """Yield the sharding or replication of the model."""
+    """Yield the lines that shard or replicate the model."""
     if task.parallel == "ddp":
         yield "model = DistributedDataParallel(model, device_ids=[0])"
     if task.parallel != "fsdp":

@@ -1,7 +1,10 @@
 """One run of a program on a phantom GPU or by a law, with the resulting peaks.
 
-Rule: the figures are the real allocator's. Real PyTorch runs the program, and its recording is
-replayed to find the moments. A replay that differs from the recorded run says so in `notes`.
+Rule: the numbers are the real allocator's. Real PyTorch runs the program; a replay of its recording
+finds the moments of the peaks. A replay that differs from the recorded run adds a note.
+
+The memory that a program needs is that of the smallest card on which it completes, not the amount
+that it would reserve on an unlimited card.
 """
 
 from __future__ import annotations
@@ -21,13 +24,24 @@ from allocsim.fitting.failure import why_it_failed
 from allocsim.fitting.model import Model, UserModel
 from allocsim.fitting.program import program_of
 from allocsim.fitting.task import Task
-from allocsim.phantom import Gpu, Program, UnavailableError, find_torch, record
+from allocsim.phantom import Gpu, RecordedProgram, UnavailableError, find_torch, record
 from allocsim.recording import MarkKind, Recording, load
-from allocsim.replaying import Prepared, prepare, prepare_made, replay_prepared, run_as_made
+from allocsim.replaying import (
+    Prepared,
+    Trials,
+    prepare,
+    prepare_made,
+    replay_prepared,
+    run_as_made,
+    smallest_device,
+)
 from allocsim.simulation import DeviceRun, SimulatedOom
 from allocsim.workload import Played
 
-__all__ = ["Ran", "find_python", "ran_of", "ran_on", "replay_on", "run_program", "run_task"]
+__all__ = [
+    "Failure", "Ran", "failure_of", "find_python", "needed_room", "ran_of", "ran_on",
+    "replay_on", "run_program", "run_task",
+]  # fmt: skip
 
 _PROGRAM = "program.py"
 
@@ -39,10 +53,11 @@ class Ran:
     recording, prepared: recording of the run, and the same prepared for replay.
     device_run: replay on `gpu`.
     as_recorded: replay on the card of the recording, which may have another memory size (`ran_on`).
-    entry: first entry that counts; earlier ones build the model, if the program resets the peaks.
-    busiest: entry after which most was allocated.
-    is_out_of_memory: whether an out-of-memory error ended the program.
-    torch_version: release that ran the program.
+    entry: first entry that counts; earlier entries build the model, if the program resets the
+        peaks.
+    busiest: entry after which most memory was allocated.
+    is_out_of_memory: True if an out-of-memory error ended the program.
+    torch_version: release of PyTorch that ran the program.
     seconds: duration of the run, including imports.
     engine: origin of the requests, "program" or "laws".
     transformers: release of transformers that a law describes; None for a program.
@@ -65,19 +80,18 @@ class Ran:
 
     @property
     def oom(self) -> SimulatedOom | None:
-        """Error that ended the program."""
+        """Out-of-memory error that ended the program, or None."""
         ooms = self.device_run.ooms
         return ooms[-1] if self.is_out_of_memory and ooms else None
 
 
 def find_python(python: str | None = None, torch_version: str | None = None) -> str:
-    """Return an interpreter with a CUDA build of PyTorch.
+    """Return the path of an interpreter with a CUDA build of PyTorch.
 
-    It is `python` if given, else this interpreter or the one on the PATH.
+    python: the interpreter; default: this one, or the one on the PATH.
+    torch_version: preferred release of PyTorch.
 
-    torch_version: preferred release.
-
-    Raises UnavailableError that names what each interpreter lacks.
+    Raises UnavailableError with a reason for each interpreter.
     """
     places = [python] if python is not None else [sys.executable, shutil.which("python3")]
     found, wrong = [], []
@@ -105,7 +119,10 @@ def run_task(
     values: bool = True,
     routing: str = "balanced",
 ) -> Ran:
-    """Run a task's own program on a phantom of `gpu`; see `run_program`."""
+    """Run the generated program of a task on a phantom of `gpu`.
+
+    The other arguments are those of `run_program`.
+    """
     return run_program(
         program_of(task),
         gpu,
@@ -140,11 +157,11 @@ def run_program(
     python, torch_version: as in `find_python`, for the text of a program.
     keep: file to which the recording is written.
     work: time at which the card finishes its work; see `phantom_environment`.
-    values, routing: see `Program`.
-    model: model that the text runs, for better error messages.
+    values, routing: see `RecordedProgram`.
+    model: model of the program, for error messages that name its configuration.
 
-    Raises UnavailableError if PyTorch is missing. Raises ConfigError if the program ends with an
-    error other than out of memory, or does not use the GPU.
+    Raises UnavailableError if PyTorch is missing. Raises ConfigError if the program does not use
+    the GPU, or ends with an error other than out of memory.
     """
     began = time.perf_counter()
     with TemporaryDirectory(prefix="allocsim-fit-") as place:
@@ -157,7 +174,7 @@ def run_program(
             command = tuple(program)
         out, log = folder / "fit.pickle", folder / "log"
         recorded = record(
-            Program(
+            RecordedProgram(
                 command,
                 out,
                 gpu,
@@ -207,7 +224,7 @@ def ran_of(
 ) -> Ran:
     """Return the run that `recording` describes. The arguments are fields of `Ran`.
 
-    made: play of the requests on the allocator model, which replaces a replay.
+    made: replay of the law's requests, which makes another replay unnecessary.
     """
     # A recording may have several devices; the program used the one with most entries.
     device = max(recording.devices, key=len).device
@@ -241,9 +258,11 @@ def ran_of(
 
 
 def ran_on(gpu: Gpu, ran: Ran) -> Ran:
-    """Replay a run that no memory limit ended on `gpu`, a card of the same kind.
+    """Return the result of a run on `gpu`, a card of the same model with less memory, by replay.
 
-    The result is that of the program itself if the program does not depend on the free memory.
+    ran: run that was not ended by a memory limit.
+
+    The result is that of the program itself if the program does not react to the free memory.
     """
     held = ran.device_run.peak_device_bytes
     if held <= gpu.memory and not ran.prepared.recorded.conf:
@@ -266,7 +285,7 @@ def replay_on(gpu: Gpu, ran: Ran, host_spill: int = 0) -> DeviceRun:
 
 
 def _with_peaks(ran: Ran) -> Ran:
-    """Return `ran` with the peaks of its replay."""
+    """Return `ran` with the peaks and their moment from its replay."""
     timeline = ran.device_run.timeline
     # Memory allocated at the reset counts, and the row before the reset has it. Reserved memory
     # counts too, but an empty_cache() before the reset has no row, so the row after it is used;
@@ -280,3 +299,46 @@ def _with_peaks(ran: Ran) -> Ran:
         peak_reserved_bytes=int(reserved.max()),
         peak_allocated_bytes=int(allocated.max()),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Out-of-memory error that ended a run.
+
+    entry: entry of the recording at which it occurred.
+    tried_bytes: bytes requested from the driver.
+    reserved_bytes, allocated_bytes: PyTorch's counters after the error.
+    """
+
+    entry: int
+    tried_bytes: int
+    reserved_bytes: int
+    allocated_bytes: int
+
+
+def failure_of(ran: Ran) -> Failure | None:
+    """Return the error that ended `ran`, or None if none did or the replay does not show it."""
+    oom = ran.oom
+    if oom is None:
+        return None
+    tried = oom.tried_bytes or oom.rounded_bytes
+    return Failure(oom.entry, tried, oom.reserved_bytes, oom.allocated_bytes)
+
+
+def needed_room(unlimited: Ran, gpu: Gpu, trials: Trials) -> int | None:
+    """Return the least bytes, without the CUDA context, with which all requests succeed.
+
+    unlimited: run on a card without a memory limit.
+    gpu: card on which the program fails.
+    trials: replays of the unlimited run.
+
+    Returns None if no size suffices. Returns None also if the same requests succeed on `gpu`,
+    because the program then requested other sizes there.
+    """
+    prepared = unlimited.prepared
+    setting, context = prepared.recorded, prepared.context_memory
+    # smallest_device() assumes that the run fails on `gpu`: it only looks at larger cards.
+    if trials.under(setting, gpu.room + context, to_first_oom=True).goes_through:
+        return None
+    found = smallest_device(trials, setting)
+    return None if found is None else found.device_memory - context

@@ -1,7 +1,7 @@
-"""Choice of the engine that answers: the program over PyTorch, or a law of its requests.
+"""Choice of the engine that answers: the program on PyTorch, or a law of its requests.
 
-Rule: both engines give the same bytes for the same task. A law that does not hold is refused; a
-question never switches from one engine to the other.
+Rule: both engines give the same bytes for the same task. A task without a law is refused by the
+engine "laws"; a question never switches from one engine to the other.
 """
 
 from __future__ import annotations
@@ -26,9 +26,12 @@ def engine_for(
 ) -> str:
     """Return the engine that answers: "program" or "laws".
 
-    "auto" chooses the program, or laws if PyTorch is missing and the task has a law. Raises
-    UnavailableError if PyTorch is missing and the task has no law, or if the interpreter `python`
-    has no PyTorch.
+    engine: "program", "laws" or "auto", which chooses the program, or laws if PyTorch is missing
+        and the task has a law.
+    python, transformers: as in `fit`.
+
+    Raises UnavailableError if PyTorch is missing and the task has no law, or if the interpreter
+    `python` has no PyTorch.
     """
     if engine != "auto":
         return engine
@@ -53,8 +56,8 @@ def runner_for(
 ) -> Callable[..., Ran]:
     """Return `run_by` with its engine and options fixed.
 
-    The engine is chosen for `task` on `gpu`; the result runs similar tasks and cards. Only `keep`,
-    `work`, `values` and `routing` remain to be given. The arguments are those of `fit`.
+    The engine is chosen for `task` on `gpu`; the returned function runs similar tasks on similar
+    cards. It accepts `keep`, `work`, `values` and `routing`. The arguments are those of `fit`.
     """
     return partial(
         run_by,
@@ -80,9 +83,12 @@ def run_by(
     values: bool = True,
     routing: str = "balanced",
 ) -> Ran:
-    """Run `task` on `gpu` by "program" or "laws", with the arguments and errors of `fit`.
+    """Run `task` on `gpu` with the engine "program" or "laws".
 
-    routing: how tokens choose experts in a program; see `Program`.
+    work: time at which the card finishes its work: "when-waited" or "at-once".
+    routing: choice of experts in a program: "balanced" or "skewed".
+
+    The other arguments and the errors are those of `fit`.
     """
     if engine == "laws":
         return run_by_law(task, gpu, conf=conf, transformers=transformers, keep=keep)

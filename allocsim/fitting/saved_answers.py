@@ -22,6 +22,8 @@ _MOST_BYTES = 1 << 24
 class Answered:
     """Answer for one card.
 
+    needed_bytes: bytes that suffice, without the CUDA context; if unknown, the peak of reserved
+        memory.
     breakdown: bytes by purpose, empty if it was not requested.
     """
 
@@ -37,8 +39,10 @@ class Answered:
 class ReadFront:
     """Answer to --find with two sizes.
 
-    name, other: the two sizes.
-    points: value of `other`, largest value of `name` that fits there (0 if none does), and bytes
+    gpu: name of the card.
+    name: size that was searched for.
+    other: size whose values were given.
+    points: value of `other`, largest value of `name` that fits with it (0 if none does), and bytes
         reserved at its peak.
     """
 
@@ -49,7 +53,7 @@ class ReadFront:
 
 
 def read_answers(path: str) -> tuple[Answered, ...]:
-    """Return the answers in the file at `path`.
+    """Return the answers in the file at `path`, one for each card.
 
     Raises ConfigError if the file holds no answer.
     """

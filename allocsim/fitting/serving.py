@@ -1,7 +1,8 @@
 """Answer of whether a model in a serving engine fits a card, by formula, without a run.
 
-Rule: weights are counted from the configuration's tensors or a file's header, the engine's part by
-its documented arithmetic. Unknown figures stay ranges, and "fits" means that the upper end fits.
+Rule: the bytes of the weights follow from the configuration's tensors or a file's header, the
+engine's memory from its documented arithmetic. Unknown numbers stay ranges, and "fits" means that
+the upper end fits.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from allocsim.fitting.formulas import (
     LARGE_WORKSPACE,
     WORKSPACE,
     Logged,
+    ModelSizes,
     Needs,
-    Sizes,
+    ServingWork,
     Weights,
-    Work,
     bytes_a_token,
     format_in,
     gguf_sizes,
@@ -47,9 +48,9 @@ from allocsim.fitting.presets import published_format
 from allocsim.phantom import CONTEXT_MEMORY_SEEN, Gpu
 from allocsim.units import format_range, format_size
 
-__all__ = ["SERVERS", "Held", "Served", "held_of", "serve"]
+__all__ = ["SERVERS", "Served", "ServedMemory", "held_of", "serve"]
 
-SERVERS: dict[str, Callable[[Work], Needs]] = {
+SERVERS: dict[str, Callable[[ServingWork], Needs]] = {
     "transformers": transformers,
     "vllm": vllm,
     "sglang": sglang,
@@ -57,7 +58,7 @@ SERVERS: dict[str, Callable[[Work], Needs]] = {
     "llama.cpp": llama_cpp,
     "ollama": ollama,
 }
-"""Function that answers for each engine."""
+"""Function that estimates the memory of each engine."""
 
 _GGML_SERVERS = ("llama.cpp", "ollama")
 _PARALLEL_SERVERS = ("vllm", "sglang", "tensorrt-llm")
@@ -66,14 +67,14 @@ _MOST_TOKENS = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class ServedMemory:
     """A model with its weights in the format that an engine loads.
 
-    source: origin of the bytes of the weights.
+    source: origin of the bytes of the weights, such as "its configuration".
     """
 
     name: str
-    sizes: Sizes
+    sizes: ModelSizes
     weights: Weights
     source: str
 
@@ -82,13 +83,14 @@ class Held:
 class Served(Shown):
     """Answer of `serve`.
 
-    work: requested work; of several cards, the part of one card.
+    held: the model.
+    work: the requested work; with several cards, the part of one card.
     needs: memory that the engine needs on each card and on the host.
     """
 
-    held: Held
+    held: ServedMemory
     gpu: Gpu
-    work: Work
+    work: ServingWork
     needs: Needs
 
     @property
@@ -102,7 +104,7 @@ class Served(Shown):
         return self.needs.low <= self.gpu.memory
 
     def headline(self) -> str:
-        """Return the verdict and the margin."""
+        """Return the verdict and the margin, as one line."""
         name, memory = self.gpu.name, self.gpu.memory
         if self.work.cards > 1:
             name = f"{self.work.cards} of {name}"
@@ -118,21 +120,22 @@ class Served(Shown):
         return " on each" if self.work.cards > 1 else ""
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """Yield the names and sizes of the parts."""
+        """Yield the name and the size of each part."""
         for part in self.needs.parts:
             yield part.name, format_range(part.low, part.high)
 
 
-def held_of(text: str, server: str, weights: str | None = None) -> Held:
+def held_of(text: str, server: str, weights: str | None = None) -> ServedMemory:
     """Return the model that `text` names, with its weights as `server` loads them.
 
-    text: text that `model_of` accepts, a .gguf or .safetensors file, or a folder of shards with
-        their config.json.
-    weights: a format of `FORMATS`; default: the file's, else the quantization_config of the
-        configuration, else the format that the name gives, by a suffix such as "-AWQ" or by the
-        preset, else 16 bits. The default of llama.cpp and Ollama is Q4_K_M.
+    text: text that `model_of` accepts, a .gguf or .safetensors file, or a folder of .safetensors
+        files with their config.json.
+    server: one of `SERVERS`.
+    weights: a format of `FORMATS`. Default: the format of the file, else the quantization_config of
+        the configuration, else the format that the model's name gives, by a suffix such as "-AWQ"
+        or by the preset, else 16 bits. For llama.cpp and Ollama the default is Q4_K_M.
 
-    Raises ConfigError or RecordingError if `text` is none of these.
+    Raises ConfigError or RecordingError for any other text.
     """
     place = Path(text)
     if place.suffix == ".gguf":
@@ -142,7 +145,9 @@ def held_of(text: str, server: str, weights: str | None = None) -> Held:
             )
         file = read_gguf(place)
         sizes = gguf_sizes(place, file)
-        return Held(place.stem, sizes, weights_in(file.tensors, "as in the file"), "its header")
+        return ServedMemory(
+            place.stem, sizes, weights_in(file.tensors, "as in the file"), "its header"
+        )
     is_folder = place.is_dir() and any(place.glob("*.safetensors"))
     if place.suffix == ".safetensors" or (is_folder and weights is None):
         return _from_tensors(place, server)
@@ -155,11 +160,11 @@ def held_of(text: str, server: str, weights: str | None = None) -> Held:
         weights = format_in(model.config) or (None if model.path else published_format(text))
         kept = {"is_unconverted": unconverted_in(model.config)}
     found = weights_of(shapes_of(sizes), _format(server, weights), sizes, **kept)
-    return Held(model.name, sizes, found, "its configuration")
+    return ServedMemory(model.name, sizes, found, "its configuration")
 
 
-def _from_tensors(place: Path, server: str) -> Held:
-    """Return weights of safetensors files with the sizes of the config.json beside them."""
+def _from_tensors(place: Path, server: str) -> ServedMemory:
+    """Return weights of safetensors files with the sizes of the config.json in their folder."""
     if server in _GGML_SERVERS:
         raise ConfigError(f"{place}: {server} cannot read safetensors; expected a GGUF file")
     folder = place if place.is_dir() else place.parent
@@ -167,7 +172,7 @@ def _from_tensors(place: Path, server: str) -> Held:
     model = model_of(str(folder / "config.json"))
     assert isinstance(model, Configured)
     weights = weights_in(tensors, "as in the files")
-    return Held(model.name, sizes_of(model.config), weights, "the files' headers")
+    return ServedMemory(model.name, sizes_of(model.config), weights, "the files' headers")
 
 
 def _format(server: str, weights: str | None) -> str:
@@ -184,7 +189,7 @@ def _format(server: str, weights: str | None) -> str:
 
 
 def serve(
-    held: Held,
+    held: ServedMemory,
     server: str,
     gpu: Gpu,
     *,
@@ -199,8 +204,14 @@ def serve(
 ) -> Served:
     """Return the memory that `server`, one of `SERVERS`, needs to do the work on `gpu`.
 
+    batch: sequences at a time, each with `prompt` and `decode` tokens.
+    requests: number of requests, served one after another.
+    kv_type: type of the cache, one of `KV_TYPES`; default: the engine's.
+    gpu_layers: number of layers on the GPU for llama.cpp and Ollama; default: all.
+    logged: sizes from a log of the server with this model on one card.
     cards: number of cards that share each layer (tensor parallelism); the answer is for each card.
-    logged: log of the server with this model on one card, of any kind.
+
+    Raises ConfigError for options that the engine does not have.
     """
     counts = {"batch": batch, "prompt": prompt, "decode": decode, "requests": requests}
     counts["tensor-parallel"] = cards
@@ -216,7 +227,7 @@ def serve(
         raise ConfigError(f"tensor parallelism is for {known}, not {server}")
     if cards > 1 and logged is not None:
         raise ConfigError(f"a log describes one card, not {cards} that share a model")
-    work = Work(
+    work = ServingWork(
         sizes=held.sizes if cards == 1 else sizes_of_rank(held.sizes, cards),
         weights=held.weights if cards == 1 else weights_of_rank(held.weights, held.sizes, cards),
         cards=cards,
@@ -242,7 +253,7 @@ def serve(
 
 
 def _from_log(needs: Needs, logged: Logged) -> str:
-    """Name the parts of the answer that come from the log."""
+    """Return a note that names the parts of the answer that come from the log."""
     names = [part.name for part in needs.parts if part.why == AS_LOGGED]
     if logged.fraction:
         names.append(f"the fraction of {logged.fraction:g}")

@@ -1,26 +1,24 @@
 """Task of a `fit` question: training or serving, amount of work, and precision.
 
-Rule: a task that exists is complete and possible. The program that runs it depends on nothing else.
+Rule: an instance of `Task` is complete and possible. The generated program depends on nothing else,
+and drawn lengths of sequences are written into it.
 """
 
 from __future__ import annotations
 
+import random
+import re
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from allocsim.errors import ConfigError
 from allocsim.fitting.model import Configured, Model, UserModel, most_positions
 
 __all__ = [
-    "ATTENTION",
-    "DTYPES",
-    "OPTIMIZERS",
-    "PARALLEL",
-    "STARTS",
-    "Task",
-    "most_of",
+    "ATTENTION", "DTYPES", "OPTIMIZERS", "PARALLEL", "STARTS", "Task", "lengths_of", "most_of",
     "usual_lengths",
-]
+]  # fmt: skip
 
 DTYPES = {
     "fp32": ("float32", None),
@@ -29,7 +27,7 @@ DTYPES = {
     "autocast-bf16": ("float32", "bfloat16"),
     "autocast-fp16": ("float32", "float16"),
 }
-"""Type of the parameters and type of torch.autocast, by dtype option."""
+"""Type of the parameters, and type of torch.autocast or None, by value of --dtype."""
 OPTIMIZERS = {
     "adamw": "torch.optim.AdamW(parameters, lr=1e-4)",
     "adamw-fused": "torch.optim.AdamW(parameters, lr=1e-4, fused=True)",
@@ -41,15 +39,15 @@ OPTIMIZERS = {
 }
 """Expression that creates each optimizer in the generated program."""
 ATTENTION = {"sdpa": "sdpa", "eager": "eager", "flash": "flash_attention_2"}
-"""Value of transformers' attn_implementation, by attention option."""
+"""Value of transformers' attn_implementation, by value of --attention."""
 STARTS = ("clean", "made")
 """Ways to create a model.
 
-clean: loaded in place; freed memory is released and the peaks are reset afterwards.
-made: built on the device; memory of the construction counts.
+clean: the model is loaded in place; then unused memory is released and the peaks are reset.
+made: the model is built on the device, and memory of the construction counts.
 """
 PARALLEL = ("fsdp", "ddp")
-"""Ways to share a training: FSDP2, with each layer sharded separately, or DDP."""
+"""Ways to share a training among GPUs: FSDP2, with each layer sharded separately, or DDP."""
 _COUNTS = (
     *("batch", "seq", "image", "accumulate", "steps", "prompt", "decode", "requests", "ranks"),
 )
@@ -67,24 +65,28 @@ _DEFAULT_TOKENS = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One model with the work it does.
+    """One model with the work that it does.
 
     is_training: True for training, False for serving.
+    dtype, optimizer, attention: a key of `DTYPES`, `OPTIMIZERS` and `ATTENTION`.
     batch: sequences or images at a time.
     seq: tokens of a training sequence.
     image: pixels of an image's side.
     lengths: lengths of successive sequences or prompts, padded to the longest of their batch; empty
         if all have the length `seq` or `prompt`.
-    checkpointing: activation checkpointing, non-reentrant.
+    checkpointing: True for activation checkpointing, non-reentrant.
     accumulate: micro-batches per optimizer step.
     lora: rank of the LoRA adapters, 0 to train all parameters.
-    lora_targets: names of the adapted modules, empty for all linear modules.
+    lora_targets: names of the modules with adapters, empty for all linear modules.
+    compiles: True to compile the model.
+    channels_last: True for images and weights in the channels-last memory format.
     steps: training steps.
-    prompt, decode: prompt and generated tokens of a request.
+    prompt, decode: tokens of a prompt, and generated tokens.
     requests: number of requests, served one after another.
+    start: one of `STARTS`.
     parallel: one of `PARALLEL`, or "" for a single GPU.
     ranks: number of GPUs that share the training.
-    rank: rank that is run.
+    rank: index of the GPU whose process is run.
     """
 
     model: Model
@@ -124,7 +126,7 @@ class Task:
         self._refuse_too_long()
 
     def _refuse_unknown(self) -> None:
-        """Raise ConfigError for a value that its option does not have."""
+        """Raise ConfigError for a value that its field does not allow."""
         for name, known in _NAMED.items():
             value = getattr(self, name)
             if value not in known:
@@ -163,23 +165,26 @@ class Task:
             raise ConfigError(f"{name} has {most:,} positions; {longest:,} tokens are too many")
 
     def at(self, size: str, value: int) -> Task:
-        """Return the same task with another value of one size, such as "batch"."""
+        """Return the same task with another value of one size.
+
+        size: name of the field, such as "batch".
+        """
         changed: dict[str, Any] = {size: value}
         return replace(self, **changed)
 
     @property
     def parameters_dtype(self) -> str:
-        """Name that torch has for the type of the parameters."""
+        """Type of the parameters, as torch names it, such as "bfloat16"."""
         return DTYPES[self.dtype][0]
 
     @property
     def autocast_dtype(self) -> str | None:
-        """Name that torch has for the type of torch.autocast, or None without autocast."""
+        """Type of torch.autocast, as torch names it, or None without autocast."""
         return DTYPES[self.dtype][1]
 
     @property
     def text(self) -> str:
-        """Description, as "4 training steps of gpt2, batch 8 x 1,024 tokens, bf16, adamw"."""
+        """Description, such as "4 training steps of gpt2, batch 8 x 1,024 tokens, bf16, adamw"."""
         return self.text_with(self._amount())
 
     def text_with(self, amount: str) -> str:
@@ -214,9 +219,9 @@ class Task:
 
 
 def usual_lengths(model: Model, decode: int = 64) -> dict[str, int]:
-    """Return the default `seq` and `prompt`: 1,024 tokens, or fewer if positions are fewer.
+    """Return the defaults of `seq` and `prompt`: 1,024 tokens, or fewer if positions are fewer.
 
-    decode: generated tokens, which need positions after the prompt.
+    decode: number of generated tokens, which need positions after the prompt.
     """
     most = most_positions(model) or _MOST
     prompt = max(min(_DEFAULT_TOKENS, most - decode), 1)
@@ -224,8 +229,57 @@ def usual_lengths(model: Model, decode: int = 64) -> dict[str, int]:
 
 
 def most_of(task: Task, size: str) -> int:
-    """Return the largest possible value of a size; learned positions limit the tokens."""
+    """Return the largest possible value of a size of `task`, such as "seq".
+
+    The number of learned positions limits the tokens.
+    """
     most = most_positions(task.model) or _MOST
     if size == "seq":
         return most
     return {"prompt": most - task.decode, "decode": most - task.prompt}.get(size, _MOST)
+
+
+_DRAWN = re.compile(r"(uniform|lognormal):(\d{1,8}):(\d{1,8}(?:\.\d+)?)")
+_MOST_LENGTHS = 100_000
+_LONGEST = 1 << 24
+_BYTES = 1 << 22
+
+
+def lengths_of(text: str, count: int) -> tuple[int, ...]:
+    """Return `count` lengths in tokens from a distribution, or all lengths in a file.
+
+    text: "uniform:LOW:HIGH", "lognormal:MEDIAN:SIGMA" (SIGMA of the logarithm), or the name of a
+        file of whole numbers.
+
+    Raises ConfigError for any other text.
+    """
+    found = _DRAWN.fullmatch(text)
+    if found is None:
+        return _in_file(Path(text))
+    chance, low, high = random.Random(0), int(found[2]), float(found[3])
+    if found[1] == "uniform":
+        if not 1 <= low <= high:
+            raise ConfigError(f"lengths {text}: expected uniform:LOW:HIGH, 1 or more, LOW first")
+        return tuple(chance.randint(low, int(high)) for _ in range(count))
+    if not low or not 0 <= high <= 10:
+        raise ConfigError(f"lengths {text}: expected lognormal:MEDIAN:SIGMA, SIGMA from 0 to 10")
+    drawn = (round(low * chance.lognormvariate(0.0, high)) for _ in range(count))
+    return tuple(min(max(length, 1), _LONGEST) for length in drawn)
+
+
+def _in_file(file: Path) -> tuple[int, ...]:
+    try:
+        with file.open("rb") as opened:
+            words = opened.read(_BYTES).split()
+    except (OSError, ValueError):
+        raise ConfigError(
+            f"lengths {str(file)[:80]!r}: expected a file of whole numbers, uniform:LOW:HIGH or "
+            "lognormal:MEDIAN:SIGMA"
+        ) from None
+    if not 0 < len(words) <= _MOST_LENGTHS or not all(
+        word.isdigit() and len(word) < 9 for word in words
+    ):
+        raise ConfigError(
+            f"{file}: expected 1 to {_MOST_LENGTHS:,} lengths, whole numbers with space between"
+        )
+    return tuple(map(int, words))

@@ -1,4 +1,4 @@
-"""Inference of what a program did and its recording does not show."""
+"""Inference of the calls of a program that its recording does not show."""
 
 from allocsim.inference.hidden_calls import Probe, Quiet, entries_suffice, moments_of, quiet_moments
 from allocsim.inference.other_plans import (
@@ -8,13 +8,11 @@ from allocsim.inference.other_plans import (
     needs_quiet_moments,
     open_plans,
 )
-from allocsim.inference.plan_search import plan_of
-from allocsim.inference.release import can_be_of, releases_of
+from allocsim.inference.search import plan_of
 
 __all__ = [
     "Probe",
     "Quiet",
-    "can_be_of",
     "entries_suffice",
     "has_unseen_calls",
     "leaves_open",
@@ -24,5 +22,4 @@ __all__ = [
     "open_plans",
     "plan_of",
     "quiet_moments",
-    "releases_of",
 ]

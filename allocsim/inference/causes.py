@@ -1,16 +1,17 @@
-"""Possible causes of a release of memory, as steps of a plan.
+"""Possible causes of a return of memory to the driver, as steps of a plan.
 
-Each explanation of a gap is a hypothesis.  `search.py` replays its steps and compares the result
-with the recording; `likelihood.py` decides which explanation comes first.
+A gap is the effects between two steps of the program (`gaps.py`).  An explanation is a hypothesis:
+steps that may have caused these effects.  `search.py` replays the steps and compares the result
+with the recording; `likelihood.py` decides which explanation is tried first.
 
 Evidence that distinguishes the causes (semantics 1.8, 2.4, 2.5):
 
-- A request that found a free block was not refused (but see `_may_grow_in_place`), so a call of
-  empty_cache released the memory before it.
-- A request is refused only if the device is full, so not below the reserved memory that the
-  recording shows at another time.
+- A request that found a free block was not refused (but see `_may_grow_in_place`), so memory that
+  was returned before it was returned by empty_cache.
+- The driver refuses a request only if the device is full.  It is not full below the highest
+  reserved memory that the recording shows.
 - The Python stack of an entry may name empty_cache.  If it does not, empty_cache is still possible:
-  some releases write the stack of the request that obtained the memory.
+  some versions of PyTorch write the stack of the request that obtained the memory.
 - A refused request and empty_cache wait for every pending free.
 """
 
@@ -29,7 +30,7 @@ from allocsim.core import (
     returnable_bytes,
     would_serve,
 )
-from allocsim.inference.gaps import Gap, Recorded
+from allocsim.inference.gaps import Gap, RecordedEntry
 from allocsim.inference.likelihood import Facts, freed_block, has_just_set, is_limited, was_called
 from allocsim.recording import Action
 from allocsim.simulation import Planned, StepKind
@@ -45,7 +46,7 @@ __all__ = [
 
 
 class Cause(Enum):
-    """Cause of a release of memory."""
+    """Cause of the effects in a gap."""
 
     NOTHING = "no memory was released"
     EMPTY_CACHE = "empty_cache was called"
@@ -58,7 +59,7 @@ class Cause(Enum):
 class Explanation:
     """Steps that may explain a gap.
 
-    refused: reserved bytes that the device refused, if a full device is the cause.
+    refused: reserved bytes that the request would have needed, if the device was full; else None.
     """
 
     cause: Cause
@@ -67,9 +68,10 @@ class Explanation:
 
 
 def plain_explanation(gap: Gap) -> Explanation:
-    """Return the explanation without inference: frees complete and memory is obtained as recorded.
+    """Return the explanation without an inferred call.
 
-    A request that failed had waited for every pending free.
+    Frees complete and memory is obtained in the recorded order.  If the request failed, the frees
+    complete after it, because it waited for them.
     """
     late = gap.completed if gap.step is not None and gap.step.action == Action.OOM else ()
     early = () if late else gap.completed
@@ -84,12 +86,15 @@ def plain_explanation(gap: Gap) -> Explanation:
 
 
 def called_explanation(gap: Gap) -> Explanation:
-    """Return the explanation by a call of empty_cache."""
+    """Return the explanation that the program called empty_cache."""
     return _add_known_calls(_by_call(gap, (), Cause.EMPTY_CACHE), gap)
 
 
 def known_explanation(gap: Gap) -> Explanation | None:
-    """Return the explanation by known calls, or None if they do not explain a release."""
+    """Return the explanation that `gap.calls` caused the effects.
+
+    None if the gap is open (`Gap.is_open`) and no known call can have returned memory.
+    """
     if not gap.is_open:
         return plain_explanation(gap)
     return _by_known_calls(gap) if gap.calls and gap.released and _may_release(gap) else None
@@ -98,7 +103,7 @@ def known_explanation(gap: Gap) -> Explanation | None:
 def explanations(gap: Gap, allocator: ReplayAllocator, facts: Facts) -> list[Explanation]:
     """Return the possible explanations of `gap`, most likely first.
 
-    allocator: in its state before the gap.
+    allocator: in the state before the gap.
     """
     ways = _inferred(gap, allocator, facts)
     if not facts.empties:
@@ -111,9 +116,9 @@ def explanations(gap: Gap, allocator: ReplayAllocator, facts: Facts) -> list[Exp
 
 
 def _inferred(gap: Gap, allocator: ReplayAllocator, facts: Facts) -> list[Explanation]:
-    """Return the explanations that do not use known calls, most likely first."""
+    """Return the explanations without known calls, most likely first."""
     step = gap.step
-    # The request failed although the device had room, so something else was the limit.
+    # The request failed although the device had room, so a limit or another process caused it.
     had_room = step is not None and step.action == Action.OOM and step.size <= allocator.device.free
     if not gap.released and not had_room and not (gap.free and gap.is_request):
         return [plain_explanation(gap)]
@@ -121,7 +126,7 @@ def _inferred(gap: Gap, allocator: ReplayAllocator, facts: Facts) -> list[Explan
     if not gap.released:
         plain = [plain_explanation(gap)]
         return requests + plain if had_room and facts.memory is not None else plain + requests
-    # With a limit in force, a request may release memory on its own; then it comes first.
+    # With a memory limit, a request may itself return memory; then that explanation comes first.
     calls = _by_calls(gap, allocator)
     if not gap.is_request or was_called(gap, allocator, facts):
         if not is_limited(gap, allocator):
@@ -132,7 +137,7 @@ def _inferred(gap: Gap, allocator: ReplayAllocator, facts: Facts) -> list[Explan
 
 
 def _may_release(gap: Gap) -> bool:
-    """Return True if a known call may have released memory."""
+    """Return True if a known call may have returned memory to the driver."""
     return any(call.kind in (StepKind.EMPTY_CACHE, StepKind.DELETE_POOL) for call in gap.calls)
 
 
@@ -141,7 +146,7 @@ def _by_known_calls(gap: Gap) -> Explanation:
 
 
 def _add_known_calls(explanation: Explanation, gap: Gap) -> Explanation:
-    """Add the known calls to an explanation by something else."""
+    """Insert the steps of the known calls after the free before the gap."""
     if explanation.cause is Cause.KNOWN:
         return explanation
     n_before = int(gap.free is not None)
@@ -155,9 +160,9 @@ def _known_calls(gap: Gap) -> Iterator[Planned]:
 
 
 def _by_calls(gap: Gap, allocator: ReplayAllocator) -> list[Explanation]:
-    """Return the explanations by empty_cache and, for private pools, by a deleted MemPool.
+    """Return the explanations that empty_cache was called or, for private pools, a MemPool deleted.
 
-    A deleted MemPool releases only its own memory; the rest stays cached (semantics 5.7).
+    The deletion of a MemPool returns only the memory of that pool (semantics 5.7).
     """
     first = next((i for i, entry in enumerate(gap.released) if entry.pool < 0), len(gap.released))
     empty = _by_call(gap, (), Cause.EMPTY_CACHE)
@@ -172,7 +177,7 @@ def _by_calls(gap: Gap, allocator: ReplayAllocator) -> list[Explanation]:
 
 
 def _by_call(gap: Gap, pools: Sequence[int], cause: Cause) -> Explanation:
-    """Return the explanation by a call.  pools: pools whose MemPool was deleted."""
+    """Return the explanation by deleted MemPools, and by empty_cache if it is `cause`."""
     calls: list[Planned] = [(StepKind.DELETE_POOL, gap.last, 0, pool, 0) for pool in pools]
     if cause is Cause.EMPTY_CACHE:
         calls.append((StepKind.EMPTY_CACHE, gap.last, 0, 0, 0))
@@ -180,7 +185,7 @@ def _by_call(gap: Gap, pools: Sequence[int], cause: Cause) -> Explanation:
 
 
 def _released_by(calls: Sequence[Planned], gap: Gap, cause: Cause) -> Explanation:
-    """Return the explanation by calls, between the frees before and after the release."""
+    """Return the explanation by `calls`, made after the frees that completed before the return."""
     deleted = [pool for kind, _, _, pool, _ in calls if kind == StepKind.DELETE_POOL]
     steps = (
         *_held_free(gap),
@@ -194,9 +199,10 @@ def _released_by(calls: Sequence[Planned], gap: Gap, cause: Cause) -> Explanatio
 
 
 def _requests(gap: Gap, allocator: ReplayAllocator, facts: Facts) -> Iterator[Explanation]:
-    """Yield explanations by the request itself.
+    """Yield the explanations that the request itself returned memory to the driver.
 
-    They differ in the memory that the driver could provide and in the frees that were waited for.
+    They differ in the memory that the driver could provide, and in the frees that the request
+    waited for.
     """
     step = gap.step
     if step is None or not gap.is_request:
@@ -207,7 +213,7 @@ def _requests(gap: Gap, allocator: ReplayAllocator, facts: Facts) -> Iterator[Ex
     is_as_before = gap.scope is None and not has_just_set(gap)
     is_hit = is_as_before and finds_free_block(allocator, step.size, step.stream)
     if is_hit and allocator.config.max_split_size == UNLIMITED:
-        return  # no free before it can have taken that block
+        return  # no free before the request can have removed that block
     rooms = list(_room_options(gap, allocator, facts, is_oom=is_oom))
     wanted = sum(entry.size for entry in (*gap.before, *gap.obtained))
     refused: int | None = allocator.reserved_bytes + wanted
@@ -216,7 +222,7 @@ def _requests(gap: Gap, allocator: ReplayAllocator, facts: Facts) -> Iterator[Ex
     for is_waited_for in _wait_options(gap, allocator):
         for n_completed in _completed_counts(gap, allocator, is_waited_for=is_waited_for):
             if is_hit and n_completed == 0 and (is_waited_for or gap.free is None):
-                continue  # nothing changed before the request, so it found the free block
+                continue  # the free block was still there, so the request found it
             for room in rooms:
                 yield Explanation(
                     Cause.REQUEST,
@@ -226,10 +232,11 @@ def _requests(gap: Gap, allocator: ReplayAllocator, facts: Facts) -> Iterator[Ex
 
 
 def _may_grow_in_place(gap: Gap, allocator: ReplayAllocator) -> bool:
-    """Return True if a refused request may be served without new memory.
+    """Return True if the driver may refuse a request that is then served without new memory.
 
-    An expandable segment can serve it from mapped pages (4.2) that the search excluded as a block
-    of max_split_size or more.  Options that the program has just set may have the same effect.
+    Mapped pages of an expandable segment (semantics 4.2) can serve it, although the search for a
+    free block excludes them as a block of max_split_size or more.  Options that the program has
+    just set may have the same effect.
     """
     config = allocator.config
     is_so = config.expandable_segments and config.max_split_size != UNLIMITED
@@ -237,7 +244,7 @@ def _may_grow_in_place(gap: Gap, allocator: ReplayAllocator) -> bool:
 
 
 def _wait_options(gap: Gap, allocator: ReplayAllocator) -> tuple[bool, ...]:
-    """Return the possible answers to "was the free before it waited for?", most likely first."""
+    """Return the possible values of "the request waited for `gap.free`", most likely first."""
     block, step = freed_block(gap, allocator), gap.step
     if gap.free is None or step is None:
         return (False,)
@@ -248,7 +255,7 @@ def _wait_options(gap: Gap, allocator: ReplayAllocator) -> tuple[bool, ...]:
 def _completed_counts(
     gap: Gap, allocator: ReplayAllocator, *, is_waited_for: bool
 ) -> Sequence[int]:
-    """Return possible numbers of frees that completed before the request searched for a block."""
+    """Return possible numbers of frees completed before the request searched for a block."""
     n_all = len(gap.completed)
     if allocator.collects_garbage_above is not None:
         return tuple(dict.fromkeys((gap.n_early, 0, n_all)))
@@ -260,10 +267,10 @@ def _completed_counts(
 
 
 def _are_oversize(gap: Gap, allocator: ReplayAllocator) -> bool:
-    """Return True if only blocks of max_split_size or more on the request's stream were released.
+    """Return True if only blocks of max_split_size or more were returned, on the request's stream.
 
-    A request that waits releases all other cached memory too.  If there is none, a completed free
-    is still more likely than a wait.
+    A request that waits for frees returns all other cached memory too.  Without such memory, it is
+    still more likely that the frees completed than that the request waited for them.
     """
     least, step = allocator.config.max_split_size, gap.step
     is_oversize = [entry.size >= least for entry in gap.released]
@@ -274,7 +281,7 @@ def _are_oversize(gap: Gap, allocator: ReplayAllocator) -> bool:
 def _room_options(
     gap: Gap, allocator: ReplayAllocator, facts: Facts, *, is_oom: bool
 ) -> Iterator[int | None]:
-    """Yield the bytes that the driver may have been able to provide; None for the whole device."""
+    """Yield possible totals of bytes that the driver could provide; None for the whole device."""
     used = allocator.device.used + sum(round_up(entry.size, PAGE) for entry in gap.before)
     wanted = sum(round_up(entry.size, PAGE) for entry in gap.obtained)
     released = sum(round_up(entry.size, PAGE) for entry in gap.released)
@@ -283,10 +290,10 @@ def _room_options(
         yield None
     if facts.is_assumed:
         return
-    if is_oom:  # the error happened after the release, with what was left
+    if is_oom:  # the request failed after the memory was returned
         yield used - released + wanted
         return
-    # Too small before the release, large enough after it.
+    # Too small before memory was returned, large enough after it.
     floor = max(used, used - released + wanted)
     most = used + wanted - PAGE
     if floor <= most:
@@ -299,7 +306,7 @@ def _refused_steps(
 ) -> Iterator[Planned]:
     step = gap.step
     assert step is not None
-    waited: tuple[Recorded, ...] = ()
+    waited: tuple[RecordedEntry, ...] = ()
     if gap.free is not None and is_waited_for:
         yield (StepKind.FREE_REQUEST, *_row(gap.free))
         waited = (gap.free,)
@@ -323,26 +330,26 @@ def _held_free(gap: Gap) -> tuple[Planned, ...]:
     return () if gap.free is None else ((StepKind.FREE, *_row(gap.free)),)
 
 
-def _completions(entries: Sequence[Recorded]) -> Iterator[Planned]:
+def _completions(entries: Sequence[RecordedEntry]) -> Iterator[Planned]:
     for entry in entries:
         yield (StepKind.FREE_COMPLETE, *_row(entry))
 
 
-def _wait_order(entries: Sequence[Recorded]) -> Iterator[Planned]:
-    """Yield AWAIT steps for frees that were waited for, in recorded order."""
+def _wait_order(entries: Sequence[RecordedEntry]) -> Iterator[Planned]:
+    """Yield an AWAIT step for each of several frees that the request waited for."""
     if len(entries) > 1:
         for entry in entries:
             yield (StepKind.AWAIT, *_row(entry))
 
 
 def _ended_pools(gap: Gap) -> Iterator[Planned]:
-    """End the private pools whose memory is released; the recording does not show when."""
+    """Yield steps that end private pools whose memory was returned; when they ended is unknown."""
     for pool in dict.fromkeys(entry.pool for entry in gap.released if entry.pool >= 0):
         yield (StepKind.END_POOL, gap.last, 0, pool, 0)
 
 
-def _final_step(gap: Gap, late: Sequence[Recorded] = ()) -> Iterator[Planned]:
-    """Yield the step that ends the gap, and the frees that complete in it."""
+def _final_step(gap: Gap, late: Sequence[RecordedEntry] = ()) -> Iterator[Planned]:
+    """Yield the step that ends the gap, then the frees `late` that complete while it runs."""
     head, last = _split(gap)
     yield from head
     yield from last
@@ -350,7 +357,7 @@ def _final_step(gap: Gap, late: Sequence[Recorded] = ()) -> Iterator[Planned]:
 
 
 def _split(gap: Gap) -> tuple[list[Planned], list[Planned]]:
-    """Return the steps right before the step that ends the gap, and that step."""
+    """Return two lists: steps that prepare the step that ends the gap, and that step."""
     step = gap.step
     if step is None:
         return [], []
@@ -362,11 +369,11 @@ def _split(gap: Gap) -> tuple[list[Planned], list[Planned]]:
         head.append((StepKind.SCOPE, step.number, 0, gap.scope, step.stream))
     grown = (*gap.before, *gap.obtained)
     if grown:
-        base = grown[-1]  # only the last can be a new segment; the others grew an existing one
+        base = grown[-1]  # only the last can be a new segment; earlier ones grew a segment
         head.append((StepKind.DICTATE, step.number, base.addr, base.size, step.stream))
     kind = StepKind.ALLOC if step.action == Action.ALLOC else StepKind.OOM
     return head, [(kind, *_row(step))]
 
 
-def _row(entry: Recorded) -> tuple[int, int, int, int]:
+def _row(entry: RecordedEntry) -> tuple[int, int, int, int]:
     return entry.number, entry.addr, entry.size, entry.stream

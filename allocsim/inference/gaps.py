@@ -1,8 +1,11 @@
-"""Entries of a trace, split into steps of the program and the gaps between them.
+"""Entries of a trace, split into plain steps of the program and gaps between the steps.
 
-The entries alloc, oom and free_requested are steps; a free_completed right after its free_requested
-belongs to it.  All other entries are effects.  They are collected in the gap before the program's
-next step, and `causes.py` explains them.  Source: semantics 6.2, 6.6.
+The entries alloc, oom and free_requested are steps of the program; a free_completed right after its
+free_requested belongs to the same step.  All other entries are effects of the allocator.  A gap
+consists of the effects between two steps, and `causes.py` explains it.
+
+A known call is a call of the program that leaves no entry, but is recorded as a mark or given by a
+hint.  Source: semantics 6.2, 6.6.
 """
 
 from __future__ import annotations
@@ -10,23 +13,39 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from allocsim._fast_numpy import any_of
-from allocsim.recording import Action, PoolColumn, Trace, completes_at_once
+from allocsim.recording import Action, Mark, MarkKind, PoolColumn, Trace, completes_at_once
+from allocsim.simulation import Change, PlannedAt, StepKind, Steps, is_at_start, joined, spread
+from allocsim.state import PoolId
 
-__all__ = ["Call", "Gap", "Recorded", "EntryMasks", "gaps_of", "classify"]
+__all__ = [
+    "Call",
+    "EntryMasks",
+    "Gap",
+    "PlainSteps",
+    "RecordedEntry",
+    "calls_of",
+    "capacity_from_oom",
+    "classify",
+    "gaps_of",
+]
 
 _REQUESTS = (Action.ALLOC, Action.OOM)
 _GROWS = (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)
 _SHRINKS = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
+_SETS = {MarkKind.FRACTION: StepKind.FRACTION, MarkKind.SETTINGS: StepKind.SETTINGS}
 
 
-class Recorded(NamedTuple):
-    """Entry of the trace.  pool: number of its private pool, -1 for the default pool."""
+class RecordedEntry(NamedTuple):
+    """Entry of the trace, with its number.
+
+    pool: number of the private pool; -1 for the default pool.
+    """
 
     number: int
     action: int
@@ -40,8 +59,8 @@ class Call(NamedTuple):
     """Known call of the program.
 
     entry: number of entries before the call.
-    kind: kind of the step.
-    number: number of the pool or of the change.
+    kind: `StepKind`.
+    number: number of the private pool, or index into `Plan.changes`.
     """
 
     entry: int
@@ -51,14 +70,14 @@ class Call(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EntryMasks:
-    """Masks over the entries, by their role in a plan.
+    """Masks over the entries of a trace.
 
     is_immediate: a free_requested whose free_completed is the next entry.
-    is_held: such a free after which memory was released or a request failed, so that the allocator
-        may have waited for it.
+    is_held: an immediate free before memory was returned to the driver or a request failed.  The
+        allocator may have waited for it.
     is_plain: a step that needs no inference.
-    is_growth: a new segment for the plain request in the next entry.
-    is_planned: part of a gap, including the step that ends the gap.
+    is_growth: new segment for the plain request in the next entry.
+    is_planned: part of a gap, or the step that ends a gap.
     """
 
     is_immediate: NDArray[np.bool_]
@@ -70,35 +89,34 @@ class EntryMasks:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Effects between two steps of the program, and the step after them.
+    """Effects between two steps of the program, and the step that ends the gap.
 
-    free: free right before released memory, which seems to have completed at once; None if the
-        step before the gap is another one.
+    free: free before the gap that seems to have completed at once, but for which the allocator may
+        have waited; None if no such free is right before the gap.
     completed: frees that completed in the gap.
-    n_early: number of them before the first release.
-    released: memory released to the driver, in order.
-    before: memory obtained from the driver before the first release.
-    obtained: memory obtained after it, or any if nothing was released.
+    n_early: number of frees completed before the first entry of `released`.
+    released: segments returned to the driver, in order.
+    before: segments obtained from the driver before the first entry of `released`.
+    obtained: segments obtained after the first entry of `released`, or all if nothing was returned.
     step: step that ends the gap; None at the end of the trace.
     is_immediate: the step is a free that completes at once.
-    scope: pool of this and later requests; None if it does not change.
-    calls: known calls of the program, in order.
+    scope: number of the pool for this and later requests; None if it does not change.
+    calls: known calls of the program in the gap, in order.
     """
 
-    free: Recorded | None
-    completed: tuple[Recorded, ...]
+    free: RecordedEntry | None
+    completed: tuple[RecordedEntry, ...]
     n_early: int
-    released: tuple[Recorded, ...]
-    before: tuple[Recorded, ...]
-    obtained: tuple[Recorded, ...]
-    step: Recorded | None
+    released: tuple[RecordedEntry, ...]
+    before: tuple[RecordedEntry, ...]
+    obtained: tuple[RecordedEntry, ...]
+    step: RecordedEntry | None
     is_immediate: bool
     scope: int | None
     calls: tuple[Call, ...] = ()
 
     @property
     def last(self) -> int:
-        """Number of the last entry of the gap."""
         if self.step is not None:
             return self.step.number
         effects = (*self.completed, *self.released, *self.before, *self.obtained)
@@ -111,7 +129,7 @@ class Gap:
     def is_open(self) -> bool:
         """True if several causes are possible.
 
-        Memory was released, or a request failed although the device had enough free memory.
+        Memory was returned to the driver, or a request failed although the device had room.
         """
         step = self.step
         if step is None or step.action != Action.OOM:
@@ -120,14 +138,39 @@ class Gap:
 
     @property
     def is_request(self) -> bool:
-        """True if a request ends the gap."""
         return self.step is not None and self.step.action in _REQUESTS
 
 
-def classify(trace: Trace, pools: PoolColumn, calls: Sequence[Call] = ()) -> EntryMasks:
-    """Return masks of the entries that are plain steps and of those that belong to gaps.
+def calls_of(
+    marks: Sequence[Mark], pools: Sequence[PoolId]
+) -> tuple[tuple[Call, ...], tuple[Change, ...]]:
+    """Return the known calls, and the values that they set at run time (`Plan.changes`).
 
-    calls: known calls of the program.
+    marks: calls that are recorded or given by hints, ordered by entry.
+    pools: private pools by number.  Deletions of pools without any request are omitted.
+
+    A memory fraction set before the first entry is not a call: every replay starts with it.
+    """
+    calls: list[Call] = []
+    changes: list[Change] = []
+    for mark in marks:
+        # A mark with entry n comes before entry n.
+        if mark.kind is MarkKind.EMPTY_CACHE:
+            calls.append(Call(mark.entry, StepKind.EMPTY_CACHE, 0))
+        elif mark.kind is MarkKind.POOL_DELETED and mark.value in pools:
+            calls.append(Call(mark.entry, StepKind.DELETE_POOL, pools.index(mark.value)))
+        elif mark.kind in _SETS and not is_at_start(mark):
+            assert isinstance(mark.value, str | float)
+            calls.append(Call(mark.entry, _SETS[mark.kind], len(changes)))
+            changes.append(mark.value)
+    return tuple(calls), tuple(changes)
+
+
+def classify(trace: Trace, pools: PoolColumn, calls: Sequence[Call] = ()) -> EntryMasks:
+    """Return the masks of the entries of `trace`.
+
+    pools: private pool of each entry.
+    calls: known calls of the program, in order.
     """
     action = trace.action
     is_requested = any_of(action, (Action.FREE_REQUESTED,))
@@ -149,7 +192,7 @@ def classify(trace: Trace, pools: PoolColumn, calls: Sequence[Call] = ()) -> Ent
     is_planned[driving[following[following < len(driving)]]] = True
     following = np.searchsorted(driving, [call.entry for call in calls])
     is_planned[driving[following[following < len(driving)]]] = True
-    # The allocator may have waited for a free right before it released memory.
+    # The allocator may have waited for a free right before it returned memory to the driver.
     is_held = np.zeros(len(trace), dtype=bool)
     if len(driving):
         after = np.flatnonzero(any_of(action, _SHRINKS) | is_oom)
@@ -167,7 +210,8 @@ def classify(trace: Trace, pools: PoolColumn, calls: Sequence[Call] = ()) -> Ent
 def _growths(action: NDArray[np.uint8], ends_step: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return the mask of single segment entries between the end of a step and a request.
 
-    The mask is empty if the trace contains releases or errors: segments need a cause then.
+    All items are False if memory was returned or a request failed anywhere in the trace, because
+    new segments then need an explanation.
     """
     is_growth = np.zeros(len(action), dtype=bool)
     if len(action) and not any_of(action, (*_SHRINKS, Action.OOM)).any():
@@ -177,7 +221,7 @@ def _growths(action: NDArray[np.uint8], ends_step: NDArray[np.bool_]) -> NDArray
 
 
 def _scope_changes(pools: PoolColumn, requests: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Return the requests whose pool differs from that of the request before."""
+    """Return the entries of `requests` whose pool differs from the pool of the request before."""
     pool = pools.number[requests]
     before = np.concatenate(([-1], pool[:-1])) if len(pool) else pool
     changed: NDArray[np.intp] = requests[pool != before]
@@ -187,14 +231,14 @@ def _scope_changes(pools: PoolColumn, requests: NDArray[np.intp]) -> NDArray[np.
 def gaps_of(
     trace: Trace, pools: PoolColumn, masks: EntryMasks, calls: Sequence[Call] = ()
 ) -> Iterator[Gap]:
-    """Yield the gaps of a trace in order.  calls: known calls of the program."""
+    """Yield the gaps of a trace in order.  calls: known calls of the program, in order."""
     open_gap = _OpenGap()
     pending_calls = deque(calls)
     scope = -1
     planned = np.flatnonzero(masks.is_planned)
     columns = (trace.action, trace.addr, trace.size, trace.stream, pools.number)
     picked = (planned.tolist(), *(column[planned].tolist() for column in columns))
-    for entry in (Recorded(*row) for row in zip(*picked, strict=True)):
+    for entry in (RecordedEntry(*row) for row in zip(*picked, strict=True)):
         is_request = entry.action in _REQUESTS
         if not is_request and entry.action != Action.FREE_REQUESTED:
             open_gap.add(entry)
@@ -221,11 +265,11 @@ def gaps_of(
 class _OpenGap:
     """Effects since the last step of the program."""
 
-    def __init__(self, free: Recorded | None = None) -> None:
+    def __init__(self, free: RecordedEntry | None = None) -> None:
         self._free = free
-        self._completed: list[Recorded] = []
-        self._released: list[Recorded] = []
-        self._grown: tuple[list[Recorded], list[Recorded]] = ([], [])
+        self._completed: list[RecordedEntry] = []
+        self._released: list[RecordedEntry] = []
+        self._grown: tuple[list[RecordedEntry], list[RecordedEntry]] = ([], [])
         self._n_early = 0
         self.calls: list[Call] = []
 
@@ -234,7 +278,7 @@ class _OpenGap:
         effects = (self._completed, self._released, *self._grown)
         return not (self._free or self.calls or any(effects))
 
-    def add(self, entry: Recorded) -> None:
+    def add(self, entry: RecordedEntry) -> None:
         if entry.action == Action.FREE_COMPLETED:
             self._completed.append(entry)
             self._n_early += not self._released
@@ -243,8 +287,8 @@ class _OpenGap:
         elif entry.action in _SHRINKS:
             self._released.append(entry)
 
-    def gap(self, step: Recorded | None, *, is_immediate: bool, scope: int | None) -> Gap:
-        """Return the gap that `step` ends."""
+    def gap(self, step: RecordedEntry | None, *, is_immediate: bool, scope: int | None) -> Gap:
+        """Return the collected effects as a gap that `step` ends."""
         before, obtained = self._grown if self._released else ((), self._grown[0])
         return Gap(
             free=self._free,
@@ -258,3 +302,55 @@ class _OpenGap:
             scope=scope,
             calls=tuple(self.calls),
         )
+
+
+def capacity_from_oom(trace: Trace, reserved_at_start: int) -> int | None:
+    """Return free plus reserved bytes at the first `oom` entry; None without such an entry."""
+    ooms = np.flatnonzero(any_of(trace.action, (Action.OOM,)))[:1]
+    if not len(ooms):
+        return None
+    return int(trace.reserved_after(ooms, reserved_at_start)[0]) + int(trace.addr[ooms[0]])
+
+
+@dataclass(frozen=True, slots=True)
+class PlainSteps:
+    """Steps that follow from one entry each, without inference.
+
+    kind: `StepKind` of each step.
+    entry: number of the entry that each step comes from.  A DICTATE step comes from the entry of a
+        segment; the request that obtains the segment is the next entry.
+    """
+
+    kind: NDArray[np.uint8]
+    entry: NDArray[np.intp]
+
+    @classmethod
+    def of(cls, trace: Trace, masks: EntryMasks) -> PlainSteps:
+        """Return the plain steps of `trace`."""
+        entry = np.flatnonzero(masks.is_plain | masks.is_growth)
+        is_alloc = any_of(trace.action[entry], (Action.ALLOC,))
+        # A table lookup is five times faster than np.where on an unpredictable mask.
+        kinds = (StepKind.FREE_REQUEST, StepKind.FREE, StepKind.ALLOC, StepKind.DICTATE)
+        number = np.maximum(2 * is_alloc.view(np.uint8), masks.is_immediate[entry])
+        number += 3 * masks.is_growth[entry].view(np.uint8)
+        return cls(np.array(kinds, dtype=np.uint8).take(number), entry)
+
+    def steps(self, trace: Trace, planned: Sequence[PlannedAt] = ()) -> Steps:
+        """Return the plain steps with the planned steps inserted."""
+        if not len(self.entry):
+            none, address = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.uint64)
+            return joined(Steps(self.kind, self.entry, address, none, address), planned)
+        places, (kind, entry, *added) = spread(planned)
+        kinds, of = np.insert(self.kind, places, kind), np.insert(self.entry, places, 0)
+        at = places + np.arange(len(places))
+        columns: list[NDArray[Any]] = [
+            column.take(of) for column in (trace.addr, trace.size, trace.stream)
+        ]
+        is_dictated = any_of(self.kind, (StepKind.DICTATE,))
+        dictated = np.flatnonzero(np.insert(is_dictated, places, False))
+        of[dictated] += 1
+        columns[2][dictated] = trace.stream[of[dictated]]
+        for column, new in zip(columns, added, strict=True):
+            column[at] = np.array(new, dtype=column.dtype)
+        of[at] = entry
+        return Steps(kinds, of, *columns)

@@ -1,8 +1,10 @@
 """Memory limit of the program, inferred from its garbage collections.
 
-garbage_collection_threshold is a share of the limit that the program set by a call, which is in no
-recording.  Each request that went to the driver bounds the threshold in bytes: what it released is
-an upper bound, what it did not release a lower bound.  The inferred limit agrees with all requests.
+The threshold in bytes is the option garbage_collection_threshold, a share, times the memory limit
+that the program set by a call.  A recording does not contain that call.  A request that needs new
+memory first frees cached blocks until reserved memory is below the threshold.  The blocks that it
+freed give an upper bound of the threshold, and the blocks that it kept give a lower bound.  The
+inferred limit agrees with the bounds of all requests.
 Source: semantics 1.9.
 """
 
@@ -17,7 +19,7 @@ from allocsim.recording import Action
 __all__ = ["NO_LIMIT", "Threshold"]
 
 _EVEN_SHARES = tuple(share / 100 for share in (*range(95, 0, -5), *range(99, 0, -1)))
-"""Memory fractions that programs are likely to set, rounder values first."""
+"""Memory fractions that programs are likely to set: multiples of 5 % first."""
 
 NO_LIMIT = 1 << 62
 _MOST_TRIES = 40
@@ -27,12 +29,13 @@ _MOST_TRIES = 40
 class Threshold:
     """Bounds of the threshold and the limit so far, in bytes.
 
-    share: the garbage_collection_threshold.
+    share: the option garbage_collection_threshold, from 0 to 1.
     least_limit: highest reserved memory; the limit is not lower.
     memory: memory of the device; None if unknown.
-    limit: limit that is being tried; None before the first collection.
+    limit: limit of the current replay; None before the first garbage collection.
     low, high: the threshold is at least `low` and less than `high`.
-    most_limit: lowest amount that was refused; the limit is lower.
+    most_limit: lowest reserved memory that a request would have needed when it failed; the limit is
+        lower.
     """
 
     share: float
@@ -50,12 +53,12 @@ class Threshold:
 
     @property
     def in_force(self) -> int:
-        """Limit to replay with; before one is tried, so high that no request reaches it."""
+        """Limit to replay with: `limit`, or without it a limit that no request reaches."""
         return self.limit if self.limit is not None else (self.memory or UNLIMITED_DEVICE) - 1
 
     @property
     def found(self) -> int | None:
-        """Limit that reproduced the recording; None if no garbage was collected."""
+        """Limit of the replay that reproduced the recording; None if no garbage was collected."""
         if self.limit is not None:
             return self.limit
         was_reached = self.least_limit > int(self.share * self.in_force)
@@ -63,7 +66,7 @@ class Threshold:
 
     @property
     def limits(self) -> tuple[int, int] | None:
-        """Lowest and highest possible limit; None if there is only one, or no bound."""
+        """Lowest and highest possible limit; None if they are equal or unbounded."""
         if self.limit is None or self.high == NO_LIMIT:
             return None
         least = max(-int(-self.low // self.share), self.least_limit)
@@ -72,7 +75,7 @@ class Threshold:
         return (ends[0], ends[-1]) if len(set(ends)) > 1 else None
 
     def learn(self, gap: Gap, allocator: CachingAllocator) -> None:
-        """Tighten the bounds by a recorded request.  allocator: state before the request."""
+        """Tighten the bounds by the request that ends `gap`.  allocator: in the state before it."""
         reserved = allocator.reserved_bytes
         if gap.step is not None and gap.step.action == Action.OOM:
             self._refused(reserved, gap, allocator)
@@ -81,8 +84,8 @@ class Threshold:
         released = [entry.addr for entry in gap.released]
         passes = list(garbage(allocator))
         sizes = [sum(block.size for block in blocks) for blocks in passes]
-        # Collection repeats passes until reserved memory is below the threshold, so the threshold
-        # is between the reserved bytes before the last pass and after it.
+        # Garbage is collected in passes until reserved memory is below the threshold, so the
+        # threshold is between the reserved bytes before and after the last pass.
         n_passes = _leading(passes, released)
         low, high = self.low, self.high
         if n_passes == 0:
@@ -91,7 +94,7 @@ class Threshold:
             high = min(high, reserved - sum(sizes[: n_passes - 1]))
             if n_passes < len(passes):
                 low = max(low, reserved - sum(sizes[:n_passes]))
-        if low < high:  # else the releases had another cause
+        if low < high:  # else the memory was not freed by garbage collection
             self.low, self.high = low, high
 
     def _refused(self, reserved: int, gap: Gap, allocator: CachingAllocator) -> None:
@@ -102,14 +105,14 @@ class Threshold:
             self.most_limit = min(self.most_limit, left + size)
 
     def choose_limit(self) -> bool:
-        """Choose a limit within the bounds.  Returns True if it is a new one."""
+        """Set `limit` to a value within the bounds.  Returns True if the value is new."""
         most = min(int(self.high / self.share), self.most_limit)
         is_unlimited = self.high == NO_LIMIT and most > (self.memory or NO_LIMIT)
         if is_unlimited or self._allows(self.limit) or len(self._tried) > _MOST_TRIES:
             return False
         least = max(int(self.low / self.share), self.least_limit)
         even = (int(share * (self.memory or 0)) for share in _EVEN_SHARES)
-        # A round fraction of the device if one is possible, else the middle of the range.
+        # A round fraction of the device if possible, else the middle of the range.
         found = next((limit for limit in even if self._allows(limit)), (least + most) // 2)
         if found in self._tried:
             return False
@@ -124,7 +127,7 @@ class Threshold:
 
 
 def _leading(passes: list[list[Block]], released: list[int]) -> int:
-    """Return the number of collection passes that the releases begin with."""
+    """Return the number of passes whose blocks are the first addresses of `released`, in order."""
     found = at = 0
     for blocks in passes:
         addresses = [block.ptr for block in blocks]

@@ -1,8 +1,9 @@
-"""Moments of a recording at which a call of empty_cache would have left no entry.
+"""Steps of a recording after which a call of empty_cache would have left no entry.
 
-Such a call releases nothing, so the cache had no whole segment and no whole page of an expandable
-segment at that moment.  If no segment is ever released, the entries alone show when segments are
-unused.  Otherwise the model replays the recording, and its cache is examined at a sample of steps.
+They are called quiet moments.  At a quiet moment the cache contains no unused segment and no unused
+page of an expandable segment, so a call returns nothing to the driver.  If a recording has no
+segment_free or segment_unmap entry, its entries alone show when segments are unused.  Otherwise the
+recording is replayed, and the cache is examined after a sample of the steps.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from allocsim.state import DEFAULT_POOL, PENDING, SegmentState
 __all__ = ["Probe", "Quiet", "entries_suffice", "moments_of", "quiet_moments"]
 
 MOMENTS = 2048
-"""Largest number of moments of a recording that are examined."""
+"""Largest number of steps after which the cache is examined."""
 
 _RELEASES = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
 _FREES = (Action.FREE_REQUESTED, Action.FREE_COMPLETED)
@@ -40,10 +41,10 @@ _LEAVES_ENTRIES = (
 
 @dataclass(frozen=True, slots=True)
 class Quiet:
-    """Moments at which a call of empty_cache would have left no entry.
+    """Quiet moments of a recording: a call of empty_cache there would have left no entry.
 
-    after: numbers of the steps right before these moments.
-    n_examined: number of moments that were examined.
+    after: numbers of the steps right before the quiet moments.
+    n_examined: number of steps after which the cache was examined.
     """
 
     after: tuple[int, ...]
@@ -51,15 +52,15 @@ class Quiet:
 
     @property
     def share(self) -> float:
-        """Share of the examined moments that are quiet, from 0 to 1."""
+        """Quiet moments as a share of the examined ones, from 0 to 1."""
         return len(self.after) / max(self.n_examined, 1)
 
 
 def moments_of(plan: Plan) -> list[int]:
-    """Return the steps of `plan` after which the cache is examined.
+    """Return the numbers of the steps of `plan` after which to examine the cache.
 
-    For a long recording they are a random sample of `MOMENTS` steps; evenly spaced steps could
-    always fall at the same place of a training step.
+    For a long recording they are a random sample of `MOMENTS` steps, because evenly spaced steps
+    could all be at the same place of a training step.
     """
     n_steps = len(plan.steps)
     return sorted(random.Random(0).sample(range(n_steps), min(n_steps, MOMENTS)))
@@ -91,14 +92,14 @@ def _bases(trace: Trace) -> NDArray[np.uint64]:
 
 
 def _first_turns(trace: Trace) -> NDArray[np.intp]:
-    """Return, for each segment, the first turn by address that is in the segment or above it."""
+    """Return, for each segment, the index of the first item of `by_address` at or above it."""
     return np.searchsorted(trace.by_address.addr, _bases(trace))
 
 
 def quiet_moments(device: RecordedDevice, plan: Plan, device_memory: int | None) -> Quiet:
     """Return the quiet moments of a recording, from its entries or by a replay.
 
-    plan: plan without answers of the driver.
+    plan: plan without the recorded answers of the driver.
     device_memory: bytes of the device as recorded or inferred; None for an unlimited device.
     """
     if entries_suffice(device.trace, plan):
@@ -109,7 +110,7 @@ def quiet_moments(device: RecordedDevice, plan: Plan, device_memory: int | None)
 def _from_entries(device: RecordedDevice, plan: Plan) -> Quiet:
     trace, steps = device.trace, plan.steps
     moments = np.array(moments_of(plan), dtype=np.intp)
-    # A FREE step covers two entries; the second completes it.
+    # A FREE step has two entries; the second completes it.
     last = steps.entry[moments] + (steps.kind[moments] == int(StepKind.FREE))
     is_quiet = _n_idle(trace, device.start)[last] == 0
     is_quiet &= ~_has_pending_free(trace, device.start, last)
@@ -117,10 +118,10 @@ def _from_entries(device: RecordedDevice, plan: Plan) -> Quiet:
 
 
 def _n_idle(trace: Trace, start: Sequence[SegmentState]) -> NDArray[np.int32]:
-    """Return the number of unused segments after each entry; no segment may be released."""
+    """Return the number of unused segments after each entry.  Needs `entries_suffice`."""
     turns, bases = trace.by_address, [segment.address for segment in trace.segments]
     n_turns = np.diff(_first_turns(trace), append=len(turns))
-    # The smallest integer type, because most of the time goes to fresh memory.
+    # The smallest integer type, because most of the time is spent on new memory pages.
     width = np.min_scalar_type(len(bases))
     number = np.zeros(len(trace), dtype=width)
     number[turns.entry] = np.repeat(np.arange(len(bases), dtype=width), n_turns)
@@ -139,7 +140,7 @@ def _n_idle(trace: Trace, start: Sequence[SegmentState]) -> NDArray[np.int32]:
     # +1 where a segment becomes unused, -1 where an unused one gets a block.
     turned = np.zeros(len(trace), dtype=np.int8)
     turned[entry] = (in_use == 0).view(np.int8) - (in_use == moved).view(np.int8)
-    turned[any_of(trace.action, (Action.SEGMENT_ALLOC,))] = 1  # new, still without a block
+    turned[any_of(trace.action, (Action.SEGMENT_ALLOC,))] = 1  # new, without a block yet
     n_idle = np.cumsum(turned, dtype=np.int32)
     n_idle += sum(segment.is_idle for segment in start)
     return n_idle
@@ -148,7 +149,7 @@ def _n_idle(trace: Trace, start: Sequence[SegmentState]) -> NDArray[np.int32]:
 def _has_pending_free(
     trace: Trace, start: Sequence[SegmentState], entries: NDArray[np.intp]
 ) -> NDArray[np.bool_]:
-    """Return a mask: True if a free is pending after the entry."""
+    """Return the mask of `entries` after which a free is pending."""
     at_start = sum(block.state == PENDING for segment in start for block in segment.blocks)
     turns = trace.by_address
     if not at_start and not any_of(turns.kind, (Turn.FREE_REQUESTED,)).any():
@@ -160,7 +161,7 @@ def _has_pending_free(
 
 
 def _from_drive(device: RecordedDevice, plan: Plan, device_memory: int | None) -> Quiet:
-    """Find the quiet moments by a replay.  One that fails examines only the steps before."""
+    """Find the quiet moments by a replay; if it fails, only up to the failed step."""
     moments = moments_of(plan)
     quiet: list[int] = []
     try:
@@ -186,17 +187,17 @@ def _from_drive(device: RecordedDevice, plan: Plan, device_memory: int | None) -
 
 @dataclass(slots=True)
 class Probe(Drive):
-    """Drive that finds the steps after which empty_cache would do nothing.
+    """Replay that finds quiet moments.
 
-    moments: steps after which the cache is examined, in order.
-    quiet: indices of the quiet ones in `moments`.
+    moments: numbers of the steps after which the cache is examined, in order.
+    quiet: indices in `moments` of the quiet moments found so far.
     """
 
     moments: Sequence[int] = ()
     quiet: list[int] = field(default_factory=list)
 
     def look(self) -> None:
-        """Run up to the last moment, or to an error that the recording does not have."""
+        """Run up to the last moment, or to an out-of-memory error that was not recorded."""
         self._run_some(0, self.moments[-1] + 1 if self.moments else 0)
 
     def _run_some(self, start: int, stop: int) -> None:
@@ -207,7 +208,7 @@ class Probe(Drive):
             if self.stopped_at is not None:
                 return
             start = after
-            # A call would complete pending frees, and their entries would show it.
+            # With a pending free, a call would complete it and so leave an entry.
             may_call = self._scope is None and not self._waiting
             if may_call and not self.allocator.has_cached_memory:
                 self.quiet.append(number)

@@ -1,7 +1,7 @@
-"""Likelihood of the possible causes of a release of memory.
+"""Likelihood of the possible causes of a return of memory to the driver.
 
-It only decides which cause is tried first.  `search.py` tries the others if later entries
-contradict the first, so nothing here excludes a cause.
+The likelihood only decides which cause is tried first.  If later entries contradict that cause,
+`search.py` tries the others.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from allocsim.core import (
     mapped_for,
     served_once_free,
 )
-from allocsim.inference.gaps import Gap, Recorded
+from allocsim.inference.gaps import Gap, RecordedEntry
 from allocsim.recording import Action
 from allocsim.simulation import StepKind
 
@@ -25,12 +25,13 @@ __all__ = ["Facts", "freed_block", "has_just_set", "is_limited", "was_called"]
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Facts about the device and the program before the search for causes.
+    """Facts about the device and the program that are known before the search for causes.
 
     memory: bytes of the device; None if unknown.
     max_reserved: highest reserved memory after any entry, in bytes.
-    calls: entries of released memory whose Python stack names empty_cache.
-    is_assumed: `memory` is an assumption, so no other process may explain a full device.
+    calls: numbers of segment_free and segment_unmap entries whose Python stack names empty_cache.
+    is_assumed: `memory` is an assumption.  Memory of other processes is then no explanation for a
+        full device.
     empties: the program may have called empty_cache without a mark.
     """
 
@@ -47,8 +48,8 @@ def was_called(gap: Gap, allocator: ReplayAllocator, facts: Facts) -> bool:
         return True
     if gap.step is not None and gap.step.action == Action.OOM:
         return False
-    # A device with enough room does not refuse a request.  If its size is unknown, it is at least
-    # the highest reserved memory.
+    # A device with enough room does not refuse a request.  If the size of the device is unknown,
+    # it is at least the highest reserved memory.
     wanted = _wanted(gap, allocator)
     if facts.memory is not None:
         return wanted <= allocator.device.free
@@ -56,7 +57,7 @@ def was_called(gap: Gap, allocator: ReplayAllocator, facts: Facts) -> bool:
 
 
 def is_limited(gap: Gap, allocator: ReplayAllocator) -> bool:
-    """Return True if a garbage collection, a limit or a new setting is a likely cause."""
+    """Return True if a garbage collection, a memory limit or a new setting is a likely cause."""
     if has_just_set(gap):
         return True
     reserved, above = allocator.reserved_bytes, allocator.collects_garbage_above
@@ -77,8 +78,9 @@ def has_just_set(gap: Gap) -> bool:
 def _wanted(gap: Gap, allocator: ReplayAllocator) -> int:
     """Return the bytes that the request first wanted from the driver.
 
-    They are the bytes that it got.  An expandable segment may have used another range after memory
-    was released, so for it they are what it would have mapped before.
+    Without expandable segments, they are the bytes that it obtained.  An expandable segment may
+    have mapped another range after memory was returned, so for it they are computed from the state
+    before.
     """
     got, step = sum(entry.size for entry in (*gap.before, *gap.obtained)), gap.step
     if step is None or _finds_free_block(gap, step, allocator):
@@ -87,15 +89,15 @@ def _wanted(gap: Gap, allocator: ReplayAllocator) -> int:
 
 
 def freed_block(gap: Gap, allocator: ReplayAllocator) -> Block | None:
-    """Return the block that the free before a gap frees, or None without such a free."""
+    """Return the block that `gap.free` frees, or None without such a free."""
     if gap.free is None:
         return None
     address = gap.free.addr
     return allocator.named_blocks.get(address) or allocated_block(allocator, address)
 
 
-def _finds_free_block(gap: Gap, step: Recorded, allocator: ReplayAllocator) -> bool:
-    """Return True if a free block would serve the request once the free before it completes."""
+def _finds_free_block(gap: Gap, step: RecordedEntry, allocator: ReplayAllocator) -> bool:
+    """Return True if a free block would serve the request after `gap.free` completes."""
     freed = freed_block(gap, allocator)
     if freed is None:
         return finds_free_block(allocator, step.size, step.stream)

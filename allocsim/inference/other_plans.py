@@ -1,8 +1,9 @@
-"""Other programs that would have left the same recording, as plans.
+"""Plans of other programs that would have left the same recording, for the what-if range.
 
-A call of empty_cache that releases nothing leaves no entry, but it may release memory under another
-setting.  A limit that is known only from garbage collections may be any value of a range.  Marked
-calls are known and leave nothing open.
+A call of empty_cache that returns nothing to the driver leaves no entry, but under another setting
+it may return memory.  Steps after which a call leaves no entry are called quiet moments.  If the
+memory limit is inferred from garbage collections, several values are possible.  If the recording
+marks its empty_cache calls, there are no other calls.
 """
 
 from __future__ import annotations
@@ -25,25 +26,25 @@ __all__ = [
 ]
 
 HIDING = 0.2
-"""Share of quiet moments from which on the program may hide calls of empty_cache.  Recordings of
-whole programs mostly have less (docs/fidelity.md)."""
+"""Smallest share of quiet moments at which the program may have made empty_cache calls that left no
+entry.  Recordings of whole programs mostly have a lower share (docs/fidelity.md)."""
 
 LEAST_DRAWN, MOST_DRAWN, MOST_SINGLE = 4, 64, 16
-"""Fewest random plans, most with several calls, and most with a single call."""
+"""Fewest random plans; most random plans with several calls; most with a single call."""
 STEPS = 400_000
-"""Total number of steps of the random plans, which limits their number in between."""
+"""Limit of the total number of steps of all random plans, which saves time."""
 
 
 def open_plans(device: RecordedDevice, plan: Plan, quiet: Callable[[], Quiet]) -> Iterator[Plan]:
-    """Yield other plans that agree with the recording, without answers of the driver.
+    """Yield other plans that agree with the recording, without recorded answers of the driver.
 
-    plan: the inferred plan, without answers of the driver.
-    quiet: function that returns the quiet moments; called only if they are needed.
+    plan: the inferred plan, without recorded answers of the driver.
+    quiet: function that returns the quiet moments; called only if the plans depend on them.
     """
     for limit in sorted({*(plan.limits or ())} - {plan.limit}):
         yield replace(plan, limit=limit)
     if has_unseen_calls(device, plan):
-        if device.collects_at is not None:  # the releases may be garbage collections
+        if device.collects_at is not None:  # perhaps garbage collection freed the memory
             yield replace(plan, steps=plan.steps.without(StepKind.EMPTY_CACHE))
         yield from _with_calls_at_rate(plan, quiet())
     elif may_hide_calls(device, plan, quiet):
@@ -51,9 +52,10 @@ def open_plans(device: RecordedDevice, plan: Plan, quiet: Callable[[], Quiet]) -
 
 
 def leaves_open(device: RecordedDevice, plan: Plan) -> bool:
-    """Return True if the range must be reported even if it is a single value.
+    """Return True if the what-if range must be reported even if it is a single value.
 
-    The recording then shows calls or a limit that it does not determine.
+    This is so if the recording shows some empty_cache calls or a limit, but not all calls or the
+    exact limit.
     """
     return plan.limits is not None or has_unseen_calls(device, plan)
 
@@ -65,12 +67,12 @@ def has_unseen_calls(device: RecordedDevice, plan: Plan) -> bool:
 
 
 def may_hide_calls(device: RecordedDevice, plan: Plan, quiet: Callable[[], Quiet]) -> bool:
-    """Return True if the recording shows no call of empty_cache but could hide some."""
+    """Return True if the recording shows no empty_cache call, but calls may have left no entry."""
     return _shows_none(device, plan) and quiet().share >= HIDING
 
 
 def _shows_none(device: RecordedDevice, plan: Plan) -> bool:
-    """Return True if the recording shows no call of empty_cache and does not exclude calls.
+    """Return True if the recording shows no empty_cache call, but does not exclude calls.
 
     `allocsim record` notes every call, so its recordings exclude them.
     """
@@ -79,15 +81,18 @@ def _shows_none(device: RecordedDevice, plan: Plan) -> bool:
 
 
 def needs_quiet_moments(device: RecordedDevice, plan: Plan) -> bool:
-    """Return True if the range of a what-if depends on the quiet moments."""
+    """Return True if the what-if range depends on the quiet moments."""
     return has_unseen_calls(device, plan) or _shows_none(device, plan)
 
 
 def _with_calls_at_rate(plan: Plan, quiet: Quiet) -> Iterator[Plan]:
-    """Yield a plan with calls at all quiet moments, and plans with calls at the recorded rate."""
+    """Yield a plan with calls at all quiet moments, then plans with random calls.
+
+    The random calls are as frequent as the calls that the recording shows.
+    """
     yield with_calls(plan, quiet.after)
     n_steps = len(plan.steps)
-    # At moments that are not quiet every call shows, so they give the rate of calls per step.
+    # Moments that are not quiet show every call, so they give the number of calls per step.
     n_loud = n_steps * (1 - quiet.share)
     probability = plan.n_empty_cache / max(n_loud, 1) * n_steps / max(quiet.n_examined, 1)
     for seed in range(_n_drawn(plan, MOST_DRAWN)):
@@ -96,7 +101,7 @@ def _with_calls_at_rate(plan: Plan, quiet: Quiet) -> Iterator[Plan]:
 
 
 def _with_single_calls(plan: Plan, quiet: Quiet) -> Iterator[Plan]:
-    """Yield a plan with calls at all quiet moments, and plans with one call each."""
+    """Yield a plan with calls at all quiet moments, then plans with a single call."""
     yield with_calls(plan, quiet.after)
     n_drawn = min(_n_drawn(plan, MOST_SINGLE), len(quiet.after))
     for at in random.Random(0).sample(quiet.after, n_drawn):
@@ -104,12 +109,12 @@ def _with_single_calls(plan: Plan, quiet: Quiet) -> Iterator[Plan]:
 
 
 def _n_drawn(plan: Plan, most: int) -> int:
-    """Return the number of random plans, at most `most`."""
+    """Return the number of random plans, at most `most`, so that they have `STEPS` steps in all."""
     return min(max(STEPS // max(len(plan.steps), 1), LEAST_DRAWN), most)
 
 
 def with_calls(plan: Plan, places: Sequence[int]) -> Plan:
-    """Return `plan` with calls of empty_cache after the steps at `places`."""
+    """Return `plan` with an empty_cache call after each step number in `places`."""
     entries = plan.steps.entry[list(places)].tolist()
     calls = [
         (at + 1, [(int(StepKind.EMPTY_CACHE), entry, 0, 0, 0)])

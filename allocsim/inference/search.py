@@ -1,13 +1,15 @@
 """Search for a plan that reproduces a recording, including calls that left no entry.
 
-Wherever memory was released, the model takes the most likely explanation and continues while its
-history equals the recording.  At the first difference, the last choice with another explanation is
-changed, and the model starts again.  If no combination reproduces the recording, the plan with the
-latest difference is kept.  If requests seem refused by a full device, the rest of the recording
-must fit that device; otherwise nothing was refused.
+The recording is split into steps and gaps (`gaps.py`), and each gap has one or more explanations
+(`causes.py`).  The search replays the recording with the most likely explanation of each gap.  At
+the first difference from the recording, the last gap that has a further explanation gets it, and
+the replay starts again.  If no combination reproduces the recording, the plan with the latest
+difference is kept.  If a full device seems to have refused requests, the whole recording must fit
+that device; otherwise no request was refused.
 
-The search goes back over at most `LOOK_BACK` choices.  It replays the recording `DRIVES` times, or
-as often as makes `STEPS` steps if that is more.
+To limit the time, the search changes at most the last `LOOK_BACK` choices.  The total of all
+replays is limited to `DRIVES` times the entries of the recording, or `STEPS` entries if that is
+more.
 """
 
 from __future__ import annotations
@@ -29,18 +31,24 @@ from allocsim.inference.causes import (
     known_explanation,
     plain_explanation,
 )
-from allocsim.inference.gaps import Gap, classify, gaps_of
+from allocsim.inference.gaps import (
+    Gap,
+    PlainSteps,
+    calls_of,
+    capacity_from_oom,
+    classify,
+    gaps_of,
+)
 from allocsim.inference.gc_threshold import Threshold
-from allocsim.inference.known_calls import calls_of
 from allocsim.inference.likelihood import Facts
-from allocsim.inference.plain_steps import PlainSteps, capacity_from_oom
 from allocsim.recording import Action, Mark, Trace, pools_of
-from allocsim.simulation import PAUSE_EVERY, Drive, Plan, Planned, StepKind
+from allocsim.simulation import PAUSE_EVERY, Drive, Plan, Planned, RecordedDevice, StepKind
+from allocsim.units import GIB, TIB, round_up
 
-__all__ = ["DRIVES", "LOOK_BACK", "STEPS", "read_plan"]
+__all__ = ["DRIVES", "LOOK_BACK", "STEPS", "plan_of", "read_plan"]
 
 LOOK_BACK = 12
-"""Number of choices before the first difference that may be changed."""
+"""Number of explanations before the first difference that may be changed."""
 
 DRIVES = 4
 STEPS = 400_000
@@ -49,8 +57,55 @@ _EMPTY_CACHE = "empty_cache"
 
 
 Make = Callable[[int | None, int | None], ReplayAllocator]
-"""Function of device memory and limit, in bytes or None for unlimited, that returns an allocator in
-the state before the first entry, with a history."""
+"""Function that makes an allocator in the state before the first entry, with a history.  Its
+arguments are the device memory and the memory limit, in bytes; None for unlimited."""
+
+
+def plan_of(device: RecordedDevice) -> Plan:
+    """Return the plan of a recording, found by replays under `device.release`.
+
+    The room that an expandable segment has to grow depends on the device (semantics 4.1).  If the
+    size is unknown and an unlimited device does not reproduce the recording, the smallest possible
+    size in whole GiB is tried, then the smallest in half GiB.
+    """
+    plan = _read(device, device.named_memory)
+    expands = device.config.expandable_segments
+    if plan.is_whole or not expands or device.capacity_of(plan):
+        return plan
+    for memory in (round_up(plan.max_reserved, step) for step in (GIB, GIB // 2)):
+        found = _read(device, memory, is_assumed=True)
+        if found.is_whole:
+            return replace(found, fits=memory)
+    return plan
+
+
+def _read(device: RecordedDevice, memory: int | None, *, is_assumed: bool = False) -> Plan:
+    """Read the plan.  If the recording has a provenance, first try without an inferred limit."""
+    is_assumed |= device.assumed_memory is not None and not device.recorded_memory
+    base = round_up(device.last_address, TIB)
+    noted = () if device.provenance is None else (None,)
+    for collects_at in dict.fromkeys((*noted, device.collects_at)):
+        plan = read_plan(
+            device.trace,
+            device.held,
+            lambda memory, limit: device.allocator(
+                device.recorded,
+                memory,
+                address_policy="bump",
+                base_address=base,
+                record_history=True,
+                limit=limit,
+            ),
+            memory,
+            is_assumed=is_assumed,
+            collects_at=collects_at,
+            marks=device.marks,
+            empties=device.hints.empties,
+            is_made=device.is_made,
+        )
+        if plan.is_whole:
+            break
+    return plan
 
 
 def read_plan(
@@ -68,10 +123,12 @@ def read_plan(
     """Return the plan of `trace`.
 
     reserved_at_start: bytes reserved before the first entry.
+    allocator: function that makes the allocator of each replay.
     memory: bytes of the device; None if unknown.
     is_assumed: `memory` is an assumption.
-    collects_at: garbage_collection_threshold, if the limit that it refers to is unknown.
-    marks: known calls of the program.
+    collects_at: garbage_collection_threshold, which is a share of a limit, if that limit must be
+        inferred; else None.
+    marks: calls of the program that are recorded as marks or given by hints.
     empties: the program may have called empty_cache without a mark.
     is_made: the model made the trace, and `marks` contains every call.
     """
@@ -122,13 +179,13 @@ def read_plan(
 
 
 def _is_named(gap: Gap, explanation: Explanation, named: frozenset[int]) -> bool:
-    """Return True if a Python stack confirms that the gap is a call of empty_cache."""
+    """Return True if the explanation is empty_cache, and a recorded Python stack names it."""
     is_call = explanation.cause is Cause.EMPTY_CACHE
     return is_call and any(entry.number in named for entry in gap.released)
 
 
 def _entries_naming_empty_cache(trace: Trace) -> frozenset[int]:
-    """Return the entries of released memory whose Python stack names empty_cache."""
+    """Return the segment_free and segment_unmap entries whose Python stack names empty_cache."""
     rows = np.flatnonzero(any_of(trace.action, (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)))
     stacks = trace.frames[rows]
     naming = [
@@ -143,7 +200,7 @@ Watch = Callable[[ReplayAllocator], None]
 
 
 class _Along(Drive):
-    """Drive whose inferred steps become known during the replay."""
+    """Replay that gets the steps of explanations one gap at a time, with plain steps in between."""
 
     def _entry(self) -> int:
         return -1
@@ -154,7 +211,7 @@ class _Along(Drive):
             self._compare()
 
     def explained(self, steps: Sequence[Planned], before_request: Watch | None) -> None:
-        """Run steps of an explanation.  before_request: called before each request."""
+        """Run the steps of an explanation.  before_request: called before each request."""
         for kind, _, addr, size, stream in steps:
             if before_request is not None and kind in (StepKind.ALLOC, StepKind.OOM):
                 before_request(self.allocator)
@@ -178,8 +235,8 @@ class _Along(Drive):
 class _Choice:
     """Chosen explanation of a gap.
 
-    taken: its number.
-    ways: number of explanations.
+    taken: number of the explanation, from 0 for the most likely.
+    ways: number of explanations of the gap.
     """
 
     taken: int
@@ -190,11 +247,13 @@ class _Choice:
 class _Search:
     """State of the search.
 
-    plan: plan of the plain steps alone.
+    plan: plan of the plain steps only.
     places: number of plain steps before each gap.
-    path: explanation of each gap so far.
-    choices: choice at each gap that has several explanations.
-    threshold: garbage collection threshold, if it must be inferred.
+    facts: facts about the device and the program.
+    allocator: function that makes the allocator of each replay.
+    path: explanations of the first gaps, as chosen so far.
+    choices: choice by number of the gap, for gaps with several explanations.
+    threshold: garbage collection threshold, if it must be inferred; else None.
     """
 
     trace: Trace
@@ -215,7 +274,7 @@ class _Search:
             if diverged_at > best[0]:
                 best = diverged_at, list(self.path)
             budget -= len(self.trace)
-            # With another limit, garbage is collected elsewhere, so all choices start again.
+            # Another limit collects garbage at other requests, so all choices start again.
             if budget >= 0 and self.threshold is not None and self.threshold.choose_limit():
                 self.path, self.choices, best = [], {}, (-1, [])
                 continue
@@ -226,16 +285,16 @@ class _Search:
         return True
 
     def check_device(self) -> int:
-        """Check the inferred size of a device that seems to have refused requests.
+        """Check that the recording fits the device that seems to have refused requests.
 
-        If the recording does not fit that device, nothing was refused, and calls of empty_cache
-        explain the releases.  Returns the number of refused requests that such calls would explain
-        too.
+        If it does not fit, no request was refused, and `path` is changed: empty_cache calls
+        explain the returned memory.  Returns the number of refused requests if the recording fits
+        and empty_cache calls would explain it too; else 0.
         """
         refused = [each.refused for each in self.path if each.refused is not None]
         if self.facts.memory is not None or not refused:
             return 0
-        # The largest device that refuses every one of these requests.
+        # The largest device that refuses all these requests.
         assumed = min(refused) - PAGE
         called = [
             each if each.refused is None else called_explanation(gap)
@@ -257,7 +316,7 @@ class _Search:
         return other._drive() is None
 
     def _choose_again(self, diverged_at: int) -> bool:
-        """Choose the next explanation at the last gap up to `diverged_at` that has another."""
+        """Choose the next explanation of the last gap up to `diverged_at` that has one."""
         before = sorted((gap for gap in self.choices if gap <= diverged_at), reverse=True)
         for gap in before[:LOOK_BACK]:
             choice = self.choices[gap]
@@ -269,9 +328,11 @@ class _Search:
         return False
 
     def _drive(self, *, is_checked: bool = True) -> int | None:
-        """Replay the recording along the path, and choose explanations for the remaining gaps.
+        """Replay the recording with the explanations of `path`, and append those of the other gaps.
 
-        Returns the gap where the replay differs from the recording, or None if it is equal.
+        Returns the number of the gap whose explanation must be wrong, or None if the replay equals
+        the recording.
+        is_checked: stop at the first difference from the recording.
         """
         check = FidelityCheck(self.trace)
         limit = None if self.threshold is None else self.threshold.in_force
@@ -292,7 +353,7 @@ class _Search:
                     return gap
             drive.plain(at, len(self.plan.steps))
         except AllocsimError:
-            # PyTorch would not have survived these steps, so they did not happen.
+            # PyTorch would have failed at these steps, so they did not happen.
             if is_checked:
                 return gap
             self.path += [plain_explanation(each) for each in self.gaps[len(self.path) :]]

@@ -1,13 +1,22 @@
-"""Measures of a recording: fragmentation, lifetimes, packing, sizes and periods."""
+"""Measures of a recording: fragmentation, lifetimes, packing, request sizes and periods.
 
-from allocsim.metrics.downsample import Extremes, extremes_of, levels_of, turning_rows
+A period is a part of the requests, such as a training step, that occurs several times in a row.
+"""
+
+from allocsim.metrics.downsample import (
+    Extremes,
+    Outline,
+    extremes_of,
+    levels_of,
+    outline_of,
+    turning_rows,
+)
 from allocsim.metrics.fragmentation import Measures, measures_of
 from allocsim.metrics.lifetimes import Lifetimes, lifetimes_of
-from allocsim.metrics.outline import Outline, outline_of
 from allocsim.metrics.owner import Code, code_at, code_names, code_of
 from allocsim.metrics.packing import pack
-from allocsim.metrics.periods import equally_long, rounds_of, runs_of
-from allocsim.metrics.sizes import RequestedSizes, Sizes, asked_of, merged, rounded_by, sizes_of
+from allocsim.metrics.periods import equal_periods, period_starts, true_ranges
+from allocsim.metrics.sizes import RequestedSizes, Sizes, merged, requested_of, rounded_by, sizes_of
 
 __all__ = [
     "Code",
@@ -17,11 +26,11 @@ __all__ = [
     "Outline",
     "RequestedSizes",
     "Sizes",
-    "asked_of",
+    "requested_of",
     "code_at",
     "code_names",
     "code_of",
-    "equally_long",
+    "equal_periods",
     "extremes_of",
     "levels_of",
     "lifetimes_of",
@@ -30,8 +39,8 @@ __all__ = [
     "outline_of",
     "pack",
     "rounded_by",
-    "rounds_of",
-    "runs_of",
+    "period_starts",
+    "true_ranges",
     "sizes_of",
     "turning_rows",
 ]

@@ -1,11 +1,12 @@
-"""Online best-fit placement of blocks, in the order of their allocations and frees.
+"""Best-fit placement of blocks at offsets, in the order of their allocations and frees.
 
-A block gets the smallest free range that holds it, and the lowest one among equals.  If no range
-is large enough, it is placed above all other blocks.  Adjacent free ranges are merged.
+A block gets the smallest free range that is large enough, and the lowest of equally large ranges.
+If no range is large enough, the block is placed above all other blocks.  Adjacent free ranges are
+merged.  This needs no knowledge of later requests.
 
-If the same requests repeat in rounds, only the first rounds are simulated: once the free ranges and
-the offsets of the blocks that will be freed are those of an earlier round, all later rounds get the
-same offsets.
+If the same requests repeat in periods, only the first periods are simulated.  Once a period begins
+with the free ranges, and the offsets of blocks still to be freed, of an earlier period, all later
+periods get the same offsets.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from numpy.typing import NDArray
 from allocsim._fast_numpy import stable_order
 from allocsim.errors import AllocsimError
 from allocsim.metrics.lifetimes import Lifetimes
-from allocsim.metrics.periods import equally_long, runs_of
+from allocsim.metrics.periods import equal_periods, true_ranges
 
 __all__ = ["best_fit"]
 
 _LOOKS_BACK = 4
-"""Number of earlier rounds to compare with: two blocks may swap offsets in every round."""
+"""Number of earlier periods to compare with, because two blocks may swap offsets in each period."""
 
 _HIGHEST = 1 << 62
 """Largest offset in bytes, so that offset plus size fits in 64 bits."""
@@ -35,11 +36,12 @@ _Ints = NDArray[np.int64]
 
 
 def best_fit(
-    lifetimes: Lifetimes, most: int | None = None, rounds: _Ints | None = None
+    lifetimes: Lifetimes, most: int | None = None, periods: _Ints | None = None
 ) -> _Ints | None:
-    """Return the offset of each block in bytes; None if a block ends above `most` bytes.
+    """Return the offset in bytes of each block; None if a block ends above `most` bytes.
 
-    rounds: first entries of rounds that may repeat.  They are only a hint and are checked here.
+    periods: first entry of each period that may repeat.  Periods save time and do not change the
+        result; they are checked before use.
     Raises AllocsimError if an offset exceeds 2**62.
     """
     order = stable_order(lifetimes.start)
@@ -47,10 +49,10 @@ def best_fit(
     events, moment = _events(blocks)
     arena = _Arena(blocks.size, most)
     at = 0
-    if rounds is not None:
-        for equal in _equal_rounds(events, moment, blocks.size, rounds):
+    if periods is not None:
+        for equal in _equal_periods(events, moment, blocks.size, periods):
             arena.run(events[at : equal.first])
-            at = arena.run_rounds(events, equal)
+            at = arena.run_periods(events, equal)
     arena.run(events[at:])
     if arena.is_over:
         return None
@@ -65,10 +67,11 @@ def best_fit(
 
 
 def _events(blocks: Lifetimes) -> tuple[_Ints, _Ints]:
-    """Return the encoded events of all blocks in order, and the entry of each.
+    """Return the allocations and frees of all blocks in order, and the entry number of each event.
 
-    For n blocks, event b < n frees block b, n + b allocates it, and 2n + b allocates and frees it
-    without another event in between.  At the same entry frees come first.
+    An event is one integer.  For n blocks, event b < n frees block b, n + b allocates block b, and
+    2n + b allocates and frees block b without another event in between.  At the same entry, frees
+    come first.
     """
     n = len(blocks)
     turns, moment = blocks.turns, blocks.moments
@@ -81,13 +84,13 @@ def _events(blocks: Lifetimes) -> tuple[_Ints, _Ints]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Rounds:
-    """Equal rounds: events [first + i * length, first + (i + 1) * length) for i < count.
+class _EqualPeriods:
+    """Periods of equal events: events [first + i * length, first + (i + 1) * length) for i < count.
 
-    The rounds differ only in the block numbers.
-    n_blocks: number of blocks allocated in each round.
-    came: number of the first block allocated in the first round.
-    freed: blocks that are in use before the first round and are freed during the rounds.
+    The periods differ only in the block numbers.
+    n_blocks: number of blocks allocated in each period.
+    came: number of the first block allocated in the first period.
+    freed: numbers of the blocks from before the first period that are freed during the periods.
     """
 
     first: int
@@ -98,21 +101,28 @@ class _Rounds:
     freed: _Ints
 
 
-def _equal_rounds(events: _Ints, moment: _Ints, size: _Ints, rounds: _Ints) -> Iterator[_Rounds]:
-    """Yield the stretches of rounds that allocate and free the same sizes in the same order."""
+def _equal_periods(
+    events: _Ints, moment: _Ints, size: _Ints, periods: _Ints
+) -> Iterator[_EqualPeriods]:
+    """Yield the periods that allocate and free the same sizes in the same order.
+
+    events, moment: see `_events`.
+    size: bytes of each block.
+    periods: first entry of each period.
+    """
     n = len(size)
-    for first, end, length in equally_long(moment, rounds):
+    for first, end, length in equal_periods(moment, periods):
         table = events[first:end].reshape(-1, length)
         kind, block = np.divmod(table, n)
         n_blocks = np.count_nonzero(kind, axis=1)
         is_same = (table[1:] - table[:-1] == n_blocks[:-1, None]) & (kind[1:] == kind[:-1])
         is_same &= size[block[1:]] == size[block[:-1]]
-        for at, last in runs_of(is_same.all(axis=1)):
-            is_coming = kind[at] > 0
+        for at, last in true_ranges(is_same.all(axis=1)):
+            is_coming = kind[at] > 0  # allocates a block
             came, goes = int(block[at][is_coming].min()), block[at][~is_coming]
             ages = range(-(-(came - int(goes.min(initial=came))) // int(n_blocks[at])))
             freed = np.concatenate([goes[:0], *(goes + age * n_blocks[at] for age in ages)])
-            yield _Rounds(
+            yield _EqualPeriods(
                 first=first + at * length,
                 length=length,
                 count=last - at + 1,
@@ -125,12 +135,12 @@ def _equal_rounds(events: _Ints, moment: _Ints, size: _Ints, rounds: _Ints) -> I
 class _Arena:
     """Placed blocks and the free ranges between them.
 
-    offset: offset of each block in bytes.
-    top: end of the highest block so far.
+    offset: offset in bytes of each block.
+    top: end of the highest block so far, in bytes.
 
     A free range is one integer, `size << shift | start`, so that a sorted list of integers is
     ordered by size and then by start.  `run` is one loop without helper calls and tuples, which
-    made up two thirds of its time.
+    took two thirds of its time.
     """
 
     def __init__(self, size: _Ints, most: int | None) -> None:
@@ -149,25 +159,25 @@ class _Arena:
         """True if a block ended above `most` bytes, after which no event is applied."""
         return self.top > self._most
 
-    def run_rounds(self, events: _Ints, rounds: _Rounds) -> int:
-        """Apply equal rounds and return the index of the event after those applied."""
+    def run_periods(self, events: _Ints, periods: _EqualPeriods) -> int:
+        """Apply all events of equal periods, or a part; return the index of the next event."""
         before: deque[object] = deque(maxlen=_LOOKS_BACK)
-        for number in range(rounds.count):
-            n_came = number * rounds.n_blocks
-            freed = (rounds.freed + n_came).tolist()
+        for number in range(periods.count):
+            n_came = number * periods.n_blocks
+            freed = (periods.freed + n_came).tolist()
             now = self.top, tuple(self._by_size), [self.offset[block] for block in freed]
-            at = rounds.first + number * rounds.length
+            at = periods.first + number * periods.length
             if now in before and not self.is_over:
                 cycle = len(before) - before.index(now)
-                further = (rounds.count - number) // cycle
-                come = rounds.came + n_came
-                n_again = cycle * rounds.n_blocks
+                further = (periods.count - number) // cycle
+                come = periods.came + n_came
+                n_again = cycle * periods.n_blocks
                 again = self.offset[come - n_again : come] * further
                 self.offset[come : come + len(again)] = again
-                return at + further * cycle * rounds.length
+                return at + further * cycle * periods.length
             before.append(now)
-            self.run(events[at : at + rounds.length])
-        return rounds.first + rounds.count * rounds.length
+            self.run(events[at : at + periods.length])
+        return periods.first + periods.count * periods.length
 
     def run(self, events: _Ints) -> None:
         """Apply events until a block ends above `most` bytes."""

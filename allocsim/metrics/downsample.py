@@ -1,7 +1,4 @@
-"""Long curves reduced to the minimum and maximum of each stretch of values.
-
-No value is skipped, so the extremes bound all values of a stretch.
-"""
+"""Reduce a long curve to a few numbers: extremes of groups of values, or 120 peaks of memory."""
 
 from __future__ import annotations
 
@@ -10,14 +7,22 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Extremes", "extremes_of", "levels_of", "turning_rows"]
+from allocsim.simulation import Timeline
+
+__all__ = ["Extremes", "Outline", "extremes_of", "levels_of", "outline_of", "turning_rows"]
+
+_PARTS = 120
+"""Number of parts of an `Outline`."""
 
 _Column = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Extremes:
-    """Minima and maxima of values i * step to (i + 1) * step; the last stretch may be shorter."""
+    """Minimum and maximum of each group of `step` consecutive values; the last may be shorter.
+
+    low, high: minimum and maximum of each group.
+    """
 
     step: int
     low: _Column
@@ -25,7 +30,7 @@ class Extremes:
 
 
 def extremes_of(values: _Column, step: int) -> Extremes:
-    """Return the extremes of each stretch of `step` values."""
+    """Return the minimum and maximum of each group of `step` consecutive values."""
     if not len(values):
         return Extremes(step, values, values)
     starts = np.arange(0, len(values), step)
@@ -33,9 +38,9 @@ def extremes_of(values: _Column, step: int) -> Extremes:
 
 
 def levels_of(values: _Column, first: int, factor: int, enough: int) -> tuple[Extremes, ...]:
-    """Return extremes at increasing stretch lengths, until a level has at most `enough` stretches.
+    """Return the extremes for groups of `first` values, `first * factor` values, and so on.
 
-    The lengths are `first`, `first * factor`, and so on.
+    The last level has at most `enough` groups.
     """
     levels: list[Extremes] = []
     step = first
@@ -46,9 +51,10 @@ def levels_of(values: _Column, first: int, factor: int, enough: int) -> tuple[Ex
 
 
 def turning_rows(values: _Column, most: int) -> NDArray[np.intp]:
-    """Return the rows where `values` changes, including the first row.
+    """Return the indices at which `values` changes, including index 0.
 
-    If there are more than `most`, return the first, lowest and highest row of each stretch.
+    If there are more than `most`, they are divided into groups, and the indices of the first,
+    lowest and highest value of each group are returned.
     """
     changed = np.flatnonzero(np.diff(values, prepend=values[:1] - 1))
     if len(changed) <= most:
@@ -60,3 +66,34 @@ def turning_rows(values: _Column, most: int) -> NDArray[np.intp]:
     ends = [*starts[1:] - 1, len(changed) - 1]
     rows: NDArray[np.intp] = changed[np.unique([*starts, *by_height[starts], *by_height[ends]])]
     return rows
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """Peaks in equally long parts of a recording.
+
+    entries: number of entries of the recording; a part may be shorter than one entry.
+    reserved, allocated: peak bytes of each part.  The maximum of all parts is exactly the peak.
+    """
+
+    entries: int
+    reserved: tuple[int, ...]
+    allocated: tuple[int, ...]
+
+
+def outline_of(timeline: Timeline, entries: int) -> Outline | None:
+    """Return the peaks in 120 parts of `entries` entries; None if the timeline is empty."""
+    if not len(timeline.entry) or not entries:
+        return None
+    edges = np.linspace(0, entries, _PARTS + 1)
+    starts = np.searchsorted(timeline.entry, edges)
+    return Outline(entries, _most(timeline.reserved, starts), _most(timeline.allocated, starts))
+
+
+def _most(values: NDArray[np.int64], starts: NDArray[np.intp]) -> tuple[int, ...]:
+    """Return the maximum of each part, including the value before its first change."""
+    before = np.concatenate([values[:1], values])
+    return tuple(
+        int(before[first : max(end, first) + 1].max())
+        for first, end in zip(starts.tolist(), starts.tolist()[1:], strict=False)
+    )

@@ -1,11 +1,12 @@
-"""Measures of fragmentation with their definitions, and bounds of what could be avoided.
+"""Measures of fragmentation, and bounds of the reserved memory that a better placement could save.
 
-R(t) and A(t) are reserved and allocated bytes after step t, as in torch.cuda.memory_stats().
-Allocated bytes include slack.
+R(t) and A(t) are the reserved and allocated bytes after entry t, as in torch.cuda.memory_stats().
+Allocated bytes are sizes of blocks, including the bytes added by rounding.
 
 The four ratios are those of Johnstone and Wilson, "The Memory Fragmentation Problem: Solved?"
 (ISMM 1998); see also Wilson, Johnstone, Neely and Boles, "Dynamic Storage Allocation: A Survey and
-Critical Review" (IWMM 1995).  Each is the overhead over allocated memory, 0 for none:
+Critical Review" (IWMM 1995).  Each is reserved memory as an overhead over allocated memory; 0 means
+that all reserved memory is allocated:
 
     mean        (Σ R(t)) / (Σ A(t)) - 1
     at_live     R(p) / A(p) - 1      where A(p) = max A, the first such p
@@ -15,12 +16,12 @@ Critical Review" (IWMM 1995).  Each is the overhead over allocated memory, 0 for
 Papers on PyTorch's allocator use the inverse of the last ratio, the utilization max A / max R, and
 call 1 - utilization the fragmentation (GMLake, ASPLOS 2024; STAlloc and STWeaver, 2025).
 
-A ratio alone does not show what could be gained, so there are bounds as well:
+A ratio does not show how much memory could be saved, so there are bounds in bytes as well:
 
-    lower       peak of requested bytes rounded up to 512; no allocator needs less
-    packed      height of a packing that knows the whole run (packing.py); it suffices
-    avoidable   max(max R - packed, 0); at least this part of the peak is avoidable
-    open        packed - lower; it is unknown whether this part is avoidable
+    lower       peak of requested bytes, each request rounded up to 512; no allocator needs less
+    packed      memory that is enough if all requests are known in advance (packing.py)
+    avoidable   max(max R - packed, 0); at least this part of the peak could be saved
+    open        packed - lower; it is unknown whether this part could be saved
 """
 
 from __future__ import annotations
@@ -40,11 +41,12 @@ __all__ = ["Measures", "measures_of"]
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """Measures of one device's replay: bytes, and overheads as ratios (0 for none).
+    """Measures of one device's replay: bytes, and overheads as ratios (0: no overhead).
 
-    slack_share: share of all allocated bytes that exceeds the requested sizes.
-    n_blocks: number of packed blocks.
-    n_online: number of blocks packed without knowledge of the future.
+    slack_share: share of all bytes ever allocated that rounding and unsplit blocks added.
+    lower_bound_bytes, packed_bytes: `lower` and `packed` of the module docstring.
+    n_blocks: number of blocks that were packed.
+    n_online: number of these that were placed by best fit, without knowledge of later requests.
     """
 
     peak_reserved_bytes: int
@@ -67,21 +69,22 @@ class Measures:
 
     @property
     def avoidable_bytes(self) -> int:
-        """Part of the peak that a placement with knowledge of the whole run avoids."""
+        """Bytes of the reserved peak that a placement with knowledge of all requests saves."""
         return max(self.peak_reserved_bytes - self.packed_bytes, 0)
 
     @property
     def open_bytes(self) -> int:
-        """Difference of the best packing found and the lower bound."""
+        """Bytes for which it is unknown whether another placement could save them."""
         return self.packed_bytes - self.lower_bound_bytes
 
 
 def measures_of(
-    trace: Trace, device_run: DeviceRun, rounds: NDArray[np.int64] | None = None
+    trace: Trace, device_run: DeviceRun, periods: NDArray[np.int64] | None = None
 ) -> Measures:
     """Return the measures of a replay of `trace`, up to the entry where the replay stopped.
 
-    rounds: see `rounds_of`; they save time and do not change the result.
+    periods: first entry of each period, from `period_starts`.  Periods save time and do not change
+        the result.
     """
     timeline = device_run.timeline
     is_last = np.append(timeline.entry[1:] != timeline.entry[:-1], True)[: len(timeline.entry)]
@@ -90,7 +93,7 @@ def measures_of(
     recorded = np.flatnonzero(trace.action[: device_run.stopped_at] == Action.OOM).tolist()
     answered = [entry for entry in recorded if entry not in failed]
     lifetimes = lifetimes_of(trace, device_run.stopped_at, answered)
-    packing = pack(lifetimes, rounds=rounds)
+    packing = pack(lifetimes, periods=periods)
     needed = lifetimes_of(trace, device_run.stopped_at, answered, until=Action.FREE_REQUESTED)
     stats = device_run.stats
     blocks = stats["allocated_bytes.all.allocated"]
@@ -115,7 +118,7 @@ def measures_of(
 def _highest(
     of: NDArray[np.int64], reserved: NDArray[np.int64], allocated: NDArray[np.int64]
 ) -> float:
-    """Return the overhead at the first maximum of `of`."""
+    """Return the overhead of reserved over allocated memory at the first maximum of `of`."""
     if not len(of):
         return 0.0
     row = int(np.argmax(of))

@@ -1,9 +1,10 @@
 """Lifetime of each block of a recording, as columns.
 
 Row i is a block that is live from entry `start[i]` up to, but not including, entry `end[i]`.  A
-block from before the recording starts at -1; a block that outlives it ends at its length.  A block
-is live until its free completes, because its memory cannot be reused before that without waiting
-for a stream.  For a lower bound over all allocators it ends when the free is requested.
+block from before the recording starts at -1.  A block that is still live at the end has the number
+of entries as its end.  A block is live until its free completes, because its memory cannot be
+reused earlier without waiting for a stream.  An allocator that does wait can reuse it from the
+requested free on, so a lower bound for all allocators uses that entry as the end.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ __all__ = ["Lifetimes", "lifetimes_of"]
 class Lifetimes:
     """Lifetimes of blocks; columns are read-only.
 
-    size: request rounded up to 512, in bytes.
-    in_order_of: other lifetimes whose blocks begin and end in the same order; None if there are
-        none.
+    start, end: entry of the allocation and of the end of each block's life.
+    size: bytes of the request, rounded up to 512.
+    in_order_of: lifetimes of the same blocks, whose starts and ends have the same order, so that
+        they need not be sorted again; None if there are none.
     """
 
     start: NDArray[np.int64]
@@ -47,11 +49,11 @@ class Lifetimes:
 
     @property
     def peak_bytes(self) -> int:
-        """Peak of live bytes; no allocator needs less."""
+        """Peak of the live bytes; no allocator needs less memory."""
         return self._peak_of(self.size)
 
     def peak_bytes_among(self, is_one: NDArray[np.bool_]) -> int:
-        """Return the peak of live bytes among the blocks selected by the mask `is_one`."""
+        """Return the peak of the live bytes of the blocks that the mask `is_one` selects."""
         return self._peak_of(np.where(is_one, self.size, 0))
 
     def _peak_of(self, size: NDArray[np.int64]) -> int:
@@ -60,7 +62,7 @@ class Lifetimes:
 
     @cached_property
     def turns(self) -> NDArray[np.intp]:
-        """Indices of all starts (first n) and ends (next n), sorted by entry.
+        """Order of all starts and ends: index i < n is the start of row i, n + i the end of row i.
 
         At the same entry ends come first, since the next block may take the same memory.
         """
@@ -68,8 +70,8 @@ class Lifetimes:
             return self.in_order_of.turns
         turn = 2 * np.concatenate((self.start, self.end))
         turn[: len(self)] += 1
-        # Blocks from before and blocks that outlive the recording get distinct moments, so that
-        # mostly no two keys are equal and the sort is fast.
+        # Blocks from before the recording, and blocks live at its end, get distinct keys, so that
+        # the sort is fast.
         older = np.flatnonzero(self.start < 0)
         turn[older] = np.arange(-len(older), 0)
         last = np.flatnonzero(turn == turn.max(initial=0))
@@ -78,17 +80,17 @@ class Lifetimes:
 
     @property
     def moments(self) -> NDArray[np.int64]:
-        """Entry of each of the turns."""
+        """Entry of each start and end, in the order of `turns`."""
         moments: NDArray[np.int64] = np.concatenate((self.start, self.end))[self.turns]
         return moments
 
     def take(self, rows: NDArray[np.intp]) -> Lifetimes:
-        """Return the given rows, in the given order."""
+        """Return the lifetimes at the indices `rows`, in that order."""
         return Lifetimes(self.start[rows], self.end[rows], self.size[rows])
 
 
 _WHOLE: WeakKeyDictionary[Trace, dict[Action, Lifetimes]] = WeakKeyDictionary()
-"""Cache of the lifetimes of whole traces, by `until`."""
+"""Cache of the lifetimes of whole traces: by trace, then by the action that ends a life."""
 
 
 def lifetimes_of(
@@ -98,11 +100,12 @@ def lifetimes_of(
     *,
     until: Action = Action.FREE_COMPLETED,
 ) -> Lifetimes:
-    """Return the lifetimes of a trace's blocks, for the first `stop` entries if it is given.
+    """Return the lifetimes of a trace's blocks.
 
-    answered: `oom` entries that a replay could serve; it frees such a block at once.
-    until: action that ends a life; FREE_REQUESTED for an allocator that waits for streams when it
-        needs memory, as the caching allocator does before it fails.
+    stop: number of entries to consider; None for all.
+    answered: `oom` entries whose request a replay could serve.  They count as blocks that are freed
+        at once.
+    until: action that ends a life: FREE_COMPLETED, or FREE_REQUESTED for a lower bound.
     """
     if stop in (None, len(trace)) and not len(answered):
         known = _WHOLE.setdefault(trace, {})
@@ -113,15 +116,13 @@ def lifetimes_of(
 
 
 def _whole_lifetimes(trace: Trace, until: Action) -> Lifetimes:
-    """Return the lifetimes of a whole trace.
-
-    If no free waits for a stream, both kinds of lifetimes have the same order.
-    """
+    """Return the lifetimes of a whole trace; see `lifetimes_of`."""
     tiles = trace.tiles
     waits = any_of(trace.by_address.kind, (Turn.FREE_REQUESTED, Turn.FREE_COMPLETED)).any()
     waits |= tiles is None or tiles.is_pending.any()
     if until != Action.FREE_REQUESTED or waits:
         return _lifetimes_of(trace, len(trace), (), until)
+    # No free waits for a stream, so both kinds of lifetimes have the same order.
     whole = lifetimes_of(trace)
     return Lifetimes(whole.start, whole.end - (whole.end < len(trace)), whole.size, whole)
 
@@ -156,7 +157,11 @@ def _lifetimes_of(trace: Trace, stop: int, answered: Sequence[int], until: Actio
 
 
 def _kept(trace: Trace, unfreed: NDArray[np.intp], states: Sequence[str]) -> list[int]:
-    """Return the sizes of the blocks that are live before and after the recording."""
+    """Return the bytes of each block that is live before and after all entries.
+
+    unfreed: rows of allocations without a free; the blocks at their addresses are not older.
+    states: states of a block that count as live.
+    """
     younger = set(trace.addr[unfreed].tolist())
     return [
         block.size

@@ -1,15 +1,15 @@
 """Line of the user's program that caused an entry of a recording.
 
-The user's line is the innermost frame outside Python's library, installed packages and compiled
-code.  If a recording has file names without paths, only the names of PyTorch's files are recognised
-as a package.
+The user's line is the innermost frame that is not in Python's library, an installed package or
+compiled code.  If a recording has file names without paths, only names of PyTorch's files are
+recognised as foreign.
 
-The code of an entry without frames (every `oom` entry, and allocations of autograd's threads) is
-inferred from neighbouring entries, and marked as inferred:
+An entry may have no frames: `oom` entries and allocations of autograd's threads have none.  Its
+line is then inferred from other entries, and marked as inferred:
 
-1. the entry that followed the most recent occurrence of the same sequence of allocations, if it has
-   frames;
-2. else the closest earlier allocation that has frames.
+1. If the stacks of the allocations before the entry occurred earlier in the same order, the line is
+   that of the allocation that followed them then.
+2. Else the line is that of the closest earlier allocation with frames.
 """
 
 from __future__ import annotations
@@ -38,23 +38,24 @@ _TORCH_FILES = frozenset(
         *("runpy.py", "sgd.py", "sparse.py", "threading.py", "transformer.py"),
     }
 )
-"""Files of PyTorch and Python that allocate, for recordings with file names without paths."""
+"""Names of PyTorch's and Python's files that allocate, for recordings without paths."""
 
 _LONGEST_ROW = 32
 """Longest sequence of allocations that is compared with earlier ones."""
 
 _MOST_ROWS = 2000
-"""Largest number of earlier positions that are compared, latest first."""
+"""Largest number of earlier positions that are compared, from the latest on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Code:
     """Code that caused an entry.
 
-    frame: line of the user's program; the innermost frame if all frames are foreign.
-    folded: number of frames inside it.
+    frame: line of the user's program.  If all frames are foreign, the innermost Python frame.
+    folded: number of frames that `frame` called, directly or indirectly.
     stack: all frames, innermost first.
-    inferred: "" if the entry has this stack itself, else how it was inferred.
+    inferred: "" if the entry has this stack; else the entry from which the stack was taken, in
+        words.
     """
 
     frame: Frame
@@ -78,7 +79,7 @@ def is_foreign(frame: Frame) -> bool:
 
 
 def code_at(trace: Trace, entry: int) -> Code | None:
-    """Return the code of `entry`; None if it is unknown."""
+    """Return the code that caused `entry`; None if it is unknown."""
     own = code_of(trace.frame_table.stack(int(trace.frames[entry])))
     if own is not None:
         return own
@@ -96,7 +97,10 @@ def code_at(trace: Trace, entry: int) -> Code | None:
 
 
 def _followed(trace: Trace, before: np.ndarray[tuple[int], np.dtype[np.intp]]) -> Sequence[Frame]:
-    """Return the stack that followed the longest earlier match of the last stacks, or ()."""
+    """Return the stack after the longest earlier sequence that equals the last stacks, or ().
+
+    before: `alloc` entries before the entry in question.
+    """
     stacks = trace.frames[before]
     if len(stacks) < 2:
         return ()
@@ -114,7 +118,10 @@ def _followed(trace: Trace, before: np.ndarray[tuple[int], np.dtype[np.intp]]) -
 
 
 def code_of(stack: Sequence[Frame], inferred: str = "") -> Code | None:
-    """Return the code of a stack, innermost frame first; None for an empty stack."""
+    """Return the code of `stack`, whose innermost frame is first; None for an empty stack.
+
+    inferred: see `Code`.
+    """
     if not stack:
         return None
     for depth, frame in enumerate(stack):
@@ -126,6 +133,6 @@ def code_of(stack: Sequence[Frame], inferred: str = "") -> Code | None:
 
 
 def code_names(table: FrameTable) -> list[str | None]:
-    """Return the user's line of each stack; the last item is for stack number -1."""
+    """Return the user's line of each stack of `table`, as text; the last item, for -1, is None."""
     codes = (code_of(table.stack(number)) for number in range(len(table)))
     return [*(None if code is None else str(code) for code in codes), None]

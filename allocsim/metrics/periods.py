@@ -1,6 +1,6 @@
-"""Detect periods in the requests of a recording.
+"""Periods in the requests of a recording, such as training steps that occur several times in a row.
 
-A detected period is only a hint: compare its rows before skipping it.
+A detected period is only a hint: callers compare its entries before they skip it.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 
 from allocsim.replaying import Prepared
 
-__all__ = ["equally_long", "rounds_of", "runs_of"]
+__all__ = ["equal_periods", "period_starts", "true_ranges"]
 
 _Ints = NDArray[np.int64]
 
 
-def rounds_of(prepared: Prepared) -> _Ints:
-    """Return the first entries of rounds that may repeat; may be empty."""
+def period_starts(prepared: Prepared) -> _Ints:
+    """Return the first entry of each period; empty if no periods were detected."""
     period = prepared.period
     if period is None:
         return np.zeros(0, dtype=np.int64)
@@ -27,23 +27,27 @@ def rounds_of(prepared: Prepared) -> _Ints:
     return entries
 
 
-class Stretch(NamedTuple):
-    """Rows [first, end) of consecutive rounds with `length` rows each."""
+class EqualPeriods(NamedTuple):
+    """Rows [first, end) of consecutive periods with `length` rows each."""
 
     first: int
     end: int
     length: int
 
 
-def equally_long(moment: _Ints, rounds: _Ints) -> Iterator[Stretch]:
-    """Yield stretches of at least two rounds of equal length; `moment` is ascending."""
-    starts = np.searchsorted(moment, rounds)
+def equal_periods(moment: _Ints, periods: _Ints) -> Iterator[EqualPeriods]:
+    """Yield the rows of each sequence of at least two periods with equally many rows.
+
+    moment: entry of each row, ascending.
+    periods: first entry of each period.
+    """
+    starts = np.searchsorted(moment, periods)
     lengths = np.diff(starts)
-    for first, last in runs_of((lengths[1:] == lengths[:-1]) & (lengths[1:] > 0)):
-        yield Stretch(int(starts[first]), int(starts[last + 1]), int(lengths[first]))
+    for first, last in true_ranges((lengths[1:] == lengths[:-1]) & (lengths[1:] > 0)):
+        yield EqualPeriods(int(starts[first]), int(starts[last + 1]), int(lengths[first]))
 
 
-def runs_of(is_so: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
-    """Yield begin and end of each run of True values."""
+def true_ranges(is_so: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
+    """Yield (first index, end) of each maximal range of True values."""
     changes = np.flatnonzero(np.diff(is_so, prepend=False, append=False))
     yield from zip(changes[::2].tolist(), changes[1::2].tolist(), strict=True)

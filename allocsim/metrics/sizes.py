@@ -1,6 +1,6 @@
-"""Requested sizes of a recording, and the peaks of live requests.
+"""Request sizes of a recording, and peaks of the live requests.
 
-Everything here follows from the requests alone, so it holds under every setting.
+They depend on the program alone, so they are the same under every allocator setting.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from allocsim.core import MIN_LARGE_ALLOC, SMALL_SIZE, AllocatorConfig, Release
 from allocsim.metrics.lifetimes import lifetimes_of
 from allocsim.recording import Action, Trace
 from allocsim.replaying import Prepared
-from allocsim.simulation import requests_of
+from allocsim.simulation import live_requests
 
-__all__ = ["RequestedSizes", "Rounded", "Sizes", "asked_of", "merged", "rounded_by", "sizes_of"]
+__all__ = ["RequestedSizes", "Rounded", "Sizes", "requested_of", "merged", "rounded_by", "sizes_of"]
 
 
 @dataclass(frozen=True, slots=True)
 class Rounded:
-    """Sizes in bytes as rounded by a setting (1.2).
+    """Request sizes rounded under a setting (1.2).
 
-    each: rounded value of every size in `RequestedSizes`, as the bytes of a column, which are fast
-        to compare and hash.
-    distinct: distinct rounded sizes, ascending.
+    each: rounded size of every item of `RequestedSizes.sizes`, as the raw bytes of an int64 array,
+        which are fast to compare and hash.
+    distinct: distinct rounded sizes in bytes, ascending.
     """
 
     each: bytes
@@ -38,9 +38,10 @@ class Rounded:
 
 @dataclass(frozen=True, eq=False)
 class RequestedSizes:
-    """Sizes of one device's requests and initial blocks; bytes.
+    """Sizes of one device's requests and initial blocks, in bytes.
 
-    sizes: distinct raw sizes, ascending, followed by those of `Sizes.living`.
+    sizes: distinct request sizes before rounding, ascending, followed by the request sizes of
+        blocks from before the first entry.
     present: sizes of the segments and blocks from before the first entry.
     """
 
@@ -48,7 +49,7 @@ class RequestedSizes:
     present: tuple[int, ...]
 
     def rounded(self, config: AllocatorConfig) -> Rounded:
-        """Return the sizes rounded by `config`; cached per rounding."""
+        """Return the sizes as rounded under `config`; cached."""
         rounding = config.release, config.roundup_power2_divisions
         if rounding not in self._rounded:
             each = rounded_by(config, self.sizes)
@@ -62,15 +63,15 @@ class RequestedSizes:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Requested sizes of one device of a recording; bytes.
+    """Request sizes and peaks of one device of a recording, in bytes.
 
-    counts: distinct raw sizes, ascending, with the number of requests of each.
+    counts: distinct request sizes before rounding, ascending, each with its number of requests.
     present: sizes of the segments and blocks from before the first entry.
-    peak_live: peak of live requests, rounded up to 512.
-    peak_middle: peak of live requests above 1 MiB and below 10 MiB, which share segments of
+    peak_live: peak of the live requests, each rounded up to 512.
+    peak_middle: the same for requests above 1 MiB and below 10 MiB, which share segments of
         large_segment_size_mb.
-    recorded_peak: peak reserved bytes of the recorded run.
-    living: raw sizes, ascending, of blocks that were live before the first entry.
+    recorded_peak: peak reserved bytes in the recording.
+    living: request sizes, ascending, of blocks from before the first entry.
     """
 
     counts: tuple[tuple[int, int], ...]
@@ -82,20 +83,20 @@ class Sizes:
 
     @cached_property
     def asked(self) -> RequestedSizes:
-        """Sizes without counts and peaks."""
+        """The sizes without counts and peaks."""
         counted = np.fromiter((size for size, _ in self.counts), np.int64, len(self.counts))
         return RequestedSizes(np.concatenate((counted, self.living)).astype(np.int64), self.present)
 
 
 def rounded_by(config: AllocatorConfig, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Round every size as `AllocatorConfig.round_size` does; sizes are 1 byte or more (1.2)."""
+    """Return the block size for each request size, which is at least 1 byte (1.2)."""
     starts, steps = _pieces(config, int(sizes.max(initial=1)))
     step = steps[np.searchsorted(starts, sizes, side="right") - 1]
     return -(-sizes // step) * step
 
 
 def _pieces(config: AllocatorConfig, most: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return interval starts and the rounding step of each, for sizes up to `most`."""
+    """Return the starts of size intervals up to `most` bytes, and the rounding step in each."""
     starts = [1]
     for bits in range(most.bit_length()):
         low, high = 1 << bits, (2 << bits) - 1
@@ -109,14 +110,14 @@ def _pieces(config: AllocatorConfig, most: int) -> tuple[NDArray[np.int64], NDAr
     return np.array(starts[:-1]), np.array([config.rounding_step(start) for start in starts[:-1]])
 
 
-def asked_of(prepared: Prepared) -> RequestedSizes:
-    """Return the sizes of one device of a recording, without counts and peaks."""
+def requested_of(prepared: Prepared) -> RequestedSizes:
+    """Return the request sizes of one device of a recording, without counts and peaks."""
     sizes = np.concatenate((distinct(_asked_in(prepared.trace)), _living(prepared)))
     return RequestedSizes(sizes.astype(np.int64), _present(prepared))
 
 
 def sizes_of(prepared: Prepared) -> Sizes:
-    """Return the sizes of one device of a recording, with counts and peaks."""
+    """Return the request sizes of one device of a recording, with counts and peaks."""
     size, count = np.unique(_asked_in(prepared.trace), return_counts=True)
     lifetimes = lifetimes_of(prepared.trace)
     is_middle = (lifetimes.size > SMALL_SIZE) & (lifetimes.size < MIN_LARGE_ALLOC)
@@ -141,11 +142,11 @@ def _present(prepared: Prepared) -> tuple[int, ...]:
 
 
 def _living(prepared: Prepared) -> tuple[int, ...]:
-    return tuple(sorted(requests_of(prepared.start)))
+    return tuple(sorted(live_requests(prepared.start)))
 
 
 def merged(parts: tuple[Sizes, ...]) -> Sizes:
-    """Merge the sizes of several recordings: all sizes, and the maximum of each peak."""
+    """Return the sizes of several devices as one: sums of the counts, maximum of each peak."""
     counts: Counter[int] = Counter()
     for part in parts:
         counts.update(dict(part.counts))

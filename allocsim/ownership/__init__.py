@@ -1,17 +1,19 @@
-"""Owner and category of each block of a recording, inferred from its stack and lifetime."""
+"""Owner and category of each block of a recording, inferred from its stack and lifetime.
 
+An owner is the part of the program that requested a block: a line, a stack, a module of the model,
+a stream or a pool.  A category is its purpose, such as "parameters" or "gradients".
+"""
+
+from allocsim.ownership.changes import LINE, moved_lines, status_of
 from allocsim.ownership.held import BY, Held, held_at, scene_of_run, scene_of_state
 from allocsim.ownership.moment import Moment, moment_of, moment_of_state
-from allocsim.ownership.moved import LINE, moved_lines
-from allocsim.ownership.purposes import purposes_of
-from allocsim.ownership.rules import CATEGORIES, RULES, UNKNOWN, Rule
+from allocsim.ownership.rules import CATEGORIES, RULES, UNKNOWN, CategoryRule, purposes_of
 from allocsim.ownership.scene import Scene
 from allocsim.ownership.stacks import Phase
-from allocsim.ownership.status import status_of
 from allocsim.ownership.whose import NO_STACK, Whose, is_plumbing, line_of
 
 __all__ = [
-    "BY", "CATEGORIES", "Held", "LINE", "Moment", "NO_STACK", "Phase", "RULES", "Rule", "Scene",
-    "UNKNOWN", "Whose", "held_at", "is_plumbing", "line_of", "moment_of", "moment_of_state",
-    "moved_lines", "purposes_of", "scene_of_run", "scene_of_state", "status_of",
+    "BY", "CATEGORIES", "CategoryRule", "Held", "LINE", "Moment", "NO_STACK", "Phase", "RULES",
+    "Scene", "UNKNOWN", "Whose", "held_at", "is_plumbing", "line_of", "moment_of",
+    "moment_of_state", "moved_lines", "purposes_of", "scene_of_run", "scene_of_state", "status_of",
 ]  # fmt: skip

@@ -1,9 +1,9 @@
 """All blocks of a device as columns: lifetime, size and stack.
 
-A block has the size that the baseline counted, so that the live blocks after an entry add up to the
-allocated bytes.  A block is allocated after entry e if `born <= e < freed`, and it
-waits for other streams, without counting as allocated, if `freed <= e < completed`.  Blocks from
-before the first entry have `born` -1.  Blocks that outlive the last entry end at `n_entries`.
+The size of a block is that of the baseline replay, so that the sizes of the blocks allocated after
+an entry add up to the allocated bytes.  A block is allocated after entry e if `born <= e < freed`.
+It is freed and waits for other streams if `freed <= e < completed`.  Blocks from before the first
+entry have `born` -1.  `freed` and `completed` are `n_entries` if they are not in the recording.
 """
 
 from __future__ import annotations
@@ -28,11 +28,15 @@ _FREES = (Action.FREE_REQUESTED, Action.FREE_COMPLETED)
 class Blocks:
     """Blocks in order of allocation.
 
-    size: bytes of the block.
-    requested: bytes of the request.
-    stack: stack number in the recording's frame table, -1 for none.
-    pool: index into `pools`, -1 for the default pool.
-    born, freed, completed: entries of the allocation, the requested free and its completion.
+    size: bytes of the block; 0 if the replay refused the request.
+    requested: bytes of the request before rounding.
+    stream: raw stream handle.
+    pool: index into `pools`; -1 for the default pool.
+    stack: stack number in the recording's frame table; -1 without a stack.
+    born, freed, completed: entries of the allocation, of the free, and of the completion of the
+        free.
+    n_entries: number of entries of the recording.
+    pools: ids of the private pools.
     """
 
     address: NDArray[np.uint64]
@@ -52,7 +56,7 @@ class Blocks:
 
     def in_use(self, entry: int) -> NDArray[np.intp]:
         """Return the indices of the blocks that are allocated after `entry`."""
-        # A request that the replay refused occupies nothing.
+        # A request that the replay refused has no memory.
         return np.flatnonzero((self.born <= entry) & (entry < self.freed) & (self.size > 0))
 
     def pending(self, entry: int) -> NDArray[np.intp]:
@@ -61,10 +65,10 @@ class Blocks:
 
 
 def blocks_of(trace: Trace, start: tuple[SegmentState, ...], timeline: Timeline) -> Blocks:
-    """Return the blocks of a baseline replay.
+    """Return the blocks of a recording with the sizes of its baseline replay.
 
     start: segments before the first entry.
-    timeline: timeline of the whole recording.
+    timeline: allocated bytes after each entry of the baseline replay.
     """
     pools = pools_of(trace)
     before = _Rows.of_state(start, pools.ids)
@@ -99,7 +103,7 @@ def blocks_of(trace: Trace, start: tuple[SegmentState, ...], timeline: Timeline)
 
 
 def blocks_of_state(trace: Trace) -> Blocks:
-    """Return the blocks of a recording without entries, as if allocated before the first entry."""
+    """Return the blocks of a recording that has no entries; all have `born` -1."""
     ids = tuple(dict.fromkeys(segment.pool_id for segment in trace.segments))
     rows = _Rows.of_state(trace.segments, ids)
     made = np.flatnonzero(rows.action == Action.ALLOC)
@@ -120,7 +124,10 @@ def blocks_of_state(trace: Trace) -> Blocks:
 
 
 def _moved(trace: Trace, timeline: Timeline, held: int) -> _Column:
-    """Return the change of allocated bytes at each entry."""
+    """Return the change of allocated bytes at each entry.
+
+    held: allocated bytes before the first entry.
+    """
     moved = np.zeros(len(trace), dtype=np.int64)
     np.add.at(moved, timeline.entry, np.diff(timeline.allocated, prepend=held))
     return moved
@@ -132,10 +139,11 @@ def _next_free(
     order: NDArray[np.intp],
     made: NDArray[np.intp],
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return the rows of free_requested and free_completed of each block, -1 for none.
+    """Return the rows of free_requested and free_completed of each block; -1 for a missing row.
 
-    made: positions in `order` of the allocations.
-    A block whose free was never requested has its free_completed in the first result.
+    order: rows sorted by address and time.
+    made: positions of the allocations in `order`.
+    If a block has a free_completed without a free_requested, it is in the first array.
     """
     padded = np.append(order, [-1, -1])
     first, second = padded[made + 1], padded[made + 2]
@@ -148,14 +156,14 @@ def _next_free(
 
 
 def _ends(action: NDArray[np.uint8], row: NDArray[np.intp]) -> NDArray[np.bool_]:
-    """Return True for rows that exist and complete a free."""
+    """Return the mask of the rows that are a free_completed; -1 is not."""
     found: NDArray[np.bool_] = (row >= 0) & (np.append(action, 255)[row] == Action.FREE_COMPLETED)
     return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Rows:
-    """Rows that allocate the blocks of a state, and request the frees of pending ones."""
+    """Entries, as columns, that would create the allocated and pending blocks of some segments."""
 
     action: NDArray[np.uint8]
     address: NDArray[np.uint64]

@@ -1,7 +1,7 @@
-"""Facts about a scene that several category rules use, computed on demand and cached.
+"""Facts about the blocks of a recording that several category rules use.
 
-They are derived from lifetimes and stacks.  Sizes are used only to match a gradient with its
-parameter, and to recognise workspaces.
+The facts follow from lifetimes and stacks.  Sizes are used only to match gradients with parameters
+and to recognise workspaces.  Each fact is computed on first use and cached.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ _Mask = NDArray[np.bool_]
 _Column = NDArray[np.int64]
 
 WORKSPACE_SIZES = (8_519_680, 33_554_432, 1_048_576)
-"""Sizes in bytes of cuBLAS's default workspace (two of 4 MiB, eight of 16 KiB), cuBLAS's on Hopper,
-and cuBLASLt's."""
+"""Bytes of three workspaces: cuBLAS (two parts of 4 MiB, eight of 16 KiB), cuBLAS on Hopper, and
+cuBLASLt."""
 
 _NEAR = 8
-"""Number of neighbouring allocations of one constructor that are compared."""
+"""Number of earlier allocations among which a copied buffer is searched."""
 
 MADE_AS_PARAMETERS = (Origin.LAYER, Origin.CONVERTED, Origin.SHARDED, Origin.COPIED)
 _MADE_OTHERWISE = (Origin.OWN_LAYER, Origin.OTHER, Origin.FILLED, Origin.LOADED)
 
 
 class Evidence:
-    """Cached facts about one scene; masks have one item per block."""
+    """Cached facts about the blocks of one device; every mask has one item per block."""
 
     def __init__(self, scene: Scene) -> None:
         self.scene = scene
@@ -40,14 +40,17 @@ class Evidence:
 
     @cached_property
     def lasts(self) -> _Mask:
-        """Setup blocks that are live when the first forward pass begins, or at the end."""
+        """Blocks from before the first forward pass that are still allocated when it begins.
+
+        Without a forward pass: blocks still allocated at the last allocation.
+        """
         begins = int(np.append(self.scene.forwards.first, NEVER)[0])
         begins = min(begins, self.scene.last_alloc)
         return self.scene.born_in(Phase.SETUP, Phase.PROGRAM) & (self.blocks.freed > begins)
 
     @cached_property
     def model_sizes(self) -> NDArray[np.int64]:
-        """Requested sizes of blocks that are parameters or look like parameters."""
+        """Distinct requested sizes of blocks that are, or could be, parameters."""
         scene = self.scene
         made = scene.came_from(*MADE_AS_PARAMETERS, Origin.OWN_LAYER)
         made |= self.lasts & scene.born_in(Phase.SETUP)
@@ -56,7 +59,7 @@ class Evidence:
 
     @cached_property
     def gradients(self) -> _Mask:
-        """Blocks allocated by autograd that outlive their backward pass."""
+        """Blocks that autograd allocated and that outlive the backward pass."""
         scene, blocks = self.scene, self.blocks
         made = scene.born_in(Phase.BACKWARD) & ~scene.is_before
         made &= scene.came_from(Origin.ENGINE, Origin.NODE) | (
@@ -89,12 +92,15 @@ class Evidence:
 
     @cached_property
     def next_backward(self) -> _Column:
-        """Entry at which the next backward pass after each allocation begins."""
+        """First entry of the next backward pass after each block's allocation, or `NEVER`."""
         return self.scene.backwards.next_first(self.blocks.born)
 
     @cached_property
     def trained(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Sizes of gradients, and the peak number of live gradients of each size."""
+        """Requested sizes of gradients, and for each size the highest number allocated at once.
+
+        They are counted at the end of each backward pass.
+        """
         rows = np.flatnonzero(self.gradients)
         spans = self.scene.backwards.of(self.blocks.born[rows])
         best: dict[int, int] = {}
@@ -109,9 +115,10 @@ class Evidence:
 
     @cached_property
     def has_gradient(self) -> _Mask:
-        """Setup blocks of unknown purpose that match gradients without a known parameter.
+        """Blocks of unknown purpose, from the setup, that have the size of a gradient.
 
-        For n such gradients of a size, the first n blocks of that size are selected.
+        If a size has n more gradients than known parameters, the first n blocks of that size are
+        selected.
         """
         scene, blocks = self.scene, self.blocks
         stays = self.lasts & (scene.born_in(Phase.SETUP) | scene.outlives_all)
@@ -126,7 +133,10 @@ class Evidence:
 
     @cached_property
     def all_train(self) -> bool:
-        """True if every known parameter has a gradient; a block without one is no parameter."""
+        """True if there are parameters and each has a gradient.
+
+        A block without a gradient is no parameter then.
+        """
         scene, blocks = self.scene, self.blocks
         known = blocks.requested[self.lasts & scene.came_from(*MADE_AS_PARAMETERS)]
         size, count = np.unique(known, return_counts=True)
@@ -136,9 +146,9 @@ class Evidence:
 
     @cached_property
     def repeats_a_buffer(self) -> _Mask:
-        """Blocks as large as another that a function of the same constructor computed just before.
+        """Blocks of a module's constructor as large as a tensor that was computed just before.
 
-        A module that registers such a copy stores a buffer and not a parameter.
+        Such a block is a copy of the tensor, which the module registers as a buffer.
         """
         scene, blocks = self.scene, self.blocks
         worked_out = self.lasts & scene.born_in(Phase.SETUP) & scene.came_from(Origin.OTHER)
@@ -151,7 +161,11 @@ class Evidence:
 
     @cached_property
     def kept_by_fate(self) -> _Mask:
-        """Blocks of an unfinished last forward pass whose line kept blocks in earlier passes."""
+        """Blocks of a forward pass that the recording cuts off, and that backward would need.
+
+        They are recognised by their stack: most of its blocks in earlier forward passes were kept
+        for backward.
+        """
         scene, blocks = self.scene, self.blocks
         forward = self.of_forward & ~scene.is_before
         whole = forward & (self.next_backward != NEVER)
@@ -169,7 +183,7 @@ class Evidence:
 
     @cached_property
     def of_forward(self) -> _Mask:
-        """Blocks allocated in a forward pass, or between it and the backward pass, like a loss."""
+        """Blocks allocated in a forward pass, or after it and before backward, such as a loss."""
         scene = self.scene
         program = scene.born_in(Phase.PROGRAM) & ~scene.is_before
         born = self.blocks.born
@@ -203,23 +217,24 @@ class Evidence:
 
     @cached_property
     def call_end(self) -> tuple[_Column, _Column]:
-        """End of each block's forward pass, and start of the next one."""
+        """Last entry of the forward pass before each block's allocation, and first of the next."""
         last, _ = self.scene.span_end(self.scene.forwards)
         return last, self.scene.forwards.next_first(self.blocks.born)
 
     @cached_property
     def dies_within_later_call(self) -> _Mask:
-        """Blocks freed within a later forward pass, which replaced them."""
+        """Blocks freed in a later forward pass than the one before their allocation."""
         spans = self.scene.forwards
         later = spans.of(self.blocks.freed) > spans.of(self.blocks.born)
         return self.scene.dies_within(spans) & later
 
     @cached_property
     def from_before(self) -> tuple[_Mask, _Mask]:
-        """Parameters and optimizer state among the blocks from before the recording.
+        """Masks of parameters and of optimizer state, among blocks from before the recording.
 
         n gradients of a size imply n parameters of that size and, if an optimizer is used, n or 2n
-        blocks of state.  These live to the end, or are replaced in the optimizer's step.
+        blocks of its state.  Parameters and state live to the end, or an optimizer's step replaces
+        the state.
         """
         scene, blocks = self.scene, self.blocks
         parameters = np.zeros(len(blocks), dtype=bool)
@@ -239,7 +254,7 @@ class Evidence:
 
     @cached_property
     def state_of_step(self) -> _Mask:
-        """Blocks that an optimizer's step allocated and did not free."""
+        """Blocks that an optimizer's step allocated and did not free by its end."""
         scene, blocks = self.scene, self.blocks
         born = scene.born_in(Phase.OPTIMIZER) & ~scene.is_before
         last, after = scene.span_end(scene.optimizers)

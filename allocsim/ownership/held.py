@@ -1,7 +1,6 @@
-"""Blocks that are allocated at one moment, and their owners.
+"""Blocks that are allocated after one entry of a recording, and their owners.
 
-Their sizes add up exactly to the allocated bytes.  Each block has one name of every kind; a block
-without a stack is named "no stack recorded".
+The sizes of these blocks add up exactly to the allocated bytes.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from allocsim.state import SegmentState
 __all__ = ["BY", "Held", "held_at", "scene_of_run", "scene_of_state"]
 
 BY = ("line", "stack", "module", "category", "stream", "pool")
-"""Kinds of owner names."""
+"""Ways to name the owner of a block; every block has a name of each kind."""
 
 _MODULES = 3
 _STACK = 8
@@ -33,11 +32,13 @@ _STACK = 8
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Held:
-    """Allocated blocks of a moment, in order of allocation.
+    """Allocated blocks after one entry, in order of allocation.
 
-    rows: indices into `blocks`.
-    whose: origin of each block.
-    rules: index in `RULES` of the rule that gives the category of each block, -1 for none.
+    blocks: all blocks of the device.
+    rows: indices in `blocks` of the allocated blocks.
+    whose: owner of each allocated block.
+    rules: index in `RULES` of the rule that decides the category of each allocated block; -1 if no
+        rule applies.
     """
 
     blocks: Blocks
@@ -52,7 +53,7 @@ class Held:
 
     @property
     def sizes(self) -> list[int]:
-        """Allocated bytes of each block."""
+        """Bytes of each allocated block."""
         found: list[int] = self.blocks.size[self.rows].tolist()
         return found
 
@@ -62,28 +63,30 @@ class Held:
         return RULES[rule].category if rule >= 0 else UNKNOWN
 
     def reason(self, index: int) -> str:
-        """Return the reason for the category of the block at `index`."""
+        """Return the reason for the category of the block at `index`, as a clause."""
         rule = self.rules[index]
         return RULES[rule].reason if rule >= 0 else "no rule applies"
 
     def line(self, index: int) -> str:
-        """Return the line of the user's program that requested the block at `index`."""
+        """Return the user's line that requested the block at `index`."""
         whose = self.whose[index]
         if whose not in self._lines:
             self._lines[whose] = whose.line()
         return self._lines[whose]
 
     def part(self, index: int) -> str:
-        """Return the part of the model that requested the block at `index`."""
+        """Return the modules of the model that requested the block at `index`, innermost first."""
         whose = self.whose[index]
         if whose not in self._parts:
             self._parts[whose] = whose.module(_MODULES)
         return self._parts[whose]
 
     def name(self, by: str, index: int, frames: int | None = None) -> str:
-        """Return the owner of the block at `index`, as a name of kind `by` (see `BY`).
+        """Return the name of the owner of the block at `index`.
 
-        frames: frames in the name; None for 1 (line), 8 (stack) or 3 (module).
+        by: kind of name, one of `BY`.
+        frames: number of frames in the name.  None for the default: 1 for lines, 8 for stacks, 3
+            for modules.
         """
         whose = self.whose[index]
         if by == "line":
@@ -99,16 +102,16 @@ class Held:
 
 
 def scene_of_run(trace: Trace, start: tuple[SegmentState, ...], timeline: Timeline) -> Scene:
-    """Return the scene of a baseline replay.
+    """Return the blocks of a recording with their training phases and origins.
 
     start: segments before the first entry.
-    timeline: timeline of the replay.
+    timeline: allocated bytes after each entry of the baseline replay.
     """
     return _scene(trace, blocks_of(trace, start, timeline), is_state_only=False)
 
 
 def scene_of_state(trace: Trace) -> Scene:
-    """Return the scene of a recording without entries."""
+    """Return the blocks of a recording without entries, with their training phases and origins."""
     return _scene(trace, blocks_of_state(trace), is_state_only=True)
 
 
@@ -118,10 +121,10 @@ def _scene(trace: Trace, blocks: Blocks, *, is_state_only: bool) -> Scene:
 
 
 def held_at(scene: Scene, trace: Trace, entry: int, since: int = -1) -> Held:
-    """Return the blocks allocated after `entry`.
+    """Return the blocks that are allocated after `entry`, with their owners.
 
-    entry: -1 for the state of a recording without entries.
-    since: only blocks requested at this entry or later; -1 for all.
+    entry: entry number; -1 for a recording without entries.
+    since: leave out blocks that were requested before this entry; -1 for all blocks.
     """
     rows = scene.blocks.in_use(entry)
     rows = rows[scene.blocks.born[rows] >= since]

@@ -1,7 +1,4 @@
-"""A moment of a recording: the entry, and the program's step and phase.
-
-Answers name the entry, so that a second question can refer to the same moment.
-"""
+"""Choice of an entry of a recording, such as the peak, with the step and phase of the program."""
 
 from __future__ import annotations
 
@@ -20,13 +17,13 @@ __all__ = ["Moment", "moment_of", "moment_of_state"]
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Moment after an entry.
+    """State of the program after an entry.
 
     entry: entry number; None for a recording without entries.
-    what: "peak", "oom", "end" or "entry".
-    step: step number from 1; 0 if no steps are known.
-    phase: "forward", "backward", …; "" if unknown.
-    requested_bytes: size of the failed request at an out-of-memory error.
+    what: "peak", "oom" or "end"; "entry" if the user gave the entry number.
+    step: number of the training step, from 1; 0 if no steps are known.
+    phase: training phase, such as "forward"; "" if unknown.
+    requested_bytes: bytes of the failed request if `what` is "oom", else None.
     """
 
     entry: int | None
@@ -39,10 +36,13 @@ class Moment:
 def moment_of(
     path: str, trace: Trace, device_run: DeviceRun, scene: Scene, at: str | int | None
 ) -> Moment:
-    """Return the moment `at`: "peak", "oom", "end" or an entry number.
+    """Return the moment that the user selected.
 
-    None selects "oom" if the recording has one, else "peak", the peak of allocated bytes.
-    Raises RecordingError if the recording does not contain the moment.
+    path: file name for errors.
+    at: "peak" (of allocated bytes), "oom" (the last out-of-memory error), "end" or an entry number.
+        None for "oom" if the recording has an out-of-memory error, else "peak".
+
+    Raises RecordingError if the recording has no such moment.
     """
     ooms = np.flatnonzero(trace.action == Action.OOM)
     last = len(trace) - 1 if device_run.stopped_at is None else device_run.stopped_at
@@ -76,9 +76,9 @@ def moment_of(
 
 
 def moment_of_state(path: str, at: str | int | None) -> Moment:
-    """Return the only moment of a recording without entries, "end".
+    """Return the moment "end", the only moment of a recording without entries.
 
-    Raises RecordingError if `at` is another moment.
+    Raises RecordingError if `at` selects another moment.
     """
     if at not in (None, "end"):
         what = f"holds a state only and no history: there is no {at!r}, only the end"

@@ -1,23 +1,26 @@
-"""Rules that assign a category to each block; the first matching rule decides.
+"""Rules that assign a category, such as "parameters", to each block; the first match decides.
 
-Every rule has a reason.  A block without a matching rule is unknown.  Rules use stacks, phases and
-lifetimes (`Scene`).  They use sizes only to match a gradient with its parameter, and to recognise
+The category of a block without a matching rule is "unknown".  Rules use stacks, training phases and
+lifetimes (`Scene`).  They use sizes only to match gradients with parameters and to recognise
 workspaces.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from allocsim._fast_numpy import distinct
+from allocsim.ownership.blocks import Blocks
 from allocsim.ownership.evidence import MADE_AS_PARAMETERS, WORKSPACE_SIZES, Evidence
-from allocsim.ownership.scene import NEVER, Scene
-from allocsim.ownership.stacks import Origin, Phase
+from allocsim.ownership.scene import NEVER, Scene, scene_of
+from allocsim.ownership.stacks import Origin, Phase, kinds_of
+from allocsim.recording import FrameTable
 
-__all__ = ["CATEGORIES", "RULES", "UNKNOWN", "Rule", "rules_of"]
+__all__ = ["CATEGORIES", "RULES", "UNKNOWN", "CategoryRule", "purposes_of", "rules_of"]
 
 _Mask = NDArray[np.bool_]
 
@@ -47,12 +50,12 @@ CATEGORIES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
-    """Rule of a category.
+class CategoryRule:
+    """Rule that assigns a category to the blocks that match.
 
-    category: category of the matching blocks.
-    reason: justification, as a clause.
-    holds: function that returns the mask of matching blocks.
+    category: one of `CATEGORIES`.
+    reason: justification for the user, as a clause.
+    holds: function that returns the mask of the blocks that match.
     """
 
     category: str
@@ -74,7 +77,7 @@ def _own_layer(known: Evidence) -> _Mask:
 
 
 def _lacks_gradient(known: Evidence) -> _Mask:
-    """Return the blocks that have no gradient although every known parameter has one."""
+    """Return the mask of blocks without a gradient, if every known parameter has a gradient."""
     nobody = np.full(len(known.blocks), known.all_train)
     return nobody & ~known.has_gradient
 
@@ -137,7 +140,7 @@ def _kept_for_backward(known: Evidence) -> _Mask:
 
 
 def _recomputed(known: Evidence) -> _Mask:
-    """Return blocks allocated by Python code in autograd's thread that outlive that code."""
+    """Return the mask of blocks that Python code in autograd's thread allocated and left in use."""
     scene, blocks = known.scene, known.blocks
     again = scene.is_engine_thread & scene.born_in(Phase.BACKWARD) & ~scene.is_before
     engine = np.sort(blocks.born[scene.is_bare & ~scene.is_before])
@@ -176,124 +179,126 @@ _BY_PROFILER = (
     (ACTIVATIONS, Origin.TOLD_ACTIVATION),
     (GRADIENTS, Origin.TOLD_GRADIENT),
 )
-"""Categories that the profiler's memory timeline contains, with the origin of their blocks."""
+"""Categories in the memory timeline of PyTorch's profiler, with the origin of their blocks."""
 
 
 def _by_profiler(origin: Origin) -> Callable[[Evidence], _Mask]:
     return lambda known: known.scene.came_from(origin)
 
 
-RULES: tuple[Rule, ...] = (
+RULES: tuple[CategoryRule, ...] = (
     *(
-        Rule(category, "the profiler's memory timeline says so", _by_profiler(origin))
+        CategoryRule(category, "the profiler's memory timeline says so", _by_profiler(origin))
         for category, origin in _BY_PROFILER
     ),
-    Rule(
+    CategoryRule(
         PARAMETERS,
         "the constructor of a torch.nn layer allocates only its parameters, and moving or copying "
         "a module allocates them again, before the buffers",
         _made_as_parameter,
     ),
-    Rule(
+    CategoryRule(
         BUFFERS,
         "a norm allocates its running statistics after its parameters, and moving a module moves "
         "its buffers last",
         _made_beside,
     ),
-    Rule(
+    CategoryRule(
         GRADIENTS,
         "a constructor that allocates one buffer for many parameters then allocates the one for "
         "their gradients",
         lambda known: known.scene.came_from(Origin.GRADIENT_BUFFER),
     ),
-    Rule(
+    CategoryRule(
         CACHES,
         "code with the name of a key-value cache requested it, and it outlives the call",
         _cache,
     ),
-    Rule(
+    CategoryRule(
         PARAMETERS,
         "allocated while the model was set up, and a gradient of its size has no other parameter",
         lambda known: known.has_gradient,
     ),
-    Rule(
+    CategoryRule(
         PARAMETERS,
         "the constructor of a module of the program allocated it, unless every known parameter has "
         "a gradient and this block has none",
         _own_layer,
     ),
-    Rule(PARAMETERS, "read from a checkpoint into a module, and kept", _loaded),
-    Rule(
+    CategoryRule(PARAMETERS, "read from a checkpoint into a module, and kept", _loaded),
+    CategoryRule(
         BUFFERS,
         "allocated while the model was set up, kept, and not a parameter by the rules above",
         _set_up,
     ),
-    Rule(
+    CategoryRule(
         OPTIMIZER,
         "an optimizer's step requested it and had not freed it when the step ended",
         lambda known: known.state_of_step,
     ),
-    Rule(
+    CategoryRule(
         OPTIMIZER,
         "an optimizer requested it before the recording, and it is still allocated",
         _state_before,
     ),
-    Rule(TEMPORARIES, "an optimizer's step requested it and freed it", _optimizer_temporaries),
-    Rule(
+    CategoryRule(
+        TEMPORARIES, "an optimizer's step requested it and freed it", _optimizer_temporaries
+    ),
+    CategoryRule(
         GRADIENTS,
         "autograd allocated it in a backward pass and it outlives that pass, as only gradients of "
         "parameters do",
         lambda known: known.gradients,
     ),
-    Rule(
+    CategoryRule(
         WORKSPACES,
         "it has the size of a matrix library's workspace, and is freed before the next request or "
         "never",
         _workspace,
     ),
-    Rule(
+    CategoryRule(
         WORKSPACES,
         "code that communicates with other ranks or scales gradients requested it",
         _exchange,
     ),
-    Rule(
+    CategoryRule(
         CACHES,
         "allocated in a forward pass, and it outlives later ones or is replaced in one",
         _kept_between_calls,
     ),
-    Rule(
+    CategoryRule(
         ACTIVATIONS,
         "allocated in a forward pass and still allocated when the backward pass begins; if the "
         "recording ends sooner, blocks of the same line were in earlier steps",
         _kept_for_backward,
     ),
-    Rule(
+    CategoryRule(
         ACTIVATIONS,
         "recomputed for the backward pass (checkpointing), and in use when that continues",
         _recomputed,
     ),
-    Rule(TEMPORARIES, "allocated in a backward pass and freed in it", _of_backward),
-    Rule(
+    CategoryRule(TEMPORARIES, "allocated in a backward pass and freed in it", _of_backward),
+    CategoryRule(
         TEMPORARIES, "allocated in a forward pass and freed before the backward pass", _of_forward
     ),
-    Rule(
+    CategoryRule(
         INPUTS,
         "the program allocated it outside any module, and it is in use when the next forward pass "
         "begins",
         _input,
     ),
-    Rule(
+    CategoryRule(
         TEMPORARIES,
         "the program allocated it outside any module and freed it before the next forward pass",
         _of_program,
     ),
-    Rule(
+    CategoryRule(
         PARAMETERS,
         "from before the recording, allocated to its end, and there are as many gradients of its "
         "size",
         lambda known: known.from_before[0],
     ),
-    Rule(
+    CategoryRule(
         OPTIMIZER,
         "from before the recording, beyond the parameters: one or two blocks for each parameter if "
         "no optimizer allocates state, or blocks that its step replaces",
@@ -303,9 +308,52 @@ RULES: tuple[Rule, ...] = (
 
 
 def rules_of(scene: Scene) -> NDArray[np.int64]:
-    """Return the index of the first matching rule of each block, -1 for none."""
+    """Return the index in `RULES` of the first rule that matches each block; -1 if no rule does."""
     known = Evidence(scene)
     found = np.full(len(scene.blocks), -1, dtype=np.int64)
     for number, rule in enumerate(RULES):
         found[(found < 0) & rule.holds(known)] = number
     return found
+
+
+_NUMBERS = np.array(
+    [*(CATEGORIES.index(rule.category) for rule in RULES), CATEGORIES.index(UNKNOWN)]
+)
+"""Index in `CATEGORIES` of the category of each rule; the last item is "unknown"."""
+
+
+def purposes_of(
+    table: FrameTable,
+    stack: NDArray[np.int64],
+    requested: NDArray[np.int64],
+    lives: Sequence[NDArray[np.int64]],
+    n_entries: int,
+) -> NDArray[np.int64]:
+    """Return the index in `CATEGORIES` of each block's category, for a program without a recording.
+
+    Blocks are in order of allocation.  The position of a request or free among all requests and
+    frees of the program serves as its entry number.
+
+    stack: stack number in `table` of each block.
+    requested: bytes of each request.
+    lives: entries of the allocations, and entries of the frees; `n_entries` for a block that is not
+        freed.
+    n_entries: number of requests and frees.
+    """
+    born, freed = lives
+    n = len(born)
+    blocks = Blocks(
+        address=np.zeros(n, dtype=np.uint64),
+        size=requested,
+        requested=requested,
+        stream=np.zeros(n, dtype=np.uint64),
+        pool=np.full(n, -1, dtype=np.int32),
+        stack=stack.astype(np.int32),
+        born=born,
+        freed=freed,
+        completed=freed,
+        n_entries=n_entries,
+        pools=(),
+    )
+    kinds = kinds_of(table, distinct(blocks.stack).tolist())
+    return _NUMBERS[rules_of(scene_of(blocks, kinds, is_state_only=False))]

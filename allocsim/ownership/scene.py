@@ -1,9 +1,9 @@
 """Training phase of each block's allocation, and the phases that the block outlived.
 
 Columns have one item per block, in order of allocation.  If the recording contains a backward pass,
-an allocation without Python frames belongs to autograd's thread, which runs no Python.  Marks of
-steps, if the program made them, number the steps.  Marks of phases give the phase of allocations
-whose stacks do not show it.
+an allocation without Python frames belongs to autograd's thread, which runs no Python.  A program
+may have marked the begin of steps and phases in the recording.  Its marks number the steps, and
+give the phase of allocations whose stacks do not show it.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ _MARKED = {
     "backward": Phase.BACKWARD,
     "optimizer": Phase.OPTIMIZER,
 }
-"""Phase by the value of a mark; other values, such as the start of a step, end a phase."""
+"""Phase that begins with a mark of this value; marks of other values end the phase before."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Spans:
-    """Runs of consecutive allocations of one phase.
+    """Spans of one phase: each is a maximal sequence of consecutive allocations in the phase.
 
-    first, last: entries of the first and last allocation of each run.
-    after: entry of the first allocation after the run; `NEVER` if there is none.
+    first, last: entries of the first and last allocation of each span.
+    after: entry of the first allocation after each span; `NEVER` if there is none.
     """
 
     first: _Column
@@ -48,31 +48,32 @@ class Spans:
         return len(self.first)
 
     def next_first(self, entry: _Column) -> _Column:
-        """Return the first entry of the next run after `entry`; `NEVER` if there is none."""
+        """Return the first entry of the first span that begins after `entry`, or `NEVER`."""
         starts = np.append(self.first, NEVER)
         found: _Column = starts[np.searchsorted(self.first, entry, side="right")]
         return found
 
     def previous_last(self, entry: _Column) -> _Column:
-        """Return the last entry at or before `entry` that is in a run; -1 if there is none."""
+        """Return the last entry at or before `entry` that is in a span; -1 if there is none."""
         at = np.searchsorted(self.first, entry, side="right") - 1
         found = np.where(at >= 0, np.minimum(np.append(self.last, 0)[at], entry), -1)
         return found.astype(np.int64)
 
     def of(self, entry: _Column) -> NDArray[np.intp]:
-        """Return the index of the last run that began at or before `entry`, -1 for none."""
+        """Return the index of the last span that begins at or before `entry`; -1 if none does."""
         return np.searchsorted(self.first, entry, side="right") - 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scene:
-    """Blocks of one device with their phases and origins.
+    """Blocks of one device with their training phases and origins.
 
-    is_engine_thread: allocated by Python code in autograd's thread.
-    is_without_grad: allocated while gradients were disabled.
-    is_bare: allocated by autograd itself, or without Python frames.
-    is_before: allocated before the first entry.
-    forwards, backwards, optimizers: runs of each phase.
+    phase, origin: `Phase` and `Origin` of the stack that allocated each block.
+    is_engine_thread: mask of blocks allocated by Python code in autograd's thread.
+    is_without_grad: mask of blocks allocated while gradients were disabled.
+    is_bare: mask of blocks allocated by autograd itself, or without Python frames.
+    is_before: mask of blocks allocated before the first entry.
+    forwards, backwards, optimizers: spans of three phases.
     last_alloc: entry of the last allocation.
     has_lives: True if the recording has entries; without entries lifetimes are unknown.
     marked_starts, marked_numbers: first entry and number of each step that the program marked.
@@ -94,34 +95,34 @@ class Scene:
     marked_numbers: _Column
 
     def came_from(self, *origins: Origin) -> _Mask:
-        """Return the mask of the blocks of these origins."""
+        """Return the mask of the blocks with one of these origins."""
         return np.isin(self.origin, origins)
 
     def born_in(self, *phases: Phase) -> _Mask:
-        """Return the mask of the blocks of these phases."""
+        """Return the mask of the blocks allocated in one of these phases."""
         return np.isin(self.phase, phases)
 
     @property
     def outlives_all(self) -> _Mask:
-        """Blocks that are still allocated at the last allocation."""
+        """Mask of the blocks that are still allocated at the last allocation."""
         return self.blocks.freed > self.last_alloc
 
     def span_end(self, spans: Spans) -> tuple[_Column, _Column]:
-        """Return the last entry of the run that allocated each block, and the next entry."""
+        """Return `last` and `after` of the span that allocated each block."""
         at = spans.of(self.blocks.born)
         return np.append(spans.last, -1)[at], np.append(spans.after, NEVER)[at]
 
     def dies_within(self, spans: Spans) -> _Mask:
-        """Return the mask of the blocks freed within a run."""
+        """Return the mask of the blocks that were freed within one of the spans."""
         freed = self.blocks.freed
         at = spans.of(freed)
         found: _Mask = (at >= 0) & (freed < np.append(spans.last, -1)[at])
         return found
 
     def step_at(self, entry: int) -> int:
-        """Return the number of the step that contains `entry`; 0 if no steps are known.
+        """Return the number of the training step that contains `entry`; 0 if no steps are known.
 
-        The number is the program's own if it marked steps, else it counts from 1.
+        The number is that of the program's mark if it marked steps, else steps count from 1.
         """
         if len(self.marked_starts):
             at = int(np.searchsorted(self.marked_starts, entry, side="right")) - 1
@@ -134,7 +135,7 @@ class Scene:
 
     @property
     def step_starts(self) -> _Column:
-        """First entry of each step, as `step_at` counts them; empty if no steps are known."""
+        """First entry of each training step; empty if no steps are known."""
         if len(self.marked_starts):
             return self.marked_starts
         ends = self._step_ends
@@ -153,7 +154,7 @@ class Scene:
 
     @property
     def _step_ends(self) -> _Column:
-        """Last entry of each step: the end of the optimizer, or of the backward pass without it."""
+        """Last entry of each step: of the optimizer, or of the backward pass if there is none."""
         # A single optimizer step does not end the steps of several backward passes.
         ends_steps = len(self.optimizers) > 1 or len(self.backwards) <= 1
         return (self.optimizers if ends_steps and len(self.optimizers) else self.backwards).last
@@ -172,10 +173,11 @@ def scene_of(
     is_state_only: bool,
     marks: Sequence[Mark] = (),
 ) -> Scene:
-    """Return the scene of `blocks`.
+    """Return the training phases and origins of `blocks`.
 
-    kinds: kind of each stack number.
-    marks: marks of the trace, in order.
+    kinds: classification of each stack, by stack number.
+    is_state_only: True if the recording has no entries.
+    marks: marks of the program in the recording, in order.
     """
     numbers = np.array(sorted(kinds), dtype=np.int64)
     which = np.searchsorted(numbers, blocks.stack) if len(numbers) else np.zeros(0, np.intp)
@@ -218,13 +220,16 @@ def scene_of(
 
 
 def _marked_steps(marks: Sequence[Mark]) -> tuple[_Column, _Column]:
-    """Return entry and number of the marked steps; the last mark at an entry counts."""
+    """Return entry and number of each marked step; the last mark at an entry counts."""
     steps = {mark.entry: mark.value for mark in marks if mark.kind is MarkKind.STEP}
     return np.array(list(steps), dtype=np.int64), np.array(list(steps.values()), dtype=np.int64)
 
 
 def _marked_phases(marks: Sequence[Mark], born: _Column) -> NDArray[np.uint8]:
-    """Return the marked phase at each allocation."""
+    """Return the phase that the marks give for each allocation, UNTOLD without a mark before it.
+
+    born: entry of each allocation.
+    """
     edges = [mark for mark in marks if mark.kind in (MarkKind.STEP, MarkKind.PHASE)]
     places = np.array([mark.entry for mark in edges], dtype=np.int64)
     phases = [_MARKED.get(str(mark.value), Phase.UNTOLD) for mark in edges]

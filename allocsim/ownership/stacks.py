@@ -1,9 +1,9 @@
 """Infer from a stack the training phase and the kind of code that requested memory.
 
-The innermost frame with a known name decides.  Only names that PyTorch and its libraries have used
-for years are recognised.  A stack without such a name belongs to the user's program.  Files are
-recognised by their path if it is recorded, else by their name.  C++ frames are ignored, except as
-evidence that autograd's engine was running.
+The innermost frame with a known name decides.  Known names are those that PyTorch and its libraries
+have used for years.  A stack without a known name belongs to the user's program.  Files are
+recognised by path if paths are recorded, else by name.  C++ frames are ignored, except that they
+show whether autograd's engine was running.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = [
 
 
 class Phase(IntEnum):
-    """Part of the program that requested memory."""
+    """Training phase, or other part of the program, that requested memory."""
 
     UNTOLD = 0
     SETUP = 1
@@ -40,7 +40,7 @@ class Phase(IntEnum):
 
     @property
     def text(self) -> str:
-        """Name to show, such as "forward" or "setting up"."""
+        """Name of the phase for the user, such as "forward" or "setting up"."""
         return _PHASE_TEXTS[self]
 
 
@@ -83,7 +83,7 @@ class Origin(IntEnum):
 
 
 _STAND_INS = ("<before>", "<timeline>", "<rows>")
-"""File names of synthetic frames in recordings that contain only requests."""
+"""File names of the synthetic frames in recordings that have only requests."""
 
 _BY_PROFILER = {
     "parameter": Origin.TOLD_PARAMETER,
@@ -99,8 +99,8 @@ _BY_PROFILER = {
 class StackKind:
     """Classification of a stack.
 
-    is_engine_thread: Python code called by autograd's thread, such as recomputation and hooks.
-    is_without_grad: the model was called under no_grad or inference_mode.
+    is_engine_thread: True if autograd's thread called the Python code: recomputation or a hook.
+    is_without_grad: True if the model was called under no_grad or inference_mode.
     """
 
     phase: Phase
@@ -110,7 +110,7 @@ class StackKind:
 
 
 _ROOTS = {"<module>", "_run_module_as_main", "_run_code", "_bootstrap", "_bootstrap_inner"}
-"""Outermost functions of the program's threads; autograd's threads have others."""
+"""Outermost functions of the program's threads; autograd's threads have other functions."""
 
 _CALLS = {"_call_impl", "_wrapped_call_impl"}
 _LAYER_FILES = {
@@ -158,12 +158,15 @@ def is_python(frame: Frame) -> bool:
 
 
 def is_call(frame: Frame) -> bool:
-    """Return True if a frame is PyTorch's call of a module."""
+    """Return True if a frame is in the code by which PyTorch calls a module."""
     return frame.name in _CALLS or (frame.name == "inner" and stem_of(frame) == "module.py")
 
 
 def kinds_of(table: FrameTable, stacks: Sequence[int]) -> dict[int, StackKind]:
-    """Return the kind of each stack; the classification uses all stacks of the recording."""
+    """Return the classification of each stack number in `stacks`.
+
+    The other stacks have an influence, because they show which files define modules.
+    """
     known = {stack: table.stack(stack) for stack in stacks}
     python = {
         stack: tuple(frame for frame in frames if is_python(frame))
@@ -188,7 +191,7 @@ class _Facts:
         self.flat = _lines(frame for frame in constructors if stem_of(frame) == _FLAT_BUFFERS)
 
     def kind(self, frames: Sequence[Frame], python: tuple[Frame, ...]) -> StackKind:
-        """Return the kind of one stack; `python` are its Python frames."""
+        """Return the classification of a stack; `python` has the Python frames among `frames`."""
         if not python:
             at_work = any(_ENGINE.search(frame.name) for frame in frames)
             phase = Phase.BACKWARD if at_work else Phase.UNTOLD
@@ -216,7 +219,7 @@ class _Facts:
         return StackKind(phase, origin, is_engine_thread, is_without_grad)
 
     def _made_by(self, python: tuple[Frame, ...]) -> Origin:
-        """Return how a part of a model was created; OTHER if the stack creates none."""
+        """Return the origin of a part of a model; OTHER if the stack does not create a model."""
         names = {frame.name for frame in python}
         if "_init_sharded_param" in names:
             return Origin.SHARDED
@@ -261,7 +264,7 @@ def _is_root(python: tuple[Frame, ...]) -> bool:
 def _is_without_grad(python: tuple[Frame, ...]) -> bool:
     """Return True if PyTorch's no_grad decorator is outside all module calls.
 
-    Inside a module, a function without gradients may create tensors that later ones need.
+    Inside a module, a function without gradients may still create tensors that backward needs.
     """
     for frame in reversed(python):
         if is_call(frame):
@@ -272,7 +275,7 @@ def _is_without_grad(python: tuple[Frame, ...]) -> bool:
 
 
 def _is_node(outermost: Frame) -> bool:
-    """Return True if autograd's thread called the backward of a node and not a hook."""
+    """Return True if autograd's thread called the backward of an autograd.Function, not a hook."""
     return outermost.name.startswith("apply") and stem_of(outermost) == "function.py"
 
 
@@ -300,7 +303,7 @@ def _is_optimizer(frame: Frame, stem: str) -> bool:
 
 
 def _named(python: tuple[Frame, ...]) -> Origin:
-    """Return the origin that file and function names alone show."""
+    """Return the origin that follows from file and function names alone, else OTHER."""
     if any(_CACHE.search(frame.name) or _CACHE.search(stem_of(frame)) for frame in python):
         return Origin.CACHE
     names = {frame.name for frame in python}
@@ -326,7 +329,7 @@ def is_layer(frame: Frame) -> bool:
 
 
 def _constructor(python: tuple[Frame, ...]) -> Frame | None:
-    """Return the constructor that made the request directly, or None."""
+    """Return the frame of the constructor that made the request directly; None without one."""
     for frame in python:
         if stem_of(frame) not in _PASSED:
             return frame if frame.name == "__init__" else None
@@ -334,7 +337,7 @@ def _constructor(python: tuple[Frame, ...]) -> Frame | None:
 
 
 def _converting(python: tuple[Frame, ...]) -> Frame | None:
-    """Return the frame of `Module._apply`, whose first line is for parameters, or None."""
+    """Return the frame of `Module._apply` that moves or converts a module; None without one."""
     for frame in python:
         if is_call(frame):
             return None
@@ -351,7 +354,7 @@ def _lines(frames: Iterable[Frame]) -> dict[str, list[int]]:
 
 
 def _module_files(stacks: Sequence[tuple[Frame, ...]]) -> set[str]:
-    """Return the files that define modules: called as modules, or constructing layers."""
+    """Return the files whose classes PyTorch calls as modules, or whose __init__ creates layers."""
     found = set()
     for stack in stacks:
         for inner, outer in pairwise(stack):

@@ -1,12 +1,13 @@
-"""Names of a block's owner: line, stack, part of the model, stream or pool.
+"""Names of a block's owner: line, stack, module of the model, stream or pool.
 
-A line is in the user's program (`measures.owner`).  A part of the model is the chain of module
-calls, innermost first.  A module is named by its class if the release records qualified names, else
-by its file, with a line number unless it is one of PyTorch's layers.
+A line is in the user's program (`metrics.owner`).  Modules are named from the innermost module call
+outwards.  The name of a module is its class if the release records qualified names.  Else it is the
+file and the line, or the file alone for PyTorch's layers.
 
 Requests of autograd's thread have no frames.  Autograd frees the saved tensors of a node when the
-node is done.  The owner of such a request is therefore inferred as the code common to the
-activations freed directly before and after it, and it is marked as inferred.
+node is done.  So the owner of a request without frames is inferred as the code that allocated both
+the activation freed directly before it and the activation freed directly after it.  Its name begins
+with "backward (autograd) of".
 """
 
 from __future__ import annotations
@@ -44,18 +45,18 @@ _MOVES = {"to", "cuda", "half", "float", "bfloat16"}
 
 @dataclass(frozen=True, slots=True)
 class Whose:
-    """Origin of one block.
+    """Owner of one block.
 
-    stack: Python frames, innermost first: the block's own, or those of the forward code to which
-        its backward belongs; empty if unknown.
-    silent: "" if the stack is the block's own, else a description used in its place.
+    stack: Python frames that requested the block, innermost first.  If `silent` is not empty,
+        frames of the forward code to which the block's backward belongs; empty if unknown.
+    silent: "" if the stack was recorded; else a text such as "no stack recorded".
     """
 
     stack: tuple[Frame, ...]
     silent: str = ""
 
     def line(self, frames: int = 1) -> str:
-        """Return the line in the user's program with its callers, `frames` lines in all."""
+        """Return the user's line that requested the block, with its callers (`frames` lines)."""
         code = code_of(self.stack)
         if code is None:
             return self.silent or NO_STACK
@@ -63,12 +64,12 @@ class Whose:
         return self._said(" < ".join(line_of(frame) for frame in own))
 
     def module(self, frames: int) -> str:
-        """Return the part of the model, as at most `frames` nested modules."""
+        """Return the modules that requested the block, innermost first, at most `frames`."""
         name = module_name(self.stack, frames)
         return self._said(name) if name else self.silent or NO_STACK
 
     def whole(self, frames: int) -> str:
-        """Return the innermost `frames` frames of the stack."""
+        """Return the innermost `frames` frames of the stack, without wrapper frames."""
         shown = [frame for frame in self.stack if not is_plumbing(frame)][:frames]
         lines = " < ".join(map(line_of, shown))
         return self._said(lines) if lines else self.silent or NO_STACK
@@ -83,12 +84,12 @@ def line_of(frame: Frame) -> str:
 
 
 def is_plumbing(frame: Frame) -> bool:
-    """Return True for wrapper frames between a call and the called function."""
+    """Return True if a frame is a wrapper between a call and the called function."""
     return frame.name.rpartition("<locals>.")[2] in _PLUMBING or stem_of(frame) in _PLUMBING_FILES
 
 
 def module_name(stack: Sequence[Frame], frames: int) -> str:
-    """Return the innermost `frames` modules of a stack, or functions if no module is called."""
+    """Return the innermost `frames` modules of a stack, or functions without a module call."""
     called = _called(stack)
     if not called:
         called = [frame for frame in stack if not is_plumbing(frame) and not _moves(frame)]
@@ -101,7 +102,7 @@ def module_name(stack: Sequence[Frame], frames: int) -> str:
 
 
 def _called(stack: Sequence[Frame]) -> list[Frame]:
-    """Return the frame of each called module, innermost first, without known decorators."""
+    """Return the first frame inside each module call, innermost first, without wrapper frames."""
     called = []
     is_next = False
     for frame in reversed(stack):
@@ -128,7 +129,7 @@ def _part(frame: Frame) -> str:
 def whose_of(
     scene: Scene, rows: NDArray[np.intp], table: FrameTable, activations: NDArray[np.bool_]
 ) -> list[Whose]:
-    """Return the origin of each block in `rows`.
+    """Return the owner of each block in `rows`.
 
     activations: mask of the blocks that were kept for backward.
     """
@@ -157,7 +158,7 @@ def whose_of(
 
 
 class _Nodes:
-    """Index of the activations that backward passes freed, by time."""
+    """Activations that backward passes freed, sorted by the entry of the free."""
 
     def __init__(self, scene: Scene, activations: NDArray[np.bool_]) -> None:
         self._scene = scene
@@ -171,9 +172,9 @@ class _Nodes:
         return bool(self._scene.backwards.of(self._scene.blocks.born[row : row + 1])[0] >= 0)
 
     def around(self, row: int) -> tuple[int, ...]:
-        """Return stacks of the activations freed directly before and after the allocation.
+        """Return the stacks of the activations freed directly before and after the allocation.
 
-        Only activations freed in the same backward pass count.
+        Activations that another backward pass freed are left out.
         """
         scene, blocks = self._scene, self._scene.blocks
         born = int(blocks.born[row])
@@ -186,7 +187,7 @@ class _Nodes:
 
 
 def _common(table: FrameTable, stacks: tuple[int, ...]) -> tuple[Frame, ...]:
-    """Return the outermost frames that all stacks share, innermost first."""
+    """Return the outermost Python frames that all stacks have in common, innermost first."""
     if not stacks:
         return ()
     known = [[f for f in table.stack(stack) if is_python(f)][::-1] for stack in stacks]

@@ -1,14 +1,18 @@
-"""Phantom GPU: CUDA stub libraries over a device that counts memory and computes nothing.
+"""Phantom GPU: stubs of the CUDA libraries that count memory and compute nothing.
 
-Nothing here imports torch.  `build` compiles the stubs of `stub/`, `record` runs an unmodified
-program over them, and `wheel` downloads the native allocator of a PyTorch release.
+No module here imports torch.  `build` compiles the stubs in `stub/`, `record` runs an unmodified
+program with them, and `wheel` downloads the native allocator of a PyTorch release.
 """
 
 from allocsim.phantom.build import (
     COMMON_OPTIONS,
     ORIGIN,
     STUB,
+    PhantomError,
+    RefusedError,
+    ScriptError,
     Stubs,
+    UnavailableError,
     build_once,
     build_stubs,
     compile_source,
@@ -16,16 +20,15 @@ from allocsim.phantom.build import (
     find_compiler,
 )
 from allocsim.phantom.cards import CARDS, find_gpu
-from allocsim.phantom.errors import PhantomError, RefusedError, ScriptError, UnavailableError
 from allocsim.phantom.gpu import CONTEXT_MEMORY_SEEN, Gpu, Limits, limits_of
 from allocsim.phantom.launch import find_torch, phantom_environment
-from allocsim.phantom.record import ProcessRecording, Program, Recorded, has_gpu, record
+from allocsim.phantom.record import ProcessRecording, Recorded, RecordedProgram, has_gpu, record
 from allocsim.phantom.wheel import Wheel, cached_wheel, fetch_wheel, full_version
 
 __all__ = [
     "CARDS", "COMMON_OPTIONS", "CONTEXT_MEMORY_SEEN", "Gpu", "Limits", "ORIGIN", "PhantomError",
-    "ProcessRecording", "Program", "Recorded", "RefusedError", "STUB", "ScriptError", "Stubs",
-    "UnavailableError", "Wheel", "build_once", "build_stubs", "cached_wheel", "compile_source",
-    "digest_of", "fetch_wheel", "find_compiler", "find_gpu", "find_torch", "full_version",
-    "has_gpu", "limits_of", "phantom_environment", "record",
+    "ProcessRecording", "Recorded", "RecordedProgram", "RefusedError", "STUB", "ScriptError",
+    "Stubs", "UnavailableError", "Wheel", "build_once", "build_stubs", "cached_wheel",
+    "compile_source", "digest_of", "fetch_wheel", "find_compiler", "find_gpu", "find_torch",
+    "full_version", "has_gpu", "limits_of", "phantom_environment", "record",
 ]  # fmt: skip

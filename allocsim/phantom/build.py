@@ -1,7 +1,10 @@
-"""Compilation of the stub libraries with the system's compiler.
+"""Compile the stub libraries with the system's compiler.
 
-Rule: a build is in a folder named after the digest of its sources and options, so it is repeated
-if and only if one of them changes.
+Rule: the folder of a build is named after the digest of its sources and options, so the stubs are
+compiled again if and only if sources or options change.
+
+After an `UnavailableError` a caller may skip a check, because a tool is missing.  A `RefusedError`
+comes from the real allocator and must be reported.
 """
 
 from __future__ import annotations
@@ -15,12 +18,40 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from allocsim.phantom.errors import UnavailableError
+from allocsim.errors import AllocsimError
 
 __all__ = [
-    "COMMON_OPTIONS", "ORIGIN", "STUB", "Stubs", "build_once", "build_stubs", "compile_source",
-    "digest_of", "find_compiler",
-]  # fmt: skip
+    "PhantomError",
+    "ScriptError",
+    "UnavailableError",
+    "RefusedError",
+    "COMMON_OPTIONS",
+    "ORIGIN",
+    "STUB",
+    "Stubs",
+    "build_once",
+    "build_stubs",
+    "compile_source",
+    "digest_of",
+    "find_compiler",
+]
+
+
+class PhantomError(AllocsimError):
+    """Base class of the errors of allocsim.phantom."""
+
+
+class ScriptError(PhantomError, ValueError):
+    """An op script contains an unknown or invalid op."""
+
+
+class UnavailableError(PhantomError):
+    """A requirement is missing: a wheel, a compiler, the network or Linux."""
+
+
+class RefusedError(PhantomError):
+    """Real PyTorch refused its settings or ended while it ran a script."""
+
 
 STUB = Path(__file__).parent / "stub"
 COMMON_OPTIONS = ("-O2", "-Wall", "-Wextra")
@@ -38,11 +69,12 @@ ORIGIN = "-Wl,-rpath,$ORIGIN"
 
 @dataclass(frozen=True, slots=True)
 class Stubs:
-    """Stub libraries for one CUDA release, all in `folder`.
+    """Paths of the stub libraries for one CUDA release, all in `folder`.
 
-    device: the device that counts memory; the other stubs call it.
-    cudart, cuda, nvml: libraries with the sonames of CUDA's own, so the loader does not load those.
-    blas, dnn, math, nccl: libraries whose symbols take precedence over CUDA's by preloading.
+    device: library that counts the memory of the phantom GPU; the other stubs call it.
+    cudart, cuda, nvml: stubs with the sonames of CUDA's libraries, which are therefore not loaded.
+    blas, dnn, math, nccl: stubs that are preloaded, so that the program calls their functions
+        instead of those of CUDA's libraries.
     """
 
     folder: Path
@@ -57,7 +89,7 @@ class Stubs:
 
     @classmethod
     def in_folder(cls, folder: Path, cuda_major: int) -> Stubs:
-        """Return the paths of the stubs in `folder`, whether or not they are built."""
+        """Return the paths that the stubs have in `folder`, which need not exist."""
         return cls(
             folder,
             device=folder / "libphantom.so",
@@ -104,7 +136,8 @@ def compile_source(command: list[str]) -> None:
 def build_stubs(folder: Path, cuda_major: int) -> Stubs:
     """Compile the stub libraries into `folder`.
 
-    A C compiler is enough; CUDA and PyTorch are not needed.  Raises UnavailableError.
+    Only a C compiler is needed, not CUDA or PyTorch.  Raises UnavailableError if it is missing or
+    fails.
     """
     compiler = find_compiler("cc", "gcc", "clang")
     stubs = Stubs.in_folder(folder, cuda_major)
@@ -133,7 +166,7 @@ def build_stubs(folder: Path, cuda_major: int) -> Stubs:
 
 
 def digest_of(name: str, *more: Path) -> str:
-    """Return the name of a build, from `name`, the stub sources and the files `more`."""
+    """Return the name for a build: a digest of `name`, the stub sources and the files `more`."""
     digest = hashlib.sha256(name.encode())
     for source in (*sorted(STUB.iterdir()), Path(__file__), *more):
         digest.update(source.read_bytes())
@@ -141,9 +174,11 @@ def digest_of(name: str, *more: Path) -> str:
 
 
 def build_once(folder: Path, build: Callable[[Path], object]) -> None:
-    """Call `build` to fill `folder` unless it exists; on failure no folder is left.
+    """Create `folder` with the contents that `build` writes, unless it exists.
 
-    Safe if several processes build the same folder.  Raises UnavailableError.
+    build: function that writes to the empty folder that it is given.
+    After an error the folder does not exist.  Several processes may build the same folder at the
+    same time.  Raises UnavailableError if the folder cannot be written.
     """
     if folder.exists():
         return

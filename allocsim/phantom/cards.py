@@ -1,9 +1,9 @@
-"""GPU models that a program can be recorded on by name.
+"""GPU models by name, with the properties that a phantom GPU needs.
 
-Rule: a card's memory is the total capacity that PyTorch's out-of-memory errors print, with two
-decimals.  It is less than the nominal size.  The figures are for Linux drivers and for error
-correction as the card is sold; drivers differ by a few MiB.  A card without a known error text is
-in `_DERIVED`, with the figure of a card of the same size and generation.
+Rule: the memory of a GPU is the total capacity that PyTorch prints in out-of-memory errors, in GiB
+with two decimals.  It is less than the nominal size.  The numbers are for Linux drivers, which
+differ by a few MiB, and for the GPU's default setting of error correction.  `_DERIVED` has the GPUs
+without a known error text, with the memory of a GPU of the same size and generation.
 
 Capability, multiprocessors and L2 are from NVIDIA's whitepapers and data sheets (Turing, GA100,
 GA102, Ada, GH100, Blackwell).  L2 sizes agree with all public deviceQuery listings that print them.
@@ -20,7 +20,8 @@ from allocsim.units import GIB, MIB
 __all__ = ["CARDS", "find_gpu"]
 
 _Row = tuple[str, str, float, tuple[int, int], int, float]
-"""Short name, CUDA's name, GiB as printed, capability, multiprocessors, MiB of L2."""
+"""(short name, name in CUDA, GiB as printed, compute capability, number of multiprocessors,
+MiB of L2 cache)"""
 
 _PRINTED: tuple[_Row, ...] = (
     ("GTX 1080 Ti", "NVIDIA GeForce GTX 1080 Ti", 10.91, (6, 1), 28, 2.75),
@@ -112,19 +113,19 @@ _DERIVED: tuple[_Row, ...] = (
     ("GB200", "NVIDIA GB200", 184.30, (10, 0), 152, 126),
     ("B300", "NVIDIA B300 SXM6 AC", 267.70, (10, 3), 148, 126),
 )
-"""Cards with the memory of another card of the same size and generation.  If there is none, the
-memory that nvidia-smi prints, less 300 to 500 MiB."""
+"""GPUs whose memory is that of another GPU of the same size and generation.  If there is no such
+GPU, it is the memory that nvidia-smi prints, less 300 to 500 MiB."""
 
 
 _CONTEXTS = {"RTX 3070": 180, "RTX A4000": 204, "RTX 4060": 112, "RTX 6000 Ada": 426, "L40S": 298}
-"""MiB of context memory of cards where less than `CONTEXT_MEMORY` is known: from out-of-memory
-errors; for the L40S from a run that used all other memory."""
+"""MiB of context memory of GPUs whose context is known to be smaller than `CONTEXT_MEMORY`.
+Source: out-of-memory errors; for the L40S a program that used all other memory."""
 
 
 _CONTEXT_CHUNKS = {"H200": "32:8 64:64 416:414 26"}
-"""Chunks of the driver's address space that hold the context, highest address first, as
-"size:used" in MiB.  The last number is MiB for the first kernels, which are loaded before the used
-part of the last chunk is released.  Source: segment addresses in `traces/h200`, PyTorch 2.11 with
+"""Address ranges that the CUDA context occupies, highest address first, as "size:used" in MiB.  The
+last number is MiB for the first kernels, which are loaded before the used part of the last range is
+released.  Source: segment addresses in `traces/h200`, PyTorch 2.11 with
 CUDA 13.0, driver 580.159."""
 
 
@@ -138,7 +139,7 @@ def _card(row: _Row) -> Gpu:
 
 
 CARDS = {row[0]: _card(row) for row in (*_PRINTED, *_DERIVED)}
-"""Cards by common name.  A name without its size means the first match: A100 is the 40 GB card."""
+"""GPUs by short name.  `find_gpu` returns the first match, so "A100" is the A100 with 40 GB."""
 
 _NOISE = re.compile(
     r"nvidia|geforce|tesla|generation|blackwell|workstation|edition|sxm\d?|hbm\de?|[^a-z0-9]"
@@ -147,18 +148,22 @@ _SIZE = re.compile(r" ?(\d+) ?gi?b")
 
 
 def _bare(name: str) -> str:
-    """Return a lower-case name without its size and without words common to many cards."""
+    """Return the name in lower case, without its size and without words common to many GPUs."""
     return _NOISE.sub("", _SIZE.sub("", name.lower())).removeprefix("rtx")
 
 
 def _key(name: str) -> str:
-    """Return the text by which names are compared: bare name, then size."""
+    """Return the text that is equal for equal GPUs: name in lower case, then size in GB."""
     size = _SIZE.search(name.lower())
     return _bare(name) + (f"{size[1]}gb" if size else "")
 
 
 def _is_named(wanted: str, short: str, card: Gpu) -> bool:
-    """Return True if `wanted` is the key of a card, or its name with the nominal size."""
+    """Return True if `wanted` names `card`, with or without its nominal size.
+
+    wanted: result of `_key`.
+    short: short name of the GPU.
+    """
     if wanted in (_bare(short), _key(short), _key(card.name)):
         return True
     size = re.fullmatch(re.escape(_bare(short)) + r"(\d+)(gb?)?", wanted)
@@ -167,10 +172,10 @@ def _is_named(wanted: str, short: str, card: Gpu) -> bool:
 
 
 def find_gpu(name: str) -> Gpu:
-    """Return the card with this name; case, spaces, dashes and the vendor's name are ignored.
+    """Return the GPU with this name; case, spaces, dashes and "NVIDIA" are ignored.
 
-    "RTX 4090", "rtx4090 24GB", "4090" and "NVIDIA GeForce RTX 4090" name the same card.  Raises
-    ConfigError, which lists the known cards.
+    "RTX 4090", "rtx4090 24GB", "4090" and "NVIDIA GeForce RTX 4090" name the same GPU.  Raises
+    ConfigError, which lists the known GPUs, for any other name.
     """
     wanted = _key(name)
     for short, card in CARDS.items():

@@ -1,8 +1,8 @@
-"""Description of a phantom GPU: memory, name and all properties that affect allocations.
+"""Description of a phantom GPU: name, memory and all properties that affect allocations.
 
-Rule: the device answers each query of PyTorch as the real card does.  PyTorch and its libraries
-derive launch sizes, and from them buffer sizes, from the limits of a multiprocessor, so other
-limits would change the memory.
+Rule: a phantom GPU reports the same properties as the real GPU.  PyTorch and its libraries compute
+the size of kernel launches, and then of buffers, from the limits of a multiprocessor, so other
+limits would change the allocated memory.
 """
 
 from __future__ import annotations
@@ -15,23 +15,24 @@ from allocsim.units import KIB, MIB, TIB
 __all__ = ["CONTEXT_MEMORY", "CONTEXT_MEMORY_SEEN", "Gpu", "Limits", "limits_of"]
 
 CONTEXT_MEMORY = 512 * MIB
-"""Assumed bytes of a card's CUDA context and libraries, unless given or known (`cards.py`)."""
+"""Assumed bytes of the CUDA context and libraries, if the GPU's are unknown (`cards.py`)."""
 
 CONTEXT_MEMORY_SEEN = (112 * MIB, 687 * MIB)
 """Smallest and largest context memory of one process in bytes, from out-of-memory errors: about
 112 MiB on an RTX 4060, 180 on an RTX 3070, 204 on an RTX A4000, 426 on an RTX 6000 Ada, 522 on a
-card of 23.65 GiB, 600 on an RTX 5090, 687 on a card of 79.14 GiB.  It grows with the loaded
-kernels, so the figure of a card is not known in advance."""
+GPU of 23.65 GiB, 600 on an RTX 5090, 687 on a GPU of 79.14 GiB.  It grows with the loaded kernels,
+so it is not known in advance."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Limits of one multiprocessor.
 
-    threads, blocks: largest number that is resident at once.
-    shared_memory: bytes.
-    block_shared_memory: bytes available to one block that opts in; without that, 48 KiB.
-    l2: bytes of the device's L2 cache.
+    threads, blocks: largest number of resident threads and thread blocks.
+    shared_memory: bytes of shared memory.
+    block_shared_memory: largest shared memory of one thread block in bytes, if it opts in to more
+        than 48 KiB.
+    l2: bytes of the L2 cache, which all multiprocessors share.
     registers: number of 32-bit registers.
     """
 
@@ -56,7 +57,8 @@ _BY_CAPABILITY = {
     (10, 3): (2048, 32, 228, 227),
     (12, 0): (1536, 24, 100, 99),
 }
-"""Threads, blocks, KiB of shared memory per multiprocessor and per block that opts in.  Source:
+"""(threads, thread blocks, KiB of shared memory, KiB for one thread block that opts in) of a
+multiprocessor, by compute capability.  Source:
 technical specifications per compute capability in NVIDIA's CUDA C++ programming guide.  All have
 65,536 registers."""
 
@@ -75,15 +77,16 @@ def limits_of(capability: tuple[int, int], l2: int) -> Limits:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One phantom device; the defaults describe an A100.
+    """One phantom GPU; the defaults describe an A100.
 
-    memory: bytes of the card.
-    capability: (major, minor).
+    name: name in CUDA.
+    memory: capacity in bytes.
+    capability: compute capability (major, minor).
     multiprocessors: number of multiprocessors.
-    context_memory: bytes of the card that the CUDA context holds.
+    context_memory: bytes of `memory` that the CUDA context holds.
     limits: limits of one multiprocessor.
-    context_chunks: address space of the CUDA context, in the format that `arena_add_context` of the
-        stub reads; "" if unknown.
+    context_chunks: address ranges of the CUDA context, highest first, as "size:used" in MiB, then
+        the MiB for the first kernels (`cards.py`); "" if unknown.
     """
 
     name: str
@@ -96,7 +99,7 @@ class Gpu:
 
     @property
     def room(self) -> int:
-        """Bytes of the card that the CUDA context leaves free."""
+        """Bytes of `memory` that the CUDA context leaves free."""
         return self.memory - self.context_memory
 
     def __post_init__(self) -> None:

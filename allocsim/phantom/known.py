@@ -1,9 +1,9 @@
-"""Contents of integer and boolean tensors of a phantom device, kept on the host.
+"""Store the contents of integer and boolean tensors of a phantom GPU on the host.
 
 Rule: this file runs in the program's interpreter, loaded by the hook from its path, so it imports
-only the standard library.  Nothing here requests device memory or keeps it alive.  Contents belong
-to a storage, identified by a weak reference, its address and its version.  They end with the
-storage, move with its views, and are dropped when an unknown operator writes to it.
+only the standard library.  No device memory is requested or kept alive.  The contents belong to a
+storage, the memory that a tensor and its views share.  They are kept until the storage is freed or
+an operator writes unknown values to it.  A weak reference, an address and a version detect that.
 """
 
 from __future__ import annotations
@@ -13,30 +13,30 @@ from typing import Any
 __all__ = ["MOST_BYTES", "MOST_NUMBERS", "Known"]
 
 MOST_NUMBERS = 1 << 22
-"""Elements of the largest tensor that is computed."""
+"""Largest number of elements of a tensor that is computed."""
 
 MOST_BYTES = 1 << 25
-"""Bytes of the largest storage whose contents are kept."""
+"""Largest storage whose contents are kept, in bytes."""
 
 _PRUNED_EVERY = 256
-"""Number of added storages between two searches for freed ones."""
+"""Number of storages to add before freed storages are searched and dropped."""
 
 
 class _Contents:
     """Contents of one storage.
 
-    storage: address of PyTorch's storage object, which the weak reference protects from reuse.
+    storage: address of PyTorch's storage object; `weak` prevents that PyTorch uses it again.
     weak: weak reference to the storage.
     pointer: device address of the contents.
-    data: bytes, as a host tensor; None if every element is `constant`.
-    constant: host tensor without dimensions, or None.
+    data: all bytes, as a host tensor; None if `constant` has the value of every element.
+    constant: host tensor without dimensions; None if the elements differ.
     size: bytes of the storage.
-    known: a boolean per byte; None if all are known.
-    version: version of the tensors that share the storage; None if they have none.
-    is_settled: True if `version` is exact.  PyTorch increases it after an in-place operator
-        returns, or not at all if another operator called it.  Until the first read, `version + 1`
-        is accepted.
-    is_routed: True if the contents depend on a choice of experts.
+    known: host tensor with a boolean per byte, True if it is known; None if all bytes are known.
+    version: number of in-place writes to the storage that PyTorch has counted; None if it does not
+        count them.
+    is_settled: True if `version` is exact.  PyTorch counts a write after the operator returns, or
+        not at all if another operator called it.  So `version + 1` is accepted at the first read.
+    is_routed: True if the contents depend on the assumed choice of experts.
     """
 
     __slots__ = (
@@ -57,7 +57,10 @@ class _Contents:
 
 
 class Known:
-    """Known contents, by storage; `torch` is the program's PyTorch."""
+    """Known contents of all storages.
+
+    torch: the module torch of the program.
+    """
 
     def __init__(self, torch: Any) -> None:
         self.torch = torch
@@ -69,7 +72,7 @@ class Known:
         self._prune_at = _PRUNED_EVERY
 
     def may_have(self, tensor: Any) -> bool:
-        """Return True if the contents of a tensor can be kept."""
+        """Return True if the contents of `tensor` may be stored: type, device and size fit."""
         return (
             tensor.dtype in self.types
             and tensor.is_cuda
@@ -78,9 +81,9 @@ class Known:
         )
 
     def read(self, tensor: Any) -> tuple[Any, bool] | None:
-        """Return a host tensor that views the contents of `tensor`, and True if they are routed.
+        """Return the contents of `tensor` as a host tensor; None if any element is unknown.
 
-        Return None if any element is unknown.
+        Also return True if the contents depend on the assumed choice of experts.
         """
         contents = self._of(tensor)
         if contents is None:
@@ -93,7 +96,10 @@ class Known:
         return self._view(self._data(contents), tensor), contents.is_routed
 
     def write(self, tensor: Any, values: Any, *, is_routed: bool = False) -> None:
-        """Store the host tensor `values` as the contents of `tensor`."""
+        """Store the host tensor `values` as the contents of `tensor`.
+
+        is_routed: True if the values depend on the assumed choice of experts.
+        """
         storage = tensor.untyped_storage()
         if storage.nbytes() > MOST_BYTES:
             return
@@ -133,7 +139,7 @@ class Known:
         self._view(contents.known, tensor, 1).fill_(False)
 
     def _of(self, tensor: Any) -> _Contents | None:
-        """Return the contents of a tensor's storage, None if they are missing or out of date."""
+        """Return the contents of the storage of `tensor`; None if missing or out of date."""
         storage = tensor.untyped_storage()
         contents = self._by_storage.get(storage._cdata)
         if contents is None or contents.pointer != storage.data_ptr():
@@ -149,7 +155,7 @@ class Known:
         return contents
 
     def _add(self, storage: Any) -> _Contents:
-        """Add contents for a storage, which `write` completes."""
+        """Return new, empty contents for `storage`, which `write` fills."""
         if len(self._by_storage) >= self._prune_at:
             self._prune()
         before = self._by_storage.get(storage._cdata)
@@ -166,7 +172,7 @@ class Known:
         return contents
 
     def _data(self, contents: _Contents) -> Any:
-        """Return the bytes of a storage, which are created on first use."""
+        """Return the bytes of a storage as a host tensor, which is created at the first call."""
         if contents.data is None:
             torch = self.torch
             contents.data = torch.empty(contents.size, dtype=torch.uint8, device="cpu")
@@ -186,9 +192,11 @@ class Known:
         self._prune_at = 2 * len(self._by_storage) + _PRUNED_EVERY
 
     def _view(self, data: Any, tensor: Any, step: int = 0, byte: int = 0) -> Any:
-        """Return the part of `data`, a byte or boolean per byte of a storage, that `tensor` views.
+        """Return the part of `data` that belongs to `tensor`, in the shape of `tensor`.
 
-        step: 0 for elements of the tensor's type; 1 for the entry of byte number `byte` of each.
+        data: host tensor with a byte, or a boolean, per byte of the storage.
+        step: 0 to view the bytes as elements of the type of `tensor`; 1 to select byte number
+            `byte` of each element.
         """
         size = tensor.element_size()
         strides, offset = tensor.stride(), tensor.storage_offset()
@@ -200,5 +208,5 @@ class Known:
 
 
 def _version(tensor: Any) -> int | None:
-    """Return the version that counts in-place writes; None in inference mode."""
+    """Return the number of in-place writes to the storage; None in inference mode."""
     return None if tensor.is_inference() else tensor._version

@@ -1,7 +1,7 @@
-"""Environment variables that make an unmodified program find a phantom GPU.
+"""Set the environment variables with which an unmodified program finds a phantom GPU.
 
-Rule: the program and its PyTorch are not changed.  The stub libraries are preloaded under CUDA's
-sonames and variables describe the device, so child processes inherit both.
+Rule: the program and its PyTorch are not changed.  One variable preloads the stub libraries, and
+others describe the phantom GPU, so child processes find it too.
 """
 
 from __future__ import annotations
@@ -12,15 +12,14 @@ import subprocess
 from dataclasses import astuple, dataclass
 from functools import partial
 
-from allocsim.phantom.build import Stubs, build_once, build_stubs, digest_of
-from allocsim.phantom.errors import UnavailableError
+from allocsim.phantom.build import Stubs, UnavailableError, build_once, build_stubs, digest_of
 from allocsim.phantom.gpu import Gpu
 from allocsim.phantom.wheel import PLANS_WITHOUT_DEVICE, cache_root
 
 __all__ = ["TorchInstall", "find_torch", "phantom_environment"]
 
 BASE_ADDRESS = 0x7000_0000_0000
-"""First address of the device, far above the host's mappings."""
+"""First address of device memory, far above the addresses of host memory."""
 
 _PATIENCE_S = 120
 # The script reads torch's version.py without importing torch, which takes seconds.
@@ -41,8 +40,9 @@ else:
 class TorchInstall:
     """PyTorch installation of one interpreter.
 
+    python: path of the interpreter.
     version: such as "2.15.0".
-    cuda: such as "13.2".
+    cuda: release of CUDA, such as "13.2".
     """
 
     python: str
@@ -60,7 +60,7 @@ class TorchInstall:
 
 
 def _answer_in(output: str) -> tuple[str, str, str] | None:
-    """Return the version, CUDA and HIP in the last line of output; None if there are none."""
+    """Return the releases of PyTorch, CUDA and HIP in the last line; None if it is invalid."""
     try:
         version, cuda, hip = json.loads(output.splitlines()[-1])
     except (IndexError, ValueError, TypeError):
@@ -103,9 +103,10 @@ def phantom_environment(
 ) -> dict[str, str]:
     """Return the variables to add to a program's environment; build the stubs if needed.
 
-    address_policy: "driver" (addresses as the CUDA driver chooses them), "bump" or "firstfit".
-    work: completion of a stream's work, "when-waited" (by a synchronisation, as late as possible)
-        or "at-once" (as early as possible).
+    address_policy: "driver" (the addresses that the CUDA driver chooses), "bump" (no address is
+        used again) or "firstfit" (the lowest free address).
+    work: time when the work of a stream completes: "when-waited" (at a synchronisation, as late as
+        possible) or "at-once" (as early as possible).
     Raises UnavailableError if the stubs cannot be built.
     """
     stubs = _stubs(torch.cuda_major)

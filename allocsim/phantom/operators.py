@@ -1,4 +1,4 @@
-"""Operators of PyTorch that are computed on the host for a phantom device.
+"""List the operators of PyTorch that are computed on the host for a phantom GPU.
 
 Rule: this file runs in the program's interpreter, loaded by the hook from its path, so it imports
 only the standard library.  Operators that a release lacks are skipped.
@@ -33,26 +33,26 @@ _MOVES = (
 )
 _FILLS = ("fill", "zero", "arange", "eye", "full", "copy")
 _IN_PLACE = {"copy": "copied", "fill": "filled", "zero": "filled"}
-"""Methods of in-place operators that are not computed like the others."""
+"""Methods of `Values` for in-place operators other than `after`."""
 _SIZED = (
     *("nonzero", "masked_select", "_unique2", "unique_dim", "unique_consecutive"),
     "repeat_interleave",
 )
-"""Operators whose output's size depends on values, which the device reads back."""
+"""Operators whose output size depends on values, so that PyTorch copies the size to the host."""
 _CHOOSING = ("topk",)
-"""Operators by which a router chooses experts."""
+"""Operators with which a mixture-of-experts model chooses experts."""
 _UNKNOWN = ("random", "bernoulli", "geometric", "set", "resize")
 """Operators that write unknown values in place."""
 
 _LEFT = frozenset({"aten::pow.Tensor_Tensor_out", "aten::isin.Tensor_Tensor_out"})
-"""Overloads to which PyTorch passes a number as a tensor of the device, which no kernel in Python
-can take."""
+"""Overloads to which PyTorch passes a number as a tensor of the device, which a kernel in Python
+cannot take."""
 _MASKS = frozenset({"condition", "mask"})
-"""Operands that do not affect the type of the result."""
+"""Names of arguments that do not affect the type of the result."""
 
 
 def names() -> Iterator[tuple[str, str]]:
-    """Yield each operator, also in its in-place form, and the method of `Values` that runs it."""
+    """Yield pairs of the name of an operator and of the method of `Values` that runs it."""
     for name in (*_ELEMENTWISE, *_REDUCTIONS, *_MOVES, *_FILLS):
         yield name, "after"
         yield f"{name}_", _IN_PLACE.get(name, "after")
@@ -67,7 +67,10 @@ def names() -> Iterator[tuple[str, str]]:
 
 
 def overloads(torch: Any, name: str) -> Iterator[Any]:
-    """Yield the overloads of an operator that have kernels, but none for BackendSelect."""
+    """Yield the overloads of operator `name` for which a kernel can be registered.
+
+    They have kernels of PyTorch, but none for the dispatch key BackendSelect.
+    """
     packet = getattr(torch.ops.aten, name, None)
     for overload in () if packet is None else packet.overloads():
         op = getattr(packet, overload)
@@ -79,19 +82,19 @@ def overloads(torch: Any, name: str) -> Iterator[Any]:
 
 
 def operands(op: Any) -> list[int]:
-    """Return the positions at which an operator takes one tensor."""
+    """Return the positions of the arguments of `op` that are one tensor."""
     kinds = (str(argument.type) for argument in op._schema.arguments)
     return [n for n, kind in enumerate(kinds) if kind in ("Tensor", "Optional[Tensor]")]
 
 
 def promoted(op: Any) -> list[int]:
-    """Return the positions of the operands whose types decide the type of the result."""
+    """Return the positions of the tensors whose types determine the type of the result."""
     named = op._schema.arguments
     return [n for n in operands(op) if named[n].name not in _MASKS]
 
 
 def written(op: Any) -> frozenset[int | str]:
-    """Return the arguments that an operator writes to: positions, or names if keyword-only."""
+    """Return the arguments to which `op` writes: positions, or names if keyword-only."""
     known: frozenset[int | str] | None = _WRITTEN.get(op)
     if known is None:
         found: list[int | str] = []

@@ -1,8 +1,8 @@
-"""Answers for the missing ranks of a distributed job that runs one rank on a phantom GPU.
+"""Let one rank of a distributed job run on a phantom GPU without the other ranks.
 
 Rule: this file runs in the program's interpreter, loaded by the hook from its path once CUDA is
-used on a phantom, so it imports only the standard library.  It replaces only results that depend on
-the values of other ranks, and keeps the allocations that the replaced code makes.
+used on a phantom GPU, so it imports only the standard library.  It replaces only results that
+depend on values of other ranks, and makes the same allocations as the replaced code.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _DIFFERS = "DDP expects same model across all ranks"
 
 
 def answer_for_others(torch: Any) -> None:
-    """Let DistributedDataParallel run without answers of other ranks."""
+    """Patch `torch` so that DistributedDataParallel does not wait for other ranks."""
     dist = torch.distributed
     if not dist.is_available() or not hasattr(dist, "_verify_params_across_processes"):
         return
@@ -30,9 +30,9 @@ def answer_for_others(torch: Any) -> None:
 
 
 def _finishing(end: Any) -> Any:
-    """Wrap the end of a process group so that the phantom first completes all work.
+    """Wrap the method that ends a process group so that all work is completed first.
 
-    The end waits for the GPU, and a phantom completes work only on request.
+    The method waits for the GPU, and a phantom GPU completes work only on request.
     """
 
     @functools.wraps(end)
@@ -44,12 +44,12 @@ def _finishing(end: Any) -> Any:
 
 
 def _verifying(torch: Any, verify: Any) -> Any:
-    """Wrap DDP's check that all ranks have the same parameters, which reads sizes back."""
+    """Wrap DDP's check that all ranks have equal parameters, so that it succeeds."""
 
     @functools.wraps(verify)
     def verified(group: Any, tensors: Any, *more: Any) -> None:
         device = ctypes.CDLL(None)
-        # This read is DDP's own and must not be reported as one of the program.
+        # DDP copies values to the host here; the program must not be reported for it.
         device.device_watch_reads(0)
         try:
             verify(group, tensors, *more)
@@ -66,10 +66,13 @@ def _verifying(torch: Any, verify: Any) -> Any:
 
 
 def _reducing(torch: Any, make: Any) -> Any:
-    """Wrap DDP's reducer with a hook that adds gradients, which a fake group's futures lack."""
+    """Wrap DDP's reducer so that it uses the gradients of this rank as the sum of all ranks.
+
+    With the backend "fake", no other rank sends gradients.
+    """
 
     def as_they_are(_: Any, bucket: Any) -> Any:
-        """Return the rank's own gradients."""
+        """Return the gradients of this rank as a finished future."""
         future = torch.futures.Future()
         future.set_result(bucket.buffer())
         return future

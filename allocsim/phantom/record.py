@@ -1,7 +1,7 @@
-"""Run of an unmodified program that records its memory history, with or without a GPU.
+"""Run an unmodified program and record its memory history, with or without a GPU.
 
-Rule: the program's output, signals and exit code pass through unchanged.  Recordings stay in a
-temporary folder until the program ends, so an output file is complete or absent.
+Rule: output, signals and exit code of the program are not changed.  Recordings are in a temporary
+folder until the program ends, so an output file is complete or absent.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from allocsim.phantom.errors import UnavailableError
+from allocsim.phantom.build import UnavailableError
 from allocsim.phantom.gpu import Gpu
 from allocsim.phantom.launch import TorchInstall, find_torch, phantom_environment
 
-__all__ = ["ProcessRecording", "Recorded", "Program", "has_gpu", "record"]
+__all__ = ["ProcessRecording", "Recorded", "RecordedProgram", "has_gpu", "record"]
 
 HOOK = Path(__file__).parent / "hook"
 _CONF_NAMES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
@@ -37,23 +37,25 @@ _UNKNOWN_EXIT = struct.pack("<ci", b"J", -(1 << 31))
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
-    """A program to record, and the conditions of the run.
+class RecordedProgram:
+    """A program to record, and the options of the recording.
 
     command: the program and its arguments.
-    out: file to write the recording to.
-    gpu: phantom device; None for the real one.
-    conf: option string; None to leave the program's environment unchanged.
-    work: as in `phantom_environment`.
-    max_entries, max_seconds: limits at which the program is ended in order; 0 for none.
+    out: file for the recording.
+    gpu: phantom GPU; None to use the real GPU.
+    conf: value for PYTORCH_CUDA_ALLOC_CONF; None to leave the environment unchanged.
+    work: time when the work of a stream completes on a phantom GPU: "when-waited" (as late as
+        possible) or "at-once".
+    max_entries, max_seconds: number of entries and seconds after which the program is ended; 0 for
+        no limit.
     output_to_stderr: True to redirect the program's output to standard error.
-    log: file for both output and errors; None for none.
-    by_column: True to write entries as columns, a smaller form that is written in a third of the
-        time but is readable only by allocsim.
-    sizes_only: True if values on the host do not matter, so none need to be drawn and one thread is
-        enough.  For a phantom device.
-    values: True to compute small integer and boolean tensors of a phantom device.
-    routing: distribution of tokens over experts on a phantom device, "balanced" or "skewed".
+    log: file for output and errors of the program; None to leave them unchanged.
+    by_column: True to write entries as columns, which takes a third of the time, but only allocsim
+        can read the file.
+    sizes_only: True if values on the host do not matter, so that large tensors are not filled with
+        random numbers and one thread is enough.  For a phantom GPU.
+    values: True to compute small integer and boolean tensors of a phantom GPU.
+    routing: distribution of tokens over experts on a phantom GPU, "balanced" or "skewed".
     """
 
     command: tuple[str, ...]
@@ -75,13 +77,14 @@ class Program:
 class ProcessRecording:
     """Recording of one process.
 
-    oom_text: out-of-memory error that ended it; "" for none.
-    stopped_by: limit that ended it; "" for none.
-    reads_back: lines of the program that copied values from a phantom device to the host; "" for
-        none.
-    guessed: libraries whose workspaces a phantom device guessed; "" for none.
-    routing: distribution of tokens over experts on a phantom device; "" if no size or read depends
-        on it.
+    file: path of the recording.
+    entries: number of entries.
+    oom_text: out-of-memory error that ended the process; "" if none did.
+    stopped_by: limit that ended the process, "max-entries" or "max-seconds"; "" if none did.
+    reads_back: lines of the program that copied values from a phantom GPU to the host; "" if none.
+    guessed: libraries whose workspace sizes on a phantom GPU are guesses; "" if none.
+    routing: distribution of tokens over experts on a phantom GPU; "" if no size and no value on the
+        host depends on it.
     """
 
     file: Path
@@ -99,7 +102,7 @@ class Recorded:
 
     exit_code: the program's exit code; 128 + n if signal n ended it.
     processes: recordings of the processes that used CUDA.
-    torch: the PyTorch found; None on a real GPU.
+    torch: PyTorch of the program; None on a real GPU.
     """
 
     exit_code: int
@@ -112,11 +115,11 @@ def has_gpu() -> bool:
     return any(Path(name).exists() for name in _GPU_FILES)
 
 
-def record(program: Program) -> Recorded:
-    """Run the program to its end and write its recordings.
+def record(program: RecordedProgram) -> Recorded:
+    """Run the program to its end and write one recording per process.
 
-    The recording of a single process is `program.out`; for several processes, the rank or process
-    number is inserted before the suffix.  Raises UnavailableError, before the program starts, if
+    The file of a single process is `program.out`.  For several processes, the rank or process id is
+    inserted before the suffix.  Raises UnavailableError, before the program starts, if
     the program or its PyTorch is missing or unsuitable.
     """
     if not program.out.parent.is_dir():
@@ -131,7 +134,9 @@ def record(program: Program) -> Recorded:
         return Recorded(exit_code, _deliver(found, program.out), torch)
 
 
-def _environment(program: Program, torch: TorchInstall | None, folder: Path) -> dict[str, str]:
+def _environment(
+    program: RecordedProgram, torch: TorchInstall | None, folder: Path
+) -> dict[str, str]:
     environment = dict(os.environ)
     if program.conf is not None:
         for name in _CONF_NAMES:
@@ -158,7 +163,10 @@ def _environment(program: Program, torch: TorchInstall | None, folder: Path) -> 
 
 
 def _interpreter(command: Sequence[str]) -> str:
-    """Return the Python that the command runs: itself, its script's, or the one on the PATH."""
+    """Return the path of the Python interpreter that `command` runs.
+
+    It is the command itself, the interpreter of its script, or python3 on the PATH.
+    """
     # The shebang names the interpreter of an installed script, such as torchrun.
     path = shutil.which(command[0])
     if path is None:
@@ -174,7 +182,7 @@ def _interpreter(command: Sequence[str]) -> str:
     return shutil.which("python3") or sys.executable
 
 
-def _run(program: Program, environment: dict[str, str]) -> int:
+def _run(program: RecordedProgram, environment: dict[str, str]) -> int:
     """Run the program and return its exit code.
 
     An interrupt from the terminal also reaches the program, which decides how to react.
@@ -211,7 +219,7 @@ def _interrupts_ignored() -> Iterator[None]:
 
 
 def _note_exit_code(file: Path, exit_code: int) -> None:
-    """Overwrite the place that was left for the exit code, the last value of the pickle."""
+    """Write the exit code of the program into the place that the recording reserves for it."""
     data = file.read_bytes()
     at = data.rfind(_UNKNOWN_EXIT)
     if at >= 0:
@@ -221,7 +229,7 @@ def _note_exit_code(file: Path, exit_code: int) -> None:
 
 
 def _deliver(found: Sequence[Path], out: Path) -> tuple[ProcessRecording, ...]:
-    """Move the recordings to their destination; each of several gets its own name."""
+    """Move the recordings `found` to `out`, or to different names if there are several."""
     if len(found) == 1:
         return (_move(found[0], out),)
     suffixes = "".join(out.suffixes[-2:] if out.suffix == ".gz" else out.suffixes[-1:])

@@ -1,15 +1,15 @@
-"""Values of integer and boolean tensors of a phantom device, computed on the host.
+"""Compute integer and boolean tensors of a phantom GPU on the host.
 
-Sizes and branches that depend on these values are then correct.
+Sizes and branches of the program that depend on their values are then correct.  The values of
+floating-point tensors are never known.
 
 Rule: this file runs in the program's interpreter, loaded by the hook from its path, so it imports
 only the standard library.  Every operator still runs on the device, with the same arguments and in
-the same order, so the allocator gets no additional requests.  An operator with known inputs is also
-computed on the host; the results of all others are unknown.  Values of floating-point tensors are
-never known.
+the same order, so the allocator gets no additional requests.  An operator whose inputs are
+known is computed on the host too; the results of all other operators are unknown.
 
-The kernels are registered for the dispatch key BackendSelect, which is in every dispatch of every
-thread, below autograd, functorch and the modes of compilers, and above the device's own kernels.
+The kernels are registered for the dispatch key BackendSelect.  PyTorch calls it in every thread,
+after autograd, functorch and the modes of compilers, and before the kernels of the device.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ __all__ = ["Values", "install"]
 
 _NUMBERS = frozenset({int, float, bool, complex})
 _MOST_KEPT = 1024
-"""Largest number of cached tensors of numbers."""
+"""Largest number of cached tensors that stand for Python numbers."""
 _ANSWERED, _KNOWN, _NOTED = 2, 1, 0
-"""Modes for copies to the host, numbered as in device.h."""
+"""Modes of the phantom GPU for copies to the host, with the numbers of device.h."""
 
 
 class Values:
-    """Known values of one process.
+    """Computation of tensor values in one process.
 
-    torch: the program's PyTorch.
-    known: contents of tensors.
+    torch: the module torch of the program.
+    known: the `Known` that stores the contents of tensors.
     router: the `Router` that chooses experts.
-    operators: the module of that name.
-    routed_reads: number of sizes and copies to the host that depend on the router's choices.
+    operators: the module operators.py.
+    routed_reads: number of sizes and copies to the host that depend on the chosen experts.
     """
 
     def __init__(self, torch: Any, known: Any, router: Any, operators: Any) -> None:
@@ -63,9 +63,10 @@ class Values:
                 self._register(overload, getattr(self, kind), is_choosing=kind == "chosen")
 
     def _runner(self, op: Any) -> Callable[..., Any]:
-        """Return a function that runs an operator, given dispatch keys and arguments.
+        """Return a function that runs `op`, given dispatch keys and arguments.
 
-        PyTorch passes a number that it had made a tensor as a number; it becomes a tensor again.
+        If the program combines a tensor and a number, PyTorch makes a tensor of the number, but
+        passes the number to a kernel in Python.  The function makes a tensor of it again.
         """
         run, operands = op._handle.redispatch_boxed, self.operators.operands(op)
 
@@ -78,24 +79,24 @@ class Values:
         return run if len(operands) < 2 else either
 
     def _number(self, first: Any, number: complex) -> Any:
-        """Return the number that follows the floating-point tensor `first` as a tensor.
+        """Return `number`, the argument after the floating-point tensor `first`, as a tensor.
 
-        It has the type of `first` if neither type nor value of the result depends on that, else
-        PyTorch's own type for the number.
+        The tensor has the type of `first` if that changes neither type nor value of the result,
+        else the type that PyTorch gives to the number.
         """
         torch, dtype = self.torch, first.dtype
         is_same = dtype in self._wide or (first.dim() == 0 and type(number) is float)
         kind = dtype if is_same and type(number) in (int, float) else _natural_type(torch, number)
         with torch._C.DisableTorchFunction():
             made = torch.scalar_tensor(number, dtype=kind, device="cpu")
-        # 0.0 and -0.0 are one key; other types depend on the dimensions of `first`.
+        # Not cached: 0.0 equals -0.0 as a key, and other types depend on the shape of `first`.
         has_key = number or type(number) is int
         if has_key and dtype in self._wide and len(self._numbers) < _MOST_KEPT:
             self._numbers[type(number), number, dtype] = made
         return made
 
     def _without_numbers(self, op: Any, operands: list[int], args: Any) -> list[Any]:
-        """Return the arguments with tensors for numbers, of types that keep the result's type."""
+        """Return the arguments with tensors in place of numbers, that keep the result's type."""
         torch = self.torch
         deciding = [n for n in self.operators.promoted(op) if n < len(args)][:2]
         replaced = [n for n in operands if n < len(args) and type(args[n]) in _NUMBERS]
@@ -111,7 +112,11 @@ class Values:
         return made
 
     def _register(self, op: Any, kind: Callable[..., Any], *, is_choosing: bool) -> None:
-        """Register the kernel of an operator; it leaves those of floating-point tensors alone."""
+        """Register the kernel of `op`, which only passes on calls with floating-point tensors.
+
+        kind: method that runs the operator if the arguments have integer or boolean tensors.
+        is_choosing: True if the operator may choose experts.
+        """
         run = self._runs[op] = self._runner(op)
         fast, select = op._handle.redispatch_boxed, self._select
         types, plain = self.known.types, self.torch._C.DisableTorchFunction
@@ -120,7 +125,7 @@ class Values:
         is_copy = op._schema.name == "aten::copy_"
         floating, numbers, number_of = self._floating, self._numbers, self._number
 
-        # Most calls end in one of the next two, which therefore do nothing else.
+        # Nearly all calls end in the next two functions, so they do as little as possible.
         def kernel_of_one(keys: Any, *args: Any, **kwargs: Any) -> Any:
             if getattr(args[0], "dtype", None) in floating:
                 return fast(keys - select, *args, **kwargs)
@@ -158,7 +163,7 @@ class Values:
         self._library.impl(full, chosen, "BackendSelect", with_keyset=True)
 
     def _concerns(self, args: Any, kwargs: Any) -> bool:
-        """Return True if an integer or boolean tensor of the device is among the arguments."""
+        """Return True if an argument is an integer or boolean tensor of the device."""
         tensor, types = self.torch.Tensor, self.known.types
         for each in args:
             if isinstance(each, tensor):
@@ -174,13 +179,19 @@ class Values:
         )
 
     def after(self, op: Any, run: Callable[[], Any], args: Any, kwargs: Any) -> Any:
-        """Run an operator whose output size is known before it runs, then compute it."""
+        """Run an operator on the device, then compute its result on the host.
+
+        op: overload of the operator.
+        run: function that runs the operator on the device.
+        args, kwargs: arguments of the operator.
+        The methods below have the same parameters and return the result on the device.
+        """
         out = run()
         self._keep(op, (args, kwargs), out, *self._computed(op, args, kwargs, out))
         return out
 
     def filled(self, op: Any, run: Callable[[], Any], args: Any, kwargs: Any) -> Any:
-        """Run an operator that gives one value to every element, and compute that value once."""
+        """Run an operator that gives every element the same value, and compute that value."""
         to = args[0]
         if not self.known.may_have(to):
             return self.after(op, run, args, kwargs)
@@ -193,7 +204,7 @@ class Values:
         return out
 
     def sized(self, op: Any, run: Callable[[], Any], args: Any, kwargs: Any) -> Any:
-        """Compute an operator whose output's size depends on values, then run it."""
+        """Compute an operator whose output size depends on values, then run it on the device."""
         values, is_routed = self._computed(op, args, kwargs, None)
         if values is None:
             out = run()
@@ -207,7 +218,7 @@ class Values:
         return out
 
     def chosen(self, op: Any, run: Callable[[], Any], args: Any, kwargs: Any) -> Any:
-        """Run a top-k; the router chooses the indices of unknown scores."""
+        """Run a top-k; if its scores are unknown, the router chooses the indices."""
         scores = args[0]
         out = run()
         if not scores.is_cuda:
@@ -229,7 +240,7 @@ class Values:
         return out
 
     def scalar(self, op: Any, run: Callable[[], Any], args: Any, kwargs: Any) -> Any:
-        """Run the operator behind `item()`, or one whose result is a boolean of the host."""
+        """Run an operator whose result is a number of the host, such as that of `item()`."""
         host = self._hosted(op, args, kwargs, (), [False])
         if host is None:
             return run()
@@ -253,7 +264,7 @@ class Values:
         return out
 
     def telling(self, kind: int, value: int = 0) -> _Telling:
-        """Return a context that sets the mode of this thread's copies to the host."""
+        """Return a context that sets the mode of copies; `value` is copied in mode _ANSWERED."""
         return _Telling(self._tell, self._mode, (kind, value))
 
     def _read(self, tensor: Any) -> tuple[Any, bool] | None:
@@ -263,7 +274,10 @@ class Values:
         return read
 
     def _computed(self, op: Any, args: Any, kwargs: Any, out: Any) -> tuple[Any, bool]:
-        """Return the result on the host, None if an input is unknown, and True if it is routed."""
+        """Return the result of `op` as a host tensor; None if an input is unknown.
+
+        Also return True if it is routed: if it depends on the assumed choice of experts.
+        """
         if out is not None and not any(map(self.known.may_have, _tensors(self.torch, out))):
             return None, False
         routed = [False]
@@ -284,7 +298,10 @@ class Values:
         return values, routed[0]
 
     def _hosted(self, op: Any, args: Any, kwargs: Any, written: Any, routed: list[bool]) -> Any:
-        """Return the arguments on the host, as copies if written to; None if one is unknown."""
+        """Return the arguments as host tensors, copied if in `written`; None if one is unknown.
+
+        routed: list of one item, which is set to True if an argument is routed.
+        """
         torch = self.torch
         only = self.operators.is_overwritten(op)
 
@@ -310,9 +327,9 @@ class Values:
             return None
 
     def _keep(self, op: Any, given: Any, out: Any, values: Any, is_routed: bool) -> None:
-        """Store `values` as the contents of `out`, or mark the written tensors as unknown.
+        """Store `values` as the contents of `out`; None marks the written tensors as unknown.
 
-        given: arguments of the operator, by position and by keyword.
+        given: positional arguments and keyword arguments of the operator.
         """
         known, torch = self.known, self.torch
         args, kwargs = given
@@ -337,11 +354,11 @@ class Values:
 
 
 class _UnknownError(Exception):
-    """Unknown input."""
+    """The contents of an input are unknown."""
 
 
 class _Telling:
-    """Context that sets the mode of this thread's copies to the host, then restores it."""
+    """Context manager that sets the mode of this thread's copies to the host."""
 
     __slots__ = ("before", "mode", "state", "tell")
 
@@ -359,7 +376,7 @@ class _Telling:
 
 
 def _natural_type(torch: Any, number: complex) -> Any:
-    """Return the type of the tensor that PyTorch makes of a number."""
+    """Return the type that PyTorch gives to the tensor of a Python number."""
     if isinstance(number, bool):
         return torch.bool
     if isinstance(number, int):
@@ -368,7 +385,7 @@ def _natural_type(torch: Any, number: complex) -> Any:
 
 
 def _tensors(torch: Any, value: Any) -> Iterator[Any]:
-    """Yield the tensors in a value or in a list of values."""
+    """Yield the tensors in `value`, which is a tensor, a list of values, or anything else."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, (list, tuple)):
@@ -377,7 +394,7 @@ def _tensors(torch: Any, value: Any) -> Iterator[Any]:
 
 
 def install(torch: Any, known: Any, router: Any, operators: Any) -> Values:
-    """Compute integer and boolean tensors on the host; return the `Values` that does it."""
+    """Start to compute integer and boolean tensors on the host; return the `Values`."""
     values = Values(torch, known, router, operators)
     values.install()
     return values

@@ -1,7 +1,7 @@
-"""Published PyTorch wheels, reduced to the files of the native allocator.
+"""Download the native allocator of published PyTorch releases.
 
-Rule: a release's folder in the cache is complete or absent.  It is filled under a temporary name
-and renamed at the end; its `wheel.json` names the release and the CUDA version.
+Rule: the folder of a release in the cache is complete or absent.  It is filled under a temporary
+name and renamed at the end.  Its `wheel.json` names the releases of PyTorch and CUDA.
 
 Kept: torch/lib/libc10*.so, torch/include, torch/version.py, and CUDA's headers.  The wheel itself
 (hundreds of MiB) is deleted immediately, so a download needs about 1 GiB temporarily and about
@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from allocsim.phantom.errors import UnavailableError
+from allocsim.phantom.build import UnavailableError
 
 __all__ = [
     "PLANS_WITHOUT_DEVICE",
@@ -50,12 +50,12 @@ PUBLISHED = {
     "2.14": "2.14.1",
     "2.15": "2.15.0",
 }
-"""Default patch release of each release, oldest first."""
+"""Patch release that is used for each release of PyTorch, oldest first."""
 
 PLANS_WITHOUT_DEVICE = (2, 8)
-"""First release whose cuDNN plans for a device that the program describes (cuDNN 9.8 and later).
+"""First release whose cuDNN (9.8 and later) can plan a convolution for a described device.
 
-Before it, convolutions use cuDNN's legacy interface, whose stub needs no workspace.
+Earlier releases are made to use the legacy interface of cuDNN, whose stub needs no workspace.
 """
 
 _LAST_WITH_OLD_ABI = 206
@@ -73,8 +73,9 @@ _DESCRIPTION = "wheel.json"
 class Wheel:
     """Cached files of one release.
 
-    torch: such as "2.15.0".
-    cuda: such as "13.2".
+    torch: release of PyTorch, such as "2.15.0".
+    cuda: release of CUDA, such as "13.2".
+    folder: folder in the cache.
     """
 
     torch: str
@@ -87,13 +88,13 @@ class Wheel:
 
     @property
     def number(self) -> int:
-        """Release as one integer for driver.cpp, such as 215 for 2.15."""
+        """Release as one integer, such as 215 for 2.15; driver.cpp reads it."""
         major, minor = self.torch.split(".")[:2]
         return int(major) * 100 + int(minor)
 
     @property
     def has_old_abi(self) -> bool:
-        """True if built with the C++ string ABI from before GCC 5."""
+        """True if the libraries have the C++ string ABI from before GCC 5."""
         return self.number <= _LAST_WITH_OLD_ABI
 
     @property
@@ -106,9 +107,9 @@ class Wheel:
 
 
 def full_version(torch_version: str) -> str:
-    """Return the patch release: "2.15.0" for "2.15" and for itself.
+    """Return the patch release of a PyTorch release: "2.15.0" for "2.15" and for "2.15.0".
 
-    Raises UnavailableError for anything else.
+    Raises UnavailableError for any other text.
     """
     version = PUBLISHED.get(torch_version, torch_version)
     if not re.fullmatch(r"\d+\.\d+\.\d+", version, re.ASCII):
@@ -129,7 +130,7 @@ def cache_folder(torch_version: str) -> Path:
 
 
 def cached_wheel(torch_version: str) -> Wheel | None:
-    """Return a release from the cache, None if it is not there."""
+    """Return the cached files of a release; None if they are not in the cache."""
     folder = cache_folder(torch_version)
     try:
         description = json.loads((folder / _DESCRIPTION).read_text())
@@ -139,10 +140,10 @@ def cached_wheel(torch_version: str) -> Wheel | None:
 
 
 def fetch_wheel(torch_version: str, say: Callable[[str], None] = lambda _: None) -> Wheel:
-    """Return a release; download it with pip if the cache lacks it.
+    """Return the files of a release; download them with pip if the cache lacks them.
 
-    say: called with one line before each download.  Raises UnavailableError if pip, the network or
-        a CUDA build of the release is missing.
+    say: called with a line of text before each download.
+    Raises UnavailableError if pip, the network or a CUDA build of the release is missing.
     """
     version = full_version(torch_version)
     if (wheel := cached_wheel(version)) is not None:
@@ -168,7 +169,7 @@ def _fill(folder: Path, version: str, say: Callable[[str], None]) -> Wheel:
 
 
 def _fetch_torch(version: str, folder: Path, say: Callable[[str], None]) -> str:
-    """Extract torch's libraries and headers into `folder`; return the text of METADATA."""
+    """Extract libraries and headers of torch into `folder`; return the text of its METADATA."""
     refusals = []
     for tag in _PYTHON_TAGS:
         try:
@@ -199,7 +200,11 @@ def _cuda_version(folder: Path, version: str) -> str:
 
 
 def _fetch_headers(metadata: str, cuda: str, folder: Path, say: Callable[[str], None]) -> None:
-    """Extract CUDA's headers from the wheels that the release depends on."""
+    """Extract the headers of CUDA into `folder`, from NVIDIA's wheels.
+
+    metadata: METADATA of torch, which names the wheels that it needs.
+    cuda: release of CUDA.
+    """
     major = int(cuda.split(".", maxsplit=1)[0])
     suffix = f"-cu{major}" if major < 13 else ""
     exact = re.search(rf"nvidia-cuda-runtime{suffix} ?\(?==([\d.]+)", metadata)
@@ -223,7 +228,7 @@ def _fetch_headers(metadata: str, cuda: str, folder: Path, say: Callable[[str], 
 def _downloaded(
     requirement: str, folder: Path, say: Callable[[str], None], python: str = "3.12"
 ) -> Iterator[zipfile.ZipFile]:
-    """Download the wheel of `requirement` and open it; delete it afterwards."""
+    """Download a wheel, yield it as an open archive, and delete it at the end of the block."""
     say(f"downloading {requirement}")
     with tempfile.TemporaryDirectory(dir=folder) as place:
         command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-cache-dir"]

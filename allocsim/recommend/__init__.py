@@ -1,22 +1,23 @@
-"""Choice of one setting: candidates, costs, the Pareto front and the rule that decides."""
+"""Choice of one allocator setting: candidates, driver time, Pareto front and the decision."""
 
 from allocsim.recommend.candidates import UNTRIED, candidates
 from allocsim.recommend.cost import Cost, Costs, cost_of, driver_time, read_costs
 from allocsim.recommend.driver_times import DriverTimes
 from allocsim.recommend.equivalence import effect_of, effects_on
-from allocsim.recommend.hopeless import overflows, was_refused
 from allocsim.recommend.offer import Offer
 from allocsim.recommend.pareto import Bar, front, is_hopeless
 from allocsim.recommend.proposals import (
     allows_expandable,
     is_fitted,
+    overflows,
     proposals,
     read_alike,
     rescues,
     usual_settings,
+    was_refused,
 )
 from allocsim.recommend.rule import (
-    WORTH,
+    MIN_SAVING_DIVISOR,
     Case,
     Recommendation,
     WhyNot,
@@ -34,7 +35,7 @@ __all__ = [
     "Offer",
     "Recommendation",
     "UNTRIED",
-    "WORTH",
+    "MIN_SAVING_DIVISOR",
     "WhyNot",
     "allows_expandable",
     "candidates",

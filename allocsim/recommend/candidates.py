@@ -1,9 +1,9 @@
-"""Candidate settings of a search: every option of the release, with values from recorded sizes.
+"""Candidate settings for a search: every option of the release, with values from recorded sizes.
 
-Unsafe combinations are not proposed: expandable segments with a split limit, and rounding by one
-division where it leaves sizes unrounded.  A garbage collection threshold always comes with a memory
-fraction, since it has no effect without one.  Options without an effect on device memory, and those
-in `UNTRIED`, stay as recorded.
+Unsafe combinations are not proposed: expandable_segments with max_split_size_mb, and
+roundup_power2_divisions:1 in releases where it leaves sizes unrounded.  A
+garbage_collection_threshold always comes with a memory fraction, since it has no effect without a
+fraction.  Options without an effect on device memory, and options in `UNTRIED`, stay as recorded.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ UNTRIED: dict[str, str] = {
     "expandable_segments_reserve": "reserves addresses, not memory",
     "graph_capture_record_stream_reuse": "a recording does not show which blocks a capture reuses",
 }
-"""Options with an effect that stay as recorded, with the reason; docs/tuning.md lists them."""
+"""Options that affect device memory but are not varied, with the reason; listed in docs/tuning.md.
+"""
 
 _SPLITS, _SEGMENTS, _LIMITS = 10, 8, 3
 _SCALARS = (2, 4, 8, 16, 32, 64)
@@ -57,10 +58,11 @@ def candidates(
 ) -> tuple[Setting, ...]:
     """Return the settings to try in the release of `recorded`, simplest first.
 
+    sizes: request sizes and peaks of the recording.
     recorded: settings in force in the recording.
-    device_memory: bytes; None if unknown, and then no memory fraction is tried.
-    expandable: allow expandable segments.
-    limits: try memory fractions and garbage collection.
+    device_memory: bytes of the device.  None if unknown; then no memory fraction is tried.
+    expandable: False to try no expandable segments.
+    limits: False to try no memory fraction and no garbage collection.
     """
     grid = _Grid(sizes, recorded.release)
     base = recorded.with_default_cuts()
@@ -72,7 +74,7 @@ def candidates(
 
 
 def _setting(base: AllocatorConfig, change: _Change) -> Setting | None:
-    """Return the changed setting; None if the release lacks the option or reads it differently."""
+    """Return `base` with changed fields; None if the release cannot express it as a conf."""
     if "large_segment_size" in change and "max_non_split_rounding" not in change:
         change = {**change, "max_non_split_rounding": change["large_segment_size"]}
     config = replace(base, **change)  # type: ignore[arg-type]
@@ -85,7 +87,7 @@ def _setting(base: AllocatorConfig, change: _Change) -> Setting | None:
 
 
 def _short(config: AllocatorConfig) -> str:
-    """Return the option string, abbreviated with `>` for the last intervals of a division list."""
+    """Return the conf, with `>` for equal last intervals of a roundup_power2_divisions list."""
     divisions = config.roundup_power2_divisions
     first, last = divisions[0], divisions[-1]
     rest = divisions.index(last)
@@ -101,7 +103,7 @@ def _short(config: AllocatorConfig) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Grid:
-    """Values of each option, and the combinations to try."""
+    """Values of each option, and the combinations to try, as changed fields."""
 
     sizes: Sizes
     release: Release
@@ -127,9 +129,9 @@ class _Grid:
         yield from _pairs(segments[:_PAIRED], roundings[:_PAIRED])
 
     def _splits(self) -> list[_Change]:
-        """Return values of max_split_size just above each large size.
+        """Return values of max_split_size just above large request sizes.
 
-        If there are many sizes, those are chosen that divide the requested bytes evenly.
+        If there are many sizes, those are chosen that divide the requested bytes into equal parts.
         """
         sizes = [(size, size * count) for size, count in self.sizes.counts if size >= LARGE_BUFFER]
         least = LARGE_BUFFER // MIB + (not self.release.thresholds_inclusive)
@@ -145,7 +147,7 @@ class _Grid:
         return [{"max_split_size": value * MIB} for value in sorted(values)[:_SPLITS]]
 
     def _wastes(self, split: _Change) -> list[_Change]:
-        """Return values of max_non_split_rounding: differences between oversize segments."""
+        """Return values of max_non_split_rounding: oversize segments minus requests."""
         limit = split["max_split_size"]
         assert isinstance(limit, int)
         sizes = [size for size, _ in self.sizes.counts if size >= limit]
@@ -156,7 +158,10 @@ class _Grid:
         return [{"max_non_split_rounding": value * MIB} for value in values]
 
     def _segments(self) -> list[_Change]:
-        """Return values of large_segment_size that hold the peak of shared segments in a few."""
+        """Return values of large_segment_size with which a few segments have room for the peak.
+
+        The peak is that of the requests that share segments.
+        """
         peak = self.sizes.peak_middle
         least = MIN_LARGE_ALLOC + ROUND_LARGE
         shares = [round_up(-(-peak // k), ROUND_LARGE) for k in (1, 2, 3, 4, 6, 8, 12, 16)]
@@ -165,7 +170,7 @@ class _Grid:
         return [{"large_segment_size": value} for value in values[: _SEGMENTS + 2]] if peak else []
 
     def _roundings(self) -> list[_Change]:
-        """Return values of roundup_power2_divisions for all sizes, and above or below a size."""
+        """Return values of roundup_power2_divisions: for all sizes, or from or up to one size."""
         scalars = [(d,) * N_ROUNDUP_INTERVALS for d in _SCALARS]
         lists = []
         for cut in _spread(self._filled(), _PAIRED):
@@ -182,7 +187,10 @@ class _Grid:
 
 
 def _limited(base: AllocatorConfig, sizes: Sizes, memory: int) -> Iterator[Setting | None]:
-    """Yield memory fractions between peak live and peak reserved memory, and GC thresholds."""
+    """Yield settings that limit reserved memory, or collect garbage, below the recorded peak.
+
+    memory: bytes of the device.
+    """
     room = max(sizes.recorded_peak - sizes.peak_live, 0)
     for quarter in range(1, 4):
         wanted = sizes.peak_live + room * quarter // 4
@@ -207,7 +215,7 @@ def _pairs(changes: Iterable[_Change], others: Iterable[_Change]) -> list[_Chang
 
 
 def _spread(values: list[_Value], count: int) -> list[_Value]:
-    """Return at most `count` values, evenly spaced and including both ends."""
+    """Return at most `count` of the values, evenly spaced, including the first and the last."""
     if len(values) <= count:
         return values
     return [values[i * (len(values) - 1) // (count - 1)] for i in range(count)]

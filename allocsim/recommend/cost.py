@@ -1,8 +1,8 @@
 """Estimated time of driver calls.
 
-The calls and their sizes are exact: replays count them.  The time of each is from a table that was
-measured on one card (`driver_times.py`), or from a file of the user's.  The estimate ranks settings
-and marks those that thrash; it never decides how much memory a setting needs.
+Replays give the exact number and size of the calls.  The time of a call is from a table that was
+measured on one card (`driver_times.py`), or from a file of the user.  The estimate orders settings
+and marks settings that thrash.  It has no influence on the memory that a setting needs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TAKES = ("malloc", "create", "map")
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Microseconds of each call; None takes the time from the table, by size.
+    """Microseconds of each driver call; None takes the time from the table, depending on the size.
 
     cuda_malloc: one cudaMalloc.
     cuda_free: one cudaFree, without waiting for the device.
@@ -34,7 +34,8 @@ class Costs:
     unmap_handle: unmapping and releasing one handle, without waiting for its stream.
     synchronize: waiting for every stream before cached memory is released.  Not measured: it
         depends on the work that the program has queued.
-    thrashing_above: a setting is thrashing if its churn is more than this multiple of its growth.
+    thrashing_above: not a time, but a ratio.  A setting is thrashing if `Cost.churn` exceeds
+        `Cost.growth` by more than this factor.
     """
 
     cuda_malloc: float | None = None
@@ -46,16 +47,21 @@ class Costs:
 
     @property
     def table(self) -> DriverTimes:
-        """Table of times for calls that have no value here."""
+        """Table for the calls whose field is None."""
         return H200
 
     @property
     def uses_table(self) -> bool:
-        """True if the time of any call is from the table."""
+        """True if the time of at least one call is from the table."""
         return None in (self.cuda_malloc, self.cuda_free, self.map_handle, self.unmap_handle)
 
     def of_call(self, call: str, size: int, held: float = 0.0) -> float:
-        """Return the microseconds of one call.  See `DriverTimes.of_call`."""
+        """Return the microseconds of one driver call.
+
+        call: name of the call, as in `Device.calls`.
+        size: bytes.
+        held: number of segments that are allocated already.
+        """
         if call == "map" and self.map_handle is not None:
             return 0.0  # counted with each handle
         known = {
@@ -69,10 +75,11 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Estimated microseconds in the driver over a recording.
+    """Estimated time in driver calls over a recording, in microseconds.
 
-    growth: obtaining the memory of the peak once.
-    churn: returning memory, waiting for that, and obtaining it again.
+    growth: time to obtain the memory of the peak once.
+    churn: time to release memory, to wait for streams, and to obtain memory again.
+    is_thrashing: True if the churn is large; see `Costs.thrashing_above`.
     """
 
     growth: float
@@ -81,12 +88,12 @@ class Cost:
 
     @property
     def total(self) -> float:
-        """Growth and churn together."""
+        """Growth and churn together, in microseconds."""
         return self.growth + self.churn
 
 
 def cost_of(trial: Trial, costs: Costs) -> Cost:
-    """Return the estimated driver time of a trial."""
+    """Return the estimated driver time of a replay."""
     calls = trial.driver_calls
     getting = driver_time((call for call in calls if call[0] in _TAKES), costs)
     giving = driver_time((call for call in calls if call[0] not in _TAKES), costs)
@@ -97,20 +104,21 @@ def cost_of(trial: Trial, costs: Costs) -> Cost:
 
 
 def driver_time(calls: Iterable[tuple[str, int, int]], costs: Costs) -> float:
-    """Return the microseconds of driver calls, as (call, bytes, number of calls).
+    """Return the microseconds of driver calls.
 
-    Segments are taken to be obtained one after the other, so that on average half of them are held.
+    calls: (name, bytes, number of calls).
     """
     calls = list(calls)
+    # On average, half of the segments are already held when a segment is obtained.
     held = sum(n for call, _, n in calls if call == "malloc") / 2
     return sum(n * costs.of_call(call, size, held) for call, size, n in calls)
 
 
 def read_costs(path: str | os.PathLike[str]) -> Costs:
-    """Read costs from a JSON file: an object whose keys are fields of `Costs`.
+    """Return the costs of a JSON file: an object whose keys are fields of `Costs`.
 
-    Fields that the file leaves out keep their defaults.  Raises ConfigError, naming the file and
-    the key, for anything else.
+    Fields that are not in the file have their defaults.  Raises ConfigError with the file and the
+    key for other contents.
     """
     name = os.fspath(path)
     try:

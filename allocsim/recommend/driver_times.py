@@ -1,7 +1,8 @@
-"""Measured times of driver calls by size: one table for each card, interpolated.
+"""Measured times of driver calls, as a function of the size: one table for each card.
 
-Every row is a median in microseconds, taken in an otherwise idle process on an otherwise idle card
-by `python -m benchmarks.on_gpu` (part "driver"), whose file is `traces/h200/driver.json`.
+Each time is a median in microseconds that `python -m benchmarks.on_gpu` (part "driver") measured in
+an otherwise idle process on an otherwise idle card.  All measurements are in
+`traces/h200/driver.json`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from allocsim.units import MIB
 __all__ = ["H200", "DriverTimes", "Points"]
 
 Points = tuple[tuple[int, float], ...]
-"""(MiB, microseconds), in order of size."""
+"""(size in MiB, microseconds) of each measured size, ascending."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +24,14 @@ class DriverTimes:
 
     card, driver: name of the card and version of its driver.
     malloc, free: cuMemAlloc and cuMemFree, with nothing else allocated.
-    fresh: microseconds that cuMemAlloc takes longer when earlier allocations are held, so that it
-        needs a new address range; fresh_each: the further increase for each allocation held.
+    fresh: additional microseconds of cuMemAlloc if other allocations are held, so that it needs a
+        new address range.
+    fresh_each: further microseconds of cuMemAlloc for each allocation that is held.
     create, map, access: cuMemCreate and cuMemMap of one handle, cuMemSetAccess of one range.
     unmap, release: cuMemUnmap and cuMemRelease of one handle.
-    low, high: quartiles, over recordings of the same card, of the median of recorded over estimated
-        time of a call (`python -m benchmarks.driver_times`).
+    low, high: range of the ratio of real to estimated time.  Each recording of the same card gives
+        a median ratio; these are the quartiles of the medians
+        (`python -m benchmarks.driver_times`).
     """
 
     card: str
@@ -47,14 +50,14 @@ class DriverTimes:
 
     @property
     def name(self) -> str:
-        """Card and driver, as answers name them."""
+        """Name of card and driver for output, such as "NVIDIA H200, driver 580.159.04"."""
         return f"{self.card}, driver {self.driver}"
 
     def of_call(self, call: str, size: int, held: float = 0.0) -> float:
         """Return the microseconds of one call for `size` bytes.
 
-        call: see `allocsim.core.Device.calls`.
-        held: number of segments that are allocated already; used by "malloc" only.
+        call: "malloc", "free", "create", "map" or "unmap"; see `allocsim.core.Device.calls`.
+        held: number of segments that are allocated already; only "malloc" uses it.
         """
         if call == "malloc":
             return interpolated(self.malloc, size) + self.fresh + self.fresh_each * held
@@ -68,9 +71,9 @@ class DriverTimes:
 
 
 def interpolated(points: Points, size: int) -> float:
-    """Return the time for `size` bytes: linear between points, and beyond the last two.
+    """Return the microseconds for `size` bytes, by linear interpolation.
 
-    Below the first point a call takes as long as at the first.
+    Sizes above the last point are extrapolated; sizes below the first point take its time.
     """
     mib = size / MIB
     if mib <= points[0][0] or len(points) == 1:

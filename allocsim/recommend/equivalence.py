@@ -1,24 +1,25 @@
-"""Equivalence of settings on a recording, proved from its requests alone.
+"""Find settings that have the same effect on a recording, from its request sizes alone.
 
-Two settings have the same effect if every comparison of the allocator has the same result under
-both (semantics 1.2 to 1.7, 1.9 to 1.11):
+A search replays only one of several equivalent settings.  Two settings are equivalent if every
+comparison that the allocator makes has the same result under both settings (semantics 1.2 to 1.7,
+1.9 to 1.11):
 
 1. Rounding has an effect only through the rounded values of the requested sizes.  The sizes of
    blocks from before the recording count too, since a replay may allocate them again.
 2. large_segment_size_mb has an effect only if a rounded size is between 1 MiB and 10 MiB, or if
    memory is mapped in handles of that size.
-3. max_split_size_mb M is compared with rounded sizes and with whole segments, since the pieces of
-   a segment of at least M are smaller than M.  Two values without such a size between them are
-   therefore equivalent, and a value above all sizes is equivalent to no limit.  If the recording
-   starts with segments, only the latter holds.
-4. max_non_split_rounding_mb R decides whether a segment of at least M serves a request of at
-   least M, by the difference of the two sizes.  It has no effect without such a request.
+3. max_split_size_mb M is compared with rounded sizes and with whole segments, since a segment of
+   M or more is never split.  So two values are equivalent if no such size is between them, and a
+   value above all sizes is equivalent to no limit.  If the recording starts with segments, only
+   the value above all sizes is used.
+4. max_non_split_rounding_mb R is compared with the difference of a segment and a request that both
+   have M or more.  It has no effect without such a request.
 5. garbage_collection_threshold has no effect without a memory fraction.
 6. per_process_memory_fraction of 1.0 has no effect.
 7. expandable_segments_reserve has no effect without expandable segments.
 
-Equivalent settings have equal trials, byte for byte.  The converse need not hold: settings with
-equal trials may count as different.
+Equivalent settings have equal replays, byte for byte.  Settings with equal replays may still count
+as different.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from allocsim.core import (
     Release,
 )
 from allocsim.errors import ConfigError
-from allocsim.metrics import RequestedSizes, asked_of
+from allocsim.metrics import RequestedSizes, requested_of
 from allocsim.replaying import Effect, Prepared
 from allocsim.simulation import Setting, large_segments_matter
 from allocsim.units import round_up
@@ -56,19 +57,19 @@ RULES: dict[str, int | None] = {
     "throw_on_cudamalloc_oom": None,
     "graph_capture_record_stream_reuse": None,
 }
-"""Number of the rule by which different values of an option are equivalent; None if none is."""
+"""Number of the rule above for each option; None if different values always differ."""
 
 _PLAIN = tuple(OPTIONS[name].field for name, rule in RULES.items() if rule is None)
-"""Fields of the options without a rule."""
+"""Fields of `AllocatorConfig` of the options without a rule."""
 
 
 def effects_on(prepared: Prepared) -> Effect:
-    """Return a function that maps equivalent settings on one recording to equal values.
+    """Return a function from a setting to a value that is equal for equivalent settings.
 
-    Settings that the release refuses are equivalent to themselves only.  This holds for all
-    settings if the recorded program changes settings while it runs.
+    A setting that the release refuses is equivalent to no other setting.  If the recorded program
+    changed settings during the recording, no two settings are equivalent.
     """
-    sizes = (asked_of(prepared),)
+    sizes = (requested_of(prepared),)
 
     @cache
     def effect(setting: Setting) -> Hashable:
@@ -83,8 +84,9 @@ def effects_on(prepared: Prepared) -> Effect:
 
 
 def effect_of(setting: Setting, release: Release, parts: tuple[RequestedSizes, ...]) -> Hashable:
-    """Return a value that is equal for settings with the same effect on every part.
+    """Return a value that is equal for settings that are equivalent for every device.
 
+    parts: request sizes of each device.
     Raises ConfigError if the release refuses the setting.
     """
     config = setting.config(release)
@@ -99,7 +101,7 @@ def effect_of(setting: Setting, release: Release, parts: tuple[RequestedSizes, .
 
 
 def _limit(setting: Setting, config: AllocatorConfig, release: Release) -> float | None:
-    """Return the fraction that limits the process (1.11); None if nothing does."""
+    """Return the memory fraction that limits the process (1.11); None if there is no limit."""
     if setting.call_fraction is not None:
         is_none = setting.call_fraction == 1.0 and not release.full_fraction_is_limit
         return None if is_none else setting.call_fraction
@@ -118,9 +120,10 @@ def _effect_on(config: AllocatorConfig, part: RequestedSizes) -> Hashable:
 def _split_effect(
     config: AllocatorConfig, part: RequestedSizes, sizes: tuple[int, ...], shared: int
 ) -> tuple[object, object]:
-    """Return the effect of max_split_size and max_non_split_rounding.
+    """Return values that are equal if max_split_size and max_non_split_rounding are equivalent.
 
-    shared: size of the segments that several requests share; 0 if there are none.
+    sizes: distinct rounded request sizes, ascending.
+    shared: bytes of the segments that several requests share; 0 if there are none.
     """
     limit, rounding = config.max_split_size, config.max_non_split_rounding
     if limit == UNLIMITED:

@@ -1,6 +1,6 @@
-"""A candidate setting with its replays on each device of a recommendation.
+"""A candidate setting with its replay on each device of the program.
 
-Of several devices the worst figure counts, since one setting applies to all of them.
+One setting applies to all devices, so each number of an offer is that of the worst device.
 """
 
 from __future__ import annotations
@@ -13,15 +13,17 @@ from allocsim.simulation import Setting
 __all__ = ["Offer"]
 
 _MANY_CALLS = 2
-"""A setting can be thrashing only if it exceeds the baseline's driver calls by this factor."""
+"""A setting can thrash only if it makes more than this multiple of the baseline's driver calls."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
     """Setting with its replay on each device.
 
-    is_fitted: see `is_fitted`.
-    churns: True if most of its driver calls release and reallocate memory (`Cost.is_thrashing`).
+    trials: one replay for each device.
+    is_fitted: True if a value of the setting is derived from the recorded sizes.
+    churns: True if the replay spends more time on releasing memory and obtaining it again than on
+        obtaining it once (`Cost.is_thrashing`).
     """
 
     setting: Setting
@@ -31,12 +33,12 @@ class Offer:
 
     @property
     def goes_through(self) -> bool:
-        """True if every request of every recording was served."""
+        """True if every request on every device was served."""
         return all(trial.goes_through for trial in self.trials)
 
     @property
     def retries(self) -> int:
-        """Number of requests that first released all cached memory."""
+        """Number of times that a request released all cached memory and tried again."""
         return max(trial.num_alloc_retries for trial in self.trials)
 
     @property
@@ -46,12 +48,16 @@ class Offer:
 
     @property
     def memory_at_end(self) -> int:
-        """Lower bound of the reserved bytes at the end."""
+        """Lower bound of the reserved bytes at the end of the recording."""
         return max(trial.least_at_end for trial in self.trials)
 
     @property
     def memory_range(self) -> tuple[int, int]:
-        """Range of peak reserved bytes for a recording that starts mid-run (`StartPeaks`)."""
+        """Lowest and highest peak reserved bytes.
+
+        They differ for a recording that starts in the middle of the program, whose free memory
+        at the start is unknown.
+        """
         ends = [trial.peak_range or (trial.peak_reserved_bytes,) * 2 for trial in self.trials]
         return max(low for low, _ in ends), max(high for _, high in ends)
 
@@ -61,5 +67,5 @@ class Offer:
         return max(trial.num_device_alloc + trial.num_device_free for trial in self.trials)
 
     def thrashes(self, baseline: Offer) -> bool:
-        """Return True if it spends much more time in the driver than the baseline."""
+        """Return True if the offer churns and makes many more driver calls than the baseline."""
         return self.churns and self.calls > _MANY_CALLS * baseline.calls

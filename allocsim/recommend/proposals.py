@@ -1,14 +1,18 @@
-"""The few settings that commands try by default, where a full search would take too long.
+"""The few settings that commands replay by default, because a full search would take too long.
 
-Options that limit the process (memory fraction, reserve) and options of pinned memory stay as
-recorded; only the division of memory into segments and blocks varies.  Expandable segments are not
-proposed for a program with Windows paths, since PyTorch ignores them there.  For builds other than
-CUDA's, options that the build does not read are not proposed.
+An error that no setting can avoid needs no replay: `overflows` and `was_refused` recognise it.
+
+Only options that cut memory into segments and blocks vary.  Options that limit the process (memory
+fraction, reserve) and options of pinned memory stay as recorded.  Expandable segments are not
+proposed for a program with Windows paths, since PyTorch ignores them there.  Options that the
+program's build of PyTorch does not read, such as a build for ROCm, are not proposed either.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
 
 from allocsim.core import (
     LARGE_BUFFER,
@@ -24,7 +28,7 @@ from allocsim.core import (
 from allocsim.errors import ConfigError
 from allocsim.metrics import lifetimes_of, merged, sizes_of
 from allocsim.recommend.candidates import candidates
-from allocsim.recording import options_read
+from allocsim.recording import Action, options_read
 from allocsim.replaying import Prepared
 from allocsim.simulation import Setting
 from allocsim.units import MIB, round_up
@@ -32,10 +36,12 @@ from allocsim.units import MIB, round_up
 __all__ = [
     "allows_expandable",
     "is_fitted",
+    "overflows",
     "proposals",
     "read_alike",
     "rescues",
     "usual_settings",
+    "was_refused",
 ]
 
 _USUAL = (
@@ -50,16 +56,17 @@ _USUAL = (
     "roundup_power2_divisions:8",
 )
 _BESIDE = ("large_segment_size_mb:64", "expandable_segments:True,large_segment_size_mb:64")
-"""Further proposals: settings that often win where the usual ones do not (traces/)."""
+"""Further proposals, which win on several recordings in traces/ where no usual setting does."""
 
 _PARTS = (1, 2)
-"""Numbers of segments that fitted sizes should need for the requests that share segments."""
+"""Fitted segment sizes have room for the peak of the shared requests in this number of segments."""
 
 
 def usual_settings(recorded: AllocatorConfig, *, expandable: bool = True) -> tuple[Setting, ...]:
-    """Return the usual settings that the release of `recorded` accepts and that differ from it.
+    """Return the usual settings that the release accepts and that differ from `recorded`.
 
-    expandable: allow expandable segments.
+    recorded: settings in force in the recording.
+    expandable: False to leave out expandable segments.
     """
     return tuple(_accepted(_USUAL, recorded, expandable=expandable))
 
@@ -67,10 +74,14 @@ def usual_settings(recorded: AllocatorConfig, *, expandable: bool = True) -> tup
 def proposals(
     parts: Sequence[Prepared], recorded: AllocatorConfig, *, expandable: bool = True
 ) -> tuple[Setting, ...]:
-    """Return the settings among which a recommendation for devices of one program is chosen.
+    """Return the settings from which a recommendation is chosen.
 
-    These are the usual settings, and some with values fitted to the requests of the first half of
-    each recording.  recorded, expandable: as for `usual_settings`.
+    They are the usual settings, and a few with values fitted to the requests in the first half of
+    the recording.
+
+    parts: devices of one program.
+    recorded: settings in force in the recording.
+    expandable: False to leave out expandable segments.
     """
     may_expand = expandable and all(allows_expandable(part) for part in parts)
     options = (*_USUAL, *_BESIDE, *_fitted(parts))
@@ -81,7 +92,10 @@ def proposals(
 def rescues(
     parts: Sequence[Prepared], recorded: AllocatorConfig, *, expandable: bool = True
 ) -> tuple[Setting, ...]:
-    """Return further settings that may avoid an error that no proposal avoids."""
+    """Return further settings that may avoid an out-of-memory error that no proposal avoids.
+
+    The parameters are those of `proposals`.
+    """
     may_expand = expandable and all(allows_expandable(part) for part in parts)
     sizes = merged(tuple(sizes_of(part) for part in parts))
     found = candidates(sizes, recorded, expandable=may_expand, limits=False)
@@ -91,9 +105,9 @@ def rescues(
 def read_alike(
     settings: Iterable[Setting], parts: Sequence[Prepared], recorded: AllocatorConfig
 ) -> tuple[Setting, ...]:
-    """Drop settings that change an option which the program's build of PyTorch does not read.
+    """Return the settings without those that change an option the build of PyTorch does not read.
 
-    CUDA's build reads all options; other builds are recognised by names in stacks.
+    The build for CUDA reads all options; other builds are recognised by names in stacks.
     """
     known = [options_read(part.trace.frame_table) for part in parts]
     unread = {name for each in known if each is not None for name in OPTIONS.keys() - each}
@@ -107,15 +121,15 @@ def read_alike(
 
 
 def allows_expandable(prepared: Prepared) -> bool:
-    """Return False if paths show a platform on which PyTorch ignores expandable segments."""
+    """Return False if file paths show Windows, where PyTorch ignores expandable segments."""
     return not prepared.trace.frame_table.has_windows_paths
 
 
 def is_fitted(setting: Setting, base: Setting, release: Release) -> bool:
-    """Return True if a value of `setting` is derived from the sizes of a recording.
+    """Return True if a value of `setting` looks derived from the sizes of a recording.
 
-    Sizes that are not powers of two, rounding by intervals, and limits count as fitted, unless
-    `base` has the same value.
+    These are sizes that are not powers of two, a list of roundup_power2_divisions, memory fractions
+    and garbage collection thresholds, unless `base` has the same value.
     """
     config, own = setting.config(release), base.config(release)
     sizes = (
@@ -154,7 +168,7 @@ def _accepted(
 
 
 def _fitted(parts: Sequence[Prepared]) -> Iterator[str]:
-    """Yield segment sizes that hold the peak of the requests of 1 to 10 MiB in one or two parts."""
+    """Yield confs whose large segments hold the peak of the requests of 1 to 10 MiB."""
     peak = max(_shared_peak(part) for part in parts)
     for count in _PARTS:
         size = round_up(-(-peak // count), ROUND_LARGE)
@@ -163,7 +177,34 @@ def _fitted(parts: Sequence[Prepared]) -> Iterator[str]:
 
 
 def _shared_peak(prepared: Prepared) -> int:
-    """Return the peak of live requests that share segments, over the first half."""
+    """Return the peak bytes of the live requests of 1 to 10 MiB, for requests of the first half."""
     lives = lifetimes_of(prepared.trace)
     shares = (lives.size > SMALL_SIZE) & (lives.size < MIN_LARGE_ALLOC)
     return lives.peak_bytes_among(shares & (lives.start < len(prepared.trace) // 2))
+
+
+def overflows(prepared: Prepared, memory: int | None) -> bool:
+    """Return True if the live requests, including failed requests, exceed `memory` bytes.
+
+    memory: bytes of the device; None if unknown.
+    """
+    if memory is None:
+        return False
+    failed = np.flatnonzero(prepared.trace.action == Action.OOM).tolist()
+    lives = lifetimes_of(prepared.trace, answered=failed, until=Action.FREE_REQUESTED)
+    return lives.peak_bytes > memory - prepared.context_memory
+
+
+def was_refused(prepared: Prepared, oom_entry: int | None) -> bool:
+    """Return True if the request at `oom_entry` failed although the device had room for it.
+
+    oom_entry: first entry that fails in the baseline; None if no entry does.
+    """
+    if oom_entry is None:
+        return False
+    trace, at_start = prepared.trace, prepared.in_force(prepared.recorded)
+    is_limited = prepared.plan.limit is not None or at_start.fraction(prepared.release) is not None
+    if is_limited or trace.action[oom_entry] != Action.OOM:
+        return False
+    tried = prepared.config.segment_size(int(trace.size[oom_entry]))
+    return int(trace.addr[oom_entry]) >= tried

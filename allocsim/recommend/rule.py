@@ -1,18 +1,19 @@
 """Choice of the one setting that a command recommends.
 
-Candidates serve every request and save at least 1 % of the peak, or a retry.  Each was replayed on
-the same requests, device memory and release.
+Every candidate was replayed with the same requests, device memory and release.  A candidate must
+serve every request, and save at least 1 % of the peak reserved memory or at least one retry.
 
-1. Settings are ordered by thrashing, then retries, then peak reserved memory.  Among those within
-   1 % of the lowest peak the simplest is chosen: it is known to every release that the recording
-   can come from, and has the fewest options and the fewest driver calls.
-2. A setting fitted to the sizes of this recording is chosen only if it saves 5 % more than the best
-   other one, for every possible start of the recording, and also within the second half alone.
-   Fitted values are derived from the first half (`proposals`), so the second half tests them.
-3. Nothing is recommended if the replay differs from the recorded run, or if something outside the
-   allocator refused the request, since a replay then proves nothing.
+1. Settings are ordered by thrashing, then by retries, then by peak reserved memory.  Among the
+   settings within 1 % of the lowest peak, the simplest is chosen: every release that the recording
+   can come from reads it, and it has the fewest options, then the fewest driver calls.
+2. A setting fitted to the sizes of this recording is chosen only if it saves 5 % of the peak more
+   than the best other setting.  This must hold for every possible state at the start of the
+   recording, and in the second half alone.  Fitted values are derived from the first half
+   (`proposals`), so the second half tests them.
+3. Nothing is recommended if the baseline differs from the recording, or if something outside the
+   allocator refused the request, since a replay proves nothing then.
 
-`tune --find-device` ranks by the smallest device instead (`Row.rank`).
+`tune --find-device` orders settings by the smallest device instead.
 """
 
 from __future__ import annotations
@@ -26,19 +27,27 @@ import numpy as np
 
 from allocsim.core import RELEASES, Release
 from allocsim.recommend.cost import Costs, cost_of
-from allocsim.recommend.hopeless import overflows, was_refused
 from allocsim.recommend.offer import Offer
-from allocsim.recommend.proposals import is_fitted, proposals, rescues
+from allocsim.recommend.proposals import is_fitted, overflows, proposals, rescues, was_refused
 from allocsim.replaying import Prepared, Standing, Trials, trial_of_run
 from allocsim.simulation import DeviceRun, Setting, releases_needed
 
-__all__ = ["Case", "Recommendation", "WhyNot", "choose", "late_peak", "recommend"]
+__all__ = [
+    "MIN_SAVING_DIVISOR",
+    "Case",
+    "Recommendation",
+    "WhyNot",
+    "choose",
+    "late_peak",
+    "recommend",
+]
 
-WORTH = 100
-"""Divisor of the peak (1/100): the least useful saving, and the tolerance between equals."""
+MIN_SAVING_DIVISOR = 100
+"""Divisor of the peak: a smaller saving than 1/100 is ignored, as is a smaller difference of two
+settings."""
 
-_FITTED_WORTH = 20
-"""Divisor of the peak (1/20): what a fitted setting must save beyond the best other one."""
+_FITTED_SAVING_DIVISOR = 20
+"""Divisor of the peak: a fitted setting must save 1/20 of it more than the best other setting."""
 
 
 class WhyNot(StrEnum):
@@ -56,14 +65,15 @@ class WhyNot(StrEnum):
 class Recommendation:
     """Recommendation for the devices of one program.
 
-    baseline: replay under the present settings.
-    best: recommended offer; None if there is none, and then `why_not` is the reason.
-    offers: settings that were tried and that PyTorch accepts.
-    needs: releases that read the best setting as intended, in words; None if these include every
-        release that the recording can come from.
-    since: oldest release that reads the best setting as intended; "" without a best.
-    is_by_size: True if only requests were replayed, so that the replay could not be compared with
-        the recorded run.
+    baseline: replay under the recorded settings.
+    best: recommended setting; None if there is none.
+    why_not: reason if `best` is None.
+    offers: settings that were replayed and that PyTorch accepts.
+    needs: releases that read the best setting as intended, in words; None if every release that the
+        recording can come from does.
+    since: oldest release that reads the best setting as intended; "" if `best` is None.
+    is_by_size: True if the recording has requests only, so that the baseline could not be compared
+        with recorded addresses.
     """
 
     baseline: Offer
@@ -76,17 +86,19 @@ class Recommendation:
 
     @property
     def saved_bytes(self) -> int:
-        """Saving in peak reserved bytes; negative if the best serves more requests."""
+        """Peak reserved bytes that the best setting saves; negative if it serves more requests."""
         return self.baseline.memory - (self.best or self.baseline).memory
 
     @property
     def is_sure(self) -> bool:
-        """True if the best helps for every possible start of a recording that starts mid-run."""
+        """True if the best setting helps for every possible state at the start of the recording."""
         if self.best is None or self.is_by_size:
             return False
         low, high = self.best.memory_range
         saved = self.baseline.memory - high
-        is_saving = low == high or (saved > 0 and saved * WORTH >= self.baseline.memory)
+        is_saving = low == high or (
+            saved > 0 and saved * MIN_SAVING_DIVISOR >= self.baseline.memory
+        )
         return not self.baseline.goes_through or is_saving
 
 
@@ -99,7 +111,7 @@ class Case:
 
     @property
     def prepared(self) -> Prepared:
-        """Prepared device that the trials replay."""
+        """Recording of the device, prepared for replays."""
         return self.trials.prepared
 
 
@@ -113,12 +125,12 @@ def recommend(
 ) -> Recommendation:
     """Return the recommendation for devices of one program that were replayed under `setting`.
 
-    Trials use the device memory of the replay.
-    confs: settings to choose among; None for `proposals`, followed by `rescues` if every proposal
-        fails.
-    insists: try settings even if the replay differs from the recorded run.
-    in_full: replay every setting to the end.  If False, replays that can no longer win are given
-        up; the recommendation is the same, but `offers` has incomplete trials.
+    Candidates are replayed with the device memory of that replay.
+
+    confs: candidates.  None for `proposals`, followed by `rescues` if every proposal fails.
+    insists: True to replay candidates even if the baseline differs from the recording.
+    in_full: False to give up replays that can no longer win.  The recommendation is the same, but
+        `offers` then contains incomplete replays.
     """
     prepared = [case.prepared for case in cases]
     runs = tuple(trial_of_run(setting.conf, case.device_run) for case in cases)
@@ -166,7 +178,7 @@ def recommend(
 
 
 def _closed(case: Case) -> WhyNot | None:
-    """Return why no setting can help one device, as far as this is known without replays."""
+    """Return the reason why no setting can help one device, if it is known without replays."""
     device_run = case.device_run
     if device_run.parting is not None:
         return WhyNot.WITHHELD
@@ -180,10 +192,14 @@ def _closed(case: Case) -> WhyNot | None:
 
 
 def _has_gain(cases: Sequence[Case], baseline: Offer) -> bool:
-    """Return False if no setting can help, since none reserves less than is requested."""
+    """Return False if the baseline reserves hardly more memory than the program requests."""
     asked = max(case.device_run.stats["requested_bytes.all.peak"] for case in cases)
     idle = baseline.memory - asked
-    return not baseline.goes_through or baseline.retries > 0 or idle * WORTH >= baseline.memory
+    return (
+        not baseline.goes_through
+        or baseline.retries > 0
+        or idle * MIN_SAVING_DIVISOR >= baseline.memory
+    )
 
 
 def _is_refused(case: Case) -> bool:
@@ -198,9 +214,11 @@ def _standing(
     setting: Setting,
     needed: Callable[[Setting], str | None],
 ) -> Standing | None:
-    """Return the figures that `setting` must beat to be chosen; None while every offer fails.
+    """Return the memory and retries that `setting` must beat to be chosen; None while all fail.
 
-    This must agree with `_simplest`, which makes the choice; `needed` is as there.
+    This must agree with `_simplest`, which makes the choice.
+    found: offers so far.
+    needed: see `_needed_by`.
     """
     known = [Standing(baseline.memory, baseline.retries)] if baseline.goes_through else []
     good = [
@@ -217,7 +235,11 @@ def _standing(
         ]
         # A simpler offer is beaten only by more than 1 %, since the simplest within 1 % wins.
         least = min(offer.memory for offer in near)
-        most = min(simpler) * WORTH // (WORTH + 1) if simpler else least + least // WORTH
+        most = (
+            min(simpler) * MIN_SAVING_DIVISOR // (MIN_SAVING_DIVISOR + 1)
+            if simpler
+            else least + least // MIN_SAVING_DIVISOR
+        )
         known.append(Standing(most, near[0].retries))
     return min(known, key=lambda each: (each.retries, each.memory), default=None)
 
@@ -225,7 +247,11 @@ def _standing(
 def _offer(
     cases: Sequence[Case], setting: Setting, base: Setting, standing: Standing | None
 ) -> Offer | None:
-    """Replay a setting on every device; None if PyTorch refuses it or fails under it."""
+    """Replay a setting on every device; return None if PyTorch refuses it or stops under it.
+
+    base: recorded setting.
+    standing: replays that can no longer beat these numbers are given up; None for none.
+    """
     found = [
         case.trials.under(setting, case.device_run.device_memory, standing=standing)
         for case in cases
@@ -247,8 +273,7 @@ def choose(
 ) -> Recommendation:
     """Return the recommendation among `offers`.
 
-    late: function that returns a setting's peak over the second half of the recording, in bytes
-        (`late_peak`).
+    late: function from a setting to its peak reserved bytes in the second half of the recording.
     release: modelled release.
     possible: releases that the recording can come from.
     """
@@ -269,7 +294,7 @@ def choose(
 
 
 def helps(baseline: Offer, offer: Offer) -> bool:
-    """Return True if an offer avoids an error, or saves retries or at least 1 % of memory."""
+    """Return True if an offer avoids an error, saves retries, or saves 1 % of the peak memory."""
     if not offer.goes_through:
         return False
     if not baseline.goes_through:
@@ -277,7 +302,9 @@ def helps(baseline: Offer, offer: Offer) -> bool:
     if offer.retries != baseline.retries:
         return offer.retries < baseline.retries
     saved = baseline.memory - offer.memory
-    return saved > 0 and saved * WORTH >= baseline.memory and not offer.thrashes(baseline)
+    return (
+        saved > 0 and saved * MIN_SAVING_DIVISOR >= baseline.memory and not offer.thrashes(baseline)
+    )
 
 
 def _order(baseline: Offer, offer: Offer) -> tuple[bool, int, int]:
@@ -285,25 +312,31 @@ def _order(baseline: Offer, offer: Offer) -> tuple[bool, int, int]:
 
 
 def _nearest(baseline: Offer, offers: Sequence[Offer]) -> list[Offer]:
-    """Return the offers within 1 % of the best, from which the simplest is chosen (rule 1)."""
+    """Return the offers whose peak is within 1 % of the best offer's."""
     thrashes, retries, least = min(_order(baseline, offer) for offer in offers)
     return [
         offer
         for offer in offers
         if _order(baseline, offer)[:2] == (thrashes, retries)
-        and (offer.memory - least) * WORTH <= least
+        and (offer.memory - least) * MIN_SAVING_DIVISOR <= least
     ]
 
 
 def _needed_by(release: Release, possible: Sequence[str]) -> Callable[[Setting], str | None]:
-    """Return `releases_needed` as a function of the setting alone."""
+    """Return a function from a setting to the releases that read it as intended, in words.
+
+    The function returns None if every release in `possible` does.
+    """
     return lambda each: releases_needed(each.conf, release, possible)
 
 
 def _simplest(
     baseline: Offer, offers: Sequence[Offer], needed: Callable[[Setting], str | None]
 ) -> Offer | None:
-    """Return the simplest offer within 1 % of the best; `needed` is from `_needed_by`."""
+    """Return the simplest offer within 1 % of the best; None if there are no offers.
+
+    needed: see `_needed_by`.
+    """
     if not offers:
         return None
     near = _nearest(baseline, offers)
@@ -330,11 +363,11 @@ def _is_worth_fitting(
 
 
 def _saves(memory: int, before: int) -> bool:
-    return (before - memory) * _FITTED_WORTH > before
+    return (before - memory) * _FITTED_SAVING_DIVISOR > before
 
 
 def late_peak(trials: Trials, setting: Setting, device_memory: int | None) -> int:
-    """Return the peak reserved bytes over the second half of the entries."""
+    """Return the peak reserved bytes of a replay in the second half of the entries."""
     _, timeline = trials.timeline(setting, device_memory)
     if timeline is None:
         return 0
@@ -345,7 +378,7 @@ def late_peak(trials: Trials, setting: Setting, device_memory: int | None) -> in
 
 
 def _since(conf: str, release: Release) -> str:
-    """Return the oldest release since which every release reads `conf` as `release` does."""
+    """Return the oldest release from which on all releases read `conf` as `release` does."""
     versions = list(RELEASES)
     at = versions.index(release.version)
     while at and releases_needed(conf, release, versions[at - 1 : at]) is None:

@@ -1,31 +1,35 @@
 """Recordings of PyTorch's memory history, as columns.
 
-`load` reads a recording from any supported file, `lint` reports problems in it, and `start_state`
-reconstructs the segments that existed before the first entry.  This package does not depend on the
-allocator model.
+`load` reads a recording from any supported file, `find_defects` lists its defects, and
+`start_state` reconstructs the segments that existed before the first entry.  This package does not
+depend on the allocator model.
 """
 
 from allocsim.recording.action import ACTION_CODES, BLOCK_ACTIONS, Action
-from allocsim.recording.annotation import Annotation
 from allocsim.recording.backend import options_read
 from allocsim.recording.by_address import Turn, completes_at_once
 from allocsim.recording.card_memory import CardMemory, card_memory
 from allocsim.recording.export import dump_snapshot, write_snapshot
-from allocsim.recording.folder import ENDINGS, recordings_in
-from allocsim.recording.form import FileForm, form_of
 from allocsim.recording.frames import Frame, FrameInterner, FrameTable
 from allocsim.recording.load import load, read_snapshot
-from allocsim.recording.log_file import LONGEST_LOG, decoded, read_log
-from allocsim.recording.marks import Mark, MarkKind
-from allocsim.recording.named_text import TEXTS
+from allocsim.recording.marks import Annotation, Mark, MarkKind
 from allocsim.recording.pools import PoolColumn, pools_of
 from allocsim.recording.provenance import Provenance
 from allocsim.recording.recording import ROWS, Recording
-from allocsim.recording.releases import RELEASES, releases_of
+from allocsim.recording.releases import RELEASES, layout_releases
 from allocsim.recording.rewind import Rewound, start_state, trimmed
-from allocsim.recording.segments import WrongSum
-from allocsim.recording.settings import RecordedSettings
-from allocsim.recording.soundness import Finding, lint, refuse_contradictions, refuse_unsound
+from allocsim.recording.segments import RecordedSettings, WrongSum
+from allocsim.recording.soundness import Defect, find_defects, refuse_contradictions, refuse_unsound
+from allocsim.recording.source import (
+    ENDINGS,
+    LONGEST_LOG,
+    TEXTS,
+    FileForm,
+    decoded,
+    form_of,
+    read_log,
+    recordings_in,
+)
 from allocsim.recording.store import dump_npz, write_npz
 from allocsim.recording.trace import Entry, Trace
 from allocsim.recording.whole_file import packed_file
@@ -39,7 +43,7 @@ __all__ = [
     "CardMemory",
     "Entry",
     "FileForm",
-    "Finding",
+    "Defect",
     "Frame",
     "FrameInterner",
     "FrameTable",
@@ -63,7 +67,7 @@ __all__ = [
     "dump_npz",
     "dump_snapshot",
     "form_of",
-    "lint",
+    "find_defects",
     "load",
     "options_read",
     "packed_file",
@@ -73,7 +77,7 @@ __all__ = [
     "recordings_in",
     "refuse_contradictions",
     "refuse_unsound",
-    "releases_of",
+    "layout_releases",
     "start_state",
     "trimmed",
     "write_npz",

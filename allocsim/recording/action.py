@@ -1,6 +1,6 @@
-"""Actions of entries, as the codes that columns store.
+"""Actions of entries, and the code of each action in columns and in column files (.npz).
 
-Files store the codes.  Add new ones, and never renumber the existing ones (semantics 6.1).
+Existing files contain the codes, so an existing code must never change (semantics 6.1).
 """
 
 from __future__ import annotations
@@ -37,4 +37,4 @@ INPUT_ACTIONS = (Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED, Act
 """Actions that a replay takes as input; all others are outputs of PyTorch, only compared."""
 
 BLOCK_ACTIONS = (Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED)
-"""Actions on blocks; at one address they alternate."""
+"""Actions on blocks.  Among the entries of one address, allocations and frees alternate."""

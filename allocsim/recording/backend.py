@@ -1,10 +1,10 @@
 """Detect which build of PyTorch wrote a recording: CUDA, XPU, ROCm or Ascend NPU.
 
-A build is recognised by names in stacks or by the sizes of its blocks; without such evidence a
-recording is treated as CUDA's.  torch_npu adds 32 bytes to every request before rounding, so its
-blocks are never exactly as large as a request that is a multiple of 512 bytes.  The differences of
-these allocators are known only from their sources (2025 and 2026).  No XPU or ROCm recording was
-available to check them, and the message for the user says so.
+Names in stacks or the sizes of blocks show which build it was.  Without such evidence the recording
+is treated as written by a CUDA build.  torch_npu adds 32 bytes to every request before rounding, so
+its blocks are never exactly as large as a request that is a multiple of 512 bytes.  The differences
+between these allocators and CUDA's are taken from their source code of 2025 and 2026.  No XPU or
+ROCm recording was available to check them, and the message for the user says so.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _LEAST_SIZES = 3
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """Build of PyTorch other than CUDA's.
+    """Build of PyTorch for a device type other than CUDA.
 
     name: "NPU", "XPU" or "ROCm".
-    evidence: reason for the detection, as a clause.
-    is_modelled: True if its allocator uses CUDA's sizes and rules under the recorded settings.
-    differs: differences from CUDA's allocator, as a clause.
+    evidence: reason for the detection, as a clause such as "its stacks name it".
+    is_modelled: True if its allocator rounds and splits as CUDA's, so that a replay is valid.
+    differs: clause that follows "its allocator" and names the differences from CUDA's.
     """
 
     name: str
@@ -45,7 +45,7 @@ class _Build:
     """Known properties of a build.
 
     words: substrings of stack frames that only this build has.
-    options: CUDA options that it reads; None for all.
+    options: conf options that the build supports; None if it supports all of CUDA's.
     """
 
     name: str
@@ -85,7 +85,7 @@ _BUILDS = (
 
 
 def backend_of(recording: Recording) -> Backend | None:
-    """Return the build that wrote the recording; None for CUDA."""
+    """Return the build of PyTorch that wrote the recording; None for a CUDA build."""
     build = _named_in(recording.frame_table)
     if build is not None:
         return build.seen("its stacks name it")
@@ -95,7 +95,10 @@ def backend_of(recording: Recording) -> Backend | None:
 
 
 def options_read(frames: FrameTable) -> frozenset[str] | None:
-    """Return the options that the build named in the stacks reads; None if it reads all."""
+    """Return the conf options that the recording's build supports; None if it supports all.
+
+    frames: stack frames of the recording, whose names show the build.
+    """
     build = _named_in(frames)
     return None if build is None else build.options
 
@@ -113,10 +116,11 @@ def _names(frame: Frame, words: tuple[str, ...]) -> bool:
 
 
 def _adds_to_requests(recording: Recording) -> bool:
-    """Return True if every small block is 512 bytes larger than its request of 512 n bytes.
+    """Return True if torch_npu's extra bytes show in the sizes of small blocks.
 
-    CUDA's allocator splits a small block whenever 512 bytes remain, so its blocks have no such
-    excess unless roundup_power2_divisions is set, and then only for few sizes.
+    They do if each block for a request of a multiple of 512 bytes is 512 bytes larger than the
+    request.  CUDA's allocator splits a small block whenever 512 bytes remain, so no CUDA block is
+    that much too large unless roundup_power2_divisions is set.
     """
     settings = recording.settings
     if settings is not None and any(each > 1 for _, each in settings.roundup_power2_divisions):

@@ -1,10 +1,11 @@
-"""Memory of the card of a recording, split between this program and other processes.
+"""Use of the GPU's memory when a recording was written: by its program and by other processes.
 
-Rule: recorded figures are used as they are. Without them, the memory outside PyTorch is split by
-the usual size of a CUDA context, and the result is a range.
+Rule: recorded numbers are used unchanged. If they are missing, the usual size of a CUDA context is
+subtracted from the memory in use outside PyTorch. The result is a range for the other processes.
 
-A context with its libraries took 526 MiB to 870 MiB on an H200 (driver 580, CUDA 13): less before
-the first kernel, more with cuSOLVER and a fused optimizer; smaller cards hold less.
+A CUDA context with its libraries took 526 MiB to 870 MiB on an H200 (driver 580, CUDA 13). It is
+smallest before the first kernel, and largest with cuSOLVER and a fused optimizer. Smaller GPUs need
+less.
 """
 
 from __future__ import annotations
@@ -28,13 +29,14 @@ _UNITS = {"bytes": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB}
 
 @dataclass(frozen=True, slots=True)
 class CardMemory:
-    """Memory of a card when a recording was written, in bytes.
+    """Memory of a GPU when a recording was written, in bytes.
 
-    outside: in use, but not reserved by this program's PyTorch.
-    others_low, others_high: range of the memory of other processes.
+    total: capacity of the GPU.
+    outside: memory in use that this program's PyTorch did not reserve.
+    others_low, others_high: lowest and highest possible memory of other processes.
     processes: number of other processes; None if unknown.
-    is_estimated: True if the memory of other processes is inferred from the usual size of a
-    context.
+    is_estimated: True if the range follows from the usual size of a context, and not from a
+        recorded number.
     """
 
     total: int
@@ -56,17 +58,18 @@ class CardMemory:
 
     @property
     def is_shared(self) -> bool:
-        """True if other processes hold a notable part of the card.
+        """True if other processes hold a notable part of the GPU's memory.
 
-        Notable is 1 GiB or 5 % of the card, whichever is less; for an estimate, whichever is more,
-        since libraries such as NCCL also hold memory outside PyTorch.
+        A recorded number is notable from 1 GiB or 5 % of the GPU on, whichever is less.  An
+        estimate is notable from the larger of both on, because libraries such as NCCL also hold
+        memory outside PyTorch.
         """
         limits = _NOTABLE_BYTES, int(_NOTABLE_SHARE * self.total)
         return self.others_low >= (max(limits) if self.is_estimated else min(limits))
 
     @property
     def sentence(self) -> str:
-        """Return a sentence about the owners of the card's memory; "" if the card is not shared."""
+        """Sentence about the memory of other processes on the GPU; "" if it is not notable."""
         if not self.is_shared:
             return ""
         total = format_size(self.total)
@@ -86,9 +89,9 @@ class CardMemory:
 
 
 def card_memory(made: Provenance | None) -> CardMemory | None:
-    """Return the use of the card's memory; None if the recording does not contain it.
+    """Return the use of the GPU's memory; None if the recording does not contain it.
 
-    made: provenance of the recording.
+    made: provenance of the recording, or None.
     """
     if made is None or not made.device_memory:
         return None
@@ -111,9 +114,12 @@ def card_memory(made: Provenance | None) -> CardMemory | None:
 
 
 def _printed(text: str, total: int) -> list[int] | None:
-    """Return the bytes of each other process in an out-of-memory text; None if it names none.
+    """Return the bytes of each other process that an out-of-memory error lists.
 
-    None also if the text does not name its own process, which is then listed among the others.
+    text: message of the error.
+    total: bytes of the GPU.
+    Return None if the message has no line about its own process, because the list of others then
+    includes it, or if the bytes exceed the GPU.
     """
     if not _OWN.search(text):
         return None

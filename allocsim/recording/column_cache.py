@@ -1,8 +1,8 @@
-"""Cache of the columns of large recordings.
+"""Cache of the columns of large recordings, so that a second load takes less time.
 
-A cached file is used only while the source has the recorded size, modification time and SHA-256
-and the reader code is unchanged.  In every other case the source is read again.  Cache errors are
-never raised.
+A cached file is used only if the source still has the size, modification time and SHA-256 that the
+cached file stores, and the reader code is unchanged.  In every other case the source is read again.
+An error of the cache is never raised.
 
 The cache is in the user's own folder, because a folder of recordings may be untrusted, watched or
 read-only.  The least recently used files are deleted first (`_MOST_BYTES`).
@@ -22,10 +22,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from allocsim.errors import RecordingError
-from allocsim.recording.form import sha256_of
 from allocsim.recording.packings import ZIP_MAGIC
 from allocsim.recording.recording import Recording
-from allocsim.recording.source import packing_in
+from allocsim.recording.source import packing_in, sha256_of
 from allocsim.recording.store import dump_npz, read_npz
 from allocsim.recording.whole_file import whole_file
 from allocsim.units import GIB
@@ -34,7 +33,7 @@ __all__ = ["with_cache"]
 
 _FOLDER, _OFF = "ALLOCSIM_CACHE", "ALLOCSIM_NO_CACHE"
 _LONG = 250_000
-"""Smallest recording that is cached, in entries; smaller ones load quickly."""
+"""Number of entries from which a recording is cached; smaller recordings load quickly."""
 _MOST_BYTES = 2 * GIB
 _MAGIC = b"allocsim columns 1\n"
 _LONGEST_KEY = 4096
@@ -43,7 +42,7 @@ _UNREADABLE = (OSError, RecordingError, ValueError, RuntimeError)
 
 @dataclass(frozen=True, slots=True)
 class _Key:
-    """Identity of a cached file's source; `readers` is the SHA-256 of the reader code."""
+    """Identity of the source of a cached file; `readers` is the SHA-256 of the reader code."""
 
     source: str
     size: int
@@ -53,7 +52,7 @@ class _Key:
 
 
 def with_cache(path: str, read: Callable[[str], Recording]) -> Recording:
-    """Return the recording at `path`, from the cache if it is valid, else from `read`.
+    """Return the recording at `path`, from the cache if valid, else by calling `read(path)`.
 
     Environment: ALLOCSIM_NO_CACHE disables the cache; ALLOCSIM_CACHE is its folder (default:
     ~/.cache/allocsim).
@@ -73,7 +72,7 @@ def with_cache(path: str, read: Callable[[str], Recording]) -> Recording:
 
 
 def _place(path: str) -> Path | None:
-    """Return the path of the cached columns, which may not exist; None if caching is off."""
+    """Return the path where the columns of `path` are cached; None if caching is off."""
     if os.environ.get(_OFF):
         return None
     try:
@@ -96,7 +95,7 @@ def _kept(path: str, place: Path) -> Recording | None:
             return None
         from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  (slow; hardly needed)
 
-        # Both take equally long, and both release the GIL.
+        # The digest and the columns take equally long to read, and both release the GIL.
         with ThreadPoolExecutor(1) as beside:
             digest = beside.submit(sha256_of, now.source)
             recording = read_npz(path, file)
@@ -118,7 +117,7 @@ def _key_in(file: BinaryIO) -> _Key:
 
 
 def _is_slow(source: str, recording: Recording) -> bool:
-    """Return True if caching pays off; .npz files load quickly without it."""
+    """Return True if the recording is large and its file is not a .npz, which loads quickly."""
     if sum(map(len, recording.devices)) < _LONG:
         return False
     with Path(source).open("rb") as file:

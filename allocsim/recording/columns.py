@@ -1,5 +1,10 @@
 """Convert the entries of one device to columns of numbers.
 
+Readers return entries in three forms.  PyTorch writes a list of dictionaries (`EntryRows`).
+`allocsim fit` writes a dictionary of lists (`Columns`), which needs a third of the time and space:
+item i of every list belongs to entry i, and is None where the entry lacks the field.  `Packed` is
+read directly from the bytes of a pickle.
+
 Each column is converted in one pass that assumes valid values.  If the pass fails, the entries are
 checked one by one to name the invalid one.  Repeated objects (stacks, pool ids) are looked up by
 identity first, since a pickle shares them, and by value second, since JSON does not.
@@ -8,22 +13,22 @@ identity first, since a pickle shares them, and by value second, since JSON does
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain
+from operator import itemgetter
 from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from allocsim.recording.action import ACTION_CODES, Action
-from allocsim.recording.entries import MISSING, Columns, Entries, Rows
-from allocsim.recording.fast_pickle.packed import Packed
-from allocsim.recording.fast_pickle.packed_columns import PackedReader
-from allocsim.recording.fields import INT64_MAX, UINT64_MAX, Fields
+from allocsim.recording.fast_pickle.packed import Packed, PackedReader
+from allocsim.recording.fields import INT64_MAX, UINT64_MAX, Fields, describe
 from allocsim.recording.frames import StackReader
 from allocsim.recording.releases import markers_in
 from allocsim.recording.trace import Trace
 from allocsim.state import PoolId, SegmentState
 
-__all__ = ["read_trace"]
+__all__ = ["read_trace", "MISSING", "Columns", "Entries", "EntryRows", "entries_of"]
 
 
 def read_trace(
@@ -33,7 +38,13 @@ def read_trace(
     segments: tuple[SegmentState, ...],
     stacks: StackReader,
 ) -> tuple[Trace, set[str]]:
-    """Return the trace of `device`, and the layout markers found in its entries."""
+    """Return the trace of `device`, and the layout markers found in its entries.
+
+    path: file name for error messages.
+    segments: segments of the device after the last entry.
+    stacks: reader that numbers the stacks of all devices.
+    A marker is a field or action by which releases differ (releases.py).
+    """
     reader = _reader(path, f"the entry of device {device}", entries)
     action = reader.actions()
     texts: dict[str, int] = {}
@@ -63,7 +74,7 @@ def _reader(path: str, where: str, entries: Entries) -> _ColumnReader | PackedRe
 
 
 def _markers(names: set[str], action: NDArray[np.uint8]) -> set[str]:
-    """Return the layout markers found in the entries."""
+    """Return the markers among the field names and actions of the entries."""
     actions = {f"action {Action(code).text}" for code in np.unique(action).tolist()}
     places = {"entries"} if len(action) else set()
     return (actions | names).intersection(markers_in("entries")) | places
@@ -72,7 +83,7 @@ def _markers(names: set[str], action: NDArray[np.uint8]) -> set[str]:
 def _address(row: Fields) -> int:
     """Return an entry's addr, or device_free for an oom.
 
-    An oom has no address, although old releases and other writers store one.
+    An oom has no address, although old releases and other programs store one.
     """
     name = "device_free" if row.text("action") == "oom" and "device_free" in row else "addr"
     return row.integer(name, 0, UINT64_MAX)
@@ -81,7 +92,7 @@ def _address(row: Fields) -> int:
 class _ColumnReader:
     __slots__ = ("path", "where", "entries", "names")
 
-    def __init__(self, path: str, where: str, entries: Rows | Columns) -> None:
+    def __init__(self, path: str, where: str, entries: EntryRows | Columns) -> None:
         self.path, self.where = path, where
         self.entries = entries
         if (other := entries.other()) is not None:
@@ -92,7 +103,7 @@ class _ColumnReader:
         return Fields(self.path, self.where, self.entries.row(index), entry=index)
 
     def actions(self) -> NDArray[np.uint8]:
-        """Return the action codes; refuse unknown actions."""
+        """Return the code of each entry's action; raise RecordingError for an unknown action."""
         try:
             codes = list(map(ACTION_CODES.__getitem__, self.entries.column("action")))
         except (KeyError, TypeError):
@@ -104,14 +115,14 @@ class _ColumnReader:
         return np.array(codes, dtype=np.uint8)
 
     def addresses(self, action: NDArray[np.uint8]) -> NDArray[np.uint64]:
-        """Return addr, or device_free for an oom."""
+        """Return the addr of each entry; for an oom, its device_free in bytes."""
         values = self.entries.column("addr")
         for index in np.flatnonzero(action == Action.OOM).tolist():
             values[index] = _address(self.row(index))
         return self._sound(values, UINT64_MAX, _address)
 
     def integers(self, name: str, low: int, high: int) -> NDArray[np.uint64]:
-        """Return a column of integers; refuse the first that is missing or out of range."""
+        """Return field `name` of each entry; RecordingError if one is not from `low` to `high`."""
         return self._sound(
             self.entries.column(name), high, lambda row: row.integer(name, low, high)
         )
@@ -119,7 +130,10 @@ class _ColumnReader:
     def _sound(
         self, values: list[Any], high: int, check: Callable[[Fields], object]
     ) -> NDArray[np.uint64]:
-        """Return `values` as integers from 0 to `high`; `check` refuses the first invalid row."""
+        """Return `values` as an array; if any is not from 0 to `high`, call `check` per entry.
+
+        check: raises RecordingError for the first invalid entry.
+        """
         try:
             sound = set(map(type, values)) <= {int}
             column = np.array(values if sound else [], dtype=np.uint64)
@@ -131,25 +145,28 @@ class _ColumnReader:
         return column
 
     def times(self) -> NDArray[np.int64] | None:
-        """Return time_us, or None if any entry lacks it."""
+        """Return the time_us of each entry; None if any entry lacks it."""
         values = self.entries.column("time_us")
         if not values or MISSING in values:
             return None
         return self.integers("time_us", 0, INT64_MAX).astype(np.int64)
 
     def stacks(self, stacks: StackReader) -> NDArray[np.int32]:
-        """Return the stack numbers; each stack is read once."""
+        """Return the stack number of each entry.  Each distinct stack is read once."""
         keys = list(map(id, self.entries.column("frames")))
         return self._numbered(keys, id(MISSING), stacks.read)
 
     def pools(self, pool_ids: dict[PoolId, int]) -> NDArray[np.int32]:
-        """Return the numbers of the pool ids in `pool_ids`, adding new ones."""
+        """Return the index in `pool_ids` of each entry's pool, -1 if it has none; add new pools."""
         return self._by_value(
             "pool_id", lambda row: pool_ids.setdefault(row.pool_id("pool_id"), len(pool_ids))
         )
 
     def texts(self, name: str, texts: dict[str, int]) -> NDArray[np.int32] | None:
-        """Return the numbers of a text field in `texts`, or None if no entry has it."""
+        """Return the index in `texts` of each entry's text, -1 if it has none; add new texts.
+
+        name: field of the text.  Return None if no entry has the field.
+        """
         if name not in self.names:
             return None
         return self._by_value(name, lambda row: texts.setdefault(row.text(name), len(texts)))
@@ -168,7 +185,10 @@ class _ColumnReader:
     def _numbered(
         self, keys: list[Any], missing: object, number: Callable[[Fields], int]
     ) -> NDArray[np.int32]:
-        """Call `number` once per distinct key, for its first row, and spread the results."""
+        """Return a number for each entry, equal for equal `keys`, and -1 for the key `missing`.
+
+        number: called for the first entry with each key.
+        """
         count = len(keys)
         first = dict(zip(reversed(keys), range(count - 1, -1, -1), strict=True))
         first.pop(missing, None)
@@ -181,3 +201,96 @@ class _ColumnReader:
         for index in range(len(self.entries)):
             check(self.row(index))
         raise AssertionError("a column was refused, but none of its entries")
+
+
+MISSING = object()
+"""Column value of an entry that lacks the field."""
+
+
+class EntryRows:
+    """Entries as a list of dictionaries."""
+
+    __slots__ = ("_rows",)
+
+    def __init__(self, rows: list[Any]) -> None:
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def other(self) -> int | None:
+        """Return the number of the first entry that is not a dictionary, or None."""
+        if set(map(type, self._rows)) <= {dict}:
+            return None
+        return next(index for index, row in enumerate(self._rows) if type(row) is not dict)
+
+    def names(self) -> set[str]:
+        """Return the names of the fields that any entry has."""
+        return set(chain.from_iterable(self._rows))
+
+    def column(self, name: str) -> list[Any]:
+        """Return one field of every entry."""
+        try:
+            # Twice as fast as dict.get, and most fields are in every entry.
+            return list(map(itemgetter(name), self._rows))
+        except KeyError:
+            return [row.get(name, MISSING) for row in self._rows]
+
+    def row(self, index: int) -> Any:
+        """Return the fields of one entry."""
+        return self._rows[index]
+
+
+class Columns:
+    """Entries as one list per field."""
+
+    __slots__ = ("_columns", "_count")
+
+    def __init__(self, columns: dict[str, list[Any]]) -> None:
+        self._columns = columns
+        self._count = max(map(len, columns.values()), default=0)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def other(self) -> None:
+        """Return None, since every row is a dictionary by construction."""
+
+    def names(self) -> set[str]:
+        """Return the names of the fields that any entry has."""
+        return set(self._columns)
+
+    def column(self, name: str) -> list[Any]:
+        """Return one field of every entry."""
+        column = self._columns.get(name, [None] * self._count)
+        return [MISSING if value is None else value for value in column]
+
+    def row(self, index: int) -> dict[str, Any]:
+        """Return the fields of one entry."""
+        values = ((name, column[index]) for name, column in self._columns.items())
+        return {name: value for name, value in values if value is not None}
+
+
+Entries = EntryRows | Columns | Packed
+
+
+def entries_of(path: str, device: int, value: object) -> Entries:
+    """Return the entries of `device` without checking their fields.
+
+    path: file name for error messages.
+    value: item `device` of the snapshot's device_traces.
+    Raises RecordingError if `value` is neither a list nor a dictionary of equally long lists.
+    """
+    if isinstance(value, Packed):
+        return value
+    where = f"device_traces[{device}]"
+    fields = Fields(path, where, value if isinstance(value, dict) else {})
+    if isinstance(value, list):
+        return EntryRows(value)
+    if not isinstance(value, dict):
+        fields.refuse(f"{where} is {describe(value)}, expected a list")
+    columns = {name: fields.items(name) for name in value if isinstance(name, str)}
+    lengths = sorted(set(map(len, columns.values())))
+    if len(lengths) > 1:
+        fields.refuse(f"{where} has columns of {lengths[0]} and of {lengths[-1]} entries")
+    return Columns(columns)

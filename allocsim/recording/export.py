@@ -1,8 +1,8 @@
-"""Write a recording as a PyTorch snapshot, for PyTorch's viewer and for trimming.
+"""Write a recording as a PyTorch snapshot, for PyTorch's viewer and for cutting recordings.
 
-The file is a protocol 4 pickle, the latest that the viewer reads, of plain values.  It keeps the
-layout of the source, so that the release detected from it stays the same.  Data that a `Recording`
-does not store (host memory, block history of 2.0) is written as empty lists.
+The file is a pickle of plain values in protocol 4, the latest that the viewer reads.  It has the
+fields of the source file, so that the same PyTorch releases are detected from it.  Data that a
+`Recording` does not store (host memory, block history of 2.0) is written as empty lists.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ Frames = Callable[[int], object]
 def write_snapshot(recording: Recording, path: str | os.PathLike[str]) -> None:
     """Write `recording` as a snapshot pickle, replacing any file at `path`.
 
-    A path that ends in .gz is compressed, without a timestamp: equal recordings give equal bytes.
+    If `path` ends in .gz, the file is compressed without a timestamp, so that equal recordings give
+    equal bytes.
     """
     with packed_file(path) as file:
         dump_snapshot(recording, file)
@@ -47,7 +48,7 @@ def dump_snapshot(recording: Recording, file: BinaryIO) -> None:
 
 
 def snapshot_of(recording: Recording) -> object:
-    """Return the snapshot as a dictionary, or as a list of segments if the source was one."""
+    """Return the snapshot dictionary, or the list of segments if the source file was a list."""
     frames = _stacks(recording.frame_table)
     has_pools = "segment_pool_id" in recording.markers or "segments" not in recording.markers
     segments = [
@@ -74,7 +75,11 @@ def snapshot_of(recording: Recording) -> object:
 
 
 def segments_plain(trace: Trace, frames: Frames, *, has_pools: bool = True) -> list[Plain]:
-    """Return the segments of `trace` as PyTorch's dictionaries; `frames` maps a stack number."""
+    """Return the segments of `trace` as PyTorch's dictionaries.
+
+    frames: function from a stack number to the value written for the stack.
+    has_pools: True to write pool, kind and stack of segments, which PyTorch does since 2.1.
+    """
     every = []
     for segment in trace.segments:
         plain: Plain = {"device": trace.device, "address": segment.address}
@@ -94,7 +99,10 @@ def segments_plain(trace: Trace, frames: Frames, *, has_pools: bool = True) -> l
 
 
 def _entries(trace: Trace, frames: Frames) -> list[Plain]:
-    """Return the entries as PyTorch's dictionaries; a numbered field of -1 is left out."""
+    """Return the entries as PyTorch's dictionaries, without the fields that were not recorded.
+
+    A column stores -1 for a pool, stack or text that an entry lacks.
+    """
     names = {int(action): action.text for action in Action}
     columns = (trace.action, trace.addr, trace.size, trace.stream, trace.frames)
     entries: list[Plain] = []
@@ -120,7 +128,10 @@ def _entries(trace: Trace, frames: Frames) -> list[Plain]:
 
 
 def _stacks(table: FrameTable) -> Frames:
-    """Return a lookup of stacks as lists of dictionaries, shared so that the pickle is small."""
+    """Return a function from a stack number to the stack's list of frame dictionaries.
+
+    Equal stacks are one object, which pickle writes only once.
+    """
     frames = [{"name": f.name, "filename": f.filename, "line": f.line} for f in table.frames]
     flat = [frames[number] for number in table.flat.tolist()]
     stacks = [flat[first:last] for first, last in pairwise(table.offsets.tolist())]

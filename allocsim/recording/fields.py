@@ -1,7 +1,7 @@
 """Checked access to the values of an untrusted file.
 
-Each getter checks type and range and raises RecordingError with one sentence.  Messages name
-containers by type and length and never print them, because they may be deep or huge.
+Each method checks the type and range of a value and raises RecordingError with one sentence.  A
+message shows type and length of a list or dictionary instead of its items, which may be huge.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SHOWN = 60
 
 
 def describe(value: object) -> str:
-    """Return a short description of a value that is safe to print."""
+    """Return a short printable description of a value from an untrusted file."""
     if isinstance(value, str):
         text = ascii(value[:_SHOWN])
         return text if len(value) <= _SHOWN else f"{text}… ({len(value)} characters)"
@@ -34,7 +34,12 @@ def describe(value: object) -> str:
 
 
 class Fields:
-    """Dictionary of a file, with its position for error messages."""
+    """A dictionary read from a file, with its position for error messages.
+
+    path: file name.
+    where: position of the dictionary as words, e.g. "segments[3]".
+    entry: number of the entry; None if the dictionary is not an entry.
+    """
 
     __slots__ = ("path", "where", "entry", "_values")
 
@@ -49,25 +54,28 @@ class Fields:
         return name in self._values
 
     def keys(self) -> list[str]:
-        """Return the names of the fields that are text."""
+        """Return the keys that are strings."""
         return [key for key in self._values if isinstance(key, str)]
 
     def refuse(self, what: str) -> NoReturn:
-        """Raise RecordingError with `what`, the file and the entry."""
+        """Raise RecordingError whose sentence names the file, the entry and `what`."""
         raise RecordingError(self.path, what, entry=self.entry)
 
     def value(self, name: str, expected: str) -> object:
-        """Return the field unchecked; refuse a missing one."""
+        """Return the value of a field without a check; raise RecordingError if it is missing.
+
+        expected: words for the error message, as in "an integer from 0 to 5".
+        """
         if name not in self._values:
             self.refuse(f"{self.where} has no {name}, expected {expected}")
         return cast(object, self._values[name])
 
     def wrong(self, name: str, value: object, expected: str) -> NoReturn:
-        """Raise RecordingError for the value of a field."""
+        """Raise RecordingError because field `name` has `value` instead of `expected`."""
         self.refuse(f"{self.where} has {name} {describe(value)}, expected {expected}")
 
     def integer(self, name: str, low: int, high: int) -> int:
-        """Return an `int` (not a bool) from `low` to `high`."""
+        """Return a field that is an `int` (not a bool) from `low` to `high`."""
         expected = f"an integer from {low} to {high}"
         value = self.value(name, expected)
         if type(value) is not int or not low <= value <= high:
@@ -75,7 +83,7 @@ class Fields:
         return value
 
     def number(self, name: str) -> float:
-        """Return an `int` or `float` as a float."""
+        """Return a field that is an `int` or `float`, as a float."""
         value = self.value(name, "a number")
         if type(value) is int and value.bit_length() <= 64:
             return float(value)
@@ -84,21 +92,21 @@ class Fields:
         return value
 
     def text(self, name: str) -> str:
-        """Return a `str`."""
+        """Return a field that is a `str`."""
         value = self.value(name, "text")
         if type(value) is not str:
             self.wrong(name, value, "text")
         return value
 
     def boolean(self, name: str) -> bool:
-        """Return a bool."""
+        """Return a field that is a `bool`."""
         value = self.value(name, "True or False")
         if type(value) is not bool:
             self.wrong(name, value, "True or False")
         return value
 
     def pool_id(self, name: str) -> PoolId:
-        """Return a pool id; JSON and some writers have a list in place of a tuple."""
+        """Return a field that is a pool id, as a tuple; JSON stores pool ids as lists."""
         expected = "a pool id of two integers"
         value = self.value(name, expected)
         if not isinstance(value, list | tuple) or len(value) != 2:
@@ -109,7 +117,7 @@ class Fields:
         return value[0], value[1]
 
     def items(self, name: str) -> list[object]:
-        """Return a list or tuple as it is in the file."""
+        """Return a field that is a list or tuple; its items are not checked."""
         value = self.value(name, "a list")
         if not isinstance(value, list | tuple):
             self.wrong(name, value, "a list")

@@ -1,13 +1,12 @@
-"""Unique stack frames and stacks.
+"""Tables of the distinct stack frames and stacks of a recording.
 
-A recording of a million entries has a few hundred distinct stacks and a few thousand frames, so
-entries store stack numbers.  Stack i is `flat[offsets[i]:offsets[i + 1]]`, innermost frame first,
-as PyTorch writes it.
+A recording of a million entries has a few hundred distinct stacks and a few thousand frames, so an
+entry stores the number of its stack.  Stack i is `flat[offsets[i]:offsets[i + 1]]`, innermost frame
+first, as PyTorch writes it.
 
-A pickle shares stacks between entries and frames between stacks, so both are looked up by identity
-while the objects of the file are alive.  JSON repeats them, and they are looked up by value.  The
-reader visits at most as many frames as the file has bytes, however often a long stack is
-referenced.
+In a pickle, equal stacks and frames are mostly one object, so a reader looks them up by identity
+first.  JSON repeats them, so it then looks them up by value.  A reader visits at most as many
+frames as the file has bytes, even if the file refers to one long stack a million times.
 """
 
 from __future__ import annotations
@@ -37,7 +36,11 @@ class Frame:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FrameTable:
-    """Unique frames and the unique stacks made of them."""
+    """Distinct frames and distinct stacks.
+
+    flat: frame numbers of all stacks, one stack after another, innermost frame first.
+    offsets: index in `flat` where each stack begins, and the length of `flat` at the end.
+    """
 
     frames: tuple[Frame, ...] = ()
     flat: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
@@ -72,11 +75,14 @@ class FrameInterner:
         self._stacks: dict[tuple[int, ...], int] = {}
 
     def frame(self, frame: Frame) -> int:
-        """Return the number of `frame`, adding it if it is new."""
+        """Return the number of `frame`; add the frame to the table if it is new."""
         return self._frames.setdefault(frame, len(self._frames))
 
     def stack(self, numbers: Iterable[int]) -> int:
-        """Return the number of the stack of these frame numbers; -1 for an empty stack."""
+        """Return the number of a stack, adding it if it is new; -1 for an empty stack.
+
+        numbers: frame numbers of the stack, innermost first.
+        """
         key = tuple(numbers)
         return self._stacks.setdefault(key, len(self._stacks)) if key else -1
 
@@ -92,7 +98,7 @@ class FrameInterner:
 
 
 class StackNumbers:
-    """Replacement for `StackReader` for files that store stack numbers of a known table."""
+    """Replacement for `StackReader` for column files, which store stack numbers and a table."""
 
     __slots__ = ("_count",)
 
@@ -105,7 +111,10 @@ class StackNumbers:
 
 
 class StackReader:
-    """Reader that converts lists of frame dictionaries into stack numbers."""
+    """Reader that converts lists of frame dictionaries into stack numbers.
+
+    file_size: bytes of the file, the largest number of frames that are visited.
+    """
 
     __slots__ = ("_alike", "_budget", "_frames", "_interner", "_stacks")
 

@@ -1,9 +1,9 @@
 """Read recordings of PyTorch's memory history, in the layout of any release.
 
-Rule 1: files are untrusted.  Nothing in them is executed, every value that is used is checked, and
-an error raises RecordingError.  Unknown keys are ignored.
-Rule 2: the work is bounded by the size of the file, even if it refers to one list a million times:
-there are never more entries, segments, blocks and frames than bytes.
+Rule 1: a file is untrusted.  None of it is executed, and every value that is used is checked.  An
+invalid value raises RecordingError.  Unknown keys are ignored.
+Rule 2: the size of the file bounds the work.  A file with more entries, segments, blocks or frames
+than bytes is refused, because it must refer to one object many times.
 
 Layouts (semantics 6.5): a dictionary with `segments` and `device_traces`, or a list of segments, as
 `memory_snapshot()` returns it.  Blocks of 2.0 have `history` and no address.  Each layout can be a
@@ -22,19 +22,17 @@ from typing import Any, BinaryIO, NoReturn
 
 from allocsim.collector import collector_paused
 from allocsim.errors import RecordingError
-from allocsim.recording.annotation import read_annotations
 from allocsim.recording.column_cache import with_cache
-from allocsim.recording.columns import read_trace
-from allocsim.recording.entries import Entries, Rows, entries_of
+from allocsim.recording.columns import Entries, EntryRows, entries_of, read_trace
 from allocsim.recording.fast_pickle.straight import read_straight
 from allocsim.recording.fast_pickle.window import OtherForm
 from allocsim.recording.fields import Fields, describe
 from allocsim.recording.frames import StackReader
+from allocsim.recording.marks import read_annotations
 from allocsim.recording.provenance import marked, read_provenance
 from allocsim.recording.recording import Recording
 from allocsim.recording.releases import markers_in
-from allocsim.recording.segments import SegmentReader
-from allocsim.recording.settings import RecordedSettings, read_settings
+from allocsim.recording.segments import RecordedSettings, SegmentReader, read_settings
 from allocsim.recording.source import HEAD, Kind, kind_of, open_source
 from allocsim.recording.store import read_npz
 from allocsim.recording.unpickle import check_density, unpickle
@@ -45,17 +43,17 @@ __all__ = ["load", "read_snapshot"]
 _MAX_DEVICES = 1024
 _LARGE = MIB
 _BYTES_AN_OPERATION = 40
-"""Lower bound of the mean distance, in bytes, between irregular operations of a large pickle."""
+"""Bytes of a large pickle per operation that is read one at a time (straight.py), at least."""
 
 
 def load(path: str | os.PathLike[str]) -> Recording:
-    """Read a recording from a file in any supported format.
+    """Return the recording in a file of any supported format.
 
-    The format is detected from the contents, not the name.  Formats: PyTorch snapshots as pickle,
-    JSON, or the page of `_memory_viz trace_plot`; allocsim's columns (.npz); and, with requests
-    only, traces of PyTorch's profiler, its memory timeline, and rows of CSV or JSON. All but .npz
-    may be compressed by gzip, xz, zstd or zip.  Columns of large files are cached
-    (docs/convert.md).  Raises RecordingError for anything else.
+    The format is detected from the contents, not from the name.  Supported are PyTorch snapshots as
+    pickle, JSON or page of `_memory_viz trace_plot`, and allocsim's column files (.npz).  Traces
+    and memory timelines of PyTorch's profiler and rows of CSV or JSON give recordings with requests
+    only.  All but .npz may be compressed by gzip, xz, zstd or zip.  The columns of large files are
+    cached (docs/convert.md).  Raises RecordingError for any other file.
     """
     return with_cache(os.fspath(path), _load)
 
@@ -78,7 +76,7 @@ def _read(name: str, file: BinaryIO) -> Recording:
         case Kind.ZIP:
             return read_npz(name, file)
         case Kind.PAGE:
-            from allocsim.recording.page import snapshot_in_page  # noqa: PLC0415
+            from allocsim.recording.packings import snapshot_in_page  # noqa: PLC0415
 
             with snapshot_in_page(name, file) as pickled:
                 return read_snapshot(name, unpickle(name, pickled), size)
@@ -92,9 +90,9 @@ def _read(name: str, file: BinaryIO) -> Recording:
 
 
 def _read_pickle(path: str, file: BinaryIO, size: int) -> Recording:
-    """Read a pickle from its bytes if Python's pickler wrote it, else through objects.
+    """Read a pickle directly to columns if Python's pickler wrote it, else as Python objects.
 
-    The slower way through objects gives precise error messages.
+    Reading it as objects takes longer and gives precise error messages.
     """
     if size >= _LARGE:
         with contextlib.suppress(OtherForm, RecordingError):
@@ -130,9 +128,10 @@ def _from_json(path: str, file: BinaryIO, size: int) -> Recording:
 
 
 def read_snapshot(path: str, value: object, size: int) -> Recording:
-    """Return the recording in an unpickled snapshot.
+    """Return the recording in the value of a pickled or JSON snapshot.
 
-    size: bytes of its file, the bound on the number of objects visited.
+    path: file name for error messages.
+    size: bytes of the file, which limit the number of entries, segments, blocks and frames.
     """
     markers: set[str] = set()
     if isinstance(value, list):
@@ -155,7 +154,7 @@ def read_snapshot(path: str, value: object, size: int) -> Recording:
     traces = _traces(top, size)
     devices = []
     for device in sorted({*states, *(i for i, entries in enumerate(traces) if len(entries))}):
-        entries = traces[device] if device < len(traces) else Rows([])
+        entries = traces[device] if device < len(traces) else EntryRows([])
         trace, found = read_trace(path, device, entries, states.get(device, ()), stacks)
         devices.append(trace)
         markers |= found

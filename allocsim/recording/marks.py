@@ -1,20 +1,32 @@
-"""Marks: calls of the program that leave no entry in PyTorch's history.
+"""Marks: calls and training steps that PyTorch's history does not contain.
 
-`allocsim record` and `allocsim.capture` write them under the snapshot's key "allocsim".  Only a
-capture writes steps and phases, when its program reports them.  A mark stores the number of entries
-before it.
+An example is empty_cache().  `allocsim record` and `allocsim.capture` store marks in a snapshot,
+under the key "allocsim".  Only `allocsim.capture` stores training steps and phases, if the program
+reports them.  The position of a mark is the number of entries recorded before it.
+
+Annotations are ranges that the program names, such as an optimizer step.  PyTorch writes two for
+each range, START and END (semantics 6.5), and allocsim keeps them unchanged.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 
 from allocsim.recording.fields import INT32_MAX, INT64_MAX, UINT64_MAX, Fields
 from allocsim.state import PoolId
 
-__all__ = ["MARKS", "Mark", "MarkKind", "cut_marks", "plain_marks", "read_marks"]
+__all__ = [
+    "MARKS",
+    "Mark",
+    "MarkKind",
+    "cut_marks",
+    "plain_marks",
+    "read_marks",
+    "Annotation",
+    "read_annotations",
+]
 
 MARKS = "marks"
 _Value = str | float | int | PoolId | None
@@ -34,9 +46,9 @@ class MarkKind(StrEnum):
 
 
 _LASTING = (MarkKind.FRACTION, MarkKind.SETTINGS)
-"""Kinds whose effect lasts until another mark of the same kind changes it."""
+"""Kinds of mark that set an allocator option, which keeps its value after the mark."""
 _REPLACING = (MarkKind.STEP, MarkKind.PHASE)
-"""Kinds that replace the previous mark of the same kind."""
+"""Kinds of mark that begin a step or phase, and end the previous step or phase."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +56,9 @@ class Mark:
     """One mark of a device.
 
     entry: number of entries of the device before the mark.
-    value: FRACTION: a number from 0 to 1; SETTINGS: an option string; pools: the pool id; STEP: the
-        number of the step that begins; PHASE: "setup", "forward", "backward" or "optimizer".
+    value: the fraction (0 to 1) of FRACTION, the conf of SETTINGS, the pool id of POOL_CREATED and
+        POOL_DELETED, the number of the step that begins at STEP, or the phase that begins at PHASE
+        ("setup", "forward", "backward" or "optimizer"); None for other kinds.
     """
 
     entry: int
@@ -54,9 +67,10 @@ class Mark:
 
 
 def cut_marks(marks: Iterable[Mark], first: int, last: int) -> tuple[Mark, ...]:
-    """Return the marks of entries [first, last), numbered from `first`.
+    """Return the marks of a recording cut to the entries [first, last), which begin at 0 again.
 
-    Settings made before `first`, and the step and phase that contain it, are moved to entry 0.
+    Marks before `first` that are still in effect are moved to entry 0: settings, and the step and
+    phase that contain entry `first`.
     """
     before: dict[MarkKind, Mark] = {}
     kept: list[Mark] = []
@@ -70,7 +84,7 @@ def cut_marks(marks: Iterable[Mark], first: int, last: int) -> tuple[Mark, ...]:
 
 
 def plain_marks(device: int, marks: Iterable[Mark]) -> list[dict[str, object]]:
-    """Return the marks of a device in the form of the snapshot's key."""
+    """Return the marks of a device as the dictionaries that a snapshot stores."""
     return [
         {"device": device, "entry": mark.entry, "kind": str(mark.kind), "value": mark.value}
         for mark in marks
@@ -78,7 +92,11 @@ def plain_marks(device: int, marks: Iterable[Mark]) -> list[dict[str, object]]:
 
 
 def read_marks(fields: Fields, size: int) -> dict[int, tuple[Mark, ...]]:
-    """Return the marks of each device in a file of `size` bytes."""
+    """Return the marks of each device, by device number.
+
+    fields: dictionary under the snapshot's key "allocsim".
+    size: bytes of the file, which limit the number of marks.
+    """
     found: dict[int, list[Mark]] = {}
     values = fields.items(MARKS) if MARKS in fields else []
     if len(values) > size:
@@ -113,3 +131,41 @@ def _value(row: Fields, kind: MarkKind) -> _Value:
     if len(numbers) != 2:
         row.refuse(f"{row.where} has no pool's two numbers as its value")
     return numbers[0], numbers[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Annotation:
+    """Begin or end of an annotated range.
+
+    stage: "START" or "END".
+    time_us: microseconds, by the same clock as the times of entries.
+    """
+
+    name: str
+    stage: str
+    device: int
+    time_us: int
+
+    def plain(self) -> dict[str, object]:
+        """Return the annotation as a snapshot's dictionary."""
+        return asdict(self)
+
+
+def read_annotations(top: Fields, size: int) -> tuple[Annotation, ...]:
+    """Return the external annotations of a snapshot; an empty tuple if the file has none.
+
+    top: dictionary of the snapshot.
+    size: bytes of the file, which limit the number of annotations.
+    """
+    if "external_annotations" not in top:
+        return ()
+    values = top.items("external_annotations")
+    if len(values) > size:
+        top.wrong("external_annotations", values, "no more than the file's size can hold")
+    found = []
+    for index, value in enumerate(values):
+        row = Fields(top.path, f"external_annotations[{index}]", value)
+        name, stage = row.text("name"), row.text("stage")
+        device, time = row.integer("device", -1, INT32_MAX), row.integer("time_us", 0, INT64_MAX)
+        found.append(Annotation(name, stage, device, time))
+    return tuple(found)

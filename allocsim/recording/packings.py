@@ -1,14 +1,21 @@
 """Unpack compressed files piece by piece, up to a size limit.
 
-The data goes to a temporary file and not to memory.  The tables that a format allocates are bounded
-as well, so that a small file cannot use much memory.  Names in archives are never used as paths:
-one member is read, and nothing is written under its name.
+The unpacked data is written to a temporary file, not to memory.  The tables that a decompressor
+allocates are limited too, so that a small file cannot use much memory.  A zip archive must contain
+one file, whose name is never used as a path.
+
+A web page that `python -m torch.cuda._memory_viz trace_plot` wrote contains a snapshot as base64
+text under the key "base64".  The page is not executed; the text is decoded to a temporary file.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import gzip
 import lzma
+import mmap
+import re
 import struct
 import tempfile
 import zipfile
@@ -21,27 +28,35 @@ from typing import Any, BinaryIO, cast
 from allocsim.errors import RecordingError
 from allocsim.units import MIB
 
-__all__ = ["ZIP_MAGIC", "Packing", "is_archive_of_one", "packing_of", "unpacked"]
+__all__ = [
+    "ZIP_MAGIC",
+    "Compression",
+    "is_archive_of_one",
+    "packing_of",
+    "unpacked",
+    "snapshot_in_page",
+]
 
 ZIP_MAGIC = b"PK\x03\x04"
 _CHUNK = 1 << 20
 _ZSTD_CHUNK = 1 << 12
-"""Input bytes per call: a call unpacks its whole input, and 4 bytes of zstd can give 128 KiB."""
+"""Compressed bytes per call.  A call unpacks all of its input, up to 128 KiB from 4 bytes."""
 # Measured ratios: snapshots 14 (gzip) and 25 (xz, zstd); profiler traces of a thousand equal layers
 # 44 and 73.  zlib's maximum is 1,032.
 _MAX_RATIO = 128
 _MIN_UNPACKED = 64 * MIB
 _MAX_TABLES = 256 * MIB
-"""Limit of xz's dictionary and zstd's window, in bytes; `xz -9` needs 65 MiB."""
+"""Limit of the dictionary of xz and the window of zstd, in bytes; `xz -9` needs 65 MiB."""
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
 @dataclass(frozen=True, slots=True)
-class Packing:
+class Compression:
     """Compression format.
 
-    magic: first bytes of a file.
-    pieces: function that yields unpacked data; the path is for error messages.
+    magic: first bytes of a file in this format.
+    pieces: function that takes a path for error messages and an open file, and yields the unpacked
+        data.
     """
 
     name: str
@@ -118,10 +133,10 @@ def _members(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
 
 
 PACKINGS = (
-    Packing("gzip", b"\x1f\x8b", _gzip_pieces),
-    Packing("xz", b"\xfd7zXZ\x00", _xz_pieces),
-    Packing("zstd", b"\x28\xb5\x2f\xfd", _zstd_pieces),
-    Packing("zip", ZIP_MAGIC, _zip_pieces),
+    Compression("gzip", b"\x1f\x8b", _gzip_pieces),
+    Compression("xz", b"\xfd7zXZ\x00", _xz_pieces),
+    Compression("zstd", b"\x28\xb5\x2f\xfd", _zstd_pieces),
+    Compression("zip", ZIP_MAGIC, _zip_pieces),
 )
 _DAMAGES = (
     EOFError,
@@ -138,8 +153,8 @@ _DAMAGES = (
 )
 
 
-def packing_of(head: bytes) -> Packing | None:
-    """Return the format of a file that begins with `head`; None if it is not compressed."""
+def packing_of(head: bytes) -> Compression | None:
+    """Return the compression of a file that begins with `head`; None if it is not compressed."""
     return next((each for each in PACKINGS if head.startswith(each.magic)), None)
 
 
@@ -156,15 +171,16 @@ def is_archive_of_one(file: BinaryIO) -> bool:
 @contextmanager
 def unpacked(
     path: str,
-    packing: Packing,
+    packing: Compression,
     packed: BinaryIO,
     check: Callable[[bytes], object],
     enough: int | None = None,
 ) -> Iterator[BinaryIO]:
-    """Unpack `packed` to a temporary file, positioned at its start.
+    """Unpack the open file `packed` to a temporary file, and yield that file, open at its start.
 
+    path: file name for error messages.
     check: called with the first piece; it may raise before the rest is unpacked.
-    enough: number of bytes after which unpacking stops; None for all.
+    enough: number of unpacked bytes after which to stop; None to unpack the whole file.
     Raises RecordingError for a damaged file, and for data that exceeds the limit.
     """
     limit = max(_MIN_UNPACKED, _MAX_RATIO * packed.seek(0, 2))
@@ -190,3 +206,53 @@ def unpacked(
             check(b"")
         plain.seek(0)
         yield cast(BinaryIO, plain)
+
+
+_SNAPSHOT = re.compile(rb'"base64"\s*:\s*"([A-Za-z0-9+/=]*)"')
+_PIECE = 1 << 22  # a multiple of 4: base64 has 4 characters for 3 bytes
+_KNOWN = (
+    (
+        rb"GPU Memory Timeline HTML",
+        "is the page of PyTorch's memory timeline, a picture without numbers; export the rows: "
+        "export_memory_timeline('timeline.raw.json.gz')",
+    ),
+    (
+        rb"\$PLOT_DATA|alloc_data\s*=|MemoryViz",
+        "is a page of _memory_viz without the snapshot in it; give the snapshot that it was made "
+        "of",
+    ),
+    (
+        rb": allocsim report</title>",
+        "is a page that allocsim wrote; give the recording that it is about",
+    ),
+)
+
+
+@contextmanager
+def snapshot_in_page(path: str, file: BinaryIO) -> Iterator[BinaryIO]:
+    """Yield the pickle in the page at `path`, as a temporary file open at its start.
+
+    Raises RecordingError if the page does not contain exactly one snapshot.
+    """
+    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        found = _SNAPSHOT.search(data)
+        if found is None:
+            for words, what in _KNOWN:
+                if re.search(words, data):
+                    raise RecordingError(path, what)
+            raise RecordingError(path, "is a web page or XML file, expected a PyTorch snapshot")
+        with tempfile.TemporaryFile() as pickled:
+            first, last = found.span(1)
+            if _SNAPSHOT.search(data, last) is not None:
+                raise RecordingError(path, "is a page with several snapshots, expected one")
+            try:
+                for at in range(first, last, _PIECE):
+                    piece = data[at : min(at + _PIECE, last)]
+                    pickled.write(base64.b64decode(piece, validate=True))
+            except binascii.Error:
+                raise RecordingError(path, "is a page whose snapshot is damaged") from None
+            if not pickled.tell():
+                raise RecordingError(path, "is a page with an empty snapshot")
+            pickled.seek(0)
+            del found  # a mmap cannot be closed while a match object refers to it
+            yield cast(BinaryIO, pickled)

@@ -1,8 +1,14 @@
-"""Private pool of each entry of a trace.
+"""Determine the pool of each entry of a trace.
 
-Entries store the pool id since 2.12.  In older recordings an entry belongs to the pool of the final
-segment that contains its address, if that segment existed at the entry, else to the default pool
-(semantics 6.6).  The check of the segment's age is needed because the driver reuses addresses.
+Since PyTorch 2.12 entries store the pool id.  In an older recording an entry belongs to the pool of
+the final segment that contains its address (semantics 6.6).  If that segment was obtained after the
+entry, the entry belongs to the default pool, because the driver had reused the address.
+
+For that, the address ranges of expandable segments are reconstructed.  Rule: a segment first maps
+memory at its base, and later only at or before the end of its mapped part. It is destroyed when no
+memory is mapped (semantics 4.1, 4.2, 4.6). So a mapping at any other address begins a new segment.
+Ranges mapped before the first entry may have holes that no entry shows, so such a segment is
+assumed to exist during the whole recording.
 """
 
 from __future__ import annotations
@@ -15,16 +21,90 @@ from numpy.typing import NDArray
 
 from allocsim._fast_numpy import any_of
 from allocsim.recording.action import Action
-from allocsim.recording.reservations import reservations_of
+from allocsim.recording.rewind.ranges import MappedRange, MappedRanges
 from allocsim.recording.trace import Trace
 from allocsim.state import DEFAULT_POOL, PoolId, SegmentState
 
-__all__ = ["PoolColumn", "pools_of"]
+__all__ = ["Reservation", "reservations_of", "PoolColumn", "pools_of"]
+
+
+@dataclass(slots=True)
+class Reservation:
+    """Addresses [base, end) that an expandable segment has mapped at any time.
+
+    first: entry that mapped memory at `base`; 0 if it was mapped before the first entry.
+    mapped: bytes that are mapped now.
+    is_older: True if it was mapped before the first entry.
+    """
+
+    base: int
+    end: int
+    first: int
+    mapped: int
+    is_older: bool = False
+
+
+_Row = tuple[int, bool, int, int]
+"""(entry, True for a map and False for an unmap, address, bytes)"""
+
+
+def reservations_of(trace: Trace) -> list[Reservation]:
+    """Return the expandable segments that exist after the last entry, with their addresses."""
+    rows = _rows(trace)
+    held = [
+        Reservation(each.start, each.end, 0, each.end - each.start, is_older=True)
+        for each in _mapped_before(trace, rows)
+    ]
+    for entry, maps, address, size in rows:
+        found = [each for each in held if each.base <= address <= each.end]
+        at = max(found, key=lambda each: each.base, default=None)
+        if maps and at is None:
+            held.append(Reservation(address, address + size, entry, size))
+        elif maps and at is not None:
+            at.end = max(at.end, address + size)
+            at.mapped += size
+        elif at is not None:
+            at.mapped -= size
+            if at.mapped <= 0 and not at.is_older:
+                held.remove(at)
+    return held
+
+
+def _rows(trace: Trace) -> list[_Row]:
+    of = np.flatnonzero(any_of(trace.action, (Action.SEGMENT_MAP, Action.SEGMENT_UNMAP)))
+    columns = (trace.addr[of].tolist(), trace.size[of].tolist())
+    maps = (trace.action[of] == Action.SEGMENT_MAP).tolist()
+    return list(zip(of.tolist(), maps, *columns, strict=True))
+
+
+def _mapped_before(trace: Trace, rows: list[_Row]) -> MappedRanges:
+    """Return the ranges mapped before the first entry, found by undoing all maps and unmaps.
+
+    rows: maps and unmaps of the trace.
+    """
+    ranges = MappedRanges()
+    for segment in trace.segments:
+        if segment.is_expandable:
+            ranges.add(_mapped(segment.address, segment.total_size))
+    for _, maps, address, size in reversed(rows):
+        if maps:
+            ranges.cut(address, address + size)
+        else:
+            ranges.add(_mapped(address, size))
+    return ranges
+
+
+def _mapped(address: int, size: int) -> MappedRange:
+    """Return a range that merges with any adjacent range."""
+    return MappedRange(address, address + size, 0, DEFAULT_POOL, is_small=None)
 
 
 @dataclass(frozen=True, slots=True)
 class PoolColumn:
-    """Index of each entry's pool in `ids`, -1 for the default pool."""
+    """Pool of each entry.
+
+    number: index of the entry's pool in `ids`; -1 for the default pool.
+    """
 
     number: NDArray[np.int32]
     ids: tuple[PoolId, ...]
@@ -47,11 +127,14 @@ def pools_of(trace: Trace) -> PoolColumn:
 
 
 _Held = tuple[int, int, int, PoolId]
-"""Range of addresses that a pool holds: (first entry, first address, end, pool)."""
+"""Addresses of a private pool: (entry from which it holds them, first address, end, pool)."""
 
 
 def _held(trace: Trace, private: list[SegmentState]) -> Iterator[_Held]:
-    """Yield the address ranges that private pools hold at the end."""
+    """Yield the address ranges that private pools hold after the last entry.
+
+    private: segments of private pools after the last entry.
+    """
     obtained = np.flatnonzero(any_of(trace.action, (Action.SEGMENT_ALLOC,)))
     bases = trace.addr[obtained]
     for segment in private:

@@ -1,6 +1,7 @@
-"""Data that `allocsim record` and `allocsim.capture` add to a snapshot, under the key "allocsim".
+"""Data about the program and its GPU, which allocsim adds to the snapshots that it records.
 
-Rule: the data is optional. A snapshot without it, or without some of its keys, can still be read.
+`allocsim record` and `allocsim.capture` write it under the key "allocsim". Rule: a snapshot without
+this key, or without some of its values, can still be read.
 """
 
 from __future__ import annotations
@@ -23,30 +24,29 @@ _OPTIONAL = ("free_memory", "reserved_memory", "process_memory", "other_memory",
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Origin of a recording.
+    """Origin of a recording.  An empty text means that the value does not apply or is unknown.
 
-    torch_version: as PyTorch names it, e.g. "2.15.0+cu130".
-    device_memory: bytes of the card; 0 if unknown.
+    torch_version: version of PyTorch, e.g. "2.15.0+cu130".
+    device_name: name of the GPU.
+    device_memory: bytes of the GPU; 0 if unknown.
     context_memory: bytes held by the CUDA context and other processes; 0 if unknown.
-    is_phantom: True if recorded without a GPU.
+    is_phantom: True if recorded on a phantom GPU.
     command: command line of the program.
-    rank: rank in a distributed job; "" for none.
-    oom_text: out-of-memory error that ended the program; "" for none.
-    stopped_by: limit that ended the program; "" for none.
-    reads_back: lines of the program that copied values from a phantom GPU to the host; "" for none
-    or unknown.
-    guessed: libraries whose workspaces a phantom GPU could only guess; "" for none or unknown.
-    free_memory, reserved_memory: free bytes of the card, and bytes reserved by this program's
-    PyTorch, when the recording was written; None if unknown.
-    process_memory: total bytes of this process, from NVML; None if unknown.
-    other_memory, other_processes: bytes and number of other processes; None if unknown
-    (`card_memory`).
-    routing: choice of experts on a phantom GPU, "balanced" or "skewed", if sizes or values read by
-    the host depend on it; "" otherwise or if unknown.
-    captured: time when `allocsim.capture` wrote it inside the program, and the missing part of the
-    history; "" for other recorders.
+    rank: rank of the process in a distributed job.
+    oom_text: out-of-memory error that ended the program.
+    stopped_by: limit of allocsim that ended the program.
+    reads_back: lines of the program that copied values from a phantom GPU to the host.
+    guessed: libraries whose workspace sizes on a phantom GPU are guesses.
+    routing: how a phantom GPU distributed tokens to experts, "balanced" or "skewed", if sizes of
+        requests or values on the host depend on it.
+    captured: time when `allocsim.capture` wrote the recording inside the program, and the missing
+        part of the history.
+    free_memory, reserved_memory: free bytes of the GPU, and bytes reserved by this program's
+        PyTorch, when the recording was written; None if unknown.
+    process_memory: bytes of GPU memory of this process, from NVML; None if unknown.
+    other_memory, other_processes: GPU memory and number of other processes; None if unknown.
     exit_code: exit code of the program; None if unknown.
-    conf_at_start: option string at the start of the program; None if it is the last one.
+    conf_at_start: conf at the start of the program; None if it did not change until the end.
     """
 
     torch_version: str = ""
@@ -76,14 +76,18 @@ class Provenance:
         return ".".join(self.torch_version.split(".")[:2])
 
     def plain(self, traces: Iterable[Trace] = ()) -> dict[str, object]:
-        """Return the dictionary for a snapshot, with the marks of `traces`."""
+        """Return the dictionary to store in a snapshot, including the marks of `traces`."""
         values = {name: value for name, value in asdict(self).items() if value is not None}
         marks = [mark for trace in traces for mark in plain_marks(trace.device, trace.marks)]
         return values | ({MARKS: marks} if marks else {})
 
 
 def marked(top: Fields, size: int, traces: Iterable[Trace]) -> tuple[Trace, ...]:
-    """Return `traces` with the marks in the dictionary of a snapshot of `size` bytes."""
+    """Return `traces` with the marks that the snapshot stores.
+
+    top: dictionary of the snapshot.
+    size: bytes of its file, which limit the number of marks.
+    """
     fields = _fields(top)
     marks = {} if fields is None else read_marks(fields, size)
     return tuple(replace(trace, marks=marks.get(trace.device, ())) for trace in traces)
@@ -106,7 +110,7 @@ def read_provenance(top: Fields) -> Provenance | None:
         "guessed", "routing", "captured",
     )  # fmt: skip
     sizes = ("device_memory", "context_memory", *_OPTIONAL)
-    # A capture pads the text of an error that it did not know yet.
+    # A capture reserves spaces for the text of an error that may follow.
     known: dict[str, Any] = {name: fields.text(name).rstrip() for name in texts if name in fields}
     known |= {name: fields.integer(name, 0, INT64_MAX) for name in sizes if name in fields}
     return Provenance(

@@ -1,6 +1,6 @@
-"""A recording: the contents of one file for all devices, independent of its layout.
+"""A recording: the contents of one file for all devices, in the same form for all file formats.
 
-This module does not read or write files and does not check the contents; `lint` does.
+This module neither reads or writes files nor checks the contents, which `find_defects` does.
 """
 
 from __future__ import annotations
@@ -10,12 +10,11 @@ from dataclasses import dataclass
 
 from allocsim._repr import Shown
 from allocsim.errors import RecordingError
-from allocsim.recording.annotation import Annotation
 from allocsim.recording.frames import FrameTable
+from allocsim.recording.marks import Annotation
 from allocsim.recording.provenance import Provenance
-from allocsim.recording.releases import releases_of
-from allocsim.recording.segments import WrongSum
-from allocsim.recording.settings import RecordedSettings
+from allocsim.recording.releases import layout_releases
+from allocsim.recording.segments import RecordedSettings, WrongSum
 from allocsim.recording.trace import Trace
 from allocsim.units import format_size
 
@@ -27,18 +26,21 @@ PROFILER_TRACE, MEMORY_TIMELINE, ROWS = "profiler trace", "memory timeline", "ro
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, weakref_slot=True)
 class Recording(Shown):
-    """One loaded file.
+    """Contents of one file.
 
+    path: file name.
     layout: "segment list" (a list, as memory_snapshot() returns it), "snapshot 2.0", "snapshot", or
         a layout that contains only requests (`is_requests`).
-    devices: traces of the devices that have entries or segments, by device number.
+    devices: traces of the devices that have entries or segments, in order of device number.
     settings: allocator settings; None if not recorded.
-    markers: fields and actions by which releases differ (`releases`).
+    frame_table: stack frames and stacks of all devices.
+    annotations: external annotations, e.g. begin and end of each optimizer step.
+    markers: fields and actions in the file that not all releases of PyTorch write.
     n_device_traces: length of the file's device_traces, including empty ones.
     provenance: data written by `allocsim record` or a capture; None for other files.
     wrong_sums: sums of segments that differ from the sums of their blocks.
     notes: sentences about missing data and how it was replaced.
-    processes: ids of the processes whose events the file contains, if it has them.
+    processes: ids of the processes whose events a profiler trace contains; else empty.
     """
 
     path: str
@@ -56,16 +58,16 @@ class Recording(Shown):
 
     @property
     def is_requests(self) -> bool:
-        """True if it contains only requests and frees: no segments, and addresses are mere ids."""
+        """True if there are only requests and frees; addresses then only distinguish blocks."""
         return self.layout in (PROFILER_TRACE, MEMORY_TIMELINE, ROWS)
 
     @property
     def releases(self) -> tuple[str, ...]:
-        """Releases that can have written it, oldest first; empty if no release matches."""
-        return releases_of(self.markers)
+        """PyTorch releases that can have written it, oldest first; empty if no release matches."""
+        return layout_releases(self.markers)
 
     def device(self, number: int) -> Trace:
-        """Return the trace of device `number`; RecordingError lists the recorded devices."""
+        """Return the trace of device `number`; raise RecordingError if it was not recorded."""
         for trace in self.devices:
             if trace.device == number:
                 return trace
@@ -73,9 +75,10 @@ class Recording(Shown):
         raise RecordingError(self.path, f"device {number} is not in the recording; it has: {known}")
 
     def only_device(self, number: int | None = None) -> Trace:
-        """Return the trace of device `number`, or of the only device if it is None.
+        """Return the trace of device `number`, or of the only device if `number` is None.
 
-        Raises RecordingError if there is no such device, or if several exist and `number` is None.
+        Raises RecordingError if that device was not recorded, or if `number` is None and not
+        exactly one device was recorded.
         """
         if number is not None:
             return self.device(number)
@@ -87,19 +90,19 @@ class Recording(Shown):
         return self.devices[0]
 
     def busiest_device(self) -> Trace:
-        """Return the trace with most entries.
+        """Return the trace with the largest number of entries.
 
-        Raises RecordingError if there is none.
+        Raises RecordingError if the recording has no device.
         """
         return max(self.devices, key=len) if self.devices else self.only_device()
 
     def headline(self) -> str:
-        """Return the file name with a summary of each device."""
+        """Return one line: the file name, and the entries, segments and bytes of each device."""
         name = self.path.rsplit("/", 1)[-1]
         return f"{name}: {'; '.join(map(_device, self.devices)) or 'no device'}"
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """Yield label and text of devices, releases and settings."""
+        """Yield pairs of label and text about the devices, the PyTorch release and the settings."""
         for trace in self.devices:
             yield f"device {trace.device}", _device(trace).partition(": ")[2]
         if not self.is_requests:

@@ -1,11 +1,12 @@
 """Detect which PyTorch releases can have written a recording, from its fields.
 
-`LAYOUTS` has a row for each release with the fields that it introduced, so a new release is a new
-row.  Differences of the allocators are in `core/releases.py`.
+A marker is a field or action that PyTorch writes since some release.  `LAYOUTS` lists the new
+markers of each release.  Differences between the allocators are in `core/releases.py`.
 
-A marker that is present rules out the releases before its first.  A missing marker rules out its
-first release and all later ones, but only if they always write it (`always`) and its place
-(`where`) is in the file: a trace without entries gives no information about the keys of entries.
+A marker in the file rules out all releases older than the marker.  A missing marker rules out the
+release that introduced it and all later ones, if those releases always write it and the file has
+the part that would contain it.  For example, a file without entries says nothing about the fields
+of entries.
 Sources: semantics 6.3, 6.5 and 9; recordings show that 2.11.0 writes no pool_id.
 """
 
@@ -14,15 +15,16 @@ from __future__ import annotations
 from collections.abc import Set
 from dataclasses import dataclass
 
-__all__ = ["RELEASES", "Layout", "Marker", "markers_in", "releases_of", "unrounded_until"]
+__all__ = ["RELEASES", "FileLayout", "Marker", "markers_in", "layout_releases", "unrounded_until"]
 
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """Field or action whose presence depends on the release.
+    """Field or action that PyTorch writes since some release.
 
-    where: "segments", "entries", "snapshot" or "settings".
-    always: True if every file with that place has the marker.
+    name: name of the field, or "action " and the name of the action.
+    where: part of the file that has it: "segments", "entries", "snapshot" or "settings".
+    always: True if each of these parts has the marker, in all releases since it was introduced.
     """
 
     name: str
@@ -31,8 +33,8 @@ class Marker:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """Markers that one release introduced."""
+class FileLayout:
+    """Markers that one release of PyTorch introduced."""
 
     release: str
     markers: tuple[Marker, ...] = ()
@@ -41,8 +43,8 @@ class Layout:
 
 
 LAYOUTS = (
-    Layout("2.0", is_unrounded=True),
-    Layout(
+    FileLayout("2.0", is_unrounded=True),
+    FileLayout(
         "2.1",
         (
             Marker("segment_pool_id", "segments"),
@@ -51,23 +53,23 @@ LAYOUTS = (
         ),
         is_unrounded=True,
     ),
-    Layout("2.2", (Marker("time_us", "entries"),), is_unrounded=True),
-    Layout("2.3", (Marker("allocator_settings", "snapshot"),), is_unrounded=True),
-    Layout("2.4"),
-    Layout("2.5", (Marker("external_annotations", "snapshot"),)),
-    Layout("2.6"),
-    Layout("2.7"),
-    Layout("2.8", (Marker("compile_context", "entries"),)),
-    Layout("2.9", (Marker("graph_capture_record_stream_reuse", "settings"),)),
-    Layout("2.10", (Marker("user_metadata", "entries"),)),
-    Layout("2.11"),
-    Layout("2.12", (Marker("pool_id", "entries"),)),
-    Layout("2.13", (Marker("max_round_threshold", "settings"),)),
-    Layout(
+    FileLayout("2.2", (Marker("time_us", "entries"),), is_unrounded=True),
+    FileLayout("2.3", (Marker("allocator_settings", "snapshot"),), is_unrounded=True),
+    FileLayout("2.4"),
+    FileLayout("2.5", (Marker("external_annotations", "snapshot"),)),
+    FileLayout("2.6"),
+    FileLayout("2.7"),
+    FileLayout("2.8", (Marker("compile_context", "entries"),)),
+    FileLayout("2.9", (Marker("graph_capture_record_stream_reuse", "settings"),)),
+    FileLayout("2.10", (Marker("user_metadata", "entries"),)),
+    FileLayout("2.11"),
+    FileLayout("2.12", (Marker("pool_id", "entries"),)),
+    FileLayout("2.13", (Marker("max_round_threshold", "settings"),)),
+    FileLayout(
         "2.14",
         (Marker("host_segments", "snapshot"), Marker("action annotate", "entries", always=False)),
     ),
-    Layout("2.15", (Marker("internal_metadata", "entries", always=False),)),
+    FileLayout("2.15", (Marker("internal_metadata", "entries", always=False),)),
 )
 """One row per release, oldest first."""
 
@@ -76,16 +78,20 @@ RELEASES = tuple(layout.release for layout in LAYOUTS)
 
 
 def markers_in(where: str) -> tuple[str, ...]:
-    """Return the names of the markers in `where`; those of actions begin with "action "."""
+    """Return the names of the markers in one part of a file.
+
+    where: "segments", "entries", "snapshot" or "settings".
+    """
     return tuple(
         marker.name for layout in LAYOUTS for marker in layout.markers if marker.where == where
     )
 
 
-def releases_of(present: Set[str]) -> tuple[str, ...]:
+def layout_releases(present: Set[str]) -> tuple[str, ...]:
     """Return the releases that can have written a file with these markers, oldest first.
 
-    present: names of markers and of places ("segments", "entries", "snapshot", "settings").
+    present: names of the markers in the file, and of its parts that are not empty ("segments",
+        "entries", "snapshot", "settings").
     The result is empty if the markers contradict each other.
     """
     lowest, highest = 0, len(LAYOUTS) - 1
@@ -99,6 +105,9 @@ def releases_of(present: Set[str]) -> tuple[str, ...]:
 
 
 def unrounded_until(releases: tuple[str, ...]) -> str | None:
-    """Return the newest release with unrounded sizes, or None if `releases` contains none."""
+    """Return the newest release of PyTorch that can leave block sizes unrounded.
+
+    Return None if none of `releases`, which can have written the file, does so.
+    """
     unrounded = [layout.release for layout in LAYOUTS if layout.is_unrounded]
     return unrounded[-1] if set(unrounded) & set(releases) else None

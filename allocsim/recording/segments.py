@@ -1,7 +1,11 @@
-"""Read the segments and blocks of a snapshot, in the layouts of all releases.
+"""Read the segments, blocks and allocator settings of a snapshot of any PyTorch release.
 
-Since 2.1 blocks have an address and frames.  In 2.0 addresses follow from the order of the blocks,
-and the stack is in the block's `history`.
+Since PyTorch 2.1 a block has an address and frames.  In 2.0 its address follows from the sizes of
+the blocks before it in the segment, and its frames are in the first item of its `history`.
+
+The settings are those in effect when the snapshot was written.  PyTorch does not store all options:
+max_non_split_rounding_mb, segment size, memory fraction and reserves are missing.  They are known
+only from the conf in the snapshot (semantics 6.5).
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ from allocsim.recording.fields import INT32_MAX, INT64_MAX, UINT64_MAX, Fields, 
 from allocsim.recording.frames import StackNumbers, StackReader
 from allocsim.state import ALLOCATED, DEFAULT_POOL, INACTIVE, PENDING, BlockState, SegmentState
 
-__all__ = ["SegmentReader", "WrongSum"]
+__all__ = ["SegmentReader", "WrongSum", "RecordedSettings", "read_settings"]
 
 _STATES = {
     ALLOCATED: ALLOCATED,
@@ -23,16 +27,16 @@ _STATES = {
 }
 
 _SUMS = ("allocated_size", "active_size", "requested_size")
-"""Fields of a segment that are sums over its blocks."""
+"""Fields of a segment that must equal sums over its blocks."""
 
 
 @dataclass(frozen=True, slots=True)
 class WrongSum:
-    """Recorded sum of a segment that differs from the sum over its blocks.
+    """Field of a segment that differs from the sum over its blocks.
 
-    address: address of the segment.
-    name: key of the sum.
-    recorded: recorded value, as printable text.
+    device, address: device number and address of the segment.
+    name: "allocated_size", "active_size" or "requested_size".
+    recorded: value in the file, as printable text.
     held: sum over the blocks, in bytes.
     """
 
@@ -44,7 +48,7 @@ class WrongSum:
 
     @classmethod
     def from_plain(cls, fields: Fields) -> WrongSum:
-        """Read a value that a column file stores."""
+        """Return the wrong sum that a column file stores as a dictionary."""
         return cls(
             device=fields.integer("device", 0, INT32_MAX),
             address=fields.integer("address", 0, UINT64_MAX),
@@ -55,7 +59,11 @@ class WrongSum:
 
 
 class SegmentReader:
-    """Reader of segments that also collects layout markers and wrong sums."""
+    """Reader of the segments of a snapshot.
+
+    markers: fields of segments that not all releases of PyTorch write.
+    wrong_sums: fields of segments that differ from the sums over the blocks.
+    """
 
     __slots__ = ("path", "markers", "wrong_sums", "_stacks", "_budget", "_size")
 
@@ -67,7 +75,10 @@ class SegmentReader:
         self._size = self._budget = file_size
 
     def read(self, segments: list[object]) -> dict[int, tuple[SegmentState, ...]]:
-        """Return the segments of each device that has any, sorted by address."""
+        """Return the segments of each device, by device number, each list sorted by address.
+
+        segments: segment dictionaries of the snapshot.
+        """
         self._spend(Fields(self.path, "segments", {}), len(segments))
         devices: dict[int, list[SegmentState]] = {}
         for index, value in enumerate(segments):
@@ -151,3 +162,74 @@ class SegmentReader:
             fields.refuse(
                 f"{fields.where} repeats itself beyond what the file's {self._size} bytes hold"
             )
+
+
+_CONF = "PYTORCH_CUDA_ALLOC_CONF"
+_LIMIT = "max_split_size"
+_THRESHOLD = "garbage_collection_threshold"
+_EXPANDABLE = "expandable_segments"
+_DIVISIONS = "roundup_power2_divisions"
+_KNOWN = (_CONF, _LIMIT, _THRESHOLD, _EXPANDABLE, _DIVISIONS)
+_MAX_KEYS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedSettings:
+    """`allocator_settings` of a snapshot (2.3 and later).
+
+    conf: value of PYTORCH_CUDA_ALLOC_CONF; "" if it was not set.
+    max_split_size: bytes; None for no limit.
+    garbage_collection_threshold: share of the allowed memory, 0 to 1; 0 if off.
+    roundup_power2_divisions: pairs of interval in MiB and number of divisions.
+    other: remaining keys and values of the snapshot.
+    """
+
+    conf: str = ""
+    max_split_size: int | None = None
+    garbage_collection_threshold: float = 0.0
+    expandable_segments: bool = False
+    roundup_power2_divisions: tuple[tuple[int, int], ...] = ()
+    other: tuple[tuple[str, int | float | str], ...] = ()
+
+    def plain(self) -> dict[str, object]:
+        """Return the settings as a snapshot's dictionary, with PyTorch's keys."""
+        return {
+            _CONF: self.conf,
+            _LIMIT: -1 if self.max_split_size is None else self.max_split_size,
+            _THRESHOLD: self.garbage_collection_threshold,
+            _EXPANDABLE: self.expandable_segments,
+            **dict(self.other),
+            _DIVISIONS: {str(mib): divisions for mib, divisions in self.roundup_power2_divisions},
+        }
+
+
+def read_settings(fields: Fields) -> RecordedSettings:
+    """Return the settings in a snapshot's dictionary, with PyTorch's defaults for missing keys."""
+    limit = fields.integer(_LIMIT, -1, UINT64_MAX) if _LIMIT in fields else -1
+    return RecordedSettings(
+        conf=fields.text(_CONF) if _CONF in fields else "",
+        # "No limit" is the largest unsigned integer, which upstream may convert to -1.
+        max_split_size=limit if 0 <= limit <= INT64_MAX else None,
+        garbage_collection_threshold=fields.number(_THRESHOLD) if _THRESHOLD in fields else 0.0,
+        expandable_segments=_EXPANDABLE in fields and fields.boolean(_EXPANDABLE),
+        roundup_power2_divisions=_read_divisions(fields),
+        other=_read_other(fields),
+    )
+
+
+def _read_divisions(fields: Fields) -> tuple[tuple[int, int], ...]:
+    if _DIVISIONS not in fields:
+        return ()
+    table = Fields(fields.path, _DIVISIONS, fields.value(_DIVISIONS, "a dictionary"))
+    pairs = []
+    for key in table.keys()[:_MAX_KEYS]:
+        if not key.isascii() or not key.isdigit() or len(key) > 10:
+            table.refuse(f"{_DIVISIONS} has the key {describe(key)}, expected a number of MiB")
+        pairs.append((int(key), table.integer(key, 0, INT32_MAX)))
+    return tuple(sorted(pairs))
+
+
+def _read_other(fields: Fields) -> tuple[tuple[str, int | float | str], ...]:
+    values = {key: fields.value(key, "a setting") for key in fields.keys()[:_MAX_KEYS]}
+    others = ((key, value) for key, value in values.items() if key not in _KNOWN)
+    return tuple((key, value) for key, value in others if isinstance(value, int | float | str))

@@ -1,8 +1,8 @@
-"""Check a recording and describe its problems in sentences ready to print.
+"""Find the defects of a recording and describe them in sentences for the user.
 
-An "error" means that the recording cannot be replayed or contradicts itself.  A "note" is
-information about a recording that can be replayed.  Repeated findings are reported once, with their
-number.
+A defect of severity "error" means that the recording cannot be replayed or contradicts itself.  A
+"note" describes a recording that can be replayed.  Equal defects of several entries are one defect
+whose text has the number of entries.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from allocsim.recording.trace import Trace
 from allocsim.state import INACTIVE, SegmentState
 from allocsim.units import format_size
 
-__all__ = ["Finding", "lint", "refuse_contradictions", "refuse_unsound"]
+__all__ = ["Defect", "find_defects", "refuse_contradictions", "refuse_unsound"]
 
 _CONTRADICTS = "the data contradicts itself and cannot be a recording"
 _ALIGNMENT = 512
@@ -36,11 +36,13 @@ _FREES = (Action.FREE_REQUESTED, Action.FREE_COMPLETED)
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """One finding.
+class Defect:
+    """Contradiction, missing data or peculiarity of a recording.
 
-    entry, device: position in the recording; None if it concerns the whole file.
-    check: name of the check: "contents", "layout", "segments", "overlap",
+    severity: "error" if the recording cannot be replayed, else "note".
+    text: description for the user.
+    entry, device: position in the recording; None if the defect concerns the whole file or device.
+    check: name of the check that found it: "contents", "layout", "segments", "overlap",
         "free_without_allocation", "history", "alignment", "clock", "mid_run", "ring", "reader" or
         "backend".
     """
@@ -52,43 +54,51 @@ class Finding:
     check: str = "contents"
 
 
-def lint(
+def find_defects(
     recording: Recording, starts: dict[int, tuple[SegmentState, ...]] | None = None
-) -> tuple[Finding, ...]:
-    """Return all findings about `recording`, errors first.
+) -> tuple[Defect, ...]:
+    """Return all defects of `recording`, errors first.
 
-    starts: output; receives the segments of each device before its first entry, by device number,
-        for devices with entries and without contradictions.
+    starts: dictionary to fill with the segments of each device before its first entry, by device
+        number, for the devices with entries and without contradictions.
     """
-    return _lint(recording, {}, {} if starts is None else starts)
+    return _find_defects(recording, {}, {} if starts is None else starts)
 
 
 def refuse_unsound(recording: Recording) -> dict[int, Rewound]:
-    """Raise RecordingError with the first error that `lint` finds.
+    """Raise RecordingError if the recording has a defect of severity "error".
 
-    Return the reconstructed state of each device before its first entry, by device number; devices
-    without entries are left out.
+    Return the state of each device before its first entry, by device number.  Devices without
+    entries are left out.
     """
     rewound: dict[int, Rewound] = {}
-    for finding in _lint(recording, rewound, {}):
-        if finding.severity == "error":
-            raise RecordingError(recording.path, finding.text, entry=finding.entry)
+    for defect in _find_defects(recording, rewound, {}):
+        if defect.severity == "error":
+            raise RecordingError(recording.path, defect.text, entry=defect.entry)
     return rewound
 
 
 def refuse_contradictions(recording: Recording) -> None:
-    """Raise RecordingError if the data contradicts itself; a state without history is allowed."""
-    for finding in lint(recording):
-        if finding.text.startswith(_CONTRADICTS):
-            raise RecordingError(recording.path, finding.text, entry=finding.entry)
+    """Raise RecordingError if the recording contradicts itself.
+
+    Unlike `refuse_unsound`, allow recordings that contradict nothing but cannot be replayed, such
+    as segments without entries.
+    """
+    for defect in find_defects(recording):
+        if defect.text.startswith(_CONTRADICTS):
+            raise RecordingError(recording.path, defect.text, entry=defect.entry)
 
 
-def _lint(
+def _find_defects(
     recording: Recording,
     rewound: dict[int, Rewound],
     starts: dict[int, tuple[SegmentState, ...]],
-) -> tuple[Finding, ...]:
-    """Return all findings, and store each device's state before its first entry in `rewound`."""
+) -> tuple[Defect, ...]:
+    """Return all defects, errors first.
+
+    rewound, starts: dictionaries to fill, by device number, with the state and the segments before
+        the first entry.
+    """
     found = list(_about_file(recording))
     unrounded = unrounded_until(recording.releases or RELEASES)
     for trace in recording.devices:
@@ -96,19 +106,19 @@ def _lint(
             found += _order(trace)
         else:
             found += _about_device(trace, unrounded, rewound, starts)
-    return tuple(sorted(found, key=lambda finding: finding.severity != "error"))
+    return tuple(sorted(found, key=lambda defect: defect.severity != "error"))
 
 
-def _about_file(recording: Recording) -> Iterator[Finding]:
+def _about_file(recording: Recording) -> Iterator[Defect]:
     for note in recording.notes:
-        yield Finding("note", note, check="reader")
+        yield Defect("note", note, check="reader")
     if (backend := backend_of(recording)) is not None:
         yield _about_backend(backend)
     if not recording.devices:
-        yield Finding("error", "the recording is empty: it holds neither segments nor entries")
+        yield Defect("error", "the recording is empty: it holds neither segments nor entries")
     elif not any(len(trace.inputs()) for trace in recording.devices):
         n_segments = sum(len(trace.segments) for trace in recording.devices)
-        yield Finding(
+        yield Defect(
             "error",
             f"the recording holds the state only ({n_segments} segments) and no entries of "
             "allocations or frees, so there is nothing to replay; what the state shows is told by "
@@ -117,17 +127,17 @@ def _about_file(recording: Recording) -> Iterator[Finding]:
         )
     if not recording.releases:
         what = "no release of PyTorch writes this mixture of fields"
-        yield Finding("note", what, check="layout")
+        yield Defect("note", what, check="layout")
 
 
-def _about_backend(backend: Backend) -> Finding:
+def _about_backend(backend: Backend) -> Defect:
     what = f"the recording is of {backend.name}'s build of PyTorch ({backend.evidence})"
     if backend.is_modelled:
         told = f"{what}: it is replayed as CUDA's; by its source, its allocator {backend.differs}"
-        return Finding(
+        return Defect(
             "note", f"{told}; no recording of one was there to try it on", check="backend"
         )
-    return Finding(
+    return Defect(
         "error",
         f"{what}: its allocator {backend.differs}, which is not modelled, so that a replay would "
         "say nothing true",
@@ -140,14 +150,14 @@ def _about_device(
     unrounded: str | None,
     rewound: dict[int, Rewound],
     starts: dict[int, tuple[SegmentState, ...]],
-) -> Iterator[Finding]:
+) -> Iterator[Defect]:
     wrong = islice(_segment_errors(trace), 1)
     broken = [_contradiction(trace, "segments", what) for what in wrong] or list(
         _alignment(trace, unrounded)
     )
     yield from broken
     yield from _order(trace)
-    if not len(trace) or any(finding.severity == "error" for finding in broken):
+    if not len(trace) or any(defect.severity == "error" for defect in broken):
         return
     try:
         rewound[trace.device] = Rewound(trace)
@@ -164,23 +174,29 @@ def _about_device(
     yield from _about_start(trace, start)
 
 
-def _note(trace: Trace, check: str, text: str, entry: int | None = None) -> Finding:
-    return Finding("note", text, entry, trace.device, check)
+def _note(trace: Trace, check: str, text: str, entry: int | None = None) -> Defect:
+    return Defect("note", text, entry, trace.device, check)
 
 
-def _contradiction(trace: Trace, check: str, what: str, entry: int | None = None) -> Finding:
+def _contradiction(trace: Trace, check: str, what: str, entry: int | None = None) -> Defect:
     text = f"{_CONTRADICTS}: {what}"
-    return Finding("error", text, entry, trace.device, check)
+    return Defect("error", text, entry, trace.device, check)
 
 
 def _of_history(trace: Trace, entry: int | None) -> str:
-    """Return the name of the check that fails when `entry` contradicts the later state."""
+    """Return the check that failed if `entry` contradicts the state after it.
+
+    The check is "free_without_allocation" for the entry of a free, else "history".
+    """
     is_free = entry is not None and trace.action[entry] in _FREES
     return "free_without_allocation" if is_free else "history"
 
 
 def _segment_errors(trace: Trace) -> Iterator[str]:
-    """Yield contradictions in the final segments; only the first is meaningful."""
+    """Yield the contradictions between the final segments and their blocks.
+
+    Only the first is reliable, because the others may follow from it.
+    """
     if trace.tiles is not None and trace.tiles.are_sound:
         return
     for left, right in pairwise(trace.segments):
@@ -207,10 +223,11 @@ def _segment_errors(trace: Trace) -> Iterator[str]:
         yield "a segment reaches beyond the last address that 64 bits can name"
 
 
-def _alignment(trace: Trace, unrounded: str | None) -> Iterator[Finding]:
-    """Report unaligned addresses.
+def _alignment(trace: Trace, unrounded: str | None) -> Iterator[Defect]:
+    """Yield the defect of block addresses that are not multiples of 512.
 
-    unrounded: last release where a setting can cause them; None if no setting can.
+    unrounded: newest release of PyTorch whose roundup_power2_divisions:1 causes such addresses;
+        None if the recording is from a later release.
     """
     rows = any_of(trace.action, BLOCK_ACTIONS)
     odd = np.flatnonzero(rows & (trace.addr & np.uint64(_ALIGNMENT - 1) != 0))
@@ -228,7 +245,7 @@ def _alignment(trace: Trace, unrounded: str | None) -> Iterator[Finding]:
         yield _contradiction(trace, "alignment", text, entry)
 
 
-def _order(trace: Trace) -> Iterator[Finding]:
+def _order(trace: Trace) -> Iterator[Defect]:
     if trace.time_us is None:
         return
     back = np.flatnonzero(np.diff(trace.time_us) < 0)
@@ -239,8 +256,11 @@ def _order(trace: Trace) -> Iterator[Finding]:
         yield _note(trace, "clock", text, entry)
 
 
-def _overlap(trace: Trace, start: tuple[SegmentState, ...]) -> Finding | None:
-    """Return the first alloc that overlaps a live block."""
+def _overlap(trace: Trace, start: tuple[SegmentState, ...]) -> Defect | None:
+    """Return the defect of the first alloc that overlaps a live block; None if no alloc does.
+
+    start: segments before the first entry.
+    """
     if never_overlap(trace, start):
         return None
     ends = {b.address: b.address + b.size for s in start for b in s.blocks if b.state != INACTIVE}
@@ -266,7 +286,7 @@ def _overlap(trace: Trace, start: tuple[SegmentState, ...]) -> Finding | None:
     return None
 
 
-def _about_start(trace: Trace, start: tuple[SegmentState, ...]) -> Iterator[Finding]:
+def _about_start(trace: Trace, start: tuple[SegmentState, ...]) -> Iterator[Defect]:
     if not start or not len(trace.inputs()):
         return
     active = sum(segment.active_size for segment in start)
@@ -277,7 +297,7 @@ def _about_start(trace: Trace, start: tuple[SegmentState, ...]) -> Iterator[Find
     if len(trace) == 1:
         text = "the recording kept a single entry of a longer run, so there is nothing to replay; "
         text += "record with a larger max_entries"
-        yield Finding("error", text, 0, trace.device, "ring")
+        yield Defect("error", text, 0, trace.device, "ring")
         return
     lost = _completion_without_request(trace)
     if lost is not None:

@@ -1,23 +1,50 @@
-"""Open a file of unknown origin and detect its kind from its first bytes.
+"""Open files of unknown origin: recordings, and logs in their place.
 
-Memory is bounded: files are not read whole, and compressed files are unpacked to a temporary file
-(`packings.py`).
+The format is detected from the first bytes.  The memory used is small and does not depend on the
+file: no recording is read as a whole, and compressed files are unpacked to a temporary file
+(`packings.py`).  A log is read as text, up to `LONGEST_LOG` bytes after unpacking.  A pipe is read
+only once, because it cannot be rewound.
 """
 
 from __future__ import annotations
 
+import codecs
+import hashlib
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import BinaryIO
 
 from allocsim.errors import RecordingError
-from allocsim.recording.named_text import name_of_text
-from allocsim.recording.packings import ZIP_MAGIC, Packing, is_archive_of_one, packing_of, unpacked
+from allocsim.recording.packings import (
+    ZIP_MAGIC,
+    Compression,
+    is_archive_of_one,
+    packing_of,
+    unpacked,
+)
 
-__all__ = ["HEAD", "Kind", "is_recording", "kind_of", "open_source", "packing_in"]
+__all__ = [
+    "HEAD",
+    "Kind",
+    "is_recording",
+    "kind_of",
+    "open_source",
+    "packing_in",
+    "TEXTS",
+    "name_of_text",
+    "FileForm",
+    "form_of",
+    "sha256_of",
+    "ENDINGS",
+    "recordings_in",
+    "LONGEST_LOG",
+    "decoded",
+    "read_log",
+]
 
 HEAD = 1 << 16
 """Number of first bytes that the detection uses."""
@@ -35,7 +62,7 @@ _NUMBERS = re.compile(rb"\[\s*\[\s*-?\d")
 
 
 class Kind(Enum):
-    """Kind of file, detected before its contents are parsed."""
+    """Format of a file, detected before its contents are parsed."""
 
     PICKLE = "pickle"
     JSON = "json"
@@ -45,8 +72,11 @@ class Kind(Enum):
     ZIP = "zip"
 
 
-def packing_in(file: BinaryIO) -> Packing | None:
-    """Return the compression of an open file; None for a plain file or an archive of several."""
+def packing_in(file: BinaryIO) -> Compression | None:
+    """Return the compression of an open file; None if it is not compressed.
+
+    A zip archive counts as compressed only if it contains one file.
+    """
     packing = packing_of(file.read(_MAGIC))
     if packing is not None and packing.magic == ZIP_MAGIC and not is_archive_of_one(file):
         return None
@@ -55,9 +85,9 @@ def packing_in(file: BinaryIO) -> Packing | None:
 
 @contextmanager
 def open_source(path: str, enough: int | None = None) -> Iterator[BinaryIO]:
-    """Open the file at `path`; unpack gzip, xz, zstd, and a zip of one file.
+    """Yield the file at `path`, open at its start and unpacked if it is compressed.
 
-    enough: number of bytes that the caller needs; None for all.
+    enough: number of unpacked bytes that the caller needs; None for the whole file.
     Raises RecordingError if the file is missing, not a regular file, unreadable, or damaged.
     """
     with ExitStack() as files:
@@ -84,7 +114,7 @@ def _regular(path: str) -> BinaryIO:
 
 
 class _Plainness:
-    """Check of the first unpacked bytes that refuses doubly compressed and unknown data."""
+    """Check of unpacked data: raise RecordingError if it is compressed again or unknown."""
 
     def __init__(self, path: str, packing: str) -> None:
         self._path, self._packing = path, packing
@@ -98,7 +128,10 @@ class _Plainness:
 
 
 def kind_of(path: str, head: bytes) -> Kind:
-    """Return the kind of a file from its first `HEAD` bytes; RecordingError if it is unknown."""
+    """Return the format of a file that begins with `head`; RecordingError if it is unknown.
+
+    head: the first `HEAD` bytes of the file.
+    """
     if not head:
         raise RecordingError(path, "is empty (0 bytes), expected a PyTorch snapshot")
     if head[:1] == b"\x80":
@@ -130,7 +163,7 @@ def is_recording(head: bytes) -> bool:
 
 
 def _is_json(text: bytes) -> bool:
-    """Return True for JSON, and False for a log whose lines begin with a bracket."""
+    """Return True if the text begins like JSON, and not like a log line such as "[INFO]"."""
     return text[:1] == b"{" or _LIST.match(text) is not None
 
 
@@ -141,7 +174,10 @@ def _is_table(text: bytes) -> bool:
 
 
 def _refusal(head: bytes, text: bytes) -> str:
-    """Return why a file that begins with `head` is not a recording."""
+    """Return the error message for a file that begins with `head` and is not a recording.
+
+    text: `head` without a byte order mark and without leading whitespace.
+    """
     expected = "expected a PyTorch snapshot"
     if head[:2] in (b"(d", b"(l", b"}q", b"]q"):
         return f"is a pickle of protocol 0 or 1 (PyTorch writes 2 or later), {expected}"
@@ -151,3 +187,162 @@ def _refusal(head: bytes, text: bytes) -> str:
             return f"is {what}, {expected}; run allocsim explain FILE to read its figures"
         return f"is text that begins with {text[:24].decode('utf-8', 'replace')!a}, {expected}"
     return f"is binary data that begins with bytes {head[:4].hex(' ')}, {expected}"
+
+
+TEXTS = (
+    ("memory_summary", "a table of torch.cuda.memory_summary()", rb"PyTorch CUDA memory summary"),
+    (
+        "oom",
+        "text with an out-of-memory error",
+        rb"OutOfMemoryError|\b(?:CUDA|HIP|XPU|NPU) out of memory",
+    ),
+    (
+        "vllm",
+        "a start-up log of vLLM",
+        rb"GPU KV cache size:|Available KV cache memory|[Mm]odel weights take"
+        rb"|# (?:GPU|cuda) blocks:|[Mm]odel loading took|Loading model weights took",
+    ),
+    (
+        "sglang",
+        "a start-up log of SGLang",
+        rb"KV Cache is allocated|Load weight (?:begin|end)\b|max_total_num_tokens=",
+    ),
+    (
+        "llama.cpp",
+        "a start-up log of llama.cpp",
+        rb"(?:llm_load_tensors|load_tensors|llama_kv_cache\w*|llama_new_context_with_model"
+        rb"|llama_context|ggml_backend_\w+|llama_model_load\w*):",
+    ),
+)
+"""Short name, description and regular expression of each known text."""
+
+
+def name_of_text(text: bytes) -> str | None:
+    """Return a description of the text, or None if it is unknown."""
+    for _, what, words in TEXTS:
+        if re.search(words, text):
+            return what
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class FileForm:
+    """Size, digest and format of one file.
+
+    size: bytes on disk.
+    sha256: digest of the bytes on disk, in hexadecimal.
+    kind: value of a `Kind`, such as "pickle".
+    packing: compression, "gzip", "xz", "zstd" or "zip"; "" for an uncompressed file.
+    protocol: protocol of a pickle; None for other kinds of file.
+    """
+
+    size: int
+    sha256: str
+    kind: str
+    packing: str
+    protocol: int | None
+
+    def __str__(self) -> str:
+        """Return the format in words, e.g. "pickle, protocol 4, gzip"."""
+        parts = [self.kind]
+        parts += [f"protocol {self.protocol}"] * (self.protocol is not None)
+        return ", ".join([*parts, *[self.packing] * bool(self.packing)])
+
+
+def form_of(path: str) -> FileForm:
+    """Return size, digest and format of a file; raise RecordingError if it cannot be read."""
+    with open_source(path, enough=HEAD) as file:
+        head = file.read(HEAD)
+    with Path(path).open("rb") as file:
+        packing = packing_in(file)
+    kind = kind_of(path, head)
+    return FileForm(
+        size=Path(path).stat().st_size,
+        sha256=sha256_of(path),
+        kind=kind.value,
+        packing="" if packing is None else packing.name,
+        protocol=head[1] if kind is Kind.PICKLE else None,
+    )
+
+
+def sha256_of(path: str) -> str:
+    """Return the SHA-256 of a file, in hexadecimal."""
+    with Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+ENDINGS = (".pickle", ".pkl", ".json", ".npz")
+"""File name endings of recordings; .gz, .xz, .zst or .zip may follow."""
+_PACKED = (".gz", ".xz", ".zst", ".zip")
+
+
+def recordings_in(folder: Path) -> list[Path]:
+    """Return the paths of the recordings in `folder` and its subfolders, sorted.
+
+    The list is empty if the folder does not exist.
+    """
+    return sorted(filter(_is_recording, folder.rglob("*")), key=str)
+
+
+def _is_recording(path: Path) -> bool:
+    name = path.with_suffix("").name if path.suffix in _PACKED else path.name
+    return name.endswith(ENDINGS) and path.is_file()
+
+
+LONGEST_LOG = 1 << 28
+"""Largest log that is read, in bytes."""
+
+_LOG_HEAD = 1 << 20
+_BOMS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+
+
+def read_log(path: str) -> str | None:
+    """Return the text of the log at `path`; None if the file is a recording.
+
+    Raises RecordingError if the file is not text or cannot be read.
+    """
+    try:
+        return _log_text(path)
+    except OSError as error:
+        raise RecordingError(path, f"cannot be read ({error.strerror or error})") from None
+
+
+def _log_text(path: str) -> str | None:
+    with Path(path).open("rb") as file:
+        packing = packing_in(file) if file.seekable() else None
+        if packing is not None:
+            head = _unpacked(path, packing, file, _LOG_HEAD)
+            if is_recording(head):
+                return None
+            return decoded(_unpacked(path, packing, file, LONGEST_LOG + 1), path)
+        if file.seekable():
+            file.seek(0)
+        head = file.read(_LOG_HEAD)
+        if is_recording(head):
+            return None
+        return decoded(head + file.read(LONGEST_LOG + 1 - len(head)), path)
+
+
+def _unpacked(path: str, packing: Compression, file: BinaryIO, enough: int) -> bytes:
+    """Return the first `enough` unpacked bytes of a compressed file."""
+    with unpacked(path, packing, file, lambda _: None, enough) as plain:
+        return plain.read(enough)
+
+
+def decoded(log: bytes, name: str) -> str:
+    """Return the text of a log, decoded as UTF-8, or as UTF-16, which Windows shells write.
+
+    name: file name for error messages.
+    Raises RecordingError if the log is not text, is too long or is empty.
+    """
+    if len(log) > LONGEST_LOG:
+        raise RecordingError(name, f"has more than {LONGEST_LOG} bytes; cut the error out of it")
+    if not log.strip():
+        raise RecordingError(name, "is empty; expected an error's text")
+    if is_recording(log[:_LOG_HEAD]):
+        raise RecordingError(name, "is no text; give the recording's file as an argument")
+    if log.startswith(_BOMS):
+        return log.decode("utf-16", "replace")
+    if b"\0" in log:
+        raise RecordingError(name, "is neither text nor a recording")
+    return log.decode("utf-8-sig", "replace")

@@ -1,10 +1,11 @@
-"""Read and write the column format (.npz).
+"""Read and write column files: recordings as one array per column (.npz).
 
-Rule 1: the file contains no pickles; arrays of objects are refused.
-Rule 2: members are stored without compression, so that memory is bounded by the file and loading
-takes as long as reading the file.
-Members are named `device.column`.  Everything else (frames, texts, segments, settings) is in one
-JSON member, `recording`, with PyTorch's keys, so that the same code checks both formats.
+Rule 1: the file contains no pickles, and arrays of objects are refused.
+Rule 2: the arrays are stored without compression, so that loading needs no more memory than the
+file has bytes, and no more time than reading it.
+The array `0.size` is the column `size` of device 0.  Frames, texts, segments and settings are in
+one JSON text, `recording`.  It uses the keys of PyTorch's snapshots, so that the same code checks
+both.
 """
 
 from __future__ import annotations
@@ -22,14 +23,13 @@ from numpy.typing import NDArray
 
 from allocsim.errors import RecordingError
 from allocsim.recording.action import Action
-from allocsim.recording.annotation import read_annotations
 from allocsim.recording.export import segments_plain
 from allocsim.recording.fields import INT32_MAX, Fields, describe
 from allocsim.recording.frames import Frame, FrameTable, StackNumbers
+from allocsim.recording.marks import read_annotations
 from allocsim.recording.provenance import KEY, marked, read_provenance
 from allocsim.recording.recording import Recording
-from allocsim.recording.segments import SegmentReader, WrongSum
-from allocsim.recording.settings import read_settings
+from allocsim.recording.segments import SegmentReader, WrongSum, read_settings
 from allocsim.recording.trace import Trace
 from allocsim.recording.whole_file import whole_file
 
@@ -55,13 +55,13 @@ _Columns = dict[str, NDArray[Any]]
 
 
 def write_npz(recording: Recording, path: str | os.PathLike[str]) -> None:
-    """Write `recording` in the column format, replacing any file at `path`."""
+    """Write `recording` as a column file, replacing any file at `path`."""
     with whole_file(path) as file:
         dump_npz(recording, file)
 
 
 def dump_npz(recording: Recording, file: BinaryIO) -> None:
-    """Write `recording` in the column format to an open file."""
+    """Write `recording` as a column file to an open file."""
     header = json.dumps(_header(recording), separators=(",", ":")).encode()
     columns: _Columns = {
         _HEADER: np.frombuffer(header, dtype=np.uint8),
@@ -101,7 +101,7 @@ def _header(recording: Recording) -> dict[str, object]:
 
 
 def read_npz(path: str, file: BinaryIO) -> Recording:
-    """Read a file that `write_npz` wrote; RecordingError for anything else."""
+    """Return the recording in a column file; raise RecordingError for any other file."""
     size = file.seek(0, os.SEEK_END)
     try:
         with zipfile.ZipFile(cast(BinaryIO, _Within(file, size))) as archive:
@@ -134,7 +134,12 @@ class _Within:
 
 
 def _members(path: str, archive: zipfile.ZipFile, size: int) -> dict[str, zipfile.ZipInfo]:
-    """Return the arrays of the archive by name; refuse foreign or oversized archives."""
+    """Return the members of a column file by name, without ".npy".
+
+    size: bytes of the file.
+    Raises RecordingError if the archive is no column file, or if a member is compressed or exceeds
+    the size of the file.
+    """
     infos = {info.filename: info for info in archive.infolist()}
     if f"{_HEADER}.npy" not in infos:
         is_model = any(name.endswith("data.pkl") for name in infos)

@@ -1,7 +1,6 @@
 """Recorded history of one device as columns: item i of every column is entry i.
 
-Columns are read-only and equally long.  `segments` is the state after the last entry.  A replay
-reads columns with `.tolist()`; `trace[i]` returns one `Entry`.
+All columns are read-only and have the same length.  `trace[i]` returns entry i as an `Entry`.
 """
 
 from __future__ import annotations
@@ -15,10 +14,9 @@ from numpy.typing import NDArray
 
 from allocsim._fast_numpy import any_of
 from allocsim.recording.action import INPUT_ACTIONS, Action
-from allocsim.recording.by_address import ByAddress
+from allocsim.recording.by_address import ByAddress, Tiles
 from allocsim.recording.frames import Frame, FrameTable
 from allocsim.recording.marks import Mark
-from allocsim.recording.tiles import Tiles
 from allocsim.state import PoolId, SegmentState
 
 __all__ = ["Entry", "Trace"]
@@ -28,8 +26,11 @@ __all__ = ["Entry", "Trace"]
 class Entry:
     """One entry of a device's trace (semantics 6.1 and 6.3).
 
-    addr: address; for `oom` the device's free bytes.
-    size: bytes: the raw request for alloc and both frees, rounded for `oom`, actual for segments.
+    addr: address; for an oom, the free bytes of the device.
+    size: bytes.  For allocations and frees it is the requested size before rounding, for an oom the
+        requested size after rounding, and for segments the size of the segment.
+    stream: raw handle.
+    time_us: microseconds.
     time_us, pool_id, compile_context, user_metadata: None if not recorded.
     """
 
@@ -49,13 +50,15 @@ class Trace:
     """Entries of one device, and its segments after the last entry.
 
     action: codes of `Action`.
-    addr, size: bytes; for `oom`, addr is the device's free bytes.
+    addr: address; for an oom, the free bytes of the device.
+    size: bytes; of allocations and frees, the requested size before rounding.
     stream: raw handle.
-    frames: stack number in `frame_table`, -1 for none.
-    pool_id: index into `pool_ids`, -1 for none.
+    frames: stack number in `frame_table`; -1 for an entry without a stack.
+    pool_id: index into `pool_ids`; -1 for an entry without a pool id.
     time_us: microseconds; None if not recorded.
-    compile_context, user_metadata: index into `texts`, -1 for none; None if not recorded.
-    marks: calls that leave no entry, in order, if the recorder stored them.
+    compile_context, user_metadata: index into `texts`, -1 for an entry without the text; None if
+        not recorded.
+    marks: calls that are not entries, such as empty_cache(), in order; recorded by allocsim only.
     """
 
     device: int
@@ -86,7 +89,7 @@ class Trace:
 
     @property
     def is_state_only(self) -> bool:
-        """True if there are segments, but no requests or frees."""
+        """True if the trace has segments, but no requests or frees."""
         return bool(self.segments) and not len(self.inputs())
 
     def __getitem__(self, index: int) -> Entry:
@@ -108,7 +111,7 @@ class Trace:
         return (self[index] for index in range(len(self)))
 
     def columns(self) -> dict[str, NDArray[np.generic]]:
-        """Return the recorded columns by name."""
+        """Return the columns that were recorded, by name."""
         values = ((part.name, getattr(self, part.name)) for part in fields(self))
         return {name: value for name, value in values if isinstance(value, np.ndarray)}
 
@@ -118,7 +121,7 @@ class Trace:
 
     @cached_property
     def by_address(self) -> ByAddress:
-        """Entries about blocks sorted by address, cached because many analyses need them."""
+        """Allocations and frees sorted by address."""
         return ByAddress.of(self.action, self.addr)
 
     @cached_property
@@ -127,7 +130,10 @@ class Trace:
         return Tiles.of(self.segments)
 
     def most_reserved(self, held: int) -> int:
-        """Return the peak of reserved bytes; `held`: bytes reserved before the first entry."""
+        """Return the peak of reserved memory in bytes.
+
+        held: bytes reserved before the first entry.
+        """
         _, after = self._reserved()
         return held + max(0, int(after.max(initial=0)))
 
@@ -141,7 +147,7 @@ class Trace:
 
     @cached_property
     def driver_addresses(self) -> tuple[int, int]:
-        """First segment address that the driver returned, and the end of the highest segment."""
+        """Address of the first segment that was obtained, and the highest end of a segment."""
         grown = np.flatnonzero(any_of(self.action, (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)))
         bases = self.addr[grown]
         ends: list[int] = (bases + self.size[grown].astype(np.uint64)).tolist()
@@ -151,7 +157,10 @@ class Trace:
         return first, max([0, *ends, *(segment.end for segment in self.segments)])
 
     def _reserved(self) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
-        """Return the entries that change reserved memory, and the sum of changes up to each."""
+        """Return the numbers of the entries that change reserved memory, and bytes after each.
+
+        The bytes are the difference from reserved memory before the first entry.
+        """
         grows = any_of(self.action, (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP))
         shrinks = any_of(self.action, (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP))
         moved = np.flatnonzero(grows | shrinks)

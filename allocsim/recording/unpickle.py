@@ -1,19 +1,19 @@
-"""Read a pickle of plain values safely.
+"""Read a pickle of plain values as Python objects, without executing it.
 
-Snapshots of 1 MiB or more are first read by `straight.py`, which is faster because it creates no
-objects.  Files that it does not support are read here.
+`straight.py` reads snapshots of 1 MiB or more in less time, because it creates no objects.  This
+module reads the smaller snapshots and those that `straight.py` does not support.
 
-Rule 1: no global is looked up and no object is constructed.  `find_class` and `persistent_load`
-always raise, and a pickle with operations other than those of dictionaries, lists, tuples, text,
-numbers, booleans and None is refused before unpickling.
-Rule 2: memory is bounded by the size of the file.  Before unpickling, `scan` refuses lengths and
-frames beyond the end, memo numbers beyond the file's size, integers beyond 72 bits, and more
-containers per byte than a recording has.
+Rule 1: no name is imported and no class is instantiated: `find_class` and `persistent_load` always
+raise.  Before unpickling, a pickle is refused if it has an operation that dictionaries, lists,
+tuples, text, numbers, booleans and None do not need.
+Rule 2: the size of the file bounds the memory.  Before unpickling, a pickle is refused if a length
+or frame exceeds the file, a memo number exceeds its size, an integer has more than 72 bits, or
+there are more containers per byte than in any recording.
 Rule 3: the only tuples are pairs of integers (pool ids).  Hashing tuples nested a million deep
 would overflow the interpreter's stack.
 
-The scan is fast: one possessive regular expression matches a run of operations of fixed length, and
-Python code only skips texts (0.7 s for a million entries, 88 MB).
+The scan takes 0.7 s for a million entries (88 MB), because one regular expression matches many
+operations at once, and Python code runs only for texts.
 """
 
 from __future__ import annotations
@@ -92,7 +92,11 @@ def unpickle(path: str, file: BinaryIO) -> object:
 
 
 def check_density(path: str, size: int, *, dicts: int, lists: int) -> None:
-    """Raise RecordingError if the containers of a file need too much memory for its size."""
+    """Raise RecordingError if a file would need too much memory for its size.
+
+    size: bytes of the file.
+    dicts, lists: number of dictionaries and of lists and tuples in the file.
+    """
     estimate = dicts * _DICT_BYTES + lists * _LIST_BYTES + size * _PLAIN_FACTOR
     if estimate > max(_ALWAYS_ALLOWED, size * _MAX_FACTOR):
         raise RecordingError(
@@ -103,9 +107,9 @@ def check_density(path: str, size: int, *, dicts: int, lists: int) -> None:
 
 
 def scan(path: str, data: mmap.mmap | bytes) -> None:
-    """Check every operation of a pickle up to its STOP without executing any.
+    """Check every operation of a pickle without executing any.
 
-    Raises RecordingError with position and name of the first refused operation.
+    Raises RecordingError with position and name of the first operation that is not allowed.
     """
     size = len(data)
     if data[0] != _PROTO or size < 2 or not 2 <= data[1] <= pickle.HIGHEST_PROTOCOL:
@@ -127,7 +131,7 @@ def scan(path: str, data: mmap.mmap | bytes) -> None:
 
 
 def _length(data: mmap.mmap | bytes, at: int) -> int:
-    """Return the number of argument bytes of the operation at `at`."""
+    """Return the number of argument bytes of the operation at position `at`."""
     code = data[at] if at < len(data) else None
     if code in (_SHORT_TEXT, 0x8A):
         return 1 + int.from_bytes(data[at + 1 : at + 2], "little")
@@ -149,7 +153,10 @@ def _refuse(path: str, code: int, at: int) -> NoReturn:
 
 
 def _runs(size: int) -> re.Pattern[bytes]:
-    """Return a pattern for a run of allowed operations in a file of `size` bytes."""
+    """Return a regular expression for consecutive allowed operations except texts.
+
+    size: bytes of the file, the limit of memo numbers and frame lengths.
+    """
     # Each memo number needs an operation, so memo numbers are below the file's size; no frame is
     # longer than the file.
     memo, frame = rb"r" + _bounded(size, 4), rb"\x95" + _bounded(size, 8)
@@ -166,6 +173,9 @@ def _runs(size: int) -> re.Pattern[bytes]:
 
 
 def _bounded(limit: int, width: int) -> bytes:
-    """Return a pattern for little-endian integers of `width` bytes up to about `limit`."""
+    """Return a regular expression for little-endian integers of `width` bytes up to `limit`.
+
+    It also matches some integers slightly above `limit`.
+    """
     places = (limit >> 8 * place for place in range(width))
     return b"".join(b"[\\x00-\\x%02x]" % top if top < 256 else b"." for top in places)

@@ -1,7 +1,7 @@
-"""Write files atomically.
+"""Write a file so that it is complete or not changed at all.
 
-Data goes to a temporary file in the same folder, which replaces the target at the end.  After an
-error the target is unchanged and the temporary file is deleted.
+The data is written to a temporary file in the same folder, which replaces the target at the end.
+After an error the target is unchanged and the temporary file is deleted.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ __all__ = ["packed_file", "whole_file"]
 
 @contextmanager
 def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Open a temporary file that replaces `path` at the end of the block.
+    """Yield an open temporary file that replaces the file at `path` at the end of the block.
 
-    Symbolic links are followed and kept.  Raises OSError if writing fails.
+    If `path` is a symbolic link, its target is replaced.  Raises OSError if writing fails.
     """
     place = Path(path).resolve()
     beside = place.with_name(f".{place.name[:200]}.{os.getpid()}.part")
@@ -35,7 +35,7 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 @contextmanager
 def packed_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Open a file as `whole_file` does, and compress it if `path` ends in .gz.
+    """Yield a file as `whole_file` does, compressed if `path` ends in .gz.
 
     The gzip header has no timestamp, so equal contents give equal bytes.
     """

@@ -1,9 +1,9 @@
-"""Replays of a recording: as it was recorded, and under other settings and devices."""
+"""Replays of a recording, under its own settings and device and under others."""
 
 from allocsim.replaying.notes import provenance_notes, routing_text, workspace_note
-from allocsim.replaying.prepare import prepare, prepare_made
+from allocsim.replaying.prepare import can_be_of, choose_releases, prepare, prepare_made
 from allocsim.replaying.prepared import Prepared
-from allocsim.replaying.proof import difference_step_by_step, parting_of
+from allocsim.replaying.proof import difference_step_by_step, parting_of, with_proof
 from allocsim.replaying.replay import OTHER_RELEASE, bytes_of, replay, replay_prepared
 from allocsim.replaying.setup import device_of, drive_as_recorded, is_recorded_device
 from allocsim.replaying.smallest_device import (
@@ -18,6 +18,7 @@ from allocsim.replaying.state_source import StateSource, state_source
 from allocsim.replaying.synthetic_result import run_as_made
 from allocsim.replaying.trial import Point, Standing, Trial, trial_of, trial_of_run, with_peaks
 from allocsim.replaying.trials import Effect, Trials, Watch
+from allocsim.replaying.uncertainty import with_range
 from allocsim.replaying.walk import Walk
 
 __all__ = [
@@ -34,6 +35,8 @@ __all__ = [
     "Walk",
     "Watch",
     "bytes_of",
+    "can_be_of",
+    "choose_releases",
     "device_of",
     "difference_step_by_step",
     "drive_as_recorded",
@@ -54,5 +57,7 @@ __all__ = [
     "trial_of",
     "trial_of_run",
     "with_peaks",
+    "with_proof",
+    "with_range",
     "workspace_note",
 ]

@@ -1,6 +1,6 @@
-"""Sentences on what a replay inferred because the recording does not contain it.
+"""Notes: sentences on facts that a replay inferred, because the recording does not contain them.
 
-Each note states one inference and its evidence.
+Each note gives one fact and its evidence.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = [
 
 
 def cause_notes(prepared: Prepared) -> list[str]:
-    """Return notes on calls and limits of the program that are inferred."""
+    """Return notes on inferred calls and memory limits of the program."""
     plan, notes = prepared.plan, []
     if plan.n_empty_cache:
         what = f"{plan.n_empty_cache} releases of cached memory are attributed to empty_cache calls"
@@ -61,9 +61,9 @@ def cause_notes(prepared: Prepared) -> list[str]:
 
 
 def workspace_note(recorded: str, modelled: Release) -> str | None:
-    """Return a note if the program would request other workspaces under the modelled release.
+    """Return a note if cuBLAS requests other workspaces under `modelled` than under `recorded`.
 
-    None if the workspaces are the same, or if the recorded release is unknown (semantics 12.10).
+    None if the workspaces are the same, or if `recorded` is not a known release (semantics 12.10).
     """
     made = RELEASES.get(recorded)
     if made is None or made.keeps_cublas_workspaces == modelled.keeps_cublas_workspaces:
@@ -78,7 +78,7 @@ def workspace_note(recorded: str, modelled: Release) -> str | None:
 
 
 def _limit_note(prepared: Prepared, limit: int) -> str:
-    """Return a note on the limit that the program seems to have set by a call."""
+    """Return a note on the memory limit, in bytes, that the program seems to have set by a call."""
     trace = prepared.trace
     had_room = bool(np.any((trace.action == Action.OOM) & (trace.addr >= trace.size)))
     why = "the device had room for a failed request" if had_room else "garbage was collected"
@@ -90,7 +90,7 @@ def _limit_note(prepared: Prepared, limit: int) -> str:
 
 
 def device_note(made: Provenance) -> str:
-    """Return a note on the recorded device."""
+    """Return a note on the memory of the recorded device."""
     what = f"device memory {format_size(made.device_memory)}"
     card = card_memory(made)
     if card is not None and card.is_shared:
@@ -125,7 +125,7 @@ def provenance_notes(made: Provenance | None) -> list[str]:
 
 
 def routing_text(routing: str) -> str:
-    """Describe how the phantom chose experts, for "balanced" or "skewed"."""
+    """Describe how a phantom GPU chose the experts of a model.  routing: "balanced" or "skewed"."""
     how = {
         "balanced": "tokens are spread evenly over the experts",
         "skewed": "all tokens choose the same experts",
@@ -134,7 +134,7 @@ def routing_text(routing: str) -> str:
 
 
 def known_notes(prepared: Prepared) -> list[str]:
-    """Return notes on known calls of the program and on how the recording was made."""
+    """Return notes on recorded or specified calls, and on how the recording was made."""
     hints, marks, made = prepared.hints, prepared.marks, prepared.provenance
     notes = provenance_notes(made)
     for kind, is_hinted, what in (
@@ -156,9 +156,10 @@ def known_notes(prepared: Prepared) -> list[str]:
 
 
 def address_notes(prepared: Prepared) -> list[str]:
-    """Return a note on the address policy of a what-if, unless addresses are simply ascending.
+    """Return a note on the address policy of a what-if.
 
-    There is none for releases whose tie-break is the age of blocks.
+    Empty if addresses are simply ascending, or if the tie-break of the release is the age of blocks
+    instead of the address.
     """
     if prepared.release.free_block_order is not FreeBlockOrder.ADDRESS:
         return []
@@ -182,7 +183,11 @@ def address_notes(prepared: Prepared) -> list[str]:
 
 
 def address_range_note(peaks: tuple[int, int], peak: int | None) -> str:
-    """Describe a what-if's peaks under other addresses; peak: its own, None if it has none."""
+    """Return a note on the peaks of a what-if under other addresses of segments.
+
+    peaks: lowest and highest peak reserved bytes under other addresses.
+    peak: peak reserved bytes of the what-if; None if it did not complete.
+    """
     known = peaks if peak is None else (min(*peaks, peak), max(*peaks, peak))
     low, high = map(format_size, known)
     return (
@@ -216,7 +221,7 @@ def start_notes(prepared: Prepared, start: Start) -> list[str]:
 
 
 def peak_notes(peaks: StartPeaks) -> list[str]:
-    """Return a note if the replay completes with only one of the two start states."""
+    """Return a note if the replay completes with one of the two start states only."""
     how = {
         Start.KEPT: "with the initial segments kept",
         Start.ANEW: "with the live blocks allocated again",
@@ -232,9 +237,9 @@ def peak_notes(peaks: StartPeaks) -> list[str]:
 
 
 def open_notes(prepared: Prepared, peaks: tuple[int, int]) -> Iterator[str]:
-    """Yield a sentence for each thing that the recording does not show.
+    """Yield a sentence for each fact that the recording does not show, and one for the range.
 
-    peaks: the what-if range.
+    peaks: what-if range, lowest and highest peak reserved bytes.
     """
     if has_unseen_calls(prepared, prepared.plan):
         yield (

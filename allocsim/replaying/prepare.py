@@ -1,8 +1,8 @@
 """Preparation of the devices of a recording: release, settings and state before the first entry.
 
-The user's choice has precedence over recorded facts, and those over the file's layout.  The result
-is cached with the recording for the last device, release and hints, so that a search over settings
-reads and proves the recording once.
+The user's choice has precedence over recorded facts, and recorded facts over guesses from the
+file's layout.  The last result for each recording is cached, so that a search over settings infers
+the plan and checks the replay under the recorded settings only once.
 """
 
 from __future__ import annotations
@@ -12,16 +12,15 @@ from dataclasses import replace
 from weakref import WeakKeyDictionary
 
 from allocsim.core import RELEASES as MODELLED
-from allocsim.core import parse_conf
+from allocsim.core import find_release, parse_conf
 from allocsim.errors import ConfigError, RecordingError
-from allocsim.inference import can_be_of, releases_of
 from allocsim.pages import keep_pages
 from allocsim.recording import Recording, Rewound, refuse_unsound
 from allocsim.replaying.prepared import Prepared
 from allocsim.simulation import Hints, Setting
 from allocsim.state import SegmentState
 
-__all__ = ["prepare", "prepare_made"]
+__all__ = ["can_be_of", "choose_releases", "prepare", "prepare_made"]
 
 _Key = tuple[int | None, str | None, Hints]
 """(device, release, hints)"""
@@ -41,7 +40,7 @@ def prepare(
 ) -> tuple[Prepared, ...]:
     """Prepare every device of `recording`, or only `device`.
 
-    torch_version: None for the release that the recording shows.
+    torch_version: release to model; None to choose it from the recording.
     hints: facts about the program that the recording does not contain.
     Raises RecordingError if there is nothing to replay, and ConfigError for an unknown release or
     hints that the release refuses.
@@ -53,7 +52,8 @@ def prepare(
         return last[1]
     found = _from_empty(recording, *key)
     if torch_version is not None and not can_be_of(recording, found[0].release.version):
-        # Read the plan under the release that wrote the recording, and replay it under the other.
+        # Infer the plan under a release that can have written the recording; replay it under the
+        # requested one.
         written = prepare(recording, device, hints=hints)
         found = [
             replace(each, written=own, start=own.start)
@@ -61,16 +61,16 @@ def prepare(
         ]
     else:
         starts = _before_first(recording)
-        if not recording.is_requests:  # those request the initial blocks themselves
+        if not recording.is_requests:  # a file of requests requests the initial blocks itself
             found = [replace(each, start=_start_of(starts, each, recording)) for each in found]
     _LAST[recording] = key, tuple(found)
     return tuple(found)
 
 
 def _before_first(recording: Recording) -> dict[int, Rewound]:
-    """Return each device's state before its first entry.  Raises RecordingError if unsound.
+    """Return the state before the first entry, by device; cached for several devices.
 
-    The result is cached for recordings of several devices.
+    Raises RecordingError for entries and segments that contradict each other.
     """
     if len(recording.devices) == 1:
         return refuse_unsound(recording)
@@ -83,7 +83,7 @@ def _before_first(recording: Recording) -> dict[int, Rewound]:
 def prepare_made(recording: Recording, device: int | None = None) -> tuple[Prepared, ...]:
     """Prepare a recording that the model has just made on an empty device.
 
-    The recording is not checked, and its marks are taken as all calls of the program.
+    The entries are not checked, and the program is assumed to make only the calls in the marks.
     """
     found = _from_empty(recording, device, None, Hints())
     return tuple(replace(each, is_made=True) for each in found)
@@ -92,8 +92,8 @@ def prepare_made(recording: Recording, device: int | None = None) -> tuple[Prepa
 def _from_empty(
     recording: Recording, device: int | None, torch_version: str | None, hints: Hints
 ) -> list[Prepared]:
-    """Return the devices without segments before the first entry."""
-    possible, note = releases_of(recording, torch_version)
+    """Prepare the devices as if no segment existed before the first entry."""
+    possible, note = choose_releases(recording, torch_version)
     release = MODELLED[possible[-1]]
     for _, changed in hints.settings:
         parse_conf(changed, release)  # raises ConfigError to the user
@@ -133,7 +133,7 @@ def _has_settings(recording: Recording, hints: Hints) -> bool:
 
 
 def _conf_of(recording: Recording) -> str:
-    """Return the option string at the start of the recorded program."""
+    """Return the conf at the start of the recorded program; "" if it is unknown."""
     made = recording.provenance
     if made is not None and made.conf_at_start is not None:
         return made.conf_at_start
@@ -153,3 +153,37 @@ def _start_of(
     except RecordingError as error:
         what = str(error).partition(": ")[2].removeprefix(f"entry {error.entry}: ")
         raise RecordingError(recording.path, what, entry=error.entry) from None
+
+
+def choose_releases(recording: Recording, torch_version: str | None) -> tuple[tuple[str, ...], str]:
+    """Return the releases that can have written a recording, and a sentence with the reason.
+
+    The releases are ordered by age, and the last is the release to model.  The user's choice
+    `torch_version` has precedence, then the release noted by `allocsim record`, then the layout of
+    the file.  If several releases write that layout, the newest is modelled.
+    """
+    if torch_version is not None:
+        version = find_release(torch_version).version
+        return (version,), f"PyTorch {version}: as requested"
+    made_by = recording.provenance.release if recording.provenance is not None else ""
+    if made_by in MODELLED:
+        return (made_by,), f"PyTorch {made_by}: as recorded"
+    possible = tuple(version for version in recording.releases if version in MODELLED)
+    # A file of requests does not have the layout of a release.
+    if not possible or recording.is_requests:
+        newest = list(MODELLED)[-1]
+        return tuple(MODELLED), f"PyTorch {newest}: the newest, since the file names no release"
+    newest = possible[-1]
+    if len(possible) == 1:
+        return possible, f"PyTorch {newest}: no other release writes this layout"
+    return (
+        possible,
+        f"PyTorch {newest}: the newest release that writes this layout "
+        f"({possible[0]} to {possible[-1]})",
+    )
+
+
+def can_be_of(recording: Recording, version: str) -> bool:
+    """Return True if the release `version` can have written the recording."""
+    possible, _ = choose_releases(recording, None)
+    return version in possible

@@ -1,9 +1,10 @@
 """One device of a recording, prepared once and replayed under any number of settings.
 
-`Prepared` computes the plan, the start state, the address policy and the proof of a device on
-first use and keeps them.  `replay`, `Walk` and every trial use the same object, so their results
-are comparable.  Only a replay as recorded may use the driver's recorded addresses; all other
-replays use `free_plan` and place segments by the address policy that the recording shows.
+`Prepared` computes on first use, and keeps, the plan, the start state, the address policy and the
+proof of a device.  The proof is the baseline, compared with every entry (`proof.py`).  `replay`,
+`Walk` and every trial use the same object, so their results are comparable.  Only the baseline may
+use the recorded addresses of the driver.  What-ifs use `free_plan`, and place segments by the
+address policy that the recording shows.
 """
 
 from __future__ import annotations
@@ -38,17 +39,17 @@ __all__ = ["Prepared"]
 
 @dataclass(frozen=True, eq=False)
 class Prepared(RecordedDevice):
-    """Device of a recording with what replays of it share: plan, start states, periods and proof.
+    """Device of a recording, with data that its replays share: plan, start states, periods, proof.
 
-    written: the device under the release that wrote the recording, if `release` cannot have; the
-        plan is read from it.
+    written: if `release` cannot have written the recording, the same device under a release that
+        can have; its plan is used.  Else None.
     """
 
     written: Prepared | None = None
 
     @cached_property
     def plan(self) -> Plan:
-        """Steps of the recording, including the driver's answers; see `plan_search.py`."""
+        """Steps of the recording, including the recorded answers of the driver."""
         return plan_of(self) if self.written is None else self.written.plan
 
     @property
@@ -57,7 +58,11 @@ class Prepared(RecordedDevice):
         return self.written is None
 
     def on(self, device_memory: int | None) -> Prepared:
-        """Return the device with the user's memory size, unless the recording rules it out."""
+        """Return the device for replays on `device_memory` bytes; None for the recorded size.
+
+        If the recorded size is unknown and the recording can have been made on `device_memory`, it
+        is taken as the recorded size.
+        """
         if device_memory not in (None, self.named_memory) and self.others_memory:
             return replace(self, is_elsewhere=True).on(device_memory)
         if self.written is not None:
@@ -74,46 +79,49 @@ class Prepared(RecordedDevice):
 
     @property
     def capacity(self) -> int | None:
-        """Bytes of the device, as named or from a recorded OOM error; None if unknown."""
+        """Bytes of the device: `named_memory`, or shown by an `oom` entry; None if unknown."""
         return self.capacity_of(self.plan)
 
     @property
     def inferred(self) -> int | None:
-        """Bytes of the device, inferred from refused requests or growing segments; else None."""
+        """Bytes of the device, inferred from refused requests or from the growth of segments.
+
+        None if nothing shows them, or if `capacity` is known.
+        """
         if self.capacity is not None:
             return None
         return self.plan.fits or self.plan.inferred_capacity
 
     @cached_property
     def proofs(self) -> list[Parting | None]:
-        """Cached proof: first divergence of the replay as recorded; empty before the proof."""
+        """Cached proof: first difference of the baseline, or None; empty before the proof."""
         return [None] if self.plan.is_proved or self.is_made or self.is_requests else []
 
     @cached_property
     def quiet_of_proof(self) -> list[Quiet]:
-        """Cached `quiet`, if an exact proof has found it; else empty."""
+        """Cached `quiet`, if the proof has found it; else empty."""
         return []
 
     @cached_property
     def free_plan(self) -> Plan:
-        """The plan without answers of the driver, for replays that place segments themselves."""
+        """Plan of what-ifs, without the recorded answers of the driver."""
         return replace(self.plan, steps=self.plan.steps.of_program())
 
     @cached_property
     def open_plans(self) -> tuple[Plan, ...]:
-        """Other possible plans, which the recording does not exclude; see `other_plans.py`."""
+        """Plans of other programs that would have left the same recording; see `other_plans.py`."""
         return tuple(open_plans(self, self.free_plan, lambda: self.quiet))
 
     @cached_property
     def quiet(self) -> Quiet:
-        """Moments where a call of empty_cache would have left no entry; see `hidden_calls.py`."""
+        """Steps after which empty_cache would have left no entry; see `hidden_calls.py`."""
         if self.quiet_of_proof:
             return self.quiet_of_proof[0]
         return quiet_moments(self, self.free_plan, self.capacity or self.inferred)
 
     @cached_property
     def addresses(self) -> Addresses:
-        """Address policy of replays that place segments themselves; see `addresses.py`."""
+        """Address policy of what-ifs; see `addresses.py`."""
         return super().addresses if self.written is None else self.written.addresses
 
     def drive(
@@ -130,17 +138,18 @@ class Prepared(RecordedDevice):
         plan: Plan | None = None,
         addresses: Addresses | None = None,
     ) -> Drive:
-        """Replay every step under `setting` and return the finished drive.
+        """Replay every step under `setting` as a what-if, and return the finished drive.
 
         device_memory: bytes; None for an unlimited device.
-        skips: omit repeated periods that change nothing; the timeline then lacks them.
+        skips: skip repeated steps that change nothing (`periods.py`); the timeline then does not
+            contain them.
         fast_path: see `ReplayAllocator`.
         folder: function that computes the statistics.
-        start: None for `start_under`.
+        start: start state; None for `start_under`.
         plan: None for `free_plan`.
-        addresses: None for those that the recording shows.
-        Raises what `allocator` raises, and UpstreamError or UndefinedBehaviorError for a run that
-        PyTorch would not survive.
+        addresses: address policy; None for `self.addresses`.
+        Raises ConfigError as `allocator` does, and UpstreamError or UndefinedBehaviorError if
+        PyTorch would fail at a step.
         """
         start = self.start_under(setting, device_memory) if start is None else start
         plan = self.free_plan if plan is None else plan
@@ -167,14 +176,14 @@ class Prepared(RecordedDevice):
         return drive
 
     def start_under(self, setting: Setting, device_memory: int | None) -> Start:
-        """Return the default start of a replay under `setting`; see `start_choice.py`."""
+        """Return the default start state of a replay under `setting`; see `start_choice.py`."""
         key = setting, device_memory
         if key not in self._starts:
             self._starts[key] = choose_start(self, setting, lambda: self._breaks(*key))
         return self._starts[key]
 
     def _breaks(self, setting: Setting, device_memory: int | None) -> bool:
-        """Return True if a replay with the kept segments ends in undefined behaviour."""
+        """Return True if a replay with the recorded segments ends in undefined behaviour."""
         try:
             self.drive(setting, device_memory, skips=True, start=Start.KEPT)
         except UndefinedBehaviorError:
@@ -188,9 +197,10 @@ class Prepared(RecordedDevice):
         return {}
 
     def depends_on_device(self, setting: Setting) -> bool:
-        """Return True if a limit (1.11) or the start of the replay depends on the device size.
+        """Return True if a memory limit or the start state depends on the device size.
 
-        A replay on one device then does not show the outcome on another.
+        The outcome on one device then does not show the outcome on a device of another size.
+        Source: semantics 1.11.
         """
         has_fraction = self.in_force(setting).fraction(self.release) is not None
         moves = has_fraction or self.plan.limit is not None or bool(self.plan.changes)
@@ -198,19 +208,20 @@ class Prepared(RecordedDevice):
 
     @cached_property
     def expected(self) -> Expected:
-        """Recorded entries of each step of the plan."""
+        """Recorded entries of each step of `plan`."""
         return Expected.of(Compared.of(self.trace), self.plan.steps)
 
     @cached_property
     def period(self) -> Period | None:
-        """Repeating stretch of `free_plan`; None if there is none."""
+        """Longest sequence of repeated steps of `free_plan`; None without repetition."""
         return find_period(self.free_plan.steps)
 
     def _period_for(self, allocator: ReplayAllocator) -> Period | None:
-        """Return the period that may be skipped, or None.
+        """Return the repeated steps that a replay may skip, or None.
 
-        Skipping needs a state that the blocks describe completely: no creation order among free
-        blocks, no garbage collection by age, no change of settings.
+        Steps may be skipped only if the blocks describe the state of the allocator completely.
+        They do not if the tie-break is the order of creation, if garbage is collected by age, or
+        if settings change at run time.
         """
         counts_objects = self.release.free_block_order is FreeBlockOrder.CREATION
         collects = allocator.collects_garbage_above is not None

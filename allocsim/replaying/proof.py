@@ -1,13 +1,14 @@
-"""Proof of a recording: the first divergence of its replay as recorded.
+"""Proof of a recording: its replay under the recorded settings, compared with every entry.
 
-The proof is made once, on first use, and kept with the prepared device.  `difference_step_by_step`
-checks that the optimizations of the replay do not change its result.
+If that replay is exact, what-ifs of the recording start from a correct model of the run.  The proof
+is made once, on first use, and kept with the prepared device.  `difference_step_by_step` checks
+that the optimizations of replays do not change their result.
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -17,15 +18,16 @@ from allocsim.fidelity import FidelityCheck
 from allocsim.inference import Probe, Quiet, entries_suffice, moments_of, needs_quiet_moments
 from allocsim.replaying.prepared import Prepared
 from allocsim.replaying.setup import drive_as_recorded, is_recorded_device
-from allocsim.simulation import DeviceRun, Parting
+from allocsim.simulation import DeviceRun, Parting, Run
 
-__all__ = ["PartingFinder", "difference_step_by_step", "needs_probe", "parting_of"]
+__all__ = ["PartingFinder", "difference_step_by_step", "needs_probe", "parting_of", "with_proof"]
 
 
 def parting_of(prepared: Prepared) -> Parting | None:
-    """Return the first divergence of the replay as recorded; runs that replay on first use.
+    """Return the first difference of the baseline from the recording; None if it is exact.
 
-    None if the replay is exact, or if the modelled release cannot have written the recording.
+    The first call for `prepared` replays the baseline, and later calls return the kept result.
+    None too if the modelled release cannot have written the recording.
     """
     if not prepared.is_own_release:
         return None
@@ -34,9 +36,15 @@ def parting_of(prepared: Prepared) -> Parting | None:
     return prepared.proofs[0]
 
 
+def with_proof(run: Run) -> Run:
+    """Return `run` with the `parting` of each device computed, by a replay if it is not known."""
+    proved = (replace(each, find_parting=partial(_known, each.parting)) for each in run.devices)
+    return replace(run, devices=tuple(proved))
+
+
 @dataclass(frozen=True, slots=True)
 class PartingFinder:
-    """Function that returns `parting_of(prepared)`; pickling stores the result."""
+    """Function that returns `parting_of(prepared)`.  Pickling it computes and stores the result."""
 
     prepared: Prepared
 
@@ -52,18 +60,19 @@ def _known(parting: Parting | None) -> Parting | None:
 
 
 def _prove(prepared: Prepared) -> Parting | None:
-    """Return the first divergence, and keep the quiet moments of an exact replay.
+    """Replay the baseline, return its first difference, and keep the quiet moments if it is exact.
 
-    A separate replay for the quiet moments would take a third of the time of a what-if.
+    Quiet moments are steps after which empty_cache would leave no entry (`hidden_calls.py`).
+    A separate replay to find them would take a third of the time of a what-if.
     """
     quiet: list[int] = []
     moments = moments_of(prepared.free_plan) if needs_probe(prepared) else []
-    # Moments are numbered in `free_plan`, but this replay uses the plan with the driver's answers.
+    # `moments` are step numbers of `free_plan`; this replay uses `plan`, which has more steps.
     steps = np.flatnonzero(prepared.plan.steps.is_of_program)
     probe = partial(Probe, moments=steps[moments].tolist(), quiet=quiet)
     drive, _, _ = drive_as_recorded(prepared, prepared.recorded, None, make=probe)
     assert drive.fidelity is not None
-    with suppress(AllocsimError):  # counts as a divergence: the recorded program went on
+    with suppress(AllocsimError):  # counts as a difference: the recorded program went on
         drive.run()
     fidelity = drive.fidelity.result(drive.allocator)
     parting = fidelity.parting_of(prepared.trace.device)
@@ -74,9 +83,9 @@ def _prove(prepared: Prepared) -> Parting | None:
 
 
 def needs_probe(prepared: Prepared) -> bool:
-    """Return True if a proof also has to find the quiet moments.
+    """Return True if the proof must also find the quiet moments.
 
-    They are needed for the range of a what-if, unless the entries alone show them.
+    This is so if the what-if range depends on them, and the entries alone do not show them.
     """
     return needs_quiet_moments(prepared, prepared.plan) and not entries_suffice(
         prepared.trace, prepared.plan
@@ -84,9 +93,9 @@ def needs_probe(prepared: Prepared) -> bool:
 
 
 def difference_step_by_step(prepared: Prepared, device_run: DeviceRun) -> str | None:
-    """Describe how a step-by-step replay without history differs from a normal one, or None.
+    """Replay without batches of steps, and describe a difference from a normal replay, or None.
 
-    device_run: normal replay as recorded.
+    device_run: normal replay under the recorded settings.
     """
     memory = device_run.device_memory
     recorded = memory if is_recorded_device(prepared, memory) else None

@@ -1,7 +1,7 @@
-"""Replay of a recording: under its own settings as a proof, under others as a what-if.
+"""Replay of a recording: under its own settings as a baseline, under others as a what-if.
 
-Facts that the recording does not contain are inferred, and each inference is a sentence in `notes`.
-The replay is compared with the recording only if settings and device are the recorded ones.
+Facts that the recording does not contain are inferred, and `notes` has a sentence for each.  A
+replay is compared with the recording only if settings and device are the recorded ones.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ __all__ = [
 OTHER_RELEASE = (
     "another release wrote the recording: the replay shows what the requested release would do"
 )
-"""Note on a release that cannot have written the recording."""
+"""Note for a requested release that cannot have written the recording."""
 
 
 @collector_paused()
@@ -67,15 +67,16 @@ def replay(
 ) -> Run:
     """Replay all devices of `recording`, or only `device`.
 
-    conf: option string; None for the recorded one.
+    conf: None for the recorded conf.
     device_memory: bytes or a text such as "24GiB"; None for the recorded or inferred size.
-    torch_version: release to model; None for the recorded one.
+    torch_version: release to model; None to choose it from the recording.
     hints: facts about the program that the recording does not contain.
-    addresses: "recorded" uses the driver's recorded addresses while the settings are the recorded
-        ones; "bump" and "firstfit" place segments from `base_address` on.
-    base_address: None for the recording's first address.
-    host_spill: host memory in bytes that the driver lends when the device is full, as drivers for
-        Windows do; the replay is then not compared with the recording.
+    addresses: placement of segments.  "recorded" uses the recorded addresses of the driver if
+        settings and device are the recorded ones, else the policy that the recording shows.
+        "bump" and "firstfit" place segments from `base_address` on.
+    base_address: address of the first segment; None for the recording's first address.
+    host_spill: host memory in bytes that the driver provides when the device is full, as drivers
+        for Windows do.  The replay is then not compared with the recording.
     check_every: number of steps between checks of all invariants; 0 for no checks.
     progress: see `Progress`.
     observers: see `Observer`.
@@ -96,7 +97,7 @@ def replay(
 
 
 def bytes_of(size: int | str | None) -> int | None:
-    """Convert a size to bytes.  Raises ConfigError for a text that is not a size."""
+    """Return a size such as "24GiB" in bytes.  Raises ConfigError for a text that is not a size."""
     try:
         return None if size is None else parse_size(size)
     except ValueError as error:
@@ -116,7 +117,11 @@ def replay_prepared(
     progress: Progress | None = None,
     observers: Sequence[Observer] = (),
 ) -> Run:
-    """Replay prepared devices of one recording; the parameters are those of `replay`."""
+    """Replay prepared devices of one recording.
+
+    setting: None for the recorded setting.
+    The other parameters and the errors are the same as in `replay`.
+    """
     devices = [prepared.on(device_memory) for prepared in devices]
     first = devices[0]
     wanted = setting or first.recorded
@@ -146,7 +151,7 @@ def replay_prepared(
         drive.run()
         run = _result(prepared, drive, peak, memory, device_notes)
         if host_spill:
-            # The range would need replays without host memory, so there is none.
+            # The what-if range is computed by replays without host memory, so it is omitted.
             runs.append(
                 replace(run, spill=spill.result(host_spill, drive.allocator.device.spilled))
             )
@@ -178,7 +183,7 @@ def _with_peaks(prepared: Prepared, setting: Setting, drive: Drive, run: DeviceR
         run = replace(run, peaks=peaks, inferred=(*run.inferred, *peak_notes(peaks)))
     if prepared.is_recorded(setting):
         return run
-    # A policy that the caller requested is not varied.
+    # If the caller requested an address policy, no other policies are tried.
     tries_addresses = drive.allocator.device.policy == prepared.addresses.policy
     return replace(
         run, find_left_open=LeftOpenFinder(prepared, setting, run, tries_addresses=tries_addresses)
@@ -192,7 +197,7 @@ def _result(
     fidelity = None
     if drive.fidelity is not None:
         fidelity = drive.fidelity.result(allocator)
-    # A replay as recorded is itself the proof; a what-if makes it when `parting` is read.
+    # A baseline is itself the proof; for a what-if, `with_proof` or the first use makes it.
     finds: Callable[[], Parting | None] = PartingFinder(prepared)
     if fidelity is not None and drive.dictates and prepared.is_own_release:
         finds = partial(fidelity.parting_of, prepared.trace.device)

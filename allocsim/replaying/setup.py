@@ -1,8 +1,8 @@
-"""Setup of a replay on the recorded device or on a requested one.
+"""Setup of a replay on the recorded device or on a requested device.
 
-If setting and device are the recorded ones, the replay uses the recorded addresses of the driver
-and is compared with every entry.  If the size of the device is not recorded, it is inferred, and a
-note says how.
+If setting and device are the recorded ones, the replay is the baseline: it uses the recorded
+addresses of the driver, and is compared with every entry.  If the size of the device is not
+recorded, it is inferred, and a note gives the evidence.
 """
 
 from __future__ import annotations
@@ -40,10 +40,12 @@ def drive_as_recorded(
     is_stepwise: bool = False,
     make: Callable[..., Drive] = Drive,
 ) -> tuple[Drive, int | None, list[str]]:
-    """Set up a replay, and return it with the device's memory in bytes and notes on inferences.
+    """Return a replay that has not started, the device's memory in bytes, and notes.
 
+    The memory is None for an unlimited device.  The notes are sentences on inferred facts.
     is_stepwise: run each step separately and without a history, so that nothing is compared.
-    make: class of the drive.
+    make: class of the replay.
+    The other parameters and the errors are the same as in `replay`.
     """
     is_same = prepared.is_recorded(setting)
     is_as_recorded = is_same and is_recorded_device(prepared, device_memory) and not host_spill
@@ -58,7 +60,7 @@ def drive_as_recorded(
     start = Start.KEPT if host_spill else prepared.start_under(setting, memory)
     policy = None if addresses == "recorded" else addresses
     if dictates:
-        # Segments that are not dictated must not collide with recorded addresses.
+        # Segments without a recorded address must not overlap segments with one.
         policy = "bump"
         if base_address is None:
             base_address = round_up(prepared.last_address, TIB)
@@ -107,14 +109,14 @@ def is_recorded_device(prepared: Prepared, device_memory: int | None) -> bool:
 
 
 def device_of(prepared: Prepared) -> tuple[int | None, list[str]]:
-    """Return the device memory of a replay as recorded, or None if unlimited, and its notes."""
+    """Return the device memory of the baseline in bytes, None if unlimited, and notes."""
     return _device_memory(prepared, None, is_as_recorded=True)
 
 
 def _device_memory(
     prepared: Prepared, requested: int | None, *, is_as_recorded: bool
 ) -> tuple[int | None, list[str]]:
-    """Return the bytes of the device, None if unlimited, and notes on how they were inferred."""
+    """Return the bytes of the device, None if unlimited, and notes on inferred facts."""
     plan, made = prepared.plan, prepared.provenance
     notes = cause_notes(prepared)
     if requested is not None:

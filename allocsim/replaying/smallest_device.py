@@ -1,16 +1,17 @@
 """Smallest device, and smallest memory fraction, on which a recording completes.
 
-Each result is proved by two replays: one of that size, which serves every request, and one of the
-next smaller size, which fails or could not hold the live memory.  Sizes are whole pages of 2 MiB,
-fractions whole hundredths.  A failed replay also excludes every size on which the driver would have
-refused the same calls.  The search assumes that more memory never hurts.  The allocator does not
-guarantee that, so a much smaller device that happens to suffice may be missed.
+Two replays show that a result is right.  The replay on the resulting size serves every request.
+The replay on the next smaller size fails, or that size is less than the allocated memory.  Sizes
+are whole pages of 2 MiB, fractions whole hundredths.  A failed replay also excludes every size on
+which the driver would have refused the same calls.  The search assumes that more memory never
+causes a failure.  The allocator does not guarantee that, so the search may miss a much smaller
+device that happens to suffice.
 
-The peak of a replay that completes is a sufficient device size: on such a device each request has
-the same outcome.  In two cases it is only where the search begins.  With expandable segments, the
-address space is 9/8 of the device, and the room of a hole to grow affects its rank (semantics 4.1,
-4.4).  And limits such as a memory fraction change with the device (semantics 1.11;
-`Prepared.depends_on_device`).
+The peak of a replay that completes is a sufficient device size, because on such a device each
+request has the same outcome.  In two cases the peak is only the first size to try.  With expandable
+segments, the address space is 9/8 of the device, and the room that a free block has to grow affects
+its place in the search order (semantics 4.1, 4.4).  And limits such as a memory fraction change
+with the device (semantics 1.11; `Prepared.depends_on_device`).
 """
 
 from __future__ import annotations
@@ -36,22 +37,22 @@ __all__ = [
 ]
 
 Try = Callable[[int], Trial | None]
-"""Function that replays on N steps of memory; None if they cannot hold the start state."""
+"""Function that replays on a size, in steps; it returns None if the start state does not fit."""
 
 Guess = Callable[[Trial], int | None]
-"""Function that derives the next size to try from a trial, in steps; None for no suggestion."""
+"""Function that returns the next size to try after a trial, in steps; None if it knows none."""
 
 _MOST_STEPS = 1 << 29
 """Pages of a device of 2**50 bytes, the largest that is tried."""
 
 _PATIENCE = 4
-"""Number of failures after which the search grows the steps beyond the missing memory."""
+"""Number of failures after which the search adds more than the missing memory."""
 
 _LEAST_FRACTION = 1 / 1000
-"""Smallest memory fraction that the first size to try takes into account."""
+"""Lower bound of the memory fraction from which the first size to try is computed."""
 
 _NO_GUESS = 1 << 60
-"""Size to try next, if there is no guess."""
+"""Value of the next size to try that means: bisect."""
 
 _FRACTION = re.compile(r"per_process_memory_fraction\s*:\s*([0-9.]+)")
 
@@ -60,9 +61,9 @@ _FRACTION = re.compile(r"per_process_memory_fraction\s*:\s*([0-9.]+)")
 class Smallest:
     """Result of a search.
 
-    steps: fewest steps of memory that suffice.
-    trial: replay with that memory.
-    fails_at: entry that fails with one step less; None if that was not tried.
+    steps: smallest sufficient size, in steps.
+    trial: replay on that size.
+    fails_at: entry that fails on a size one step smaller; None if that size was not replayed.
     """
 
     steps: int
@@ -83,16 +84,19 @@ def find_smallest(
     needed: Guess | None = None,
     refused: Guess | None = None,
 ) -> Smallest | None:
-    """Search for the least memory whose trial satisfies `holds`; None if none up to `most` does.
+    """Return the smallest memory whose trial satisfies `holds`; None if no size up to `most` does.
 
-    Sizes are in steps.
-    least: lower bound; less cannot hold the live memory.
+    All sizes are in steps, whose unit the caller chooses: pages or hundredths.
+    trial: function that replays on a size.
+    holds: function that returns True if a trial is sufficient.
+    least: lower bound of the result.
     first: size to try first.
-    known: trial of that size, if it satisfies `holds`.
-    peak: for a trial that holds, its peak, a likely result.
-    same: for a trial that holds, the smallest size that certainly gives the same outcome.
-    needed: for a trial that fails, the size that would have served the failed request.
-    refused: for a trial that fails, the smallest size that might give another outcome.
+    most: largest size to try.
+    known: trial of `first`, if it is made already and satisfies `holds`.
+    peak: for a sufficient trial, the size of its peak, a likely result.
+    same: for a sufficient trial, the smallest size that certainly has the same outcome.
+    needed: for a failed trial, the size that would have served the failed request.
+    refused: for a failed trial, the smallest size that might have another outcome.
     """
     # Invariant: `low` is not enough, and `high` is enough once `best` is set.
     low, high = least - 1, max(first, least)
@@ -111,14 +115,14 @@ def find_smallest(
     look, is_guess = low + 1 if needed is not None else high - 1, False
     if peak is not None and (needed is None or (peak(best) or high) < high):
         look, is_guess = min(peak(best) or high, high - 1), needed is not None
-    fails_at, share = None, 2  # the next size splits the range at 1 / share
+    fails_at, share = None, 2  # bisection tries the size at 1 / share of the range
     while high - low > 1:
         at = look if low < look < high else low + max((high - low) // share, 1)
         tried = trial(at)
         if tried is not None and holds(tried):
             high = at if same is None else max(min(same(tried) or at, at), low + 1)
             best, top = tried, high if peak is None else peak(tried) or high
-            # The needed size or a peak is usually the result, so try one step less.
+            # The needed size or the peak is usually the result, so try one step less.
             look = min(top, high - 1) if is_guess or top < high else _NO_GUESS
             is_guess = top < high
         else:
@@ -135,9 +139,11 @@ def find_smallest(
 
 @dataclass(slots=True)
 class _Climb:
-    """Choice of the next size after a failure, from below, where trials fail early.
+    """Choice of the next size after a failed trial, upwards from the lower bound.
 
-    budget: number of entries to replay before the search switches to bisection.
+    budget: number of entries that may be replayed before the search switches to bisection.
+    climbs: number of failed trials.
+    stride: smallest increase of the size, in steps.
     """
 
     budget: int
@@ -145,15 +151,16 @@ class _Climb:
     stride: int = 1
 
     def next(self, at: int, need: int | None, entries: int) -> int:
-        """Return the size to try after `at` failed at a request that needed `need`.
+        """Return the size to try after size `at` failed, in steps; `_NO_GUESS` for bisection.
 
-        entries: entries that the failed trial replayed.
+        need: size that the failed request needed; None if unknown.
+        entries: number of entries that the failed trial replayed.
         """
         self.climbs, self.budget = self.climbs + 1, self.budget - entries
         if need is None or self.budget <= 0:
             return _NO_GUESS
         if need <= at or self.climbs > _PATIENCE:
-            # The next request may need hardly more, so the needed size alone advances too slowly.
+            # The next failed request may need only a little more, so `need` alone is too slow.
             self.stride *= 2
         return max(need, at + self.stride)
 
@@ -163,9 +170,9 @@ class Capacity:
     """Smallest device for one setting.
 
     device_memory: bytes of the device.
-    trial: replay on it.
-    fails_at: entry that fails on a device 2 MiB smaller; None if a smaller one cannot hold the live
-        memory.
+    trial: replay on this device.
+    fails_at: entry that fails on a device 2 MiB smaller; None if that device is smaller than the
+        allocated memory.
     unlimited: replay on an unlimited device.
     replays: number of replays of the search.
     """
@@ -182,7 +189,7 @@ def smallest_device(trials: Trials, setting: Setting) -> Capacity | None:
 
     None if PyTorch refuses the setting, or if the replay fails on an unlimited device.
     """
-    # The result must hold for a card that no other process uses.
+    # The result is for a card that no other process uses.
     trials = trials.alone()
     before = trials.count
     unlimited = trials.under(setting, None)
@@ -207,14 +214,14 @@ def smallest_device(trials: Trials, setting: Setting) -> Capacity | None:
     first = reached(unlimited)
     if fraction is not None:
         first = int(first / max(fraction, _LEAST_FRACTION)) + 1
-    # Live memory is a lower bound on any device.
+    # Allocated memory is a lower bound of the device size.
     least = max(unlimited.peak_allocated_bytes // PAGE, 1)
     is_free = not trials.prepared.depends_on_device(setting)
     is_alike = not is_mapped and is_free and not config.throw_on_cudamalloc_oom
     fails_alike = is_alike and not trials.prepared.start
     known = unlimited if is_alike or (is_mapped and is_free) else None
     fails_at: int | None = None
-    # Narrow the range by trials that other searches have made.
+    # Narrow the range by trials from earlier searches.
     for memory, trial in trials.known(setting):
         pages: int = (memory - context) // PAGE
         if trial.goes_through:
@@ -237,7 +244,7 @@ def smallest_device(trials: Trials, setting: Setting) -> Capacity | None:
     )
     found = find(least=least, known=known)
     if is_mapped and found is not None and found.trial is unlimited:
-        found = find(least=first)  # the assumed size was never replayed
+        found = find(least=first)  # no replay has confirmed this size
     if found is None:
         return None
     if found.fails_at is not None or found.steps > least:
@@ -250,7 +257,7 @@ def smallest_device(trials: Trials, setting: Setting) -> Capacity | None:
 
 
 def _least_fraction(prepared: Prepared, setting: Setting) -> float | None:
-    """Return the lowest memory fraction in force during a replay, or None without one."""
+    """Return the lowest memory fraction during a replay, or None without a fraction."""
     at_start = prepared.in_force(setting).fraction(prepared.release)
     if setting.fraction(prepared.release) is not None:
         return at_start
@@ -267,7 +274,7 @@ def smallest_fraction(
 ) -> tuple[Setting, Trial] | None:
     """Return `setting` with the smallest sufficient per_process_memory_fraction, and its replay.
 
-    None if it sets no fraction, or if the whole device is not sufficient.
+    None if `setting` sets no fraction in its conf, or if the whole device is not sufficient.
     """
     conf = setting.conf
     found = _FRACTION.search(conf)
@@ -286,7 +293,10 @@ def smallest_fraction(
 
 
 def pages_needed(trial: Trial, context_memory: int) -> int | None:
-    """Return the device pages, without the context, that would have served the failed request."""
+    """Return the number of pages, without the CUDA context, that the failed request needed.
+
+    None if the trial did not fail.
+    """
     if trial.needed_bytes is None:
         return None
     return -(-(trial.needed_bytes - context_memory) // PAGE)

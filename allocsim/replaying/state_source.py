@@ -1,7 +1,7 @@
 """Allocator in the state of a snapshot that has no history.
 
-The segments are recorded.  The memory that the driver still has is unknown; it is taken as zero
-unless the device's memory is given.  Settings are the recorded ones, else the defaults.
+The segments are recorded.  The free memory of the device is unknown.  It is assumed to be zero,
+unless the memory of the device is given.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from allocsim.core import PAGE, ReplayAllocator, largest_request
 from allocsim.errors import ConfigError, RecordingError
-from allocsim.inference import releases_of
 from allocsim.recording import Recording, Trace, refuse_contradictions
+from allocsim.replaying.prepare import choose_releases
 from allocsim.state import SegmentState
 from allocsim.units import format_size, round_up
 
@@ -23,9 +23,11 @@ __all__ = ["StateSource", "state_source"]
 class StateSource:
     """State of one device of a snapshot, from which allocators are made.
 
-    release_note: sentence that gives the reason for the release.
+    torch_version: release to model.
+    release_note: sentence that gives the reason for `torch_version`.
+    device: number of the CUDA device.
     device_memory: memory of the device in bytes.
-    is_taken_full: the device memory was not given, and is the size of the segments.
+    is_taken_full: `device_memory` was not given, and is the size of the segments.
     """
 
     torch_version: str
@@ -47,10 +49,10 @@ class StateSource:
     def largest_request(self, stream: int = 0) -> int:
         """Return the bytes of the largest request that would succeed on `stream`, or 0.
 
-        The allocator may release cached segments for it.
+        The allocator may return cached segments to the driver for it.
         """
         made = self.allocator()
-        # A request that finds no block makes the allocator release its cache and try again.
+        # A request that is refused makes the allocator empty its cache and try again.
         before = largest_request(made, stream)
         made.empty_cache()
         return max(before, largest_request(made, stream))
@@ -71,15 +73,16 @@ def state_source(
 ) -> StateSource:
     """Return the state of one device of a recording without a history.
 
-    conf, torch_version: None for the recorded ones.
+    conf: None for the recorded conf, or the defaults if it is not recorded.
     device_memory: bytes; None for the size of the segments.
-    Raises RecordingError for segments that contradict each other, and ConfigError for settings that
-    the release refuses or a device that is smaller than its segments.
+    torch_version: release to model; None to choose it from the recording.
+    Raises RecordingError for segments that contradict each other, and ConfigError for an unknown
+    release or a device that is smaller than its segments.
     """
     refuse_contradictions(recording)
     if not trace.segments:
         raise RecordingError(recording.path, f"device {trace.device} has no segments")
-    possible, note = releases_of(recording, torch_version)
+    possible, note = choose_releases(recording, torch_version)
     if conf is None:
         conf = "" if recording.settings is None else recording.settings.conf
     held = _pages(trace.segments)
@@ -100,5 +103,5 @@ def state_source(
 
 
 def _pages(segments: Sequence[SegmentState]) -> int:
-    """Return the size of the segments in whole pages, as the driver allocates them."""
+    """Return the bytes that the segments take on the device, in whole pages of 2 MiB."""
     return sum(round_up(segment.total_size, PAGE) for segment in segments)

@@ -1,7 +1,6 @@
-"""Result of a recording that the model has just made, without another replay.
+"""Replay result of a recording that the model has just made, computed without a replay.
 
-It is equal to the result of `replay_prepared` for that recording, field by field: same steps, same
-settings, same device, empty at the start.
+The result is equal to the result of `replay_prepared` for that recording, in every field.
 """
 
 from __future__ import annotations
@@ -42,10 +41,11 @@ def run_as_made(
     peak: PeakState,
     peak_device_bytes: int,
 ) -> DeviceRun:
-    """Return the run of a recording that `allocator` made without a failed request.
+    """Return the replay result of a recording that `allocator` made without a failed request.
 
+    allocator: after the last request.
     moved: change of allocated bytes at each request and free.
-    peak, peak_device_bytes: fields of `DeviceRun`.
+    peak, peak_device_bytes: fields of the result.
     """
     trace, steps = prepared.trace, prepared.plan.steps
     memory, notes = device_of(prepared)

@@ -1,7 +1,8 @@
-"""Memory and driver calls that a recording needs under one setting.
+"""Trial: the memory and driver calls of a recording under one setting.
 
-A trial contains only plain numbers, so it can be sent to other processes and stored in files.
-If PyTorch refuses a setting or would not survive it, the trial has an `error`.
+A trial contains only plain values, so it can be sent to other processes and stored in files.
+If PyTorch refuses the setting, or would fail otherwise than out of memory, the trial has an
+`error`.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ __all__ = ["Point", "Standing", "Trial", "trial_of", "trial_of_run", "with_peaks
 
 
 class Point(NamedTuple):
-    """Figures by which settings are compared; each only grows while a replay runs.
+    """Numbers by which settings are compared; they never decrease while a replay runs.
 
     memory: peak reserved bytes.
-    calls: driver calls.
-    retries: requests that first released all cached memory.
+    calls: number of driver calls.
+    retries: num_alloc_retries of `memory_stats`.
     """
 
     memory: int
@@ -36,16 +37,17 @@ class Point(NamedTuple):
     retries: int
 
     def is_beyond(self, standing: Standing) -> bool:
-        """Return True if it can no longer be as good as `standing`."""
+        """Return True if a replay that has reached this point cannot be as good as `standing`."""
         return self.memory > standing.memory and self.retries >= standing.retries
 
 
 class Standing(NamedTuple):
-    """Figures that a setting must beat: those of a run that serves every request.
+    """Numbers of the best setting so far, under which every request is served.
 
-    A run cannot beat them if it fails, or if it reserves more with at least as many retries.
+    Another setting cannot be better if a request fails, or if it reserves more memory with at least
+    as many retries.
     memory: peak reserved bytes.
-    retries: requests that first released all cached memory.
+    retries: num_alloc_retries of `memory_stats`.
     """
 
     memory: int
@@ -56,33 +58,32 @@ class Standing(NamedTuple):
 class Trial:
     """Results of one replay.  Sizes are in bytes.
 
-    conf: option string.
-    peak_device_bytes: peak memory of the device, including the context and page rounding.
+    peak_device_bytes: peak memory of the device, including the CUDA context and rounding to pages.
+    num_maps: number of driver calls in num_device_alloc that map memory of expandable segments.
+    driver_calls: number of driver calls by name and size.
     obtained_small, obtained_large: total memory obtained from the driver, by pool.
-    returned_bytes: total memory released to the driver.
-    num_maps: number of mappings among num_device_alloc.
-    driver_calls: see `DriverCalls`.
-    refused: the driver or a limit may have refused a request, since memory was released.
+    returned_bytes: total memory returned to the driver.
+    refused: the driver or a limit may have refused a request, because memory was returned.
     unrefused_device: smallest device that refuses no driver call; None if unknown.
-    min_device_memory: smallest device that serves every request, with retries; None if not
-        searched for.
+    min_device_memory: smallest device that serves every request, if necessary after retries; None
+        if no search was made.
     fails_at: entry that fails on a device 2 MiB smaller than min_device_memory.
     at_min: (retries, device allocs, device frees) on min_device_memory.
-    oom_entry: entry of the first request that failed; None if none did.
-    needed_bytes: size of the device that would have served that request in the same state.
-    refused_below: size of the smallest device that would have served any call refused before
-        oom_entry; every smaller device fails there too.
-    dropped_at: entry at which the replay was abandoned because the setting could not win; the
-        figures cover the entries before it.
-    least_peak: lower bound of the peak, if it is known.
-    was_compared: the replay is the one as recorded, and was compared with the recording.
-    parts_at: entry of its first divergence, or the number of entries if only the final segments
-        differ; None if it is exact.
+    oom_entry: entry of the first request that failed; None if no request failed.
+    needed_bytes: size of the device that would have served this request in the same state.
+    refused_below: size of the smallest device that would have served one of the driver calls
+        refused up to oom_entry.  Every smaller device has the same error.
+    dropped_at: entry at which the replay was ended because the setting could not be the best; the
+        numbers are for the entries before it.  None if the replay was not ended early.
+    least_peak: lower bound of the peak; 0 if unknown.
+    was_compared: the replay is the baseline, and was compared with the recording.
+    parts_at: entry of the first difference of the baseline, or the number of entries if only the
+        final segments differ; None if the baseline is exact.
     entries: number of replayed entries.
-    skipped: number of skipped entries.
-    peak_kept, peak_anew: peak reserved for each `Start`; None if it was not computed, or if that
-        replay does not complete.
-    error: reason why there are no figures.
+    skipped: number of entries that were not replayed, because they repeat earlier ones.
+    peak_kept, peak_anew: peak reserved with the start state KEPT and ANEW; None if it was not
+        computed, or if that replay does not complete.
+    error: reason why there are no numbers; None without an error.
     """
 
     conf: str = ""
@@ -119,13 +120,13 @@ class Trial:
 
     @property
     def point(self) -> Point:
-        """Figures for comparison; the memory is a lower bound if `least_peak` is larger."""
+        """Numbers to compare settings by; the memory is at least `least_peak`."""
         calls = self.num_device_alloc + self.num_device_free
         return Point(max(self.peak_reserved_bytes, self.least_peak), calls, self.num_alloc_retries)
 
     @property
     def is_whole(self) -> bool:
-        """True if the replay was neither abandoned nor impossible."""
+        """True if the replay was possible and did not end early."""
         return self.dropped_at is None and self.error is None
 
     @property
@@ -135,19 +136,19 @@ class Trial:
 
     @property
     def peak_range(self) -> tuple[int, int] | None:
-        """Lowest and highest peak reserved, if it depends on the start state; else None."""
+        """Lower and higher peak reserved of the two start states; None if there is only one."""
         known = [peak for peak in (self.peak_kept, self.peak_anew) if peak is not None]
         return (min(known), max(known)) if known else None
 
     @property
     def least_at_end(self) -> int:
-        """Lower bound of the reserved bytes at the end, without the start state."""
+        """Lower bound of the reserved bytes at the end: bytes obtained minus bytes returned."""
         return self.obtained_small + self.obtained_large - self.returned_bytes
 
     def plain(self) -> dict[str, Any]:
-        """Return the fields that differ from their default, for a file.
+        """Return the fields that differ from their default, as plain values for a file.
 
-        The conf and the fields that only a search needs are omitted.
+        `conf`, `needed_bytes` and `refused_below` are omitted.
         """
         values = {part.name: getattr(self, part.name) for part in fields(self)}
         left_out = ("conf", "needed_bytes", "refused_below")
@@ -171,10 +172,10 @@ class Trial:
 def trial_of(
     drive: Drive, conf: str, *, peak_device_bytes: int = 0, empties: bool = False
 ) -> Trial:
-    """Return the trial of a drive that has ended or was abandoned.
+    """Return the trial of a replay that has ended, completely or early.
 
     peak_device_bytes: see `Trial`.
-    empties: the program calls empty_cache, so released memory shows no refused request.
+    empties: the program calls empty_cache, so returned memory does not show a refused request.
     """
     stats, ooms = drive.allocator.statistics(), drive.ooms
     last = drive.given_up_at if drive.given_up_at is not None else drive.stopped_at
@@ -231,7 +232,7 @@ def trial_of_run(conf: str, device_run: DeviceRun) -> Trial:
 def with_peaks(
     trial: Trial, prepared: Prepared, setting: Setting, device_memory: int | None
 ) -> Trial:
-    """Replay with the other start state as well, and add both peaks to the trial."""
+    """Replay with the other start state too, if there is one, and add both peaks to the trial."""
     if not trial.goes_through:
         return trial
     peak, start = trial.peak_reserved_bytes, prepared.start_under(setting, device_memory)

@@ -24,18 +24,18 @@ from allocsim.simulation import (
 __all__ = ["Effect", "Trials", "Watch"]
 
 Watch = Callable[[str], Progress | None]
-"""Called with each option string before its replay; the returned value observes that replay."""
+"""Function called with each conf before its replay; it returns the progress function, or None."""
 
 Effect = Callable[[Setting], Hashable]
-"""Function that returns equal values for settings of equal effect."""
+"""Function that returns equal values for settings that have the same effect on this recording."""
 
 
 class Trials:
     """Cache of replays of one device of a recording under various settings.
 
     count: number of replays that were made.
-    watch: see `Watch`.
-    effect: see `Effect`; settings of equal effect are replayed once.
+    watch: function called before each replay.
+    effect: function that groups settings; settings with equal values are replayed once.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Trials:
         self._with_peaks: set[tuple[Hashable, int | None]] = set()
 
     def alone(self) -> Trials:
-        """Return trials on a card that no other process uses; these if nobody else holds memory."""
+        """Return trials on a card without other processes; `self` if the recorded card has none."""
         if not self.prepared.others_memory:
             return self
         return Trials(replace(self.prepared, is_elsewhere=True), self._watch, self._effect)
@@ -65,8 +65,9 @@ class Trials:
         """Return the trial of `setting`, from the cache or by a replay.
 
         device_memory: bytes; None for an unlimited device.
-        to_first_oom: end a failing replay at its first error, with figures up to there.
-        standing: end a replay as soon as it certainly cannot beat these figures.
+        to_first_oom: end the replay at the first out-of-memory error; the numbers are for the
+            entries before it.
+        standing: end the replay when it certainly cannot be better than these numbers.
         """
         key = self._key(setting, device_memory)
         trial = self._known.get(key)
@@ -87,7 +88,7 @@ class Trials:
         self._with_peaks.add(key)
 
     def known(self, setting: Setting) -> list[tuple[int, Trial]]:
-        """Return cached (device memory, trial) pairs of a setting, without unlimited devices."""
+        """Return cached (device memory in bytes, trial) pairs of a setting on limited devices."""
         wanted = self._key(setting, None)[0]
         return [
             (memory, replace(trial, conf=setting.conf))
@@ -98,7 +99,7 @@ class Trials:
     def timeline(
         self, setting: Setting, device_memory: int | None
     ) -> tuple[Trial, Timeline | None]:
-        """Return the trial and its timeline; the timeline is None if the replay is impossible."""
+        """Replay, and return the trial and its timeline; None if the replay is impossible."""
         trial, drive = self._replayed(setting, device_memory, _TrialWatch(), skips=False)
         trial = self.under(setting, device_memory)
         if drive is None:
@@ -138,7 +139,7 @@ class Trials:
 
 
 def _is_enough(trial: Trial, to_first_oom: bool, standing: Standing | None) -> bool:
-    """Return True if a trial, which may be incomplete, answers the question."""
+    """Return True if a trial, even if it ended early, is sufficient for `Trials.under`."""
     if trial.dropped_at is None:
         return True
     fails = trial.oom_entry is not None and (to_first_oom or standing is not None)

@@ -1,27 +1,28 @@
-"""Range of a what-if's peak when the recording does not show everything.
+"""Range of a what-if: lowest and highest peak of the runs that would have left the recording.
 
-A call of empty_cache that releases nothing leaves no entry, but it may release memory under another
-setting.  Other plans that agree with the recording are replayed, and their peaks form the range:
+A call of empty_cache that returns nothing to the driver leaves no entry, but under another setting
+it may return memory.  Other plans that agree with the recording are replayed, and their peaks form
+the range:
 
-- If the recording shows some calls, the program may have made more wherever a call would leave no
-  entry (`hidden_calls.py`).  One plan has a call at each such moment.  Others have calls at random
-  ones of these moments, as frequent as the calls that the recording shows.
-- If the recording shows no call, the program is assumed to make none, unless at least `HIDING` of
-  the moments could hide a call.  Then one plan has a call at each such moment, and others have a
-  single call.
-- If the program's limit is known only from garbage collections, the lowest and the highest possible
+- If the recording shows some calls, the program may have made more at quiet moments, where a call
+  leaves no entry (`hidden_calls.py`).  One plan has a call at each quiet moment.  The other plans
+  have calls at random quiet moments, as frequent as the calls that the recording shows.
+- If the recording shows no call, the program is assumed to make none, unless the share of quiet
+  moments is at least `HIDING`.  Then one plan has a call at each quiet moment, and the other plans
+  have a single call.
+- If the memory limit is known only from garbage collections, the lowest and the highest possible
   limit are replayed.
-- The address decides between free blocks of equal size, and the recording does not show everything
-  that the driver's addresses depend on.  Other plausible choices (`addresses.py`) are replayed.
+- The tie-break among free blocks of equal size depends on the addresses of segments, which the
+  recording does not determine.  Other plausible addresses (`addresses.py`) are replayed.
 
-The range is not a bound: an early release may make the peak higher.  Marked calls are known, and
-add nothing to it.
+Only some of the possible plans are replayed, so the peak of the real program may be outside the
+range.  If the recording marks its empty_cache calls, there are no other calls.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from allocsim.collector import collector_paused
@@ -36,6 +37,7 @@ from allocsim.simulation import (
     DeviceRun,
     LeftOpen,
     Plan,
+    Run,
     Setting,
     Start,
     StartPeaks,
@@ -43,7 +45,7 @@ from allocsim.simulation import (
     has_two_starts,
 )
 
-__all__ = ["LeftOpenFinder", "peaks_by_address", "peaks_left_open", "peaks_of"]
+__all__ = ["LeftOpenFinder", "peaks_by_address", "peaks_left_open", "peaks_of", "with_range"]
 
 _NO_RUN = (ConfigError, UndefinedBehaviorError, UpstreamError)
 
@@ -51,9 +53,9 @@ _NO_RUN = (ConfigError, UndefinedBehaviorError, UpstreamError)
 def peaks_left_open(
     prepared: Prepared, setting: Setting, device_memory: int | None
 ) -> tuple[int, int] | None:
-    """Return the lowest and the highest peak reserved, in bytes, over the other possible plans.
+    """Return the lowest and highest peak reserved, in bytes, over `prepared.open_plans`.
 
-    None if there are no such plans, or if no replay of them completes.
+    None for the recorded setting, without such plans, and if none of their replays completes.
     """
     if prepared.is_recorded(setting):
         return None
@@ -65,10 +67,10 @@ def peaks_left_open(
 def peaks_by_address(
     prepared: Prepared, setting: Setting, device_memory: int | None
 ) -> tuple[int, int] | None:
-    """Return the lowest and the highest peak reserved, in bytes, over plausible addresses.
+    """Return the lowest and highest peak reserved, in bytes, over other plausible addresses.
 
-    None if the recording determines the addresses, if no replay completes, and for releases whose
-    tie-break is the age of blocks.
+    None for the recorded setting, if the recording determines the addresses, if no replay
+    completes, and for releases whose tie-break is the age of blocks.
     """
     by_address = prepared.release.free_block_order is FreeBlockOrder.ADDRESS
     if not by_address or prepared.is_recorded(setting):
@@ -87,7 +89,7 @@ def _peak(
     plan: Plan | None = None,
     addresses: Addresses | None = None,
 ) -> int | None:
-    """Return the peak reserved of one replay in bytes, or None if it does not complete."""
+    """Replay, and return the peak reserved in bytes, or None if the replay does not complete."""
     try:
         drive = prepared.drive(
             setting, device_memory, folder=fold_allocated, plan=plan, addresses=addresses
@@ -107,10 +109,10 @@ def _range_of(found: Iterable[int | None]) -> tuple[int, int] | None:
 def peaks_of(
     prepared: Prepared, setting: Setting, device_memory: int | None, shown: Start, peak: int | None
 ) -> StartPeaks | None:
-    """Replay with the other start state, and return both peaks; None if there is only one start.
+    """Replay with the other start state, and return both peaks; None if only one start is possible.
 
-    shown: start of the replay that is already known.
-    peak: its peak reserved in bytes; None if it did not complete.
+    shown: start state of the finished replay.
+    peak: peak reserved bytes of the finished replay; None if it did not complete.
     """
     if not has_two_starts(prepared, setting):
         return None
@@ -129,13 +131,19 @@ def peaks_of(
     return StartPeaks(shown, kept=by_start[Start.KEPT], anew=by_start[Start.ANEW])
 
 
+def with_range(run: Run) -> Run:
+    """Return `run` with the `left_open` of each device computed, by replays if it is not known."""
+    known = (replace(each, find_left_open=partial(_known, each.left_open)) for each in run.devices)
+    return replace(run, devices=tuple(known))
+
+
 @dataclass(frozen=True, slots=True)
 class LeftOpenFinder:
-    """Function that computes `DeviceRun.left_open`; pickling stores the result.
+    """Function that computes `DeviceRun.left_open`.  Pickling it computes and stores the result.
 
     run: the what-if, without its range.
     tries_addresses: replay with other plausible addresses too.
-    found: the result, once it is computed.
+    found: the result, after it is computed; else empty.
     """
 
     prepared: Prepared
@@ -153,7 +161,7 @@ class LeftOpenFinder:
     def _find(self) -> LeftOpen | None:
         prepared, run = self.prepared, self.run
         if needs_probe(prepared):
-            parting_of(prepared)  # this call also examines the moments
+            parting_of(prepared)  # also finds the quiet moments
         peak = None if run.stopped_at is not None else run.peak_reserved_bytes
         ranges: list[tuple[int, int]] = []
         notes: list[str] = []

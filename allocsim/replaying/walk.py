@@ -1,6 +1,6 @@
 """Replay of a recording under its own settings, one request at a time.
 
-It makes the same steps as `replay` and uses the recorded addresses of the driver, but the caller
+It runs the same steps as `replay` and uses the recorded addresses of the driver, but the caller
 decides when the next step runs.
 """
 
@@ -23,15 +23,15 @@ _REQUESTS = (
     StepKind.EMPTY_CACHE,
 )  # fmt: skip
 _SILENT = tuple(kind for kind in StepKind if kind not in _REQUESTS)
-"""Steps that are no calls of malloc, free or empty_cache: driver, pools, settings."""
+"""Kinds of steps other than malloc, free and empty_cache: driver, pools, settings."""
 
 
 class Walk:
     """Step-by-step replay of one device.
 
     at: number of the next step.
-    notes: sentences on what was inferred.
-    parting: first divergence from the recording; None if the replay is exact.
+    notes: sentences on inferred facts.
+    parting: first difference of the whole replay from the recording; None if it is exact.
     """
 
     parting: Parting | None
@@ -39,7 +39,7 @@ class Walk:
     def __init__(self, prepared: Prepared) -> None:
         self.prepared = prepared
         self._drive, _, self.notes = drive_as_recorded(prepared, prepared.recorded, None)
-        self.parting = parting_of(prepared)  # by a separate replay; none is compared here
+        self.parting = parting_of(prepared)  # by a separate replay; this one is not compared
         self._drive.fidelity = None
         self.at = 0
 
@@ -71,7 +71,10 @@ class Walk:
         self.at = target
 
     def upcoming(self) -> tuple[int, Step] | None:
-        """Run silent steps, and return the entry and the step that follow; None at the end."""
+        """Run steps up to the next call of malloc, free or empty_cache; return its entry and step.
+
+        None at the end.
+        """
         steps = self._drive.plan.steps
         while self.at < len(steps) and steps.kind[self.at] in _SILENT:
             self.take()
@@ -80,8 +83,9 @@ class Walk:
         return int(steps.entry[self.at]), next(steps.rows(self.at, self.at + 1))
 
     def address_of(self, kind: StepKind, handle: int) -> int | None:
-        """Return the address of the block that a step would free, or None without one.
+        """Return the address, in this replay, of the block that a free would free; else None.
 
+        kind: kind of the step.
         handle: recorded address of the block.
         """
         block = self.allocator.named_blocks.get(handle)
@@ -91,7 +95,7 @@ class Walk:
         return None if block is None else block.ptr
 
     def take(self) -> SimulatedOom | None:
-        """Run the next step, and return its out-of-memory error, if any."""
+        """Run the next step, and return its out-of-memory error, or None."""
         known = len(self._drive.ooms)
         self._drive._run_some(self.at, self.at + 1)
         self.at += 1

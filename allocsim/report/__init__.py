@@ -1,6 +1,6 @@
-"""Results as text, JSON, figures and pages; nothing is computed here.
+"""Results of commands as text, JSON, charts and HTML pages.  This package computes no results.
 
-Names are imported when they are first used: a command loads only the code for its own result.
+Names are imported on first use, so a command loads only the code for its own result.
 """
 
 from typing import TYPE_CHECKING
@@ -40,10 +40,8 @@ if TYPE_CHECKING:
     from allocsim.report.lint import lint_document, lint_text
     from allocsim.report.ranks import ranks_document, ranks_text
     from allocsim.report.record import record_document, record_text
-    from allocsim.report.replay import replay_document, replay_text
-    from allocsim.report.replay_screen import replay_screen
-    from allocsim.report.risk import risk_document, risk_text
-    from allocsim.report.risk_screen import risk_screen
+    from allocsim.report.replay import replay_document, replay_screen, replay_text
+    from allocsim.report.risk import risk_document, risk_screen, risk_text
     from allocsim.report.scale import (
         largest_text,
         scale_document,
@@ -54,8 +52,7 @@ if TYPE_CHECKING:
     from allocsim.report.stats import stats_document, stats_text
     from allocsim.report.step import segments_text, step_document, step_text
     from allocsim.report.top import collapsed_text, speedscope_document, top_document, top_text
-    from allocsim.report.tune import tuning_document, tuning_text
-    from allocsim.report.tune_screen import tuning_screen
+    from allocsim.report.tune import tuning_document, tuning_screen, tuning_text
     from allocsim.report.watch import watch_document, watch_text
 
 __all__ = [
@@ -119,10 +116,10 @@ _HOMES = {
     "record_document": "record",
     "record_text": "record",
     "replay_document": "replay",
-    "replay_screen": "replay_screen",
+    "replay_screen": "replay",
     "replay_text": "replay",
     "risk_document": "risk",
-    "risk_screen": "risk_screen",
+    "risk_screen": "risk",
     "risk_text": "risk",
     "scale_document": "scale",
     "scale_frontier_text": "scale",
@@ -144,7 +141,7 @@ _HOMES = {
     "top_document": "top",
     "top_text": "top",
     "tuning_document": "tune",
-    "tuning_screen": "tune_screen",
+    "tuning_screen": "tune",
     "tuning_text": "tune",
     "verdicts_document": "explain",
     "verdicts_screen": "explain_screen",

@@ -1,10 +1,10 @@
 """First screen of `replay`, `explain`, `tune` and `risk`: at most 22 lines of 80 columns.
 
-The order is verdict, cause, line to paste, owners; `compare`, `gate`, `ranks` and `top` have their
-own layout. Two lines of a terminal of 24 are left for the prompts.
+The order is verdict, cause, setting to paste, and the code that holds the memory. Two lines of a
+terminal of 24 are left for the prompts. `compare`, `gate`, `ranks` and `top` have other layouts.
 
-Rule: a part that does not fit is left out completely, the least needed first; the last line says
-how to see the rest. A tone is the kind of a line; the terminal chooses its colour.
+Rule: a part that does not fit is left out completely, the least needed first. The last line names
+the options that show the rest. Every sentence is also in the full text, which -v prints.
 """
 
 from __future__ import annotations
@@ -15,15 +15,34 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from allocsim.report.layout import WIDTH, printable, row, shortened
+from allocsim.recommend import Recommendation
+from allocsim.replaying import OTHER_RELEASE
+from allocsim.report.layout import (
+    WIDTH,
+    number,
+    paragraph,
+    plural,
+    printable,
+    row,
+    shortened,
+    warned,
+)
+from allocsim.report.recommendation import paste_line, paste_notes
+from allocsim.simulation import DeviceRun, Run
 from allocsim.units import format_size
 
 if TYPE_CHECKING:
+    from allocsim.analysis.explain import Cure, DeviceExplanation
     from allocsim.analysis.top import Top
 
-__all__ = ["HEIGHT", "Answer", "Part", "Tone", "answer_of", "of_owners", "part"]
+__all__ = [
+    "HEIGHT", "TABLES", "Answer", "AnswerPart", "Tone", "answer_of", "entries", "memory",
+    "most_urgent", "named", "of_owners", "others", "part", "said_first", "to_paste", "warnings",
+]  # fmt: skip
 
 HEIGHT = 22
+TABLES = "-v: every setting and figure; --json: the same for programs"
+_SHOWN_DEVICES = 3
 _MORE = "-v: everything else; --json: the same for programs"
 _OWNERS, _CATEGORIES, _INDENT = 3, 4, 4
 _LEAST_WORDS = 12
@@ -31,7 +50,7 @@ _LEAST_WORDS = 12
 
 
 class Tone(StrEnum):
-    """Visual style of an output line."""
+    """Visual style of an output line; `cli/output.py` has the colour of each style."""
 
     PLAIN = "plain"
     GOOD = "good"
@@ -43,11 +62,11 @@ class Tone(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class AnswerPart:
     """Lines that are shown or left out together.
 
-    rank: parts with the highest rank are left out first; rank 0 is always shown.
-    starts: put an empty line before the part if there is room for all such lines.
+    rank: parts with the highest number are left out first; a part with 0 is always shown.
+    starts: put an empty line before the part, if the screen has room for all such empty lines.
     """
 
     lines: tuple[str, ...]
@@ -58,7 +77,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Lines with their tones."""
+    """First screen of a command: pairs of line and tone."""
 
     lines: tuple[tuple[str, Tone], ...]
 
@@ -68,15 +87,15 @@ class Answer:
 
 def part(
     lines: Iterable[str], tone: Tone = Tone.PLAIN, rank: int = 0, *, starts: bool = False
-) -> Part:
-    return Part(tuple(lines), tone, rank, starts)
+) -> AnswerPart:
+    return AnswerPart(tuple(lines), tone, rank, starts)
 
 
-def answer_of(parts: Sequence[Part], more: str = _MORE) -> Answer:
-    """Lay out the parts on one screen; `more` is its last line."""
+def answer_of(parts: Sequence[AnswerPart], more: str = _MORE) -> Answer:
+    """Return a screen of the parts that fit in `HEIGHT` lines; `more` is its last line."""
     kept = [each for each in parts if each.lines]
     while _height(kept) > HEIGHT and (ranks := [each.rank for each in kept if each.rank]):
-        # Among equal ranks, the last part goes: the parts are in the order of need.
+        # Of parts with equal rank, the last is removed first, since the most needed part is first.
         last = max(i for i, each in enumerate(kept) if each.rank == max(ranks))
         del kept[last]
     room = HEIGHT - _height(kept)
@@ -90,12 +109,15 @@ def answer_of(parts: Sequence[Part], more: str = _MORE) -> Answer:
     return Answer((*lines, (more, Tone.PLAIN)))
 
 
-def _height(parts: Sequence[Part]) -> int:
+def _height(parts: Sequence[AnswerPart]) -> int:
     return sum(len(each.lines) for each in parts) + 1
 
 
-def of_owners(top: Top | None, rank: int = 0) -> Part:
-    """Return the owners of the memory: the three largest lines, and the categories."""
+def of_owners(top: Top | None, rank: int = 0) -> AnswerPart:
+    """Return the allocated memory by line of code (the three largest) and by category.
+
+    rank: as in `AnswerPart`.
+    """
     if top is None or not top.rows:
         return part(())
     when = "at the error" if top.at.what == "oom" else f"at the {top.at.what}"
@@ -113,3 +135,72 @@ def of_owners(top: Top | None, rank: int = 0) -> Part:
     largest = list(top.categories.items())[:_CATEGORIES]
     shares = (f"{name} {size / total:.0%}" for name, size in largest if size * 200 >= total)
     return part([*lines, *row("By category", ", ".join(shares))], rank=rank, starts=True)
+
+
+def most_urgent(devices: Sequence[DeviceRun]) -> list[DeviceRun]:
+    """Return at most three devices: those with errors first, then in the recording's order."""
+    return sorted(devices, key=lambda device: not device.ooms)[:_SHOWN_DEVICES]
+
+
+def warnings(run: Run) -> AnswerPart:
+    """Return warnings that the replay differs from the recorded run, or from its release."""
+    shown = 2 if run.card is not None and run.card.is_shared else 1
+    return said_first(run.warnings[:shown], run.named_notes)
+
+
+def said_first(warnings: Sequence[str], notes: Sequence[str]) -> AnswerPart:
+    lines = warned(warnings)[:-1]
+    other = [line for note in notes if note.endswith(OTHER_RELEASE) for line in row("Note", note)]
+    return part([*lines, *other], Tone.FAILURE if lines else Tone.PLAIN)
+
+
+def named(label: str, run: Run, device: DeviceRun) -> tuple[str, str]:
+    """Return `label` and "device N: "; the second text is empty if `run` has one device."""
+    return label, f"device {device.device}: " if len(run.devices) > 1 else ""
+
+
+def others(run: Run, shown: Sequence[DeviceRun]) -> AnswerPart:
+    """Return a line with the number of devices that are not in `shown`, and of errors on them."""
+    hidden = [device for device in run.devices if device not in shown]
+    if not hidden:
+        return part(())
+    failed = sum(bool(device.ooms) for device in hidden)
+    what = f"{plural(failed, 'of them', 'of them')} out of memory" if failed else "none failed"
+    return part(row("", f"and {plural(len(hidden), 'more device')}: {what} (--device N shows one)"))
+
+
+def entries(run: Run) -> str:
+    if len(run.devices) == 1:
+        (device,) = run.devices
+        return f"{plural(device.entries, 'entry', 'entries')} of device {device.device}"
+    entries = sum(device.entries for device in run.devices)
+    return f"{plural(entries, 'entry', 'entries')} of {number(len(run.devices))} devices"
+
+
+def memory(run: Run, device: DeviceRun) -> list[str]:
+    _, name = named("", run, device)
+    memory = device.device_memory
+    card = "a device of unknown size" if memory is None else f"a device of {format_size(memory)}"
+    peaks = (
+        f"{name}{format_size(device.peak_reserved_bytes)} reserved at the peak on {card}, "
+        f"{format_size(device.peak_allocated_bytes)} allocated"
+    )
+    low, high = map(format_size, device.peak_range)
+    if low != high:
+        peaks += f"; {low} to {high}, depending on unrecorded calls"
+    return row("Memory", peaks)
+
+
+def to_paste(
+    found: Recommendation | None, devices: Iterable[Cure | DeviceExplanation] = ()
+) -> list[AnswerPart]:
+    """Return the setting to paste, and sentences on what the replays prove about it.
+
+    devices: as in `paste_notes`.
+    """
+    if found is None:
+        return []
+    lines = paste_line(found)
+    tone = Tone.PLAIN if found.best is None else Tone.PASTE
+    notes = " ".join(paste_notes(found, devices))
+    return [part(lines, tone, starts=True), part(paragraph(notes) if notes else ())]

@@ -1,6 +1,6 @@
-"""Difference of two runs, for a terminal and as JSON.
+"""Difference in memory between two runs, as text and as JSON.
 
-Rule: by default a screen of 80 columns and 24 lines; the last row counts what does not fit.
+Rule: by default, the text fits 80 columns and 24 lines; the last line counts the omitted rows.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ COUNTS = {
 def compare_text(found: Comparison, count: int | None = None) -> str:
     """Return the text of `allocsim compare`.
 
-    count: rows to print, 0 for all; None for one screen.
+    count: rows to print; 0 for all rows, None for as many as fit one screen.
     """
     a, b = found.a, found.b
     lines = [*_names(a, b), *_reserved(found), *_allocated(found), *_counts(a, b), ""]
@@ -96,7 +96,7 @@ def _allocated(found: Comparison) -> list[str]:
 
 
 def _when(at: Moment) -> str:
-    """Return a moment in words, e.g. "in step 2, backward (entry 4,162)"."""
+    """Describe a moment, e.g. "in step 2, backward (entry 4,162)"."""
     if at.entry is None:
         return moment_text(at)
     parts = [f"step {at.step}"] * bool(at.step) + [at.phase] * bool(at.phase)
@@ -132,7 +132,7 @@ def _row(each: Change, *, is_long: bool) -> list[str]:
 
 
 def _lines(owner: str) -> str:
-    """Return the line numbers in the name of an owner, e.g. ":7, :12"."""
+    """Return the line numbers of code that holds memory, e.g. ":7, :12"."""
     return ", ".join(match[0] for match in LINE.finditer(owner))
 
 
@@ -158,7 +158,7 @@ def _unchanged(same: int, by: str) -> str:
 
 
 def compare_document(found: Comparison) -> dict[str, Any]:
-    """Return `allocsim compare --json`."""
+    """Return the document of `allocsim compare --json`."""
     return {
         "a": _side_document(found.a),
         "b": _side_document(found.b),

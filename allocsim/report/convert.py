@@ -1,4 +1,4 @@
-"""Result of `allocsim convert`, for a terminal and as JSON.
+"""Result of `allocsim convert`, as text and as JSON.
 
 Rule: keys are added, never renamed; sizes are integers in bytes.
 """
@@ -20,10 +20,13 @@ __all__ = ["convert_document", "convert_text"]
 def convert_text(
     output: str, size: int, chosen: Format, recording: Recording, runs: Sequence[Run]
 ) -> str:
-    """Return a line about the written file, and one for each replay.
+    """Return a line about the written file, and a line about each replay in it.
 
+    output: name of the file.
     size: bytes of the file.
-    runs: the replays that `recording` contains; empty if it was not replayed.
+    chosen: format of the file.
+    recording: written recording.
+    runs: replays whose result was written; empty if the recording was only converted.
     """
     entries = plural(sum(map(len, recording.devices)), "entry", "entries")
     if len(recording.devices) > 1:
@@ -48,7 +51,7 @@ def _came_to(run: DeviceRun) -> str:
 def convert_document(
     output: str, size: int, chosen: Format, recording: Recording, runs: Sequence[Run]
 ) -> dict[str, Any]:
-    """Return `allocsim convert --json`; for `runs` see `convert_text`."""
+    """Return the document of `allocsim convert --json`; parameters as in `convert_text`."""
     simulated = {run.devices[0].device: run for run in runs}
     return {
         "output": output,

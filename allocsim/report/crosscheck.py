@@ -1,4 +1,4 @@
-"""Result of a cross-check: counts, then a verdict or a test that fails.
+"""Result of a cross-check: numbers of scripts and calls, then a verdict or a test that fails.
 
 Rule: the verdict is the last line.
 """
@@ -23,7 +23,7 @@ _TITLES = {
 
 
 def crosscheck_text(report: Report, route: str) -> str:
-    """Return the text of `allocsim crosscheck`; `route` describes the real PyTorch."""
+    """Return the text of `allocsim crosscheck`; `route` describes how real PyTorch was run."""
     lines = row("Real PyTorch", route)
     for release, (first, last) in report.seeds.items():
         lines += row("Seeds", f"{first} to {last}, torch {release}")
@@ -49,7 +49,7 @@ def _verdict(report: Report) -> str:
 
 
 def crosscheck_document(report: Report, route: str) -> dict[str, Any]:
-    """Return `allocsim crosscheck --json`."""
+    """Return the document of `allocsim crosscheck --json`; `route` is as in `crosscheck_text`."""
     divergence = None
     if (found := report.divergence) is not None:
         divergence = {

@@ -1,6 +1,6 @@
-"""Estimated time of driver calls, with the card whose times it is based on.
+"""Estimated time of driver calls, and the card on which the time of each call was measured.
 
-Every figure comes from `allocsim.metrics`.
+`allocsim.metrics` computes the estimate; this module only formats it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _USUAL = 20 << 20
 
 
 def driver_note(costs: Costs) -> str:
-    """Return the basis of the estimate, and its error on recorded runs."""
+    """Return a sentence about the card behind the estimate, and its error on recorded runs."""
     table = costs.table
     if not costs.uses_table:
         return "with the given times"
@@ -29,7 +29,7 @@ def driver_note(costs: Costs) -> str:
 
 
 def driver_rows(run: DeviceRun, is_expandable: bool) -> list[str]:
-    """Return the driver calls of a replay as lines: counts, their estimated time, retries."""
+    """Return lines with the numbers of driver calls, the time that they take, and the retries."""
     stats, costs = run.stats, Costs()
     retries = plural(stats["num_alloc_retries"], "retry", "retries")
     calls = [f"{retries} after cached memory was released to the driver"]
@@ -43,7 +43,7 @@ def driver_rows(run: DeviceRun, is_expandable: bool) -> list[str]:
 
 
 def driver_document(run: DeviceRun) -> dict[str, Any]:
-    """Return the estimate for a replay as JSON."""
+    """Return the estimated time of a replay's driver calls as JSON."""
     costs = Costs()
     return {
         "driver_us": round(driver_time(run.driver_calls, costs), 1),
@@ -52,7 +52,10 @@ def driver_document(run: DeviceRun) -> dict[str, Any]:
 
 
 def costs_document(costs: Costs) -> dict[str, Any]:
-    """Return the time of each call as JSON; calls timed by size are given for 20 MiB."""
+    """Return the time of each kind of driver call as JSON.
+
+    Calls whose time depends on the size are given for 20 MiB.
+    """
     times = {
         "cuda_malloc": costs.of_call("malloc", _USUAL),
         "cuda_free": costs.of_call("free", _USUAL),

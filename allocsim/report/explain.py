@@ -1,7 +1,7 @@
-"""Explanation of out-of-memory errors, of a recording or a text: in full and as JSON.
+"""Explanation of out-of-memory errors in a recording or an error text: full text and JSON.
 
-Rule: the cause comes first, by its name; every figure comes from the explanation. The first screen
-is in `explain_screen.py`.
+Rule: the name of the cause comes first. `allocsim.analysis.explain` computes all numbers. The first
+screen is in `explain_screen.py`.
 """
 
 from __future__ import annotations
@@ -75,7 +75,10 @@ _SIZE_WIDTH = 14
 
 
 def explanation_text(run: Run, devices: Sequence[DeviceExplanation], top: Top | None = None) -> str:
-    """Return the text of `allocsim explain -v` for a recording; `top` has the owners, if known."""
+    """Return the text of `allocsim explain -v` for a recording.
+
+    top: code that held the memory at the error; None if unknown.
+    """
     lines = [*warned(run.warnings), *row("Recording", run.path)]
     lines += row("Settings", run.conf or "PyTorch's defaults")
     for note in run.named_notes:
@@ -124,7 +127,7 @@ def _shortage(shortage: Shortage, *, is_unproved: bool) -> list[str]:
 
 
 def because(shortage: Shortage) -> str:
-    """Return the comparison of figures that decided the cause."""
+    """Return a sentence with the comparison of sizes that decided the cause."""
     findings = shortage.findings
     if shortage.cause == "pending_free" and findings is not None:
         return (
@@ -137,19 +140,22 @@ def because(shortage: Shortage) -> str:
 
 
 def idle_in_private_pools(kinds: Mapping[str, int]) -> str:
-    """Return the reason why idle memory of private pools could not be used."""
+    """Return a sentence on why free memory of private pools could not serve the request.
+
+    kinds: bytes of the device by kind of use.
+    """
     held = format_size(kinds["private_pool"])
     return f"{held} are idle in private pools, which this request may not use"
 
 
 def kinds_table(kinds: Mapping[str, int]) -> list[str]:
-    """Return the device's memory by use, and its total."""
+    """Return the rows of a table: bytes of the device by kind of use, and their sum."""
     lines = [f"  {format_size(n):>{_SIZE_WIDTH}}  {KINDS[kind]}" for kind, n in kinds.items() if n]
     return [*lines, f"  {exact_size(sum(kinds.values()))} in total"]
 
 
 def code_text(code: Code | None) -> str:
-    """Return a line of code, and how it is known."""
+    """Return a line of code, and how it was inferred if the recorded stack does not name it."""
     if code is None:
         return "the recording has no stack frames"
     folded = f" ({plural(code.folded, 'frame')} of libraries inside)" if code.folded else ""
@@ -174,9 +180,9 @@ def _blocks(shortage: Shortage) -> list[str]:
 
 
 def blockers_text(found: Blockers | None) -> str:
-    """Return the number of blocks in the way, and the memory free without them.
+    """Return a sentence on the allocated blocks that prevent the request.
 
-    found: None if no set of blocks is enough.
+    found: blocks without which the request would fit; None if no set of blocks is enough.
     """
     if found is None:
         return "no live block: the request fails even without all of them"
@@ -235,7 +241,7 @@ def _remedy(remedy: Remedy) -> str:
 
 
 def explanation_document(run: Run, devices: Sequence[DeviceExplanation]) -> dict[str, Any]:
-    """Return `allocsim explain --json` for a recording."""
+    """Return the document of `allocsim explain --json` for a recording."""
     return {
         "file": run.path,
         "conf": run.conf,
@@ -331,12 +337,12 @@ _SHOWN_LETTERS = 160
 
 
 def repeats_of(verdicts: Sequence[Verdict]) -> list[list[Verdict]]:
-    """Return the verdicts in order, with consecutive equal ones grouped."""
+    """Return the verdicts in order; equal consecutive verdicts form a group."""
     return [list(run) for _, run in groupby(verdicts, lambda v: (v.figures, v.cause, v.advice))]
 
 
 def verdicts_text(verdicts: Sequence[Verdict]) -> str:
-    """Return the text of `allocsim explain -v` for a text; repeated errors are shown once."""
+    """Return the text of `allocsim explain -v` for an error text; equal errors are shown once."""
     runs = repeats_of(verdicts)
     parts = [_verdict(run, is_alone=len(verdicts) == 1) for run in runs[:_SHOWN]]
     if len(runs) > _SHOWN:
@@ -363,7 +369,10 @@ def _verdict(run: Sequence[Verdict], *, is_alone: bool) -> list[str]:
 
 
 def verdicts_document(verdicts: Sequence[Verdict]) -> dict[str, Any]:
-    """Return `allocsim explain --json` for a text: one error, or {"ooms": [...]} for several."""
+    """Return the document of `allocsim explain --json` for an error text.
+
+    It describes one error, or has the form {"ooms": [...]} for several errors.
+    """
     if len(verdicts) == 1:
         return _object(verdicts[0])
     unknown = dict.fromkeys(("entry", "kinds", "blockers", "cures"))

@@ -1,6 +1,6 @@
-"""Figures of a log or a table, for a terminal and as JSON.
+"""Memory sizes in the log of a server or a table of PyTorch, as text and as JSON.
 
-Rule: the kind of the text comes first; figures are shown as printed, and none are added up.
+Rule: the kind of log comes first. Sizes are shown as the log prints them, and are never added up.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _line(figure: LogFigure) -> str:
 
 
 def log_document(found: LogFigures) -> dict[str, Any]:
-    """Return `allocsim explain --json` for a log."""
+    """Return the document of `allocsim explain --json` for a log."""
     figures = [
         {
             "name": each.name,

@@ -1,7 +1,7 @@
-"""First screens of `explain` for a recording and for an error text.
+"""First screens of `allocsim explain` for a recording and for an error text.
 
-`explain.py` has the parts that `-v` adds; `explain_log.py` and `explain_state.py` have the texts
-for logs and for snapshots without a history.
+`explain.py` has the text of `-v`. `explain_log.py` and `explain_state.py` have the texts for logs
+and for snapshots without a history.
 """
 
 from __future__ import annotations
@@ -10,10 +10,21 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from allocsim.analysis.explain import DeviceExplanation, Shortage, Verdict
-from allocsim.report.answer import Answer, Part, Tone, answer_of, of_owners, part
+from allocsim.report.answer import (
+    Answer,
+    AnswerPart,
+    Tone,
+    answer_of,
+    most_urgent,
+    named,
+    of_owners,
+    others,
+    part,
+    to_paste,
+    warnings,
+)
 from allocsim.report.explain import CAUSES, because, code_text, repeats_of
 from allocsim.report.layout import number, plural, row, rows
-from allocsim.report.screen_parts import most_urgent, named, others, to_paste, warnings
 from allocsim.simulation import Run
 from allocsim.units import format_size
 
@@ -30,26 +41,29 @@ _HIDDEN = "-v: full answer; --json: the same for programs"
 def explanation_screen(
     run: Run, devices: Sequence[DeviceExplanation], top: Top | None = None
 ) -> Answer:
-    """Return the first screen of `allocsim explain` for a recording."""
+    """Return the first screen of `allocsim explain` for a recording.
+
+    top: code that held the memory at the error; None if unknown.
+    """
     parts = [warnings(run), *verdict_of_run(run, devices)]
     owners = of_owners(top)
     paste = to_paste(devices[0].recommendation if devices else None, devices)
     is_full = any(s.cause == "full" for d in devices for s in d.shortages[-1:])
-    # On a full device, the owners of the memory are the answer.
+    # On a full device, no setting helps: the code that holds the memory must be shown.
     return answer_of([*parts, owners, *paste] if is_full else [*parts, *paste, owners])
 
 
-def verdict_of_run(run: Run, devices: Sequence[DeviceExplanation]) -> list[Part]:
-    """Return the cause and the failed request of each device that is shown."""
+def verdict_of_run(run: Run, devices: Sequence[DeviceExplanation]) -> list[AnswerPart]:
+    """Return the lines with cause and failed request of each device; at most three devices."""
     shown = most_urgent([device.device_run for device in devices])
     by_number = {device.device_run.device: device for device in devices}
-    found: list[Part] = []
+    found: list[AnswerPart] = []
     for device_run in shown:
         found += _explained(run, by_number[device_run.device], is_alone=len(devices) == 1)
     return [*found, others(run, shown)]
 
 
-def _explained(run: Run, device: DeviceExplanation, *, is_alone: bool) -> list[Part]:
+def _explained(run: Run, device: DeviceExplanation, *, is_alone: bool) -> list[AnswerPart]:
     label, name = named("Verdict", run, device.device_run)
     parting = device.device_run.parting
     if not device.shortages:
@@ -80,13 +94,13 @@ def _code(shortage: Shortage) -> Iterable[str]:
 
 
 def verdicts_screen(verdicts: Sequence[Verdict]) -> Answer:
-    """Return the first screen of `allocsim explain` for a text; repeated errors are shown once."""
+    """Return the first screen for an error text; repeated errors are shown once."""
     listed = _listed(repeats_of(verdicts)) if len(verdicts) > 1 else ()
     return answer_of([part(listed), *verdict_of_text(verdicts)], _HIDDEN)
 
 
-def verdict_of_text(verdicts: Sequence[Verdict]) -> list[Part]:
-    """Return the cause of the last error of a text, and the advice."""
+def verdict_of_text(verdicts: Sequence[Verdict]) -> list[AnswerPart]:
+    """Return the lines with the cause of the last error in a text, and the advice."""
     verdict = repeats_of(verdicts)[-1][0]
     tone = Tone.PLAIN if verdict.cause == "no_figures" else Tone.FAILURE
     parts = [part(row("Verdict", f"{verdict.cause}: {CAUSES[verdict.cause]}"), tone)]
@@ -103,7 +117,7 @@ def verdict_of_text(verdicts: Sequence[Verdict]) -> list[Part]:
 
 
 def _listed(runs: Sequence[Sequence[Verdict]]) -> list[str]:
-    """Return the errors of a log, one line each; the last one is explained below."""
+    """Return a line for each group of equal errors, if a text has several errors."""
     lines = []
     for run in runs[-_SHOWN_ERRORS:]:
         first = run[0]

@@ -1,6 +1,7 @@
-"""Fate of a request in a snapshot without a history, for a terminal and as JSON.
+"""Result of a request in the state of a snapshot without a history, as text and as JSON.
 
-Rule: the answer comes first, with its assumptions; every figure comes from the explanation.
+Rule: success or failure comes first, with the assumptions. `allocsim.analysis.explain` computes all
+numbers.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ _SIZE_WIDTH = 14
 
 
 def state_text(found: StateExplanation, top: Top | None = None) -> str:
-    """Return the text of `allocsim explain -v` for a state; `top` has the owners of the memory."""
+    """Return the text of `allocsim explain -v` for a state.
+
+    top: code that holds the memory; None if it is not shown.
+    """
     source = found.source
     lines = row("Snapshot", f"{found.path}, device {source.device}: a state without a history")
     lines += row("Settings", source.conf or "PyTorch's defaults")
@@ -42,7 +46,7 @@ def state_text(found: StateExplanation, top: Top | None = None) -> str:
 
 
 def state_screen(found: StateExplanation, top: Top | None = None) -> Answer:
-    """Return the first screen of `allocsim explain` for a state."""
+    """Return the first screen of `allocsim explain` for a state; `top` is as in `state_text`."""
     refusal = found.refusal
     tone = Tone.FAILURE if refusal is not None and found.is_asked else Tone.PLAIN
     parts = [part(_answer(found), tone), of_owners(top)]
@@ -53,7 +57,7 @@ def state_screen(found: StateExplanation, top: Top | None = None) -> Answer:
 
 
 def _answer(found: StateExplanation) -> list[str]:
-    """Return the fate of the request, and the reason."""
+    """Return lines that say if the request succeeds, and why."""
     if not found.is_asked:
         return _unasked(found)
     asked = f"{exact_size(found.requested_bytes)} on the default stream"
@@ -69,7 +73,10 @@ def _answer(found: StateExplanation) -> list[str]:
 
 
 def _unasked(found: StateExplanation) -> list[str]:
-    """Return what would succeed, if no request was given and no error is recorded."""
+    """Return lines with the largest request that succeeds.
+
+    They are for a snapshot without a recorded error, if the user gave no request.
+    """
     if_full = ", if the driver has no free memory" if found.source.is_taken_full else ""
     lines = row("Verdict", "no error is recorded: the snapshot holds a state and no history")
     largest = exact_size(found.largest_request_bytes)
@@ -91,7 +98,7 @@ def _notes(found: StateExplanation) -> list[str]:
 
 
 def _because(refusal: Refusal) -> str:
-    """Return the comparison of figures, or the fact that the blocks prove."""
+    """Return a sentence on why the request fails, with the sizes that prove it."""
     if refusal.cause == "pending_free":
         return (
             f"{format_size(refusal.findings.late_bytes)} in one piece wait for other streams, and "
@@ -109,12 +116,15 @@ def _refusal(refusal: Refusal) -> list[str]:
 
 
 def _in_the_way(refusal: Refusal) -> list[str]:
-    """Return the live blocks that prevent the request."""
+    """Return lines about the allocated blocks that prevent the request."""
     return row("In the way", blockers_text(refusal.findings.blockers))
 
 
 def _owners(blockers: Sequence[Blocker]) -> list[str]:
-    """Return the blocks in the way by the line that allocated them, the largest sum first."""
+    """Return a line for each line of code, with the bytes of its blocks that prevent the request.
+
+    The line of code with the most bytes is first.
+    """
     if not blockers:
         return []
     owners: dict[str, list[int]] = {}
@@ -131,7 +141,7 @@ def _owners(blockers: Sequence[Blocker]) -> list[str]:
 
 
 def state_document(found: StateExplanation) -> dict[str, Any]:
-    """Return `allocsim explain --json` for a state."""
+    """Return the document of `allocsim explain --json` for a state."""
     source, refusal = found.source, found.refusal
     return {
         "file": found.path,

@@ -1,7 +1,7 @@
-"""Answer to the question if a model fits, in words and as JSON.
+"""Answer of `allocsim fit`: does a model fit a card?  As text and as JSON.
 
-Figures of the allocator come from the run; a figure that is only known as a range is shown as a
-range.
+All sizes come from the simulated run of the model.  A size that is only known as a range is shown
+as a range.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from allocsim.analysis.top import Top
-from allocsim.fitting import Fewest, Fit, Frontier, Largest, Ran, Task, Tried
+from allocsim.fitting import Fewest, Fit, Frontier, Largest, Ran, Task, TriedSize
 from allocsim.phantom import Gpu
 from allocsim.report.layout import LABEL, WIDTH, exact_size, number, plural, row, table
 from allocsim.report.recommendation import paste_line
@@ -30,9 +30,9 @@ _BAR = WIDTH - LABEL - 26
 def fit_text(fit: Fit, top: Top, spilled: Top | None = None, failed: Top | None = None) -> str:
     """Return the text of `allocsim fit` for one card.
 
-    top: owners of the memory at the peak.
-    spilled: owners of the memory requested after the card was full.
-    failed: owners of the memory at the failed request; None if none failed.
+    top: memory at the peak, by category.
+    spilled: memory requested after the card was full; None if all memory is on the card.
+    failed: memory at the failed request; None if none failed.
     """
     ran = fit.ran
     lines = row("Verdict", fit.headline())
@@ -63,7 +63,7 @@ def _notes(notes: Sequence[str]) -> list[str]:
 
 
 def _retries(ran: Ran) -> str:
-    """Return a note that the cache had to be emptied, which costs time."""
+    """Return a note on retries: emptied caches, which cost time; [] without retries."""
     count = ran.device_run.stats["num_alloc_retries"]
     return f"; {plural(count, 'retry', 'retries')} emptied the cache" if count else ""
 
@@ -80,13 +80,13 @@ def _failed(fit: Fit, failed: Top | None) -> list[str]:
 
 
 def _where(top: Top) -> str:
-    """Return the moment, e.g. "in step 2, backward, "; "" if no steps are known."""
+    """Return the step and phase of the peak, e.g. "in step 2, backward, "; "" if unknown."""
     parts = [f"step {top.at.step}"] * bool(top.at.step) + [top.at.phase] * bool(top.at.phase)
     return f"in {', '.join(parts)}, " if parts else ""
 
 
 def _bar(used: int, room: int) -> str:
-    """Return a bar, e.g. "█████░░░░░ 19.85 GiB of 23.15 GiB"."""
+    """Return a bar of `used` bytes of `room`, e.g. "█████░░░░░ 19.85 GiB of 23.15 GiB"."""
     full = min(round(_BAR * used / max(room, 1)), _BAR)
     of = f"{format_size(used)} of {format_size(room)}"
     return "█" * full + "░" * (_BAR - full) + f" {of}"
@@ -114,12 +114,12 @@ def _held(what: str, breakdown: dict[str, int]) -> list[str]:
 
 
 def _breakdown(reserved: int, top: Top) -> dict[str, int]:
-    """Return the bytes by category at a moment, and the reserved bytes that are not allocated."""
+    """Return the allocated bytes by category, and the unused bytes of `reserved`."""
     return {**top.categories, _IDLE: reserved - top.allocated_bytes}
 
 
 def _grounds(fit: Fit) -> list[str]:
-    """Return the program, and how it was run or computed."""
+    """Return lines about the model and its options, and about how the answer was computed."""
     ran = fit.ran
     lines = row("Program", fit.program if fit.task is None else f"{fit.task.text}")
     found = ran.as_recorded.fidelity
@@ -137,7 +137,7 @@ def _grounds(fit: Fit) -> list[str]:
 def fit_document(
     fit: Fit, top: Top, spilled: Top | None = None, failed: Top | None = None
 ) -> dict[str, Any]:
-    """Return `allocsim fit --json` for one card."""
+    """Return the document of `allocsim fit --json` for one card; parameters as in `fit_text`."""
     return _document(fit) | {
         "breakdown": _breakdown(fit.ran.peak_reserved_bytes, top),
         "failure": _failure(fit, failed),
@@ -198,12 +198,12 @@ def _document(fit: Fit) -> dict[str, Any]:
 
 
 def _unlimited(fit: Fit) -> int | None:
-    """Return the peak on an unlimited card if the program does not fit, else None."""
+    """Return the reserved bytes at the peak on an unlimited card; None if the program fits."""
     return _reserved(fit.unlimited)
 
 
 def _reserved(there: Ran | None) -> int | None:
-    """Return the peak of another run; None if there is none or if it ran out of memory."""
+    """Return the reserved bytes at the peak of a run; None without a run, or if it failed."""
     return None if there is None or there.is_out_of_memory else there.peak_reserved_bytes
 
 
@@ -227,7 +227,7 @@ def _signed(size: int) -> str:
 
 
 def fits_document(fits: Sequence[Fit]) -> dict[str, Any]:
-    """Return `allocsim fit --json` for several cards: the first that fits, then each card."""
+    """Return the document of `allocsim fit --json` for several cards, with the first that fits."""
     first = next((fit for fit in fits if fit.fits), fits[0])
     return _document(first) | {"cards": [_document(fit) for fit in fits], "program": first.program}
 
@@ -251,14 +251,18 @@ def largest_fit_text(task: Task, gpu: Gpu, found: Largest) -> str:
 
 
 def _memory_of(ran: Ran, gpu: Gpu, where: str = "") -> list[str]:
-    """Return the peak of a run that fits `gpu`, possibly one without a limit, and its bar."""
+    """Return a row with the peak of a successful run, and its bar of the memory of `gpu`.
+
+    ran: run on `gpu`, or on an unlimited card.
+    where: step and phase of the peak, as in `_where`.
+    """
     peak = ran.peak_reserved_bytes
     lines = row("Memory", f"{exact_size(peak)} reserved at the peak{where}{_retries(ran)}")
     return [*lines, " " * LABEL + _bar(peak, gpu.room)]
 
 
-def _tried(name: str, tried: Sequence[Tried]) -> list[str]:
-    """Return every run of a search as a table."""
+def _tried(name: str, tried: Sequence[TriedSize]) -> list[str]:
+    """Return a table of the runs of a search; `name` is the searched size, e.g. "batch"."""
     rows: list[tuple[str, ...]] = [(name, "reserved", "")]
     for each in tried:
         on = ("fits" if each.fits else "runs out of memory") if each.is_limited else "without limit"
@@ -268,7 +272,7 @@ def _tried(name: str, tried: Sequence[Tried]) -> list[str]:
 
 
 def largest_fit_document(task: Task, gpu: Gpu, found: Largest) -> dict[str, Any]:
-    """Return `allocsim fit --find --json`."""
+    """Return the document of `allocsim fit --find --json`."""
     answer = {"find": found.name, "largest": found.value or None}
     return _search_document(task, gpu, answer, found)
 
@@ -276,9 +280,9 @@ def largest_fit_document(task: Task, gpu: Gpu, found: Largest) -> dict[str, Any]
 def _search_document(
     task: Task, gpu: Gpu, answer: dict[str, Any], found: Largest | Fewest
 ) -> dict[str, Any]:
-    """Return the keys that every search has.
+    """Return the JSON keys that all searches share, after those of `answer`.
 
-    answer: what was searched, and the result.
+    answer: name of the searched size, and its result.
     """
     fitting = found.fitting
     return {
@@ -295,7 +299,7 @@ def _search_document(
     }
 
 
-def _tried_plain(tried: Sequence[Tried]) -> list[dict[str, Any]]:
+def _tried_plain(tried: Sequence[TriedSize]) -> list[dict[str, Any]]:
     return [
         {
             "value": each.value,
@@ -332,12 +336,12 @@ def _frontier_row(gpu: Gpu, value: int, found: Largest) -> tuple[str, ...]:
 
 
 def _count(found: Frontier) -> int:
-    """Return the number of programs that were run."""
+    """Return the number of programs run for all points of the frontier."""
     return sum(len(largest.tried) for _, largest in found.rows)
 
 
 def frontier_document(task: Task, gpu: Gpu, found: Frontier) -> dict[str, Any]:
-    """Return `allocsim fit --find batch,seq --json`."""
+    """Return the document of `allocsim fit --find batch,seq --json`."""
     return {
         "fits": found.fits,
         "find": [found.name, found.other],
@@ -353,7 +357,7 @@ def frontier_document(task: Task, gpu: Gpu, found: Frontier) -> dict[str, Any]:
 
 
 def _largest(found: Largest) -> dict[str, Any]:
-    """Return one row of a frontier as JSON."""
+    """Return one point of a frontier as JSON."""
     fitting = found.fitting
     return {
         "largest": found.value or None,
@@ -378,6 +382,6 @@ def fewest_text(task: Task, gpu: Gpu, found: Fewest) -> str:
 
 
 def fewest_document(task: Task, gpu: Gpu, found: Fewest) -> dict[str, Any]:
-    """Return `allocsim fit --find gpus --json`."""
+    """Return the document of `allocsim fit --find gpus --json`."""
     answer = {"find": "gpus", "fewest": found.ranks}
     return _search_document(task, gpu, answer, found)

@@ -1,6 +1,6 @@
-"""Training on many cards by formula, in words and as JSON.
+"""Memory of training on many cards, computed by formula, as text and as JSON.
 
-Rule: the sum is shown part by part with its arithmetic; a range is printed as a range.
+Rule: the text shows the terms of the sum and how each was computed; a range is printed as a range.
 """
 
 from __future__ import annotations
@@ -8,8 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from allocsim.fitting import Plan, Planned, Sharded
-from allocsim.fitting.formulas.training import FUSED, Layout, Part, Shape, Training
+from allocsim.fitting import GpuCount, Planned, Sharded
+from allocsim.fitting.formulas.training import (
+    FUSED,
+    ParallelLayout,
+    RankPart,
+    Training,
+    TransformerShape,
+)
 from allocsim.phantom import Gpu
 from allocsim.report.layout import LABEL, exact_size, paragraph, plural, row, table
 from allocsim.units import GIB, format_size
@@ -20,9 +26,9 @@ _SHOWN = 6
 
 
 def sharded_text(found: Sharded, assumed: str = "") -> str:
-    """Return the text of `allocsim fit` for one layout.
+    """Return the text of `allocsim fit` for one layout (ways of parallelism and their sizes).
 
-    assumed: the assumptions that differ from other engines; "" for none.
+    assumed: sentence on assumptions that differ from `fit --engine run`; "" if none differ.
     """
     worst, layout = found.worst, found.training.layout
     low, likely, high = map(format_size, found.reserved_bytes)
@@ -48,7 +54,7 @@ def sharded_text(found: Sharded, assumed: str = "") -> str:
 
 
 def _moment(name: str) -> str:
-    """Return a moment in words: "at the loss", "in backward of a layer"."""
+    """Describe the moment `name`: "at the loss", "in backward of a layer"."""
     return (
         f"in {name}"
         if name.startswith("backward of")
@@ -56,7 +62,7 @@ def _moment(name: str) -> str:
     )
 
 
-def _part(part: Part, total: int) -> Iterator[str]:
+def _part(part: RankPart, total: int) -> Iterator[str]:
     share = part.size / max(total, 1)
     yield f"{format_size(part.size):>{LABEL + 10}} {share:5.0%}  {part.name}"
     yield from paragraph(part.arithmetic, LABEL + 18)
@@ -72,7 +78,7 @@ def _grounds(training: Training) -> list[str]:
     ]
 
 
-def _layout_text(layout: Layout) -> str:
+def _layout_text(layout: ParallelLayout) -> str:
     cards = plural(layout.ranks, "card", "cards")
     groups = [
         f"{name} parallel {size}"
@@ -95,7 +101,7 @@ def _layout_text(layout: Layout) -> str:
     return ", ".join(what)
 
 
-def _shape_text(shape: Shape) -> str:
+def _shape_text(shape: TransformerShape) -> str:
     experts = f", {shape.chosen} of {shape.experts} experts of {shape.expert_inner:,}"
     return (
         f"{shape.parameters:,} parameters: {shape.layers} layers of width {shape.width:,}, "
@@ -120,7 +126,7 @@ def _practice_text(training: Training) -> str:
 
 
 def sharded_document(found: Sharded, assumed: str = "") -> dict[str, Any]:
-    """Return `allocsim fit --json` for one layout."""
+    """Return the document of `allocsim fit --json` for one layout; see `sharded_text`."""
     return _document(found) | {
         "notes": [assumed] if assumed else [],
         "breakdown": {part.name: part.size for part in found.worst.parts},
@@ -154,7 +160,7 @@ def _document(found: Sharded) -> dict[str, Any]:
     }
 
 
-def _layout_document(layout: Layout) -> dict[str, Any]:
+def _layout_document(layout: ParallelLayout) -> dict[str, Any]:
     return {
         "tensor": layout.tensor,
         "pipeline": layout.pipeline,
@@ -170,7 +176,7 @@ def _layout_document(layout: Layout) -> dict[str, Any]:
     }
 
 
-def plan_text(training: Training, gpu: Gpu, found: Plan) -> str:
+def plan_text(training: Training, gpu: Gpu, found: GpuCount) -> str:
     """Return the text of `allocsim fit --plan`."""
     if found.fewest is None:
         why = f"none of {found.tried:,} layouts fits {gpu.name}"
@@ -232,8 +238,8 @@ def _rows(planned: Sequence[Planned]) -> list[str]:
     return ["  " + line for line in table(rows, (7, 4, 5, 6, 6, 11, 7, 12, 12, 7))]
 
 
-def plan_document(training: Training, gpu: Gpu, found: Plan) -> dict[str, Any]:
-    """Return `allocsim fit --plan --json`."""
+def plan_document(training: Training, gpu: Gpu, found: GpuCount) -> dict[str, Any]:
+    """Return the document of `allocsim fit --plan --json`."""
     return {
         "fits": found.fewest is not None,
         "fewest": found.fewest,

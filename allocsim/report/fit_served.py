@@ -1,7 +1,7 @@
-"""Answer to the question if a served model fits, in words and as JSON.
+"""Answer of `allocsim fit --server`: does a served model fit a card?  As text and as JSON.
 
-Rule: an unknown figure is shown as a range with its reason. The JSON has the keys of every other
-answer of `fit`; a key that holds one figure has the highest possible need.
+Rule: an unknown size is shown as a range with its reason. The JSON has the keys of every answer of
+`fit`; a key that cannot hold a range has the highest possible size.
 """
 
 from __future__ import annotations
@@ -75,7 +75,10 @@ def _of_cards(answers: Sequence[Served]) -> str:
 
 
 def served_document(answers: Sequence[Served]) -> dict[str, Any]:
-    """Return `allocsim fit --server --json`: the first card that fits, and each of several."""
+    """Return the document of `allocsim fit --server --json`.
+
+    For several cards, it has the first card that fits, and the answer for each card.
+    """
     first = next((found for found in answers if found.fits), answers[0])
     cards = {"cards": [_document(found) for found in answers]} if len(answers) > 1 else {}
     return _document(first) | cards

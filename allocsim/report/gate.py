@@ -1,7 +1,7 @@
-"""Result of a memory check, for a terminal and as JSON.
+"""Result of `allocsim gate`, a check of memory limits, as text and as JSON.
 
-Rule: the verdict comes first, then every check, then the lines of code; by default a screen of 80
-columns and 24 lines, whose last row counts what does not fit.
+Rule: the verdict comes first, then every check, then the lines of code that hold the memory. By
+default, the text fits 80 columns and 24 lines; the last line counts the omitted rows.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from allocsim.analysis.gate import Check, Gate, Growth, Measured
+from allocsim.analysis.gate import Gate, LimitCheck, LineGrowth, Measured
 from allocsim.report.layout import (
     WIDTH,
     and_more,
@@ -35,7 +35,7 @@ _NAMES = {"driver_calls": "driver calls"}
 def gate_text(found: Gate, count: int | None = None) -> str:
     """Return the text of `allocsim gate`.
 
-    count: rows to print, 0 for all; None for one screen.
+    count: rows to print; 0 for all rows, None for as many as fit one screen.
     """
     measured = found.measured
     lines = row("Verdict", _verdict(found))
@@ -59,7 +59,7 @@ def _verdict(found: Gate) -> str:
     return f"failed: {_excess(failed[0])}{more}"
 
 
-def _excess(check: Check) -> str:
+def _excess(check: LimitCheck) -> str:
     name = _NAMES.get(check.what, check.what)
     if check.what == "fragmentation":
         return f"{name} is {check.value:.1%}, above the limit of {check.limit:.1%}"
@@ -81,7 +81,7 @@ def _part(measured: Measured) -> str:
     )
 
 
-def _check(check: Check) -> str:
+def _check(check: LimitCheck) -> str:
     name = _NAMES.get(check.what, check.what)
     if check.what == "fragmentation":
         value, limit = f"{check.value:.1%}", f"{check.limit:.1%}"
@@ -131,7 +131,7 @@ def _owners(found: Gate, count: int) -> Iterator[str]:
         yield f"{_HOLDS.format(format_size(size))}{and_more(len(behind))}"
 
 
-def _growth(each: Growth) -> str:
+def _growth(each: LineGrowth) -> str:
     before = format_size(each.before) if each.was else ""
     now = format_size(each.now) if each.owner else ""
     figures = _GROWN.format(format_change(each.bytes), before, now)
@@ -139,7 +139,7 @@ def _growth(each: Growth) -> str:
 
 
 def gate_document(found: Gate) -> dict[str, Any]:
-    """Return `allocsim gate --json`."""
+    """Return the document of `allocsim gate --json`."""
     measured, baseline = found.measured, found.baseline
     return {
         "passed": found.passed,
@@ -167,7 +167,7 @@ def gate_document(found: Gate) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _growth_document(each: Growth) -> dict[str, Any]:
+def _growth_document(each: LineGrowth) -> dict[str, Any]:
     return {
         "owner": each.owner,
         "was": each.was,

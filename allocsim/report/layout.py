@@ -1,6 +1,6 @@
-"""Plain text of 80 columns: labelled rows, wrapped and aligned, the same in a pipe.
+"""Layout of plain text of 80 columns: labelled rows, wrapped and aligned.
 
-Rule: control characters are escaped in every text.
+Rule: the text does not depend on the terminal; control characters are escaped.
 """
 
 from __future__ import annotations
@@ -47,7 +47,10 @@ _SEPARATORS = ("/", "\\", " ")
 
 
 def row(label: str, text: str, indent: int = LABEL) -> list[str]:
-    """Return `text` beside a label, wrapped with a hanging indent."""
+    """Return the lines of `text` to the right of a label, wrapped.
+
+    indent: first column of every line of the text.
+    """
     return textwrap.wrap(
         printable(text),
         WIDTH,
@@ -58,7 +61,7 @@ def row(label: str, text: str, indent: int = LABEL) -> list[str]:
 
 
 def rows(label: str, texts: Iterable[str]) -> list[str]:
-    """Return a row for each text; the first one has the label."""
+    """Return the lines of several texts below each other; the label is in the first line."""
     lines: list[str] = []
     for text in texts:
         lines += row("" if lines else label, text)
@@ -66,17 +69,17 @@ def rows(label: str, texts: Iterable[str]) -> list[str]:
 
 
 def warned(warnings: Sequence[str]) -> list[str]:
-    """Return warnings to print first, and an empty line; nothing if there are none."""
+    """Return lines of warnings and an empty line after them; [] without warnings."""
     return [line for each in warnings for line in row("Warning", each)] + [""] * bool(warnings)
 
 
 def parting_document(parting: Parting | None) -> dict[str, Any] | None:
-    """Return a parting as JSON; None if the replay is the recorded run."""
+    """Return the first difference between replay and recording as JSON; None without one."""
     return None if parting is None else {"entry": parting.entry, "note": str(parting)}
 
 
 def card_document(card: CardMemory | None) -> dict[str, Any] | None:
-    """Return the use of the recorded card's memory as JSON; None if it is unknown."""
+    """Return the memory of the recorded card by user of it as JSON; None if it is unknown."""
     if card is None:
         return None
     return {
@@ -92,19 +95,19 @@ def card_document(card: CardMemory | None) -> dict[str, Any] | None:
 
 
 def shown_of(picture: Picture | Still) -> tuple[str, ...]:
-    """Return the warnings of a picture: it differs from the recorded run, or hides devices."""
+    """Return warnings that a picture shows another run, or only one device of several."""
     return (*picture.warnings, *others_text(picture.trace.device, picture.others))
 
 
 def when(instant: Instant) -> str:
-    """Return a moment in words: "after entry 26,059"."""
+    """Describe the moment: "after entry 26,059"."""
     if instant.entry is None:
         return "as the snapshot was taken"
     return f"after entry {number(instant.entry)}"
 
 
 def others_text(device: int, others: Sequence[int]) -> tuple[str, ...]:
-    """Return a note that the recording has other devices; nothing if it has none."""
+    """Return a note that the recording has more devices than `device`; () if it has no `others`."""
     if not others:
         return ()
     noun = "devices" if len(others) > 1 else "device"
@@ -113,14 +116,17 @@ def others_text(device: int, others: Sequence[int]) -> tuple[str, ...]:
 
 
 def paragraph(text: str, indent: int = LABEL) -> list[str]:
-    """Return `text` wrapped, indented like the text of a row."""
+    """Return the lines of `text`, wrapped; `indent` is their first column."""
     return textwrap.wrap(
         printable(text), WIDTH, initial_indent=" " * indent, subsequent_indent=" " * indent
     )
 
 
 def table(rows: Iterable[Sequence[str]], widths: Sequence[int]) -> list[str]:
-    """Return aligned rows: first cell left, others right; a long first cell has its own line."""
+    """Return the lines of a table, with the first column left-aligned and all others right-aligned.
+
+    A first cell that is too wide for its column has a separate line.
+    """
     lines = []
     for first, *others in rows:
         cells = "".join(f"{cell:>{width}}" for cell, width in zip(others, widths[1:], strict=True))
@@ -149,17 +155,17 @@ def plural(count: int, noun: str, nouns: str | None = None) -> str:
 
 
 def with_status(status: str, text: str) -> str:
-    """Return the name of an owner, after "new" or "gone" if only one of two moments has it."""
+    """Return `text`, a line of code, after "new" or "gone" if only one of two moments has it."""
     return f"{status}: {text}" if status in ("new", "gone") else text
 
 
 def and_more(hidden: int) -> str:
-    """Return the last row of a shortened table."""
+    """Return the last line of a shortened table, with the number of hidden rows."""
     return f"… and {number(hidden)} more (-n 0)"
 
 
 def earlier_errors(hidden: int) -> list[str]:
-    """Return a row that counts the earlier errors that are not shown; nothing for none."""
+    """Return a line with the number of earlier errors that are not shown; [] if it is 0."""
     if hidden <= 0:
         return []
     return row("", f"({plural(hidden, 'earlier error')}; --json lists them all)")

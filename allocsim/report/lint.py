@@ -1,7 +1,7 @@
-"""Findings of lint, for a terminal and as JSON.
+"""Findings of `allocsim lint`, as text and as JSON.
 
-Rule: the verdict is the first row; each finding has its place, its value, and its meaning for a
-replay.
+Rule: the verdict is the first row. Each finding has its place in the file, the value found there,
+and the effect on a replay.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _about(finding: Finding) -> Iterator[str]:
 
 
 def lint_document(found: Lint) -> dict[str, Any]:
-    """Return `allocsim lint --json`."""
+    """Return the document of `allocsim lint --json`."""
     return {
         "file": found.path or None,
         "torch_version": found.torch_version,

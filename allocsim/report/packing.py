@@ -1,7 +1,10 @@
-"""Packing of the segments of a moment into rows, like words into lines, pool by pool.
+"""Layout of all segments at one moment in rows, pool by pool, as words are laid out in lines.
 
-Rule: every segment has a place, however many there are. All have one scale, except segments that
-would be narrower than a few pixels, which get a minimum width.
+The segments of a pool are placed one after another on a strip, which is cut into rows of `WIDTH`
+units.
+
+Rule: every segment has a place. The width of a segment is proportional to its bytes, except that
+the smallest segments have a minimum width.
 """
 
 from __future__ import annotations
@@ -27,8 +30,8 @@ _LEAST, _GAP = 3, 1
 class PackedPool:
     """Segments of one pool, the largest first.
 
-    name: the result of `pool_text`.
-    text: name and bytes, in words.
+    name: pool, as `pool_text` describes it.
+    text: name, number of segments and bytes, for readers.
     places: start and width of each segment on the strip, in units.
     """
 
@@ -39,7 +42,7 @@ class PackedPool:
 
     @property
     def rows(self) -> int:
-        """Number of rows that the strip fills."""
+        """Number of rows into which the strip is cut."""
         at, wide = self.places[-1]
         return -(-(at + wide) // WIDTH)
 
@@ -55,7 +58,7 @@ def packed(instant: Instant) -> list[PackedPool]:
 
 
 def pieces_of(first: int, last: int) -> Iterator[tuple[int, int, int]]:
-    """Yield the pieces (row, first, last) of a stretch of a strip."""
+    """Yield (row, first unit, end unit) for each row that the units `first` to `last` touch."""
     while first < last:
         row = first // WIDTH
         end = min(last, (row + 1) * WIDTH)
@@ -81,7 +84,7 @@ def segment_pool(segment: SegmentState) -> str:
 
 
 def _scale(sizes: Sequence[int]) -> float:
-    """Return the units per byte with which the segments fill their rows."""
+    """Return the units per byte, for segments of these `sizes` in bytes."""
     least = len(sizes) * (_LEAST + _GAP)
     room = max(_ROWS, -(-2 * least // WIDTH)) * WIDTH
     low, high = 0.0, room / max(sum(sizes), 1)

@@ -1,7 +1,7 @@
-"""All ranks of a job, for a terminal and as JSON.
+"""Memory of all ranks (processes) of a distributed job, as text and as JSON.
 
-Rule: the rank that needs the most comes first; by default a screen of 80 columns and 24 lines,
-whose last row counts what does not fit.
+Rule: the rank that needs the most memory comes first. By default, the text fits 80 columns and 24
+lines; the last line counts the omitted ranks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _APART = 1.02
 def ranks_text(found: Ranks, count: int | None = None) -> str:
     """Return the text of `allocsim ranks`.
 
-    count: ranks to print, 0 for all; None for one screen.
+    count: ranks to print; 0 for all ranks, None for as many as fit one screen.
     """
     lines = [*_verdict(found), *_apart(found), ""]
     lines.append(f"{_FIGURES.format(*_HEADS)}file")
@@ -65,7 +65,10 @@ def _verdict(found: Ranks) -> list[str]:
 
 
 def _apart(found: Ranks) -> list[str]:
-    """Return how far the ranks differ, and if the program or the allocator causes it."""
+    """Return lines on how much the memory of the ranks differs, and why.
+
+    The cause is the program if the requested bytes differ, otherwise the allocator.
+    """
     low, high = (format_size(run.reserved_bytes) for run in (found.least, found.decides))
     text = f"{low} to {high} reserved; the maximum is {found.imbalance:.2f} times the mean"
     text += f", for allocated memory {found.allocated_imbalance:.2f} times"
@@ -94,7 +97,7 @@ def _row(run: RankRun) -> str:
 
 
 def ranks_document(found: Ranks) -> dict[str, Any]:
-    """Return `allocsim ranks --json`."""
+    """Return the document of `allocsim ranks --json`."""
     return {
         "decides": found.decides.rank,
         "peak_reserved_bytes": found.decides.reserved_bytes,

@@ -1,6 +1,7 @@
-"""Recommended setting, with the same words and the same line in every command.
+"""Recommended setting as text and as JSON, with the same words in every command.
 
-Rule: proved and unproved statements are distinguished; a line to paste is never wrapped.
+Rule: a statement that was not confirmed by a replay is called unproved. The line to paste, which
+sets the option in a shell or program, is never wrapped.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ NAME = "PYTORCH_CUDA_ALLOC_CONF"
 
 
 def paste_line(found: Recommendation) -> list[str]:
-    """Return the line to paste beside its label, or the reason why there is none."""
+    """Return the lines with the setting to paste, or the reason why nothing is recommended."""
     if found.best is None:
         why = "" if found.why_not is None else f": {found.why_not}"
         return row("To paste", f"nothing{why}.")
@@ -41,7 +42,7 @@ def paste_line(found: Recommendation) -> list[str]:
 
 
 def paste_setting(setting: Setting) -> list[str]:
-    """Return the line of bash beside its label, or below it if the line is too long."""
+    """Return the label and the line of bash, in one line of 80 columns or in two lines."""
     line = paste_lines(setting)["bash"]
     if len(line) <= WIDTH - LABEL:
         return [f"{'To paste':{LABEL}}{line}"]
@@ -51,9 +52,9 @@ def paste_setting(setting: Setting) -> list[str]:
 def paste_notes(
     found: Recommendation, devices: Iterable[Cure | DeviceExplanation] = ()
 ) -> list[str]:
-    """Return what is proved of the line to paste and what is not, one sentence each.
+    """Return sentences on what the replays prove about the recommended setting.
 
-    devices: what was tried on each device, which gives the entries recorded after its error.
+    devices: trials on each device; they have the number of entries recorded after its error.
     """
     best = found.best
     if best is None:
@@ -75,7 +76,7 @@ def paste_notes(
 
 
 def ends_after(entries_left: int, what: str) -> str:
-    """Return the number of entries recorded after `what`, in words."""
+    """Return a sentence with the number of entries recorded after the error `what`."""
     if not entries_left:
         return f"the recording ends with {what}"
     return f"the recording ends {plural(entries_left, 'entry', 'entries')} after {what}"
@@ -84,7 +85,7 @@ def ends_after(entries_left: int, what: str) -> str:
 def paste_rows(
     found: Recommendation, devices: Iterable[Cure | DeviceExplanation] = ()
 ) -> list[str]:
-    """Return the line to paste with its notes, or the reason why there is none."""
+    """Return the lines of `paste_line`, then those of `paste_notes`."""
     notes = paste_notes(found, devices)
     return paste_line(found) + [line for note in notes for line in paragraph(note)]
 
@@ -103,7 +104,10 @@ def _proof(found: Recommendation) -> str:
 
 
 def paste_lines(setting: Setting) -> dict[str, str]:
-    """Return the lines for "bash", "powershell", "cmd" and "python", and any "call"."""
+    """Return the line to paste for "bash", "powershell", "cmd" and "python".
+
+    The key "call" has a Python call, if the setting needs a call besides the environment variable.
+    """
     conf, quoted = setting.conf, setting.conf.replace("'", "''")
     python = f'os.environ["{NAME}"] = "{conf}"' if conf else f'os.environ.pop("{NAME}", None)'
     lines = {
@@ -118,7 +122,7 @@ def paste_lines(setting: Setting) -> dict[str, str]:
 
 
 def recommendation_document(found: Recommendation | None) -> dict[str, Any] | None:
-    """Return a recommendation as JSON; None if none was searched."""
+    """Return a recommendation as JSON; None if the command did not look for a setting."""
     if found is None:
         return None
     best = found.best
@@ -137,7 +141,7 @@ def recommendation_document(found: Recommendation | None) -> dict[str, Any] | No
 
 
 def trial_document(trial: Trial) -> dict[str, Any]:
-    """Return a trial as JSON; keys are added, never renamed."""
+    """Return a trial (the replay of one setting) as JSON; keys are added, never renamed."""
     return {
         "conf": trial.conf,
         "oom_entry": trial.oom_entry,
@@ -151,7 +155,11 @@ def trial_document(trial: Trial) -> dict[str, Any]:
 
 
 def range_document(trial: Trial) -> dict[str, int | None]:
-    """Return both peaks of a what-if replay of a recording that starts mid-run; {} for others."""
+    """Return two peaks in bytes for a recording that starts mid-run, else {}.
+
+    In one replay, the blocks from before entry 0 keep their addresses; in the other, the tried
+    setting places them again.
+    """
     if trial.peak_range is None:
         return {}
     return {
@@ -161,7 +169,7 @@ def range_document(trial: Trial) -> dict[str, int | None]:
 
 
 def peak_text(trial: Trial) -> str:
-    """Return the peak of reserved memory for a table, as a range if the initial state matters."""
+    """Return the peak of reserved memory; a range if it depends on blocks from before entry 0."""
     low, high = trial.peak_range or (0, 0)
     if low == high:
         return format_size(trial.peak_reserved_bytes)
@@ -169,7 +177,7 @@ def peak_text(trial: Trial) -> str:
 
 
 def range_sentence(trial: Trial) -> str | None:
-    """Return what the peak depends on if the recording starts mid-run; None if on nothing."""
+    """Return a sentence on a peak that depends on blocks from before entry 0; else None."""
     if trial.peak_range is None:
         return None
     low, high = trial.peak_range

@@ -1,4 +1,4 @@
-"""Result of recording a program: the files, and the next command.
+"""Result of `allocsim record`: the files written, and the next command to run.
 
 Rule: keys are added, never renamed; sizes are integers in bytes; what is unknown is null.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from allocsim.phantom import ProcessRecording, Program, Recorded
+from allocsim.phantom import ProcessRecording, Recorded, RecordedProgram
 from allocsim.replaying import routing_text
 from allocsim.report.layout import plural
 from allocsim.units import format_size
@@ -15,8 +15,8 @@ from allocsim.units import format_size
 __all__ = ["record_document", "record_text"]
 
 
-def record_document(program: Program, recorded: Recorded) -> dict[str, Any]:
-    """Return `allocsim record --json`."""
+def record_document(program: RecordedProgram, recorded: Recorded) -> dict[str, Any]:
+    """Return the document of `allocsim record --json`."""
     gpu = program.gpu
     return {
         "exit_code": recorded.exit_code,
@@ -41,7 +41,7 @@ def record_document(program: Program, recorded: Recorded) -> dict[str, Any]:
     }
 
 
-def record_text(program: Program, recorded: Recorded) -> str:
+def record_text(program: RecordedProgram, recorded: Recorded) -> str:
     """Return the text that `allocsim record` writes to standard error after the program."""
     gpu = program.gpu
     where = f"a phantom {gpu.name}, {format_size(gpu.memory)}" if gpu else "the GPU"
@@ -75,7 +75,7 @@ def record_text(program: Program, recorded: Recorded) -> str:
 
 
 def _next(process: ProcessRecording, exit_code: int) -> str:
-    """Return the next command for a recording."""
+    """Return the command line that reads a recording best, given how its program ended."""
     if process.oom_text:
         return f"next: allocsim explain {process.file}"
     if exit_code and not process.stopped_by:

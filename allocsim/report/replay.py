@@ -1,6 +1,7 @@
-"""Input, proof, memory and verdict of a replay, for a terminal and as JSON.
+"""Result of `allocsim replay` (input, proof, memory, verdict): full text, JSON, first screen.
 
-Rule: every figure comes from the run, its shortages or its cure; nothing is computed here.
+The proof is the comparison of the replay with the recording. `allocsim.replaying` and
+`allocsim.analysis.explain` compute all numbers.
 """
 
 from __future__ import annotations
@@ -13,8 +14,20 @@ from allocsim.analysis.explain import Cure, Shortage
 from allocsim.core import find_release, parse_conf
 from allocsim.recommend import Recommendation
 from allocsim.replaying import Trial
-from allocsim.report.answer import of_owners
-from allocsim.report.causes import causes_of
+from allocsim.report.answer import (
+    Answer,
+    Tone,
+    answer_of,
+    entries,
+    memory,
+    most_urgent,
+    named,
+    of_owners,
+    others,
+    part,
+    to_paste,
+    warnings,
+)
 from allocsim.report.driver import driver_document, driver_rows
 from allocsim.report.layout import (
     card_document,
@@ -36,20 +49,14 @@ from allocsim.report.recommendation import (
     trial_document,
 )
 from allocsim.report.spill import spill_document, spill_rows
-from allocsim.simulation import DeviceRun, Moment, PeakState, Run, Start, StartPeaks
+from allocsim.report.verdict import verdict_sentence
+from allocsim.simulation import DeviceRun, PeakState, Run, Start, StartPeaks, TimelinePoint
 from allocsim.units import format_size
 
 if TYPE_CHECKING:
     from allocsim.analysis.top import Top
 
-__all__ = [
-    "Found",
-    "least_and_most",
-    "proof_rows",
-    "replay_document",
-    "replay_text",
-    "verdict_sentence",
-]
+__all__ = ["Found", "least_and_most", "replay_document", "replay_screen", "replay_text"]
 
 _SHOWN_OOMS = 3
 
@@ -66,9 +73,9 @@ def replay_text(
 ) -> str:
     """Return the text of `allocsim replay -v`.
 
-    shortages: by device number.
-    found: None if no setting was searched.
-    top: owners of the memory; None if unknown.
+    shortages: out-of-memory errors by device number.
+    found: recommendation and trials of each device; None if no setting was searched.
+    top: code that held the memory; None if unknown.
     """
     cures = {} if found is None else {cure.device: cure for cure in found[1]}
     lines = [*warned(run.warnings), *_heading(run), ""]
@@ -76,15 +83,15 @@ def replay_text(
         if len(run.devices) > 1:
             lines += [f"== device {device.device} ==", ""]
         ooms = shortages.get(device.device, ())
-        for part in (
-            proof_rows(device),
+        for section in (
+            _proof_rows(device),
             _memory(run, device),
             spill_rows(device),
             _ooms(ooms),
             row("Verdict", verdict_sentence(device, ooms)),
             _cured(cures[device.device]) if device.device in cures else [],
         ):
-            lines += [*part, ""] if part else []
+            lines += [*section, ""] if section else []
     if found is not None:
         lines += [*paste_rows(*found), ""]
     if top is not None:
@@ -111,8 +118,8 @@ def _heading(run: Run) -> list[str]:
 NOTHING_RECORDED = "none: the file holds requests only, without addresses or segments to compare"
 
 
-def proof_rows(device: DeviceRun) -> list[str]:
-    """Return how much of the replay is as recorded."""
+def _proof_rows(device: DeviceRun) -> list[str]:
+    """Return lines on the addresses, entries and segments that equal the recorded ones."""
     fidelity = device.fidelity
     if fidelity is None:
         return row(
@@ -163,7 +170,7 @@ _BEGINS = {
 
 
 def _range(peaks: StartPeaks) -> list[str]:
-    """Return both peaks if the initial state is known under the recorded settings only."""
+    """Return a line on how the peak depends on blocks from before entry 0."""
     if peaks.kept is None or peaks.anew is None:
         return row("", f"{_BEGINS[peaks.shown]}; the other way to start has no figure")
     other = Start.ANEW if peaks.shown is Start.KEPT else Start.KEPT
@@ -184,15 +191,15 @@ def least_and_most(device: DeviceRun) -> list[str]:
     return texts
 
 
-def _after(moment: Moment) -> str:
+def _after(moment: TimelinePoint) -> str:
     return f", after entry {number(moment.entry)}" if moment.entry >= 0 else ", at the start"
 
 
 def _idle(peak: PeakState, is_expandable: bool) -> list[str]:
-    """Return the kinds of unused memory at the first peak of reserved memory."""
+    """Return lines with the unused bytes, by kind, at the first peak of reserved memory."""
     where = "at the peak of reserved memory"
     if is_expandable:
-        # PyTorch counts no inactive splits there, so the two kinds cannot be distinguished.
+        # PyTorch counts no inactive splits in expandable segments, so idle memory is one kind.
         return [f"{where}: {format_size(peak.idle)} inside expandable segments"]
     whole, split = format_size(peak.whole_segments), format_size(peak.inactive_split)
     return [
@@ -212,41 +219,17 @@ def _ooms(shortages: Sequence[Shortage]) -> list[str]:
     return lines + earlier_errors(len(shortages) - _SHOWN_OOMS)
 
 
-def verdict_sentence(device: DeviceRun, shortages: Sequence[Shortage]) -> str:
-    """Return the verdict on one device's replay."""
-    parting = device.parting
-    if shortages:
-        is_unproved = parting is not None and parting.is_before(shortages[-1].oom.entry)
-        return "unproved: " * is_unproved + causes_of(shortages[-1])[shortages[-1].cause]
-    unproved = "unproved: " if parting is not None else ""
-    what = "it fits: no request failed"
-    if device.spill is not None and device.spill.most_bytes:
-        size = format_size(device.spill.most_bytes)
-        what = f"no request failed, because {size} of host memory extend the card"
-    if device.device_memory is None:
-        what = "no request failed; the memory of the device is unknown"
-    busiest = device.timeline.busiest
-    if busiest is None:
-        return f"{unproved}{what}."
-    idle = _idle_part(busiest)
-    return f"{unproved}{what}. At peak allocation, {idle} were unused."
-
-
-def _idle_part(moment: Moment) -> str:
-    """Return the unused part of reserved memory; rounding never makes it look like all of it."""
-    idle, reserved = format_size(moment.idle), format_size(moment.reserved)
-    if idle == reserved and moment.idle != moment.reserved:
-        return f"all but {format_size(moment.reserved - moment.idle)} of {reserved} reserved"
-    return f"{idle} of {reserved} reserved"
-
-
 def replay_document(
     run: Run,
     shortages: Mapping[int, Sequence[Shortage]],
     found: Found | None = None,
     top: Top | None = None,
 ) -> dict[str, Any]:
-    """Return `allocsim replay --json`; `top` has the owners of spilled memory only."""
+    """Return the document of `allocsim replay --json`.
+
+    shortages, found: as in `replay_text`.
+    top: code that requested the memory spilled to the host; None if nothing spilled.
+    """
     cures = {} if found is None else {cure.device: cure for cure in found[1]}
     recommendation = {} if found is None else {"recommendation": recommendation_document(found[0])}
     return {
@@ -311,7 +294,7 @@ def _device(device: DeviceRun, shortages: Sequence[Shortage], cure: Cure | None)
     return document
 
 
-def _moment(moment: Moment | None) -> dict[str, int] | None:
+def _moment(moment: TimelinePoint | None) -> dict[str, int] | None:
     if moment is None:
         return None
     return {
@@ -348,7 +331,7 @@ _RANGE_WIDTHS = (30, 16, 25, 9)
 
 
 def _cured(cure: Cure) -> list[str]:
-    """Return the table of trials; nothing if there were none."""
+    """Return the lines of a table of the settings tried; [] if there were none."""
     if not cure.trials:
         return []
     where = "no limit" if cure.device_memory is None else format_size(cure.device_memory)
@@ -367,6 +350,47 @@ def _cured(cure: Cure) -> list[str]:
 
 def _cells(name: str, trial: Trial) -> tuple[str, str, str, str]:
     if trial.oom_entry is not None:
-        # The reserved memory of a run that ended early does not show its need.
+        # A run that ended early may need more than it reserved until then.
         return (name, f"entry {number(trial.oom_entry)}", "-", "-")
     return (name, "no", peak_text(trial), number(trial.num_alloc_retries))
+
+
+def replay_screen(
+    run: Run,
+    shortages: Mapping[int, Sequence[Shortage]],
+    found: Found | None = None,
+    top: Top | None = None,
+) -> Answer:
+    """Return the first screen of `allocsim replay`; parameters as in `replay_text`."""
+    shown = most_urgent(run.devices)
+    parts = [warnings(run)]
+    for device in shown:
+        ooms = shortages.get(device.device, ())
+        label, name = named("Verdict", run, device)
+        lines = row(label, name + verdict_sentence(device, ooms))
+        parts.append(part(lines, Tone.FAILURE if ooms else Tone.GOOD))
+    conf = run.conf or "PyTorch's defaults"
+    replayed = f"{entries(run)} under {conf}, as PyTorch {run.torch_version}"
+    parts += [others(run, shown), part(row("Replayed", replayed), rank=4)]
+    for device in shown:
+        is_exact = device.fidelity is None or device.fidelity.is_exact
+        lines = _proof_rows(device)
+        lines = lines if len(shown) == 1 else _proof_in_a_line(device)
+        tone = Tone.PLAIN if is_exact else Tone.FAILURE
+        parts.append(part(lines, tone, starts=device is shown[0]))
+    parts += [part(memory(run, device), rank=3) for device in shown]
+    parts += [part(lines, Tone.FAILURE) for device in shown if (lines := spill_rows(device))]
+    paste = [] if found is None else to_paste(*found)
+    return answer_of([*parts, *paste, of_owners(top, rank=2)])
+
+
+def _proof_in_a_line(device: DeviceRun) -> list[str]:
+    fidelity = device.fidelity
+    if fidelity is None:
+        return row(
+            "Proof", f"device {device.device}: none, the settings differ from the recorded ones"
+        )
+    if not fidelity.is_compared:
+        return row("Proof", f"device {device.device}: none, the file holds requests only")
+    found = f"{number(fidelity.addresses_matched)} of {number(fidelity.allocations)} addresses"
+    return row("Proof", f"device {device.device}: {found} as recorded")

@@ -1,17 +1,28 @@
-"""Distance of a run from running out of memory, for a terminal and as JSON.
+"""Result of `allocsim risk`, how close a run came to running out of memory: text, JSON, screen.
 
-Rule: every figure comes from the risk; bars are scaled to the device, or to the peak if the device
-is unknown.
+`allocsim.analysis.risk` computes all numbers. A full bar is the memory of the device, or the peak
+of the run if that memory is unknown.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from allocsim.analysis.risk import HeadroomPoint, Need, Risk, Span
 from allocsim.metrics import Measures
+from allocsim.report.answer import (
+    TABLES,
+    Answer,
+    Tone,
+    answer_of,
+    memory,
+    of_owners,
+    part,
+    to_paste,
+    warnings,
+)
 from allocsim.report.layout import (
     exact_size,
     number,
@@ -27,7 +38,10 @@ from allocsim.report.recommendation import paste_rows, recommendation_document
 from allocsim.simulation import SimulatedOom
 from allocsim.units import format_size
 
-__all__ = ["closest_rows", "largest_rows", "risk_document", "risk_text"]
+if TYPE_CHECKING:
+    from allocsim.analysis.top import Top
+
+__all__ = ["risk_document", "risk_screen", "risk_text"]
 
 _BAR = 30
 _WIDTHS = (44, 12, 12, 12)
@@ -46,7 +60,7 @@ def risk_text(risk: Risk) -> str:
     ]
     for note in risk.run.named_notes:
         lines += row("Note", note)
-    lines += ["", *_over_time(risk), "", *closest_rows(risk), *largest_rows(risk), ""]
+    lines += ["", *_over_time(risk), "", *_closest_rows(risk), *_largest_rows(risk), ""]
     is_proved = risk.device_run.parting is None
     lines += [*_needs(risk.needs, is_proved=is_proved), "", *_measures(risk.measures), ""]
     lines += paste_rows(risk.recommendation)
@@ -71,8 +85,8 @@ def _span(span: Span, scale: int, *, is_bounded: bool) -> str:
     return f"{number(max(span.last, 0)):>14}  {sizes}  |{bar}|"
 
 
-def closest_rows(risk: Risk) -> list[str]:
-    """Return the request that failed, or came closest to failing."""
+def _closest_rows(risk: Risk) -> list[str]:
+    """Return lines about the request that failed, or came closest to failing."""
     if risk.device_run.ooms:
         oom = risk.device_run.ooms[0]
         return _failed(oom, _unproved(risk, oom.entry))
@@ -111,8 +125,8 @@ def _failed(oom: SimulatedOom, unproved: str) -> list[str]:
     return rows("It fails", [what, "allocsim explain gives the cause"])
 
 
-def largest_rows(risk: Risk) -> list[str]:
-    """Return the largest request, and the reserved memory that it could not use."""
+def _largest_rows(risk: Risk) -> list[str]:
+    """Return lines about the largest request, and the reserved memory that it could not use."""
     if risk.largest_entry is None:
         return []
     found = [f"{format_size(risk.largest_bytes)}, first at entry {number(risk.largest_entry)}"]
@@ -167,7 +181,7 @@ def _measures(found: Measures) -> list[str]:
 
 
 def risk_document(risk: Risk) -> dict[str, Any]:
-    """Return `allocsim risk --json`."""
+    """Return the document of `allocsim risk --json`."""
     device_run, worst = risk.device_run, risk.most_unusable
     return {
         "file": risk.run.path,
@@ -214,3 +228,41 @@ def _need(need: Need) -> dict[str, Any]:
         "num_alloc_retries": found.trial.num_alloc_retries,
         "peak_reserved_bytes": found.unlimited.peak_reserved_bytes,
     }
+
+
+def risk_screen(risk: Risk, top: Top | None = None) -> Answer:
+    """Return the first screen of `allocsim risk`; `top` has the code that holds the memory."""
+    parts = [warnings(risk.run)]
+    tone = Tone.FAILURE if risk.device_run.ooms else Tone.GOOD
+    parts.append(part(row("Verdict", _risk_verdict(risk)), tone))
+    parts.append(part(_closest_rows(risk)))
+    parts.append(part(memory(risk.run, risk.device_run)))
+    parts.append(part(_largest_rows(risk), rank=3))
+    best = risk.recommendation.best
+    shown = [risk.run.conf, *([] if best is None else [best.setting.conf])]
+    needs = [need for need in risk.needs if need.conf in shown] or risk.needs[:1]
+    sizes = (
+        f"{need.conf or '(defaults)'}: {format_size(need.capacity.device_memory)}"
+        for need in needs
+        if need.capacity is not None
+    )
+    unproved = "" if risk.device_run.parting is None else "unproved: "
+    parts.append(part(rows("Smallest device", (f"{unproved}{size}" for size in sizes))))
+    parts += to_paste(risk.recommendation)
+    return answer_of([*parts, of_owners(top, rank=2)], TABLES)
+
+
+def _risk_verdict(risk: Risk) -> str:
+    device, point = risk.device_run, risk.tightest
+    unproved = "" if device.parting is None else "unproved: "
+    if device.ooms:
+        return (
+            f"{unproved}it does not fit: a request fails at entry {number(device.ooms[0].entry)}."
+        )
+    if device.device_memory is None:
+        peak = format_size(device.peak_reserved_bytes)
+        return f"{unproved}the memory of the device is unknown; {peak} are always enough."
+    if point is None:
+        return f"{unproved}it fits: no request needed memory from the driver."
+    spare = format_size(point.headroom_bytes)
+    return f"{unproved}it fits, with {spare} to spare at the closest call."

@@ -1,14 +1,22 @@
-"""Prediction of a program at sizes that were not recorded, in words and as JSON.
+"""Result of `allocsim scale`: memory of a program at sizes not recorded, as text and as JSON.
 
-Rule: unproved statements are marked: a law that no further recording checked, and a size beyond all
-recorded sizes.
+Rule: the text says if no further recording checked the law, and if a size is outside the recorded
+sizes.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from allocsim.fitting.scale import Check, Frontier, Growing, Largest, Law, Scaled, Scaling
+from allocsim.fitting.scale import (
+    Growing,
+    LargestSize,
+    LawCheck,
+    Scaled,
+    ScaleFrontier,
+    Scaling,
+    ScalingLaw,
+)
 from allocsim.report.explain import code_text
 from allocsim.report.layout import exact_size, number, plural, row, table
 from allocsim.units import format_size
@@ -29,7 +37,7 @@ def scale_text(scaling: Scaling, found: Scaled) -> str:
     return "\n".join([*lines, *_grounds(scaling, found), ""])
 
 
-def largest_text(scaling: Scaling, found: Largest) -> str:
+def largest_text(scaling: Scaling, found: LargestSize) -> str:
     """Return the text of `allocsim scale --find`."""
     device = exact_size(found.failing.device_memory or 0)
     if found.fitting is None:
@@ -46,7 +54,7 @@ def largest_text(scaling: Scaling, found: Largest) -> str:
     return "\n".join([*lines, *_grounds(scaling, found.fitting or found.failing), ""])
 
 
-def scale_frontier_text(scaling: Scaling, found: Frontier) -> str:
+def scale_frontier_text(scaling: Scaling, found: ScaleFrontier) -> str:
     """Return the text of `allocsim scale --find` for two sizes."""
     device = exact_size(found.rows[0][1].failing.device_memory or 0)
     at = [f"{_value(row)} at {found.other}={value:,}" for value, row in found.rows]
@@ -61,12 +69,12 @@ def scale_frontier_text(scaling: Scaling, found: Frontier) -> str:
     return "\n".join([*lines, *_grounds(scaling, *founds), ""])
 
 
-def _value(found: Largest) -> str:
+def _value(found: LargestSize) -> str:
     return "none" if found.fitting is None else number(found.fitting.at[found.name])
 
 
 def _fails(found: Scaled) -> list[str]:
-    """Return the failed request; nothing if there is none."""
+    """Return lines about the failed request; [] if the program fits."""
     if found.oom is None:
         return []
     tried = format_size(found.oom.tried_bytes or found.oom.rounded_bytes)
@@ -84,7 +92,7 @@ def _memory(found: Scaled) -> list[str]:
 
 
 def _grounds(scaling: Scaling, *founds: Scaled) -> list[str]:
-    """Return the recordings, the law and the assumptions of the answers."""
+    """Return lines about the recordings, the law and the assumptions behind the predictions."""
     law = scaling.law
     lines = [""]
     for sample in law.samples:
@@ -113,7 +121,7 @@ def _grounds(scaling: Scaling, *founds: Scaled) -> list[str]:
 
 
 def _law(scaling: Scaling) -> list[str]:
-    """Return how the requests grow, and which parts repeat."""
+    """Return lines on how the requests grow with each size, and which parts repeat."""
     law = scaling.law
     squared = [name for name, degree in law.degrees.items() if degree > 1]
     shape = f"with the square of {' and '.join(squared)}" if squared else "affine in each size"
@@ -128,8 +136,8 @@ def _law(scaling: Scaling) -> list[str]:
     return lines
 
 
-def _beyond(law: Law | Growing) -> str:
-    """Return what is assumed outside the recorded sizes."""
+def _beyond(law: ScalingLaw | Growing) -> str:
+    """Return a sentence on the assumption for sizes outside the recorded range."""
     kernels = (
         "at some sizes PyTorch's kernels make other requests (two-pass reductions, sorts), which "
         "the law does not contain; a recording nearer to that size would show them"
@@ -140,7 +148,7 @@ def _beyond(law: Law | Growing) -> str:
     return f"{copies}; {kernels}" if law.others.varied else copies
 
 
-def _checked(check: Check) -> str:
+def _checked(check: LawCheck) -> str:
     missed = ""
     if check.missed:
         miss = format_size(check.largest_miss)
@@ -152,10 +160,10 @@ def _checked(check: Check) -> str:
 def scale_document(
     scaling: Scaling,
     found: Scaled | None,
-    largest: Largest | None = None,
-    frontier: Frontier | None = None,
+    largest: LargestSize | None = None,
+    frontier: ScaleFrontier | None = None,
 ) -> dict[str, Any]:
-    """Return `allocsim scale --json`.
+    """Return the document of `allocsim scale --json`.
 
     found: the result of --to.
     largest: the result of --find.
@@ -196,7 +204,7 @@ def scale_document(
     return document
 
 
-def _largest(found: Largest) -> dict[str, Any]:
+def _largest(found: LargestSize) -> dict[str, Any]:
     fitting = found.fitting
     return {
         "largest": None if fitting is None else fitting.at[found.name],

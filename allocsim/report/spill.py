@@ -1,7 +1,7 @@
-"""Memory spilled to the host, for a terminal and as JSON.
+"""Device memory that the driver keeps in host memory when the card is full, as text and as JSON.
 
-Rule: bytes and moments come from the replay; the slowdown is a range with its reason, because no
-recording contains it.
+Such memory is called spilled. Its bytes come from a replay on a card enlarged by host memory. The
+slowdown is estimated as a range, because no recording contains it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from allocsim.units import format_size
 
 if TYPE_CHECKING:
     from allocsim.analysis.top import Top
-    from allocsim.analysis.tune import Row, Tuning
+    from allocsim.analysis.tune import SettingRow, Tuning
 
 __all__ = ["Loan", "spill_document", "spill_rows", "tuning_spill_document", "tuning_spill_rows"]
 
@@ -29,19 +29,20 @@ _CATEGORIES = 4
 
 
 def slowdown(device: DeviceRun, spill: Spill) -> tuple[float, float]:
-    """Return the lowest and highest factor by which a step becomes slower.
+    """Return the lowest and highest factor by which a training step becomes slower.
 
-    The lowest is 1, if spilled memory is not used. The highest is for a step that only moves every
-    byte once, spilled bytes over the slowest link.
+    The lowest factor is 1, for a step that does not use the spilled memory. The highest is for a
+    step that does nothing but read every byte once, spilled bytes over the slowest link.
     """
     held = max(device.peak_device_bytes, 1)
     return 1.0, 1 + spill.most_bytes / held * (SLOWER[1] - 1)
 
 
 def spill_rows(device: DeviceRun, top: Top | None = None) -> list[str]:
-    """Return what spilled and when, and its possible cost; nothing for a device without a loan.
+    """Return lines with the spilled bytes, the first and the worst moment, and the slowdown.
 
-    top: owners of the memory requested after the card was full, if nothing else lists them.
+    top: code that requested memory after the card was full; None if it is listed elsewhere.
+    Returns [] for a device without host memory.
     """
     spill = device.spill
     if spill is None:
@@ -70,7 +71,7 @@ def spill_rows(device: DeviceRun, top: Top | None = None) -> list[str]:
 
 
 def spill_document(device: DeviceRun, spill: Spill, top: Top | None) -> dict[str, Any]:
-    """Return the spilled memory as JSON; `top` has its owners."""
+    """Return the spilled memory as JSON; `top` has the code that requested it."""
     low, high = slowdown(device, spill)
     return {
         "lent_bytes": spill.lent_bytes,
@@ -85,19 +86,22 @@ def spill_document(device: DeviceRun, spill: Spill, top: Top | None) -> dict[str
 
 @dataclass(frozen=True, slots=True)
 class Loan:
-    """A card of `card` bytes, extended by `lent` bytes of host memory."""
+    """Card of `card` bytes, enlarged by `lent` bytes of host memory."""
 
     card: int
     lent: int
 
-    def spilled(self, tuning: Tuning, found: Row) -> int:
-        """Return the bytes in host memory at the peak of a setting."""
+    def spilled(self, tuning: Tuning, found: SettingRow) -> int:
+        """Return the bytes in host memory at the peak under the setting of `found`."""
         context = 0 if tuning.prepared is None else tuning.prepared.context_memory
         return max(found.peak_reserved_bytes + context - self.card, 0)
 
 
 def tuning_spill_rows(tuning: Tuning, loan: Loan | None) -> list[str]:
-    """Return the spilled memory under the recorded and the best setting; nothing without a loan."""
+    """Return lines with the spilled bytes under the recorded and the best setting.
+
+    Returns [] if `loan` is None.
+    """
     if loan is None:
         return []
     base = format_size(loan.spilled(tuning, tuning.baseline))
@@ -108,7 +112,7 @@ def tuning_spill_rows(tuning: Tuning, loan: Loan | None) -> list[str]:
 
 
 def tuning_spill_document(tuning: Tuning, loan: Loan | None) -> dict[str, Any]:
-    """Return the spilled memory of every setting as JSON; {} without a loan."""
+    """Return the spilled bytes under every setting as JSON; {} if `loan` is None."""
     if loan is None:
         return {}
     return {

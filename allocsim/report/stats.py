@@ -1,6 +1,6 @@
-"""Contents of a file: for a terminal, ten lines for one device, and as JSON.
+"""Summary of a recording, as text (ten lines for one device) and as JSON.
 
-Rule: every figure comes from the stats; missing data is reported as not recorded.
+Rule: missing data is reported as "not recorded". `allocsim.analysis.stats` computes all numbers.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
-from allocsim.analysis.stats import DeviceStats, Stats
+from allocsim.analysis.stats import DeviceSummary, Stats
 from allocsim.recording import ROWS
 from allocsim.report.layout import WIDTH, number, plural, printable, row
 from allocsim.units import format_size
@@ -65,7 +65,7 @@ def _writer(found: Stats) -> str:
     return f"PyTorch {found.torch_version} on {on}{phantom}"
 
 
-def _about_device(device: DeviceStats) -> Iterator[str]:
+def _about_device(device: DeviceSummary) -> Iterator[str]:
     counts = sorted(device.actions.items(), key=lambda item: -item[1])
     actions = ", ".join(f"{number(n)} {action}" for action, n in counts)
     yield from row(
@@ -93,14 +93,14 @@ def _about_device(device: DeviceStats) -> Iterator[str]:
     yield from row("At the end", "; ".join(held), _LABEL)
 
 
-def _begins(device: DeviceStats) -> str:
+def _begins(device: DeviceSummary) -> str:
     if device.begins != "mid_run":
         return _BEGINS[device.begins]
     size = format_size(device.start_bytes or 0)
     return f"mid-run, at {size} in {plural(device.start_segments or 0, 'segment')}"
 
 
-def _time(device: DeviceStats) -> str:
+def _time(device: DeviceSummary) -> str:
     if device.first_us is None or device.last_us is None:
         return "no times"
     if device.first_us < _EPOCH_US:
@@ -119,7 +119,7 @@ def _stacks(found: Stats) -> str:
 
 
 def stats_document(found: Stats) -> dict[str, Any]:
-    """Return `allocsim stats --json`."""
+    """Return the document of `allocsim stats --json`."""
     form = found.form
     return {
         "file": found.path,

@@ -1,8 +1,7 @@
-"""One decision on a terminal of 80 columns: rules, statistics, and segments drawn in characters.
+"""Decision of the allocator on one request: rules, statistics, and segments drawn in characters.
 
-Rule: all figures come from the decision. In a drawing, each character is an equal share of the
-segment and shows the state of most of that share; `@` is the block concerned, at least one
-character.
+In a drawing of a segment, each character is an equal share of its bytes and shows the state of most
+of them. The requested or freed block is drawn as `@`, at least once.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _SHOWN_SEGMENTS, _SHOWN_BLOCKS, _SHOWN_CANDIDATES = 3, 5, 3
 
 
 def step_text(decision: Decision, title: str) -> str:
-    """Return the text of `allocsim step` for one request, below `title`."""
+    """Return the text of `allocsim step` for one request; `title` is its first line."""
     lines = [title, *_answer(decision)]
     for rule in decision.rules:
         lines += row(f"  {rule.name}", rule.text)
@@ -51,7 +50,7 @@ def _answer(decision: Decision) -> list[str]:
 
 
 def _candidates(candidates: Sequence[Candidate]) -> list[str]:
-    """Return the free blocks around the taken one, or the largest ones if none was taken."""
+    """Return lines of free blocks: the neighbours in size of the chosen block, or the largest."""
     at = next((i for i, c in enumerate(candidates) if c.verdict == "taken"), len(candidates) - 1)
     first = max(at - _SHOWN_CANDIDATES, 0)
     last = min(at + 1 + _SHOWN_CANDIDATES, len(candidates))
@@ -138,7 +137,7 @@ def _listed(blocks: Sequence[BlockState], names: dict[int, str]) -> str:
 
 
 def segments_text(segments: Sequence[SegmentState], numbers: dict[int, int]) -> str:
-    """Return every segment; `numbers` has the numbers of live blocks by address."""
+    """Return a drawing of every segment; `numbers` has the number of each live block by address."""
     names = {address: f"{given}: " for address, given in numbers.items()}
     lines = []
     for segment in segments:
@@ -154,10 +153,10 @@ def step_document(
     device: int | None = None,
     parting: Parting | None = None,
 ) -> dict[str, Any]:
-    """Return `allocsim step --json` for one request.
+    """Return the document of `allocsim step --json` for one request.
 
-    entry, device: the place in a recording.
-    parting: the point from which the walk differs from the recorded run.
+    entry, device: entry and device number of the request in a recording; None outside one.
+    parting: first difference between the replay and the recording; None if they are equal.
     """
     return {
         "entry": entry,

@@ -1,13 +1,15 @@
-"""Owners of the memory at a moment: for a terminal, as JSON, and for flame graph viewers.
+"""Owners of the memory at a moment, as text, as JSON and for flame graph viewers.
 
-Rule: by default a screen of 80 columns and 24 lines; the last row counts what does not fit.
+An owner is a line of code, a stack or a category, with the bytes of its blocks.
+
+Rule: by default, the text fits 80 columns and 24 lines; the last line counts the omitted rows.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from allocsim.analysis.top import Holding, Row, Top
+from allocsim.analysis.top import Holding, Top, TopRow
 from allocsim.ownership import Moment
 from allocsim.recording import Frame
 from allocsim.report.layout import WIDTH, and_more, clipped, number, paragraph, plural, printable
@@ -39,8 +41,8 @@ _SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 def top_text(top: Top, count: int | None = None, frames: int | None = None) -> str:
     """Return the text of `allocsim top`.
 
-    count: rows to print, 0 for all; None for one screen.
-    frames: lines of each stack to print below its row, for owners by stack; None for none.
+    count: rows to print; 0 for all rows, None for as many as fit one screen.
+    frames: number of frames to print below each row, if the owners are stacks; None for no frames.
     """
     is_long = top.by in _LONG
     if count is None:
@@ -77,7 +79,7 @@ def _heading(top: Top) -> list[str]:
 
 
 def moment_text(at: Moment) -> str:
-    """Return a moment, e.g. "at the out-of-memory error (entry 26,059, step 7, backward)"."""
+    """Describe a moment, e.g. "at the out-of-memory error (entry 26,059, step 7, backward)"."""
     if at.entry is None:
         return "as the snapshot was taken"
     where = f"entry {number(at.entry)}"
@@ -88,8 +90,11 @@ def moment_text(at: Moment) -> str:
     return f"after {where}" if at.what == "entry" else f"{_MOMENTS[at.what]} ({where})"
 
 
-def _names(row: Row, by: str) -> tuple[str, str]:
-    """Return the name beside a row's figures, and the name on the line below."""
+def _names(row: TopRow, by: str) -> tuple[str, str]:
+    """Return the text to the right of a row's numbers, and the text on the line below ("" if none).
+
+    by: kind of owner, e.g. "line" or "stack".
+    """
     if by == "category":
         return row.owner, row.where
     if by in _LONG:
@@ -97,7 +102,7 @@ def _names(row: Row, by: str) -> tuple[str, str]:
     return row.owner.replace("backward (autograd) of", "backward of"), ""
 
 
-def _figures(row: Row, top: Top, beside: str) -> str:
+def _figures(row: TopRow, top: Top, beside: str) -> str:
     share = f"{row.bytes / max(top.allocated_bytes, 1):.1%}"
     figures = _FIGURES.format(
         format_size(row.bytes), share, number(row.blocks), format_size(row.largest_bytes)
@@ -139,7 +144,7 @@ def moment_document(at: Moment) -> dict[str, Any]:
 
 
 def top_document(top: Top) -> dict[str, Any]:
-    """Return `allocsim top --json`."""
+    """Return the document of `allocsim top --json`."""
     return {
         "path": top.path,
         "device": top.device,
@@ -171,8 +176,8 @@ def top_document(top: Top) -> dict[str, Any]:
 def collapsed_text(top: Top) -> str:
     """Return the memory as collapsed stacks: frames from outermost to innermost, then the bytes.
 
-    For owners by category, the category is the outermost frame. Characters that end a frame or a
-    line are escaped.
+    This is the input format of flamegraph.pl. If the owners are categories, the category is the
+    outermost frame. Characters that end a frame or a line are escaped.
     """
     found: dict[str, int] = {}
     for holding in top.holdings:
@@ -187,9 +192,9 @@ def _collapsed(name: str) -> str:
 
 
 def speedscope_document(*tops: Top) -> dict[str, Any]:
-    """Return the memory in speedscope's file format: a sample is a stack, its weight its bytes.
+    """Return a document for speedscope: each sample is a stack, weighted by its bytes.
 
-    tops: one profile each.
+    tops: owners of the memory; each becomes a profile of the file.
     """
     frames: dict[tuple[str, Frame | None], int] = {}
     profiles = []
@@ -233,7 +238,10 @@ def _is_by(top: Top) -> bool:
 
 
 def _chain(holding: Holding, *, is_by_category: bool) -> list[tuple[str, Frame | None]]:
-    """Return the frames from the outermost on, each with its name."""
+    """Return (name, frame) of each frame of a stack, outermost first.
+
+    is_by_category: begin with the category, which has no frame.
+    """
     chain: list[tuple[str, Frame | None]] = [
         (f"{frame.name} ({frame.filename}:{frame.line})", frame)
         for frame in reversed(holding.frames)

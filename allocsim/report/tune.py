@@ -1,16 +1,28 @@
-"""Search for the best setting, for a terminal and as JSON.
+"""Result of `allocsim tune`, the search for the best setting: full text, JSON, first screen.
 
-Rule: figures that a replay counted are printed as they are; figures of the cost model are called
+Rule: bytes and calls were counted in replays. Times come from a cost model and are called
 estimates.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from allocsim.analysis.tune import Row, Tuning
+from allocsim.analysis.tune import SettingRow, Tuning
+from allocsim.recommend import WhyNot
 from allocsim.replaying import Trial
+from allocsim.report.answer import (
+    TABLES,
+    Answer,
+    AnswerPart,
+    Tone,
+    answer_of,
+    of_owners,
+    part,
+    said_first,
+    to_paste,
+)
 from allocsim.report.driver import costs_document, driver_note
 from allocsim.report.layout import (
     exact_size,
@@ -27,12 +39,16 @@ from allocsim.report.recommendation import (
     FITTED_NOTE,
     NAME,
     paste_lines,
+    paste_setting,
     recommendation_document,
 )
 from allocsim.report.spill import Loan, tuning_spill_document, tuning_spill_rows
 from allocsim.units import format_size
 
-__all__ = ["further_rows", "row_figures", "tuning_document", "tuning_text"]
+if TYPE_CHECKING:
+    from allocsim.analysis.top import Top
+
+__all__ = ["tuning_document", "tuning_screen", "tuning_text"]
 
 _WIDTHS = (40, 12, 8, 9, 11)
 _MOST_ROWS = 12
@@ -40,7 +56,10 @@ _SHELLS = (("bash", "bash"), ("powershell", "PowerShell"), ("cmd", "cmd"), ("pyt
 
 
 def tuning_text(tuning: Tuning, loan: Loan | None = None) -> str:
-    """Return the text of `allocsim tune -v`; `loan` is the host memory included in the devices."""
+    """Return the text of `allocsim tune -v`.
+
+    loan: host memory that is part of each simulated device; None if there is none.
+    """
     lines = warned(tuning.warnings) + rows("Recordings", tuning.files)
     lines += row("Release", f"PyTorch {tuning.torch_version}")
     lines += rows("Device memory", _devices(tuning))
@@ -52,7 +71,7 @@ def tuning_text(tuning: Tuning, loan: Loan | None = None) -> str:
 
 
 def _devices(tuning: Tuning) -> list[str]:
-    """Return the memory of each device, with its name if there are several."""
+    """Return a text with the memory of each device, preceded by its name if there are several."""
     found = []
     for file, device, memory in tuning.parts:
         name = ""
@@ -68,12 +87,12 @@ def _answer(tuning: Tuning) -> list[str]:
     base, best = tuning.baseline, tuning.best
     label = "As recorded" if base.is_as_recorded else "Baseline"
     unproved = "unproved: " if tuning.warnings else ""
-    lines = row(label, f"{unproved}{base.setting}: {row_figures(tuning, base)}")
+    lines = row(label, f"{unproved}{base.setting}: {_row_figures(tuning, base)}")
     if tuning.warnings:
         return lines + row("Answer", f"withheld: {tuning.reason}.")
     if best is None or not tuning.helps:
-        return [*lines, *row("Answer", f"nothing helps: {tuning.reason}."), *further_rows(tuning)]
-    lines += row("Best", f"{best.setting}: {row_figures(tuning, best)}")
+        return [*lines, *row("Answer", f"nothing helps: {tuning.reason}."), *_further_rows(tuning)]
+    lines += row("Best", f"{best.setting}: {_row_figures(tuning, best)}")
     lines += row("", f"{tuning.reason}.")
     bounds, above = tuning.bounds, tuning.bounds.above_ideal(best.peak_reserved_bytes)
     lines += row(
@@ -92,29 +111,29 @@ def _answer(tuning: Tuning) -> list[str]:
         lines += paragraph(FITTED_NOTE) if tuning.recommendation.best.is_fitted else []
     if "expandable_segments:True" in best.conf:
         lines += paragraph(EXPANDABLE_NOTE)
-    return lines + further_rows(tuning)
+    return lines + _further_rows(tuning)
 
 
-def further_rows(tuning: Tuning) -> list[str]:
-    """Return what the search found beyond the recommendation, and why it is not recommended."""
+def _further_rows(tuning: Tuning) -> list[str]:
+    """Return lines about better settings of the search, and why they are not recommended."""
     found = tuning.further
     if found is None:
         return []
     return row(
         "Not to paste",
-        f"{found.setting}: {row_figures(tuning, found)}. It is fitted to "
+        f"{found.setting}: {_row_figures(tuning, found)}. It is fitted to "
         f"{'this recording' if len(tuning.files) == 1 else 'these recordings'}, and not proved on "
         "a part that did not select it.",
     )
 
 
-def row_figures(tuning: Tuning, found: Row) -> str:
-    """Return the figures of a setting, in words."""
+def _row_figures(tuning: Tuning, found: SettingRow) -> str:
+    """Return a text with the peak, the retries and the smallest device under a setting."""
     if found.error is not None:
         return found.error
     retries = plural(found.num_alloc_retries, "retry", "retries")
     if found.fails_at is not None:
-        # The reserved memory of a run that ended early does not show its need.
+        # A run that ended early may need more than it reserved until then.
         failed = f"out of memory at entry {number(found.fails_at)}, after {retries}"
         return f"{failed} and {plural(found.num_ooms, 'failed request')}"
     text = f"{format_size(found.peak_reserved_bytes)} reserved at the peak, {retries}"
@@ -160,7 +179,7 @@ def _rows(tuning: Tuning) -> list[str]:
     return lines
 
 
-def _cells(tuning: Tuning, each: Row) -> tuple[str, ...]:
+def _cells(tuning: Tuning, each: SettingRow) -> tuple[str, ...]:
     mark = "* " if each is tuning.best else "= " if each.is_baseline else "  "
     name = f"{mark}{each.setting}"
     if each.error is not None:
@@ -209,7 +228,7 @@ def _work(tuning: Tuning) -> list[str]:
 
 
 def tuning_document(tuning: Tuning, loan: Loan | None = None) -> dict[str, Any]:
-    """Return `allocsim tune --json`."""
+    """Return the document of `allocsim tune --json`; `loan` is as in `tuning_text`."""
     best = tuning.best
     return {
         "files": list(tuning.files),
@@ -245,7 +264,7 @@ def tuning_document(tuning: Tuning, loan: Loan | None = None) -> dict[str, Any]:
     }
 
 
-def _best(tuning: Tuning, best: Row) -> dict[str, Any]:
+def _best(tuning: Tuning, best: SettingRow) -> dict[str, Any]:
     saved = tuning.saved_bytes
     before = tuning.baseline.peak_reserved_bytes
     return {
@@ -261,11 +280,11 @@ def _best(tuning: Tuning, best: Row) -> dict[str, Any]:
 
 
 def _part(part: Trial) -> dict[str, Any]:
-    """Return a trial as JSON, without the driver calls by size, which can be hundreds."""
+    """Return a trial as JSON, without the numbers of driver calls by size, since these are many."""
     return {name: value for name, value in part.plain().items() if name != "driver_calls"}
 
 
-def _row(tuning: Tuning, row: Row) -> dict[str, Any]:
+def _row(tuning: Tuning, row: SettingRow) -> dict[str, Any]:
     point = row.device_point
     ends = {} if row.peak_range is None else {"peak_reserved_range_bytes": list(row.peak_range)}
     return {
@@ -295,3 +314,52 @@ def _row(tuning: Tuning, row: Row) -> dict[str, Any]:
         ],
         **ends,
     }
+
+
+def tuning_screen(tuning: Tuning, top: Top | None = None, loan: Loan | None = None) -> Answer:
+    """Return the first screen of `allocsim tune`; `loan` is as in `tuning_text`.
+
+    top: code that held the memory; None if unknown.
+    """
+    base, found = tuning.baseline, tuning.recommendation
+    label = "As recorded" if base.is_as_recorded else "Baseline"
+    unproved = "unproved: " if tuning.warnings else ""
+    likely = "" if found is None or found.is_sure else "likely, not proved: "
+    verdict = f"{likely}{tuning.reason}" if tuning.helps else f"nothing helps: {tuning.reason}"
+    if tuning.warnings:
+        verdict = f"withheld: {tuning.reason}"
+    good = Tone.GOOD if tuning.helps else Tone.PLAIN
+    parts = [
+        said_first(tuning.warnings[:1], tuning.notes),
+        part(row("Verdict", f"{verdict}."), Tone.FAILURE if tuning.warnings else good),
+        part(row(label, f"{unproved}{base.setting}: {_row_figures(tuning, base)}")),
+    ]
+    if tuning.helps and tuning.best is not None:
+        best = tuning.best
+        parts.append(part(row("Best", f"{best.setting}: {_row_figures(tuning, best)}")))
+        if found is None:
+            lines = paste_setting(best.setting)
+            parts.append(part(lines, Tone.PASTE, starts=True))
+    if loan is not None:
+        parts.append(part(tuning_spill_rows(tuning, loan)))
+    if tuning.warnings:
+        parts.append(part(row("To paste", f"nothing: {WhyNot.WITHHELD}."), starts=True))
+    parts += to_paste(found)
+    return answer_of([*parts, *_searched(tuning, top)], TABLES)
+
+
+def _searched(tuning: Tuning, top: Top | None) -> list[AnswerPart]:
+    """Return the parts that may be left out: bounds, further results, owners, number of trials."""
+    bounds = tuning.bounds
+    ideal = (
+        f"{format_size(bounds.peak_live_bytes)} live at once, the least for any allocator; "
+        f"{format_size(bounds.packed_bytes)} are enough with every place chosen in advance"
+    )
+    whole = sum(each.is_whole for each in tuning.rows)
+    tried = f"{plural(len(tuning.rows), 'setting')}, {number(whole)} of them to the end"
+    return [
+        part(row("Ideal", ideal), rank=3),
+        part(_further_rows(tuning), rank=4),
+        of_owners(top, rank=2),
+        part(row("Tried", f"{tried} ({tuning.seconds:,.1f} s)"), rank=5, starts=True),
+    ]

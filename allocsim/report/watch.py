@@ -1,4 +1,4 @@
-"""Report on a new recording: a line, and the verdict if it failed; or a JSON object.
+"""Report of `allocsim watch` on a new recording: a line, and the verdict if its program failed.
 
 Rule: the report on a file is complete before its first character is printed.
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 from allocsim.analysis.explain import DeviceExplanation, Verdict
 from allocsim.analysis.watch import Arrival, Unreadable
-from allocsim.report.answer import Part
+from allocsim.report.answer import AnswerPart
 from allocsim.report.explain_screen import verdict_of_run, verdict_of_text
 from allocsim.report.layout import plural, printable, row
 from allocsim.report.recommendation import paste_line
@@ -31,9 +31,10 @@ def watch_text(
 ) -> str:
     """Return the report on one file.
 
-    explained: explanation of a history that has errors.
-    verdicts: verdicts on the text that ended the program.
-    problem: the reason why there is neither.
+    arrived: the file.
+    explained: explanation of the errors in its history; None if it has none.
+    verdicts: verdicts on the error text that ended the program.
+    problem: reason why neither could be computed; "" if there is none.
     """
     if isinstance(arrived, Unreadable):
         return printable(f"cannot be read: {arrived.reason}") + "\n"
@@ -61,12 +62,12 @@ def _line(arrived: Arrival) -> str:
 
 
 def _of_run(run: Run, devices: Sequence[DeviceExplanation]) -> list[str]:
-    """Return the cause of the failure, and the line to paste, which all devices share."""
+    """Return lines with the cause of the failure, and the setting to paste for all devices."""
     lines = _lines(verdict_of_run(run, devices))
     return lines + (paste_line(devices[0].recommendation) if devices else [])
 
 
-def _lines(parts: Iterable[Part]) -> list[str]:
+def _lines(parts: Iterable[AnswerPart]) -> list[str]:
     return [line for part in parts for line in part.lines]
 
 
@@ -76,7 +77,7 @@ def watch_document(
     verdicts: Sequence[Verdict] = (),
     problem: str = "",
 ) -> dict[str, Any]:
-    """Return one line of `allocsim watch --json`."""
+    """Return the document of `allocsim watch --json` for one file; see `watch_text`."""
     if isinstance(arrived, Unreadable):
         return {"path": arrived.path, "error": arrived.reason}
     causes = [verdict.cause for verdict in verdicts]

@@ -1,9 +1,9 @@
-"""One allocator driven along a plan: steps, settings, observers and results."""
+"""Simulation of one replay: its steps, settings, start state, observers and results."""
 
 from allocsim.simulation.addresses import Addresses
 from allocsim.simulation.drive import PAUSE_EVERY, Drive
 from allocsim.simulation.hints import EMPTY_CACHE_WAYS, Hints
-from allocsim.simulation.initial_state import Start, StartPeaks, requests_of
+from allocsim.simulation.initial_state import Start, StartPeaks, live_requests
 from allocsim.simulation.observers import GiveUpError, Observer, PeakWatch, Progress, SpillWatch
 from allocsim.simulation.periods import Period, find_period
 from allocsim.simulation.placed import ENTRIES, FIRST_ACTIONS, PlacedSteps, Row, rows_of
@@ -25,13 +25,11 @@ from allocsim.simulation.result import (
     Fidelity,
     LeftOpen,
     Mismatch,
-    Moment,
     Parting,
     PeakState,
     Run,
     SimulatedOom,
     Spill,
-    Timeline,
     driver_calls_of,
 )
 from allocsim.simulation.setting import IN_STRING, Setting, in_option_string, releases_needed
@@ -42,6 +40,7 @@ from allocsim.simulation.start_choice import (
     may_break,
 )
 from allocsim.simulation.stats_numpy import fold, fold_allocated
+from allocsim.simulation.timeline import Timeline, TimelinePoint
 
 __all__ = [
     "Addresses",
@@ -58,7 +57,6 @@ __all__ = [
     "IN_STRING",
     "LeftOpen",
     "Mismatch",
-    "Moment",
     "Observer",
     "PAUSE_EVERY",
     "Parting",
@@ -83,6 +81,7 @@ __all__ = [
     "StepKind",
     "Steps",
     "Timeline",
+    "TimelinePoint",
     "choose_start",
     "driver_calls_of",
     "find_period",
@@ -95,7 +94,7 @@ __all__ = [
     "large_segments_matter",
     "may_break",
     "releases_needed",
-    "requests_of",
+    "live_requests",
     "rows_of",
     "spread",
 ]

@@ -1,10 +1,15 @@
-"""Address policy and address space of a recorded driver, for what-ifs.
+"""Address policy of a recorded driver, for what-ifs.
 
-Addresses decide which of several equal free blocks is reused.  Each policy replays the recorded
-segments, and the policy that places most of them as recorded is used.  A recording of a CUDA driver
-also shows changes that its own requests do not explain: holes in chunks of the context, gaps that
-open later, memory that libraries take.  These are events of the what-if's address space, in the
-order of the cudaMallocs around them.
+A what-if must choose addresses for its segments, and they decide which of several equal free blocks
+is reused.  Each policy places the recorded segments, and the policy that reproduces most of the
+recorded addresses is used.  The CUDA driver divides its address space into chunks of multiples of
+32 MiB.  A recording also shows changes of it that PyTorch's own requests do not explain:
+
+- a hole: free memory in a chunk that was created for something else, such as the CUDA context;
+- a gap: a free range between chunks, where the driver can create a new chunk;
+- taken memory: a free range that something else, such as a library, has allocated.
+
+A what-if repeats these changes before the request whose recorded segment showed them.
 """
 
 from __future__ import annotations
@@ -34,21 +39,21 @@ __all__ = ["Addresses", "DatedEvent", "read_addresses"]
 _GAP, _HOLE, _TAKEN = AddressEventKind.GAP, AddressEventKind.HOLE, AddressEventKind.TAKEN
 
 LEAST_SHARE = 0.5
-"""Smallest share of the recorded segments that a policy must place right to be used."""
+"""Smallest share of recorded segments that a policy must place at their recorded address."""
 
 MOST_MOVES = 20_000
-"""Largest number of segment entries that are read; far fewer show the policy."""
+"""Largest number of segment entries to read; far fewer show the policy."""
 
 LEAST_CHUNKS = 2
 """Fewest new chunks at multiples of 32 MiB that show a CUDA driver."""
 
 LEAST_RUNS, ALIGNED_SHARE = 4, 0.75
-"""Runs of adjacent segments, and the share of them at a multiple of 32 MiB, that show a driver."""
+"""A CUDA driver is known by 4 ranges of adjacent segments, 3/4 of them at multiples of 32 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
 class DatedEvent:
-    """A change of the address space, before the request whose segment is at `entry`."""
+    """Change of the address space before `entry`, which is the entry of a segment."""
 
     entry: int
     event: AddressEvent
@@ -59,10 +64,10 @@ class Addresses:
     """Placement of segments in a what-if of a recording.
 
     policy: one of `ADDRESS_POLICIES`.
-    base: see `Device`; None for the recording's first address.
+    base: first address, see `Device`; None for the recording's first address.
     events: changes of the address space that the recording shows, in order; only for "driver".
-    n_segments: number of recorded cudaMallocs.
-    n_right: number of segments that the policy places as recorded.
+    n_segments: number of segments that the recording obtains by cudaMalloc.
+    n_right: number of these segments that the policy places at their recorded address.
     is_known: True if the recording shows this policy.
     """
 
@@ -74,12 +79,12 @@ class Addresses:
     is_known: bool = True
 
     def others(self) -> Iterator[Addresses]:
-        """Yield other plausible policies and layouts; a peak that depends on them is a range."""
+        """Yield the other plausible policies and events, whose peaks give the what-if range."""
         if not self.is_known:
             yield replace(self, policy="firstfit")
             yield replace(self, policy="driver", base=None)
         elif self.policy == "driver" and not self.n_segments:
-            # The recording shows no segment: those of others may go to a hole of the context.
+            # Without recorded segments, a new segment may also go to a hole of the context.
             yield replace(self, policy="firstfit")
         elif self.events:
             yield replace(self, events=())
@@ -87,14 +92,14 @@ class Addresses:
 
 
 def _otherwise(dated: DatedEvent) -> DatedEvent:
-    """Exchange gap and hole, which depend on what libraries keep in a chunk."""
+    """Exchange gap and hole, which a recording cannot distinguish."""
     kinds = {_GAP: _HOLE, _HOLE: _GAP}
     event = dated.event
     return replace(dated, event=replace(event, kind=kinds.get(event.kind, event.kind)))
 
 
 def read_addresses(trace: Trace, start: Sequence[SegmentState]) -> Addresses:
-    """Return the policy that the segments of `trace` follow.
+    """Return the policy that reproduces the recorded addresses of segments.
 
     start: segments before the first entry.
     """
@@ -106,9 +111,9 @@ def read_addresses(trace: Trace, start: Sequence[SegmentState]) -> Addresses:
     firstfit = _simple("firstfit", moves, start)
     driver, n_chunks = _of_driver(moves, start)
     looks_like_driver = _looks_like_driver(trace, moves, start)
-    if n_segments < 2:  # every policy places the first
+    if n_segments < 2:  # every policy reproduces the first address
         return driver if looks_like_driver else bump
-    known = [bump, firstfit]  # "driver" explains anything by events, so it needs evidence
+    known = [bump, firstfit]  # events explain any address, so "driver" needs evidence
     if n_chunks >= LEAST_CHUNKS or looks_like_driver:
         known.append(driver)
     found = max(known, key=lambda each: each.n_right)
@@ -118,7 +123,7 @@ def read_addresses(trace: Trace, start: Sequence[SegmentState]) -> Addresses:
 
 
 def _of_driver(moves: Sequence[_Move], start: Sequence[SegmentState]) -> tuple[Addresses, int]:
-    """Return the policy "driver" as read from the segments, and the number of new chunks.
+    """Return the policy "driver" with its events, and the number of new chunks.
 
     `n_right` is counted in a second pass that knows the events of the first pass.
     """
@@ -134,7 +139,7 @@ def _of_driver(moves: Sequence[_Move], start: Sequence[SegmentState]) -> tuple[A
 
 @dataclass(frozen=True, slots=True)
 class _Move:
-    """Range of a segment_alloc or segment_free, in whole pages."""
+    """Address range [start, end) of a segment_alloc or segment_free entry, in whole pages."""
 
     entry: int
     is_alloc: bool
@@ -153,7 +158,7 @@ def _moves_of(trace: Trace) -> list[_Move]:
 
 
 def _simple(policy: str, moves: Sequence[_Move], start: Sequence[SegmentState]) -> Addresses:
-    """Return a policy without address events, with the number of segments it places right."""
+    """Return a policy without events, with the number of segments that it places as recorded."""
     allocs = [move for move in moves if move.is_alloc]
     base = allocs[0].start if allocs else 0
     device = Device(UNLIMITED_DEVICE, policy=policy, base_address=base)
@@ -172,7 +177,7 @@ def _simple(policy: str, moves: Sequence[_Move], start: Sequence[SegmentState]) 
 
 
 def _looks_like_driver(trace: Trace, moves: Sequence[_Move], start: Sequence[SegmentState]) -> bool:
-    """Return True if segments begin where a CUDA driver's chunks or reserved ranges begin."""
+    """Return True if ranges of adjacent segments begin at addresses that a CUDA driver prefers."""
     maps = trace.addr[any_of(trace.action, (Action.SEGMENT_MAP,))]
     if len(maps):
         return int(maps.min()) == DRIVER_RANGES
@@ -189,11 +194,12 @@ def _looks_like_driver(trace: Trace, moves: Sequence[_Move], start: Sequence[Seg
 
 
 class _DriverReading:
-    """Reader that puts the recorded segments into an arena at their addresses, one by one.
+    """Reader of recorded segments, which it places in an `Arena`, the driver's address space.
 
-    An event explains each segment that the arena does not expect; the arena gets the event too.
+    If the arena would place a segment at another address, an event that explains the recorded
+    address is stored and applied to the arena.
     start: segments from before the first entry.
-    shown: events found by an earlier reading.
+    shown: result of an earlier reading, whose events happen at their entries.
     """
 
     def __init__(self, start: Sequence[SegmentState], shown: Addresses | None = None) -> None:
@@ -203,8 +209,8 @@ class _DriverReading:
             self._to_come = list(reversed(shown.events))
             self._arena = None if shown.base is None else Arena(shown.base)
         self._events: list[DatedEvent] = []
-        self._fresh: dict[int, int] = {}  # chunks that nothing but a request explains
-        self._since: dict[int, int] = {}  # chunk -> entry before which it was there
+        self._fresh: dict[int, int] = {}  # start -> end of chunks created for a segment
+        self._since: dict[int, int] = {}  # start of a chunk -> entry before which it existed
         self._taken: list[tuple[int, int]] = []
         self._freed: list[_Move] = []  # since the last segment
         self._live: dict[int, int] = {}  # start -> end
@@ -218,12 +224,12 @@ class _DriverReading:
 
     @property
     def n_chunks(self) -> int:
-        """Number of chunks that only a request explains."""
+        """Number of chunks that were created for a segment."""
         gaps = sum(dated.event.kind is _GAP for dated in self._events)
         return len(self._fresh) + gaps
 
     def take(self, move: _Move) -> None:
-        """Read the next entry about a segment."""
+        """Read the next segment entry."""
         if not move.is_alloc:
             self._freed.append(move)
             return
@@ -277,15 +283,15 @@ class _DriverReading:
             arena.happen(self._to_come.pop().event)
 
     def _is_after_others(self, arena: Arena, start: int) -> bool:
-        """Return True if a segment at `start` is the first in a new chunk, but not at its start."""
+        """Return True if a segment at `start` is the first of a new chunk, but not at its base."""
         chunk = start // ADDRESS_CHUNK * ADDRESS_CHUNK
         is_new = bool(self._fresh) and arena.chunk_at(start) is None and chunk < arena.lowest
         return is_new and chunk < start and self._chunk_below(arena, start) is None
 
     def _note_chunk_of_others(self, arena: Arena, start: int) -> None:
-        """Record that others took the chunk of a segment at `start`, for memory below it.
+        """Store that something else created the chunk of a segment at `start`.
 
-        No hole was large enough for that memory, so it was taken before the pending frees.
+        No hole was large enough for the memory below `start`, before the pending frees.
         """
         chunk = start // ADDRESS_CHUNK * ADDRESS_CHUNK
         self._note_taken([*arena.close_holes(start - chunk), (chunk, start)])
@@ -306,7 +312,7 @@ class _DriverReading:
             self._note(_TAKEN, start, end)
 
     def _explain(self, arena: Arena, move: _Move, *, is_hole: bool) -> None:
-        """Record events that explain the segment's address, and apply them to the arena."""
+        """Store events that explain the address of segment `move`, and apply them to the arena."""
         start, end = move.start, move.end
         self._reopen(arena, start, end)
         if arena.is_free(start, end):
@@ -334,10 +340,10 @@ class _DriverReading:
             arena.offer(start, reach)
 
     def _chunk_of_others(self, arena: Arena, start: int) -> int | None:
-        """Return the chunk that a segment at `start` shows to be larger than any request.
+        """Return the start of the chunk that a segment at `start` shows to be larger than assumed.
 
-        It is the chunk that contains `start`, or a chunk of others that ends at `start`: a new
-        chunk would have been placed at the end of the gap, not at its beginning.
+        It is the chunk that contains `start`, or a chunk created for something else that ends at
+        `start`: a new chunk would be at the end of the gap, not at its beginning.
         """
         if (chunk := arena.chunk_at(start)) is not None:
             return chunk[0]
@@ -346,10 +352,10 @@ class _DriverReading:
         return chunk[0] if chunk is not None and is_of_others else None
 
     def _chunk_below(self, arena: Arena, start: int) -> int | None:
-        """Return the chunk of others below `start`, or None if it is too far away.
+        """Return the start of the next chunk below `start`, or None.
 
-        It is assumed to reach `start` if the distance is at most the size that others left free
-        before; they are then assumed to use the memory in between.
+        None if the chunk was created for a segment, or if the distance is larger than the chunk.
+        Otherwise the chunk is assumed to reach `start`, with the memory in between in use.
         """
         chunk = arena.last_chunk_below(start)
         if chunk is None or not self._is_hole(chunk[0]):
@@ -362,7 +368,7 @@ class _DriverReading:
         return any(event.start == chunk for event in found)
 
     def _widen(self, arena: Arena, chunk: int, end: int) -> None:
-        """Extend the chunk, which others had taken before the segment."""
+        """Extend to `end` a chunk that was created for something else than a segment."""
         reach = arena.widen_chunk(chunk, round_up(end, ADDRESS_CHUNK))
         self._fresh.pop(chunk, None)
         self._events = [
@@ -371,14 +377,14 @@ class _DriverReading:
         self._note(_HOLE, chunk, reach, self._since.setdefault(chunk, self._entry))
 
     def _reopen(self, arena: Arena, start: int, end: int) -> None:
-        """Release the ranges in [start, end) that others had taken."""
+        """Make the taken ranges that overlap [start, end) free again."""
         for taken in [each for each in self._taken if each[0] < end and start < each[1]]:
             self._taken.remove(taken)
             arena.release(*taken)
 
 
 def _joined(events: Sequence[DatedEvent]) -> Iterator[DatedEvent]:
-    """Join gaps that follow each other downwards without a space."""
+    """Yield the events; join each gap with the gap directly below it that follows."""
     last: DatedEvent | None = None
     for dated in events:
         if dated.event.kind is not _GAP:

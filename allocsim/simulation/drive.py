@@ -1,8 +1,11 @@
-"""Loop that replays the steps of a plan through one allocator and collects the results.
+"""Loop that runs the steps of a plan on one allocator and collects the results.
 
-Recorded addresses are only names of blocks.  A free of a block that this simulation never allocated
-does nothing.  An out-of-memory error that the recording does not have ends the replay, as it would
-have ended the program.
+A block is known by its recorded address, whatever address it has in this replay.  A free of a block
+that this replay did not allocate does nothing.  An out-of-memory error that the recording does not
+contain ends the replay, as it would have ended the program.
+
+Most steps are plain: a malloc or a free with one possible effect on the entries, which the compiled
+loop of the core runs in batches.  All other steps run one by one.
 """
 
 from __future__ import annotations
@@ -26,21 +29,22 @@ from allocsim.core import (
 from allocsim.errors import InvariantError, OutOfMemoryError
 from allocsim.simulation.addresses import DatedEvent
 from allocsim.simulation.initial_state import Start, allocate_live_blocks
-from allocsim.simulation.observers import GiveUpError, Observer, Progress, TimelineBuilder
+from allocsim.simulation.observers import GiveUpError, Observer, Progress
 from allocsim.simulation.periods import CYCLE, Period
 from allocsim.simulation.placed import HistoryCheck, PlacedSteps
 from allocsim.simulation.plan import Plan, StepKind
 from allocsim.simulation.result import SimulatedOom
 from allocsim.simulation.stats_numpy import fold
+from allocsim.simulation.timeline import TimelineBuilder
 from allocsim.state import PoolId, SegmentState
 
 __all__ = ["Drive"]
 
 PAUSE_EVERY = 8192 if IS_COMPILED else 2048
-"""Steps between updates of the history, the progress and the checks.
+"""Number of steps in a batch; history, progress and checks are updated after each batch.
 
-More steps at a time do not fit in the processor's cache; with fewer, the work between two chunks
-takes longer than the compiled loop.
+A larger batch does not fit in the processor's cache.  With a smaller one, the updates take longer
+than the compiled loop.
 """
 
 # Plain integers: a comparison with an enum member takes as long as a dictionary lookup.
@@ -49,19 +53,22 @@ _DICTATE, _REQUESTS = int(StepKind.DICTATE), (int(StepKind.ALLOC), int(StepKind.
 
 @dataclass(slots=True)
 class Drive:
-    """Replay in progress, or finished.
+    """One replay, in progress or finished.
 
+    n_entries: number of entries of the recording, for `progress`.
     dictates: True to place segments at their recorded addresses.
     check_every: number of steps between checks of all invariants; 0 for no checks.
-    folder: function that computes the statistics.
-    lays_out: segments whose live blocks are requested before the first step; empty if the
-        allocator already contains the start state.
-    keeps_rows: True to pass addresses of plain steps to `fidelity` instead of history entries.
-    address_events: changes of the address space, in order.
-    stopped_at: entry of the error that ended the replay.
-    given_up_at: entry at which an observer ended the replay.
-    skipped: entries of skipped periods.
-    refused_below: `Device.refused_below` at the first out-of-memory error.
+    fidelity: comparison with the recording; None for no comparison.
+    folder: function that computes the statistics from the journal of the core.
+    lays_out: segments whose blocks in use are requested before the first step; empty if the
+        allocator already contains the blocks from before the first entry.
+    keeps_rows: True to pass the addresses of plain steps to `fidelity` instead of history entries.
+    address_events: changes of the driver's address space, ordered by entry.
+    ooms: out-of-memory errors so far.
+    stopped_at: entry of the out-of-memory error that ended the replay; None if none did.
+    given_up_at: entry at which an observer ended the replay; None if none did.
+    skipped: number of entries that were not replayed, because they repeat earlier ones.
+    refused_below: `Device.refused_below` at the first out-of-memory error; None without one.
     """
 
     allocator: ReplayAllocator
@@ -104,15 +111,16 @@ class Drive:
 
     @property
     def start(self) -> Start:
-        """Kind of start state."""
+        """Kind of the memory state before the first step."""
         return Start.ANEW if self.lays_out else Start.KEPT
 
     def run(self, period: Period | None = None) -> None:
-        """Run every step, or up to an out-of-memory error that the recording does not have.
+        """Run all steps, or stop at an out-of-memory error that the recording does not contain.
 
-        period: repeating stretch to skip once it changes nothing; the timeline then lacks it.
+        period: repeating steps.  Once they change nothing, the remaining repetitions are skipped,
+            and the timeline does not contain them.
         """
-        # Merged blocks leave no reference cycles, and the cycle collector took a tenth of the time.
+        # The steps leave no reference cycles, and Python's cycle collector took 10 % of the time.
         try:
             with collector_paused():
                 self._run_all(period)
@@ -139,14 +147,14 @@ class Drive:
             self._pause(int(self.plan.steps.entry[stop - 1]))
 
     def _run_period(self, period: Period) -> int:
-        """Run periods until the state recurs, and return the step to continue with."""
+        """Run periods until the state recurs, and return the number of the next step."""
         stride = period.stride
         allocated_at: dict[int, int] = {}  # recorded address -> step of its last request
         before: deque[Hashable] = deque(maxlen=CYCLE)
         for start in range(period.first, period.end - stride + 1, stride):
             now = fingerprint(self.allocator, self._waiting, allocated_at, start)
             if now in before:
-                # The state recurs after `cycle` steps.  Skip as many whole cycles as there are.
+                # The state recurs after `cycle` steps.  Skip all further whole cycles.
                 cycle = (len(before) - before.index(now)) * stride
                 further = (period.end - start) // cycle * cycle
                 self._rename(allocated_at, further)
@@ -166,7 +174,10 @@ class Drive:
         return start + stride
 
     def _rename(self, allocated_at: dict[int, int], further: int) -> None:
-        """Give each block the name of the block that is requested `further` steps later."""
+        """Rename each block to the recorded address of the request `further` steps later.
+
+        allocated_at: step of the last request, by recorded address.
+        """
         addr = self.plan.steps.addr
 
         def later(old: int) -> int:
@@ -176,7 +187,7 @@ class Drive:
         self._waiting = {later(old): free for old, free in self._waiting.items()}
 
     def _run_some(self, start: int, stop: int) -> None:
-        """Run steps [start, stop): plain ones in the loop of the core, the others one by one."""
+        """Run steps [start, stop): plain steps in the loop of the core, other steps one by one."""
         allocator, waiting, moved = self.allocator, self._waiting, self.timeline.moved
         placed = self._placed
         places = None if placed is None else placed.places
@@ -195,7 +206,7 @@ class Drive:
 
     def _take(self, kind: int, addr: int, size: int, stream: int) -> None:
         allocator = self.allocator
-        if kind == _DICTATE:  # tested first: there is one for each segment
+        if kind == _DICTATE:  # tested first, because every segment has such a step
             if self.dictates:
                 allocator.device.dictate_address(addr)
             self.timeline.moved.append(0)
@@ -222,7 +233,6 @@ class Drive:
         self.timeline.reserve(allocator.reserved_bytes)
 
     def _entry(self) -> int:
-        """Return the entry of the current step."""
         return int(self.plan.steps.entry[self._passed_over + len(self.timeline)])
 
     def _grew(self, entry: int) -> None:
@@ -237,7 +247,7 @@ class Drive:
             self._n_happened += 1
 
     def _request(self, addr: int, size: int, stream: int) -> int:
-        """Make a request, and return the bytes that became allocated."""
+        """Make a request, and return the size of its block in bytes; 0 without a block."""
         try:
             ptr = self.allocator.malloc(size, stream)
         except OutOfMemoryError as error:
@@ -284,9 +294,9 @@ class Drive:
             self._end_pool(self.plan.pools[size], is_deleted=kind == StepKind.DELETE_POOL)
 
     def _recorded_oom(self, entry: int, size: int, stream: int) -> None:
-        """Repeat a request that failed in the recording, and free its block if it succeeds here."""
+        """Repeat a request that failed in the recording; if it succeeds here, free its block."""
         try:
-            # The entry has the rounded size, which may exceed the largest request by rounding.
+            # The entry has the rounded size, which may be larger than the largest request.
             ptr = self.allocator.malloc(min(size, MAX_REQUEST - 1), stream)
         except OutOfMemoryError as error:
             self._note_oom(entry, None, stream, error)
@@ -302,7 +312,10 @@ class Drive:
     def _note_oom(
         self, entry: int, requested: int | None, stream: int, error: OutOfMemoryError
     ) -> None:
-        """Note an error.  requested: None for a recorded error, which has only the rounded size."""
+        """Store an out-of-memory error, and report it to the observers.
+
+        requested: size in bytes; None for a recorded error, whose entry has only the rounded size.
+        """
         oom = SimulatedOom(
             entry=entry,
             requested_bytes=requested,
@@ -326,14 +339,14 @@ class Drive:
             observer.out_of_memory(self.allocator, oom, self._blocks())
 
     def _blocks(self) -> dict[int, Block]:
-        """Return the allocated and pending blocks, by recorded address."""
+        """Return the allocated blocks and those with a pending free, by recorded address."""
         waiting = {addr: free.block for addr, free in self._waiting.items() if free.block}
         return waiting | self.allocator.named_blocks
 
     def _enter(self, pool: PoolId | None, stream: int) -> None:
-        """Direct later requests to `pool`, or to the default pool if None.
+        """Serve later requests from `pool`, or from the default pool if None.
 
-        stream: stream of the requests; up to release 2.2 the redirection covers one stream only.
+        stream: stream of the requests.  Up to PyTorch 2.2, only requests of this stream use `pool`.
         """
         if self._scope is not None:
             self.allocator.end_allocate_to_pool(self._scope)
@@ -342,13 +355,13 @@ class Drive:
         self._scope = pool
 
     def _end_pool(self, pool: PoolId, *, is_deleted: bool) -> None:
-        """Release `pool` once for each use.
+        """Call `release_pool` once for each user of `pool`.
 
-        is_deleted: the MemPool is deleted too, which releases the memory of the pool.
+        is_deleted: the MemPool is deleted too, which returns the pool's memory to the driver.
         """
         if self._scope == pool:
             self._enter(None, 0)
-        # Since 2.6 the MemPool counts as a user of its pool; keep that use for `delete_mempool`.
+        # Since PyTorch 2.6 the MemPool is a user of its pool; `delete_mempool` ends that use.
         is_deleted &= self.allocator.release.mempools_hold_pools
         for _ in range(self.allocator.pool_use_count(pool) - is_deleted):
             self.allocator.release_pool(pool)

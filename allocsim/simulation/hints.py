@@ -1,6 +1,7 @@
 """Facts about the recorded program that the user knows and the recording does not contain.
 
-Hints become marks, as `allocsim record` writes them, and replace recorded marks of the same kind.
+Hints become marks, and replace recorded marks of the same kind.  A mark is a note in the recording
+that the program made a call which leaves no entry; `allocsim record` writes marks.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ EMPTY_CACHE_WAYS = (_NEVER, "recorded")
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """Calls of the program, as the user knows them.
+    """Calls of the program, as the user gives them.
 
     memory_fraction: argument of set_per_process_memory_fraction at the start; None for no hint.
     empty_cache: "never" if the program never called empty_cache, even if the recording suggests
         it; "recorded" to use recorded and inferred calls.
-    settings: option strings set at run time, each with the number of entries before it.  Number 0
-        is the string at the start; a recording contains only the last string.
-    Raises ConfigError for a fraction or a word that is not valid.
+    settings: confs set at run time, as (number of entries before the call, conf).  Number 0 is for
+        the conf at the start, because a recording contains only the last conf.
+    Raises ConfigError for a `memory_fraction` or an `empty_cache` that is not valid.
     """
 
     memory_fraction: float | None = None
@@ -48,11 +49,11 @@ class Hints:
 
     @property
     def first_conf(self) -> str | None:
-        """Option string at the start of the program; None for no hint."""
+        """Conf at the start of the program; None for no hint."""
         return next((conf for entry, conf in reversed(self.settings) if entry == 0), None)
 
     def marks(self, trace: Trace) -> tuple[Mark, ...]:
-        """Return the marks of `trace`, recorded and from hints, in order.
+        """Return the recorded marks of `trace` and the marks from hints, ordered by entry.
 
         Raises ConfigError for settings at an entry that the trace does not have.
         """

@@ -1,9 +1,10 @@
-"""Start state of a replay when the recording starts mid-run.
+"""Start state of a replay: the memory before its first step.
 
-Under the recorded settings, the recorded segments are kept.  Under other settings there are two
-choices, and both are inexact.  Kept segments may include memory that the tried setting would never
-have reserved or split like that.  Requesting the live blocks again under the tried setting ignores
-the memory that the run had cached.  docs/fidelity.md gives the error of each choice.
+It is empty unless the recording starts mid-run.
+Under the recorded settings, the recorded segments are kept.  A what-if has two choices, and both
+are inexact.  The recorded segments may have sizes and splits that the tried setting would not have
+produced.  If instead only the blocks in use are requested again, the cached memory of the run is
+missing.  docs/fidelity.md gives the error of both choices.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from allocsim.errors import ConfigError, OutOfMemoryError
 from allocsim.state import DEFAULT_POOL, INACTIVE, PENDING, BlockState, SegmentState
 from allocsim.units import format_size
 
-__all__ = ["Start", "StartPeaks", "has_live_blocks", "allocate_live_blocks", "requests_of"]
+__all__ = ["Start", "StartPeaks", "has_live_blocks", "allocate_live_blocks", "live_requests"]
 
 
 class Start(StrEnum):
@@ -28,7 +29,7 @@ class Start(StrEnum):
     """The recorded segments, including cached memory."""
 
     ANEW = "anew"
-    """The live blocks only, each requested again under the tried setting."""
+    """Only the blocks in use, requested again under the tried setting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,20 +40,18 @@ class StartPeaks:
     """
 
     shown: Start
-    """Start whose figures are reported."""
+    """Start state of the reported replay."""
     kept: int | None
-    """Peak with the recorded segments."""
+    """Peak with `Start.KEPT`."""
     anew: int | None
-    """Peak with only the live blocks, requested again."""
+    """Peak with `Start.ANEW`."""
 
     @property
     def low(self) -> int:
-        """Lower of the two peaks."""
         return min(peak for peak in (self.kept, self.anew) if peak is not None)
 
     @property
     def high(self) -> int:
-        """Higher of the two peaks."""
         return max(peak for peak in (self.kept, self.anew) if peak is not None)
 
 
@@ -74,8 +73,8 @@ def has_live_blocks(segments: Sequence[SegmentState]) -> bool:
     return any(not segment.is_idle for segment in segments)
 
 
-def requests_of(segments: Sequence[SegmentState]) -> set[int]:
-    """Return the requested sizes of the blocks in use."""
+def live_requests(segments: Sequence[SegmentState]) -> set[int]:
+    """Return the requested sizes of the blocks in use, in bytes."""
     blocks = (block for segment in segments for block in segment.blocks)
     return {_request_of(block) for block in blocks if block.state != INACTIVE}
 
@@ -87,11 +86,11 @@ def _request_of(block: BlockState) -> int:
 def allocate_live_blocks(
     allocator: ReplayAllocator, segments: Sequence[SegmentState]
 ) -> dict[int, RequestedFree]:
-    """Request the blocks in use again from an empty allocator.
+    """Request the blocks in use in `segments` from an empty allocator.
 
-    Returns the pending frees by recorded address.  A snapshot does not show the order of requests,
-    so they are made in order of address.  Peaks, driver calls and accumulated statistics start at
-    this state.
+    A snapshot does not show the order of the requests, so they are ordered by address.  Returns the
+    pending frees by recorded address.  Afterwards, peaks, accumulated statistics and the number of
+    driver calls are reset.
     Raises ConfigError if the device is too small for the blocks.
     """
     names: list[tuple[int, str]] = []
@@ -104,7 +103,7 @@ def allocate_live_blocks(
             names.append((block.address, block.state))
         if is_private:
             allocator.end_allocate_to_pool(row.pool_id)
-    # Frees come last, so that no request reuses a block that is pending in the recording.
+    # Frees come last, so that no request reuses a block with a pending free.
     waiting = {}
     for name, state in names:
         if state == PENDING:

@@ -1,11 +1,13 @@
-"""Repeating stretch of a plan, and the periods of it that a replay can skip.
+"""Repeated steps of a plan, which a replay can skip to save time.
 
-An alloc is compared by size and stream, a free by the number of steps since the request of its
-block; recorded addresses play no part.  A replay skips periods of the stretch once the allocator is
-in the same state as a few periods ago: every block is at the same address, the blocks of the
-stretch were requested the same number of steps ago, and no driver call came in between.  The
-allocator is deterministic, so later periods would recur too.  Skipped periods would not have
-changed a peak, a driver call or a retry.
+A plan may contain the same sequence of steps, called a period, many times in a row; usually it is
+one training step.  Two requests are the same if size and stream are equal.  Two frees are the same
+if their blocks were requested the same number of steps before.  Recorded addresses are ignored.
+
+A replay skips the remaining periods once the allocator is in the same state as a few periods
+before: every block is at the same address, the blocks were requested the same number of steps ago,
+and there was no driver call in between.  The allocator is deterministic, so all remaining periods
+would return to this state.  They would not change a peak or the number of driver calls or retries.
 """
 
 from __future__ import annotations
@@ -21,38 +23,38 @@ from allocsim.simulation.plan import StepKind, Steps
 __all__ = ["CYCLE", "Period", "find_period"]
 
 CYCLE = 4
-"""Number of earlier states to compare with: blocks may swap addresses from period to period."""
+"""Number of earlier states to compare with, because blocks may alternate between addresses."""
 
 _CHECK_EVERY = 512
-"""Steps between checks of the state; a check takes as long as some tens of steps."""
+"""Fewest steps between checks of the state; a check takes as long as some tens of steps."""
 
 _LEAST_CHECKS = 8
-"""Fewest checks of a stretch, however short its periods are."""
+"""Fewest checks of a sequence of periods."""
 
 _CANDIDATES = 16
-"""Number of distances that are tried as the length of a period."""
+"""Number of lengths that are tried."""
 
 _LEAST_PART = 8
-"""A stretch with less than 1/8 of the requests saves less time than the search takes."""
+"""Periods with less than 1/8 of the requests would save less time than the search takes."""
 
 _RUN = 32
-"""Length of the runs of steps that are searched for; a power of two."""
+"""Length of the subsequences whose distances suggest the length of a period; a power of two."""
 
 _HALF = 32
-"""Bits of a hash to ignore; two different runs in four billion then have the same hash."""
+"""Bits of a hash to ignore; then two different subsequences collide with probability 2**-32."""
 
 _Ints = NDArray[np.int64]
 
 _FREES = (StepKind.FREE, StepKind.FREE_REQUEST, StepKind.FREE_COMPLETE)
 
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
-"""Factor of the hash of a step, and base of the polynomial hash of a run.  A collision of runs only
+"""Factor of the hash of a step, and base of the hash of a subsequence.  A collision only
 adds a useless candidate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """Stretch of equal periods.
+    """Sequence of equal periods.
 
     Steps [first + i * length, first + (i + 1) * length) are the same for every i < count.
     """
@@ -74,10 +76,9 @@ class Period:
 
 
 def find_period(steps: Steps) -> Period | None:
-    """Return the longest stretch of at least three equal periods, or None.
+    """Return the longest sequence of at least three equal periods, or None.
 
-    Only lengths that recurring runs suggest are tried.  If the sizes show that a stretch would be
-    too short, none is searched for.
+    Only the lengths from `_lengths` are tried.  If few request sizes repeat, nothing is tried.
     """
     if not _may_repeat(steps):
         return None
@@ -86,10 +87,10 @@ def find_period(steps: Steps) -> Period | None:
     best: Period | None = None
     for length in _lengths(codes):
         is_other = codes[:-length] != codes[length:]
-        # A stretch cannot be longer than the number of equal steps.
+        # A sequence of periods cannot be longer than the number of equal steps.
         if best is not None and len(codes) - np.count_nonzero(is_other) <= best.count * best.length:
             continue
-        # A run of n equal steps between two differences holds n // length + 1 equal periods.
+        # n equal steps between two differences form n // length + 1 equal periods.
         differs = np.flatnonzero(is_other)
         edges = np.concatenate(([-1], differs, [len(codes) - length]))
         runs = np.diff(edges) - 1
@@ -101,11 +102,10 @@ def find_period(steps: Steps) -> Period | None:
 
 
 def _may_repeat(steps: Steps) -> bool:
-    """Return True if a long enough stretch is possible.
+    """Return True if periods with at least 1 / _LEAST_PART of the requests are possible.
 
-    In a stretch of three or more periods, at least two thirds of the sizes occurred before.
+    In three or more equal periods, at least two thirds of the request sizes occurred before.
     """
-    # Fewer than that cannot hold 1 / _LEAST_PART of the requests.
     sizes = steps.size.compress(any_of(steps.kind, (StepKind.ALLOC,)))
     again = len(sizes) - len(distinct(sizes))
     return 3 * again * _LEAST_PART >= 2 * len(sizes)
@@ -127,7 +127,7 @@ def _without_addresses(steps: Steps) -> tuple[_Ints, _Ints, _Ints]:
 
 
 def _codes(columns: tuple[_Ints, _Ints, _Ints]) -> NDArray[np.uint64]:
-    """Return a hash of each row; `_repeats` checks for collisions."""
+    """Return a hash of each step; `_repeats` excludes collisions."""
     codes = np.zeros(len(columns[0]), dtype=np.uint64)
     for column in columns:
         codes = (codes + column.view(np.uint64)) * _FACTOR
@@ -136,7 +136,7 @@ def _codes(columns: tuple[_Ints, _Ints, _Ints]) -> NDArray[np.uint64]:
 
 
 def _repeats(columns: tuple[_Ints, _Ints, _Ints], period: Period) -> bool:
-    """Return True if every period equals the one before it."""
+    """Return True if every period equals the period before it."""
     rows, next_rows = (
         slice(period.first, period.end - period.length),
         slice(period.first + period.length, period.end),
@@ -145,8 +145,8 @@ def _repeats(columns: tuple[_Ints, _Ints, _Ints], period: Period) -> bool:
 
 
 def _last_allocs(steps: Steps) -> NDArray[np.int64]:
-    """Return the last ALLOC of each step's address up to that step; -1 if there is none."""
-    # Sorted by address, and by time within each; the result is scattered back at the end.
+    """Return, for each step, the number of the last ALLOC of its address so far; -1 without one."""
+    # Sorted by address, then by time; the last line of code restores the original order.
     order = stable_order(steps.addr)
     addr = steps.addr.take(order)
     groups = np.zeros(len(steps), dtype=np.int64)
@@ -160,10 +160,10 @@ def _last_allocs(steps: Steps) -> NDArray[np.int64]:
 
 
 def _lengths(codes: NDArray[np.uint64]) -> list[int]:
-    """Return the most common distances between a run of `_RUN` steps and its next occurrence.
+    """Return the most common distances, in steps, between equal subsequences of `_RUN` steps.
 
-    A run that occurs once a period has the period as its distance.  A run that recurs within a
-    period suggests shorter lengths, which do not hold for long.
+    The next occurrence of a subsequence is usually one period later.  If a subsequence occurs more
+    than once in a period, it suggests a shorter length, which `find_period` rejects.
     """
     if len(codes) < _RUN + 1:
         return []
@@ -174,7 +174,7 @@ def _lengths(codes: NDArray[np.uint64]) -> list[int]:
     runs >>= np.uint64(_HALF)  # shorter keys halve the time of the radix sort
     order = stable_order(runs)
     runs = runs.take(order)
-    # Equal hashes are neighbours now; the difference of their positions is their distance.
+    # Equal hashes are neighbours now; the difference of their positions is the distance.
     times = np.bincount((order[1:] - order[:-1]).compress(runs[1:] == runs[:-1]))
     lengths = np.flatnonzero(times)
     most_common = np.argsort(-times[lengths], kind="stable")[:_CANDIDATES]

@@ -1,8 +1,9 @@
-"""History of a replay, derived from its steps and the address at which each block was placed.
+"""History of a replay, derived from its steps and the addresses of their blocks.
 
-The kind and the columns of a plain step determine its entries, at the address that the core noted.
-Steps that run one by one have entries in the allocator's history.  Together they are the history
-that the allocator would have kept, except for pool ids.  Source: semantics 6.2.
+A plain step is a step whose entries follow from its kind, its columns and the address of its block.
+The core runs plain steps in a batch and notes only the addresses.  The other steps of the batch run
+singly, and their entries are in the allocator's history.  Both together give the complete history
+of the batch, except for pool ids.  Source: semantics 6.2.
 """
 
 from __future__ import annotations
@@ -20,15 +21,23 @@ from allocsim.recording import ACTION_CODES, Action
 from allocsim.simulation.plan import StepKind, Steps
 from allocsim.simulation.result import Fidelity
 
-__all__ = ["ENTRIES", "FIRST_ACTIONS", "HistoryCheck", "PlacedSteps", "Row", "Rows", "rows_of"]
+__all__ = [
+    "ENTRIES",
+    "FIRST_ACTIONS",
+    "HistoryCheck",
+    "PlacedSteps",
+    "Row",
+    "PlacedRows",
+    "rows_of",
+]
 
 Row = tuple[str, int, int, int]
 """(action, address, size, stream)"""
 
 ENTRIES = np.zeros(len(StepKind), dtype=np.int64)
-"""Number of entries of a plain step, by its kind."""
+"""Number of entries of a plain step, by `StepKind`; 0 for kinds that run singly."""
 FIRST_ACTIONS = np.zeros(len(StepKind), dtype=np.uint8)
-"""Action of the first entry of a plain step, by its kind."""
+"""Action of the first entry of a plain step, by `StepKind`."""
 for _kind, _count, _action in (
     (StepKind.ALLOC, 1, Action.ALLOC),
     (StepKind.FREE, 2, Action.FREE_REQUESTED),
@@ -40,12 +49,12 @@ for _kind, _count, _action in (
 
 @dataclass(slots=True)
 class PlacedSteps:
-    """Addresses of the blocks of a chunk of steps, filled while the steps run.
+    """Addresses of the blocks of a batch of steps, filled while the steps run.
 
-    places: address of each step's block; 0 for a step that runs on its own.
-    singly: numbers of the steps that run on their own.
-    ends: number of history entries after each of these.
-    answered_ooms: those of these that failed in the recording and succeeded here, as indices.
+    places: address of each step's block; 0 for a step that runs singly.
+    singly: indices in the batch of the steps that run singly.
+    ends: number of entries in the history after each step in `singly`.
+    answered_ooms: indices into `singly` of requests that failed only in the recording.
     """
 
     places: list[int] = field(default_factory=Column)
@@ -57,16 +66,15 @@ class PlacedSteps:
         return len(self.places)
 
     def begin_singly(self) -> None:
-        """Note that the next step runs on its own."""
         self.singly.append(len(self.places))
         self.places.append(0)
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
-    """Entries of a chunk of steps, as columns.
+class PlacedRows:
+    """Entries of a batch of steps, as columns.
 
-    answered_ooms: rows of allocs for requests that failed in the recording.
+    answered_ooms: indices of `alloc` entries of requests that failed in the recording.
     """
 
     action: NDArray[np.uint8]
@@ -82,7 +90,7 @@ class Rows:
 
 
 class HistoryCheck(Protocol):
-    """Comparison of a replay with its recording, as a drive uses it."""
+    """Comparison of a replay with its recording, updated by a `Drive` after each batch of steps."""
 
     @property
     def has_diverged(self) -> bool:
@@ -90,7 +98,10 @@ class HistoryCheck(Protocol):
         ...
 
     def exclude_last_alloc(self, pending: Sequence[TraceEntry]) -> None:
-        """Exclude the last `alloc` from the comparison; `history` will pass `pending`."""
+        """Exclude the last `alloc` from the comparison of addresses.
+
+        pending: entries that the next call of `history` passes.
+        """
 
     def history(self, entries: Sequence[TraceEntry]) -> None:
         """Compare the next entries of the replay."""
@@ -98,15 +109,19 @@ class HistoryCheck(Protocol):
     def steps(
         self, steps: Steps, first: int, placed: PlacedSteps, history: Sequence[TraceEntry]
     ) -> None:
-        """Compare the next steps, of which `first` is the number of the first in the plan."""
+        """Compare the next steps of the replay.
+
+        first: number of the first step in the plan.
+        history: entries of the steps that ran singly.
+        """
 
     def result(self, allocator: ReplayAllocator) -> Fidelity:
         """Compare the final segments, and return the result."""
         ...
 
 
-def rows_of(steps: Steps, placed: PlacedSteps, history: Sequence[TraceEntry]) -> Rows:
-    """Return the entries of `steps`.  history: entries of the steps that ran on their own."""
+def rows_of(steps: Steps, placed: PlacedSteps, history: Sequence[TraceEntry]) -> PlacedRows:
+    """Return the entries of `steps`.  history: entries of the steps that ran singly."""
     is_single = np.zeros(len(steps), dtype=bool)
     is_single[placed.singly] = True
     counts = ENTRIES[steps.kind]
@@ -126,11 +141,11 @@ def rows_of(steps: Steps, placed: PlacedSteps, history: Sequence[TraceEntry]) ->
         addr[rows] = np.array(addresses, dtype=np.uint64)
         size[rows], stream[rows] = sizes, np.array(streams, dtype=np.uint64)
         answered_ooms = tuple(_last_allocs(placed, actions, rows))
-    return Rows(action, addr, size, stream, answered_ooms)
+    return PlacedRows(action, addr, size, stream, answered_ooms)
 
 
 def _last_allocs(placed: PlacedSteps, actions: Sequence[str], rows: NDArray[np.intp]) -> list[int]:
-    """Return the row of the last `alloc` of each answered out-of-memory request."""
+    """Return the index of the last `alloc` of each step in `placed.answered_ooms`."""
     allocs = np.array([at for at, action in enumerate(actions) if action == "alloc"])
     return [
         int(rows[allocs[np.searchsorted(allocs, placed.ends[single]) - 1]])

@@ -1,8 +1,9 @@
-"""Steps that a recording makes an allocator take, as columns.
+"""Plan of a replay: the steps that an allocator runs, as columns.
 
 The entries alloc, free_requested, free_completed and oom become steps.  All other entries are
-effects, and a replay is compared with them.  A plan also contains the driver's recorded answers,
-which only a replay as recorded uses, and calls that left no entry, as `search.py` infers them.
+effects of the allocator, which a replay must reproduce.  A plan also contains the driver's recorded
+answers (the addresses of new segments and refusals), which only a replay under the recorded
+settings uses, and calls that left no entry, as `search.py` infers them.
 Source: semantics 2.5, 6.2, 6.6.
 """
 
@@ -44,10 +45,10 @@ __all__ = [
 
 
 class StepKind(IntEnum):
-    """Kind of a step.  The first five are those of the core."""
+    """Kind of a step.  The first five have the numbers that the core uses."""
 
     BRIEF = BRIEF
-    """An ALLOC whose FREE is the next step; only in rows for the core, never in a plan."""
+    """An ALLOC whose FREE is the next step; only in rows for the core, never in `Steps.kind`."""
     ALLOC = MALLOC
     FREE = FREE
     FREE_REQUEST = FREE_REQUESTED
@@ -59,17 +60,17 @@ class StepKind(IntEnum):
     SCOPE = 8
     """Later requests go to pool number `size` (-1: the default pool)."""
     END_POOL = 9
-    """Pool number `size` is released by all its users."""
+    """All users of pool number `size` end their use."""
     DELETE_POOL = 10
-    """The MemPool of pool number `size` is deleted, and its memory is released."""
+    """The MemPool of pool number `size` is deleted, and its memory returns to the driver."""
     ROOM = 11
     """The driver can provide `size` bytes in total (-1: the whole device)."""
     AWAIT = 12
-    """If the device is full, wait for the free of `addr` after those of earlier AWAIT steps."""
+    """If the device is full, wait for the free of `addr` after the frees of earlier AWAIT steps."""
     SETTINGS = 13
-    """The program sets the options of the plan's change number `size`."""
+    """The program sets the conf `Plan.changes[size]`."""
     FRACTION = 14
-    """The program sets the memory fraction of the plan's change number `size`."""
+    """The program sets the memory fraction `Plan.changes[size]`."""
 
 
 Step = PlainStep
@@ -79,12 +80,19 @@ Planned = tuple[int, int, int, int, int]
 """(kind, entry, addr, size, stream)"""
 
 Change = str | float
-"""Value that a program sets at run time: an option string or a memory fraction."""
+"""Value that a program sets at run time: a conf or a memory fraction."""
 
 
 @dataclass(frozen=True)
 class Steps:
-    """The steps of a plan as columns; row i is step i."""
+    """Steps of a plan as columns; item i of each column belongs to step i.
+
+    kind: `StepKind`.
+    entry: number of the entry that the step comes from.
+    addr: recorded address of the block or segment.
+    size: bytes, or the number that `StepKind` explains.
+    stream: raw handle of the CUDA stream.
+    """
 
     kind: NDArray[np.uint8]
     entry: NDArray[np.int64]
@@ -96,17 +104,17 @@ class Steps:
         return len(self.kind)
 
     def of_program(self) -> Steps:
-        """Return the steps of the program, without the answers of the recorded driver."""
+        """Return the steps without the recorded answers of the driver."""
         kept = np.flatnonzero(self.is_of_program)
         return Steps(*(column.take(kept) for column in self._columns()))
 
     @property
     def is_of_program(self) -> NDArray[np.bool_]:
-        """Mask of the steps that are not answers of the recorded driver."""
+        """Mask of the steps that are not recorded answers of the driver."""
         return ~any_of(self.kind, (StepKind.DICTATE, StepKind.ROOM, StepKind.AWAIT))
 
     def without(self, *kinds: StepKind) -> Steps:
-        """Return the steps of all other kinds."""
+        """Return the steps whose kind is not in `kinds`."""
         kept = np.flatnonzero(~any_of(self.kind, kinds))
         return Steps(*(column[kept] for column in self._columns()))
 
@@ -118,7 +126,7 @@ class Steps:
         return self.kind, self.entry, self.addr, self.size, self.stream
 
     def rows(self, start: int, stop: int) -> Iterator[Step]:
-        """Return steps [start, stop) as rows of Python integers, for the loop of the core."""
+        """Yield steps [start, stop) as tuples of Python integers, for the loop of the core."""
         kind = self.kind_or_brief[start:stop]
         if len(kind) and kind[-1] == StepKind.BRIEF:  # its free is outside the range
             kind = kind.copy()
@@ -128,7 +136,6 @@ class Steps:
 
     @cached_property
     def empties_cache(self) -> bool:
-        """True if a step calls empty_cache."""
         return bool(any_of(self.kind, (StepKind.EMPTY_CACHE,)).any())
 
     @cached_property
@@ -149,22 +156,22 @@ class Steps:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Steps of one device, with what was inferred about the device and the program.
+    """Steps of one device, and facts about the device and the program inferred from the recording.
 
     max_reserved: highest reserved memory after any entry, in bytes.
-    capacity: free plus reserved bytes at the first `oom` entry; None without one.
-    refused_below: smallest `reserved + wanted` that the driver seems to have refused, in bytes;
-        None if it seems to have refused nothing.
-    n_empty_cache: inferred calls of empty_cache that released memory.
-    pools: private pools, in the order of the numbers in SCOPE steps.
+    capacity: free plus reserved bytes at the first `oom` entry; None without such an entry.
+    refused_below: lowest sum of reserved bytes and bytes of a new segment that the driver seems to
+        have refused; None if it seems to have refused nothing.
+    n_empty_cache: number of inferred empty_cache calls that returned memory to the driver.
+    pools: private pools; SCOPE, END_POOL and DELETE_POOL steps refer to them by index.
     limit: memory limit that the program set by a call, in bytes, inferred from its garbage
         collections; None if unknown.
-    limits: lowest and highest possible `limit`, if the recording allows several.
-    fits: bytes of the assumed device that explains the recording, if one had to be assumed.
-    is_whole: no replay of the steps has contradicted the recording.
-    is_proved: the steps were replayed and compared with every entry.
-    n_named: calls of empty_cache that a Python stack names.
-    n_either: requests explained by a full device that empty_cache calls would explain too.
+    limits: lowest and highest possible `limit` in bytes; None if the recording determines it.
+    is_whole: no replay of the steps has differed from the recording.
+    is_proved: the steps were replayed, and every entry was equal to the recorded one.
+    fits: assumed size of the device in bytes, if only an assumed size reproduces the recording.
+    n_named: number of `n_empty_cache` that a recorded Python stack confirms.
+    n_either: number of returns of memory that a full device explains, and an empty_cache call too.
     changes: values that SETTINGS and FRACTION steps set.
     """
 
@@ -185,33 +192,34 @@ class Plan:
 
     @property
     def empties_cache(self) -> bool:
-        """True if the plan contains calls of empty_cache."""
         return self.steps.empties_cache
 
     @property
     def n_deleted(self) -> int:
-        """Number of MemPools that were deleted."""
         return int(np.count_nonzero(self.steps.kind == StepKind.DELETE_POOL))
 
     @property
     def n_narrowed(self) -> int:
-        """Number of requests for which the driver had less memory than the device."""
+        """Number of requests for which the driver could provide less than the device's memory."""
         return int(np.count_nonzero((self.steps.kind == StepKind.ROOM) & (self.steps.size >= 0)))
 
     @property
     def inferred_capacity(self) -> int | None:
-        """Bytes of the largest device that explains every release; None if nothing shows it."""
+        """`capacity`, or else the bytes of the largest device that refuses the refused requests.
+
+        None if no request seems refused.
+        """
         if self.capacity is not None or self.refused_below is None:
             return self.capacity
         return self.refused_below - PAGE
 
 
 PlannedAt = tuple[int, Sequence[Planned]]
-"""(number of steps before them, planned steps)"""
+"""(number of steps before the planned steps, planned steps)"""
 
 
 def joined(steps: Steps, planned: Sequence[PlannedAt]) -> Steps:
-    """Insert planned steps into `steps`."""
+    """Return `steps` with the planned steps inserted."""
     places, added = spread(planned)
     return Steps(
         *(
@@ -222,7 +230,7 @@ def joined(steps: Steps, planned: Sequence[PlannedAt]) -> Steps:
 
 
 def spread(planned: Sequence[PlannedAt]) -> tuple[NDArray[np.intp], list[tuple[int, ...]]]:
-    """Return the insertion index of each planned step, and the columns of all of them."""
+    """Return the insertion index of each planned step, and all planned steps as five columns."""
     columns = list(zip(*(step for _, steps in planned for step in steps), strict=True))
     places = np.repeat(
         np.array([after for after, _ in planned], dtype=np.intp),

@@ -1,7 +1,8 @@
-"""Device of a recording as far as it is known without a replay.
+"""Device of a recording, as far as it is known without a replay.
 
-Settings, start state, size, memory of others and addresses come from the file, its provenance and
-the user's hints.  `RecordedDevice.allocator` builds the allocator that every replay starts with.
+The file, its provenance and the user's hints give the settings, the segments before the first
+entry, the size of the device, the memory of other processes and the addresses of segments.
+`RecordedDevice.allocator` makes the allocator for a replay.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ __all__ = ["RecordedDevice", "is_at_start"]
 
 
 def is_at_start(mark: Mark) -> bool:
-    """Return True for a memory fraction that the program sets before the first entry."""
+    """Return True if `mark` is a call before the first entry that sets a memory fraction."""
     return mark.kind is MarkKind.FRACTION and mark.entry == 0
 
 
 def _fraction_at_start(marks: Sequence[Mark]) -> float | None:
-    """Return the memory fraction in force before the first entry, or None if no call is known."""
+    """Return the memory fraction set before the first entry, or None if no call is known."""
     found = None
     for mark in marks:
         if is_at_start(mark):
@@ -48,25 +49,27 @@ def _fraction_at_start(marks: Sequence[Mark]) -> float | None:
 
 @dataclass(frozen=True, eq=False)
 class RecordedDevice:
-    """Device of a recording, with what the file, its provenance and the user say about it.
+    """Device of a recording, with facts from the file, its provenance and the user.
 
+    path: file of the recording.
+    trace: entries of the device.
     release: release to model.
-    release_note: sentence that gives the reason for that release.
-    recorded: recorded settings, or the default ones.
+    release_note: sentence that gives the reason for `release`.
+    recorded: recorded settings, or the defaults if the recording has none.
     config: parsed `recorded`.
     has_settings: the settings are known.
     start: segments before the first entry.
-    releases: releases that can have written the recording, oldest first; only the requested or
-        noted one if there is one.
     provenance: origin of the recording; None if it is not noted.
-    assumed_memory: bytes of the device as the user gives them, if the recording does not.
+    releases: releases that can have written the recording, oldest first.  If the user requests a
+        release, or the recording notes its release, only that release.
+    assumed_memory: bytes of the device that the user gives; None if the recording contains them.
     hints: facts about the program from the user.
-    marks: known calls of the program, recorded or from hints.
+    marks: calls of the program that are recorded as marks or given by hints (`hints.py`).
     is_made: the model made the recording, and `marks` contains every call.
     is_requests: the recording contains only requests, so there is nothing to compare with.
-    file_notes: sentences about what the file lacks and how it was completed.
-    is_elsewhere: the replay is for another card than the recorded one, and other processes held a
-        notable part of the recorded card.
+    file_notes: sentences about missing parts of the file and how they were completed.
+    is_elsewhere: other processes held a notable part of the recorded card, and the replay is for
+        another card.
     """
 
     path: str
@@ -88,7 +91,7 @@ class RecordedDevice:
     is_elsewhere: bool = False
 
     def capacity_of(self, plan: Plan) -> int | None:
-        """Return the bytes of the device, as named or from an OOM error of `plan`; else None."""
+        """Return the bytes of the device: `named_memory`, or shown by an `oom` entry; else None."""
         return self.named_memory or plan.capacity
 
     @property
@@ -98,7 +101,10 @@ class RecordedDevice:
 
     @property
     def collects_at(self) -> float | None:
-        """The garbage_collection_threshold, if the memory limit that it refers to is unknown."""
+        """The garbage_collection_threshold, which is a fraction of the memory limit.
+
+        None if it is not set, or if that limit is known.
+        """
         is_marked = any(mark.kind is MarkKind.FRACTION for mark in self.marks)
         has_limit = is_marked or self.recorded.fraction(self.release) is not None
         threshold = self.config.garbage_collection_threshold
@@ -107,7 +113,7 @@ class RecordedDevice:
     def in_force(self, setting: Setting) -> Setting:
         """Return `setting` with the memory fraction that the program sets at its start.
 
-        A limit in a `setting` other than the recorded one replaces the program's.
+        If `setting` is not the recorded one and sets a fraction, return it unchanged.
         """
         if self._sets_limit(setting):
             return setting
@@ -136,24 +142,24 @@ class RecordedDevice:
 
     @property
     def context_memory(self) -> int:
-        """Bytes outside PyTorch: the context, and on the recorded card other processes."""
+        """Bytes of the CUDA context and, on the recorded card, of other processes."""
         card = card_memory(self.provenance) if self.is_elsewhere else None
         if card is not None:
             return card.context
         return 0 if self.provenance is None else self.provenance.context_memory
 
     def context_memory_on(self, device_memory: int | None) -> int:
-        """Return `context_memory` for a device of that size; the recorded value on that card."""
+        """Return `context_memory`; for a device of the recorded size, the recorded value."""
         if self.is_elsewhere and device_memory == self.named_memory and self.provenance is not None:
             return self.provenance.context_memory
         return self.context_memory
 
     @cached_property
     def addresses(self) -> Addresses:
-        """Address policy of replays that place segments themselves; see `addresses.py`.
+        """Address policy of what-ifs, which cannot use the recorded addresses; see `addresses.py`.
 
-        Recordings of a phantom GPU and of the model say nothing about a driver; their segments
-        get ascending addresses.
+        Recordings of a phantom GPU and of the model do not show a driver's policy; their what-ifs
+        place segments at ascending addresses.
         """
         made = self.provenance
         if self.is_made or self.is_requests or (made is not None and made.is_phantom):
@@ -187,13 +193,15 @@ class RecordedDevice:
         """Return an allocator in the state before the first entry.
 
         device_memory: bytes; None for an unlimited device.
-        address_policy, base_address: see `Device`; by default those of `addresses`.
-        addresses: None for those that the recording shows.
+        base_address, address_policy: see `Device`; None to take them from `addresses`.
+        addresses: None for `self.addresses`.
+        record_history: keep the history of entries.
+        fast_path: see `ReplayAllocator`.
         limit: memory limit in bytes that the program sets by a call.
         start: `Start.ANEW` for an empty allocator.
-        host_spill: bytes of host memory that the driver lends.
-        Raises ConfigError for a setting that the release refuses, and for a device too small for
-        the segments before the first entry.
+        host_spill: bytes of host memory that the driver provides when the device is full.
+        Raises ConfigError for a setting that the release refuses, and for a device that is smaller
+        than the segments before the first entry.
         """
         is_kept = start is Start.KEPT
         if address_policy is not None:
@@ -231,7 +239,7 @@ class RecordedDevice:
         return allocator
 
     def plan_under(self, setting: Setting, plan: Plan) -> Plan:
-        """Return `plan`, without the program's calls that set a limit if `setting` sets one."""
+        """Return `plan`, without calls that set a fraction if `setting` replaces it."""
         if not plan.changes or not self._sets_limit(setting):
             return plan
         return replace(plan, steps=plan.steps.without(StepKind.FRACTION))
@@ -246,7 +254,10 @@ class RecordedDevice:
         return has_call and str(wanted) == str(own)
 
     def limit_for(self, setting: Setting, device_memory: int | None, plan: Plan) -> int | None:
-        """Return the limit in bytes that a call of the program sets, scaled to the device."""
+        """Return the inferred `plan.limit` in bytes, scaled from the recorded device to this one.
+
+        None if no limit was inferred, or if a memory fraction is known.
+        """
         limit = plan.limit
         if limit is None or self.in_force(setting).fraction(self.release) is not None:
             return None

@@ -1,7 +1,6 @@
 """Results of a replay, as frozen values.
 
-`DeviceRun.parting` and `DeviceRun.left_open` of a what-if are computed on first use.  Sizes are
-bytes.  Entries are numbered from 0, in the recording's order for the device.
+Sizes are in bytes.  Entries are numbered from 0, in the order of the recording, for each device.
 """
 
 from __future__ import annotations
@@ -9,25 +8,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
-from numpy.typing import NDArray
-
 from allocsim._repr import Shown
 from allocsim.recording import CardMemory
 from allocsim.simulation.initial_state import StartPeaks
+from allocsim.simulation.timeline import Timeline
 from allocsim.units import format_size
 
 __all__ = [
-    "DeviceRun", "DriverCalls", "Fidelity", "LeftOpen", "Mismatch", "Moment", "Parting",
-    "PeakState", "Run", "SimulatedOom", "Timeline", "driver_calls_of",
+    "DeviceRun", "DriverCalls", "Fidelity", "LeftOpen", "Mismatch", "Parting", "PeakState", "Run",
+    "SimulatedOom", "driver_calls_of",
 ]  # fmt: skip
 
 DriverCalls = tuple[tuple[str, int, int], ...]
-"""Driver calls of a replay, as (call, bytes, number of calls).  See `Device.calls`."""
+"""Number of driver calls of a replay by name and size, as (call, bytes, number of calls)."""
 
 
 def driver_calls_of(calls: Mapping[tuple[str, int], int]) -> DriverCalls:
-    """Return `Device.calls` as plain numbers, in order of call and size."""
+    """Convert `Device.calls` to tuples (call, bytes, number of calls), sorted."""
     return tuple((call, size, number) for (call, size), number in sorted(calls.items()))
 
 
@@ -35,12 +32,16 @@ def driver_calls_of(calls: Mapping[tuple[str, int], int]) -> DriverCalls:
 class SimulatedOom:
     """Out-of-memory error of the simulated device.
 
+    entry: number of the entry whose request failed.
     requested_bytes: size before rounding; None if the recording has only the rounded size.
-    tried_bytes: size that the message gives.
-    is_recorded: the recording has an `oom` entry there too.
+    rounded_bytes: size after rounding.
+    tried_bytes: size that the error message gives.
+    message: text of PyTorch's error.
+    is_recorded: this entry of the recording is an `oom` entry too.
+    stream: raw handle of the stream of the request.
     total_bytes, free_bytes: memory of the device after the error.
     allocated_bytes, reserved_bytes: memory of PyTorch after the error.
-    limit_bytes: limit by a memory fraction; None without one.
+    limit_bytes: memory limit of the process; None without a limit.
     """
 
     entry: int
@@ -58,13 +59,17 @@ class SimulatedOom:
 
     @property
     def needed_bytes(self) -> int:
-        """Size of the device that would have served the request in the same state."""
+        """Bytes of the smallest device that would have served this request in the same state."""
         return self.total_bytes - self.free_bytes + max(self.tried_bytes, self.rounded_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """First difference of recording and replay.  entry: None for the final segments."""
+    """First difference between a recording and its replay.
+
+    entry: number of the entry; None if all entries are equal and the final segments differ.
+    expected, got: description of the entry or segment in the recording and in the replay.
+    """
 
     entry: int | None
     expected: str
@@ -77,7 +82,7 @@ class Mismatch:
 
 @dataclass(frozen=True, slots=True)
 class Parting:
-    """First divergence of a device's replay under the recorded settings from the recording.
+    """First difference of a device's baseline from its recording.
 
     entry: first entry that differs; None if only the final segments differ.
     """
@@ -86,7 +91,7 @@ class Parting:
     entry: int | None
 
     def is_before(self, entry: int) -> bool:
-        """Return True if the divergence is at or before `entry`."""
+        """Return True if the first different entry is at or before `entry`."""
         return self.entry is not None and self.entry <= entry
 
     def __str__(self) -> str:
@@ -104,9 +109,13 @@ class Parting:
 class Fidelity:
     """Agreement of a replay under the recorded settings with the recording.
 
-    addresses_matched: number of `alloc` entries with the same address in the replay.
+    allocations: number of recorded `alloc` entries.
+    addresses_matched: number of recorded `alloc` entries with the same address in the replay.
+    segments: number of recorded final segments.
     segments_matched: number of final segments with the same blocks in the replay.
+    entries: number of compared entries.
     entries_matched: number of equal entries before the first difference.
+    first_mismatch: None if nothing differs.
     """
 
     allocations: int
@@ -119,7 +128,7 @@ class Fidelity:
 
     @property
     def is_compared(self) -> bool:
-        """True if entries were compared; a recording of requests only has none to compare."""
+        """True if entries were compared; False for a recording that contains only requests."""
         return self.entries > 0
 
     @property
@@ -128,53 +137,16 @@ class Fidelity:
         return self.first_mismatch is None
 
     def parting_of(self, device: int) -> Parting | None:
-        """Return the first divergence for `device`, or None if the replay is exact."""
+        """Return the first difference as the one of `device`, or None if the replay is exact."""
         found = self.first_mismatch
         return None if found is None else Parting(device, found.entry)
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
-    """Memory after one step."""
-
-    entry: int
-    allocated: int
-    reserved: int
-
-    @property
-    def idle(self) -> int:
-        """Reserved bytes that are not allocated, including blocks that wait for other streams."""
-        return self.reserved - self.allocated
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Timeline:
-    """Memory after each step: row i is the state after entry `entry[i]`."""
-
-    entry: NDArray[np.int64]
-    allocated: NDArray[np.int64]
-    reserved: NDArray[np.int64]
-
-    @property
-    def busiest(self) -> Moment | None:
-        """First moment of peak allocated memory; None for an empty timeline."""
-        return None if not len(self.entry) else self._moment(int(np.argmax(self.allocated)))
-
-    @property
-    def idlest(self) -> Moment | None:
-        """First moment of peak idle memory; None for an empty timeline."""
-        if not len(self.entry):
-            return None
-        return self._moment(int(np.argmax(self.reserved - self.allocated)))
-
-    def _moment(self, row: int) -> Moment:
-        return Moment(int(self.entry[row]), int(self.allocated[row]), int(self.reserved[row]))
-
-
-@dataclass(frozen=True, slots=True)
 class PeakState:
-    """State at the first peak of reserved memory.
+    """Memory when reserved memory first reached its peak, in bytes.
 
+    entry: entry of the request that reached the peak; -1 before the first step.
     inactive_split: free bytes in segments that also have active blocks.
     """
 
@@ -191,19 +163,19 @@ class PeakState:
 
     @property
     def whole_segments(self) -> int:
-        """Idle bytes in segments without active blocks, which could be released."""
+        """Idle bytes in segments without active blocks, which empty_cache would free."""
         return self.idle - self.inactive_split
 
 
 @dataclass(frozen=True, slots=True)
 class Spill:
-    """Use of host memory by a device whose driver lends it.
+    """Use of host memory by a device whose driver provides it when the device is full.
 
     lent_bytes: available host memory.
-    most_bytes: peak use.
-    began: entry of the first request that used it; None if none did.
-    worst: entry after which the peak was reached first.
-    end_bytes: use at the end.
+    most_bytes: peak of the host memory in use.
+    began: entry of the first request that used host memory; None if none did.
+    worst: entry of the request that first reached the peak.
+    end_bytes: host memory in use at the end.
     """
 
     lent_bytes: int
@@ -214,15 +186,15 @@ class Spill:
 
 
 def _nowhere() -> None:
-    """Report no divergence."""
+    """Return None: no difference is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeftOpen:
-    """Range of a what-if, because the recording does not show everything.
+    """Range of a what-if on one device, and its reasons.
 
     peaks: lowest and highest peak reserved bytes.
-    notes: sentences on what the recording does not show.
+    notes: sentences on the facts that the recording does not show.
     """
 
     peaks: tuple[int, int]
@@ -230,26 +202,33 @@ class LeftOpen:
 
 
 def _nothing_open() -> None:
-    """Report no range."""
+    """Return None: there is no range."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class DeviceRun(Shown):
     """Replay of one device.
 
+    device: number of the CUDA device.
+    entries: number of entries of the recording.
     device_memory: bytes of the device; None if unknown, and the replay was unlimited.
-    peak_device_bytes: peak memory of the device, including the context and page rounding.
+    peak_device_bytes: peak memory of the device, including the CUDA context and rounding to pages.
     stats: flat dict of torch.cuda.memory_stats() at the end.
-    inferred: sentences on what was inferred, without those of `left_open`.
-    stopped_at: entry of an out-of-memory error that the recording does not have; it would have
-        ended the program.
+    timeline: memory after each step.
+    peak: memory at the first peak of reserved memory.
+    ooms: out-of-memory errors, in order.
+    fidelity: agreement with the recording; None for a what-if.
+    inferred: sentences on inferred facts, without the notes of `left_open`.
+    stopped_at: entry of an out-of-memory error that the recording does not contain and that would
+        have ended the program; None without such an error.
     find_parting: function that computes `parting`.
     peaks: peaks by start state, for a what-if of a recording that starts mid-run; else None.
     find_left_open: function that computes `left_open`.
-    spill: use of host memory; None if the driver lends none.
-    refused_below: bytes of the smallest device that would have served a driver call refused up to
-        the first error; every smaller device fails there too.  None without an error.
-    driver_calls: see `DriverCalls`.
+    spill: use of host memory; None if the driver provides none.
+    refused_below: bytes of the smallest device that would have served one of the driver calls
+        refused up to the first out-of-memory error.  Every smaller device has the same error.  None
+        without an error.
+    driver_calls: number of driver calls by name and size.
     """
 
     device: int
@@ -272,40 +251,41 @@ class DeviceRun(Shown):
 
     @property
     def parting(self) -> Parting | None:
-        """First divergence of the baseline from the recording; None if the baseline is exact.
+        """First difference of the baseline from the recording; None if the baseline is exact.
 
-        For a what-if, the first use runs the baseline, which takes as long as the what-if.  It runs
-        once for all what-ifs of a recording.
+        For a what-if, the first use replays the baseline, which takes as long as the what-if.  All
+        what-ifs of a recording share that replay.  `replaying.with_proof` runs it explicitly.
         """
         return self.find_parting()
 
     @property
     def left_open(self) -> LeftOpen | None:
-        """The what-if range; None if nothing that the recording does not show changes the peak.
+        """Range of the what-if; None if all runs that the recording allows have the same peak.
 
-        The first use runs several replays, each as long as the what-if.
+        The first use makes several replays, each as long as the what-if.  `replaying.with_range`
+        makes them explicitly.
         """
         return self.find_left_open()
 
     @property
     def peaks_left_open(self) -> tuple[int, int] | None:
-        """Lowest and highest peak reserved bytes of `left_open`."""
+        """Lowest and highest peak reserved bytes of `left_open`; None without a range."""
         found = self.left_open
         return None if found is None else found.peaks
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Sentences on what was inferred and what the recording does not show."""
+        """Sentences on inferred facts, and on facts that the recording does not show."""
         found = self.left_open
         return self.inferred if found is None else (*self.inferred, *found.notes)
 
     @property
     def peak_range(self) -> tuple[int, int]:
-        """Lowest and highest peak reserved bytes of all possible runs."""
+        """Lowest and highest peak reserved bytes of this replay, `peaks` and `left_open`."""
         return self.peak_range_with(self.peaks_left_open)
 
     def peak_range_with(self, peaks: tuple[int, int] | None) -> tuple[int, int]:
-        """Return `peak_range` for a given `peaks_left_open`."""
+        """Return the `peak_range` that `peaks` as `peaks_left_open` would give."""
         started = () if self.peaks is None else (self.peaks.kept, self.peaks.anew)
         ways = (self.peak_reserved_bytes, *(peaks or ()), *started)
         known = [peak for peak in ways if peak is not None]
@@ -322,12 +302,12 @@ class DeviceRun(Shown):
         return self.stats["reserved_bytes.all.peak"]
 
     def headline(self) -> str:
-        """Return one line with the proof, the peak and the errors."""
+        """Return one line with the agreement with the recording, the peak and the errors."""
         peak = f"{format_size(self.peak_reserved_bytes)} reserved at the peak"
         return f"device {self.device}: {self._proof()}; {peak}; {self._errors()}"
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """Yield the name and the value of each figure."""
+        """Yield (name, value) of each number to show."""
         memory = self.device_memory
         yield "proof", self._proof()
         yield "peak reserved", format_size(self.peak_reserved_bytes)
@@ -354,9 +334,14 @@ class DeviceRun(Shown):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Run(Shown):
-    """Replay of every device of a recording.
+    """Replay of all devices of a recording, or of the requested one.
 
-    device_memory: bytes of the first device whose size is known; None if none is.
+    path: file of the recording.
+    conf: conf of the replay.
+    torch_version: release that was modelled.
+    device_memory: bytes of the first device whose size is known; None if no size is known.
+    devices: result of each device.
+    notes: sentences on the recording as a whole.
     releases: releases that can have written the recording, oldest first.
     card: use of the recorded card's memory; None if unknown.
     """
@@ -379,7 +364,7 @@ class Run(Shown):
 
     @property
     def named_notes(self) -> tuple[str, ...]:
-        """All notes; with several devices, each names its device."""
+        """Notes of the recording and its devices; with several devices, a note names its device."""
         name = "device {}: " if len(self.devices) > 1 else ""
         own = (name.format(each.device) + note for each in self.devices for note in each.notes)
         return (*self.notes, *own)
@@ -391,7 +376,7 @@ class Run(Shown):
         return f"{name}, {conf}, PyTorch {self.torch_version}: {devices}"
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """Yield the name and the value of each figure of all devices."""
+        """Yield (name, value) of each number to show, for all devices."""
         yield "settings", self.conf or "defaults"
         yield "PyTorch", self.torch_version
         for each in self.devices:

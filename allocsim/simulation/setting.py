@@ -1,7 +1,7 @@
-"""Allocator setting that a user can choose: an option string and a memory fraction.
+"""Allocator setting that a user can choose: a conf and a memory fraction.
 
-Releases from 2.10 on read the fraction from the option string.  Under earlier releases the program
-has to call `torch.cuda.set_per_process_memory_fraction`.
+PyTorch 2.10 and later read the fraction from the conf.  Under earlier releases the program has to
+call `torch.cuda.set_per_process_memory_fraction`.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ IN_STRING = "per_process_memory_fraction"
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Option string, and memory fraction set by a call.
+    """Conf, and memory fraction set by a call.
 
     conf: value of PYTORCH_CUDA_ALLOC_CONF.
-    call_fraction: argument of set_per_process_memory_fraction; None for no call.
+    call_fraction: argument of set_per_process_memory_fraction; None without a call.
     """
 
     conf: str
@@ -34,7 +34,7 @@ class Setting:
         return _config(self.conf, release.version)
 
     def fraction(self, release: Release) -> float | None:
-        """Return the memory fraction in force, or None without a limit."""
+        """Return the memory fraction that limits the process, or None without a limit."""
         if self.call_fraction is not None:
             return self.call_fraction
         fraction = self.config(release).per_process_memory_fraction
@@ -42,12 +42,12 @@ class Setting:
 
     @property
     def n_options(self) -> int:
-        """Number of options to set; among equal settings, fewer are preferred."""
+        """Number of options, plus one for a call that sets a fraction."""
         return sum(1 for part in self.conf.split(",") if ":" in part) + bool(self.call_fraction)
 
     @property
     def simplicity(self) -> tuple[int, str]:
-        """Sort key among settings of equal results; the lowest is preferred."""
+        """Sort key of settings with equal results; take the setting with the lowest key."""
         return self.n_options, self.conf
 
     def __str__(self) -> str:
@@ -59,19 +59,19 @@ class Setting:
 
 @lru_cache(maxsize=1024)
 def _config(conf: str, version: str) -> AllocatorConfig:
-    """Parse `conf`, cached because a sweep parses each string several times."""
+    """Parse `conf`; cached, because a sweep parses each conf several times."""
     return parse_conf(conf, find_release(version))
 
 
 def in_option_string(release: Release) -> bool:
-    """Return True if the release reads the memory fraction from the option string."""
+    """Return True if the release reads the memory fraction from the conf."""
     return IN_STRING in release.options
 
 
 def releases_needed(conf: str, release: Release, possible: Sequence[str]) -> str | None:
-    """Name the releases that read `conf` as `release` does; None if all of `possible` do.
+    """Name the releases that read `conf` as `release` does, such as "PyTorch 2.11 or later".
 
-    The result is a text such as "PyTorch 2.11 or later", and includes `release`.
+    None if all releases in `possible` read it as `release` does.
     """
     if all(_reads_alike(conf, release, version) for version in possible):
         return None

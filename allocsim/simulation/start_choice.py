@@ -1,8 +1,9 @@
-"""Choice of the start state of a what-if when the recording starts mid-run.
+"""Choice of the start state of a what-if when the recording starts mid-run (`initial_state.py`).
 
-The default is the start that was wrong less often on recordings cut in the middle, compared with
-the whole runs (benchmarks/midrun.py; table in docs/fidelity.md).  The peak under the other start is
-computed as well.
+To find the better default, recordings of whole runs were cut in the middle, and what-ifs of the
+parts were compared with what-ifs of the whole runs.  The default is the start state with the
+smaller error (benchmarks/midrun.py; table in docs/fidelity.md).  A what-if reports the peak under
+the other start state too.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterable
 from allocsim._fast_numpy import any_of, distinct
 from allocsim.core import MIN_LARGE_ALLOC, SMALL_SIZE, UNLIMITED, AllocatorConfig
 from allocsim.recording import Action
-from allocsim.simulation.initial_state import Start, has_live_blocks, requests_of
+from allocsim.simulation.initial_state import Start, has_live_blocks, live_requests
 from allocsim.simulation.recorded_device import RecordedDevice
 from allocsim.simulation.setting import Setting
 
@@ -22,20 +23,19 @@ __all__ = ["choose_start", "has_two_starts", "large_segments_matter", "may_break
 def choose_start(device: RecordedDevice, setting: Setting, breaks: Callable[[], bool]) -> Start:
     """Return the start state of a replay under `setting`.
 
-    breaks: function that returns True if a replay with the kept segments ends in undefined
-        behaviour; called only if that is possible.
+    breaks: function that returns True if a replay with the recorded segments ends in undefined
+        behaviour; called only if `may_break`.
 
-    The recorded segments are kept, unless the setting would have reserved different ones:
-    expandable segments or not, or another large_segment_size.  The live blocks are requested again
-    also if the kept segments lead to undefined behaviour: the release of a split block of
-    max_split_size or more.
+    The recorded segments are kept if the setting would have reserved segments of the same kind.  If
+    it changes expandable_segments or large_segment_size, or if `breaks`, the blocks in use are
+    requested again.
     """
     if not has_two_starts(device, setting):
         return Start.KEPT
     config = setting.config(device.release)
     if config.expandable_segments != device.config.expandable_segments:
         return Start.ANEW
-    # large_segment_size matters only for requests that share a segment.
+    # large_segment_size has no effect if no requests share a segment.
     is_changed = config.large_segment_size != device.config.large_segment_size
     if is_changed and large_segments_matter(
         config, map(config.round_size, _requested_sizes(device))
@@ -46,9 +46,9 @@ def choose_start(device: RecordedDevice, setting: Setting, breaks: Callable[[], 
 
 
 def may_break(device: RecordedDevice, setting: Setting) -> bool:
-    """Return True if the recorded segments have a split block that max_split_size forbids.
+    """Return True if the recorded segments have a split block of max_split_size or more.
 
-    The start state of a replay then depends on the device too.
+    To free such a block is undefined behaviour.  The device size decides if that happens.
     """
     size = setting.config(device.release).max_split_size
     return has_two_starts(device, setting) and any(
@@ -60,21 +60,22 @@ def may_break(device: RecordedDevice, setting: Setting) -> bool:
 
 
 def large_segments_matter(config: AllocatorConfig, rounded: Iterable[int]) -> bool:
-    """Return True if large_segment_size affects requests of these rounded sizes.
+    """Return True if large_segment_size affects requests of these rounded sizes, in bytes.
 
-    It is the size of segments shared by requests of 1 to 10 MiB, and of every mapping.
+    It is the size of segments shared by requests of 1 to 10 MiB.  With expandable segments it is
+    also the unit of mapped memory for all requests above 1 MiB.
     """
     least = UNLIMITED if config.expandable_segments else MIN_LARGE_ALLOC
     return any(SMALL_SIZE < size < least for size in rounded)
 
 
 def has_two_starts(device: RecordedDevice, setting: Setting) -> bool:
-    """Return True if both start states are possible."""
+    """Return True if blocks are in use at the start and `setting` is not the recorded one."""
     return has_live_blocks(device.start) and not device.is_recorded(setting)
 
 
 def _requested_sizes(device: RecordedDevice) -> set[int]:
-    """Return the requested sizes in the recording, including those of the initial blocks."""
+    """Return the requested sizes in bytes, including the sizes of blocks in use at the start."""
     trace = device.trace
     sizes = trace.size[any_of(trace.action, (Action.ALLOC, Action.OOM)) & (trace.size > 0)]
-    return {*distinct(sizes).tolist(), *requests_of(device.start)}
+    return {*distinct(sizes).tolist(), *live_requests(device.start)}

@@ -1,8 +1,9 @@
-"""Statistics of a journal of allocations, computed by NumPy or by the core, whichever is faster.
+"""Memory statistics from a journal of allocations, computed by NumPy.
 
-All functions give the same numbers as `allocsim.core.stats.fold_records`.  The core does not use
-NumPy, so the engine passes these functions to it (`python -m benchmarks.speed --tricks` measures
-the gain).
+The journal is the list of size changes that the core keeps between two updates of its statistics.
+All functions give the same numbers as `allocsim.core.stats.fold_records`.  The core does not import
+NumPy, so a `Drive` passes one of these functions to it.  `python -m benchmarks.speed --tricks`
+measures the time that this saves.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ FEW = 64
 
 
 def fold(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
-    """Return the moves of all, small_pool and large_pool, by the faster implementation."""
+    """Return the changes of the statistics all, small_pool and large_pool."""
     is_quicker = IS_COMPILED or len(journal[0]) < FEW
     return fold_records(journal) if is_quicker else fold_columns(journal)
 
 
 def fold_columns(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
-    """Return the moves of all, small_pool and large_pool, computed by NumPy; needs a record."""
+    """Return the result of `fold`, computed by NumPy.  The journal must not be empty."""
     sizes, requested, inactive, at, waits = map(int_column, journal)
     sign = np.sign(sizes)
     is_small = inactive & 1
@@ -48,8 +49,8 @@ def fold_columns(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
     short, long = decode_short(inactive, sizes), decode_long(inactive)
     splits = np.where(is_short, short[0], long[0])
     split_bytes = np.where(is_short, short[1], long[1])
-    # One row a statistic, in the order of GroupMoves.  Memory is used again as soon as it can
-    # be: arrays above 128 KiB go back to the system each time, which doubles the time.
+    # One row for each statistic, in the order of GroupMoves.  Arrays are reused, because glibc
+    # returns arrays above 128 KiB to the system, and new ones would double the time.
     rows = np.stack((sign, sizes, sign * requested, splits, split_bytes))
     room = np.maximum(rows, 0)
     grown = room.sum(axis=1)
@@ -71,7 +72,7 @@ def fold_columns(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
 
 
 def fold_allocated(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves]:
-    """Return the moves of allocated bytes of all pools only, which is what a sweep reports."""
+    """Return the result of `fold`, with only the allocated bytes of all pools; for sweeps."""
     sizes, _, _, at, waits = journal
     held = int_column(sizes)
     grown = np.maximum(held, 0).sum(keepdims=True)
@@ -87,7 +88,7 @@ def fold_allocated(journal: Journal) -> tuple[GroupMoves, GroupMoves, GroupMoves
 
 
 def _waiting(at: _Ints, waits: _Ints, n_records: int) -> _Ints:
-    """Return the pending blocks and bytes at each record, and at the end."""
+    """Return number and bytes of blocks with a pending free, at each record and at the end."""
     waiting = np.zeros((2, n_records + 1), dtype=np.int64)
     np.add.at(waiting[0], at, np.sign(waits))
     np.add.at(waiting[1], at, decode_wait(waits))
@@ -95,7 +96,12 @@ def _waiting(at: _Ints, waits: _Ints, n_records: int) -> _Ints:
 
 
 def _moves(sums: _Ints, grown: _Ints, waiting: _Ints | None) -> GroupMoves:
-    """Build the moves from running sums.  grown: sums of the increases of each row."""
+    """Return the changes of each statistic.
+
+    sums: running sums; one row for each statistic.
+    grown: sum of the increases of each row.
+    waiting: result of `_waiting`; None if no free is pending.
+    """
     blocks, sizes, requested, splits, split_bytes = _summed(sums, sums[:, -1], grown)
     if waiting is None:
         return blocks, sizes, blocks, sizes, requested, splits, split_bytes

@@ -1,6 +1,10 @@
-"""Comparison of the model with real PyTorch on the same op scripts."""
+"""Cross-check: compare the model with real PyTorch on the same op scripts.
 
-from allocsim.verify.crosscheck import Check, Report, Source, WheelSource, crosscheck
+An op script is a list of calls of the allocator (script.py).  A golden case is a script with the
+results of real releases, stored in a file.
+"""
+
+from allocsim.verify.crosscheck import CrossCheck, Report, Source, WheelSource, crosscheck
 from allocsim.verify.golden import check_case, load_case
 from allocsim.verify.installed import InstalledSource
 from allocsim.verify.real import RealAllocator
@@ -8,7 +12,7 @@ from allocsim.verify.script import RealAnswer, Script
 from allocsim.verify.tally import KINDS
 
 __all__ = [
-    "Check",
+    "CrossCheck",
     "InstalledSource",
     "KINDS",
     "RealAllocator",

@@ -1,4 +1,4 @@
-"""`python -m allocsim.verify`: run golden cases on a release's allocator.
+"""`python -m allocsim.verify`: run golden cases on the allocator of a PyTorch release.
 
 Exit codes: 0 for success, 1 if a golden case differs, 2 for wrong input or a missing requirement.
 """

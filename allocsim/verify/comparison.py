@@ -1,22 +1,44 @@
-"""First difference between the model's results and real ones.
+"""Compare one script on the model and on real PyTorch; minimise a script that differs.
 
-Rule: everything is compared, in an order that puts a difference near its cause first: the op at
-which a run stopped, addresses, entries, segments, texts, statistics.
+Rule: all results must be equal.  They are compared in an order that shows a difference near its
+cause: the op at which a script stopped, addresses, entries, segments, error texts, statistics.  If
+the behaviour of PyTorch is undefined from some op on, the script is compared up to that op.
+
+A divergence is a script on which the model differs.  It is minimised by removing groups of
+consecutive ops, large groups first, and can be written as a test.  The test needs no PyTorch: it
+runs the script on the model and expects the results of real PyTorch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-__all__ = ["Difference", "Answer", "first_difference", "list_difference"]
+from allocsim.core import find_release
+from allocsim.errors import ConfigError, UpstreamAssertionError
+from allocsim.phantom import RefusedError, ScriptError
+from allocsim.verify.player import ModelAnswer, play, play_defined
+from allocsim.verify.script import Op, RealAnswer, Script
+
+__all__ = [
+    "Difference",
+    "ScriptResults",
+    "first_difference",
+    "list_difference",
+    "Divergence",
+    "minimised",
+    "shortest",
+    "Real",
+    "Judgement",
+    "judge",
+]
 
 _LISTS = ("addresses", "trace", "segments", "messages")
 
 
-class Answer(Protocol):
-    """Common interface of `ModelAnswer` and `RealAnswer`."""
+class ScriptResults(Protocol):
+    """Results of a script; `ModelAnswer` and `RealAnswer` have these fields."""
 
     @property
     def addresses(self) -> list[int | None]: ...
@@ -34,11 +56,11 @@ class Answer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A value of the model and the real value at the same position.
+    """A result of the model that differs from the result of real PyTorch.
 
-    field: name of the result's field.
-    at: index in a list or name of a statistic; None for a whole field.
-    ours, expected: the values; None if the list is too short or the statistic is missing.
+    field: name of the field of the results.
+    at: index in a list or name of a statistic; None if the field as a whole differs.
+    ours, expected: value of the model and of real PyTorch; None if missing.
     """
 
     field: str
@@ -52,23 +74,29 @@ class Difference:
 
     @property
     def kind(self) -> tuple[str, str | None]:
-        """Field and statistic, which a minimised script must preserve."""
+        """Field and name of the statistic, which must be the same after minimisation."""
         return self.field, self.at if isinstance(self.at, str) else None
 
 
-def first_difference(ours: Answer, expected: Answer) -> Difference | None:
-    """Return the first difference, None if equal; texts of stops are not compared."""
+def first_difference(ours: ScriptResults, expected: ScriptResults) -> Difference | None:
+    """Return the first difference between two results; None if they are equal.
+
+    The texts of the errors that stopped the scripts are not compared.
+    """
     stops = [None if answer.stopped is None else answer.stopped[0] for answer in (ours, expected)]
     if stops[0] != stops[1]:
         return Difference("stopped", None, ours.stopped, expected.stopped)
-    for field in _LISTS:
-        if found := list_difference(field, getattr(ours, field), getattr(expected, field)):
+    for name in _LISTS:
+        if found := list_difference(name, getattr(ours, name), getattr(expected, name)):
             return found
     return _statistic(ours.stats, expected.stats)
 
 
 def list_difference(field: str, ours: Sequence[Any], expected: Sequence[Any]) -> Difference | None:
-    """Return the first difference between two lists, None if equal."""
+    """Return the first difference between two lists; None if they are equal.
+
+    field: name of the field of the results, for the returned difference.
+    """
     for at, (one, other) in enumerate(zip(ours, expected, strict=False)):
         if one != other:
             return Difference(field, at, one, other)
@@ -85,3 +113,196 @@ def _statistic(ours: Mapping[str, Any], expected: Mapping[str, Any]) -> Differen
         if ours.get(key) != expected.get(key):
             return Difference("stats", key, ours.get(key), expected.get(key))
     return None
+
+
+Judge = Callable[[Script], "Divergence | None"]
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """A script on which the model differs from real PyTorch.
+
+    release: release of PyTorch.
+    difference: first difference.
+    expected: complete value, in real PyTorch, of the field that differs.
+    arguments: keyword arguments of `play` with which the model differs.
+    """
+
+    release: str
+    script: Script
+    difference: Difference
+    expected: Any
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    def as_test(self) -> str:
+        """Return the source code of a test that fails until the model is corrected."""
+        script, name = self.script, self.release.replace(".", "_")
+        ops = "\n".join(f"        {list(op)!r}," for op in script.ops)
+        conditions = [script.device_memory, script.conf, script.address_policy]
+        if script.base_address:
+            conditions.append(script.base_address)
+        arguments = [repr(condition) for condition in conditions]
+        if script.handles:
+            arguments.append(f"handles={dict(script.handles)!r}")
+        given = "".join(f", {key}={value!r}" for key, value in self.arguments.items())
+        return (
+            "from allocsim.verify import Script\n"
+            "from allocsim.verify.player import play\n\n\n"
+            f"def test_a_divergence_from_{name}() -> None:\n"
+            f"    # {self.difference.field} of torch {self.release} itself\n"
+            f"    ops = [\n{ops}\n    ]\n"
+            f"    script = Script(ops, {', '.join(arguments)})\n"
+            f'    outcome = play(script, "{self.release}"{given})\n'
+            f"    {self._assertion()}\n"
+        )
+
+    def _assertion(self) -> str:
+        what = self.difference
+        if what.field == "refused":
+            return f"assert False, {f'torch: {what.expected}; the model: {what.ours}'!r}"
+        if what.field == "stopped":
+            at = None if what.expected is None else what.expected[0]
+            return f"assert (outcome.stopped and outcome.stopped[0]) == {at!r}"
+        if what.field == "stats":
+            return f"assert outcome.stats.get({what.at!r}) == {what.expected!r}"
+        return f"assert outcome.{what.field} == {self.expected!r}"
+
+
+def minimised(found: Divergence, judge: Judge) -> Divergence:
+    """Return a divergence with fewer ops whose first difference is of the same kind.
+
+    judge: function that compares a script and returns its divergence; None if equal.
+    """
+
+    def still_differs(script: Script) -> bool:
+        try:
+            other = judge(script)
+        except (RefusedError, ScriptError):  # e.g. a free whose allocation was removed
+            return False
+        return other is not None and other.difference.kind == found.difference.kind
+
+    return judge(shortest(found.script, still_differs)) or found
+
+
+def shortest(script: Script, still_holds: Callable[[Script], bool]) -> Script:
+    """Return a shorter script for which `still_holds` returns True, as it does for `script`."""
+    ops = list(script.ops)
+    piece = max(1, len(ops) // 2)
+    while piece:
+        shorter = _without_pieces(script, ops, piece, still_holds)
+        # Without one op another op may become removable, so single ops are tried again.
+        if piece > 1 or len(shorter) == len(ops):
+            piece //= 2
+        ops = shorter
+    return script.with_ops(ops)
+
+
+def _without_pieces(
+    script: Script, ops: list[Op], piece: int, still_holds: Callable[[Script], bool]
+) -> list[Op]:
+    at = 0
+    while at < len(ops):
+        fewer = ops[:at] + ops[at + piece :]
+        if fewer and still_holds(script.with_ops(fewer)):
+            ops = fewer
+        else:
+            at += piece
+    return ops
+
+
+_ROWS: Mapping[str, Any] = {"in_rows": True}
+_ASSERTED = "equal up to an internal assertion that stops both"
+
+
+class Real(Protocol):
+    """Allocator of real PyTorch.
+
+    torch_version: version, such as "2.15.0".
+    """
+
+    torch_version: str
+
+    def run(self, script: Script) -> RealAnswer:
+        """Return the results; raise RefusedError if PyTorch refuses the conf or dies."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """Result of the comparison of one script.
+
+    script: the compared part of the script.
+    addresses: address of each allocation; None if it failed.
+    end: reason for the end of the comparison, as text.
+    divergence: difference found; None if all results are equal.
+    """
+
+    script: Script
+    addresses: list[int | None]
+    end: str
+    divergence: Divergence | None = None
+
+
+def judge(real: Real, script: Script) -> Judgement:
+    """Compare a script on the model and on real PyTorch.
+
+    The model runs it twice: call by call, and with the code of a replay (core/fast_path.py).  A
+    failed assertion of PyTorch leaves it in the middle of an op, in an unspecified state.  So only
+    the number of that op is compared, and the results of the ops before it.
+    """
+    release = find_release(real.torch_version).version
+    try:
+        script, ours, undefined = play_defined(script, release)
+    except ConfigError as error:
+        return _judge_refusal(real, script, str(error))
+    try:
+        expected = real.run(script)
+    except RefusedError as refusal:
+        return _diverged(release, script, Difference("refused", None, ours.stopped, str(refusal)))
+    if expected.conditions:
+        ours = play(script, release, **expected.conditions)
+    at, reason = ours.stopped or (0, None)
+    if (
+        isinstance(reason, UpstreamAssertionError)
+        and expected.stopped
+        and expected.stopped[0] == at
+    ):
+        verdict = judge(real, script.with_ops(script.ops[:at]))
+        return verdict if verdict.divergence else replace(verdict, end=_ASSERTED)
+    ways = [(ours, expected.conditions)]
+    if not expected.conditions:
+        ways.append((play(script, release, **_ROWS), _ROWS))
+    for answer, arguments in ways:
+        if found := first_difference(answer, expected):
+            return _diverged(release, script, found, getattr(expected, found.field), arguments)
+    return Judgement(_as_run(script, ours), ours.addresses, _end(ours, undefined))
+
+
+def _as_run(script: Script, ours: ModelAnswer) -> Script:
+    return script if ours.stopped is None else script.with_ops(script.ops[: ours.stopped[0] + 1])
+
+
+def _diverged(
+    release: str,
+    script: Script,
+    difference: Difference,
+    expected: Any = None,
+    arguments: Mapping[str, Any] | None = None,
+) -> Judgement:
+    found = Divergence(release, script, difference, expected, arguments or {})
+    return Judgement(script, [], "diverged", found)
+
+
+def _judge_refusal(real: Real, script: Script, reason: str) -> Judgement:
+    """Compare a script whose settings the model refuses: real PyTorch must refuse them too."""
+    try:
+        real.run(script)
+    except RefusedError:
+        return Judgement(script.with_ops(()), [], "settings refused by both")
+    release = find_release(real.torch_version).version
+    return _diverged(release, script, Difference("refused", None, reason, None))
+
+
+def _end(ours: ModelAnswer, undefined: object) -> str:
+    if undefined is not None:
+        return "equal up to undefined behaviour"
+    return "equal" if ours.stopped is None else "equal, and stopped by the same refusal"

@@ -1,6 +1,6 @@
-"""Cross-check of the model with real PyTorch on many random scripts.
+"""Compare the model with real PyTorch on many random scripts.
 
-Rule: the result depends only on seed, releases and settings, not on the number of processes.
+Rule: the result depends on seed, releases and settings, and not on the number of processes.
 """
 
 from __future__ import annotations
@@ -14,27 +14,26 @@ from itertools import count
 from typing import Protocol
 
 from allocsim.core import find_release
-from allocsim.verify.divergence import Divergence, minimised
+from allocsim.verify.comparison import Divergence, Real, judge, minimised
 from allocsim.verify.generator import make_script
-from allocsim.verify.judge import Real, judge
 from allocsim.verify.real import RealAllocator
 from allocsim.verify.script import Script
 from allocsim.verify.tally import Tally
 
-__all__ = ["Check", "Report", "Source", "WheelSource", "crosscheck"]
+__all__ = ["CrossCheck", "Report", "Source", "WheelSource", "crosscheck"]
 
 _BATCH = 10
-"""Scripts per job, about a second of work."""
+"""Scripts that a process runs at once; they take about a second."""
 
 Progress = Callable[[int, int], None]
 
 
 class Source(Protocol):
-    """Source of scripts and of the allocator that runs them; picklable, one per release."""
+    """Allocator of one release, and random scripts for it; must be picklable."""
 
     @property
     def release(self) -> str:
-        """Release, such as "2.15"."""
+        """Release of PyTorch, such as "2.15"."""
 
     def open(self) -> Real:
         """Return the real allocator for this process."""
@@ -45,7 +44,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WheelSource:
-    """The c10 libraries of a release's wheel, from the cache."""
+    """Source that runs the allocator of a release's wheel, which must be in the cache."""
 
     release: str
 
@@ -57,11 +56,13 @@ class WheelSource:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class CrossCheck:
     """Options of a cross-check.
 
-    ops: minimum number of ops for each release.
-    conf: option string of every script, which then never changes at run time; None for random ones.
+    sources: one per release.
+    seed: seed of the first script.
+    ops: least number of ops to compare for each release.
+    conf: conf of every script, which then has no op that changes settings; None for random confs.
     jobs: number of processes.
     """
 
@@ -76,8 +77,9 @@ class Check:
 class Report:
     """Result of a cross-check.
 
+    tally: counts of the compared ops.
     seeds: first and last seed, by release.
-    divergence: the first divergence, minimised; None for none.
+    divergence: first script on which the model differs, minimised; None if there is none.
     """
 
     tally: Tally = field(default_factory=Tally)
@@ -85,8 +87,11 @@ class Report:
     divergence: Divergence | None = None
 
 
-def crosscheck(check: Check, progress: Progress | None = None) -> Report:
-    """Run scripts until each release has run its ops, or until one diverges."""
+def crosscheck(check: CrossCheck, progress: Progress | None = None) -> Report:
+    """Compare scripts until each release has run `check.ops` ops or a script differs.
+
+    progress: called with the number of finished ops and of all ops.
+    """
     report = Report()
     total = check.ops * len(check.sources)
     executor = ProcessPoolExecutor(check.jobs) if check.jobs > 1 else None
@@ -113,8 +118,8 @@ class _Batch:
     divergence: Divergence | None
 
 
-def _batches(check: Check, source: Source, executor: Executor | None) -> Iterator[_Batch]:
-    """Yield the batches of one release in order of their seeds, endlessly."""
+def _batches(check: CrossCheck, source: Source, executor: Executor | None) -> Iterator[_Batch]:
+    """Yield the results of batches of scripts, in order of their seeds, without end."""
     seeds = count(check.seed, _BATCH)
     if executor is None:
         yield from (_run_batch(check, source, first) for first in seeds)
@@ -131,8 +136,8 @@ def _batches(check: Check, source: Source, executor: Executor | None) -> Iterato
             future.cancel()
 
 
-def _run_batch(check: Check, source: Source, first: int) -> _Batch:
-    """Run a batch of scripts, up to the first divergence."""
+def _run_batch(check: CrossCheck, source: Source, first: int) -> _Batch:
+    """Compare the scripts of `_BATCH` seeds from `first` on, up to the first that differs."""
     real, tally = source.open(), Tally()
     for seed in range(first, first + _BATCH):
         script = source.script(real, seed)

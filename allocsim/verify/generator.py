@@ -1,13 +1,15 @@
-"""Random op scripts, mostly valid for a release and sometimes beyond its limits.
+"""Make random op scripts, mostly valid for a release and sometimes beyond its limits.
 
-Rule: a script depends only on its seed and release, and all kinds of ops of the release can follow
-each other.  Sizes are frequently at the boundaries of the rules and frequently repeated, because
-allocators differ on ties and exact fits.  Ops that would hide a difference, such as a malloc after
-the end of a scope or growth after a reset, are less frequent.
+A scope is the part of a script between begin_allocate_to_pool and end_allocate_to_pool.
 
-A reproducible script avoids two cases where compiled allocators differ from run to run: several
+Rule: a script depends only on its seed and release, and any op can follow any other op.  Many sizes
+are equal, or at the boundaries of the allocator's rules, because allocators differ on ties and
+exact fits.  Ops that would hide a difference, such as a malloc after the end of a scope or growth
+after a reset, are less frequent.
+
+A reproducible script avoids two cases where real PyTorch gives different results each time: several
 frees deferred at once from 2.9 to 2.12 (semantics 12.3a), and, up to 2.12, streams recorded both
-inside and outside scopes, which upstream identifies by an object's address (12.3b).
+inside and outside scopes, which upstream identifies by the address of an object (12.3b).
 """
 
 from __future__ import annotations
@@ -17,8 +19,7 @@ from collections.abc import Callable
 
 from allocsim.core import Release
 from allocsim.units import GIB, KIB, MIB
-from allocsim.verify.random_settings import RandomSettings
-from allocsim.verify.random_streams import MANY, RandomStreams
+from allocsim.verify.random_settings import MANY, RandomSettings, RandomStreams
 from allocsim.verify.script import Op, Script
 
 __all__ = ["make_script"]
@@ -45,10 +46,11 @@ def make_script(
 ) -> Script:
     """Return the script of `seed` for `release`.
 
-    with_marks: allow pools that are marked no_split and use_on_oom, emptied separately, or
-        deleted as a MemPool, if the release has these calls.
+    is_reproducible: avoid the cases where real PyTorch gives different results each time.
+    with_marks: allow pools with no_split and use_on_oom, emptied separately, or deleted as a
+        MemPool, if the release has these calls.
     largest: largest request in bytes.
-    length_factor: factor on the number of ops, for allocators whose processes start slowly.
+    length_factor: factor on the number of ops, for real allocators that take long to start.
     """
     rng = random.Random(f"{seed} {release.version}")
     memory = rng.choice(_DEVICES)
@@ -73,7 +75,7 @@ def make_script(
 
 
 class _Maker:
-    """Script under construction, with its live blocks and open scopes."""
+    """Script to which ops are appended, with its live blocks and open scopes."""
 
     def __init__(
         self,
@@ -125,12 +127,12 @@ class _Maker:
         }
 
     def step(self) -> None:
-        """Append a random op; append none if the chosen op is impossible."""
+        """Append a random op, or none if the chosen op is impossible now."""
         makers, weights = zip(*self.weights.items(), strict=True)
         self.rng.choices(makers, weights)[0]()
 
     def finale(self) -> None:
-        """Sometimes append ops that make the final caches and peaks visible."""
+        """Sometimes append empty_cache and a reset, after which differences of caches show."""
         if self.rng.random() < 0.2:
             self.empty_cache()
         if self.rng.random() < 0.2:
@@ -181,7 +183,7 @@ class _Maker:
             self.ops.append(["r", name, stream])
 
     def crowd(self) -> None:
-        """Let blocks wait for many streams, so that tables of streams overflow."""
+        """Append frees of blocks that many streams use, so that hash tables of streams overflow."""
         rng = self.rng
         for stream in rng.sample(self.streams, rng.randint(4, len(self.streams))):
             self.allocate()
@@ -208,7 +210,7 @@ class _Maker:
         self.ops.append(["m", self.rng.choice((1.0, 0.0, 0.5, 0.9, self.rng.random()))])
 
     def give_up(self) -> None:
-        """Empty a pool, or delete its MemPool, mostly where that does not assert."""
+        """Append an op that empties a pool or deletes its MemPool, mostly where it is valid."""
         rng, release = self.rng, self.release
         is_sure = not (self.scopes and release.scope_is_capture) or rng.random() < 0.02
         if not self.uses or not is_sure:
@@ -226,7 +228,7 @@ class _Maker:
         self._forget(pool)
 
     def _forget(self, *pools: int) -> None:
-        """Mark emptied pools as forgotten if they have no users and no live blocks."""
+        """Note the pools that the allocator deletes because they have no users and no blocks."""
         inhabited = {pool for name in self.live for pool in self.homes[name]}
         gone = {n for n in pools if self.uses.get(n) == 0 and n not in inhabited}
         self.forgotten |= gone - {*self.scopes}
@@ -238,7 +240,7 @@ class _Maker:
         self.ops.append([self.rng.choice("kK")])
 
     def scope(self) -> None:
-        """Append a valid pool op, or rarely an op that asserts."""
+        """Append a valid op on a pool, or rarely an op that fails an assertion of PyTorch."""
         rng = self.rng
         if rng.random() < 0.002:
             self.ops.append(["P", rng.choice("ber"), rng.randint(1, 4)])
@@ -263,7 +265,10 @@ class _Maker:
             self.ops.append(["P", "r", pool])
 
     def _may_begin(self, pool: int) -> bool:
-        """Return True if a pool may be begun; a fully released pool asserts unless forgotten."""
+        """Return True if begin_allocate_to_pool is valid for `pool`, and rarely if it is not.
+
+        It is invalid for a released pool that the allocator has not deleted.
+        """
         return self.uses.get(pool) != 0 or pool in self.forgotten or self.rng.random() < 0.01
 
     def _marks(self) -> list[int]:

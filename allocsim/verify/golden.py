@@ -1,8 +1,8 @@
-"""Golden cases, run again on the real allocator and compared in full.
+"""Run golden cases again on the real allocator and compare all results with the stored ones.
 
-Rule: only results that the case holds for the release are compared.  If a case has no result for a
-release, the release refused its options, stopped on an internal error or varies from run to run;
-its outcome is reported and not judged.
+Rule: a case has no stored result for a release that refused its options, stopped on an internal
+error or gives different results each time.  The outcome for such a release is reported, but not
+compared.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _FIELDS = ("addresses", "trace", "segments")
 class CaseCheck:
     """Result of one case.
 
-    outcome: "equal" or "different"; if the case has no result of the release, "refused",
+    outcome: "equal" or "different"; if the case has no result for the release, "refused",
         "stopped" or "ran".
-    detail: first difference, or the release's message; "" for none.
+    detail: first difference, or error message of the release; "" if there is neither.
     """
 
     name: str
@@ -49,7 +49,7 @@ def load_case(path: Path) -> dict[str, Any]:
 
 
 def check_case(real: RealAllocator, case: dict[str, Any]) -> CaseCheck:
-    """Run a case's script and compare it with the case's result for the release."""
+    """Run the script of a case and compare its results with those stored for the release."""
     name, version = case["name"], real.torch_version
     group = next((g for g in case["results"] if version in g["torch"]), None)
     try:
@@ -68,7 +68,10 @@ def _stop(results: RealAnswer) -> str:
 
 
 def first_difference(results: RealAnswer, expected: dict[str, Any], texts: list[str]) -> str | None:
-    """Return the first difference from a golden result; None if equal."""
+    """Return the first difference as text; None if equal.
+
+    expected, texts: stored results and error texts.
+    """
     if results.stopped:
         return _stop(results)
     pairs = [(field, getattr(results, field), expected[field]) for field in _FIELDS]

@@ -1,10 +1,10 @@
-"""Complete PyTorch of an installed interpreter, run on op scripts.
+"""Run op scripts with the complete PyTorch of an installed Python interpreter.
 
-Rule: each script gets a fresh allocator, and the results have the form of the golden cases, so this
-class and `RealAllocator` are interchangeable.  On the phantom GPU all results must be equal,
-including addresses.  On a real GPU the driver's decisions (segment addresses, free memory, stream
-handles) are read from the results and given to the model, which predicts the rest; sentences about
-processes are removed from the texts.
+Rule: each script runs on a new allocator, and the results have the form of the golden cases, so
+`InstalledTorch` can replace `RealAllocator`.  On the phantom GPU all results must equal the
+model's, including addresses.  On a real GPU the decisions of the driver (segment addresses, free
+memory, stream handles) are read from the results and given to the model, which predicts the rest.
+The sentences about other processes are removed from error texts.
 """
 
 from __future__ import annotations
@@ -24,13 +24,11 @@ from allocsim.core import find_release
 from allocsim.phantom import Gpu, RefusedError, UnavailableError, find_torch, phantom_environment
 from allocsim.units import GIB
 from allocsim.verify import torch_player
+from allocsim.verify.comparison import Real
 from allocsim.verify.generator import make_script
-from allocsim.verify.golden_form import golden_segment, golden_stats, stream_numbers
-from allocsim.verify.judge import Real
-from allocsim.verify.on_gpu import on_gpu
-from allocsim.verify.process_lines import without_processes
+from allocsim.verify.on_gpu import on_gpu, without_processes
 from allocsim.verify.real import BASE, plain_environment
-from allocsim.verify.script import RealAnswer, Script
+from allocsim.verify.script import RealAnswer, Script, golden_segment, golden_stats, stream_numbers
 
 __all__ = ["InstalledSource", "InstalledTorch", "opened"]
 
@@ -38,13 +36,13 @@ _WITHOUT_ADDRESS = ("oom", "snapshot")
 _LARGEST = (1 << 63) - 1
 _LAST_BYTES = 4096
 _AHEAD = 2
-"""Processes that create their CUDA context while a script runs on a real GPU."""
+"""Number of processes that create a CUDA context for a later script on a real GPU."""
 _LONGER = 4
-"""Factor on the length of scripts for a real GPU, because each script needs a context."""
+"""Factor on the number of ops on a real GPU, because each script needs a new CUDA context."""
 
 
 class InstalledTorch:
-    """PyTorch of the interpreter `python`, on the phantom GPU or a real one.
+    """PyTorch of the interpreter `python`, on the phantom GPU or a real GPU.
 
     Raises UnavailableError if the interpreter has no CUDA build of torch, or if the stubs cannot
     be built.
@@ -74,7 +72,11 @@ class InstalledTorch:
             raise UnavailableError(f"torch {install.version} does not start: {reason}")
 
     def run(self, script: Script) -> RealAnswer:
-        """Run a script as `RealAllocator.run` does; on a real GPU, return its conditions too."""
+        """Run a script and return its results; on a real GPU, with the decisions of the driver.
+
+        Raises RefusedError if PyTorch refuses the conf or its process dies, and UnavailableError if
+        the interpreter has ended or gets no GPU.
+        """
         answer = self._execute(script)
         handles = {int(number): handle for number, handle in answer["handles"].items()}
         shift = script.base_address - (script.base_address or BASE) if self._is_phantom else 0
@@ -102,7 +104,7 @@ class InstalledTorch:
         return texts if self._is_phantom else [without_processes(text)[0] for text in texts]
 
     def memory(self) -> int:
-        """Return the bytes of the device, as the device reports them."""
+        """Return the capacity of the GPU in bytes, as PyTorch reports it."""
         if self._memory is None:
             self._memory = int(self._execute(Script([], GIB))["total"])
         return self._memory
@@ -133,7 +135,7 @@ class InstalledTorch:
         }
 
     def _ask(self, line: list[str]) -> str:
-        """Send a request and return the exit status of the fork that handled it."""
+        """Send the paths of script and result; return the exit status of the forked process."""
         try:
             if self._process.stdin is not None:
                 print(json.dumps(line), file=self._process.stdin, flush=True)
@@ -174,23 +176,27 @@ class InstalledTorch:
 def _conditions(
     answer: dict[str, Any], handles: dict[int, int], trace: list[list[Any]]
 ) -> dict[str, Any]:
-    """Return the decisions of a real GPU's driver, as arguments of `play`."""
+    """Return the decisions of the driver of a real GPU, as keyword arguments of `play`."""
     held = answer["total"] - answer["free"]
     return {"handles": handles, "context_memory": held, "driver_trace": trace}
 
 
 @cache
 def opened(python: str, is_phantom: bool) -> InstalledTorch:
-    """Return the process of this worker; it is shared because importing torch takes seconds."""
+    """Return the PyTorch process of this worker, which all of its scripts share.
+
+    It is shared because importing torch takes seconds.
+    """
     return InstalledTorch(python, is_phantom=is_phantom)
 
 
 @dataclass(frozen=True, slots=True)
 class InstalledSource:
-    """Source that runs complete PyTorch.
+    """Source that runs the complete PyTorch of an interpreter.
 
-    release: "major.minor" of the PyTorch that `find_torch` finds.
-    jobs: number of scripts that run at the same time.
+    release: "major.minor" of its PyTorch.
+    python: path of the interpreter.
+    jobs: number of scripts that run on the GPU at the same time.
     """
 
     release: str
@@ -202,9 +208,10 @@ class InstalledSource:
         return opened(self.python, self.is_phantom)
 
     def script(self, real: Real, seed: int) -> Script:
-        """Return a script without marked pools, whose MemPool objects choose their own ids.
+        """Return the script of `seed`, without pools that have no_split or use_on_oom.
 
-        Sizes are at most 2^63 - 1, because the size of a tensor is signed.
+        Such pools are MemPool objects, which choose their ids themselves.  Sizes are at most
+        2^63 - 1, because the size of a tensor is signed.
         """
         release = find_release(self.release)
         longer = 1 if self.is_phantom else _LONGER

@@ -1,28 +1,80 @@
-"""Op scripts, played on the model with results in the form of the golden cases.
+"""Run op scripts on the model, with results in the form of the golden cases.
 
-Rule: the first error ends the run, unless memory runs out or the driver refuses a handle.  All
-other fields then report the state at that point, as for the real allocator.  An id whose allocation
-failed is skipped.
+Rule: out of memory and a refusal by the driver do not end a script, any other error does.  The
+results are then those at that point, as in real PyTorch.  An op on a block whose allocation failed
+is skipped.
+
+For a script that ran on a real GPU, the model takes the decisions of the GPU's driver from the
+history of real PyTorch: the address of a new segment from the entry of the segment, and the free
+memory of an error text from the `oom` entry.  The model predicts all other values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from allocsim.core import FREE, MALLOC, ReplayAllocator
+from allocsim.core import FREE, MALLOC, CachingAllocator, ReplayAllocator
 from allocsim.errors import (
     AllocsimError,
     DriverRefusalError,
     OutOfMemoryError,
     UndefinedBehaviorError,
 )
-from allocsim.verify.driver_trace import DriverTrace
-from allocsim.verify.golden_form import golden_segment, golden_stats, stream_numbers
-from allocsim.verify.script import Op, Script
+from allocsim.units import format_size
+from allocsim.verify.script import Op, Script, golden_segment, golden_stats, stream_numbers
 
-__all__ = ["ModelAnswer", "play", "play_defined"]
+__all__ = ["DriverTrace", "ModelAnswer", "play", "play_defined"]
+
+_NEW_MEMORY = ("segment_alloc", "segment_map")
+_ENDS_A_REQUEST = ("alloc", "oom")
+
+
+class DriverTrace:
+    """History of a real GPU; an entry is [action, address, bytes, number of the stream]."""
+
+    def __init__(self, entries: Sequence[Sequence[Any]]) -> None:
+        self._entries = entries
+
+    def dictate(self, allocator: CachingAllocator) -> None:
+        """Set the address of the next segment of the model.
+
+        It is the address of the new segment in the next request of the history, if it has one.
+        """
+        if not self._entries:
+            return
+        done = len(allocator.history)
+        for action, address, *_ in self._entries[done:]:
+            if action in _NEW_MEMORY:
+                allocator.device.dictate_address(address)
+                return
+            if action in _ENDS_A_REQUEST:
+                return
+
+    def correct(self, trace: Sequence[list[Any]], messages: list[str]) -> None:
+        """Replace the free memory in the model's `oom` entries and error texts by the driver's."""
+        texts = _naming_free_memory(messages)
+        for ours, expected in zip(trace, self._entries, strict=False):
+            if ours[0] != "oom":
+                continue
+            at = next(texts)
+            if expected[0] == "oom":
+                old, new = (
+                    f"of which {format_size(answer[1])} is free" for answer in (ours, expected)
+                )
+                messages[at] = messages[at].replace(old, new)
+                ours[1] = expected[1]
+
+
+def _naming_free_memory(messages: Sequence[str]) -> Iterator[int]:
+    """Yield the indices of the error texts that have an `oom` entry.
+
+    Requests of more than 1 EiB and refusals of the driver have no such entry.
+    """
+    apart = ("more than 1EB memory", "preemptively rejected", DriverRefusalError.TEXT)
+    return (i for i, text in enumerate(messages) if not any(words in text for words in apart))
+
 
 _ONE = 0
 """Name of the block in a row of one step."""
@@ -30,7 +82,10 @@ _ONE = 0
 
 @dataclass(slots=True)
 class ModelAnswer:
-    """Results of the model; stopped: (op, error), None if all ops ran."""
+    """Results of the model for a script; the fields are those of `RealAnswer`.
+
+    stopped: (number of the op, error) if an error ended the script, else None.
+    """
 
     addresses: list[int | None] = field(default_factory=list)
     messages: list[str] = field(default_factory=list)
@@ -50,15 +105,15 @@ def play(
     context_memory: int = 0,
     driver_trace: Sequence[Sequence[Any]] | None = None,
 ) -> ModelAnswer:
-    """Run every op on a model of `torch_version`.
+    """Run a script on a model of the PyTorch release `torch_version`, and return its results.
 
-    check_every: number of ops between checks of the model's invariants, which are always checked
-        at the end; 0 for none.
-    in_rows: run most requests and frees on the path of a replay (core/fast_path.py).
+    check_every: number of ops between checks of the model's invariants; 0 to check them only at
+        the end.
+    in_rows: True to use the code of a replay for most requests and frees (core/fast_path.py).
     handles: raw handles by stream number; None for those of the script.
-    context_memory: bytes of the device used by others.
-    driver_trace: trace of a real device, which supplies the driver's decisions.
-    Raises ConfigError if the script's option string is refused.
+    context_memory: bytes of the device that are in use outside PyTorch.
+    driver_trace: history of a real GPU, with the addresses and free memory that its driver chose.
+    Raises ConfigError if the script's conf is invalid.
     """
     allocator = ReplayAllocator(
         script.device_memory,
@@ -88,7 +143,10 @@ def play(
 def play_defined(
     script: Script, torch_version: str, **arguments: Any
 ) -> tuple[Script, ModelAnswer, UndefinedBehaviorError | None]:
-    """Play a script up to its first undefined op; also return the error that reports that op."""
+    """Run a script up to the first op with undefined behaviour.
+
+    Return the script up to that op, the results, and the error for that op; None without one.
+    """
     outcome = play(script, torch_version, **arguments)
     at, error = outcome.stopped or (0, None)
     if not isinstance(error, UndefinedBehaviorError):
@@ -98,7 +156,7 @@ def play_defined(
 
 
 class _Player:
-    """Model that runs a script; `live` maps ids to addresses."""
+    """Model that runs a script."""
 
     def __init__(
         self, allocator: ReplayAllocator, handles: Mapping[int, int], driver: DriverTrace
@@ -168,7 +226,7 @@ class _Player:
             self._pools[what](pool)
 
     def tell(self) -> None:
-        """Collect statistics, segments and trace."""
+        """Store statistics, segments and history in the results."""
         outcome, number = self.outcome, stream_numbers(self._handles)
         outcome.stats = golden_stats(self._allocator.memory_stats())
         outcome.segments = [golden_segment(s, number) for s in self._allocator.memory_snapshot()]
@@ -182,14 +240,14 @@ class _Player:
 
 
 def malloc_in_row(allocator: ReplayAllocator, size: int, stream: int) -> int | None:
-    """Allocate by a row of one step if the fast path takes it, else by `allocator.malloc`."""
+    """Allocate with the code of a replay if it can serve the request, else with `malloc`."""
     if allocator.play(((MALLOC, _ONE, size, stream),), {}, []) is None:
         return allocator.take_name(_ONE)
     return allocator.malloc(size, stream)
 
 
 def free_in_row(allocator: ReplayAllocator, address: int | None) -> None:
-    """Free by a row of one step if the fast path takes it, else by `allocator.free`."""
+    """Free with the code of a replay if it can free the block, else with `allocator.free`."""
     if address is not None and allocator.is_allocated(address):
         allocator.give_name(address, _ONE)
         if allocator.play(((FREE, _ONE, 0, 0),), {}, []) is None:

@@ -1,30 +1,32 @@
-"""Random option strings with all options that a release knows and values at their limits.
+"""Choose the confs and streams of a random script.
 
-Rule: the release accepts each string, given the large segment size that was in force before it.
-Options that would stop a release or make its results random are left out; `RandomSettings` names
-them.
+Rule: the release accepts each conf, given the large segment size that was in effect before it.
+Options that would stop a release or make its results random are left out.  In some scripts
+PyTorch's hash tables of streams overflow, because many raw handles hash to few of the 16 slots
+(semantics 12.1).
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from allocsim.core import Release
 
-__all__ = ["RandomSettings"]
+__all__ = ["RandomSettings", "MANY", "RandomStreams"]
 
 _LARGE_SEGMENT = 20
 _SHARE = 0.3
-"""Probability of an option that affects memory; half of it for large_segment_size_mb."""
+"""Probability of each option that affects memory; large_segment_size_mb has half of it."""
 
 
 class RandomSettings:
-    """Generator of the option strings of one script.
+    """Maker of the confs of one script.
 
-    has_pools: True if the script opens scopes.  Up to 2.12 scopes count as captures, where
-        graph_capture_record_stream_reuse reads the topology of a graph that does not exist
-        (semantics 5.5), so a script never has both.
+    has_pools: True if the script begins allocating to pools.  Up to 2.12 PyTorch treats that as the
+        capture of a CUDA graph, and graph_capture_record_stream_reuse would read a graph that does
+        not exist (semantics 5.5), so a script never has both.
     """
 
     def __init__(self, rng: random.Random, release: Release, *, has_pools: bool) -> None:
@@ -37,7 +39,7 @@ class RandomSettings:
         self._inert = {key: values for key, values in inert.items() if key in release.options}
 
     def make(self) -> str:
-        """Return the next string; the large segment size that it sets stays in force."""
+        """Return the next conf; the large segment size that it sets stays in effect after it."""
         rng = self._rng
         parts: dict[str, object] = {}
         if "large_segment_size_mb" in self._release.options and rng.random() < _SHARE / 2:
@@ -68,7 +70,7 @@ class RandomSettings:
         }
 
     def _reserve(self) -> dict[str, object]:
-        """Return a reserve for expandable segments, sometimes a size that the rules round to."""
+        """Return the option that reserves memory for expandable segments, with a random value."""
         values = (0.05, 0.3, 0.7, 1, 2, "1G", "0.1G", "0.0625G", "0.0390625G")
         key = "expandable_segments_reserve"
         return {key: self._rng.choice(values)} if key in self._release.options else {}
@@ -99,4 +101,47 @@ _INERT: dict[str, tuple[object, ...]] = {
     "pinned_max_round_threshold_mb": (1, 64),
     "pinned_max_cached_size_mb": (1, 1024),
 }
-"""Options without effect on device memory: they must be accepted and change nothing."""
+"""Options that PyTorch accepts and that do not affect device memory, with their values."""
+
+
+_FEW = ([0], [0], [0, 1], [0, 1, 2], [0, 3, 7, 9, 21, 40])
+MANY = 8
+"""Least number of streams with which a hash table can overflow."""
+_COUNTS = (MANY, 12, 16)
+_LARGEST_HANDLE = 1 << 47
+_ALIGNMENT = 16
+_GOLDEN = 11400714819323198485
+_SLOTS = 16
+_CROWDED_SLOTS = (2, 3, 3, 4, _SLOTS)
+"""Number of neighbouring slots to which all handles of a script hash."""
+
+
+@dataclass(frozen=True, slots=True)
+class RandomStreams:
+    """Streams of a script.
+
+    numbers: stream numbers.
+    handles: raw handles by stream number, where it is not number * 4096.
+    """
+
+    numbers: list[int]
+    handles: dict[int, int] = field(default_factory=dict)
+
+    @classmethod
+    def make(cls, rng: random.Random) -> RandomStreams:
+        """Return a few streams with default handles, or many whose handles hash to few slots."""
+        if rng.random() < 0.6:
+            return cls(rng.choice(_FEW))
+        numbers = list(range(rng.choice(_COUNTS) + 1))
+        first, width = rng.randrange(_SLOTS), rng.choice(_CROWDED_SLOTS)
+        handles: dict[int, int] = {}
+        while len(handles) < len(numbers) - 1:
+            handle = rng.randrange(1, _LARGEST_HANDLE // _ALIGNMENT) * _ALIGNMENT
+            if (_slot(handle) - first) % _SLOTS < width:
+                handles[len(handles) + 1] = handle
+        return cls(numbers, handles)
+
+
+def _slot(handle: int) -> int:
+    """Return the slot of a stream of device 0 in a hash table of 16 slots."""
+    return (_GOLDEN * (1 << 56 | handle) % (1 << 64)) * _SLOTS >> 64

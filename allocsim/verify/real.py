@@ -1,7 +1,9 @@
-"""Native allocator of a published PyTorch release, run on op scripts without a GPU.
+"""Run op scripts on the native allocator of a published PyTorch release, without a GPU.
 
-Rule: scripts are not interpreted here.  Each run is a fresh process of the compiled driver, so
-settings, counters and hash tables start as they do for a user.
+Rule: each script runs in a new process of a compiled program (driver.cpp), so settings, counters
+and hash tables start as they do for a user.
+
+The program links the `libc10_cuda.so` of the release and the stubs, but no library of CUDA.
 """
 
 from __future__ import annotations
@@ -15,28 +17,36 @@ from pathlib import Path
 from typing import Any
 
 from allocsim.phantom import (
+    COMMON_OPTIONS,
+    ORIGIN,
+    STUB,
     RefusedError,
     ScriptError,
+    Stubs,
     UnavailableError,
+    Wheel,
+    build_once,
+    build_stubs,
     cached_wheel,
+    compile_source,
+    digest_of,
     fetch_wheel,
+    find_compiler,
     full_version,
 )
-from allocsim.verify.driver import build_driver
-from allocsim.verify.golden_form import stream_numbers
-from allocsim.verify.script import ADDRESS_POLICIES, RealAnswer, Script, encode_ops
+from allocsim.verify.script import ADDRESS_POLICIES, RealAnswer, Script, encode_ops, stream_numbers
 
-__all__ = ["BASE", "RealAllocator", "plain_environment"]
+__all__ = ["BASE", "RealAllocator", "plain_environment", "build_driver"]
 
 BASE = 1 << 44
-"""Offset for scripts with base 0: the real allocator treats address 0 as a failure."""
+"""First address for scripts with base 0, because real PyTorch takes address 0 for an error."""
 
 _SETTINGS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 _SWITCHES = ("PYTORCH_NO_CUDA_MEMORY_CACHING", "LD_PRELOAD", "LD_LIBRARY_PATH")
 
 
 class RealAllocator:
-    """PyTorch's own allocator over a device that only does bookkeeping.
+    """Native allocator of a PyTorch release, on a phantom GPU.
 
     torch_version: "2.15.0", or "2.15" for the default patch release.
     download: download the wheel (hundreds of MiB) if the cache lacks it.
@@ -54,10 +64,10 @@ class RealAllocator:
         self._driver = build_driver(wheel)
 
     def run(self, script: Script) -> RealAnswer:
-        """Run a script with the history on, and return the results and all texts.
+        """Run a script and return its results.
 
-        Raises ScriptError for an invalid script, and RefusedError if the release refuses the
-        option string or its process dies.
+        Raises ScriptError for an invalid script, and RefusedError if the release refuses the conf
+        or its process dies.
         """
         answer = self._execute(script, repeats=0)
         shift = script.base_address - (script.base_address or BASE)
@@ -82,9 +92,8 @@ class RealAllocator:
     def time(self, script: Script, repeats: int = 3) -> list[float]:
         """Return the seconds of each of `repeats` passes over the ops, in one process.
 
-        Only the loop over the parsed ops is timed, without history and with statistics, which are
-        always on.  Between passes everything is freed and the cache is emptied.  Raises as `run`
-        does.
+        Only the loop over the parsed ops is timed, without recording a history.  Between passes all
+        blocks are freed and the cache is emptied.  Raises the same errors as `run`.
         """
         if repeats < 1:
             raise ScriptError(f"repeats {repeats} is not a count of passes, 1 or more")
@@ -129,7 +138,10 @@ def _device_lines(script: Script, repeats: int) -> list[str]:
 
 
 def plain_environment(conf: str = "") -> dict[str, str]:
-    """Return the environment plus `conf`, without variables that affect allocators or libraries."""
+    """Return this process's environment with `conf` as PYTORCH_CUDA_ALLOC_CONF.
+
+    Variables that affect the allocator or the loading of libraries are left out.
+    """
     hidden = {*_SETTINGS, *_SWITCHES}
     environment = {name: value for name, value in os.environ.items() if name not in hidden}
     if conf:
@@ -138,10 +150,50 @@ def plain_environment(conf: str = "") -> dict[str, str]:
 
 
 def _reason(done: subprocess.CompletedProcess[str]) -> str:
-    """Return the reason why the process ended, as one sentence, from its standard error."""
+    """Return the reason for the end of a process as a sentence, from its standard error."""
     lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
     where = [line.split("phantom: ")[1] for line in lines if line.startswith("phantom: ")]
     what = [line.split("what():", 1)[1].strip() for line in lines if "what():" in line]
     cause = f"died of {signal.Signals(-done.returncode).name}" if done.returncode < 0 else "failed"
     said = "; ".join([*what, *where]) or (lines[-1] if lines else "nothing said")
     return f"{cause}: {said}"
+
+
+_SOURCE = Path(__file__).with_name("driver.cpp")
+
+
+def build_driver(wheel: Wheel) -> Path:
+    """Return the path of the program for a release; build it if needed.
+
+    Raises UnavailableError if it cannot be built.
+    """
+    name = digest_of(f"{wheel.torch} {wheel.cuda}", _SOURCE, Path(__file__))
+    folder = wheel.folder / "build" / name
+
+    def build(growing: Path) -> None:
+        compiler = find_compiler("c++", "g++", "clang++")
+        stubs = build_stubs(growing, wheel.cuda_major)
+        compile_source([compiler, *_options(wheel, stubs), "-o", str(growing / "driver")])
+
+    build_once(folder, build)
+    return folder / "driver"
+
+
+def _options(wheel: Wheel, stubs: Stubs) -> list[str]:
+    libraries = [wheel.libraries / "libc10_cuda.so", wheel.libraries / "libc10.so"]
+    libraries += [stubs.device, stubs.cudart, stubs.cuda, stubs.nvml]
+    return [
+        *COMMON_OPTIONS,
+        "-std=c++20",
+        "-Wno-unused-parameter",
+        f"-DPHANTOM_TORCH={wheel.number}",
+        f"-D_GLIBCXX_USE_CXX11_ABI={int(not wheel.has_old_abi)}",
+        f"-I{STUB}",
+        *(f"-isystem{include}" for include in wheel.includes),
+        str(_SOURCE),
+        "-Wl,--no-as-needed",
+        *(str(library) for library in libraries),
+        ORIGIN,
+        f"-Wl,-rpath,{wheel.libraries}",
+        "-Wl,--allow-shlib-undefined",
+    ]

@@ -13,6 +13,9 @@ Ops are lists that begin with a letter:
 
 Rules: an id whose allocation failed is skipped when freed; stream n is an external stream, whose
 raw handle is n * 4096 unless `Script.handles` gives another; pool n is the pool id (0, n).
+
+The statistics and segments of the model and of real PyTorch are the same dictionaries, so both are
+converted to the golden form by the same code.  Raw stream handles become stream numbers.
 """
 
 from __future__ import annotations
@@ -24,14 +27,24 @@ from typing import Any
 
 from allocsim.phantom import ScriptError
 
-__all__ = ["ADDRESS_POLICIES", "HANDLE", "Op", "RealAnswer", "Script", "encode_ops"]
+__all__ = [
+    "ADDRESS_POLICIES",
+    "HANDLE",
+    "Op",
+    "RealAnswer",
+    "Script",
+    "encode_ops",
+    "golden_segment",
+    "golden_stats",
+    "stream_numbers",
+]
 
 Op = Sequence[Any]
 HANDLE = 4096
-"""Default raw handle of stream 1; stream n has n times that."""
+"""Default raw handle of stream 1; stream n has n * HANDLE."""
 ADDRESS_POLICIES = ("bump", "firstfit")
 _POOL_LETTERS = {"b": "b", "e": "x", "r": "d", "v": "v", "l": "l"}
-"""Letter that the driver reads for each pool op."""
+"""Letter of each pool op in the input of driver.cpp."""
 _MAX_STREAM = 50_000  # keeps the stub's table of streams sparse
 _MAX_BYTES = (1 << 64) - 1
 _MAX_POOL = (1 << 31) - 1
@@ -41,11 +54,12 @@ _MAX_POOL = (1 << 31) - 1
 class Script:
     """Op script and its device.
 
-    device_memory: bytes.
-    conf: option string, as in PYTORCH_CUDA_ALLOC_CONF.
+    ops: calls of the allocator, as the module explains them.
+    device_memory: bytes of the device.
+    conf: value of PYTORCH_CUDA_ALLOC_CONF.
     address_policy: "bump" (no address is reused) or "firstfit" (the lowest hole).
-    base_address: first address in results; 0 as in the golden cases.
-    handles: raw handles of streams by number, if not n * 4096.
+    base_address: address of the first segment in the results; golden cases have 0.
+    handles: raw handles by stream number, where it is not number * 4096.
     """
 
     ops: Sequence[Op]
@@ -66,20 +80,22 @@ class Script:
         return {n: self.handles.get(n, n * HANDLE) for n in sorted(numbers)}
 
     def with_ops(self, ops: Sequence[Op]) -> Script:
-        """Return a copy with other ops."""
+        """Return a copy of the script whose ops are `ops`."""
         return replace(self, ops=ops)
 
 
 @dataclass(frozen=True, slots=True)
 class RealAnswer:
-    """Results of one release for a script; the fields are those of a golden result.
+    """Results of one release of PyTorch for a script, in the form of golden cases.
 
-    addresses: results of the `a` ops in order; None if out of memory, or for 0 bytes.
-    stats: (current, peak, allocated, freed) per statistic, and plain counters.
-    messages: all out-of-memory texts and driver refusals of a handle, in order.
-    stopped: (op, text) if another error stopped the release, else None; all other fields then
-        report the state at that point.
-    conditions: arguments of `play` that the model needs besides the script.
+    torch: version of PyTorch.
+    addresses: address for each `a` op in order; None if it failed, or for 0 bytes.
+    stats: [current, peak, allocated, freed] of each statistic, and one number of each counter.
+    trace: entries [action, address, bytes, stream number] of the history.
+    messages: texts of out-of-memory errors and refusals by the driver, in order.
+    stopped: (number of the op, text) if any other error ended the script, else None.  The other
+        fields then report the state at that point.
+    conditions: decisions of a real GPU's driver, as keyword arguments of `play`.
     """
 
     torch: str
@@ -92,7 +108,7 @@ class RealAnswer:
     conditions: Mapping[str, Any] = field(default_factory=dict)
 
     def as_golden(self) -> dict[str, Any]:
-        """Return the results as an entry of a golden case's `results`."""
+        """Return the results as an item of the list `results` of a golden case."""
         return {
             "torch": [self.torch],
             "addresses": self.addresses,
@@ -104,7 +120,7 @@ class RealAnswer:
 
 
 class _Encoder:
-    """Encoder that checks ops and writes them as lines; ids become small dense numbers."""
+    """Check of ops, and their conversion to lines; ids become numbers from 0."""
 
     def __init__(self) -> None:
         self.ids: dict[Any, int] = {}
@@ -189,7 +205,7 @@ class _Encoder:
 
 
 def encode_ops(ops: Sequence[Op]) -> list[str]:
-    """Return the lines that the compiled driver reads, one per op.
+    """Return the lines that driver.cpp reads, one per op.
 
     Raises ScriptError, with the number of the op, for an unknown letter or wrong arguments.
     """
@@ -198,3 +214,48 @@ def encode_ops(ops: Sequence[Op]) -> list[str]:
     for encoder.at, op in enumerate(ops):
         lines.append(encoder.line(op))
     return lines
+
+
+_COLUMNS = ("current", "peak", "allocated", "freed")
+_AS_THEY_ARE = (
+    "address",
+    "total_size",
+    "requested_size",
+    "allocated_size",
+    "active_size",
+    "is_expandable",
+)
+Numbers = Callable[[int], int]
+
+
+def golden_stats(flat: Mapping[str, int]) -> dict[str, Any]:
+    """Return `torch.cuda.memory_stats()` with one item per statistic.
+
+    A statistic has [current, peak, allocated, freed], and a counter one number.
+    """
+    names = [key.removesuffix(".current") for key in flat if key.endswith(".current")]
+    grouped = {name: [flat[f"{name}.{column}"] for column in _COLUMNS] for name in names}
+    return grouped | {key: flat[key] for key in flat if "." not in key}
+
+
+def golden_segment(segment: Mapping[str, Any], number: Numbers) -> dict[str, Any]:
+    """Return a segment of `torch.cuda.memory._snapshot()` in the form of golden cases.
+
+    number: function from a raw stream handle to the stream number.
+    """
+    return {
+        **{key: segment[key] for key in _AS_THEY_ARE},
+        "stream": number(segment["stream"]),
+        "is_large": segment["segment_type"] == "large",
+        "pool": segment["segment_pool_id"][1],
+        "blocks": [[b["size"], b["requested_size"], b["state"]] for b in segment["blocks"]],
+    }
+
+
+def stream_numbers(handles: Mapping[int, int]) -> Numbers:
+    """Return a function from raw handles to stream numbers.
+
+    handles: raw handle of each stream number.
+    """
+    known = {handle: number for number, handle in handles.items()}
+    return known.__getitem__

@@ -1,7 +1,7 @@
-"""Counts of a cross-check by operation, feature, option, release and end.
+"""Count the ops of a cross-check by operation, feature, option, release, device and result.
 
-Rule: only ops that ran are counted.  An op counts for every option of the string in force, and for
-every feature whose rules it used.
+Rule: only ops that ran are counted.  An op counts once for each option in effect, and once for each
+feature of the allocator that it used, such as a malloc in an open pool.
 """
 
 from __future__ import annotations
@@ -43,7 +43,11 @@ _RESET_BY_A_PARSE = (
 
 
 class Tally:
-    """Counts by (kind, name), where kind is one of KINDS."""
+    """Counts of ops.
+
+    counts: number of ops, or of scripts for "script", by (kind, name); kind is one of KINDS.
+    ops: number of all ops.
+    """
 
     def __init__(self) -> None:
         self.counts: Counter[tuple[str, str]] = Counter()
@@ -55,16 +59,20 @@ class Tally:
         return self
 
     def rows(self, kind: str) -> list[tuple[str, int]]:
-        """Return (name, count) for one kind, largest count first."""
+        """Return (name, count) of every name of `kind`, largest count first."""
         rows = [(name, count) for (of, name), count in self.counts.items() if of == kind]
         return sorted(rows, key=lambda row: (-row[1], row[0]))
 
     def as_dict(self) -> dict[str, dict[str, int]]:
-        """Return the rows of every kind."""
+        """Return the counts by name of each kind."""
         return {kind: dict(self.rows(kind)) for kind in KINDS}
 
     def add(self, script: Script, release: str, addresses: Sequence[int | None], end: str) -> None:
-        """Count one script; `addresses`: results of its `a` ops, `end`: reason for its end."""
+        """Count the ops of a compared script.
+
+        addresses: address of each allocation; None if it failed.
+        end: reason for the end of the comparison, as text.
+        """
         counts, ops = self.counts, script.ops
         self.ops += len(ops)
         counts["release", release] += len(ops)
@@ -86,7 +94,7 @@ def _option_names(conf: str) -> set[str]:
 
 
 def _options_in_force(script: Script) -> Iterator[set[str]]:
-    """Yield, for each op, the options in force."""
+    """Yield, for each op, the names of the options in effect."""
     options = _option_names(script.conf)
     for op in script.ops:
         if op[0] == "c":
@@ -95,7 +103,7 @@ def _options_in_force(script: Script) -> Iterator[set[str]]:
 
 
 def _features(script: Script, addresses: Sequence[int | None]) -> Iterator[str]:
-    """Yield the features that the ops used, once per use."""
+    """Yield the name of each feature that an op used."""
     place = _Place(script.conf)
     answers = iter(addresses)
     for op in script.ops:
@@ -119,7 +127,7 @@ def _features(script: Script, addresses: Sequence[int | None]) -> Iterator[str]:
 
 
 class _Place:
-    """Context of an op in a script: open scopes, settings, recorded blocks."""
+    """State of a script at an op: open pools, settings, blocks with recorded streams."""
 
     def __init__(self, conf: str) -> None:
         self.open_scopes = 0
@@ -128,7 +136,7 @@ class _Place:
         self.set(conf)
 
     def set(self, conf: str) -> None:
-        """Update the settings; a string without the option leaves it unchanged."""
+        """Apply `conf`; if it does not set expandable_segments, keep the previous value."""
         if "expandable_segments:" in conf:
             self.is_expandable = "expandable_segments:True" in conf
 

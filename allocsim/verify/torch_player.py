@@ -1,13 +1,14 @@
 """Program that runs op scripts with the PyTorch of the interpreter that executes it.
 
-Rule: each script gets an unused allocator.  torch is imported once without touching CUDA, and every
-script runs in a fork of that process with its own option string in the environment.  A context is
-slow on a real GPU, so some forks start before their scripts and create their context through the
-driver, which leaves PyTorch's own state untouched until the script begins.
+Rule: each script runs on a new allocator.  The program imports torch once and does not initialise
+CUDA.  Each script runs in a fork of this process, with the conf of the script in the environment.
+Creating a CUDA context on a real GPU takes long, so some forks start before their scripts arrive
+and create their context through the driver, without a call of PyTorch.
 
-Only torch is required; the interpreter may lack allocsim.  Requests are lines of JSON on standard
-input, [script file, result file]; the answer to each is a line with the fork's exit status.  The
-argument is the number of forks to start ahead.  `installed.py` sends the requests.
+The interpreter needs torch and may lack allocsim.  Each line of standard input is a request in
+JSON, [path of the script, path for the results].  The answer is a line with the exit status of the
+fork.  The argument is the number of forks that start before their scripts.  `installed.py` sends
+the requests.
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ from pathlib import Path
 from typing import Any
 
 REFUSAL = "CUDA driver error: invalid argument"
-"""Error after which a script continues, as after an out-of-memory error."""
+"""Error of the driver after which a script continues, as after an out-of-memory error."""
 
 REFUSED = 3
-"""Exit code of a fork where PyTorch refused its settings before the first op."""
+"""Exit code of a fork whose settings PyTorch refused before the first op."""
 
 
 NO_CONTEXT = 4
-"""Exit code of a fork where the driver could not create a context."""
+"""Exit code of a fork whose CUDA context the driver could not create."""
 
 
 class PhantomWork:
-    """Streams on the phantom GPU: external handles whose work completes when a script says so."""
+    """Streams on the phantom GPU, whose work completes when `finish` is called."""
 
     def __init__(self, torch: Any, script: dict[str, Any]) -> None:
         self._torch = torch
@@ -62,8 +63,8 @@ class PhantomWork:
 class RealWork:
     """Streams on a real GPU.
 
-    A stream created by PyTorch is used as an external stream.  PyTorch polls event queues in an
-    order that depends on a stream's id, which is the raw handle only for external streams.
+    Each stream is created by PyTorch and then used as an external stream.  PyTorch polls events in
+    an order that depends on the id of a stream, which is the raw handle only if it is external.
     """
 
     def __init__(self, torch: Any) -> None:
@@ -85,12 +86,12 @@ class RealWork:
 
 
 def _first_of(module: Any, *names: str) -> Any:
-    """Return the function under the first of these names that this release has."""
+    """Return the first function of `names` that `module` has in this release of PyTorch."""
     return next(getattr(module, name) for name in names if hasattr(module, name))
 
 
 class Player:
-    """Run of one script with this process's PyTorch."""
+    """Script that runs with the PyTorch of this process."""
 
     def __init__(self, torch: Any, work: Any, ops: list[list[Any]]) -> None:
         self.torch = torch
@@ -142,7 +143,7 @@ class Player:
             plain[letter]()
 
     def allocate(self, name: Any, size: int, stream: int) -> None:
-        """Allocate a tensor of `size` bytes."""
+        """Allocate a tensor of `size` bytes on stream number `stream`, with the id `name`."""
         torch = self.torch
         self.live.pop(name, None)
         if stream != self.current:
@@ -203,13 +204,13 @@ def play(torch: Any, script: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plain(segment: dict[str, Any]) -> dict[str, Any]:
-    """Return a segment without frames, which are not recorded."""
+    """Return a segment without the key "frames" in it and in its blocks."""
     blocks = [{k: v for k, v in b.items() if k != "frames"} for b in segment["blocks"]]
     return {k: v for k, v in segment.items() if k != "frames"} | {"blocks": blocks}
 
 
 def start_context() -> None:
-    """Create the context of the first GPU through the driver; PyTorch uses it later."""
+    """Create the CUDA context of the first GPU through the driver; PyTorch uses it later."""
     driver, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
     for error in (driver.cuInit(0), driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)):
         if error:
@@ -217,9 +218,9 @@ def start_context() -> None:
 
 
 class Fork:
-    """Child process that runs one script.
+    """Forked process that runs one script.
 
-    starts_context: make the CUDA context before the script arrives.
+    starts_context: True to create the CUDA context before the script arrives.
     """
 
     def __init__(self, torch: Any, *, starts_context: bool) -> None:
@@ -232,20 +233,23 @@ class Fork:
         run(torch, reading, starts_context=starts_context)
 
     def answer(self, line: str) -> int:
-        """Run the script that `line` names and return the wait status."""
+        """Run the script of the request `line` and return the wait status of the process."""
         with suppress(BrokenPipeError):  # the fork has ended, and its status gives the reason
             os.write(self._asking, line.encode())
         os.close(self._asking)
         return os.waitpid(self._pid, 0)[1]
 
     def end(self) -> None:
-        """Let the process end without a script."""
+        """End the process without a script."""
         os.close(self._asking)
         os.waitpid(self._pid, 0)
 
 
 def run(torch: Any, reading: int, *, starts_context: bool) -> None:
-    """Run the child process: wait for a script, run it and exit."""
+    """Wait for a request, run its script and exit; this is the code of the forked process.
+
+    reading: file descriptor of the pipe for the request.
+    """
     code = 1
     try:
         if starts_context:

@@ -1,25 +1,24 @@
 """Synthetic recordings: simulated programs, recorded as PyTorch would record them.
 
 Every function in `KINDS` returns a `Recording` of one device.  Equal arguments give equal entries.
-Each recording replays exactly, because it stores the release and the device memory.
+A replay of such a recording gives the recorded addresses, because the recording has the release and
+the device memory.
 """
 
 from collections.abc import Callable
 
 from allocsim.recording import Recording
-from allocsim.workload.file import SUFFIXES, write_recording
-from allocsim.workload.fragments import fragments
+from allocsim.workload.fragments import fragments, oom
 from allocsim.workload.graphs import graphs
 from allocsim.workload.kept_history import KeptHistory
 from allocsim.workload.known_program import EMPTY_CACHE, KnownProgram, Played, play_known
-from allocsim.workload.oom import oom
-from allocsim.workload.recorder import Recorder
+from allocsim.workload.recorder import SUFFIXES, WorkloadRecorder, write_recording
 from allocsim.workload.server import server
 from allocsim.workload.streams import streams
 from allocsim.workload.training import training
 
 __all__ = [
-    "EMPTY_CACHE", "KINDS", "KeptHistory", "KnownProgram", "Played", "Recorder", "SUFFIXES",
+    "EMPTY_CACHE", "KINDS", "KeptHistory", "KnownProgram", "Played", "WorkloadRecorder", "SUFFIXES",
     "fragments", "graphs", "oom", "play_known", "server", "streams", "training", "write_recording",
 ]  # fmt: skip
 
@@ -31,4 +30,4 @@ KINDS: dict[str, Callable[..., Recording]] = {
     "streams": streams,
     "graphs": graphs,
 }
-"""Functions by their names in `allocsim synth`."""
+"""Function that simulates each kind of program, by its name in `allocsim synth`."""

@@ -1,7 +1,7 @@
-"""Interleaved lifetimes: short-lived blocks between long-lived ones.
+"""Fragmentation: short-lived blocks between long-lived blocks.
 
-The freed blocks leave holes between the long-lived ones.  Each round requests slightly larger
-sizes than the holes of the previous round, so half-empty segments accumulate.
+Freed short-lived blocks leave holes between long-lived blocks.  Each round requests slightly larger
+sizes than the holes of the round before, so half-empty segments accumulate.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import random
 from collections import deque
 
 from allocsim.recording import Recording
-from allocsim.units import parse_size
-from allocsim.workload.recorder import Recorder
+from allocsim.units import MIB, parse_size
+from allocsim.workload.recorder import WorkloadRecorder
 
-__all__ = ["fragments"]
+__all__ = ["fragments", "oom"]
 
 _FILE = "pipeline.py"
 
@@ -32,18 +32,19 @@ def fragments(
 ) -> Recording:
     """Simulate interleaved lifetimes that cause fragmentation.
 
-    rounds: number of rounds; each allocates `blocks` pairs of a block that is freed at the end of
-        the round and a block that lives for `life` more rounds.
-    block_size: approximate size of the first round's short-lived blocks; long-lived blocks have
+    rounds: number of rounds.
+    blocks: number of pairs that a round allocates: a block that is freed at the end of the round,
+        and a block that lives for `life` more rounds.
+    block_size: approximate bytes of the first round's short-lived blocks.  Long-lived blocks have
         between a quarter of it and all of it.
-    growth: percent by which short-lived blocks grow per round, up to a factor of eight, after which
-        they restart.
+    growth: percent by which short-lived blocks grow per round.  At a factor of eight they restart
+        with the first size.
     entries: number of entries to generate, in place of `rounds`.
     """
     options = dict(locals())
     base = parse_size(block_size)
     chance = random.Random(seed)
-    recorder = Recorder(device_memory, conf)
+    recorder = WorkloadRecorder(device_memory, conf)
     short = recorder.code(_FILE, "preprocess", 18)
     stays = recorder.code(_FILE, "collect_result", 27)
     drop = recorder.code(_FILE, "drop_results", 33)
@@ -64,3 +65,23 @@ def fragments(
                     recorder.free(block, drop)
             factor = factor * (1 + growth / 100) if factor < 8 else 1.0
     return recorder.recording("fragments", options)
+
+
+def oom(*, device_memory: int | str = "60MiB", conf: str = "") -> Recording:
+    """Simulate an out-of-memory error by fragmentation, in ten calls.
+
+    Six blocks of 9 MiB fill three segments, and every other block is freed.  On 60 MiB, 33 MiB are
+    unused then, but the largest free block has 9 MiB, so a request of 12 MiB fails.  No segment can
+    be released, because each has an allocated block.
+    """
+    options = dict(locals())
+    recorder = WorkloadRecorder(device_memory, conf)
+    make = recorder.code("classic.py", "make", 4)
+    drop = recorder.code("classic.py", "drop_every_other", 8)
+    want = recorder.code("classic.py", "want_more", 11)
+    with recorder.program():
+        blocks = [recorder.malloc(9 * MIB, make) for _ in range(6)]
+        for block in blocks[::2]:
+            recorder.free(block, drop)
+        recorder.malloc(12 * MIB, want)
+    return recorder.recording("oom", options)

@@ -1,7 +1,7 @@
-"""CUDA graphs, each captured into a private pool, with ordinary work around them.
+"""CUDA graphs, each captured into a private pool, followed by work outside of graphs.
 
-A private pool keeps its memory for its graph.  Its free blocks serve no other request, and
-empty_cache does not release them until the graph is deleted.
+The free blocks of a private pool serve requests of its graph only, and empty_cache does not release
+them until the graph is deleted.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import random
 
 from allocsim.recording import Recording
 from allocsim.units import parse_size
-from allocsim.workload.recorder import Recorder
+from allocsim.workload.recorder import WorkloadRecorder
 
 __all__ = ["graphs"]
 
@@ -31,16 +31,16 @@ def graphs(
     """Simulate private pools of CUDA graphs.
 
     pools: number of graphs, each captured into its own pool.
-    tensors: tensors allocated in a capture, with between an eighth of `tensor_size` and all of it;
-        all but the last are freed within the capture.
-    rounds: rounds of ordinary work after the captures.  Then every other graph is deleted and the
-        cache is emptied.
-    entries: number of entries to generate by ordinary work, in place of `rounds`.
+    tensors: number of tensors that a capture allocates.  All but the last are freed within it.
+    tensor_size: bytes of the largest tensor; others have at least an eighth of it.
+    rounds: number of rounds of work after the captures.  Each allocates and frees `tensors`
+        tensors.  Then every other graph is deleted and empty_cache is called.
+    entries: number of entries after which the rounds end, in place of `rounds`.
     """
     options = dict(locals())
     largest = parse_size(tensor_size)
     chance = random.Random(seed)
-    recorder = Recorder(device_memory, conf)
+    recorder = WorkloadRecorder(device_memory, conf)
     allocator = recorder.allocator
     capture = recorder.code(_FILE, "capture", 17)
     eager = recorder.code(_FILE, "eager_step", 32)

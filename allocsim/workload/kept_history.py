@@ -1,7 +1,7 @@
 """Convert the history of a `CachingAllocator` to a recording.
 
-Addresses, driver calls and their order are the allocator's.  Only the stack of each entry and the
-provenance are added.  Source: semantics 6.1 to 6.5.
+Entries and addresses are those of the allocator.  Only the stack of each entry and the provenance
+of the recording are added.  Source: semantics 6.1 to 6.5.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CODES = {action.text: int(action) for action in Action}
 
 
 class KeptHistory:
-    """Growing columns of the entries of one device."""
+    """Entries of one device as columns, to which further entries are appended."""
 
     def __init__(self) -> None:
         self._pools: dict[PoolId, int] = {}
@@ -35,7 +35,7 @@ class KeptHistory:
     ) -> dict[str, NDArray[Any]]:
         """Append entries and return them as columns.
 
-        frames: stack number of each entry, -1 for none.
+        frames: stack number of each entry; -1 without a stack.
         """
         columns = list(zip(*history, strict=True)) or [()] * 5
         actions, addresses, sizes, streams, pools = columns
@@ -59,7 +59,7 @@ class KeptHistory:
         size: NDArray[np.int64],
         frames: NDArray[np.int64],
     ) -> None:
-        """Append entries of stream 0 and the default pool that were not played."""
+        """Append entries of stream 0 and the default pool that the allocator did not make."""
         nothing = np.zeros(len(action), dtype=np.uint64)
         pool = self._pools.setdefault(DEFAULT_POOL, len(self._pools))
         self._columns.append(
@@ -74,7 +74,7 @@ class KeptHistory:
         )
 
     def arrange(self, order: NDArray[np.int64]) -> None:
-        """Reorder all entries."""
+        """Reorder all entries; `order` has the old index of each new entry."""
         names = self._columns[0]
         whole = {name: np.concatenate([each[name] for each in self._columns]) for name in names}
         self._columns = [{name: column[order] for name, column in whole.items()}]
@@ -82,10 +82,11 @@ class KeptHistory:
     def recording(
         self, path: str, allocator: CachingAllocator, table: FrameTable, provenance: Provenance
     ) -> Recording:
-        """Return the recording of `allocator`, whose whole history was appended.
+        """Return the recording of `allocator`, all of whose history entries were appended.
 
         path: name of the recording.
-        table: stacks to which entries refer.
+        table: table of the stacks whose numbers the entries have.
+        provenance: versions, device and command for the recording.
         """
         empty = read_snapshot(path, allocator.snapshot(), _SNAPSHOT_BOUND)
         allocator.take_history()
@@ -120,7 +121,7 @@ class KeptHistory:
 def _with_code(
     segments: tuple[SegmentState, ...], columns: Mapping[str, NDArray[Any]]
 ) -> tuple[SegmentState, ...]:
-    """Return the segments with the stack of each active block."""
+    """Return the segments with the stack number of each active block."""
     rows = np.flatnonzero(columns["action"] == Action.ALLOC)
     # The last allocation at an address counts.
     code = dict(zip(columns["addr"][rows].tolist(), columns["frames"][rows].tolist(), strict=True))

@@ -1,11 +1,10 @@
-"""Play a program whose requests are all known on the model, and return its recording.
+"""Simulate a program given as a list of requests and frees, and return its recording.
 
-The recording equals that of playing every row.  To be fast, results of the small pool are reused:
-the caller marks stretches that may repeat, such as the steps of decoding, which change little but
-the key-value cache.  If a stretch finds the small pool in the state of an earlier stretch and makes
-the same requests of it, their results are copied and only the other rows are played.  This is exact
-because the two pools share no blocks, and rows that need more than the plain rules are played in
-order after all rows before them.
+To save time, the caller may divide a part of the program into stretches that may repeat, such as
+the decoding steps of a language model.  If a stretch begins with the small pool in the state of an
+earlier stretch, and makes the same requests to the small pool, the addresses of the earlier stretch
+are copied, and only requests to the large pool are simulated.  This is exact, because the two pools
+share no blocks, and a row that needs a new segment is simulated after all rows before it.
 """
 
 from __future__ import annotations
@@ -41,21 +40,21 @@ EMPTY_CACHE = 9
 """Kind of a row that calls empty_cache, besides MALLOC and FREE."""
 
 _AT_ONCE = 1 << 12
-"""Rows passed to the core per call."""
+"""Number of rows passed to the core in one call."""
 
 _SPANS = (1, 2)
-"""Periods in stretches that are tried; two blocks may alternate between two addresses."""
+"""Distances, in stretches, to the earlier stretch that may repeat; blocks may swap addresses."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KnownProgram:
-    """Rows of a program, as columns.
+    """Requests and frees of a program, as columns; a row is one call.
 
     kind: MALLOC, FREE or EMPTY_CACHE.
-    block: number of the block, counted by request from 0.
+    block: number of the block; blocks are numbered from 0 in the order of their requests.
     size: bytes of a request.
     stack: stack number of a request; -1 in other rows.
-    stretches: first rows of the stretches that may repeat, and the end of the last one.
+    stretches: first row of each stretch that may repeat, and the end of the last stretch.
     """
 
     kind: _Ints
@@ -67,13 +66,14 @@ class KnownProgram:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Played:
-    """Result of a played program.
+    """Result of a simulated program.
 
     allocator: the allocator at the end.
-    moved: change of allocated bytes by each request and free.
-    peak, peak_device_bytes: as in `DeviceRun`.
-    oom_text: out-of-memory error that ended the program; "" for none.
-    row: row that caused each entry of the history.
+    moved: change of allocated bytes of each request and free.
+    peak: state of the allocator at the peak of reserved memory.
+    peak_device_bytes: highest memory in use on the device, including the CUDA context.
+    oom_text: text of the out-of-memory error that ended the program; "" without an error.
+    row: row that caused each history entry.
     """
 
     allocator: ReplayAllocator
@@ -85,7 +85,11 @@ class Played:
     _kept: KeptHistory
 
     def marks(self, resets: int, empties: Sequence[int]) -> tuple[Mark, ...]:
-        """Return marks for a peak reset (row `resets`, -1 for none) and calls of empty_cache."""
+        """Return the marks of a recording for a peak reset and for calls of empty_cache.
+
+        resets: row at which the peaks are reset; -1 if they are not.
+        empties: rows that call empty_cache.
+        """
         rows = [(resets, 0, MarkKind.PEAK_RESET)] * (resets >= 0)
         rows += [(row, 1, MarkKind.EMPTY_CACHE) for row in empties]
         last = int(self.row[-1]) if self.oom_text else None
@@ -98,20 +102,21 @@ class Played:
     def recording(
         self, path: str, table: FrameTable, provenance: Provenance, marks: Sequence[Mark]
     ) -> Recording:
-        """Return the recording; `table` has the stacks to which rows refer."""
+        """Return the recording of the program.
+
+        path: name of the recording.
+        table: table of the stacks whose numbers the rows have.
+        """
         made = self._kept.recording(path, self.allocator, table, provenance)
         (trace,) = made.devices
         return replace(made, devices=(replace(trace, marks=tuple(marks)),))
 
 
 def play_known(program: KnownProgram, allocator: ReplayAllocator) -> Played:
-    """Play `program` on `allocator`, which must record its history and be empty.
-
-    The cycle collector is paused, as in a replay; it took a third of the time.
-    """
+    """Simulate `program` on `allocator`, which must keep a history and have no segments."""
     player = _Player(program, allocator)
     try:
-        with collector_paused():
+        with collector_paused():  # it took a third of the time
             player.play()
     except OutOfMemoryError as error:
         player.end_with(str(error))
@@ -119,7 +124,7 @@ def play_known(program: KnownProgram, allocator: ReplayAllocator) -> Played:
 
 
 class _Player:
-    """State of a program while it is played."""
+    """State of a program while it is simulated."""
 
     def __init__(self, program: KnownProgram, allocator: ReplayAllocator) -> None:
         self._program, self._allocator = program, allocator
@@ -127,11 +132,11 @@ class _Player:
         self._oom_text = ""
         self._kept = KeptHistory()
         self._rows: list[_Ints] = []
-        """Row of each entry, by part of the history."""
+        """Row of each history entry, in one array for each call of `_keep`."""
         self._records: list[tuple[_Ints, ...]] = []
-        """Records of the statistics for the current rows."""
+        """Journal columns of the rows that `_play` is simulating."""
         self._stat_moves = np.zeros((3, len(program.kind)), dtype=np.int64)
-        """Records of the statistics of all rows, by row."""
+        """Journal record of each row."""
         self._repeats = _Repeats(program, allocator)
         self._address = np.zeros(len(program.kind), dtype=np.uint64)
         """Address of each block."""
@@ -143,7 +148,6 @@ class _Player:
         return fold(journal)
 
     def play(self) -> None:
-        """Play all rows."""
         self._watch.began(self._allocator)
         starts = [*self._program.stretches]
         if not starts:
@@ -155,7 +159,7 @@ class _Player:
         return self._play_all(starts[-1], len(self._program.kind))
 
     def _play_stretch(self, number: int) -> int:
-        """Play one stretch, or copy several that repeat; return the number of stretches."""
+        """Simulate one stretch, or reuse earlier results for one or two; return how many."""
         starts, repeats = self._program.stretches, self._repeats
         repeats.found(number, small_places(self._allocator))
         span = repeats.span(number)
@@ -176,9 +180,10 @@ class _Player:
             self._play(rows)
 
     def _pass_over(self, rows: slice, before: slice) -> bool:
-        """Play the rows of the large pool and copy the results of the others from `before`.
+        """Simulate the rows of the large pool, and copy results for the small pool from `before`.
 
-        Return False without a change if the results would differ.
+        rows: stretches that repeat `before`.
+        Return False, without a change, if the results would differ.
         """
         program, is_small = self._program, self._repeats.is_small
         small = rows.start + np.flatnonzero(is_small[rows])
@@ -195,7 +200,7 @@ class _Player:
         large = rows.start + np.flatnonzero(~is_small[rows])
         taken = self._play(large, stops=True)
         if taken < len(large):
-            # The row needs more than the plain rules, so all earlier rows must be played.
+            # The row needs more than search, split and merge, so all earlier rows must come first.
             row = int(large[taken])
             self._play(small[small < row])
             self._play_all(row, rows.stop)
@@ -209,9 +214,9 @@ class _Player:
         return True
 
     def _play(self, rows: _Ints, *, stops: bool = False) -> int:
-        """Play rows in order and return their number.
+        """Simulate rows in order and return their number.
 
-        stops: stop before the first row that needs more than the plain rules.
+        stops: True to stop before the first row that needs more than search, split and merge.
         """
         program, history = self._program, self._allocator.history
         columns = (program.kind[rows], program.block[rows], program.size[rows])
@@ -252,7 +257,7 @@ class _Player:
             allocator.free(taken)
 
     def _keep(self, rows: _Ints, ends: _Ints) -> None:
-        """Store the entries and statistics records of the played rows."""
+        """Store the history entries, `ends` after each row, and the journal records of `rows`."""
         self._allocator.statistics()
         program = self._program
         of_entry = np.repeat(rows, np.diff(ends, prepend=0))
@@ -267,11 +272,10 @@ class _Player:
             self._records.clear()
 
     def end_with(self, text: str) -> None:
-        """Stop the program with an error text."""
         self._oom_text = text
 
     def result(self) -> Played:
-        """Return the result."""
+        """Return the result, with all entries in the order of the rows."""
         if self._copied:
             self._put_in(np.concatenate(self._copied))
         row = np.concatenate(self._rows)
@@ -293,7 +297,7 @@ class _Player:
         )
 
     def _put_in(self, rows: _Ints) -> None:
-        """Add entries and statistics of the rows that were copied."""
+        """Add the history entries and statistics of the rows whose results were copied."""
         program = self._program
         is_free = program.kind[rows] == FREE
         of_entry = np.repeat(rows, 1 + is_free)
@@ -311,10 +315,10 @@ class _Player:
 
 
 class _Repeats:
-    """Index of stretches that repeat the results of earlier ones.
+    """Index of the stretches that repeat earlier stretches in the small pool.
 
-    is_small: True for rows of the small pool.
-    requested: bytes of each block.
+    is_small: mask of the rows that concern the small pool.
+    requested: requested bytes of each block.
     """
 
     def __init__(self, program: KnownProgram, allocator: ReplayAllocator) -> None:
@@ -340,11 +344,11 @@ class _Repeats:
         self._may = allocator.collects_garbage_above is None and not counts_objects
 
     def found(self, number: int, places: object) -> None:
-        """Store the state of the small pool at the start of stretch `number`."""
+        """Store `places`, the state of the small pool at the start of stretch `number`."""
         self._found[number] = places
 
     def span(self, number: int) -> int:
-        """Return the period in stretches after which the requests repeat; 0 if they do not."""
+        """Return the distance to the earlier stretch that stretch `number` repeats, or 0."""
         last = len(self._program.stretches) - 1
         for span in _SPANS if self._may else ():
             if self._found.get(number - span) != self._found[number] or number + span > last:
@@ -355,12 +359,12 @@ class _Repeats:
         return 0
 
     def come_back(self, number: int, span: int) -> None:
-        """Record that `span` stretches from `number` on repeated the earlier ones."""
+        """Record that `span` stretches from `number` on repeated the `span` stretches before."""
         for one in range(number + 1, number + span):
             self._found[one] = self._found[one - span]
 
     def _key(self, number: int) -> tuple[bytes, ...]:
-        """Return a stretch's requests to the small pool, with blocks numbered relative to it."""
+        """Return a stretch's calls to the small pool, with blocks numbered from its first block."""
         if number not in self._keys:
             program = self._program
             start, stop = program.stretches[number], program.stretches[number + 1]
@@ -373,9 +377,9 @@ class _Repeats:
         return self._keys[number]
 
     def replaced(self, small: _Ints, address: NDArray[np.uint64]) -> dict[int, int] | None:
-        """Map the older blocks that the rows free to the blocks now at these addresses.
+        """Return the new name of each older block that the rows `small` free.
 
-        Return None if another block is there.
+        It is that of the block at the same address at their end; None if one does not match.
         """
         program = self._program
         asks = program.kind[small] == MALLOC

@@ -1,11 +1,12 @@
-"""Make requests on the model and return its history as a recording.
+"""Call the model as a program would, and return its history as a recording.
 
-Every request has a line of code; everything else in the recording is the allocator's own history
-(`kept_history.py`).
+The caller gives each request a line of a simulated program; everything else in the recording is the
+history of the model (`kept_history.py`).
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import count
@@ -14,25 +15,39 @@ import numpy as np
 
 from allocsim.core import NEWEST, ReplayAllocator, TraceEntry
 from allocsim.errors import OutOfMemoryError
-from allocsim.recording import Frame, FrameInterner, Provenance, Recording
+from allocsim.recording import (
+    Frame,
+    FrameInterner,
+    Provenance,
+    Recording,
+    write_npz,
+    write_snapshot,
+)
 from allocsim.simulation import fold
 from allocsim.workload.kept_history import KeptHistory
 
-__all__ = ["BASE_ADDRESS", "Recorder"]
+__all__ = ["BASE_ADDRESS", "SUFFIXES", "WorkloadRecorder", "write_recording"]
 
 BASE_ADDRESS = 0x7F00_0000_0000
-"""First address of the driver, typical of a real machine."""
+"""Address of the first segment, as on a real machine."""
+
+SUFFIXES = (".pickle", ".pkl", ".pickle.gz", ".pkl.gz", ".npz")
+"""Supported file name endings.  PyTorch's viewer opens pickles; `.npz` loads fastest."""
 
 _CHUNK = 1 << 16
 
 
-class Recorder:
-    """Device with an allocator whose requests are recorded.
+class WorkloadRecorder:
+    """Allocator of one device whose requests are recorded, each with a line of code.
 
     device_memory: bytes, or text such as "16GiB".
     conf: value of PYTORCH_CUDA_ALLOC_CONF.
-    oom_text: out-of-memory error that ended the program; "" for none.
-    Other arguments are those of `ReplayAllocator`.  Raises ConfigError for an invalid setting.
+    release: PyTorch version.
+    context_memory: bytes of the CUDA context.
+    base_address: address of the first segment.
+    oom_text: text of the out-of-memory error that ended the program; "" without an error.
+
+    Raises ConfigError for an invalid setting.
     """
 
     def __init__(
@@ -68,11 +83,14 @@ class Recorder:
         return self._taken + len(self._history)
 
     def code(self, filename: str, name: str, line: int) -> int:
-        """Return the number of a line of the simulated program, to be passed with requests."""
+        """Return a number for a line of the simulated program, to be passed with requests."""
         return self._interner.stack([self._interner.frame(Frame(filename, name, line))])
 
     def malloc(self, size: int, code: int, stream: int = 0) -> int:
-        """Allocate `size` bytes, 1 or more, and return the address."""
+        """Allocate `size` bytes, 1 or more, and return the address.
+
+        code: number of the requesting line, from `code`.
+        """
         try:
             address = self.allocator.malloc(size, stream)
         finally:
@@ -91,7 +109,7 @@ class Recorder:
         self._note(-1)
 
     def rounds(self, rounds: int, entries: int | None) -> Iterator[int]:
-        """Yield 0, 1, … up to `rounds`, or until there are `entries` entries if that is given."""
+        """Yield 0, 1, … `rounds` times, or until `entries` entries exist if it is not None."""
         for number in count():
             if (number >= rounds) if entries is None else (self.n_entries >= entries):
                 return
@@ -99,7 +117,7 @@ class Recorder:
 
     @contextmanager
     def program(self) -> Iterator[None]:
-        """Run a program that an out-of-memory error ends."""
+        """Return a context whose block an out-of-memory error ends, which sets `oom_text`."""
         try:
             yield
         except OutOfMemoryError as error:
@@ -113,7 +131,10 @@ class Recorder:
     # -- the recording -------------------------------------------------------------------
 
     def recording(self, kind: str, options: Mapping[str, object]) -> Recording:
-        """Return the recording; `kind` and `options` are those of `allocsim synth`."""
+        """Return the recording of all requests so far.
+
+        kind, options: kind of program and options of `allocsim synth`, for the provenance.
+        """
         provenance = Provenance(
             torch_version=f"{NEWEST}.0",
             device_name="a device that allocsim synth imagined",
@@ -128,7 +149,7 @@ class Recorder:
         return self._kept.recording(f"synth {kind}", self.allocator, table, provenance)
 
     def _take(self) -> None:
-        """Convert the history so far to columns and clear it."""
+        """Move the history so far to `_kept`, with the line of each entry."""
         ends, codes = np.array(self._calls, dtype=np.int64).T
         self._kept.take(self._history, np.repeat(codes, np.diff(ends, prepend=0)))
         self._taken += len(self._history)
@@ -137,10 +158,24 @@ class Recorder:
 
 
 def _flags(options: Mapping[str, object]) -> Iterator[str]:
-    """Yield the options that are set as on a command line, each with a leading space."""
+    """Yield " --name value" for each option that is set, or " --name" if its value is True."""
     for name, value in options.items():
         flag = f" --{name.replace('_', '-')}"
         if value is True:
             yield flag
         elif value is not None and value is not False and value != "":
             yield f"{flag} {value}"
+
+
+def write_recording(recording: Recording, path: str | os.PathLike[str]) -> None:
+    """Write `recording` to `path`, in the format that the file name shows; replace any file there.
+
+    Equal recordings give equal bytes; gzip files have no timestamp.
+
+    Raises ValueError if the name ends in none of `SUFFIXES`, and OSError if writing fails.
+    """
+    name = os.fspath(path)
+    if not name.endswith(SUFFIXES):
+        raise ValueError(f"{name} ends in none of {', '.join(SUFFIXES)}")
+    write = write_npz if name.endswith(".npz") else write_snapshot
+    write(recording, name)

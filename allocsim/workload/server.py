@@ -1,7 +1,7 @@
-"""A language model that serves several requests at once, each with a growing cache.
+"""A language model that serves several requests at once, each with a growing key-value cache.
 
-A cache grows by allocating a larger one and freeing the old one.  The holes are always slightly too
-small for the next cache, because all caches keep growing.
+A cache grows by allocation of a larger cache and a free of the old cache.  The freed memory is
+always slightly too small for the next cache, because all caches keep growing.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from allocsim.recording import Recording
 from allocsim.units import MIB, parse_size
-from allocsim.workload.recorder import Recorder
+from allocsim.workload.recorder import WorkloadRecorder
 
 __all__ = ["server"]
 
@@ -22,7 +22,7 @@ _FILE = "serve.py"
 class _Session:
     """Request in progress.
 
-    cache: address of its cache.
+    cache: address of the cache.
     tokens: number of tokens in the cache.
     end: number of tokens at which the answer is complete.
     """
@@ -46,11 +46,13 @@ def server(
     conf: str = "",
     entries: int | None = None,
 ) -> Recording:
-    """Simulate the growing caches of a server.
+    """Simulate the growing key-value caches of a server.
 
+    requests: number of requests.
     concurrent: number of requests in progress at a time.
-    prompt, answer: maximum tokens of each; actual numbers are random, from an eighth of it.
-    growth: tokens by which a cache grows.
+    prompt, answer: highest number of tokens of a prompt and of an answer.  Actual numbers are
+        random, from an eighth of the highest number on.
+    growth: tokens by which a cache grows at a time.
     cache_size: bytes of cache per token.
     weights: bytes of the model, in tensors of 64 MiB.
     entries: number of entries to generate, in place of `requests`.
@@ -58,7 +60,7 @@ def server(
     options = dict(locals())
     bytes_a_token = parse_size(cache_size)
     chance = random.Random(seed)
-    recorder = Recorder(device_memory, conf)
+    recorder = WorkloadRecorder(device_memory, conf)
     prefill = recorder.code(_FILE, "prefill", 41)
     grow = recorder.code(_FILE, "grow_cache", 55)
     finish = recorder.code(_FILE, "finish", 70)

@@ -1,8 +1,8 @@
-"""Two streams: one fills buffers, the other copies them, with record_stream in between.
+"""Two streams: the default stream fills buffers, a side stream copies them, with record_stream.
 
-A block that is freed while the side stream reads it is pending.  It cannot be reused until the side
-stream has finished and a later request has processed its event.  Meanwhile the loop allocates new
-memory, several times what it needs at once.
+A block that is freed while the side stream reads it cannot be reused until the side stream has
+finished and a later request has processed the event.  Meanwhile the loop allocates new memory, so
+that it reserves several times the memory that it uses at once.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import random
 
 from allocsim.recording import Recording
 from allocsim.units import parse_size
-from allocsim.workload.recorder import Recorder
+from allocsim.workload.recorder import WorkloadRecorder
 
 __all__ = ["SIDE_STREAM", "streams"]
 
@@ -34,14 +34,16 @@ def streams(
 ) -> Recording:
     """Simulate computation on the default stream and copies on a side stream.
 
-    buffers: number of buffers per step, with between half of `buffer_size` and all of it.
-    lag: steps after which the side stream has caught up.
+    steps: number of steps.
+    buffers: number of buffers per step.
+    buffer_size: bytes of the largest buffer; others have at least half of it.
+    lag: number of steps after which the side stream finishes its work.
     entries: number of entries to generate, in place of `steps`.
     """
     options = dict(locals())
     largest = parse_size(buffer_size)
     chance = random.Random(seed)
-    recorder = Recorder(device_memory, conf)
+    recorder = WorkloadRecorder(device_memory, conf)
     compute = recorder.code(_FILE, "compute", 14)
     stage = recorder.code(_FILE, "copy_stage", 23)
     drop = recorder.code(_FILE, "drop_buffers", 29)

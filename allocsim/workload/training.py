@@ -1,8 +1,8 @@
-"""Training loop of a transformer, with blocks that live for the run, a step or a moment.
+"""Training loop of a transformer.
 
-With a fixed sequence length the second step reuses all blocks of the first, without driver calls.
-With varying lengths each step requests other sizes.  Blocks split for one step do not fit the next,
-and reserved memory grows beyond the need of any single step.
+With a fixed sequence length, the second step reuses all blocks of the first step without driver
+calls.  With varying lengths, each step requests other sizes.  Blocks that were split for one step
+do not fit the next step, and reserved memory grows beyond the need of any single step.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 
 from allocsim.recording import Recording
-from allocsim.workload.recorder import Recorder
+from allocsim.workload.recorder import WorkloadRecorder
 
 __all__ = ["training"]
 
@@ -34,13 +34,16 @@ def training(
 ) -> Recording:
     """Simulate a training loop with forward, backward and Adam.
 
-    layers, hidden, batch, sequence: sizes of the model and its input.
-    ragged: draw a sequence length for every step, from a quarter of `sequence` to all of it.
+    steps: number of steps.
+    layers, hidden: number of layers and width of the model.
+    batch, sequence: number of sequences in a step, and tokens in each.
+    ragged: True to draw a sequence length for every step, from a quarter of `sequence` to all of
+        it.
     entries: number of entries to generate, in place of `steps`.
     """
     options = dict(locals())
     chance = random.Random(seed)
-    recorder = Recorder(device_memory, conf)
+    recorder = WorkloadRecorder(device_memory, conf)
     with recorder.program():
         loop = _Loop(recorder, layers, hidden)
         for step in recorder.rounds(steps, entries):
@@ -50,9 +53,9 @@ def training(
 
 
 class _Loop:
-    """Program whose parameters and Adam state live for the run, and gradients for a step."""
+    """Program whose parameters and Adam state are never freed, and gradients after each step."""
 
-    def __init__(self, recorder: Recorder, layers: int, hidden: int) -> None:
+    def __init__(self, recorder: WorkloadRecorder, layers: int, hidden: int) -> None:
         self._recorder = recorder
         self._hidden = hidden
         square = hidden * hidden
@@ -73,7 +76,7 @@ class _Loop:
         return [self._embedding, *sizes]
 
     def step(self, tokens: int, *, is_first: bool) -> None:
-        """Run one step with `tokens` tokens."""
+        """Simulate one step with `tokens` tokens."""
         recorder = self._recorder
         batch = recorder.malloc(tokens * _TOKEN, recorder.code(_FILE, "load_batch", 22))
         saved = [self._layer_forward(tokens) for _ in self._weights]
@@ -89,7 +92,7 @@ class _Loop:
         self._optimize(is_first)
 
     def _layer_forward(self, tokens: int) -> list[int]:
-        """Allocate the blocks of norm, attention and MLP that the backward pass needs.
+        """Return the addresses of the blocks of norm, attention and MLP that backward needs.
 
         Each part also allocates and frees a temporary block.
         """
@@ -105,7 +108,12 @@ class _Loop:
     def _layer_backward(
         self, weights: list[int], kept: list[int], gradient: int, tokens: int
     ) -> int:
-        """Free the blocks that a layer kept, last first, and return the gradient of its input."""
+        """Free the blocks that a layer kept, last first; return the gradient of its input.
+
+        weights: number of elements of each parameter.
+        kept: addresses of the blocks.
+        gradient: address of the gradient of the layer's output, which is freed.
+        """
         recorder, code = self._recorder, self._backward
         row = tokens * self._hidden * _HALF
         for block in reversed(kept):

@@ -5,7 +5,7 @@
 FOLDER is a checkout of huggingface/peft at the commit that the row ran (given in `measured.json`).
 PYTHON is an interpreter with the row's releases of torch, transformers, diffusers and peft. The
 comparison's own training loop runs unchanged, including evaluations; no kernel runs and nothing is
-downloaded. A row takes minutes, which is the time of its Python code.
+downloaded. A row takes minutes, because its Python code runs in full.
 """
 
 from __future__ import annotations
@@ -28,16 +28,18 @@ INSIDE = Path(__file__).with_name("inside.py")
 SCRIPT = Path("method_comparison", "image-gen")
 
 CONTEXT_MEMORY = 298 * MIB
-"""Most memory that the card has lost beside PyTorch's own.
+"""Bytes of the card that PyTorch cannot use, at most.
 
-One row (hra) reserved all but 300 MiB of the card, including 2 MiB of the comparison's own before
-it counts.
+A measured run (hra) reserved all but 300 MiB of the card, which include 2 MiB that the comparison
+allocates before its counters start.
 """
 
 
 def predict(row: Row, *, peft: Path, python: str, steps: int) -> Outcome | str:
     """Return what the phantom reserves for `row`, or the end of the output if the run failed.
 
+    peft: checkout of huggingface/peft.
+    python: interpreter that runs it.
     steps: number of training steps, 0 for all.
     """
     gpu = replace(find_gpu("L40S"), context_memory=CONTEXT_MEMORY)
@@ -62,7 +64,7 @@ HEADER = f"{'experiment':32} {'steps':>5} {'predicted':>14} {'measured':>14} {'e
 
 
 def line(outcome: Outcome) -> str:
-    """Return a row of the table, in bytes, with the number of means that are exact."""
+    """Return a row of the table: bytes, error, and the number of means that are exact."""
     row, (equal, means) = outcome.row, outcome.equal_means
     shown = (
         f"{row.experiment:32} {outcome.steps:5} {outcome.peak_reserved:14,}"
@@ -94,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def is_named(row: Row, names: Sequence[str]) -> bool:
-    """Return whether a row is given by its name or by its method's name."""
+    """Return whether `names` contain the name of a row or of its method."""
     return any(name in (row.experiment, row.experiment.split("/")[0]) for name in names)
 
 

@@ -1,8 +1,8 @@
-"""Run one row of the image-generation comparison inside the phantom, and report what it reserved.
+"""Run one row of the image-generation comparison over the phantom GPU, and report its memory.
 
 Rule: every request for device memory is the comparison's own. Its `run.py` is imported from a
-checkout and called. Replacements for a hub (weights, tokenizer, pictures) are in host memory, and
-replacements for a value read back from the device make the same requests as the original.
+checkout and called. Replacements for downloads (weights, tokenizer, pictures) are in host memory,
+and replacements for values read from the device make the same requests as the original.
 
 This runs in an interpreter that has torch, diffusers, transformers and peft, but not necessarily
 allocsim. Usage: inside.py FOLDER EXPERIMENT STEPS OUT, where FOLDER holds `run.py` and OUT is the
@@ -67,7 +67,10 @@ PICTURES = 20
 
 
 THE_END = "training is over"
-"""Raised instead of the last evaluation, which follows the measurement; the script records it."""
+"""Message of the error that replaces the last evaluation; the script records it.
+
+The last evaluation follows the measurement.
+"""
 
 
 def releases():
@@ -101,7 +104,7 @@ def goes_to_host(args, kwargs):
 
 
 def stay_hollow_with_adapters():
-    """Do the same for the transformer, which has 8 GB or more."""
+    """Let the transformer, of 8 GB or more, return to the host without copying its contents."""
     real_to = peft.PeftModel.to
 
     def to(self, *args, **kwargs):
@@ -145,9 +148,9 @@ def make_pipeline(_model_id, torch_dtype, **_):
 
 
 def unpack_latents(x, x_ids, height=None, width=None):
-    """Run the pipeline's own function with the height that it would read back from the device.
+    """Run the pipeline's own function with the height that it would otherwise read from the device.
 
-    Without a height it computes the largest index plus one, which is 1 over a phantom.
+    Without a height it computes the largest index plus one, which is 1 over a phantom GPU.
     """
     pictures = []
     for data, ids in zip(x, x_ids, strict=True):
@@ -229,7 +232,7 @@ def leave_out_decompositions():
 
 
 def get_sigmas(timesteps, noise_scheduler, n_dim, dtype):
-    """Return the first sigma for every sample; older scripts look it up by a value read back."""
+    """Return the first sigma for every sample; older scripts read the index from the device."""
     sigmas = noise_scheduler.sigmas.to(dtype=dtype)
     return sigmas[torch.zeros(len(timesteps), dtype=torch.long)].reshape(-1, *[1] * (n_dim - 1))
 

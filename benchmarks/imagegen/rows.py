@@ -1,7 +1,7 @@
-"""Measurements on the real GPU, and their comparison with a prediction.
+"""Measurements on the real GPU, and their comparison with predictions.
 
-Rule: `measured.json` holds only figures that others published; each row has the address of the file
-that it is from.
+Rule: `measured.json` holds only numbers that others published. Each row has the address of the file
+that published its numbers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Interval = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One published run on an NVIDIA L40S.
+    """One published training run on an NVIDIA L40S.
 
     experiment: folder of the comparison's experiments, such as "lora/flux2-klein-default".
     steps: number of training steps.
@@ -49,10 +49,11 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Memory that the phantom reserved instead of the L40S.
+    """Prediction for one published run.
 
-    releases: releases that it ran with.
+    releases: releases that the program ran with.
     steps: number of training steps, which may be fewer than the row's.
+    peak_reserved, intervals: predictions for the fields of `Row` with the same names.
     """
 
     row: Row
@@ -73,7 +74,7 @@ class Outcome:
 
     @property
     def equal_means(self) -> tuple[int, int]:
-        """Number of means that equal the measured ones exactly, and number of means."""
+        """Number of means that equal the measured means exactly, and number of all means."""
         pairs = [
             means
             for interval, measured in zip(self.intervals, self.row.intervals, strict=False)
@@ -83,7 +84,7 @@ class Outcome:
 
     @property
     def other_releases(self) -> tuple[str, ...]:
-        """Packages whose release differs from the row's, as "peft 0.20.0"."""
+        """Packages whose release differs from the row's, such as "peft 0.20.0"."""
         return tuple(
             f"{package} {release}"
             for package, release in self.releases.items()
@@ -92,7 +93,10 @@ class Outcome:
 
     @classmethod
     def of(cls, row: Row, said: Mapping[str, Any]) -> Outcome:
-        """Return the outcome from the output of `inside.py`."""
+        """Return the outcome that `inside.py` printed.
+
+        said: contents of its JSON output.
+        """
         return cls(
             row=row,
             releases=said["releases"],

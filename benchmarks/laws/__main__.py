@@ -5,17 +5,19 @@
     python -m benchmarks.laws --list | --write
 
 PATH is a Python with a CUDA build of PyTorch, transformers and peft. Each program is recorded at
-thirteen sizes in each regime, a fifth of a second each, and at eight more if those refute each
-other. A line reports the number of regimes with a law, and the reasons of the others. The laws are
-written for the release of transformers that PATH has (`allocsim.fitting.laws.TRANSFORMERS`). --more
-keeps the existing laws of a file, and derives the missing ones. `make laws` runs it.
+thirteen sizes in each regime (the sizes at which PyTorch runs the same kernels), a fifth of a
+second each. If the recordings of a regime contradict each other, it is recorded at eight more
+sizes. A line reports the number of regimes with a law, and the reasons why others have none. The
+laws are written for the release of transformers that PATH has
+(`allocsim.fitting.laws.TRANSFORMERS`). --more keeps the existing laws of a file, and derives the
+missing ones. `make laws` runs this command.
 
 --check compares each law of training with one more recording, at sizes drawn with another SEED than
-0, and exits with 1 if one is refuted. With --mend, refuted laws are derived again with the
+0, and exits with 1 if a law is refuted. With --mend, refuted laws are derived again with the
 recording that refuted them, or removed.
 
 --write updates the list of programs with laws in docs/laws.md, and the list of programs without
-laws, each with the nearest program that has one, in benchmarks/results/laws-missing.txt.
+laws, each with the nearest program that has laws, in benchmarks/results/laws-missing.txt.
 """
 
 from __future__ import annotations
@@ -79,7 +81,7 @@ def variants() -> Iterator[Variant]:
 
 
 def _options(family: str) -> Iterator[dict[str, Any]]:
-    """Yield the options of a family, except checkpointing."""
+    """Yield the options of a family, without checkpointing."""
     for dtype, optimizer in _FULL:
         yield {"dtype": dtype, "optimizer": optimizer}
     for dtype in _EAGER:
@@ -89,7 +91,7 @@ def _options(family: str) -> Iterator[dict[str, Any]]:
 
 
 def _options_of_gemma2() -> Iterator[dict[str, Any]]:
-    """Yield the options of Gemma 2, which has its own attention."""
+    """Yield the options of Gemma 2, which supports only eager attention."""
     for dtype, optimizer in (*_USUAL, *_EAGER_FULL):
         yield {"dtype": dtype, "optimizer": optimizer}
     for targets in ((), _ADAPTED["llama"]):
@@ -99,7 +101,8 @@ def _options_of_gemma2() -> Iterator[dict[str, Any]]:
 def _check(chosen: Sequence[Variant], python: str, seed: int, *, mends: bool) -> int:
     """Compare the laws of programs with new recordings, and return the exit code.
 
-    mends: whether refuted laws are derived again, or removed from the files.
+    seed: seed with which the sizes are drawn.
+    mends: True to derive refuted laws again, or remove them from the files.
     """
     n_held = n_refuted = 0
     transformers = releases_of(python).transformers

@@ -1,7 +1,7 @@
 """Lists for the documentation of the programs with and without laws in the package.
 
-Rule: the lists follow from the package's files and the list of programs, and a test checks that the
-pages agree.
+Rule: the lists follow from the package's files and the list of programs. A test checks that the
+pages show the same lists.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _NAME = re.compile(
 
 
 def write(variants: Sequence[Variant]) -> None:
-    """Write both lists."""
+    """Write both lists to their files."""
     PAGE.write_text(page_with(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
     RESULTS.write_text("\n".join(missing(variants)) + "\n", encoding="utf-8")
 
 
 def page_with(text: str) -> str:
-    """Return the page with the table of programs that have laws between its marks."""
+    """Return the page `text` with a new table of the programs that have laws."""
     before, _, rest = text.partition(f"{_BEGIN}\n")
     _, _, after = rest.partition(_END)
     return f"{before}{_BEGIN}\n" + "\n".join(_table()) + f"\n{_END}{after}"
@@ -73,18 +73,21 @@ def _rows(names: Sequence[str]) -> Iterator[str]:
 
 
 def _own(release: str) -> list[str]:
-    """Return the programs with their own laws in a release of transformers."""
+    """Return the names of the programs with their own laws in a release of transformers."""
     return sorted(path.stem for path in (DATA / f"transformers-{release}").glob("*.npz"))
 
 
 def _count(names: Sequence[str], transformers: str) -> int:
-    """Return the number of laws of programs in a release of transformers."""
+    """Return the number of laws of programs for a release of transformers."""
     found = (find_laws(name, transformers) for name in names)
     return sum(len(each.by_regime) for each in found if each is not None)
 
 
 def _options(how: str) -> str:
-    """Return the options at the end of a name, in words."""
+    """Return the options in a program's name, in words.
+
+    how: end of the name.
+    """
     way, _, lora = how.partition("_lora")
     words = way.split("_")[1:]
     if "_lora" in how:
@@ -93,7 +96,7 @@ def _options(how: str) -> str:
 
 
 def missing(variants: Sequence[Variant]) -> Iterator[str]:
-    """Yield a line for each program without a law, and for each regime of training without one."""
+    """Yield lines that list each program, and each regime of training, without a law."""
     lacking = [each.name for each in variants if find_laws(each.name) is None]
     yield f"{len(lacking)} of {len(variants)} programs have no law; the nearest that has one:"
     yield from (f"    {name}: {nearest_law(name)}" for name in lacking)

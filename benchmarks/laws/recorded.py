@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from allocsim.fitting.laws import transformers_release
-from allocsim.fitting.scale.program import Program, program_of
+from allocsim.fitting.scale.program import SizedProgram, program_of
 from allocsim.phantom import find_gpu, find_torch, phantom_environment
 from allocsim.phantom.record import HOOK
 from allocsim.recording import load
@@ -40,25 +40,27 @@ class FailedError(Exception):
 
 
 class Releases(NamedTuple):
-    """Releases in a Python: PyTorch's version, and the row of `TRANSFORMERS` for its laws."""
+    """Releases in a Python: version of PyTorch, and entry of `TRANSFORMERS` for its laws."""
 
     torch: str
     transformers: str
 
 
 def releases_of(python: str) -> Releases:
-    """Return the releases in `python`, which has both."""
+    """Return the releases in the Python at the path `python`."""
     return Releases(find_torch(python).version, transformers_release(transformers_of(python)))
 
 
 def transformers_of(python: str) -> str:
-    """Return the version of transformers in a Python."""
+    """Return the version of transformers in the Python at the path `python`."""
     done = subprocess.run([python, "-c", _ASK], capture_output=True, text=True, check=True)
     return done.stdout.strip()
 
 
-def recorded(python: str, programs: Sequence[str], card: str = CARD) -> Iterator[Program]:
-    """Yield the steps of each program on a card like `card` with practically unlimited memory.
+def recorded(python: str, programs: Sequence[str], card: str = CARD) -> Iterator[SizedProgram]:
+    """Run programs and yield the steps of each, on a GPU with practically unlimited memory.
+
+    card: name of the GPU whose other properties are used.
 
     Raises FailedError for the first program that failed.
     """
@@ -88,7 +90,7 @@ def recorded(python: str, programs: Sequence[str], card: str = CARD) -> Iterator
             yield _in_order(program_of(prepared))
 
 
-def _in_order(program: Program) -> Program:
+def _in_order(program: SizedProgram) -> SizedProgram:
     """Return the program with successive frees in the order of their requests.
 
     autocast releases its copies of the weights in the order of a hash of addresses, which differs
@@ -114,7 +116,7 @@ def _in_order(program: Program) -> Program:
     )
 
 
-def without_repeats(program: Program) -> Program:
+def without_repeats(program: SizedProgram) -> SizedProgram:
     """Return the program without immediate repetitions of a request that is freed at once.
 
     A convolution without cuDNN requests its workspace in this way for every image. The number of

@@ -1,7 +1,7 @@
-"""Sizes of models at work, drawn at random within a regime.
+"""Sizes of models and their inputs, drawn at random within a regime.
 
 Rule: the same seed gives the same sizes. As in published models, a kernel's units divide some of
-them and not others.
+the sizes and not others.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from benchmarks.laws.recorded import CARD
 __all__ = ["Variant", "configured", "drawn", "drawn_to_serve", "regimes"]
 
 _FOLDED = re.compile(r"\n    rope_parameters=\{[^}]*\}")
-"""Lines that only some configurations have."""
+"""Configuration lines that are not in all programs of a variant."""
 
 VIT = "torchvision-vit"
 SEEING = tuple(name for name, family in FAMILIES.items() if family.sees)
@@ -38,13 +38,13 @@ _SCALED = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 8192,
 }
-"""Scaled positions of Llama 3.1 and later; no size depends on their values."""
+"""Scaling of rotary positions of Llama 3.1 and later; no size depends on its values."""
 
 _PER_SPLIT = 6
-"""Samples of a regime's prompts whose keys are split into the same number of parts."""
+"""Samples of a regime's prompts for each number of parts into which keys are split."""
 
 _DECODE = 3
-"""Steps of a recorded request: the first, a middle one, and the last."""
+"""Steps of a recorded request: the first, a middle step, and the last."""
 _OWN_KEYS = ("gpt2", "bert", *SEEING)
 """Families where each head has its own keys."""
 _NEVER_SINGLE = {
@@ -52,11 +52,11 @@ _NEVER_SINGLE = {
     "bert": ("two", "sorted"),
     **dict.fromkeys(SEEING, ("two", "sorted")),
 }
-"""Regimes that are too long for one sequence; such a sequence is in another regime of GPT-2."""
+"""Regimes that are too long for one sequence; GPT-2 has a regime for longer single sequences."""
 _LARGE_VOCABULARY = ("qwen2", "gemma2")
 """Families whose published vocabularies are so large that the argmax is split."""
 _WINDOWED = {"mistral": ("shared",), "phi3": ("own", "shared")}
-"""Families whose published models have a sliding window, with the kind of their heads."""
+"""Families whose published models have a sliding window, with the sharing of keys among heads."""
 _OWN_ENDINGS = {
     "bert": ("", ".ones", ".twos", ".fours"),
     "mixtral": ("", ".many"),
@@ -84,18 +84,21 @@ _FACTORED = {
         "queries-keys-attended-joined-gate-down-embedding-places",
     ),
 }
-"""Ways of Adafactor's sums in published models, by whether heads share their keys."""
+"""Parts of the regime for Adafactor's sums in published models.
+
+The keys are the family, tied weights, and the sharing of keys among heads.
+"""
 _OWN_SHORT_ENDINGS = {"vit": ("", ".narrow")}
-"""The same for regimes up to a thousand tokens."""
+"""Endings of regimes up to a thousand tokens that only these families have."""
 _CONSTRUCTOR = "torchvision.models.VisionTransformer(image_size=224, {})"
 """Call that torchvision's functions for vision transformers make."""
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One program: a family and its options.
+    """One program: a model family and its options.
 
-    options: options of `Task`, except model, batch and length.
+    options: fields of `Task`, except model, batch and length.
     """
 
     family: str
@@ -104,7 +107,7 @@ class Variant:
 
     @property
     def name(self) -> str:
-        """Name of its file."""
+        """Name of the program and of its file."""
         return laws_name(self.task(_sizes(self, random.Random(0))))
 
     def text(self, sizes: Mapping[str, int]) -> str:
@@ -142,7 +145,7 @@ class Variant:
 
 
 def regimes(variant: Variant) -> Iterator[str]:
-    """Yield the regimes where a variant is recorded; for serving, those of the prompt."""
+    """Yield the regimes at which a variant is recorded; for serving, the regimes of the prompt."""
     if variant.serves:
         yield from _regimes_of_prompts(variant)
         return
@@ -195,7 +198,10 @@ def _regimes_of_prompts(variant: Variant) -> Iterator[str]:
 
 
 def drawn(variant: Variant, regime: str, count: int, seed: int) -> list[dict[str, int]]:
-    """Draw `count` sizes in a regime, with three periods of layers; fewer if the regime is rare."""
+    """Draw `count` sizes in a regime, fewer if the regime is rare.
+
+    The number of layers is three times the family's `period`.
+    """
     card, found = card_of(find_gpu(CARD)), []
     for sizes in _draws(variant, f"{variant.name} {regime} {seed}"):
         if regime_of(sizes, card, mask_unit(variant.task(sizes))) == regime:
@@ -206,10 +212,7 @@ def drawn(variant: Variant, regime: str, count: int, seed: int) -> list[dict[str
 
 
 def drawn_to_serve(variant: Variant, count: int) -> list[dict[str, int]]:
-    """Draw sizes so that each regime of prompts and steps has `count` of them.
-
-    A rare regime has fewer.
-    """
+    """Draw sizes so that each regime of prompts and steps has `count`, or fewer if it is rare."""
     found: list[dict[str, int]] = []
     known: Counter[str] = Counter()
     gpu = find_gpu(CARD)
@@ -301,7 +304,10 @@ def _factored_sizes(variant: Variant, chance: random.Random) -> dict[str, int]:
 
 
 def _own_sizes(family: str, sizes: Mapping[str, int], chance: random.Random) -> dict[str, int]:
-    """Return the sizes that a family has in addition to the others', or that differ from them."""
+    """Return the sizes that only this family has, or has differently.
+
+    sizes: sizes that were drawn for all families.
+    """
     heads, head_dim, length = sizes["heads"], sizes["head_dim"], sizes["length"]
     if family == "bert" or family in SEEING:
         heads = chance.randrange(2, 21)
@@ -333,7 +339,7 @@ def _windows(length: int, chance: random.Random) -> tuple[int, int]:
 
 
 def configured(family: str, is_tied: bool, sizes: Mapping[str, int]) -> Model:
-    """Return the model of a family with these sizes; vision transformers are published models."""
+    """Return the model of a family with these sizes; a vision transformer has published sizes."""
     if family == VIT:
         return Classifier("a model made up", "vit_b_16")
     known = FAMILIES[family]

@@ -1,8 +1,8 @@
 """Derivation of the laws of serving from recordings of one program at many sizes.
 
-Rule: a recording is cut where a token is chosen. Each part must have the same requests and frees in
-every recording of its regime, or there is no law. Every recording is composed again from the laws
-of its parts and must agree row by row, block by block and to the byte.
+Rule: a recording is cut into parts where the program chooses a token. Each part must have the same
+requests and frees in every recording of its regime, or there is no law. Every recording is composed
+again from the laws of its parts, and must agree row by row, block by block and to the byte.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from allocsim.fitting.by_law import serving_of
 from allocsim.fitting.laws import FAMILIES, REQUEST, Law, Laws, Serving
+from allocsim.fitting.scale.alignment import Likeness, likeness_of
 from allocsim.fitting.scale.growth import Growth, growth_between
-from allocsim.fitting.scale.likeness import Likeness, likeness_of
-from allocsim.fitting.scale.program import Program
+from allocsim.fitting.scale.program import SizedProgram
 from allocsim.phantom import find_gpu
 from allocsim.recording import FrameInterner, MarkKind
 from allocsim.simulation import StepKind
@@ -34,16 +34,18 @@ _CHOICE = "argmax"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Run:
-    """One recording.
+    """One recording of a serving program.
 
+    like: numbers by which its rows are compared.
+    serving: workload of the recording.
     sizes: sizes of the recording.
     names: names of its parts in order, as `Serving.names`.
-    places: rows of the parts.
-    growth: growth from the same program with one period of layers less; None if that was not
-        recorded.
+    places: rows of each part.
+    growth: growth from the same program with fewer layers, by the family's `period`; None if that
+        program was not recorded.
     """
 
-    program: Program
+    program: SizedProgram
     like: Likeness
     serving: Serving
     sizes: Mapping[str, int]
@@ -54,7 +56,7 @@ class _Run:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Stretch:
-    """Rows of a recording, with their variables."""
+    """Part of a recording, with the variables of its formulas."""
 
     run: _Run
     rows: slice
@@ -62,19 +64,19 @@ class _Stretch:
 
     @property
     def requests(self) -> NDArray[np.intp]:
-        """Rows of its requests."""
+        """Rows of the part that are requests."""
         rows = self.run.program.requests
         found: NDArray[np.intp] = rows[(rows >= self.rows.start) & (rows < self.rows.stop)]
         return found
 
     @property
     def size(self) -> NDArray[np.int64]:
-        """Bytes of its requests."""
+        """Bytes of each request of the part."""
         found: NDArray[np.int64] = self.run.program.steps.size[self.requests]
         return found
 
     def first_difference(self, other: _Stretch) -> int | None:
-        """Return the first row that differs in another stretch; None if they are the same."""
+        """Return the first row that differs in another part of the same name; None if all agree."""
         shared = min(self.rows.stop - self.rows.start, other.rows.stop - other.rows.start)
         differs = np.zeros(shared, dtype=bool)
         for name in ("form", "younger"):
@@ -86,12 +88,16 @@ class _Stretch:
         return None if same else shared
 
     def described(self, row: int) -> str:
-        """Describe a row."""
+        """Return a description of a row for messages."""
         return f"{dict(self.run.sizes)}, {self.run.program.described(self.rows.start + row)}"
 
 
 def serving_laws_of(variant: Variant, python: str, of: Releases) -> tuple[Laws, dict[str, str]]:
-    """Derive the laws of a serving variant by part and regime, and the reasons of missing ones."""
+    """Derive the laws of a serving variant, and the reasons for missing laws, by part and regime.
+
+    python: path of the Python that runs the programs.
+    of: releases of that Python.
+    """
     sizes = drawn_to_serve(variant, SAMPLES)
     runs = _runs(variant, sizes, python)
     interner, period = FrameInterner(), FAMILIES[variant.family].period
@@ -112,7 +118,10 @@ def serving_laws_of(variant: Variant, python: str, of: Releases) -> tuple[Laws, 
 
 
 def _runs(variant: Variant, sizes: Sequence[Mapping[str, int]], python: str) -> list[_Run]:
-    """Return the recordings at these sizes, and for each part one with a period of layers less."""
+    """Return the recordings at these sizes.
+
+    For each part, one program is also recorded with fewer layers, by the family's `period`.
+    """
     gpu, period = find_gpu(CARD), FAMILIES[variant.family].period
     serving = [serving_of(variant.task(at), gpu) for at in sizes]
     known: set[str] = set()
@@ -139,7 +148,7 @@ def _runs(variant: Variant, sizes: Sequence[Mapping[str, int]], python: str) -> 
     return found
 
 
-def _places(program: Program, line: int, decode: int) -> list[slice]:
+def _places(program: SizedProgram, line: int, decode: int) -> list[slice]:
     """Return the rows of a recording's parts.
 
     The recording is cut at the reset of the peaks, after the requests of each choice of a token,
@@ -165,7 +174,7 @@ def _places(program: Program, line: int, decode: int) -> list[slice]:
 
 
 def _by_name(runs: Sequence[_Run]) -> dict[str, list[_Stretch]]:
-    """Return the stretches of each name, one per length and run; runs with a growth come first."""
+    """Return the parts of each name, one per length and recording, those with a growth first."""
     found: dict[str, list[_Stretch]] = {}
     for run in sorted(runs, key=lambda run: run.growth is None):
         taken: set[tuple[str, int]] = set()
@@ -206,7 +215,7 @@ def _law(stretches: Sequence[_Stretch], interner: FrameInterner, period: int) ->
 
 
 def _determining_first(stretches: Sequence[_Stretch]) -> tuple[list[int], list[int]]:
-    """Return the stretches that determine the formulas and those that can refute them.
+    """Return the indices of parts that determine the formulas, and of parts that can refute them.
 
     They are from different recordings if there are enough.
     """
@@ -226,7 +235,7 @@ def _is_refuted(law: Law, stretch: _Stretch) -> bool:
 
 
 def _refuted(run: _Run, laws: Mapping[str, Law]) -> str | None:
-    """Return the first difference between a recording and the laws' prediction, or None."""
+    """Return the first difference between a recording and the prediction by laws, or None."""
     missing = [name for name, _ in run.names if name not in laws]
     if missing:
         return f"there is no law for {missing[0]}"

@@ -1,8 +1,8 @@
 """Derivation of a law from recordings of one program at many sizes.
 
-Rule: every recording has the same requests and frees in the same order, and every request's bytes
-are one monomial in all of them, or there is no law. Recordings that were not used for the formulas
-prove the law, row by row and to the byte.
+Rule: every recording has the same requests and frees in the same order, and the bytes of a request
+are the same monomial (a number times variables) in all of them, or there is no law. Recordings that
+were not used for the formulas prove the law, row by row and to the byte.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from allocsim.fitting.laws import (
     variables_of,
 )
 from allocsim.fitting.scale.growth import Growth, growth_between
-from allocsim.fitting.scale.program import Program
+from allocsim.fitting.scale.program import SizedProgram
 from allocsim.phantom import find_gpu
 from allocsim.recording import Frame, FrameInterner, MarkKind
 from allocsim.simulation import StepKind
@@ -52,11 +52,11 @@ __all__ = [
 ]
 
 USED, PROOFS, _MORE = 9, 2, 2
-"""Numbers of recordings that determine, that prove, and that may first refute formulas."""
+"""Numbers of recordings that determine the formulas, prove them, and may first refute them."""
 
 SAMPLES = USED + PROOFS + _MORE
 SAMPLES_AGAIN = 21
-"""Recordings of a regime whose law the first recordings refuted."""
+"""Number of recordings of a regime whose law was refuted by the first recordings."""
 _MOST_FACTORS = 4
 _NEAR = 1e-9
 """Largest difference between equal logarithms."""
@@ -74,15 +74,16 @@ class NoLawError(Exception):
 
 
 class RefutedError(NoLawError):
-    """Recordings give a law that another recording refutes."""
+    """Law from some recordings that another recording refutes."""
 
 
 def laws_of(
     variant: Variant, python: str, of: Releases, known: Laws | None = None
 ) -> tuple[Laws, dict[str, str]]:
-    """Derive the laws of a variant by regime, and the reasons of missing ones.
+    """Derive the laws of a variant, and the reasons why others are missing, by regime.
 
-    of: releases of `python`.
+    python: path of the Python that runs the programs.
+    of: releases of that Python.
     known: existing laws, which are kept; only regimes without a law are recorded.
     """
     interner = FrameInterner()
@@ -101,7 +102,7 @@ def refuted(
 ) -> tuple[int, list[tuple[str, dict[str, int], str]]]:
     """Compare each law with a recording at new sizes.
 
-    seed: seed of the draw; the laws were derived with seed 0.
+    seed: seed with which the sizes are drawn; the laws were derived with seed 0.
 
     Returns the number of laws compared, and for each refuted law the regime, the sizes and the
     first row that differs.
@@ -120,9 +121,9 @@ def refuted(
 
 
 def mended(laws: Laws, variant: Variant, python: str, wrong: Collection[str], seed: int) -> Laws:
-    """Return `laws` with those of the regimes `wrong` derived again, or without them.
+    """Return `laws` with the laws of the regimes `wrong` derived again, or removed.
 
-    seed: seed of the draw that refuted them, so that it is among the recordings.
+    seed: seed of the sizes that refuted the laws; they are among the new recordings.
     """
     interner = FrameInterner()
     found = _renumbered(laws, interner)
@@ -134,7 +135,7 @@ def mended(laws: Laws, variant: Variant, python: str, wrong: Collection[str], se
 
 
 def _renumbered(laws: Laws, interner: FrameInterner) -> dict[str, Law]:
-    """Return laws by regime with new numbers of groups."""
+    """Return laws by regime, with groups numbered by the stacks of `interner`."""
     stacks = (laws.stacks.stack(number) for number in range(len(laws.stacks)))
     numbers = [interner.stack([interner.frame(frame) for frame in stack]) for stack in stacks]
     place = np.array([*numbers, -1], dtype=np.int64)
@@ -151,10 +152,10 @@ def _take(
     count: int,
     seed: int = 0,
 ) -> dict[str, NoLawError]:
-    """Put the laws of the regimes `sought` into `found`, and return the reasons of missing ones.
+    """Add the laws of the regimes `sought` to `found`; return the reasons why others are missing.
 
     count: number of sizes to record for each regime.
-    seed: seed of the draw.
+    seed: seed with which the sizes are drawn.
     """
     period = FAMILIES[variant.family].period
     samples = {regime: drawn(variant, regime, count, seed) for regime in sought}
@@ -183,15 +184,17 @@ def _take(
 
 
 def _law(
-    small: Program,
-    programs: Sequence[Program],
+    small: SizedProgram,
+    programs: Sequence[SizedProgram],
     sizes: Sequence[Mapping[str, int]],
     interner: FrameInterner,
     period: int,
 ) -> Law:
     """Derive the law of one regime.
 
-    small: the first of `programs` with one period of layers less.
+    small: the first of `programs` with fewer layers, by the family's `period`.
+    sizes: sizes of each program.
+    period: the family's `period`.
     """
     first = programs[0]
     for program, at in zip(programs, sizes, strict=True):
@@ -219,8 +222,8 @@ def _law(
             raise RefutedError(f"{sizes[number]} refutes it at {programs[number].described(row)}")
 
 
-def _refuted(law: Law, program: Program, sizes: Mapping[str, int]) -> int | None:
-    """Return the first row of a recording that requests or frees another block, or other bytes."""
+def _refuted(law: Law, program: SizedProgram, sizes: Mapping[str, int]) -> int | None:
+    """Return the first row of a recording whose kind, block or bytes differ from the law's."""
     made = law.requests(_variables(sizes), sizes["layers"])
     shared = min(len(made.kind), len(program.kind))
     kind = np.array([_KINDS.get(StepKind(each), -1) for each in program.kind[:shared].tolist()])
@@ -238,19 +241,19 @@ def _variables(sizes: Mapping[str, int]) -> dict[str, int]:
     return variables_of(sizes, card_of(find_gpu(CARD)))
 
 
-def _describer(program: Program) -> Callable[[int], str]:
-    """Return a function that describes a request of a program."""
+def _describer(program: SizedProgram) -> Callable[[int], str]:
+    """Return a function that describes a request of a program by its number."""
     return lambda request: program.described(int(program.requests[request]))
 
 
 def formulas_of(
     columns: NDArray[np.int64], values: Sequence[Mapping[str, int]], describe: Callable[[int], str]
 ) -> tuple[list[Formula], NDArray[np.int64]]:
-    """Return the monomials, and for each request the index of its monomial.
+    """Return the formulas, and for each request the index of its formula.
 
     columns: for each request, its bytes in each sample.
     values: variables of each sample.
-    describe: describes a request.
+    describe: function that describes a request by its number, for errors.
     """
     distinct, first, number = np.unique(columns, axis=0, return_index=True, return_inverse=True)
     known = _Monomials.of(values)
@@ -270,34 +273,38 @@ def formulas_of(
 
 
 def _columns_of(formula: Formula) -> int:
-    """Return the factor of the columns whose partial sums a formula has; of several, the larger."""
+    """Return the factor of `COLUMNS` for the partial sums in a formula, the largest of several."""
     return max((COLUMNS[name][0] for name in _summed(formula.variables)), default=0)
 
 
 def _is_whole(share: Fraction, numbers: Sequence[int]) -> bool:
-    """Return whether the factor of the columns agrees with the partial sums."""
+    """Return whether the factor of the columns agrees with the partial sums of a product.
+
+    share: factor of the product.
+    numbers: variables of the product.
+    """
     factors = (COLUMNS[name][0] for name in _summed(numbers))
     return all(share.numerator % factor == 0 for factor in factors)
 
 
 def _is_sound(numbers: Sequence[int]) -> bool:
-    """Return whether partial sums occur only with their own columns."""
+    """Return whether partial sums occur in a product only with their own columns."""
     names = {VARIABLES[number] for number in numbers}
     return all(set(COLUMNS[name][1]) <= names for name in _summed(numbers))
 
 
 def _summed(numbers: Sequence[int]) -> list[str]:
-    """Return the columns whose partial sums are among the variables."""
+    """Return the names of the columns whose partial sums are in a product."""
     names = [VARIABLES[number] for number in numbers]
     return [name.removesuffix(_SUMS) for name in names if name.endswith(_SUMS)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Monomials:
-    """Products of variables, the simplest first, with their values over the samples.
+    """Products of variables, the simplest first, with their values in the samples.
 
-    courses: for each product, the logarithm of its value in each sample divided by that in the
-    first.
+    courses: for each product, the logarithms of the ratios of its value in each sample to that in
+        the first sample.
     """
 
     values: Sequence[Mapping[str, int]]
@@ -313,9 +320,9 @@ class _Monomials:
         return cls(values, products, factors @ (course - course[:, :1]))
 
     def of_course(self, column: Sequence[int]) -> list[tuple[tuple[int, ...], int]]:
-        """Return the simplest products whose values are in proportion to those of `column`.
+        """Return the simplest products whose values are in proportion to the bytes in `column`.
 
-        Each is returned as its variables, and its value in the first sample.
+        Each product is returned as its variables and its value in the first sample.
         """
         sought = np.log(np.array(column, dtype=np.float64) / column[0])
         near = np.flatnonzero((np.abs(self.courses - sought) < _NEAR).all(axis=1))
@@ -333,8 +340,8 @@ class _Monomials:
 def _products(there: tuple[int, ...]) -> tuple[list[tuple[int, ...]], NDArray[np.float64]]:
     """Return products of variables that a family has, the simplest first, with their exponents.
 
-    A product has up to four sizes and at most one rounded variable. The exponents are those of the
-    variables `there`.
+    there: variables that the family has. A product has up to four sizes and at most one rounded
+        variable. The exponents are those of the variables in `there`.
     """
     plain = [number for number in there if number < len(SIZES)]
     rounded = [number for number in there if number >= len(SIZES)]
@@ -354,7 +361,7 @@ def _products(there: tuple[int, ...]) -> tuple[list[tuple[int, ...]], NDArray[np
 
 
 def _plainness(numbers: Sequence[int]) -> tuple[bool, int]:
-    """Return a sort key: sizes before rounded variables, fewer factors before more."""
+    """Return a sort key of a product: sizes before rounded variables, fewer factors before more."""
     return any(number >= len(SIZES) for number in numbers), len(numbers)
 
 
@@ -368,9 +375,11 @@ def law_of(
     rows: slice = slice(None),
     period: int = 1,
 ) -> Law:
-    """Return the law of a program, or of some of its rows, in columns.
+    """Return the law of a program, or of some of its rows.
 
-    of_request: formula of each request.
+    of_request: index of the formula of each request.
+    proofs: number of recordings that prove the law.
+    rows: rows of the program that the law describes.
     period: number of layers by which the program grew, a third of its layers.
     """
     program = growth.second
@@ -413,7 +422,7 @@ def law_of(
 
 
 def _parts_in(growth: Growth, start: int, stop: int) -> list[tuple[int, int]]:
-    """Return the parts within rows [start, stop), with rows counted from `start`."""
+    """Return the repeated parts within rows `start` to `stop` - 1, counted from `start`."""
     found = []
     for part in growth.parts:
         first, last = part.insertion.start, part.insertion.stop
@@ -424,8 +433,8 @@ def _parts_in(growth: Growth, start: int, stop: int) -> list[tuple[int, int]]:
     return found
 
 
-def _stacks(program: Program, interner: FrameInterner) -> NDArray[np.int64]:
-    """Return the number of each request's stack, with file names from site-packages on."""
+def _stacks(program: SizedProgram, interner: FrameInterner) -> NDArray[np.int64]:
+    """Return the number of each request's stack; file names are cut before site-packages."""
     trace = program.prepared.trace
     numbers = trace.frames[program.steps.entry[program.requests]]
     known = {}

@@ -1,1 +1,1 @@
-"""Comparison of figures that others measured on real GPUs with those of a phantom GPU."""
+"""Comparison of memory that others measured on real GPUs with predictions over a phantom GPU."""

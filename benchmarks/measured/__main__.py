@@ -1,13 +1,14 @@
-"""Compare figures measured by others on real GPUs with predictions.
+"""Compare memory that others measured on real GPUs with predictions.
 
     python -m benchmarks.measured [--python PATH] [ROW ...]
     python -m benchmarks.measured --docs
 
-Rule: no figure is omitted. `rows.csv` has every figure of allocated or reserved memory, with its
+Rule: no number is omitted. `rows.csv` has every number of allocated or reserved memory, with its
 source. A row without a program gives the reason, and so does a row whose program does not run here.
 
-The given rows (default: all rows with a program) are run by the Python at PATH, and their results
-are kept in `results.csv`. --docs writes all rows with the kept results into docs/fit-measured.md.
+The Python at PATH runs the programs of the given rows (default: all rows with a program), and their
+results are stored in `results.csv`. --docs writes all rows with the stored results into
+docs/fit-measured.md.
 """
 
 from __future__ import annotations
@@ -57,14 +58,14 @@ for name in {_LIBRARIES}:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One measured figure.
+    """One measured number.
 
-    row: name of the run, shared by its figures.
-    figure: kind of figure: "allocated" and "reserved" are peaks, "loaded" is the memory allocated
+    row: name of the run, shared by its numbers.
+    figure: kind of number: "allocated" and "reserved" are peaks, "loaded" is the memory allocated
         after loading the model, "active" is a peak of active memory, "peak" is a peak of a kind
         that the source does not name.
-    measured_bytes: the figure; None if the run ended out of memory.
-    rounding: possible rounding error of the printed figure in bytes; 0 for exact bytes.
+    measured_bytes: the number; None if the run ended out of memory.
+    rounding: possible rounding error of the printed number in bytes; 0 for exact bytes.
     program: program with its arguments, or "".
     card: phantom card for the program.
     why: reason for a missing program, or difference between the program and the measured one.
@@ -86,7 +87,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Result of a figure's program.
+    """Prediction for one measured number.
 
     predicted_bytes: the prediction; None if the program ended out of memory or with `error`.
     ran_with: releases of PyTorch and the libraries.
@@ -100,7 +101,7 @@ class Result:
 
 
 def figures() -> list[Figure]:
-    """Return every measured figure, in the order of `rows.csv`."""
+    """Return every measured number, in the order of `rows.csv`."""
     with ROWS.open(newline="") as file:
         return [_figure(each) for each in csv.DictReader(file)]
 
@@ -115,7 +116,7 @@ def _figure(each: dict[str, str]) -> Figure:
 
 
 def results() -> dict[tuple[str, str], Result]:
-    """Return the kept results, by row and figure."""
+    """Return the stored results, by row and kind of number."""
     if not RESULTS.exists():
         return {}
     with RESULTS.open(newline="") as file:
@@ -127,7 +128,7 @@ def results() -> dict[tuple[str, str], Result]:
 
 
 def keep(found: Iterable[Result]) -> None:
-    """Add new results to the kept ones."""
+    """Add new results to the stored results."""
     kept = results() | {(each.row, each.figure): each for each in found}
     order = {(each.row, each.figure): at for at, each in enumerate(figures()) if each.program}
     with RESULTS.open("w", newline="") as file:
@@ -140,7 +141,7 @@ def keep(found: Iterable[Result]) -> None:
 
 
 def run_row(asked: list[Figure], python: str, ran_with: str) -> list[Result]:
-    """Run the program of one row's figures."""
+    """Run the program of one row and return the predictions for its numbers."""
     first = asked[0]
     program, *arguments = shlex.split(first.program)
     command = (python, str(PROGRAMS / program), *arguments)
@@ -164,27 +165,27 @@ def _predicted(figure: str, ran: Ran) -> int | None:
 
 
 def _loaded(device_run: DeviceRun, entry: int) -> int:
-    """Return the memory allocated when the program, after loading, resets its peaks."""
+    """Return the bytes allocated when the program resets its peaks after loading the model."""
     timeline = device_run.timeline
     before = timeline.entry < entry
     return int(timeline.allocated[before][-1]) if before.any() else 0
 
 
 def versions(python: str) -> str:
-    """Return the releases of PyTorch and the libraries at `python`."""
+    """Return the releases of PyTorch and the libraries in the Python at the path `python`."""
     told = subprocess.run([python, "-c", _VERSIONS], capture_output=True, text=True, check=True)
     return ", ".join(told.stdout.splitlines())
 
 
 def error_percent(figure: Figure, result: Result | None) -> float | None:
-    """Return the signed error; None if the figure or the prediction is not a number."""
+    """Return the prediction minus the measured number in percent, or None without both numbers."""
     if result is None or result.predicted_bytes is None or figure.measured_bytes is None:
         return None
     return 100 * (result.predicted_bytes / figure.measured_bytes - 1)
 
 
 def told(figure: Figure, result: Result) -> tuple[str, ...]:
-    """Return a figure's row: measured, predicted, error, releases, and differences or failures."""
+    """Return the cells of a table row: measured, predicted, error, releases, differences."""
     predicted = OOM if result.predicted_bytes is None else f"{result.predicted_bytes:,}"
     off = error_percent(figure, result)
     return (
@@ -205,7 +206,7 @@ def _name(figure: Figure) -> tuple[str, str, str, str]:
 
 
 def _why_not(figure: Figure) -> str:
-    """Return the reason why a figure has no prediction."""
+    """Return the reason why a measured number has no prediction."""
     return "has a program that has not been run" if figure.program else figure.why
 
 
@@ -214,7 +215,7 @@ _NOT_RUN = ("row", "what", "figure", "measured", "why there is no prediction")
 
 
 def table(asked: list[Figure]) -> Iterator[str]:
-    """Yield the Markdown table of the predicted figures, and of the others."""
+    """Yield the Markdown tables of the numbers with and without a prediction."""
     found = _with_results(asked)
     yield summary(asked)
     yield ""
@@ -225,7 +226,7 @@ def table(asked: list[Figure]) -> Iterator[str]:
 
 
 def page(text: str) -> str:
-    """Return the page `text` with new figures."""
+    """Return the page `text` with new tables."""
     made = "\n".join(table(figures()))
     return between_marks(text, "figures", "python -m benchmarks.measured --docs", made)
 
@@ -238,7 +239,7 @@ def _markdown(heads: tuple[str, ...], lines: Sequence[tuple[str, ...]]) -> Itera
 
 
 def summary(asked: list[Figure]) -> str:
-    """Summarize the errors of the predictions."""
+    """Return the errors of the predictions, summarized in a sentence."""
     pairs = _with_results(asked)
     sizes = sorted(abs(off) for pair in pairs if (off := error_percent(*pair)) is not None)
     if not sizes:
@@ -254,26 +255,26 @@ def summary(asked: list[Figure]) -> str:
 
 
 def as_printed(asked: list[Figure]) -> tuple[int, int]:
-    """Return the number of predictions that equal the rounded figures, and of all predictions."""
+    """Return the number of predictions that equal the measured number, and of all predictions."""
     predicted = [pair for pair in _with_results(asked) if error_percent(*pair) is not None]
     return sum(_is_same(*pair) for pair in predicted), len(predicted)
 
 
 def _with_results(asked: list[Figure]) -> list[tuple[Figure, Result | None]]:
-    """Return each figure with its kept result."""
+    """Return each measured number with its stored result."""
     kept = results()
     return [(each, kept.get((each.row, each.figure))) for each in asked]
 
 
 def _is_oom_too(figure: Figure, result: Result | None) -> bool:
-    """Return whether a run ended out of memory both when measured and here."""
+    """Return whether a run ended out of memory both on the real GPU and here."""
     if result is None or result.error:
         return False
     return figure.measured_bytes is None and result.predicted_bytes is None
 
 
 def _is_same(figure: Figure, result: Result | None) -> bool:
-    """Return whether a prediction, rounded as the figure was, equals the figure."""
+    """Return whether a prediction, rounded as the measured number was, equals it."""
     assert result is not None and result.predicted_bytes is not None
     assert figure.measured_bytes is not None
     return abs(result.predicted_bytes - figure.measured_bytes) <= figure.rounding

@@ -1,1 +1,1 @@
-"""Measurement of a card: cross-check, programs, cases, kernels and driver times."""
+"""Measure a real GPU: cross-check, programs, cases, kernels and driver times."""

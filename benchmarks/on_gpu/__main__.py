@@ -1,4 +1,4 @@
-"""Measure a card, and compare allocsim with the measurements.
+"""Measure a real GPU, and compare allocsim with the measurements.
 
     python -m benchmarks.on_gpu OUT                    every part, on the card of this machine
     python -m benchmarks.on_gpu OUT --parts driver kernels
@@ -33,12 +33,15 @@ from benchmarks.real_gpu.comparison import comparison_lines
 from benchmarks.real_gpu.predictions import predictions_of, read_predictions
 
 _PARALLEL = ("cases",)
-"""Parts whose times are not used."""
+"""Parts whose jobs may run at the same time, because their durations are not used."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Result of a job: "done", "kept", "skipped" or "failed", with the reason."""
+    """Result of a job.
+
+    status: "done", "kept" (the output existed), "skipped" or "failed".
+    """
 
     job: Job
     status: str
@@ -74,7 +77,11 @@ def _has(machine: Machine, package: str) -> bool:
 
 
 def run(found: list[Job], machine: Machine, minutes: float, n_jobs: int) -> Iterator[Outcome]:
-    """Yield the outcome of each job, part by part."""
+    """Run the jobs, part by part, and yield the outcome of each.
+
+    minutes: time after which no job is started.
+    n_jobs: number of jobs that run at the same time, in parts that allow it.
+    """
     deadline = time.monotonic() + 60 * minutes
     for part, group in groupby(found, key=lambda job: job.part):
         n_threads = n_jobs if part in _PARALLEL else 1
@@ -120,7 +127,7 @@ def main() -> int:
 
 
 def _predicted(card: Path, phantom: Path | None) -> dict[str, Any]:
-    """Return the requests over the phantom to compare a card with."""
+    """Return the requests on the phantom GPU, to compare with those on the real GPU."""
     return read_predictions() if phantom is None else predictions_of(card, phantom)
 
 

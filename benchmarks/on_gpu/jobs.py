@@ -1,4 +1,4 @@
-"""Jobs of each part, with one process and one output each, in the layout of `traces/h200`."""
+"""Jobs of each part.  A job is one process that writes one file of the layout of `traces/h200`."""
 
 from __future__ import annotations
 
@@ -56,12 +56,13 @@ _ONE_TABLE = Lock()
 
 @dataclass(frozen=True)
 class Job:
-    """One process.
+    """One process that writes one file.
 
-    name: unique in a part.
-    make: runs it within the given seconds and writes `output` last.
-    needs: packages without which it is skipped.
-    limit: most seconds.
+    name: name of the job, unique in its part.
+    output: file that shows that the job is done.
+    make: function that runs the process, given a limit in seconds, and writes `output` at the end.
+    needs: Python packages without which the job is skipped.
+    limit: longest duration in seconds.
     """
 
     part: str
@@ -108,7 +109,7 @@ def jobs(machine: Machine, out: Path, *, ops: int, only: str = "") -> Iterator[J
 
 
 def _programs() -> Iterator[tuple[str, str, tuple[str, ...], tuple[str, ...]]]:
-    """Yield (name, setting, arguments, packages) of each run of a program."""
+    """Yield (name, setting, arguments, needed packages) of each program and setting."""
     for program, needs in PROGRAMS.items():
         for setting in SETTINGS:
             yield f"{program}-{setting}", setting, (), needs
@@ -123,13 +124,13 @@ def cases() -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class _Bench:
-    """Machine and output folder; each method makes one output."""
+    """Machine and output folder.  Each method makes one output within `limit` seconds."""
 
     machine: Machine
     out: Path
 
     def script(self, target: Path, arguments: tuple[str, ...], limit: float) -> None:
-        """Run the script of `inside` that is named after `target`."""
+        """Run the script of `inside` that has the name of `target`."""
         name = target.stem
         raw = _fresh(self.out / "work" / name) / "out.json"
         command = self.machine.script(f"{name}.py", *arguments, str(raw))
@@ -138,7 +139,7 @@ class _Bench:
         shutil.rmtree(raw.parent)
 
     def program(self, program: tuple[str, ...], setting: str, target: Path, limit: float) -> None:
-        """Record a program of `traces/programs` and keep its statistics."""
+        """Record a program of `traces/programs`, and store its statistics."""
         name = target.name.removesuffix(".npz.gz")
         raw = _fresh(self.out / "work" / name)
         memory = int(json.loads((self.out / "properties.json").read_text())["total_memory"])
@@ -151,7 +152,7 @@ class _Bench:
         _merge(self.out / "programs" / "stats.json", name, stats)
 
     def case(self, row: dict[str, Any], target: Path, limit: float) -> None:
-        """Record the task of a row and keep its statistics as a row."""
+        """Record the training or serving task of a row, and store its statistics as a row."""
         raw = _fresh(self.out / "work" / row["id"])
         asked, said = raw / "row.json", raw / "said.json"
         asked.write_text(json.dumps({key: row[key] for key in _OF_THE_TASK if key in row}))
@@ -164,7 +165,7 @@ class _Bench:
             _add_row(self.out / "cases" / "cases.jsonl", found)
 
     def crosscheck(self, ops: int, target: Path, limit: float) -> None:
-        """Run `allocsim crosscheck` and keep its JSON."""
+        """Run `allocsim crosscheck` with `ops` operations, and store its JSON."""
         place = "--gpu" if self.machine.phantom is None else "--phantom"
         command = [sys.executable, "-m", "allocsim", "crosscheck", place]
         command += ["--python", self.machine.python, "--ops", str(ops), "--jobs", "2", "--json"]
@@ -177,21 +178,21 @@ class _Bench:
 
 
 def _fresh(folder: Path) -> Path:
-    """Return an empty folder."""
+    """Delete the contents of `folder`, create it if needed, and return it."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     return folder
 
 
 def _merge(path: Path, name: str, value: object) -> None:
-    """Set one key of a JSON file."""
+    """Set the key `name` of the JSON file at `path` to `value`."""
     known = json.loads(path.read_text()) if path.exists() else {}
     merged = dict(sorted({**known, name: value}.items()))
     _whole(path, (json.dumps(merged, indent=0) + "\n").encode())
 
 
 def _keep(raw: Path, target: Path) -> None:
-    """Keep the recording in `raw` in its compact form, with times, and remove `raw`."""
+    """Write the recording in the folder `raw` to `target` as a column file, and remove `raw`."""
     found = sorted(raw.glob("*.pickle*"))
     if not found:
         raise FailedError("the program wrote no recording")
@@ -209,7 +210,7 @@ def _without_folders(recording: Recording) -> Recording:
 
 
 def _add_row(table: Path, row: dict[str, Any]) -> None:
-    """Put a row into a table of JSON lines, in place of one with the same id."""
+    """Add a row to a file of JSON lines, and remove an older row with the same id."""
     rows = [json.loads(line) for line in table.read_text().splitlines()] if table.exists() else []
     rows = sorted([each for each in rows if each["id"] != row["id"]] + [row], key=_id)
     _whole(table, "".join(json.dumps(each) + "\n" for each in rows).encode())
@@ -220,7 +221,7 @@ def _id(row: dict[str, Any]) -> str:
 
 
 def _whole(target: Path, data: bytes) -> None:
-    """Write a file so that it is there whole or not at all."""
+    """Write a file so that it is complete or not changed at all."""
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(target.name + ".part")
     part.write_bytes(data)

@@ -1,4 +1,4 @@
-"""Interpreter with PyTorch, and the card or phantom that it runs on."""
+"""The Python interpreter that runs PyTorch, on a real or a phantom GPU."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Machine:
     """Interpreter and device that jobs run on.
 
     python: interpreter with PyTorch.
-    phantom: card to imitate, None for the real one.
+    phantom: GPU to imitate; None to use the real GPU.
     """
 
     python: str
@@ -44,7 +44,10 @@ class Machine:
 
     @cached_property
     def environment(self) -> dict[str, str]:
-        """Return variables to find the card or the phantom.  Raises UnavailableError."""
+        """Return the environment variables with which PyTorch finds the GPU.
+
+        Raises UnavailableError if the phantom GPU cannot be built.
+        """
         if self.phantom is None:
             return {}
         return phantom_environment(find_torch(self.python), self.phantom)
@@ -61,9 +64,9 @@ class Machine:
         """Run a command from the root of the tree and return its output.
 
         limit: seconds, after which the command and its children are killed.
-        log: file for its errors.
-        add: variables of its environment.
-        fine: exit codes of success.
+        log: file for the standard error.
+        add: additional environment variables.
+        fine: exit codes that mean success.
         Raises FailedError.
         """
         environment = os.environ | _QUIET | (add or {})

@@ -1,1 +1,1 @@
-"""Comparison of replays, what-ifs and the phantom with recordings of a real card."""
+"""Compare replays, what-if replays and the phantom GPU with recordings of a real GPU."""

@@ -1,8 +1,8 @@
-"""Tables of `docs/real-gpu.md`.
+"""Tables of `docs/real-gpu.md` and `benchmarks/results/real-gpu.md`.
 
     python -m benchmarks.real_gpu                        print the tables
-    python -m benchmarks.real_gpu docs                   write them into docs/real-gpu.md, and a
-                                                         summary into README.md
+    python -m benchmarks.real_gpu docs                   write them into both pages, and a summary
+                                                         into README.md
     python -m benchmarks.real_gpu predictions FOLDER     write benchmarks/results/h200-phantom.json
 
 Programs and driver times are computed from `traces/h200`.  Cases and kernels need PyTorch over the
@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +25,15 @@ from benchmarks.real_gpu.predictions import RESULTS, predictions_of, read_predic
 
 ROOT = Path(__file__).parents[2]
 PAGE, README = ROOT / "docs" / "real-gpu.md", ROOT / "README.md"
+DETAILS = ROOT / "benchmarks" / "results" / "real-gpu.md"
 COMMAND = "python -m benchmarks.real_gpu docs"
 ON_THE_PAGE = ("programs", "cases", "kernels", "driver times")
+IN_DETAIL = ("programs", "kernels", "driver times")
+"""Sections with their tables in `DETAILS`; the page has their sentences only."""
 
 
 def page() -> str:
-    """Return the page with its tables written again."""
+    """Return the text of docs/real-gpu.md with new tables."""
     predicted = read_predictions()
     text, found = PAGE.read_text(), sections(H200, predicted)
     versions = (
@@ -40,12 +43,27 @@ def page() -> str:
     )
     text = between_marks(text, "predictions", COMMAND, versions)
     for name in ON_THE_PAGE:
+        lines = _sentences(found[name]) if name in IN_DETAIL else found[name]
+        text = between_marks(text, name, COMMAND, "\n".join(lines))
+    return text
+
+
+def details() -> str:
+    """Return the page of details with its tables written again."""
+    text, found = DETAILS.read_text(), sections(H200, read_predictions())
+    for name in IN_DETAIL:
         text = between_marks(text, name, COMMAND, "\n".join(found[name]))
     return text
 
 
+def _sentences(lines: Sequence[str]) -> list[str]:
+    """Return the lines outside tables, with one empty line between them."""
+    kept = [line for line in lines if line and not line.startswith("|")]
+    return "\n\n".join(kept).splitlines()
+
+
 def readme() -> str:
-    """Return README.md with its summary written again."""
+    """Return the text of README.md with a new summary."""
     lines = textwrap.fill(summary(H200, read_predictions()), 120, break_on_hyphens=False)
     return between_marks(README.read_text(), "real gpu", COMMAND, lines)
 
@@ -75,6 +93,7 @@ def main() -> None:
     given = parser.parse_args()
     if given.what == "docs":
         PAGE.write_text(page())
+        DETAILS.write_text(details())
         README.write_text(readme())
     elif given.what == "predictions":
         if given.folder is None:

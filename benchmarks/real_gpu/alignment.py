@@ -1,4 +1,4 @@
-"""Differences between two sequences of entries, where an inserted entry counts once.
+"""Count the differences between two sequences of entries; an inserted entry counts once.
 
 Two recordings of one program are equal over long stretches.  Between two such stretches, entries
 outside the longest common subsequence differ.
@@ -20,10 +20,10 @@ _Side = tuple[int, Counter[int]]
 """Length of a difference in one sequence, and the entries that the other sequence lacks."""
 
 Codes = NDArray[np.int64]
-"""One number for each entry; equal entries have equal numbers."""
+"""A number per entry; equal entries have equal numbers."""
 
 _WINDOWS = (64, 512, 4096)
-"""Lengths within which a stretch of equal entries is searched for after a difference."""
+"""Numbers of entries after a difference to search for equal entries, tried in this order."""
 _STRETCH = 16
 """Number of consecutive equal entries that end a difference."""
 _STEP = 4096
@@ -36,7 +36,7 @@ class Differences:
 
     missing: number of entries of the first sequence that the second lacks.
     added: number of entries of the second sequence that the first lacks.
-    moved: number of entries that both have near the same place, in another order.
+    moved: number of entries that both sequences have nearby, in a different order.
     """
 
     missing: int
@@ -48,7 +48,8 @@ def differences(first: Codes, second: Codes) -> Differences:
     """Count the entries that are missing, added and moved from `first` to `second`.
 
     An entry counts as moved only inside one difference: its two places are at most 4,096 entries
-    apart.  Where the sequences do not meet again, the rest is compared as a multiset.
+    apart.  If no equal entries follow a difference, the rest is compared without regard
+    to order.
     """
     missing = added = moved = i = j = 0
     while True:
@@ -64,7 +65,10 @@ def differences(first: Codes, second: Codes) -> Differences:
 
 
 def run_order(codes: Codes, is_in_run: NDArray[np.bool_]) -> NDArray[np.intp]:
-    """Return the positions that sort each run of neighbours for which `is_in_run` holds by code."""
+    """Return the positions that sort, within each group of neighbours, the entries by their code.
+
+    is_in_run: True for the entries that are sorted with their neighbours.
+    """
     groups = 2 * np.cumsum(~is_in_run) + is_in_run
     return np.lexsort((codes, groups))
 
@@ -81,7 +85,7 @@ def _equal(first: Codes, second: Codes) -> int:
 
 
 def _difference(first: Codes, second: Codes) -> tuple[_Side, _Side]:
-    """Return both sides of the difference with which two sequences begin."""
+    """Return the difference with which two sequences begin, for each of the sequences."""
     for window in _WINDOWS:
         head, other = first[:window].tolist(), second[:window].tolist()
         matches = SequenceMatcher(None, head, other, autojunk=False).get_matching_blocks()

@@ -1,4 +1,4 @@
-"""Training and serving runs of a card against the same programs over the phantom."""
+"""Compare training and serving on a real GPU with the same programs on the phantom GPU."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ _CAUSES = {
 
 
 def case_summary(real: Mapping[str, Row], predicted: Mapping[str, Row]) -> str:
-    """Return how many peaks are exact, and the worst error, in a sentence.  Both are by id.
+    """Return a sentence with the number of exact peaks and the worst error.
 
-    Runs that do not fit on the card are omitted, since their peaks depend on other processes.
+    real, predicted: rows of the real and the phantom GPU, by id.
+    Cases that do not fit on the GPU are left out, because their peaks depend on other processes.
     """
     real = {name: row for name, row in real.items() if not row.get("oom")}
     known = [name for name in real if name in predicted]
@@ -35,7 +36,10 @@ def case_summary(real: Mapping[str, Row], predicted: Mapping[str, Row]) -> str:
 
 
 def case_lines(real: Mapping[str, Row], predicted: Mapping[str, Row]) -> list[str]:
-    """Return the table with its summary as Markdown.  Both are by id."""
+    """Return the lines of the table and its summary in Markdown.
+
+    real, predicted: rows of the real and the phantom GPU, by id.
+    """
     rows = [row for name, row in predicted.items() if name in real]
     same = sum(_is_same(row) for row in rows)
     text = f"**{case_summary(real, predicted)}** Runs whose entries are all the card's: {same}"
@@ -75,7 +79,7 @@ def _cells(name: str, real: Row, predicted: Row | None) -> tuple[str, ...]:
 
 
 def _cause(real: Row, predicted: Row) -> str:
-    """Return the cause and the place of the first request that differs; "" if all are the same."""
+    """Return cause and place of the first request that differs; "" if all requests are equal."""
     place = predicted["first_request"]
     if not place:
         return "" if _is_same(predicted) else "no other request; addresses of the driver"
@@ -89,13 +93,13 @@ def _cause(real: Row, predicted: Row) -> str:
 
 
 def _differs_in_frees(predicted: Row) -> bool:
-    """Return True if only frees between two other entries differ, and only in their order."""
+    """Return True if the only difference is the order of frees between two requests."""
     same = predicted.get("same_entries_frees_unordered")
     return same is not None and not _is_same(predicted) and same == predicted["entries"]
 
 
 def _differences(predicted: Row) -> str:
-    """Return the counts of entries that are missing, added and moved; "" for none."""
+    """Return the numbers of missing, added and moved entries as text; "" if there are none."""
     found = predicted.get("differences", {})
     counts = [found.get(name, 0) for name in ("missing", "added", "moved")]
     return ", ".join(f"{count:,}" for count in counts) if any(counts) else ""
@@ -110,7 +114,7 @@ def _is_same(predicted: Row) -> bool:
 
 
 def _task(row: Row) -> str:
-    """Return the task in short."""
+    """Return a short description of the task of a row."""
     length = row.get("seq") or row.get("prompt") or row.get("image")
     words = [row["model"], row["dtype"].replace("_", "-")]
     words.append(row["optimizer"].replace("_", "-") if row["kind"] == "train" else "serving")

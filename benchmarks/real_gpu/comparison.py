@@ -1,4 +1,4 @@
-"""Tables of a card's folder, for the parts that it holds."""
+"""Tables that compare allocsim with the measurements in the folder of a GPU."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _TITLES = {
 def sections(folder: Path, predicted: Mapping[str, Any]) -> dict[str, list[str]]:
     """Return the lines of each table by name; parts that the folder lacks are left out.
 
-    predicted: see `predictions.predictions_of`; without it cases and kernels are left out.
+    predicted: result of `predictions_of`; if it is empty, cases and kernels are left out.
     """
     found = {}
     if list(folder.rglob("*.npz.gz")):
@@ -54,18 +54,19 @@ def sections(folder: Path, predicted: Mapping[str, Any]) -> dict[str, list[str]]
 
 
 def summary(folder: Path, predicted: Mapping[str, Any]) -> str:
-    """Return what the tables of a folder show, in a paragraph."""
+    """Return a paragraph that summarises the tables of a folder."""
     programs = programs_of(folder)
     return (
-        f"Against recordings of one H200: {programs.whole} replay whole; {programs.exact} peaks of "
-        f"what-ifs are exact.{worst_text(programs.tried)} The same programs over a phantom of it: "
-        f"{case_summary(case_rows(folder), predicted['cases'])} Every run, with its error and its "
-        "cause, is in `docs/real-gpu.md`."
+        f"On one real H200: {programs.whole} replays equal their recording; {programs.exact} "
+        f"peaks predicted for other settings are exact.{worst_text(programs.tried)} "
+        "Twenty runs of training and serving, predicted on a simulated H200 without a GPU: "
+        f"{case_summary(case_rows(folder), predicted['cases'])} `docs/real-gpu.md` lists each run "
+        "with its error and the cause."
     )
 
 
 def comparison_lines(folder: Path, predicted: Mapping[str, Any]) -> list[str]:
-    """Return every table of a folder with its title."""
+    """Return the lines of all tables of a folder, with titles."""
     lines = []
     for name, section in sections(folder, predicted).items():
         lines += [f"## {_TITLES[name]}", "", *section, ""]
@@ -79,7 +80,7 @@ def _crosscheck(found: Mapping[str, Any]) -> list[str]:
 
 
 def _driver(found: Mapping[str, Any]) -> list[str]:
-    """Compare measured times of single calls with the table that estimates are based on."""
+    """Return a table of the measured times of driver calls and of those that allocsim assumes."""
     rows = []
     for row in found["cuMemAlloc"]:
         cells = [f"{row['mib']:,}"]

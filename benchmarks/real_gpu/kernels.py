@@ -1,4 +1,4 @@
-"""Requests of attention and convolutions on a card against the same calls over the phantom."""
+"""Compare the requests of attention and convolutions on a real GPU and on the phantom GPU."""
 
 from __future__ import annotations
 
@@ -19,10 +19,13 @@ _LONGEST = 100
 
 @dataclass(slots=True)
 class Family:
-    """Calls of one kind, and the number of them with exactly the requests of the card.
+    """Calls of one kind.
 
-    errors: signed error of each call's peak in per cent.
-    example: first shape whose requests differ, with both lists.
+    calls: number of calls.
+    exact: number of calls with the same requests on the real and the phantom GPU.
+    failed: number of calls that failed on the phantom GPU.
+    errors: error of each call's peak in per cent, with its sign.
+    example: first shape whose requests differ, with the requests on both GPUs.
     """
 
     name: str
@@ -33,7 +36,12 @@ class Family:
     example: str = ""
 
     def add(self, shape: str, real: Sequence[int], predicted: Requests, error: str | None) -> None:
-        """Count one call."""
+        """Count one call.
+
+        shape: description of its sizes.
+        real, predicted: requests on the real and the phantom GPU.
+        error: error message on the phantom GPU; None if it did not fail.
+        """
         self.calls += 1
         if predicted is None:
             self.failed += 1
@@ -47,7 +55,7 @@ class Family:
             self.example = f"{shape}: {_listed(real)} on the card, {_listed(predicted)} predicted"
 
     def cells(self) -> tuple[str, ...]:
-        """Return the row of a table."""
+        """Return the cells of a table row."""
         worst = f"{max(self.errors, key=abs):+.2f} %" if any(self.errors) else "0"
         return (
             self.name,
@@ -61,7 +69,8 @@ class Family:
 def families(real: Mapping[str, Any], predicted: Mapping[str, Any]) -> list[Family]:
     """Return the families in order of name.
 
-    real: `kernels.json`.  predicted: see `predictions.kernels_of`.
+    real: contents of `kernels.json`.
+    predicted: result of `predictions.kernels_of`.
     """
     found: dict[str, Family] = {}
     for kind in ("attention", "conv"):
@@ -110,7 +119,7 @@ def _listed(requests: Sequence[int]) -> str:
 
 
 def kernel_lines(real: Mapping[str, Any], predicted: Mapping[str, Any]) -> list[str]:
-    """Return the table with its summary as Markdown."""
+    """Return the lines of the table and its summary in Markdown."""
     found = families(real, predicted)
     lines = list(_summaries(found))
     head = ("family", "calls exact", "failed", "worst error of a peak", "first difference")

@@ -1,7 +1,7 @@
-"""Requests of cases and kernels over the phantom, in one file beside other results.
+"""Write the requests of cases and kernels on the phantom GPU to one file.
 
 The file is made from a folder that `python -m benchmarks.on_gpu OUT --phantom CARD` wrote, and from
-the folder of the card, whose recordings are compared with those over the phantom entry by entry.
+the folder of the real GPU.  The recordings in both folders are compared entry by entry.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def read_predictions(path: Path = RESULTS) -> Predictions:
 
 
 def predictions_of(card: Path, phantom: Path) -> Predictions:
-    """Compare the folder of a phantom with that of a card; parts that either lacks are left out."""
+    """Compare the folders of a real and of a phantom GPU, for the parts that both have."""
     properties = _read(phantom / "properties.json")
     names = ("torch", "transformers", "peft", "cudnn", "python", "date")
     found: Predictions = {"command": COMMAND}
@@ -54,7 +54,7 @@ def predictions_of(card: Path, phantom: Path) -> Predictions:
 
 
 def case_rows(folder: Path) -> dict[str, Mapping[str, Any]]:
-    """Return the rows of a folder's cases by id; empty without any."""
+    """Return the rows of the cases in a folder, by id; empty if the folder has no cases."""
     path = folder / "cases" / "cases.jsonl"
     if not path.exists():
         return {}
@@ -63,7 +63,10 @@ def case_rows(folder: Path) -> dict[str, Mapping[str, Any]]:
 
 
 def kernels_of(folder: Path) -> dict[str, list[Any]]:
-    """Return [forward, backward, error] of each shape, by kind; empty without the part."""
+    """Return [requests forward, requests backward, error] of each shape, by kind of call.
+
+    Empty if the folder has no kernels.
+    """
     found = _read(folder / "kernels.json")
     return {
         kind: [[row["forward"], row["backward"], row["error"]] for row in found[kind]]
@@ -94,13 +97,13 @@ def same_entries(
     *,
     frees_in_order: bool = True,
 ) -> tuple[int, int, str]:
-    """Return (entries that are the same, entries, place of the first difference).
+    """Return (number of equal entries, number of entries, place of the first difference).
 
-    kinds: entries that are compared.  Requests and frees are the program's; segments depend on
-    addresses of the driver too.  They are counted up to the card's last request: after it the
-    objects of the program are freed, in an order that Python decides.  Entries are the same if
-    action and size are; addresses are the driver's.
-    frees_in_order: if False, the frees between two other entries are compared as a multiset.
+    Entries are equal if action and size are equal; addresses depend on the driver.  They are
+    counted up to the last request on the real GPU.  After it the objects of the program are freed,
+    in an order that Python decides.
+    kinds: actions of the entries to compare.
+    frees_in_order: False to compare the frees between two other entries without regard to order.
     """
     real, other = (_codes(each, kinds, frees_in_order) for each in (card, phantom))
     total = _length(real[1])
@@ -116,7 +119,7 @@ def same_entries(
 
 
 def _compared(card: Recording, phantom: Recording) -> tuple[Codes, Codes]:
-    """Return the codes of both recordings, each up to its own last request."""
+    """Return the codes of the entries of both recordings, each up to its last request."""
     real, other = (_codes(each, _ALL, frees_in_order=True)[1] for each in (card, phantom))
     return real[: _length(real)], other[: _length(other)]
 
@@ -124,7 +127,7 @@ def _compared(card: Recording, phantom: Recording) -> tuple[Codes, Codes]:
 def _codes(
     recording: Recording, kinds: Sequence[Action], frees_in_order: bool
 ) -> tuple[NDArray[np.intp], Codes]:
-    """Return the rows of entries of some kinds, and a code for the action and size of each."""
+    """Return the numbers of the entries of some kinds, and a code for action and size of each."""
     [device] = recording.devices
     rows = np.flatnonzero(np.isin(device.action, kinds))
     actions = device.action[rows].astype(np.int64)

@@ -1,8 +1,8 @@
-"""Replays and what-if replays of programs that ran on a card under several settings.
+"""Replays and what-if replays of programs that ran on a real GPU under several settings.
 
-A folder holds `programs/NAME-SETTING.npz.gz` and `programs/stats.json`, each program's own
-`memory_stats()` under each setting.  A what-if starts from `NAME-default` and is compared with the
-statistics of the run under the other setting.
+A folder has the recordings `programs/NAME-SETTING.npz.gz`, and `programs/stats.json` with the
+`memory_stats()` of each program under each setting.  A what-if replay starts from `NAME-default`
+and is compared with the statistics of the program under the other setting.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _PEAK = "reserved_bytes.all.peak"
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """One recording replayed under its own settings.
+    """One recording, replayed under the recorded settings.
 
-    difference: first difference, or the error that ended the replay; "" for a whole replay.
+    difference: first difference, or the error that ended the replay; "" if the replay is exact.
     """
 
     name: str
@@ -47,10 +47,10 @@ class Replayed:
 class WhatIf:
     """Peak reserved memory under another setting, in bytes.
 
-    real: of the run under that setting.
-    predicted: of a replay of the default recording; None if the replay was refused.
-    low, high: lowest and highest peak over the address policies, and the what-if range.
-    error: sentence of a replay that was refused.
+    real: peak on the real GPU under that setting.
+    predicted: peak of the what-if replay of the default recording; None if it was refused.
+    low, high: lowest and highest peak over all address policies and the what-if range.
+    error: error message of a refused replay.
     """
 
     program: str
@@ -63,7 +63,7 @@ class WhatIf:
 
     @property
     def cause(self) -> str:
-        """Cause of the difference, as far as replays show it."""
+        """Cause of the difference between `real` and `predicted`, if a replay shows it."""
         if self.predicted is None:
             return self.error
         if self.predicted == self.real:
@@ -78,7 +78,7 @@ class WhatIf:
 
 
 def replays(folder: Path) -> Iterator[Replayed]:
-    """Yield every recording below `folder`, in order of path."""
+    """Replay every recording in `folder` and its subfolders, and yield the results by path."""
     for path in sorted(folder.rglob("*.npz.gz")):
         yield _replayed(f"{path.parent.name}/{path.name.removesuffix('.npz.gz')}", path)
 
@@ -101,7 +101,7 @@ def _replayed(name: str, path: Path) -> Replayed:
 
 
 def what_ifs(folder: Path) -> Iterator[WhatIf]:
-    """Yield each program under each setting but the default, in order of name."""
+    """Yield the what-if of each program for each setting but the default, in order of name."""
     programs = folder / "programs"
     if not (programs / "stats.json").exists():
         return
@@ -160,7 +160,7 @@ def programs_of(folder: Path) -> Programs:
 
 
 def program_lines(found: Programs) -> list[str]:
-    """Return both tables, each with its summary, as Markdown."""
+    """Return the lines of both tables and their summaries in Markdown."""
     lines = [f"**Replay: {found.whole} recordings are whole.**", ""]
     lines += table(
         ("recording", "entries", "whole", "first difference"),
@@ -187,7 +187,7 @@ def program_lines(found: Programs) -> list[str]:
 
 
 def worst_text(tried: Sequence[WhatIf]) -> str:
-    """Return a sentence on refused what-ifs, and one on the worst error; "" without any."""
+    """Return sentences about refused what-ifs and the worst error; "" if there are none."""
     known = [each for each in tried if each.predicted is not None]
     off = [each for each in known if each.predicted != each.real]
     refused = len(tried) - len(known)

@@ -1,4 +1,4 @@
-"""Markdown tables, and signed errors as they print them."""
+"""Markdown tables, and the texts of errors and sizes in them."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ torch.empty(1 << 40)
 
 
 def test_a_program_that_nobody_edits(tmp_path: Path) -> None:
-    """Output, error and exit code are the program's own; its sitecustomize still runs."""
+    """Output, errors and exit code do not change, and the program's sitecustomize still runs."""
     (tmp_path / "torch.py").write_text(_TORCH)
     (tmp_path / "sitecustomize.py").write_text("print('its sitecustomize')\n")
     (tmp_path / "program.py").write_text(_PROGRAM)

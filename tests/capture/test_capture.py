@@ -131,7 +131,7 @@ def test_top_takes_steps_and_phases_from_the_marks(torch: Pretend, tmp_path: Pat
 
 
 def test_a_file_opens_as_pytorch_wrote_it(torch: Pretend, tmp_path: Path) -> None:
-    """It has one additional key, and a pickle protocol that PyTorch's viewer reads."""
+    """The file has one additional key, and a pickle protocol that PyTorch's viewer reads."""
     with capture(tmp_path / "run.pickle", on="exit"):
         torch.empty(MIB)
         before = torch.cuda.memory._snapshot()
@@ -191,7 +191,7 @@ def test_a_capture_that_begins_late_says_so(torch: Pretend, tmp_path: Path) -> N
 def test_a_torch_that_is_imported_later_is_captured_from_its_first_allocation(
     tmp_path: Path,
 ) -> None:
-    """Runs in a separate interpreter, with a package named torch."""
+    """The program runs in a separate interpreter, with a fake package torch."""
     (tmp_path / "torch.py").write_text(
         "import sys\nfrom tests.capture.pretend import Pretend\n"
         "module = Pretend()\nvars(sys.modules[__name__]).update(vars(module), empty=module.empty)\n"
@@ -495,7 +495,7 @@ def test_an_error_that_the_program_handles_is_written_and_has_no_text(
 def test_without_an_observer_an_error_is_written_when_it_comes_out(
     torch: Pretend, tmp_path: Path
 ) -> None:
-    """XPU has no observer."""
+    """XPU has no callback for out-of-memory errors."""
     del torch._C._cuda_attach_out_of_memory_observer
     with pytest.raises(OutOfMemoryError) as found, capture(tmp_path / "run.pickle"):
         torch.empty(80 * MIB)

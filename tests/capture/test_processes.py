@@ -1,4 +1,4 @@
-"""Captured memory figures: free, PyTorch's own and that of other processes."""
+"""Captured memory: free, reserved by PyTorch, and of other processes."""
 
 # ruff: noqa: N802 (the names are those of the library)
 
@@ -28,7 +28,7 @@ UNKNOWN = (1 << 64) - 1
 
 
 class Nvml:
-    """Fake management library of the driver, with these processes on its one device."""
+    """Fake NVML with one device; its argument is the memory of each process, by id."""
 
     def __init__(self, held: dict[int, int], error: int = 0) -> None:
         self.held, self.error, self.bus, self.is_open = held, error, b"", False

@@ -71,7 +71,7 @@ def test_a_closed_standard_error_leaves_the_result_as_it_is(
 
 
 class Full(io.StringIO):
-    """Standard error that refuses every write."""
+    """Standard error on a full disk: every write fails."""
 
     def write(self, _text: str) -> int:
         raise OSError(28, "No space left on device")

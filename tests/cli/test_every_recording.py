@@ -1,4 +1,4 @@
-"""Ten commands on every available recording agree with the contents of the file.
+"""The results of ten commands on every available recording agree with the contents of the file.
 
 The facts are counted from entries and segments, without the model. Recordings of other people,
 which are not in the repository, are tested if they are available.
@@ -97,7 +97,7 @@ def test_nothing_contradicts_the_file(cli: Cli, path: Path, tmp_path: Path) -> N
             fact = facts[said["device"]]
             if said["parting"] is None:
                 assert said["fits"] is (fact.ooms == 0) or said["ooms"], line
-                near = said["tightest"]  # None if nothing came from the driver
+                near = said["tightest"]  # None if no request needed the driver
                 assert near is None or near["reserved_bytes"] <= fact.peak_reserved, line
         elif line == "top --at end":
             assert said["allocated_bytes"] == facts[said["device"]].allocated, line
@@ -110,7 +110,7 @@ def test_nothing_contradicts_the_file(cli: Cli, path: Path, tmp_path: Path) -> N
 
 
 def agrees_with_state(said: dict[str, Any], fact: Facts) -> None:
-    """A question about a state leaves it unchanged, except for released cached segments."""
+    """Assert that an explained state has the recorded memory; free segments may be released."""
     if said["refusal"] is not None:
         figures = said["refusal"]["figures"]
         assert figures["allocated_bytes"] == fact.allocated
@@ -118,7 +118,7 @@ def agrees_with_state(said: dict[str, Any], fact: Facts) -> None:
 
 
 def agrees_with_replay(device: dict[str, Any], fact: Facts) -> None:
-    """The figures of a proved replay are those of the file."""
+    """Assert that a replay equal to the recording reports the numbers of the file."""
     assert device["entries"] == fact.entries
     if device["fidelity"]["is_exact"]:
         assert device["parting"] is None

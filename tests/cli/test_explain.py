@@ -34,7 +34,7 @@ FIGURES = {
 
 
 def causes(outcome: Any) -> list[str]:
-    """Return every cause of a JSON answer."""
+    """Return the cause of each error in the JSON output."""
     assert (outcome.code, outcome.err) == (0, "")
     document = json.loads(outcome.out)
     return [found["cause"] for found in document.get("ooms", [document])]

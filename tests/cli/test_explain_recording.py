@@ -18,7 +18,7 @@ Cli = Callable[..., Any]
 
 @pytest.fixture
 def stranded(tmp_path: Path) -> Path:
-    """Write a recording that ends out of memory: 530 MiB requested, 260 idle, 270 free."""
+    """Write a recording that ends out of memory: 530 MiB requested, 260 unused, 270 free."""
     gpu = CachingAllocator("800MiB", record_history=True)
     gpu.free(gpu.malloc(530 * MIB))
     gpu.malloc(270 * MIB)

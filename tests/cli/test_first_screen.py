@@ -1,4 +1,4 @@
-"""First screens: at most 22 lines of 80 columns with verdict, cause, remedy and owners."""
+"""First screens: verdict, cause, setting to paste and owners in at most 22 lines of 80 columns."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ MESSAGES = [
 
 
 def fits(screen: str) -> bool:
-    """Return True if the text fits one screen; a line to paste is never wrapped."""
+    """Return True if the text fits one screen; a line to paste may be longer than 80 columns."""
     lines = screen.splitlines()
     wide = [line for line in lines if len(line) > WIDTH and "PYTORCH_CUDA_ALLOC_CONF=" not in line]
     return len(lines) <= HEIGHT and not wide

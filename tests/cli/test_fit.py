@@ -1,4 +1,4 @@
-"""Tests of `allocsim fit` with a simulated PyTorch (tests/fitting/conftest.py)."""
+"""Tests of `allocsim fit`; tests/fitting/conftest.py replaces PyTorch by simulated programs."""
 
 from __future__ import annotations
 
@@ -296,7 +296,7 @@ def test_a_program_that_fails_is_told_with_its_own_error(cli: Cli, pretend: Pret
 
 
 def test_the_options_know_what_the_package_knows() -> None:
-    """The command's tables, which save an import, equal those of the tasks."""
+    """The tables of options in cli/fit.py, which save an import, equal those of `Task`."""
     assert tuple(DTYPES) == of_command._DTYPES
     assert tuple(OPTIMIZERS) == of_command._OPTIMIZERS
     assert tuple(ATTENTION) == of_command._ATTENTION
@@ -330,7 +330,7 @@ def test_a_law_is_of_the_release_of_transformers_that_is_meant(cli: Cli) -> None
             cli(*command, "--engine", "laws", "--transformers", meant, "--json").out
         )
         assert answer["transformers"] == meant[:4]
-        assert len(answer["notes"]) == 2  # one about laws, one about attention
+        assert len(answer["notes"]) == 2  # a note about laws and a note about attention
         peaks[meant] = answer["needed_bytes"]
     assert peaks["5.24.0"] < peaks["5.23"]  # values of the cache stay in 16 bits
     newer = cli(*command, "--engine", "laws", "--transformers", "5.31.2")
@@ -399,7 +399,7 @@ def test_the_largest_batch_is_found_by_laws_too(cli: Cli) -> None:
 
 
 def test_what_fits_without_a_limit_is_told_of_the_card_s_memory(cli: Cli) -> None:
-    """The limit is the model's positions, found by the first runs on an unlimited card."""
+    """The length is limited by the model's positions, which already fit an unlimited card."""
     done = cli("fit", "gpt2", "--gpu", "L4", "--batch", "2", "--find", "seq", "--engine", "laws",
                "--seq", "1023")  # fmt: skip
     assert "seq=1,024 fits NVIDIA L4, and is the maximum of the model" in done.out

@@ -1,4 +1,4 @@
-"""Figures of a server's start-up log replace assumptions."""
+"""Sizes in a server's start-up log replace assumptions."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_the_room_is_what_the_server_logged(cli: Cli, log: Path) -> None:
 
 
 def test_a_card_without_room_has_none(cli: Cli, log: Path) -> None:
-    """The log's own arithmetic: 0.70 x 8.00 - 5.20 - 0.03 - 1.42 is -1.05 GiB."""
+    """By the log, 0.70 x 8.00 - 5.20 - 0.03 - 1.42 = -1.05 GiB are left."""
     words = ("Qwen2.5-7B", "--server", "vllm", "--weights", "awq-int4", "--device-memory", "8GiB")
     found = answer(cli, log, SMALL_CARD, *words)
     assert found["room_tokens"] == [0, 0]

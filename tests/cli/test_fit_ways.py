@@ -98,7 +98,7 @@ ALWAYS = ("words", "gpus", "device_memory", "engine")
 
 
 def with_option(way: Way, words: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the command line of a way with another option."""
+    """Return the command line of a way of answering, with the option `words` added."""
     at = 3 if way is Way.COMMAND else len(BASES[way])
     return (*BASES[way][:at], *words, *BASES[way][at:])
 

@@ -14,7 +14,7 @@ BASELINE = Path(__file__).parents[1] / "gate" / "gpt2.json"
 
 
 def test_our_own_program_is_within_its_baseline(cli: Cli, traces: Path) -> None:
-    """As in a project's CI, for the recording of a program in traces/counted."""
+    """The check is that of a project's CI, on the recording of a program in traces/counted."""
     file = traces / "counted" / "gpt2-torch2.15.npz.gz"
     done = cli("gate", file, "--baseline", BASELINE, "--tolerance", "0%")
     assert (done.code, done.err) == (0, "")

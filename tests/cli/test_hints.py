@@ -1,4 +1,4 @@
-"""The hint options apply in every command that replays."""
+"""Options with facts about the recorded run (hints) apply in every command that replays."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_replay_is_told_of_the_fraction(cli: Cli, path: Path) -> None:
 
 
 def test_tune_keeps_the_fraction_whatever_it_tries(cli: Cli, path: Path) -> None:
-    """Without the limit, nothing would be collected, and the peak would be that of all four."""
+    """Without the fraction, no block is collected, and the peak is the sum of all four requests."""
     peaks = {}
     for told in (TOLD, ("--device-memory", "100MiB", "--empty-cache", "never", *NO_LIMIT)):
         done = cli("tune", path, *told, "--try", "max_split_size_mb:64," + CONF, "--json")

@@ -50,7 +50,7 @@ def configured(folder: Path, name: str) -> Path:
 def test_record_says_what_a_program_left_in_plain_words(
     form: str, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its file, its error, the lines that read values back, and the guessed libraries."""
+    """The report has the file, the error, lines that read values back, and missing libraries."""
 
     def recorded(_: object) -> Recorded:
         texts = {"oom_text": ESCAPES, "reads_back": f"{ESCAPES}.py:3", "guessed": ESCAPES}

@@ -22,7 +22,7 @@ WHOLE = "gpt2-ragged-oom-torch2.15.pickle.gz"
 
 @pytest.fixture
 def late(tmp_path: Path) -> Path:
-    """Write a recording that lost its first four entries."""
+    """Write a recording without its first four entries."""
     snapshot = training_step().snapshot()
     snapshot["allocator_settings"] = CachingAllocator().snapshot()["allocator_settings"]
     del snapshot["device_traces"][0][:4]

@@ -21,8 +21,8 @@ pytestmark = [pytest.mark.slow, NEEDS_TORCH]
 TRACES = Path(__file__).parents[2] / "traces"
 EVERY = sorted([*TRACES.glob("*.pickle.gz"), *TRACES.glob("*/*.npz.gz")])
 ACTIONS = ("stats", "trace", "segments", "memory", "trace_plot", "segment_plot")
-# The viewer downloads a script for flame graphs unless it finds one here. The script must read all
-# input before it writes, or both processes would wait for each other.
+# The viewer downloads a script for flame graphs unless it finds one in this place. The script must
+# read all input before it writes, or viewer and script would wait for each other.
 FLAMEGRAPH = "#!/bin/sh\nlines=$(cat)\necho '<svg>'\necho \"$lines\"\n"
 
 
@@ -85,7 +85,7 @@ for path in sys.argv[1:]:
 def test_every_simulated_run_opens_in_the_viewer(
     tmp_path: Path, python: str, conf: str | None
 ) -> None:
-    """Each recording in one process, since importing torch takes longer than everything else."""
+    """One process opens all files, since importing torch takes longer than everything else."""
     paths = []
     for number, path in enumerate(EVERY):
         paths.append(tmp_path / f"{number}.pickle")

@@ -52,7 +52,7 @@ def refused(done: Any, sentence: str) -> None:
 def test_what_is_read_is_not_written_over(
     cli: Cli, tmp_path: Path, name: str, files: Callable[[Path, Path], tuple[Path, ...]]
 ) -> None:
-    """Under any name: a recording cannot be made again."""
+    """The output may be another name of the input file; a recording cannot be made again."""
     recording = tmp_path / f"run{ENDINGS[name]}"
     link = tmp_path / f"link{ENDINGS[name]}"
     recording.write_text("not looked at")

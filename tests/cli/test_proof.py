@@ -20,7 +20,10 @@ PARTED = "device 0: the replay under the recorded settings differs from the reco
 
 
 def _recorded(*, fails: bool) -> dict[str, Any]:
-    """Return a snapshot where 260 MiB are stranded each time 530 MiB are freed; optionally OOM."""
+    """Return a snapshot where frees of 530 MiB leave 260 MiB unusable.
+
+    fails: True to end with an out-of-memory error.
+    """
     gpu = CachingAllocator("2GiB", record_history=True)
     for _ in range(3):
         gpu.free(gpu.malloc(530 * MIB))
@@ -33,7 +36,7 @@ def _recorded(*, fails: bool) -> dict[str, Any]:
 
 
 def _moved(snapshot: dict[str, Any], number: int) -> int:
-    """Move a block in its entry alone, against the rules; return the entry's number."""
+    """Change the address in the entry of a block, against the rules; return the entry's number."""
     trace = snapshot["device_traces"][0]
     allocs = [i for i, entry in enumerate(trace) if entry["action"] == "alloc"]
     trace[allocs[number]]["addr"] += 512
@@ -51,7 +54,7 @@ def _moved(snapshot: dict[str, Any], number: int) -> int:
 
 @pytest.fixture
 def parted(tmp_path: Path) -> Callable[..., tuple[Path, int]]:
-    """Return a function that writes a recording no model can follow from an entry on."""
+    """Return a function that writes a recording with a wrong entry; it returns path and entry."""
 
     def write(*, fails: bool = False, number: int = -1) -> tuple[Path, int]:
         snapshot = _recorded(fails=fails)

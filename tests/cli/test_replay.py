@@ -19,7 +19,7 @@ Cli = Callable[..., Any]
 OOM = "gpt2-ragged-oom-torch2.15.pickle.gz"
 FITS = "gpt2-ragged-torch2.15.pickle.gz"
 
-# entries, allocations, segments, entry of the out-of-memory error
+# numbers of entries, allocations and segments; entry of the out-of-memory error
 KNOWN = {
     "gpt2-expandable-oom-torch2.15": (26008, 9105, 3, 26003),
     "gpt2-ragged-oom-torch2.15": (26064, 9105, 84, 26059),
@@ -137,7 +137,7 @@ def test_strict_fails_under_the_rules_of_the_wrong_release(cli: Cli) -> None:
 def test_strict_tells_a_wrong_row_from_a_wrong_model(
     cli: Cli, traces: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A wrong bulk step differs from the recording; single steps show the reason."""
+    """With a fault in the bulk steps, the replay differs; --strict finds the fault."""
     assert cli("replay", traces / OOM, "--no-cure", "--strict").code == 0
     monkeypatch.setattr("allocsim.core.fast_path.MIN_BLOCK_SIZE", 4096)
     done = cli("replay", traces / OOM, "--no-cure")

@@ -67,7 +67,7 @@ def test_every_command_answers_on_the_traces_of_any_release(
         for line in (*LINES, "lint FILE", "stats FILE", "convert FILE OUT.pickle"):
             words = line.replace("FILE", str(out / trace)).replace("OUT", str(tmp_path / "out"))
             done = cli(*words.split())
-            # Missing data of a trace is a warning of lint.
+            # Lint warns of data that a profiler trace does not have.
             assert done.code == line.startswith("lint"), f"{line}: {done.err}"
 
 
@@ -109,7 +109,7 @@ def test_ranks_and_watch_take_such_files_among_others(cli: Cli, tmp_path: Path) 
 
 @pytest.mark.parametrize("entry", [0, 1, 100, 250, 300])
 def test_gate_from_an_entry_on_keeps_what_was_requested_before(entry: int, cli: Cli) -> None:
-    """From the first entry on it is the whole run, and no later part needs more."""
+    """The part from the first entry on is the whole run, and no later part needs more memory."""
     done = cli("gate", TRACE, "--from", "entry", str(entry), "--max-reserved", "1GiB", "--json")
     assert done.code == 0, done.err
     reserved = json.loads(done.out)["peak_reserved_bytes"]

@@ -1,4 +1,4 @@
-"""Tests of `allocsim risk`: headroom, the closest call, the smallest devices, the measures."""
+"""Tests of `allocsim risk`: headroom, closest call, smallest devices, measures of memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ Cli = Callable[..., Any]
 
 @pytest.fixture
 def loads(tmp_path: Path) -> Path:
-    """Write a run that reserves 1,060 MiB for 800: 530, 270 and 530, the first freed."""
+    """Write a run that requests and frees 530 MiB, then requests 270 and 530.
+
+    It reserves 1,060 MiB for the 800 in use.
+    """
     gpu = CachingAllocator("16GiB", record_history=True)
     gpu.free(gpu.malloc(530 * MIB))
     gpu.malloc(270 * MIB)

@@ -170,7 +170,7 @@ def test_one_entry_is_not_entries(cli: Cli, tmp_path: Path) -> None:
 def test_a_formula_says_what_it_assumes_and_a_law_does_not(
     cli: Cli, options: str, differs: tuple[str, ...]
 ) -> None:
-    """Both answer the same question with different defaults."""
+    """Laws and formulas answer the same question with different defaults."""
     words = ["fit", "Llama-3.2-1B", "--gpu", "RTX 4090", "--engine", "formula", *options.split()]
     notes = json.loads(cli(*words, "--json").out)["notes"]
     assert len(notes) == bool(differs)

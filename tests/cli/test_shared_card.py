@@ -93,7 +93,7 @@ def test_json_tells_free_own_and_other_memory_apart(cli: Cli, shared: Path) -> N
 
 
 def test_another_card_is_free_of_the_other_process(cli: Cli, shared: Path) -> None:
-    """On that card, the program succeeds with less than the other process held here."""
+    """With --device-memory, the card has no other process, so 8 GiB are enough."""
     done = cli("replay", shared, "--device-memory", "8GiB", "--json")
     said = json.loads(done.out)
     assert said["card"] is None

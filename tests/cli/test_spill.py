@@ -51,7 +51,7 @@ def test_a_cure_is_for_a_device_that_refuses(cli: Cli, traces: Path) -> None:
 
 
 def grown(place: Path) -> Path:
-    """Write the recording of a growing cache: each of twenty requests exceeds the idle memory."""
+    """Write the recording of a growing cache; each of twenty requests exceeds the unused memory."""
     gpu = CachingAllocator("16GiB", record_history=True)
     for size in range(30, 230, 10):
         ptr = gpu.malloc(size * MIB)
@@ -63,7 +63,7 @@ def grown(place: Path) -> Path:
 
 
 def test_tune_says_what_spills_under_each_setting(cli: Cli, tmp_path: Path) -> None:
-    """The extended card refuses nothing; memory beyond the card is host memory."""
+    """The card and host memory refuse no request; bytes beyond the card are host memory."""
     given = (grown(tmp_path), "--try", "expandable_segments:True", "--device-memory", "1GiB")
     done = cli("tune", *given, "--host-spill", "32GiB")
     text = " ".join(done.out.split())

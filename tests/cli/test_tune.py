@@ -74,7 +74,7 @@ def test_the_document_has_what_the_contract_names(tuned: dict[str, Any]) -> None
     assert tuned["best"]["conf"] == "expandable_segments:True"
     assert tuned["best"]["env"] == "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
     assert tuned["best"]["saved_bytes"] == 9_256_828_928 - 6_134_169_600
-    # The peak of live bytes under expandable segments, which waste no end of a block.
+    # Peak of live bytes under expandable segments, where the end of a block is never wasted.
     assert tuned["bounds"]["peak_live_bytes"] == 5_670_153_216
 
 

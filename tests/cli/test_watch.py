@@ -1,4 +1,4 @@
-"""Tests of `allocsim watch`: a line per recording, verdicts of failed ones, and the exit."""
+"""Tests of `allocsim watch`: a line per recording, verdicts on failed programs, exit codes."""
 
 from __future__ import annotations
 

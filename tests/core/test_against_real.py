@@ -14,8 +14,8 @@ from allocsim.errors import UpstreamAssertionError
 from allocsim.phantom import UnavailableError
 from allocsim.units import GIB, MIB
 from allocsim.verify import RealAllocator, Script
+from allocsim.verify.comparison import judge
 from allocsim.verify.crosscheck import WheelSource
-from allocsim.verify.judge import judge
 from allocsim.verify.player import play
 from allocsim.verify.script import Op
 from benchmarks.scripts import many_live

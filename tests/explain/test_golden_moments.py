@@ -11,7 +11,7 @@ import pytest
 
 from allocsim import CachingAllocator, OutOfMemoryError
 from allocsim.analysis.explain.blockers import blockers_of
-from allocsim.analysis.explain.kinds import kinds_of, unexplained_bytes
+from allocsim.analysis.explain.state_at_error import kinds_of, unexplained_bytes
 from allocsim.core import IS_COMPILED
 from allocsim.state import BlockState
 from allocsim.units import MIB

@@ -15,7 +15,7 @@ import pytest
 
 from allocsim import CachingAllocator, OutOfMemoryError
 from allocsim.fitting import run_result as ran
-from allocsim.phantom import ProcessRecording, Program, Recorded, UnavailableError
+from allocsim.phantom import ProcessRecording, Recorded, RecordedProgram, UnavailableError
 from allocsim.phantom.launch import TorchInstall
 
 Run = Callable[[CachingAllocator, str], int]
@@ -41,7 +41,7 @@ class Pretended:
             raise UnavailableError(f"{python} has no PyTorch; expected a CUDA build of torch")
         return TorchInstall(python, self.version, "13.2")
 
-    def record(self, program: Program) -> Recorded:
+    def record(self, program: RecordedProgram) -> Recorded:
         """Replace `allocsim.phantom.record`."""
         assert program.gpu is not None
         assert program.log is not None

@@ -1,4 +1,4 @@
-"""Laws compared with runs of real PyTorch from which they were not derived, and missing laws."""
+"""Answers by law compared with runs of real PyTorch at other sizes, and tasks without a law."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def with_a_law() -> list[dict[str, Any]]:
 
 
 AS_THE_PROGRAM = {"4090-015": 491_520, "4090-015-clean": 491_520}
-"""Bytes that the program itself allocates less at the peak (`benchmarks/results/truth.txt`)."""
+"""Bytes that programs allocate less at the peak than real runs (benchmarks/results/truth.txt)."""
 
 
 def compare(row: dict[str, Any], folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Reports of programs that ended early; the texts are those of Python and transformers."""
+"""Reports of programs that ended early; the messages are those of Python and transformers."""
 
 from __future__ import annotations
 

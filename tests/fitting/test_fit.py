@@ -28,7 +28,7 @@ def batch_of(program: str) -> int:
 
 
 def weights_and_batch(allocator: CachingAllocator, text: str) -> int:
-    """Play a model that needs twice its memory at first, and then 100 MiB per unit of batch."""
+    """Allocate a model that needs twice its memory at first, and then 100 MiB per unit of batch."""
     batch = batch_of(text)
     made = [allocator.malloc(512 * MIB) for _ in range(2)]
     allocator.free(made.pop())
@@ -144,7 +144,10 @@ def test_a_program_of_ones_own(pretend: Pretend) -> None:
 
 
 def waiting(allocator: CachingAllocator, work: str, count: int = 8) -> None:
-    """Play blocks of 100 MiB that wait for another stream, unless the card keeps up."""
+    """Allocate blocks of 100 MiB that wait for another stream, unless the card keeps up.
+
+    work: time at which the card finishes its work: "when-waited" or "at-once".
+    """
     for _ in range(count):
         block = allocator.malloc(100 * MIB, stream=7)
         assert block is not None

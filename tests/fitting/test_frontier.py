@@ -1,4 +1,4 @@
-"""Largest value of one size at several values of another, each row with its own proof."""
+"""Largest value of one size at several values of another; a failing run proves each result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures that others measured: none is omitted, and the page shows the kept results."""
+"""Numbers that others measured: none is omitted, and the page shows the stored results."""
 
 from __future__ import annotations
 

@@ -11,13 +11,20 @@ import pytest
 
 from allocsim.errors import ConfigError
 from allocsim.fitting import RESERVED_SEEN, model_of, plan, precision_of, shape_of, shard
-from allocsim.fitting.formulas.training import MIXED, Layout, Precision, Shape, Training, shape_for
+from allocsim.fitting.formulas.training import (
+    MIXED,
+    ParallelLayout,
+    Precision,
+    Training,
+    TransformerShape,
+    shape_for,
+)
 from allocsim.phantom import Gpu, find_gpu
 from allocsim.units import GIB
 
 ROOT = Path(__file__).parents[2]
 TRUTH = [json.loads(line) for line in (ROOT / "traces/fit/truth.jsonl").read_text().splitlines()]
-HUNDRED = Training("100 B", shape_for(100 * 10**9), Layout())
+HUNDRED = Training("100 B", shape_for(100 * 10**9), ParallelLayout())
 CARD = find_gpu("A100 80GB")
 
 
@@ -104,7 +111,7 @@ def test_precisions_are_bytes_a_parameter() -> None:
 
 
 def test_the_verdict_says_when_the_range_decides() -> None:
-    layout = Layout(tensor=8, data=8, zero=3)
+    layout = ParallelLayout(tensor=8, data=8, zero=3)
     found = shard(replace(HUNDRED, layout=layout), CARD)
     assert found.fits and found.is_sure
     assert found.headline().startswith("fits NVIDIA A100")
@@ -118,8 +125,8 @@ def test_the_verdict_says_when_the_range_decides() -> None:
 
 
 def test_every_group_of_ranks_costs_a_communicator() -> None:
-    alone = shard(replace(HUNDRED, layout=Layout()), CARD)
-    both = shard(replace(HUNDRED, layout=Layout(tensor=8, data=2)), CARD)
+    alone = shard(replace(HUNDRED, layout=ParallelLayout()), CARD)
+    both = shard(replace(HUNDRED, layout=ParallelLayout(tensor=8, data=2)), CARD)
     assert (alone.communicators, both.communicators) == (0, 2)
     assert both.outside_bytes[0] - alone.outside_bytes[0] == 2 * 544 * 10**6
 
@@ -136,10 +143,10 @@ def test_the_fewest_cards_for_a_hundred_billion_parameters() -> None:
 
 
 def test_no_layout_on_fewer_cards_would_have_done() -> None:
-    shape = Shape(
+    shape = TransformerShape(
         layers=8, width=4096, heads=32, kv_heads=8, head=128, inner=14336, vocabulary=32000
     )
-    training = Training("small", shape, Layout(seq=1024))
+    training = Training("small", shape, ParallelLayout(seq=1024))
     card = Gpu("small", 16 * GIB)
     found = plan(training, card)
     assert found.fewest == 4
@@ -148,18 +155,18 @@ def test_no_layout_on_fewer_cards_would_have_done() -> None:
 
 
 def test_the_plan_leaves_out_nothing_that_fits() -> None:
-    shape = Shape(
+    shape = TransformerShape(
         layers=8, width=4096, heads=32, kv_heads=8, head=128, inner=14336, vocabulary=32000
     )
     card = Gpu("small", 16 * GIB)
-    found = plan(Training("small", shape, Layout(seq=1024)), card, cards=8, micro_batch=1)
+    found = plan(Training("small", shape, ParallelLayout(seq=1024)), card, cards=8, micro_batch=1)
     chosen = {each.answer.training.layout for each in found.choices}
     fitting = set()
     for t, p in ((t, p) for t in (1, 2, 4, 8) for p in range(1, 9) if 8 % (t * p) == 0):
         data = 8 // (t * p)
         for zero in range(1 if data == 1 else 2 if p > 1 else 4):
             for recompute in ("none", "full"):
-                layout = Layout(
+                layout = ParallelLayout(
                     tensor=t, pipeline=p, data=data, zero=zero, recompute=recompute, seq=1024
                 )
                 if shard(Training("small", shape, layout), card).fits:
@@ -170,10 +177,10 @@ def test_the_plan_leaves_out_nothing_that_fits() -> None:
 
 def test_a_pipeline_need_not_divide_the_layers() -> None:
     """With 61 layers, four stages have 16, 15, 15 and 15, and the first one sets the pace."""
-    shape = Shape(
+    shape = TransformerShape(
         layers=61, width=4096, heads=32, kv_heads=8, head=128, inner=14336, vocabulary=32000
     )
-    training = Training("odd", shape, Layout(seq=1024))
+    training = Training("odd", shape, ParallelLayout(seq=1024))
     found = plan(training, Gpu("large", 80 * GIB), cards=4, micro_batch=1)
     (four,) = [
         each
@@ -198,6 +205,6 @@ def test_a_plan_for_so_many_cards_keeps_to_them_and_to_the_batch() -> None:
 def test_where_nothing_fits_the_plan_says_none() -> None:
     """The states alone are too large, so no layout is computed."""
     assert plan(HUNDRED, CARD, cards=8).tried == 0
-    close = plan(replace(HUNDRED, layout=Layout(seq=1 << 17)), CARD, cards=32)
+    close = plan(replace(HUNDRED, layout=ParallelLayout(seq=1 << 17)), CARD, cards=32)
     assert close.fewest is None
     assert close.tried > 0

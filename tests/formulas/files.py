@@ -11,13 +11,13 @@ __all__ = ["gguf_bytes", "safetensors_bytes", "small_gguf", "small_safetensors"]
 
 
 def safetensors_bytes(header: Mapping[str, Any], data: int) -> bytes:
-    """Return a file with that header and `data` bytes of data."""
+    """Return the contents of a file with the given header and `data` bytes of data."""
     text = json.dumps(header).encode()
     return struct.pack("<Q", len(text)) + text + bytes(data)
 
 
 def small_safetensors() -> bytes:
-    """Return a file with two matrices and a vector."""
+    """Return the contents of a file with two matrices and a vector."""
     header = {
         "__metadata__": {"format": "pt"},
         "model.embed_tokens.weight": {
@@ -52,9 +52,9 @@ def _value(value: Any) -> bytes:
 def gguf_bytes(
     metadata: Mapping[str, Any], tensors: Sequence[tuple[str, int, Sequence[int], int]]
 ) -> bytes:
-    """Return a GGUF file of version 3.
+    """Return the contents of a GGUF file of version 3.
 
-    tensors: name, number of the type, dimensions from the row's on, bytes.
+    tensors: name, number of the type, dimensions with the row's first, and bytes.
     """
     out = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(metadata))
     for key, value in metadata.items():
@@ -68,7 +68,7 @@ def gguf_bytes(
 
 
 def small_gguf() -> bytes:
-    """Return one layer, 256 wide, with Q4_K, Q6_K and F32."""
+    """Return the contents of a file with one layer, 256 wide, in Q4_K, Q6_K and F32."""
     metadata = {
         "general.architecture": "llama",
         "llama.block_count": 1,

@@ -15,7 +15,7 @@ from allocsim.fitting.formulas import (
     LARGE_WORKSPACE,
     WORKSPACE,
     Needs,
-    Work,
+    ServingWork,
     bytes_a_token,
     compute_buffer,
     grow,
@@ -46,10 +46,10 @@ SERVED = [
 CONTEXT = (112 * MIB, 687 * MIB)
 
 
-def work(preset: str, name: str = "bf16", *, memory: int = 24 * GIB, **more: Any) -> Work:
+def work(preset: str, name: str = "bf16", *, memory: int = 24 * GIB, **more: Any) -> ServingWork:
     sizes = sizes_of(CONFIGURATIONS[preset])
     weights = weights_of(shapes_of(sizes), name, sizes)
-    return Work(sizes=sizes, weights=weights, memory=memory, context=CONTEXT, **more)
+    return ServingWork(sizes=sizes, weights=weights, memory=memory, context=CONTEXT, **more)
 
 
 def parts(needs: Needs) -> dict[str, tuple[int, int]]:
@@ -57,7 +57,7 @@ def parts(needs: Needs) -> dict[str, tuple[int, int]]:
 
 
 def differences(row: dict[str, Any]) -> tuple[int, int]:
-    """Return the errors of the replay in allocated and reserved bytes against a real run."""
+    """Return predicted minus measured bytes of allocated and of reserved memory for a real run."""
     sizes = sizes_of(CONFIGS[row["model"]])
     weights = weights_of(shapes_of(sizes), row["dtype"], sizes)
     asked = {key: row[key] for key in ("batch", "prompt", "decode")}

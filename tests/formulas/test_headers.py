@@ -180,7 +180,7 @@ def test_a_folder_without_models_and_a_file_that_is_not_there_are_refused(tmp_pa
 
 
 def mutated(data: bytes, chance: random.Random) -> bytes:
-    """Return a file with a few bytes, lengths or parts of its header changed."""
+    """Return the contents of a file with a few bytes, lengths or parts of its header changed."""
     out = bytearray(data)
     reach = min(len(out), 700)
     for _ in range(chance.choice((1, 1, 2, 5))):

@@ -1,4 +1,4 @@
-"""Formulas compared with the figures that their papers print."""
+"""Formulas compared with the numbers that their papers print."""
 
 from __future__ import annotations
 

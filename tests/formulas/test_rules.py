@@ -1,4 +1,4 @@
-"""Page of rules of thumb: its script generates it with all 24 figures."""
+"""Page of rules of thumb: its script generates the page with all 24 numbers."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from allocsim.fitting import CONFIGURATIONS
 from allocsim.fitting.formulas import (
     FAMILIES,
     KNOWN_TYPES,
-    Sizes,
+    ModelSizes,
     bytes_a_token,
     parameters_of,
     shapes_of,
@@ -53,7 +53,7 @@ def test_the_parameters_are_those_that_the_publishers_print(preset: str, publish
 
 def test_a_window_belongs_to_all_layers_or_to_every_second_of_gemma_2() -> None:
     def seen(preset: str) -> tuple[int, int]:
-        sizes: Sizes = sizes_of(CONFIGURATIONS[preset])
+        sizes: ModelSizes = sizes_of(CONFIGURATIONS[preset])
         return sizes.window, sizes.windowed
 
     assert seen("Mistral-7B-v0.1") == (4096, 32)

@@ -12,9 +12,9 @@ from allocsim.fitting.formulas.training import (
     EAGER,
     FUSED,
     MIXED,
-    Layout,
+    ParallelLayout,
     Precision,
-    Shape,
+    TransformerShape,
     first_stage_activations,
     interleaving_factor,
     kept_of_layer,
@@ -27,7 +27,7 @@ from allocsim.fitting.formulas.training import (
 )
 from allocsim.units import GIB
 
-GPT3 = Shape(
+GPT3 = TransformerShape(
     layers=96,
     width=12288,
     heads=96,
@@ -41,13 +41,13 @@ GPT3 = Shape(
     has_biases=True,
     dropout=True,
 )
-LLAMA_70B = Shape(
+LLAMA_70B = TransformerShape(
     layers=80, width=8192, heads=64, kv_heads=8, head=128, inner=28672, vocabulary=128256
 )
 MEGATRON = Precision(gradients=4)
 
 
-def part(name: str, shape: Shape, layout: Layout) -> int:
+def part(name: str, shape: TransformerShape, layout: ParallelLayout) -> int:
     found = rank_memory(shape, layout, 0)
     return next(each.size for each in found.parts if each.name == name)
 
@@ -67,7 +67,7 @@ def test_gpts_layer_counted_by_tensors_is_the_papers_formula(
     t: int, sequence_parallel: bool, flash: bool
 ) -> None:
     """The difference is the sums that a flash kernel keeps: 4 bytes for each head and token."""
-    layout = Layout(tensor=t, sequence_parallel=sequence_parallel, flash=flash, seq=2048)
+    layout = ParallelLayout(tensor=t, sequence_parallel=sequence_parallel, flash=flash, seq=2048)
     kept = sum(kept_of_layer(GPT3, layout, 0, FUSED).values())
     sums = 4 * 96 * 2048 / t * flash
     assert kept - sums == pytest.approx(
@@ -76,7 +76,7 @@ def test_gpts_layer_counted_by_tensors_is_the_papers_formula(
 
 
 def test_selective_recomputation_drops_the_scores_alone() -> None:
-    scores = Layout(seq=2048, flash=False)
+    scores = ParallelLayout(seq=2048, flash=False)
     whole = kept_of_layer(GPT3, scores, 0, FUSED)
     left = kept_of_layer(GPT3, replace(scores, recompute="selective"), 0, FUSED)
     assert whole.keys() - left.keys() == {"attention scores"}
@@ -85,14 +85,14 @@ def test_selective_recomputation_drops_the_scores_alone() -> None:
 
 @pytest.mark.parametrize("stage", range(4))
 def test_states_are_zeros_formula(stage: int) -> None:
-    shape, layout = replace(GPT3, dropout=False), Layout(data=64, zero=stage)
+    shape, layout = replace(GPT3, dropout=False), ParallelLayout(data=64, zero=stage)
     found = rank_memory(shape, layout, 0).parts
     states = sum(each.size for each in found if each.name in ("weights", "gradients", "optimizer"))
     assert states == pytest.approx(zero_states(GPT3.parameters, 64, stage), rel=1e-9)
 
 
 def test_megatrons_distributed_optimizer_is_6_and_12_over_d() -> None:
-    layout = Layout(data=8, zero=1)
+    layout = ParallelLayout(data=8, zero=1)
     found = rank_memory(GPT3, layout, 0, MEGATRON).parts
     states = sum(each.size for each in found if each.name in ("weights", "gradients", "optimizer"))
     assert states == pytest.approx(GPT3.parameters * (6 + 12 / 8), rel=1e-9)
@@ -100,7 +100,7 @@ def test_megatrons_distributed_optimizer_is_6_and_12_over_d() -> None:
 
 def test_the_first_stage_holds_all_layers_worth_of_activations() -> None:
     """This is equation 5, with its factor for interleaving."""
-    one = Layout(seq=2048, tensor=8)
+    one = ParallelLayout(seq=2048, tensor=8)
     piped = replace(one, pipeline=8)
     layer = sum(kept_of_layer(GPT3, one, 0, FUSED).values())
     assert part("activations", GPT3, piped) == round(first_stage_activations(layer, 96))
@@ -109,30 +109,32 @@ def test_the_first_stage_holds_all_layers_worth_of_activations() -> None:
 
 
 def test_a_later_stage_holds_fewer_micro_batches_and_none_more_than_there_are() -> None:
-    layout = Layout(pipeline=4, seq=1024)
+    layout = ParallelLayout(pipeline=4, seq=1024)
     assert [layout.in_flight(stage) for stage in range(4)] == [4, 3, 2, 1]
     assert replace(layout, micro_batches=2).in_flight(0) == 2
 
 
 def test_the_worst_rank_is_named() -> None:
     """With a long sequence it is in the first stage, with a large vocabulary in the last."""
-    long = worst_rank(LLAMA_70B, Layout(pipeline=8, seq=16384), MEGATRON)
+    long = worst_rank(LLAMA_70B, ParallelLayout(pipeline=8, seq=16384), MEGATRON)
     assert (long.stage, long.moment) == (0, "backward of a layer")
     wide = replace(LLAMA_70B, layers=8, vocabulary=1_000_000)
-    last = worst_rank(wide, Layout(pipeline=2, seq=4096), MEGATRON)
+    last = worst_rank(wide, ParallelLayout(pipeline=2, seq=4096), MEGATRON)
     assert (last.stage, last.moment) == (1, "loss")
 
 
 @pytest.mark.parametrize(
     ("layout", "measured"),
     [
-        (Layout(tensor=1, pipeline=2, data=4, zero=1, micro_batches=4), 66.55),
-        (Layout(tensor=2, data=4, zero=1), 60.68),
-        (Layout(tensor=8, zero=1), 28.29),
-        (Layout(context=8, zero=1, seq=131072), 147.99),
+        (ParallelLayout(tensor=1, pipeline=2, data=4, zero=1, micro_batches=4), 66.55),
+        (ParallelLayout(tensor=2, data=4, zero=1), 60.68),
+        (ParallelLayout(tensor=8, zero=1), 28.29),
+        (ParallelLayout(context=8, zero=1, seq=131072), 147.99),
     ],
 )
-def test_megatron_on_eight_cards_as_it_was_measured(layout: Layout, measured: float) -> None:
+def test_megatron_on_eight_cards_as_it_was_measured(
+    layout: ParallelLayout, measured: float
+) -> None:
     """The model is 12 layers of Llama-3-70B on B200s; benchmarks.parallel has every row."""
     shape = replace(LLAMA_70B, layers=12)
     found = worst_rank(shape, layout, MEGATRON).allocated / GIB
@@ -142,14 +144,14 @@ def test_megatron_on_eight_cards_as_it_was_measured(layout: Layout, measured: fl
 @pytest.mark.parametrize(
     ("sizes", "layout", "billions"),
     [
-        ((6144, 48, 64), Layout(tensor=8, micro_batch=4), 22),
-        ((12288, 96, 96), Layout(tensor=8, pipeline=8, chunks=3), 175),
-        ((20480, 105, 128), Layout(tensor=8, pipeline=35, chunks=3), 530),
-        ((25600, 128, 160), Layout(tensor=8, pipeline=64), 1000),
+        ((6144, 48, 64), ParallelLayout(tensor=8, micro_batch=4), 22),
+        ((12288, 96, 96), ParallelLayout(tensor=8, pipeline=8, chunks=3), 175),
+        ((20480, 105, 128), ParallelLayout(tensor=8, pipeline=35, chunks=3), 530),
+        ((25600, 128, 160), ParallelLayout(tensor=8, pipeline=64), 1000),
     ],
 )
 def test_the_papers_four_models_fit_80_gb_by_its_techniques_alone(
-    sizes: tuple[int, int, int], layout: Layout, billions: int
+    sizes: tuple[int, int, int], layout: ParallelLayout, billions: int
 ) -> None:
     """See Korthikanti et al., figure 1 and table 3; sequences of 2,048 tokens."""
     width, layers, heads = sizes
@@ -169,14 +171,14 @@ def test_the_papers_four_models_fit_80_gb_by_its_techniques_alone(
 
 def test_distributed_data_parallel_holds_its_buckets_beside_the_gradients() -> None:
     small = replace(LLAMA_70B, layers=4, width=1024, heads=8, inner=3584, vocabulary=1000)
-    alone = worst_rank(small, Layout(seq=128), MIXED, EAGER)
-    shared = worst_rank(small, Layout(seq=128, data=4), MIXED, EAGER)
+    alone = worst_rank(small, ParallelLayout(seq=128), MIXED, EAGER)
+    shared = worst_rank(small, ParallelLayout(seq=128, data=4), MIXED, EAGER)
     assert alone.moment == shared.moment
     assert shared.allocated - alone.allocated == 2 * small.parameters
 
 
 def test_zero_2_and_3_count_what_they_send_and_gather() -> None:
-    shape, layout = replace(LLAMA_70B, vocabulary=32000), Layout(data=8, zero=2)
+    shape, layout = replace(LLAMA_70B, vocabulary=32000), ParallelLayout(data=8, zero=2)
     assert part("bucket of gradients", shape, layout) == 500_000_000 * 2
     three = replace(layout, zero=3)
     layer = shape.layer(0)
@@ -185,15 +187,15 @@ def test_zero_2_and_3_count_what_they_send_and_gather() -> None:
 
 def test_experts_are_spread_over_ranks() -> None:
     shape = replace(LLAMA_70B, layers=2, experts=8, chosen=2, expert_inner=14336, shared_inner=0)
-    alone = rank_memory(shape, Layout(data=8), 0).parameters
-    spread = rank_memory(shape, Layout(data=8, expert=8), 0).parameters
+    alone = rank_memory(shape, ParallelLayout(data=8), 0).parameters
+    spread = rank_memory(shape, ParallelLayout(data=8, expert=8), 0).parameters
     assert alone - spread == 2 * 7 * shape.expert
     with pytest.raises(ConfigError, match="3 expert parallel ranks do not divide 8 experts"):
-        refuse_impossible(shape, Layout(data=3, expert=3))
+        refuse_impossible(shape, ParallelLayout(data=3, expert=3))
 
 
 def test_eager_pytorch_keeps_more_than_fused_kernels() -> None:
-    layout = Layout(seq=4096)
+    layout = ParallelLayout(seq=4096)
     fused, eager = (
         sum(kept_of_layer(LLAMA_70B, layout, 0, practice).values()) for practice in (FUSED, EAGER)
     )
@@ -202,16 +204,16 @@ def test_eager_pytorch_keeps_more_than_fused_kernels() -> None:
 
 def test_gradients_that_are_set_to_none_are_not_there_at_the_loss() -> None:
     small = replace(LLAMA_70B, layers=2)
-    once = worst_rank(small, Layout(seq=8192, micro_batches=1), MIXED, EAGER)
+    once = worst_rank(small, ParallelLayout(seq=8192, micro_batches=1), MIXED, EAGER)
     assert once.moment == "loss"
     assert "gradients" not in [each.name for each in once.parts]
-    summed = worst_rank(small, Layout(seq=8192, micro_batches=2), MIXED, EAGER)
+    summed = worst_rank(small, ParallelLayout(seq=8192, micro_batches=2), MIXED, EAGER)
     assert summed.allocated - once.allocated == 2 * small.parameters
 
 
 def test_arithmetic_says_what_was_multiplied() -> None:
-    (weights, *_) = rank_memory(GPT3, Layout(tensor=8, data=4, zero=3), 0).parts
-    count = rank_memory(GPT3, Layout(tensor=8), 0).parameters
+    (weights, *_) = rank_memory(GPT3, ParallelLayout(tensor=8, data=4, zero=3), 0).parts
+    count = rank_memory(GPT3, ParallelLayout(tensor=8), 0).parameters
     assert weights.arithmetic == f"{count:,} x 2 bytes / 4"
 
 
@@ -226,12 +228,12 @@ def test_a_usual_shape_has_the_parameters_that_were_asked_for(billions: int) -> 
 @pytest.mark.parametrize(
     ("layout", "sentence"),
     [
-        (Layout(tensor=3), "3 tensor parallel ranks do not divide 64 heads"),
-        (Layout(pipeline=81), "81 pipeline stages are more than 80 layers"),
-        (Layout(data=2, expert=2), "expert parallelism is for models with experts"),
+        (ParallelLayout(tensor=3), "3 tensor parallel ranks do not divide 64 heads"),
+        (ParallelLayout(pipeline=81), "81 pipeline stages are more than 80 layers"),
+        (ParallelLayout(data=2, expert=2), "expert parallelism is for models with experts"),
     ],
 )
-def test_what_cannot_be_divided_is_refused(layout: Layout, sentence: str) -> None:
+def test_what_cannot_be_divided_is_refused(layout: ParallelLayout, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         worst_rank(LLAMA_70B, layout)
 
@@ -247,4 +249,4 @@ def test_what_cannot_be_divided_is_refused(layout: Layout, sentence: str) -> Non
 )
 def test_a_layout_that_is_none_is_refused(wrong: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
-        Layout(**wrong)
+        ParallelLayout(**wrong)

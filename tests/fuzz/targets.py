@@ -22,7 +22,7 @@ from allocsim.errors import ConfigError, RecordingError
 from allocsim.fitting.formulas import figures_in
 from allocsim.fitting.formulas.gguf import read_gguf
 from allocsim.fitting.formulas.safetensors import read_safetensors
-from allocsim.recording import lint, load, read_log, read_snapshot
+from allocsim.recording import find_defects, load, read_log, read_snapshot
 from allocsim.recording.fast_pickle import straight, window
 from allocsim.recording.fast_pickle.straight import read_straight
 from allocsim.recording.fast_pickle.window import OtherForm
@@ -67,7 +67,7 @@ def recording(data: bytes) -> bool:
 
     def read() -> None:
         found = load(path)
-        lint(found)
+        find_defects(found)
         str(found)
 
     with window_of(96), large_from(1 << 60):

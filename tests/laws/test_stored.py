@@ -1,4 +1,4 @@
-"""Files of laws: they are read as they were written, and those of the package are complete."""
+"""Files of laws: they are read as they were written, complete, and chosen by release."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from allocsim.fitting.laws import (
     Laws,
     find_laws,
     known_laws,
+    numbers_of,
     stored,
+    transformers_release,
     write_laws,
 )
 
@@ -65,7 +67,7 @@ def test_what_is_written_is_read(
 
 @pytest.fixture
 def laws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Laws:
-    """Return the laws of one program, beside an empty folder."""
+    """Return the laws of one program, and use an empty folder for files of laws."""
     found = find_laws("gpt2_tied_bf16_adamw")
     assert found is not None
     monkeypatch.setattr(stored, "DATA", tmp_path)
@@ -103,3 +105,40 @@ def test_a_later_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(stored, "DATA", tmp_path)
     with pytest.raises(ConfigError, match="has format 3; expected 2"):
         find_laws("gpt2")
+
+
+@pytest.mark.parametrize(
+    ("meant", "release"),
+    [
+        ("5.23", "5.23"),
+        ("5.23.4", "5.23"),
+        ("5.24.0", "5.24"),
+        ("5.24.0.dev0", "5.24"),
+        ("5.100.1", "5.24"),  # newer than any row, not between 5.1 and 5.2
+        ("6.0", "5.24"),
+        ("4.57.6", "5.23"),
+    ],
+)
+def test_a_version_means_the_last_release_before_it(meant: str, release: str) -> None:
+    assert transformers_release(meant) == release
+
+
+def test_where_none_is_meant_it_is_the_one_installed_else_that_of_the_first_laws(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stored, "installed_transformers", lambda: "5.24.3")
+    assert transformers_release() == "5.24"
+    monkeypatch.setattr(stored, "installed_transformers", lambda: None)
+    assert transformers_release() == TRANSFORMERS[0]
+
+
+@pytest.mark.parametrize("wrong", ["latest", "5", "5.x", ""])
+def test_what_is_no_version_is_refused(wrong: str) -> None:
+    with pytest.raises(
+        ConfigError, match=r"is not a version of transformers; expected a version such as 5\.24"
+    ):
+        numbers_of(wrong)
+
+
+def test_rows_are_in_their_order() -> None:
+    assert sorted(TRANSFORMERS, key=numbers_of) == list(TRANSFORMERS)

@@ -1,4 +1,4 @@
-"""Sizes that kernels derive, as real PyTorch did over the phantom GPU."""
+"""Sizes that kernels derive, compared with real PyTorch over the phantom GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Best fit that skips repeated rounds gives the same offsets as plain best fit."""
+"""Best fit that skips repeated periods gives the same offsets as plain best fit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from allocsim.metrics import lifetimes_of, rounds_of
+from allocsim.metrics import lifetimes_of, period_starts
 from allocsim.metrics.best_fit import _Arena, best_fit
 from allocsim.metrics.lifetimes import Lifetimes
 from allocsim.recording import Recording
@@ -52,15 +52,15 @@ def naive(blocks: Lifetimes) -> list[int]:
 
 @dataclass(frozen=True)
 class Loop:
-    """Equal rounds from entry `begins` on, with blocks before and after."""
+    """Equal periods from entry `begins` on, with blocks before and after."""
 
     blocks: Lifetimes
-    rounds: np.ndarray[tuple[int], np.dtype[np.int64]]
+    periods: np.ndarray[tuple[int], np.dtype[np.int64]]
 
 
 @st.composite
 def loops(draw: st.DrawFn) -> Loop:
-    """Generate rounds of a few blocks, some longer-lived than a round, and blocks around them."""
+    """Generate periods of a few blocks, some longer-lived than a period, and blocks around them."""
     length = draw(st.integers(4, 24))
     count = draw(st.integers(3, 24))
     begins = 40
@@ -79,14 +79,14 @@ def loops(draw: st.DrawFn) -> Loop:
 
 
 @given(loops())
-def test_rounds_change_no_place(loop: Loop) -> None:
-    places = best_fit(loop.blocks, rounds=loop.rounds)
+def test_periods_change_no_place(loop: Loop) -> None:
+    places = best_fit(loop.blocks, periods=loop.periods)
     assert places is not None
     assert places.tolist() == naive(loop.blocks)
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_without_rounds(seed: int) -> None:
+def test_without_periods(seed: int) -> None:
     places = best_fit(chance(seed, 200))
     assert places is not None
     assert places.tolist() == naive(chance(seed, 200))
@@ -95,11 +95,11 @@ def test_without_rounds(seed: int) -> None:
 @given(loops(), st.integers(0, 40))
 def test_too_high_is_no_packing(loop: Loop, most: int) -> None:
     height = int((np.array(naive(loop.blocks)) + loop.blocks.size).max())
-    found = best_fit(loop.blocks, most * UNIT, loop.rounds)
+    found = best_fit(loop.blocks, most * UNIT, loop.periods)
     assert (found is None) == (height > most * UNIT)
 
 
-def events_run(monkeypatch: pytest.MonkeyPatch, blocks: Lifetimes, rounds: Sequence[int]) -> int:
+def events_run(monkeypatch: pytest.MonkeyPatch, blocks: Lifetimes, periods: Sequence[int]) -> int:
     """Return the number of events that are simulated."""
     run, n_run = _Arena.run, []
 
@@ -109,14 +109,14 @@ def events_run(monkeypatch: pytest.MonkeyPatch, blocks: Lifetimes, rounds: Seque
 
     with monkeypatch.context() as patched:
         patched.setattr(_Arena, "run", counted)
-        places = best_fit(blocks, rounds=np.array(rounds, dtype=np.int64))
+        places = best_fit(blocks, periods=np.array(periods, dtype=np.int64))
     assert places is not None
     assert places.tolist() == naive(blocks)
     return sum(n_run)
 
 
 def test_a_loop_is_gone_through_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With three blocks per round and one of them freed in the next, two rounds are simulated."""
+    """With three blocks per period and one of them freed in the next, two periods are simulated."""
     rows = [
         row
         for at in range(0, 1000, 10)
@@ -126,12 +126,12 @@ def test_a_loop_is_gone_through_a_few_times(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_what_piles_up_is_gone_through_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If one block of each round stays, the free ranges repeat but the top does not."""
+    """If one block of each period stays, the free ranges repeat but the top does not."""
     rows = [row for at in range(0, 200, 4) for row in ((at, 300, UNIT), (at + 1, at + 3, UNIT))]
     assert events_run(monkeypatch, lifetimes(*rows), range(0, 200, 4)) > 100
 
 
-def test_rounds_of_other_sizes_are_gone_through(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_periods_of_other_sizes_are_gone_through(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(1)
     rows = [(at, at + 3, UNIT * rng.randrange(1, 9)) for at in range(0, 400, 4)]
     rows += [(at + 1, at + 6, UNIT) for at in range(0, 400, 4)]
@@ -139,16 +139,16 @@ def test_rounds_of_other_sizes_are_gone_through(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_recorded_loop(recorded: Callable[..., Recording]) -> None:
-    """The rounds of the recording's plan do not change the result."""
+    """The periods of the recording's plan do not change the result."""
     prepared = prepare(recorded(training(0, steps=300), "16GiB"), 0)[0]
-    blocks, rounds = lifetimes_of(prepared.trace), rounds_of(prepared)
-    assert len(rounds) > 8
-    places, without = best_fit(blocks, rounds=rounds), best_fit(blocks)
+    blocks, periods = lifetimes_of(prepared.trace), period_starts(prepared)
+    assert len(periods) > 8
+    places, without = best_fit(blocks, periods=periods), best_fit(blocks)
     assert places is not None
     assert without is not None
     assert places.tolist() == without.tolist() == naive(blocks)
 
 
-def test_a_recording_without_a_loop_has_no_rounds(recorded: Callable[..., Recording]) -> None:
+def test_a_recording_without_a_loop_has_no_periods(recorded: Callable[..., Recording]) -> None:
     prepared = prepare(recorded(lambda gpu: gpu.malloc(UNIT), "16GiB"), 0)[0]
-    assert not len(rounds_of(prepared))
+    assert not len(period_starts(prepared))

@@ -12,7 +12,7 @@ import pytest
 
 from allocsim.analysis.tune.worker import Job, run_job
 from allocsim.core import find_release, parse_conf
-from allocsim.metrics.sizes import Sizes, asked_of, sizes_of
+from allocsim.metrics.sizes import Sizes, requested_of, sizes_of
 from allocsim.recommend.candidates import candidates
 from allocsim.recommend.equivalence import effect_of
 from allocsim.recording import load
@@ -61,7 +61,7 @@ def test_sizes_are_rounded_once_a_rounding_and_a_release() -> None:
 def test_what_is_asked_is_the_same_with_and_without_its_peaks(name: str) -> None:
     """The second recording starts mid-run, so its live blocks may be requested again."""
     (prepared,) = prepare(load(TRACES / name))
-    short, whole = asked_of(prepared), sizes_of(prepared).asked
+    short, whole = requested_of(prepared), sizes_of(prepared).asked
     assert short.sizes.tolist() == whole.sizes.tolist()
     assert short.present == whole.present
 

@@ -381,7 +381,7 @@ def test_the_answer_stays_in_whatever_order_settings_are_tried(
     )
     confs = data.draw(st.lists(some.map(",".join), min_size=2, max_size=9, unique=True))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recommendation, "WORTH", 8)
+        patch.setattr(recommendation, "MIN_SAVING_DIVISOR", 8)
         assert same_answer(*shortened_and_whole(small, confs))
 
 
@@ -393,7 +393,7 @@ def test_what_was_given_up_beside_a_simpler_setting_counts_again_once_that_has_l
     One option reaches 594 MiB and two reach 588, until three reach 564: 588 is within 5 % of it,
     and 594 is not.
     """
-    monkeypatch.setattr(recommendation, "WORTH", 20)
+    monkeypatch.setattr(recommendation, "MIN_SAVING_DIVISOR", 20)
     one = "large_segment_size_mb:64"
     two = "expandable_segments:True,roundup_power2_divisions:4"
     three = "expandable_segments:True,large_segment_size_mb:32,roundup_power2_divisions:8"

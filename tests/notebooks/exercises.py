@@ -1,6 +1,6 @@
-"""The exercise of each notebook: what is right, worked out by hand from the allocator's rules.
+"""Correct answers to the exercise of each notebook, derived from the allocator's rules.
 
-Rule: no answer here comes from a run; each has the rule that gives it beside it.
+No answer comes from a run.  A comment beside each answer gives the rule.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ EXERCISES = (
             "d": 2 * MIB,  # the hole of b; the leftover, exactly 1 MiB, is not split off
             "e": 1024,  # 1 MiB is small still: behind the 1,024 bytes of a
             "f": 10 * MIB,  # 1 MiB + 1 is large: behind the 3 MiB of c
-            "g": 22 * MIB,  # nothing has 24.5 MiB: a segment of 26, of which 1.5 stay free
+            "g": 22 * MIB,  # nothing has 24.5 MiB: a segment of 26, 1.5 stay free
             "h": 7 * MIB,  # c, f and the tail are one free block of 15 MiB; 1.5 stay free
             "i": 20 * MIB + MIB // 2,  # two free blocks of 1.5 MiB: the older segment's
             "j": 46 * MIB + MIB // 2,  # and then the other

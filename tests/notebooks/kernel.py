@@ -33,7 +33,7 @@ class ThisPython(AsyncKernelManager):
 
     @property
     def kernel_spec(self) -> KernelSpec:
-        """How to start it; only errors go to standard error."""
+        """Command that starts the kernel; only errors go to standard error."""
         launch = [sys.executable, "-m", "ipykernel_launcher", "--log-level=ERROR"]
         return KernelSpec(argv=[*launch, "-f", "{connection_file}"], language="python")
 

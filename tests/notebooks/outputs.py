@@ -1,7 +1,7 @@
-"""What a cell shows, as far as it must be the same everywhere.
+"""Outputs of a cell that must be equal on every machine.
 
-Rule: text is compared to the letter; of an image only that there is one, since its bytes depend on
-the version of matplotlib and on the machine's fonts.
+Text is compared exactly.  For an image only its presence is compared, because its bytes depend on
+the version of matplotlib and on the fonts of the machine.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def shown(cell: NotebookNode) -> list[tuple[str, str]]:
 
 
 def differences(ours: NotebookNode, theirs: NotebookNode) -> Iterator[str]:
-    """Where two runs of one notebook differ.  ours: as the file has it.  theirs: as it ran."""
+    """Yield the differences of two runs of a notebook: in the file (ours) and now (theirs)."""
     for mine, other in zip(ours.cells, theirs.cells, strict=True):
         if shown(mine) != shown(other):
             yield f"cell {mine.id}: the file shows {shown(mine)}, the run {shown(other)}"

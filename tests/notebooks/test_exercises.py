@@ -45,7 +45,7 @@ def before_the_check(exercise_notebook: str, needs: tuple[str, ...]) -> dict[str
 
 
 def told(exercise: Exercise, answers: object) -> str:
-    """What the check prints for these answers."""
+    """Return the text that the check prints for these answers."""
     names = before_the_check(exercise.notebook, exercise.needs) | {"answers": answers}
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         exec(sources(exercise.notebook)["check"], names)  # noqa: S102

@@ -17,7 +17,7 @@ from tests.notebooks.outputs import differences, shown
 MOST_BYTES = 300_000
 LONGEST_CELL = 15
 OBJECT = re.compile(r"<[^<>]* at 0x[0-9a-f]+>")
-"""How Python shows an object that has no words for itself; its address changes."""
+"""Default repr of an object, whose address changes between runs."""
 
 PUBLIC = {"allocsim", *(f"allocsim.{name}" for name in ("errors", "plot", "results", "units"))}
 PACKAGES = re.compile(r"^\s*(?:from|import)\s+(allocsim[.\w]*)", re.MULTILINE)

@@ -1,4 +1,4 @@
-"""What counts as a difference between a notebook's file and a run of it."""
+"""Differences between a notebook's file and a run of it."""
 
 from __future__ import annotations
 

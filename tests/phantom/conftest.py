@@ -1,4 +1,4 @@
-"""Stub libraries, compiled once: one process has one device."""
+"""Stub libraries, compiled once, because a process has one phantom GPU."""
 
 from __future__ import annotations
 

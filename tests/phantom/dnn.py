@@ -1,4 +1,4 @@
-"""cuDNN's graph interface, called as PyTorch calls it.
+"""Call the graph interface of cuDNN in the same way as PyTorch.
 
 The numbers of kinds and attributes are those of NVIDIA's header.
 """
@@ -165,7 +165,7 @@ class Backend:
         return self.graph((SDPA_FORWARD, dict(enumerate(shapes, start=2800))))
 
     def attention_in_parts(self, queries: Sequence[int], keys: Sequence[int]) -> ctypes.c_void_p:
-        """Return the same attention as its two matrix products."""
+        """Return attention as two matrix products, for the same sizes as `attention`."""
         batch, heads, length, values = queries
         scores = (batch, heads, length, keys[2])
         transposed = (*keys[:2], values, keys[2])
@@ -230,7 +230,7 @@ class Backend:
         return made
 
     def workspace(self, graph: ctypes.c_void_p) -> int:
-        """Return the workspace of a graph's plan, in bytes."""
+        """Return the workspace in bytes of the plan for `graph`."""
         plan = self.plan(graph)
         status, (size,) = self.get(plan, 402)
         assert status == SUCCESS

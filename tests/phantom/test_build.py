@@ -11,7 +11,7 @@ import pytest
 from allocsim.phantom import UnavailableError
 from allocsim.phantom.build import STUB, build_stubs, find_compiler
 from allocsim.phantom.wheel import Wheel
-from allocsim.verify.driver import build_driver
+from allocsim.verify.real import build_driver
 
 
 def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from allocsim.phantom.by_column import columns_of
+from allocsim.phantom.at_exit import columns_of
 
 
 def entries(count: int) -> list[dict[str, Any]]:

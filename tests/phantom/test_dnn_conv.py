@@ -27,7 +27,7 @@ TYPES = {"float32": FLOAT, "bfloat16": BFLOAT16}
 EXACT_REQUESTS = 566
 """Number of exactly computed workspaces among the 612 in the file."""
 MOST_MISSED_BYTES = 17 << 20
-"""Largest sum of the differences of the others, 0.3 % of all workspaces."""
+"""Allowed sum of the differences of the other workspaces in bytes, 0.3 % of all workspaces."""
 
 
 @pytest.fixture

@@ -55,7 +55,7 @@ def asked(
     mode: int = SPATIAL_PERSISTENT,
     dtype: int = FLOAT,
 ) -> Any:
-    """Return the bytes of each workspace, forward and backward, and the guesses noted."""
+    """Return the bytes of each workspace, forward and backward, and the libraries that guessed."""
     gpu = find_gpu("H200")
     environment = os.environ | {
         "ALLOCSIM_PHANTOM_CAPABILITY": ".".join(map(str, gpu.capability)),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from allocsim.phantom.generation import end_at_max_length
+from allocsim.phantom.assumptions import end_at_max_length
 from tests.pythons import NEEDS_TORCH, PYTHONS
 
 
@@ -21,7 +21,7 @@ class Tokens:
 
 
 def transformers() -> types.SimpleNamespace:
-    """Return the two classes, with the method that asks whether to continue."""
+    """Return a fake module with the classes that are patched."""
 
     class MaxLengthCriteria:
         max_length = 5
@@ -39,7 +39,7 @@ def transformers() -> types.SimpleNamespace:
 
 
 def generated(module: types.SimpleNamespace, most: int) -> int:
-    """Return the length of a text from the loop of generate() on a device that never stops it."""
+    """Return the number of tokens that generate() makes on a device that never ends a text."""
     model, criteria, length = module.GenerationMixin(), module.MaxLengthCriteria(), 2
     while model._has_unfinished_sequences(this_peer_finished=False) and length < most:
         length += 1

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from allocsim.phantom import Stubs
-from allocsim.phantom.read_back import Site, places_of, read_sites, reads_text, watch_reads
+from allocsim.phantom.at_exit import Site, places_of, read_sites, reads_text, watch_reads
 from allocsim.recording import Provenance
 from allocsim.replaying import replay
 from tests.recording.test_provenance import snapshot, written

@@ -21,7 +21,7 @@ from allocsim.phantom import UnavailableError
 from allocsim.phantom.cards import find_gpu
 from allocsim.phantom.gpu import Gpu
 from allocsim.phantom.launch import find_torch
-from allocsim.phantom.record import Program, Recorded, record
+from allocsim.phantom.record import Recorded, RecordedProgram, record
 from allocsim.recording import Mark, MarkKind, load
 from allocsim.replaying import replay
 from allocsim.units import GIB
@@ -70,9 +70,9 @@ class _C:
 """
 
 LONG_S = 600
-"""Time that no program of these tests takes, even on a busy machine."""
+"""Seconds that are longer than any program of these tests takes on a busy machine."""
 OVER = f"sitecustomize.recorder.began -= {LONG_S}"
-"""Line of a program that lets this time pass at once."""
+"""Line of a program that moves its start LONG_S seconds back."""
 BEGAN = "ALLOCSIM_RECORD_BEGAN"
 
 
@@ -91,7 +91,7 @@ def run(folder: Path, program: str, out: str = "snapshot.pickle", **named: objec
     path = folder / "program.py"
     path.write_text(program)
     command = (sys.executable, str(path))
-    return record(Program(command, folder / out, gpu=None, **named))  # type: ignore[arg-type]
+    return record(RecordedProgram(command, folder / out, gpu=None, **named))  # type: ignore[arg-type]
 
 
 def test_what_a_program_leaves(pretend: Path) -> None:
@@ -170,7 +170,7 @@ def test_what_a_compiler_keeps_is_of_one_run_on_a_phantom(
     )
     command = (sys.executable, str(path))
     for _ in range(2):
-        record(Program(command, pretend / "snapshot.pickle", gpu=find_gpu("A100 80GB")))
+        record(RecordedProgram(command, pretend / "snapshot.pickle", gpu=find_gpu("A100 80GB")))
     first, second = file.read_text().split()
     assert first == second == own if own is not None else first != second
 
@@ -370,7 +370,7 @@ def test_a_program_that_a_signal_ends(pretend: Path) -> None:
 )
 def test_what_cannot_be_started(tmp_path: Path, command: tuple[str, ...], sentence: str) -> None:
     with pytest.raises(UnavailableError, match=sentence):
-        record(Program(command, tmp_path / "out.pickle", gpu=Gpu("x", GIB)))
+        record(RecordedProgram(command, tmp_path / "out.pickle", gpu=Gpu("x", GIB)))
     assert list(tmp_path.iterdir()) == []
 
 

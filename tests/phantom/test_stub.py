@@ -26,7 +26,7 @@ BASE = 1 << 44
 BUMP, FIRSTFIT, DRIVER = 0, 1, 2
 SUCCESS, INVALID_VALUE, OUT_OF_MEMORY, NOT_READY, NOT_PERMITTED = 0, 1, 2, 600, 800
 INSUFFICIENT_SIZE = 7
-"""Error of NVML; the others are CUDA's."""
+"""Error code of NVML; the other error codes are those of CUDA."""
 HANDLE_OF_NOBODY, HANDLE_OF_FILES, HANDLE_OF_FABRIC = 0, 1, 8
 """Ways for other processes to open a handle's memory."""
 
@@ -49,7 +49,7 @@ class Device:
         )
 
     def malloc(self, size: int) -> int | None:
-        """Return the offset from the base, None if the device is full."""
+        """Return the address as offset from the base; None if the device is full."""
         out = ctypes.c_void_p()
         error = self.cudart.cudaMalloc(ctypes.byref(out), ctypes.c_size_t(size))
         assert error in (SUCCESS, OUT_OF_MEMORY)
@@ -78,7 +78,7 @@ class Device:
         return set(filter(None, self.books.device_guesses().decode().split(", ")))
 
     def create_as(self, shared_as: int, handle: Any, size: int) -> int:
-        """Return the error of cuMemCreate for pinned memory that is shared in this way."""
+        """Return the error code of cuMemCreate for memory with a way of sharing (HANDLE_OF_…)."""
         properties = (ctypes.c_int * 8)(1, shared_as)
         flags = ctypes.c_ulonglong(0)
         return int(self.cuda.cuMemCreate(handle, ctypes.c_size_t(size), properties, flags))

@@ -6,7 +6,7 @@ import types
 
 import pytest
 
-from allocsim.phantom.unfilled import leave_unfilled
+from allocsim.phantom.assumptions import leave_unfilled
 
 
 class Tensor:

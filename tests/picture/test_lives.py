@@ -20,7 +20,7 @@ from allocsim.recording.rewind.start_state import trimmed
 from allocsim.replaying import replay
 from allocsim.state import ALLOCATED, INACTIVE, PENDING
 from allocsim.units import MIB
-from allocsim.workload.oom import oom
+from allocsim.workload.fragments import oom
 from allocsim.workload.streams import streams
 
 TRACES = Path(__file__).parents[2] / "traces"

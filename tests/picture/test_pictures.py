@@ -18,13 +18,13 @@ from allocsim.analysis.picture.address_map import (
     coverage,
     owners_of,
 )
-from allocsim.analysis.picture.block_sizes import CLASS_NAMES, block_sizes, class_of
 from allocsim.analysis.picture.picture import Picture, picture_of
+from allocsim.analysis.picture.states import CLASS_NAMES, block_sizes, class_of
 from allocsim.errors import RecordingError
 from allocsim.metrics.downsample import extremes_of, levels_of
 from allocsim.recording import load
 from allocsim.units import KIB, MIB
-from allocsim.workload.oom import oom
+from allocsim.workload.fragments import oom
 from allocsim.workload.streams import streams
 
 OOM = Path(__file__).parents[2] / "traces" / "gpt2-ragged-oom-torch2.15.pickle.gz"

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from allocsim.analysis.picture.what_if import STRETCHES, WhatIf, what_if
+from allocsim.analysis.picture.picture import STRETCHES, WhatIf, what_if
 from allocsim.errors import ConfigError
 from allocsim.recording import Recording, load
 from allocsim.replaying import Trials, prepare, replay_prepared
 from allocsim.simulation import Run, Setting
-from allocsim.workload.oom import oom
+from allocsim.workload.fragments import oom
 
 OOM = Path(__file__).parents[2] / "traces" / "gpt2-ragged-oom-torch2.15.pickle.gz"
 

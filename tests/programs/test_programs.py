@@ -13,7 +13,7 @@ import pytest
 from allocsim import load, replay
 from allocsim.phantom.cards import find_gpu
 from allocsim.phantom.gpu import Gpu
-from allocsim.phantom.record import Program, Recorded, record
+from allocsim.phantom.record import Recorded, RecordedProgram, record
 from allocsim.units import GIB, MIB
 from tests.pythons import NEEDS_TORCH, PYTHONS
 
@@ -27,7 +27,9 @@ pytestmark = [
 
 
 def recorded(python: str, program: Path, out: Path, gpu: Gpu, *arguments: str) -> Recorded:
-    return record(Program((python, str(program), *arguments), out, gpu, output_to_stderr=True))
+    return record(
+        RecordedProgram((python, str(program), *arguments), out, gpu, output_to_stderr=True)
+    )
 
 
 @pytest.mark.parametrize("python", PYTHONS)

@@ -11,7 +11,7 @@ import pytest
 
 from allocsim import load, replay, tune
 from allocsim.phantom.gpu import Gpu
-from allocsim.phantom.record import Program, record
+from allocsim.phantom.record import RecordedProgram, record
 from allocsim.units import GIB
 from tests.pythons import NEEDS_TORCH, python_of
 
@@ -35,7 +35,9 @@ def test_the_front_is_what_real_pytorch_does(tmp_path: Path) -> None:
     python = python_of("2.15")
     for number, (conf, row) in enumerate(list(candidates.items())[:4]):
         out = tmp_path / f"{number}.pickle"
-        made = record(Program((python, str(PROGRAM)), out, CARD, conf, output_to_stderr=True))
+        made = record(
+            RecordedProgram((python, str(PROGRAM)), out, CARD, conf, output_to_stderr=True)
+        )
         assert made.exit_code == 0
         (device,) = replay(load(out)).devices  # matches PyTorch exactly
         assert device.fidelity is not None

@@ -13,7 +13,7 @@ import pytest
 
 from allocsim import CachingAllocator, OutOfMemoryError, load, ranks, replay, risk
 from allocsim.analysis.ranks import RankRun, found_in, run_of
-from allocsim.analysis.ranks.found import rank_in_name
+from allocsim.analysis.ranks.rank_run import rank_in_name
 from allocsim.cli import main
 from allocsim.errors import ConfigError, RecordingError
 from allocsim.units import MIB

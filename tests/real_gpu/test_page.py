@@ -1,11 +1,11 @@
-"""`docs/real-gpu.md` and the summary in README.md agree with the recordings."""
+"""`docs/real-gpu.md`, its details and the summary in README.md agree with the recordings."""
 
 from __future__ import annotations
 
 import pytest
 
 from benchmarks.driver_times import H200
-from benchmarks.real_gpu.__main__ import PAGE, README, page, readme
+from benchmarks.real_gpu.__main__ import DETAILS, PAGE, README, details, page, readme
 
 pytestmark = pytest.mark.skipif(
     not list(H200.glob("cases/*.npz.gz")), reason="the recordings are in the repository only"
@@ -15,6 +15,10 @@ AGAIN = "run python -m benchmarks.real_gpu docs"
 
 def test_page_has_the_tables_that_its_command_writes() -> None:
     assert page() == PAGE.read_text(), AGAIN
+
+
+def test_details_have_the_tables_that_the_command_writes() -> None:
+    assert details() == DETAILS.read_text(), AGAIN
 
 
 def test_readme_has_the_summary_that_the_command_writes() -> None:

@@ -2,7 +2,7 @@
 
     python -m tests.recording.bypasses
 
-Each has a name and a source. A payload writes the file `pwned` in the working directory, so that a
+Each pickle has a name and a source. It writes the file `pwned` in the working directory, so that a
 successful attack is detected; `tests/recording/test_bypasses.py` reads them all.
 """
 

@@ -20,7 +20,10 @@ MINORS = {release: int(release.split(".")[1]) for release in RELEASES}
 
 
 class History:
-    """segments: lists of blocks [address, size, requested_size, state], by segment address."""
+    """Toy allocator and its history.
+
+    segments: lists of blocks [address, size, requested_size, state], by segment address.
+    """
 
     def __init__(self) -> None:
         self.entries: list[Plain] = []

@@ -1,7 +1,7 @@
-"""Profiler traces of a program run by the model, in the formats of several releases.
+"""Write profiler traces of a program that the model runs, in the format of several releases.
 
-Sizes of events are block sizes, as in PyTorch. The model's figures are stored too, so that a test
-can compare them with the result of reading.
+Sizes of events are block sizes, as in PyTorch. The totals of the model are stored too, so that a
+test can compare them with the result of reading.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import pytest
 
 from allocsim import CachingAllocator, replay
 from allocsim.errors import RecordingError
-from allocsim.recording import Recording, lint, load
+from allocsim.recording import Recording, find_defects, load
 from allocsim.recording.backend import backend_of
 
 REQUESTS = (512, 1024, 512, 2048, 512, 1024, 512, 512, 4096, 512)
@@ -95,7 +95,7 @@ def test_a_build_that_acts_alike_is_replayed_and_told(
     name: str, build: str, differs: str, tmp_path: Path
 ) -> None:
     recording = loaded(tmp_path, snapshot(name=name))
-    notes = [finding.text for finding in lint(recording) if finding.check == "backend"]
+    notes = [finding.text for finding in find_defects(recording) if finding.check == "backend"]
     assert len(notes) == 1
     assert f"{build}'s build of PyTorch" in notes[0]
     assert differs in notes[0]

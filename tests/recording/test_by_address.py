@@ -19,7 +19,7 @@ def of(rows: list[Row]) -> ByAddress:
 
 
 def one_by_one(rows: list[Row], first: int = 0) -> list[tuple[int, int, Turn]]:
-    """Return address, entry and kind of each turn, in order."""
+    """Return address, entry and kind of each turn (by_address.py), sorted by address."""
     turns: list[tuple[int, int, Turn]] = []
     for entry, (action, place) in enumerate(rows):
         follows = entry > first and rows[entry - 1] == (Action.FREE_REQUESTED, place)

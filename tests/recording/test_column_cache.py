@@ -296,7 +296,7 @@ def test_only_the_user_may_look(folder: Path, source: Path) -> None:
 
 @pytest.mark.slow
 def test_it_pays(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A quarter of a million entries, the smallest cached size."""
+    """A recording with 250,000 entries, the smallest that is cached, loads faster."""
     from allocsim.workload import training  # noqa: PLC0415
 
     monkeypatch.undo()

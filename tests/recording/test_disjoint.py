@@ -21,7 +21,11 @@ MEGA = 1 << 40
 
 
 class Life(NamedTuple):
-    """Lifetime of a block; born is -1 for an initial block, died is 1000 for never."""
+    """Lifetime of a block.
+
+    born, died: entries of its allocation and free; -1 if it existed before the first entry, 1000 if
+        it is not freed.
+    """
 
     addr: int
     size: int

@@ -197,11 +197,11 @@ def test_bombs_end_within_bounded_memory(tmp_path: Path) -> None:
         import pathlib, resource, time
         resource.setrlimit(resource.RLIMIT_AS, ({4 * LIMIT_MIB} << 20, {4 * LIMIT_MIB} << 20))
         from allocsim.errors import RecordingError
-        from allocsim.recording import lint, load
+        from allocsim.recording import find_defects, load
         for path in sorted(pathlib.Path({str(tmp_path)!r}).glob("*.bomb")):
             began = time.process_time()
             try:
-                found = lint(load(path))
+                found = find_defects(load(path))
                 assert found, path
             except RecordingError as error:
                 assert "\\n" not in str(error)

@@ -1,4 +1,4 @@
-"""Impossible numbers are refused by name or found by lint, without a crash or a delay."""
+"""Impossible numbers are refused by name or found by `find_defects`, without a crash or a delay."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 from allocsim.cli import main
 from allocsim.errors import RecordingError
-from allocsim.recording import lint, load
+from allocsim.recording import find_defects, load
 from tests.recording.history import Plain, training_step
 
 SECONDS = 10
@@ -94,7 +94,7 @@ def test_segments_that_cannot_be(
     snapshot = training_step().snapshot()
     change(snapshot["segments"])
     path = written(snapshot, tmp_path, "pickle")
-    assert lint(load(path)), "what cannot be is found"
+    assert find_defects(load(path)), "what cannot be is found"
     for command in ("replay", "explain", "top", "risk"):
         assert main([command, str(path)]) in (0, 1, 2)
         out, err = capsys.readouterr()

@@ -1,4 +1,4 @@
-"""Findings of lint."""
+"""Defects that the checks of a recording find."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from allocsim.recording import Finding, lint, load
+from allocsim.recording import Defect, find_defects, load
 from allocsim.recording.load import read_snapshot
 from allocsim.units import MIB
 from tests.recording.history import BASE, History, training_step, write
 
 
-def findings(snapshot: object) -> tuple[Finding, ...]:
-    return lint(read_snapshot("x", snapshot, 1 << 20))
+def findings(snapshot: object) -> tuple[Defect, ...]:
+    return find_defects(read_snapshot("x", snapshot, 1 << 20))
 
 
 def texts(snapshot: object, severity: str) -> str:
@@ -23,7 +23,7 @@ def texts(snapshot: object, severity: str) -> str:
 
 
 def test_a_sound_recording_from_empty_has_no_findings(tmp_path: Path) -> None:
-    assert lint(load(write(training_step().snapshot(), tmp_path / "a"))) == ()
+    assert find_defects(load(write(training_step().snapshot(), tmp_path / "a"))) == ()
 
 
 def test_a_recording_that_starts_mid_run() -> None:

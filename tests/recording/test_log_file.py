@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from allocsim.errors import RecordingError
-from allocsim.recording import load, log_file
-from allocsim.recording.log_file import read_log
+from allocsim.recording import load, source
+from allocsim.recording.source import read_log
 from tests.recording.history import training_step
 from tests.recording.test_packings import FORMS, PACKED, zipped
 
@@ -48,7 +48,7 @@ def test_a_damaged_log_is_a_sentence(packing: str, tmp_path: Path) -> None:
 def test_a_log_that_is_too_long_is_not_read_to_its_end(
     packing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_file, "LONGEST_LOG", 1 << 21)
+    monkeypatch.setattr(source, "LONGEST_LOG", 1 << 21)
     path = tmp_path / "a"
     data = LOG.encode() * 100_000
     path.write_bytes(PACKED[packing](data) if packing else data)

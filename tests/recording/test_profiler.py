@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from allocsim import lint as lint_of
 from allocsim import replay
 from allocsim.errors import RecordingError
-from allocsim.recording import Action, FrameTable, Recording, lint, load, write_npz
-from allocsim.recording.requests.blocks import Blocks
+from allocsim.recording import Action, FrameTable, Recording, find_defects, load, write_npz
+from allocsim.recording.requests.blocks import RequestColumns
 from allocsim.units import MIB, format_size
 from tests.recording.profiler_writer import (
     FORMS,
@@ -85,7 +85,7 @@ def test_what_follows_from_a_trace_is_in_its_notes(tmp_path: Path) -> None:
     recording = loaded(tmp_path, random_program(2))
     assert any("replayed by size" in note for note in recording.notes)
     assert any("the trace itself counts up to" in note for note in recording.notes)
-    assert {finding.text for finding in lint(recording)} >= set(recording.notes)
+    assert {finding.text for finding in find_defects(recording)} >= set(recording.notes)
     run = replay(recording)
     assert set(recording.notes) <= set(run.notes)
     fidelity = run.devices[0].fidelity
@@ -306,7 +306,7 @@ def test_every_free_is_of_a_block_requested_before_it(kinds: list[str], seed: in
         moved = 512 if kind == "alloc" else -512
         if kind != "lost":
             events.append((number, address, moved))
-    blocks = Blocks()
+    blocks = RequestColumns()
     for number, address, moved in events:
         if moved > 0:
             blocks.alloc(moved, address, time=number)
@@ -346,7 +346,7 @@ KNOWN = {
 def test_a_real_trace_is_read(name: str) -> None:
     recording = load(SHARED / name)
     assert (recording.layout, len(recording.devices[0])) == KNOWN[name]
-    assert not [finding for finding in lint(recording) if finding.severity == "error"]
+    assert not [finding for finding in find_defects(recording) if finding.severity == "error"]
 
 
 @pytest.mark.slow

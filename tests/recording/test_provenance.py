@@ -36,7 +36,7 @@ MADE = Provenance(
 
 
 def snapshot(**more: object) -> dict[str, object]:
-    """Return a snapshot of one request of 3 GiB in a separate segment, and its free."""
+    """Return a snapshot of one request of 3 GiB with its segment, and its free."""
     size = 3 * GIB
     entries: list[dict[str, object]] = [
         {"action": action, "addr": 1 << 40, "size": size, "stream": 0, "frames": []}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from allocsim.recording import Action, Recording, lint, load, write_npz, write_snapshot
+from allocsim.recording import Action, Recording, find_defects, load, write_npz, write_snapshot
 from allocsim.recording.rewind import start_state
 
 FOLDER = Path(__file__).parents[3] / "shared" / "recordings"
@@ -52,7 +52,7 @@ def test_a_recording_is_read_whole(name: str) -> None:
     assert (len(trace), len(trace.segments)) == (entries, at_end)
     assert found.releases == tuple(releases.split())
     assert len(start_state(trace)) == at_start
-    errors = [finding.text for finding in lint(found) if finding.severity == "error"]
+    errors = [finding.text for finding in find_defects(found) if finding.severity == "error"]
     assert bool(errors) == (name in STATE_ONLY)
     assert all("nothing to replay" in text for text in errors)
 
@@ -62,7 +62,7 @@ def test_every_recording_is_known() -> None:
 
 
 def test_random_data_is_called_so() -> None:
-    first = lint(recording("not-a-recording"))[0]
+    first = find_defects(recording("not-a-recording"))[0]
     assert first.severity == "error"
     assert first.text.startswith("the data contradicts itself")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from allocsim.recording import RELEASES, releases_of
+from allocsim.recording import RELEASES, layout_releases
 from allocsim.recording.load import read_snapshot
 from allocsim.recording.releases import LAYOUTS
 from tests.recording.history import History, training_step
@@ -20,23 +20,23 @@ def test_the_rows_are_in_order_of_release_and_a_marker_stands_in_one() -> None:
 
 
 def test_nothing_known_excludes_nothing() -> None:
-    assert releases_of(set()) == RELEASES
+    assert layout_releases(set()) == RELEASES
 
 
 def test_a_missing_place_says_nothing_about_its_markers() -> None:
-    assert releases_of({"segments", "segment_pool_id", "snapshot"}) == ("2.1", "2.2")
-    assert releases_of({"segments", "segment_pool_id"}) == RELEASES[1:]
+    assert layout_releases({"segments", "segment_pool_id", "snapshot"}) == ("2.1", "2.2")
+    assert layout_releases({"segments", "segment_pool_id"}) == RELEASES[1:]
 
 
 def test_a_marker_written_at_times_only_raises_the_lower_bound() -> None:
     entries = {"entries", "time_us", "compile_context", "user_metadata", "pool_id"}
-    assert releases_of(entries) == since("2.12")
-    assert releases_of(entries | {"internal_metadata"}) == since("2.15")
-    assert releases_of({"action segment_map"}) == RELEASES[1:]
+    assert layout_releases(entries) == since("2.12")
+    assert layout_releases(entries | {"internal_metadata"}) == since("2.15")
+    assert layout_releases({"action segment_map"}) == RELEASES[1:]
 
 
 def test_contradicting_markers_leave_no_release() -> None:
-    assert releases_of({"snapshot", "external_annotations"}) == ()
+    assert layout_releases({"snapshot", "external_annotations"}) == ()
 
 
 def test_a_trace_without_entries_tells_less() -> None:

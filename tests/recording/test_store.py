@@ -1,4 +1,4 @@
-"""The column format and the rewritten snapshot keep all data."""
+"""Column files and rewritten snapshots keep all data of a recording."""
 
 from __future__ import annotations
 

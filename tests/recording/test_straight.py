@@ -34,7 +34,7 @@ FILES = [*sorted(TRACES.glob("*.pickle.gz")), *sorted(SHARED.glob("*.pickle"))]
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make windows and runs so small that a few rows reach every limit."""
+    """Make all limits of the reader so small that a few entries reach them."""
     monkeypatch.setattr(window, "_STRETCH", 3000)
     monkeypatch.setattr(window, "_RESERVE", 400)
     monkeypatch.setattr(straight, "_SHORTEST_RUN", 1)

@@ -54,7 +54,7 @@ def written(tmp_path: Path) -> Callable[[Any], Recording]:
 def recorded(written: Callable[[Any], Recording]) -> Callable[..., Recording]:
     """Return a function that records a program on a new allocator.
 
-    The history is the model's, so such a recording tests the replay, not the model.
+    The model writes the history, so the recording tests the replay, not the model.
     """
 
     def record(program: Program, memory: str = "16GiB", conf: str = "") -> Recording:

@@ -31,9 +31,9 @@ def read(path: Path) -> Addresses:
 
 
 def test_driver_policy_places_segments_of_recorded_cards() -> None:
-    """The other segments follow memory that the host maps between chunks.
+    """Segments that are not reproduced come after memory that the host maps between chunks.
 
-    It moves later addresses and keeps their order.
+    That memory moves all later segments, and keeps their order.
     """
     found = {path.name: read(path) for path in sorted(CARD.rglob("*.npz.gz"))}
     assert len(found) == 56
@@ -51,7 +51,7 @@ def test_driver_policy_places_segments_of_recorded_cards() -> None:
     ["gpt2_training", "greedy_decoding", "lora_finetuning", "resnet_training", "two_streams"],
 )
 def test_what_if_has_the_peak_measured_on_the_card(program: str, setting: str) -> None:
-    """With ascending addresses, four of these twenty differ by up to 2.5 %."""
+    """With ascending addresses, four of the twenty peaks differ by up to 2.5 %."""
     recording = load(PROGRAMS / f"{program}-default.npz.gz")
     (other,) = prepare(load(PROGRAMS / f"{program}-{setting}.npz.gz"))
     (run,) = replay(recording, other.recorded.conf).devices
@@ -65,9 +65,9 @@ def test_what_if_notes_address_policy_and_its_accuracy() -> None:
 
 
 def test_peak_is_a_range_if_it_depends_on_addresses() -> None:
-    """It depends on whether libraries keep a large chunk of the context.
+    """The peak depends on a large chunk of the context, which libraries may use or not.
 
-    A recording with expandable segments does not show that.
+    A recording with expandable segments does not show it.
     """
     name = "greedy_decoding-roundup"
     recording = load(PROGRAMS / "greedy_decoding-expandable.npz.gz")
@@ -197,7 +197,7 @@ def test_unused_hole_shows_memory_taken_by_others(entries: Entries) -> None:
 
 
 def test_chunk_of_others_is_taken_before_pending_frees(entries: Entries) -> None:
-    """Its first 26 MiB would fit in the freed segment, so they were requested before the free."""
+    """The first 26 MiB of the chunk would fit in the freed segment, so they were taken before."""
     trace = entries(*segments((64, 64), (96, 20), (160, 64), 64, (166, 6), (64, 64), (224, 30)))
     found = read_addresses(trace, ())
     assert events_of(found) == [(3, AddressEventKind.TAKEN, 192, 166)]
@@ -230,7 +230,7 @@ def test_overlapping_segments_are_accepted(entries: Entries) -> None:
 
 
 def test_initial_segments_occupy_their_addresses() -> None:
-    """Later segments follow the driver policy around those from before the recording."""
+    """The driver policy places later segments around the segments from before the recording."""
     allocator = CachingAllocator(
         64 * GIB, address_policy="driver", base_address=TOP, record_history=True
     )

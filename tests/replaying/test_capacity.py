@@ -61,9 +61,9 @@ def test_smallest_device_is_peak_of_live_memory_if_retries_suffice(
 def test_one_failure_excludes_all_sizes_that_refuse_the_same_calls(
     recorded: Recorded,
 ) -> None:
-    """On 900 MiB the second 530 MiB fail, and so on every size up to 1,058 MiB.
+    """On every size from 900 to 1,058 MiB, the second request of 530 MiB fails.
 
-    The search tries none of these sizes, but reports the entry that fails on the largest.
+    The search tries none of these sizes, but reports the entry that fails on 1,058 MiB.
     """
     recording = recorded(two_loads)
     trials = trials_of(recording)
@@ -119,7 +119,7 @@ def test_search_with_expandable_segments_uses_known_trials(
 def test_limit_set_by_the_program_scales_with_the_device(
     fraction: float, conf: str, recorded: Recorded, tmp_path: Path
 ) -> None:
-    """So the peak on one device is not a sufficient size of another device."""
+    """The peak on one device is therefore not always a sufficient device size."""
     recording = recorded(collects(fraction, GIB), "1GiB", HALF)
     prepared = prepare(recording, torch_version="2.15")[0].on(GIB)
     assert prepared.plan.limit == int(fraction * GIB)

@@ -1,4 +1,4 @@
-"""Possible causes of released memory, and their order."""
+"""Possible causes of a return of memory to the driver, and their order."""
 
 from __future__ import annotations
 
@@ -120,9 +120,9 @@ def test_unknown_device_is_assumed_too_small_for_the_request(
 
 
 def test_garbage_collection_comes_before_a_refusal(missed: Gap) -> None:
-    """Above the threshold a request collects garbage.
+    """A request collects garbage above the threshold.
 
-    A call is more likely than another device size.
+    A call of empty_cache is less likely, and a full device still less.
     """
     conf = "garbage_collection_threshold:0.5,per_process_memory_fraction:0.5"
     collecting = ReplayAllocator("100MiB", conf)
@@ -196,7 +196,7 @@ def waiting() -> tuple[ReplayAllocator, int, int]:
 
 
 def test_frees_that_the_request_waited_for_complete_after_it(entries: Entries) -> None:
-    """They complete in the order of their entries."""
+    """The pending frees complete in the order of their entries."""
     full, first, second = waiting()
     gap = only_gap(
         entries(
@@ -367,7 +367,7 @@ def test_request_may_be_refused_before_an_expandable_segment_serves_it(
 
 
 def test_free_that_completed_alone_was_not_waited_for(entries: Entries) -> None:
-    """A full device waits for all pending frees, and another one is still pending."""
+    """A full device waits for all pending frees, but one free is still pending."""
     full, first, _ = waiting()
     gap = only_gap(
         entries(
@@ -404,7 +404,7 @@ def test_memory_obtained_before_the_release_counts(
 
 
 def test_known_call_is_in_every_explanation(cached: ReplayAllocator, entries: Entries) -> None:
-    """It most likely released the memory; otherwise it was still made before the request."""
+    """The call most likely returned the memory; otherwise it was made before the request anyway."""
     trace = entries((SF, 0, 30 * MIB), (SA, NEW, 40 * MIB), (A, NEW, 40 * MIB))
     gap = only_gap(trace, Call(0, StepKind.EMPTY_CACHE, 0))
     known, *others = explanations(gap, cached, facts(memory=60 * MIB))

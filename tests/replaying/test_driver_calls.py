@@ -53,7 +53,7 @@ def test_replay_maps_the_recorded_ranges_handle_by_handle() -> None:
 
 
 def test_initial_segments_are_not_driver_calls() -> None:
-    """Neither kept segments nor those of blocks that are allocated again count."""
+    """Recorded segments are not counted, nor segments for blocks that are requested again."""
     recording = load(TRACES / "counted" / "warm_start-torch2.15.npz.gz")
     [device] = replay(recording).devices
     [trace] = recording.devices

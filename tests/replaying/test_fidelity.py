@@ -53,7 +53,7 @@ def test_unchanged_recording_is_exact(snapshot: dict[str, Any], written: Written
 
 
 def test_other_address_is_found(snapshot: dict[str, Any], written: Written) -> None:
-    """A block is 512 bytes further along than the model places it."""
+    """The recorded address is 512 bytes above the address of the model."""
     moved = entry_of(snapshot, "alloc", -1)
     block = block_at(snapshot, moved["addr"])
     tail = block_at(snapshot, moved["addr"] + block["size"])

@@ -41,7 +41,7 @@ def test_numpy_and_python_give_equal_moves(count: int, seed: int, waiting: bool)
 
 
 def test_short_record_moves_the_bytes_of_its_block() -> None:
-    """A request of a tail's front, a free that stays split; then sixteen times the bytes."""
+    """A block at the front of a free tail is allocated and freed, with 1 and 16 times the size."""
     size = 4096
     sizes, requests = [size, -size, size, -size], [size] * 4
     short = fold_records((sizes, requests, [2, 6, -2, 2], [], []))
@@ -68,7 +68,7 @@ def test_peaks_are_kept_for_each_pool(is_small: int) -> None:
 
 @pytest.mark.parametrize("count", [4, FEW])
 def test_pending_block_is_active_and_not_allocated(count: int) -> None:
-    """A block is freed, another one is allocated, and then the first free completes."""
+    """A block is freed, another block is allocated, and then the first free completes."""
     sizes = [512, 1024, -512, -1024] * count
     at = [i + later for i in range(0, 4 * count, 4) for later in (1, 2)]
     waits = [2 * 512, -2 * 512] * count

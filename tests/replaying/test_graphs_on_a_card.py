@@ -21,7 +21,7 @@ PEAKS = {
     "max-split": ("max_split_size_mb:64", 2_816_475_136),
     "roundup": ("roundup_power2_divisions:4", 2_707_423_232),
 }
-"""(option string, measured reserved_bytes.all.peak), by setting."""
+"""(conf, measured reserved_bytes.all.peak), by setting."""
 
 
 def recording(setting: str) -> Recording:

@@ -1,6 +1,6 @@
 """Addresses in the upper half of 64 bits.
 
-Those of an Intel GPU begin at 0xff00000000000000, as its driver prints them when a program faults
+Addresses of an Intel GPU begin at 0xff00000000000000, as its driver prints them after a fault
 (intel/torch-xpu-ops, issue 1956). The model's addresses must stay below 2**64.
 """
 

@@ -22,7 +22,7 @@ Written = Callable[[Any], Recording]
 
 
 class Noted:
-    """Program under way, with the marks that `record` would write."""
+    """Running program, with the marks that `record` would write."""
 
     def __init__(self, memory: str = "4GiB", conf: str = "", version: str = "2.15") -> None:
         self.gpu = CachingAllocator(memory, conf, version, record_history=True)
@@ -66,9 +66,9 @@ def test_marked_call_explains_a_release(written: Written) -> None:
 
 
 def test_marked_call_that_released_nothing_releases_under_other_settings(written: Written) -> None:
-    """A part of the 60 MiB block is in use, so nothing is released.
+    """A part of the 60 MiB block is in use, so the call returns nothing to the driver.
 
-    Without the split, the block would be.
+    Under a setting that does not split the block, the call returns it.
     """
     program = Noted()
     program.gpu.free(program.gpu.malloc(60 * MIB))
@@ -125,7 +125,7 @@ def test_recorded_fraction_is_in_force_from_the_start(written: Written) -> None:
 def test_call_replaces_the_limit_of_the_recorded_options(
     is_at_start: bool, written: Written
 ) -> None:
-    """It does not replace the limit of another setting (seed 206)."""
+    """The call does not replace the limit of a what-if's setting (seed 206)."""
     program = Noted("100MiB", "per_process_memory_fraction:0.5")
     if not is_at_start:
         program.gpu.malloc(40 * MIB)
@@ -138,7 +138,7 @@ def test_call_replaces_the_limit_of_the_recorded_options(
 
 
 def test_without_a_marked_fraction_no_limit_is_inferred(written: Written) -> None:
-    """The device was full. A limit would explain the releases too, but it would be marked."""
+    """The device was full. A limit is excluded, because it would be marked."""
     program = Noted("100MiB", "max_split_size_mb:25,garbage_collection_threshold:0.8")
     blocks = [program.gpu.malloc(size, 4096) for size in (8 * MIB, MIB // 2)]
     for block in blocks:
@@ -187,7 +187,7 @@ def test_settings_change_at_their_mark(written: Written) -> None:
 
 
 def test_search_replays_every_setting_if_the_program_changes_settings(written: Written) -> None:
-    """Settings that are otherwise equivalent may differ after the change."""
+    """Settings with equal results before the change may differ after it."""
     recording = written(changing().snapshot())
     (prepared,) = prepare(recording)
     assert prepared.plan.changes == ("max_split_size_mb:21",)

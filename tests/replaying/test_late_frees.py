@@ -20,8 +20,8 @@ Written = Callable[[Any], Recording]
 def recording(written: Written) -> Recording:
     """Record a retry that waits for a pending free of 60 MiB.
 
-    50 MiB are requested on a device of 100 MiB. The retry releases the segment, and the driver
-    reuses its address.
+    50 MiB are requested on a device of 100 MiB. The retry returns the segment to the
+    driver, which uses its address again.
     """
     gpu = CachingAllocator("100MiB", record_history=True, address_policy="firstfit")
     first, other = gpu.malloc(60 * MIB), gpu.malloc(100)

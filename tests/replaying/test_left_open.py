@@ -1,4 +1,4 @@
-"""Range of a what-if, because the recording does not show everything."""
+"""Range of a what-if when the recording does not show every call of the program."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from allocsim import CachingAllocator, Hints, replay
 from allocsim.inference import other_plans
 from allocsim.inference.other_plans import with_calls
 from allocsim.recording import Mark, MarkKind, Provenance, Recording
-from allocsim.replaying import Prepared, prepare, uncertainty
+from allocsim.replaying import Prepared, prepare, proof, uncertainty, with_proof, with_range
 from allocsim.replaying.uncertainty import peaks_left_open
 from allocsim.simulation import Setting, StepKind
 from allocsim.simulation.plan import Plan
@@ -107,7 +107,7 @@ def test_program_without_visible_calls_is_assumed_to_make_none(recorded: Recorde
 
 
 def peak_with_calls(prepared: Prepared, places: Sequence[int]) -> int:
-    """Return the peak of a what-if with additional calls of empty_cache after these steps."""
+    """Return the peak in bytes of a what-if with additional empty_cache calls after these steps."""
     plan = with_calls(prepared.free_plan, places)
     drive = prepared.drive(Setting(UNCUT), None, plan=plan)
     return drive.allocator.memory_stats()["reserved_bytes.all.peak"]
@@ -128,9 +128,9 @@ def test_visible_calls_give_a_range_even_if_it_is_one_value(recorded: Recorded) 
 
 
 def cycles(gpu: CachingAllocator) -> None:
-    """Per cycle, a call would be visible at five moments, and is made at the last.
+    """In each cycle, a call would leave an entry at five moments, and is made at the last of them.
 
-    At the five moments before and the one after, a call would leave no entry.
+    At the five moments before and the moment after, a call would leave no entry.
     """
     for _ in range(20):
         large = gpu.malloc(30 * MIB)
@@ -147,7 +147,7 @@ def n_calls(plan: Plan) -> int:
 
 
 def test_random_calls_are_as_frequent_as_visible_ones(recorded: Recorded) -> None:
-    """One in five: 24 at the 120 quiet moments, in addition to the 20 visible ones."""
+    """20 of 100 moments have visible calls, so 24 of the 120 quiet moments get a call."""
     (prepared,) = prepare(recorded(cycles))
     everywhere, *drawn = prepared.open_plans
     assert (n_calls(prepared.free_plan), n_calls(everywhere)) == (20, 20 + 120)
@@ -174,7 +174,7 @@ def test_random_plans_are_deterministic(program: Program, recorded: Recorded) ->
 
 
 def collecting(gpu: CachingAllocator) -> None:
-    """Collect garbage above 512 MiB, which only releases show, and then call empty_cache."""
+    """Collect garbage above an unrecorded limit of 512 MiB, and then call empty_cache."""
     gpu.set_per_process_memory_fraction(0.5)
     for size in range(20, 120, 2):
         gpu.free(gpu.malloc(size * MIB))
@@ -196,7 +196,7 @@ def test_open_plans_include_both_ends_of_the_limit_and_no_calls(recorded: Record
 
 
 def test_quiet_moments_use_the_inferred_limit(recorded: Recorded) -> None:
-    """Collected garbage is not cached any more."""
+    """Memory that garbage collection returned is not cached any more."""
     loud: list[bool] = []
 
     def program(gpu: CachingAllocator) -> None:
@@ -241,3 +241,17 @@ def test_no_range_if_calls_are_marked(recorded: Recorded) -> None:
     marked = replace(prepared, marks=(Mark(3, MarkKind.EMPTY_CACHE),))
     assert peaks_left_open(prepared, Setting(UNCUT), None) is not None
     assert peaks_left_open(marked, Setting(UNCUT), None) is None
+
+
+def test_with_proof_and_with_range_make_the_replays_before_the_result_is_read(
+    recorded: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recording = recorded(two_calls)
+    lazy = replay(recording, UNCUT)
+    run = with_range(with_proof(lazy))
+    monkeypatch.setattr(uncertainty, "peaks_left_open", pytest.fail)
+    monkeypatch.setattr(proof, "drive_as_recorded", pytest.fail)
+    for known in (run, lazy):  # the lazy result shares the replays
+        (device,) = known.devices
+        assert device.parting is None
+        assert device.peaks_left_open is not None and device.notes

@@ -23,7 +23,7 @@ OOM = Path(__file__).parents[2] / "traces" / "gpt2-expandable-oom-torch2.15.pick
 
 @pytest.fixture
 def recording(written: Written) -> Recording:
-    """Record seven entries: two of three blocks are older, and all are freed."""
+    """Record seven entries: two of three blocks are from before the entries, and all are freed."""
     gpu = CachingAllocator("1GiB", "expandable_segments:True", record_history=True)
     first, second, third = (gpu.malloc(20 * MIB) for _ in range(3))
     gpu.free(second)

@@ -48,9 +48,9 @@ def verdict(
 
 
 def compared(prepared: Prepared, trace: Trace, plan: Plan) -> Fidelity:
-    """Return the result for `trace`, after checking that all ways to compare agree.
+    """Return the result for `trace`, after checking that three ways to compare agree.
 
-    These are by entries, by rows, and by rows with expected entries.
+    Entries are compared, or steps without expected entries, or steps with expected entries.
     """
     by_rows, is_by_rows = verdict(prepared, FidelityCheck(trace), plan)
     by_entries, is_not = verdict(prepared, FidelityCheck(trace), plan, Keeps())
@@ -170,9 +170,9 @@ def test_changed_free_leaves_the_entries_of_its_block(change: str) -> None:
 def test_recorded_error_that_succeeds_is_not_compared(
     recorded: Callable[..., Recording],
 ) -> None:
-    """The replayed device has more memory.
+    """The replayed device has more memory, so the request succeeds.
 
-    The block is freed, and later requests are compared with their own entries.
+    Its block is freed, and later requests are compared with their own entries.
     """
 
     def program(a: CachingAllocator) -> None:
@@ -194,7 +194,7 @@ def test_recorded_error_that_succeeds_is_not_compared(
 def test_addresses_above_half_of_the_address_space_are_proved(
     written: Callable[[Any], Recording],
 ) -> None:
-    """They are numbers without a sign, in the recording and in the model."""
+    """Addresses and streams are unsigned in the recording and in the model."""
     a = CachingAllocator("1GiB", record_history=True)
     kept = [a.malloc(size) for size in range(1 << 20, 1 << 22, 1 << 18)]
     for ptr in kept[::2]:

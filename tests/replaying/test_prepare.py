@@ -59,7 +59,7 @@ def test_recording_is_proved_once_for_all_settings(
 
 
 def test_pickled_what_if_contains_its_proof(drives: list[Drive]) -> None:
-    """It does not contain the recording, which is several times as large."""
+    """The pickle does not contain the recording, which is several times as large."""
     recording = load(TRACES / "gpt2-side-stream-torch2.15.pickle.gz")
     run, as_recorded = replay(recording, OTHER), replay(recording)
     sent = pickle.dumps(run)
@@ -73,7 +73,7 @@ def test_pickled_what_if_contains_its_proof(drives: list[Drive]) -> None:
 def test_range_runs_the_proof_if_it_needs_quiet_moments(
     recorded: Recorded, drives: list[Drive]
 ) -> None:
-    """With expandable segments only a replay finds quiet moments, and the proof is that replay."""
+    """With expandable segments only a replay finds quiet moments, and the proof is this replay."""
     (run,) = replay(recorded(a_hole, conf="expandable_segments:True"), OTHER).devices
     assert len(drives) == 1
     assert run.notes

@@ -26,7 +26,7 @@ QUIET = import_module("allocsim.inference.hidden_calls")
 
 
 def by_drive(prepared: Prepared) -> Quiet:
-    """Return the moments as a drive finds them."""
+    """Return the quiet moments that a replay finds."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(QUIET, "entries_suffice", lambda *_: False)
         return replace(prepared).quiet
@@ -99,7 +99,7 @@ def in_a_pool(gpu: CachingAllocator) -> None:
 def test_proof_finds_the_moments_if_entries_do_not_suffice(
     program: Program, conf: str, recorded: Recorded
 ) -> None:
-    """With private pools or expandable segments the entries do not suffice."""
+    """The recordings have private pools or expandable segments."""
     recording = recorded(program, conf=conf)
     (proved,), (prepared,) = prepare(recording), prepare(replace(recording))
     assert not entries_suffice(prepared.trace, prepared.plan)
@@ -124,7 +124,7 @@ def test_entries_do_not_suffice_for_requests_only(tmp_path: Path) -> None:
 def test_entries_do_not_suffice_for_a_block_outside_all_segments(
     moved: int, recorded: Recorded
 ) -> None:
-    """The recording is consistent, but does not show what was cached."""
+    """The recording is consistent, but does not show the cached memory."""
 
     def program(gpu: CachingAllocator) -> None:
         gpu.malloc(30 * MIB)
@@ -141,7 +141,7 @@ def test_entries_do_not_suffice_for_a_block_outside_all_segments(
 
 
 def test_entries_do_not_suffice_after_a_release(recorded: Recorded) -> None:
-    """Neither the moment after the free nor that after the call is quiet."""
+    """The moments after the free and after the call are not quiet."""
 
     def program(gpu: CachingAllocator) -> None:
         gpu.free(gpu.malloc(30 * MIB))
@@ -175,7 +175,7 @@ def test_long_recording_is_sampled(recorded: Recorded) -> None:
 
 
 def test_failed_proof_gives_no_moments(recorded: Recorded) -> None:
-    """After a divergence the cache may differ."""
+    """After the first difference from the recording, the cache may differ too."""
 
     def program(gpu: CachingAllocator) -> None:
         gpu.malloc(2 * MIB)
@@ -194,7 +194,7 @@ def test_failed_proof_gives_no_moments(recorded: Recorded) -> None:
 def test_moments_before_undefined_behaviour_are_used(
     written: Callable[[Any], Recording],
 ) -> None:
-    """A limit from the start, on a device too small, leads to the release of a split block."""
+    """With a limit from the start on a small device, a split block is freed."""
     gpu = CachingAllocator("200MiB", record_history=True)
     gpu.free(gpu.malloc(40 * MIB))
     gpu.malloc(8 * MIB)
@@ -213,7 +213,7 @@ def test_moments_before_undefined_behaviour_are_used(
 
 @pytest.mark.parametrize("conf", ["expandable_segments:True", ""])
 def test_moment_is_quiet_if_empty_cache_releases_nothing(conf: str) -> None:
-    """It could release whole segments or whole mapped pages."""
+    """empty_cache can return whole segments or whole mapped pages."""
     gpu = CachingAllocator("16GiB", conf)
     names: list[Any] = [gpu.malloc(size) for size in (512, 30 * MIB, MIB, 70 * MIB)]
     for ptr in names:

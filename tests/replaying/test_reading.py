@@ -92,7 +92,7 @@ def test_empty_cache_is_inferred_on_a_device_of_recorded_size(written: Written) 
 
 
 def test_given_device_size_excludes_a_refusal_with_garbage_collection(recorded: Recorded) -> None:
-    """Without the size, a small device is assumed that refused a request."""
+    """If the device size is unknown, a small device that refused a request is assumed."""
 
     def program(gpu: CachingAllocator) -> None:
         small, large = gpu.malloc(512), gpu.malloc(18 * MIB)
@@ -188,7 +188,7 @@ def test_release_of_one_oversize_block_is_a_refusal(recorded: Recorded) -> None:
 
 @pytest.mark.parametrize("has_stacks", [False, True], ids=["", "stacks"])
 def test_empty_cache_is_inferred_at_each_peak(has_stacks: bool, written: Written) -> None:
-    """Each of the 28 layers makes 104 requests, for what the one before released."""
+    """Each of the 28 layers makes 104 requests, after the layer before returned its memory."""
     snapshot = snapshot_of(layers([32 * MIB] * LAYERS, 89), "80GiB")
     recording = written(with_stacks(snapshot) if has_stacks else snapshot)
     assert recording.devices[0].count(Action.SEGMENT_FREE) == 420
@@ -205,7 +205,7 @@ GROWING = [(400 + 2 * layer) * MIB for layer in range(LAYERS)]
 
 
 def test_calls_that_look_like_a_full_device(written: Written) -> None:
-    """Only a stack or the device size shows the cause."""
+    """Only a Python stack or the device size shows that empty_cache was called."""
     snapshot = snapshot_of(layers(GROWING, 1), "80GiB")
     recording = written(snapshot)
     text = " ".join(exact(recording).notes)
@@ -237,7 +237,7 @@ def test_full_device_is_inferred_for_each_layer(written: Written) -> None:
 
 
 def test_deleted_mempool_is_inferred(recorded: Recorded) -> None:
-    """empty_cache would have released the cached 40 MiB too."""
+    """empty_cache would have returned the cached 40 MiB too."""
 
     def program(gpu: CachingAllocator) -> None:
         gpu.free(gpu.malloc(40 * MIB))
@@ -268,7 +268,7 @@ def test_free_that_the_retry_waited_for_is_inferred(
 ) -> None:
     """The last free before the request waits for a stream, and the retry waits for the free.
 
-    Its completion is right after it in the recording, as that of an immediate free.
+    Its free_completed entry is right after it in the recording, as for an immediate free.
     """
 
     def program(gpu: CachingAllocator) -> None:
@@ -295,7 +295,7 @@ def test_free_that_the_retry_waited_for_is_inferred(
 
 @pytest.mark.parametrize("policy", ["bump", "firstfit"])
 def test_segment_reserved_by_a_failed_request(policy: str, written: Written) -> None:
-    """It has no entry, and the next request on its stream maps it."""
+    """The segment has no entry, and the next request on its stream maps it."""
 
     def program(gpu: CachingAllocator) -> None:
         gpu.malloc(30 * MIB)
@@ -313,7 +313,7 @@ def test_segment_reserved_by_a_failed_request(policy: str, written: Written) -> 
 @pytest.mark.parametrize("conf", ["", "expandable_segments:True"])
 @pytest.mark.parametrize("policy", ["bump", "firstfit"])
 def test_largest_possible_request(policy: str, conf: str, written: Written) -> None:
-    """It is one byte less than an exbibyte.
+    """The largest request is one byte less than an exbibyte.
 
     Its recorded size is rounded up to a size that malloc does not accept.
     """
@@ -449,7 +449,7 @@ def test_refusal_is_excluded_by_addresses_of_expandable_segments(tmp_path: Path)
 
 
 class Drives:
-    """Counter of the replays of a search, with their choices."""
+    """Counter of the replays of a search, with the explanations chosen in each replay."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.paths: list[list[int]] = []
@@ -502,7 +502,7 @@ def tampered(written: Written) -> tuple[Recording, int]:
 def test_unexplained_entry_is_the_first_mismatch(
     tampered: tuple[Recording, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Everything before it agrees, and the search ends after STEPS steps."""
+    """All entries before it agree, and the search ends after STEPS steps."""
     recording, last = tampered
     monkeypatch.setattr(reading, "STEPS", 5_000)
     drives = Drives(monkeypatch)

@@ -69,7 +69,7 @@ def test_own_recordings_replay_exactly_if_the_heap_renumbers_segments(
 @pytest.mark.parametrize("name", OURS)
 @pytest.mark.parametrize("addresses", ["recorded", "bump"])
 def test_own_recordings_replay_exactly(name: str, addresses: str) -> None:
-    """All segments get recorded addresses, or only the first."""
+    """All segments get their recorded addresses, or only the first segment does."""
     base = None if addresses == "recorded" else FIRST_BASE
     run = replay(load(TRACES / f"{name}.pickle.gz"), addresses=addresses, base_address=base)
     assert_exact(run, OURS[name])

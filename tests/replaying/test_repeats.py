@@ -1,4 +1,4 @@
-"""Skipped periods of repeated training steps do not change any figure."""
+"""Skipping repeated training steps does not change any number."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def training(seed: int, steps: int = 30) -> Program:
 
 
 def figures(drive: Drive) -> tuple[object, ...]:
-    """Return the figures that a search compares, and the final blocks."""
+    """Return the numbers that a search compares, and the final blocks."""
     allocator = drive.allocator
     stats = allocator.memory_stats()
     counted = [f"{key}.all.peak" for key in ("reserved_bytes", "allocated_bytes", "segment")]
@@ -84,7 +84,7 @@ def test_period_is_a_training_step(recorded: Recorded) -> None:
 def test_hash_collision_is_not_a_period(
     recorded: Recorded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With one hash for all steps every length looks like a period; the columns show it is not."""
+    """With one hash for all steps, every length looks like a period, but the columns differ."""
     prepared = prepare(recorded(leaking), 0)[0]
     monkeypatch.setattr(REPEATS, "_FACTOR", np.uint64(0))
     assert find_period(prepared.free_plan.steps) is None
@@ -173,7 +173,7 @@ def test_release_with_tie_break_by_creation_is_not_skipped(recorded: Recorded) -
 
 
 def test_steps_after_the_period_free_blocks_of_skipped_steps(recorded: Recorded) -> None:
-    """The last free is that of a block from a skipped step."""
+    """The last free frees a block from a skipped step."""
 
     def program(gpu: CachingAllocator) -> None:
         kept = None

@@ -1,4 +1,4 @@
-"""Devices whose driver lends host memory."""
+"""Devices whose driver provides host memory when the device is full."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def a_step(gpu: CachingAllocator) -> None:
 
 
 def test_memory_beyond_the_device_spills_to_the_host(recorded: Recorded) -> None:
-    """It spills from the second request until the cache is emptied."""
+    """Host memory is in use from the second request until the cache is emptied."""
     run = replay(recorded(a_step), device_memory="256MiB", host_spill="1GiB").devices[0]
     assert not run.ooms
     assert run.fidelity is None

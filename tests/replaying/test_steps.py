@@ -42,7 +42,7 @@ def test_request_freed_by_the_next_step_is_brief() -> None:
     ],
 )
 def test_other_requests_are_not_brief(after: tuple[StepKind, int, int, int]) -> None:
-    """The free is of another block, size or stream, or does not complete at once."""
+    """The next free has another block, size or stream, or does not complete at once."""
     assert kinds(steps_of((ALLOC, 1, 700, 0), after), 0, 2) == [ALLOC, after[0]]
 
 

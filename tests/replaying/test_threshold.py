@@ -70,7 +70,7 @@ def test_no_limit_without_a_collection() -> None:
 
 @pytest.mark.parametrize("fraction", [0.5, 0.8])
 def test_fraction_is_found_on_a_known_device(fraction: float, recorded: Recorded) -> None:
-    """No recording contains it, and the option has no effect without it."""
+    """The recording does not contain the fraction, without which the option has no effect."""
     recording = recorded(collects(fraction, GIB), "1GiB", HALF)
     (run,) = replay(recording, device_memory=GIB).devices
     assert run.fidelity is not None
@@ -98,7 +98,7 @@ def test_limit_on_an_unknown_device_explains_all_collections(recorded: Recorded)
 
 
 def test_limit_of_nearly_the_whole_device_is_found(tmp_path: Path) -> None:
-    """The search starts with such a limit, and keeps it if garbage was collected."""
+    """The search starts with a limit one byte below the device, and keeps it here."""
     path = tmp_path / "program.pickle"
     write(FAMILIES["collected"](random.Random("collected 20227")), "2.15", path)
     prepared = prepare(load(path))[0].on(512 * MIB)

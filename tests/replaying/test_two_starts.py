@@ -46,7 +46,7 @@ def training() -> Recording:
 
 @pytest.fixture(scope="module")
 def switched(training: Recording) -> Run:
-    """Replay that half with expandable segments."""
+    """Replay the second half of the training run with expandable segments."""
     return replay(training, EXPANDABLE.conf)
 
 
@@ -110,7 +110,7 @@ def test_other_large_segment_size_allocates_live_blocks_again(
 
 
 def test_large_segment_size_may_matter_for_a_later_request(written: Written) -> None:
-    """3 MiB share a segment; 40 MiB have a separate one, and 512 bytes a small one."""
+    """3 MiB share a segment, 40 MiB have a separate segment, and 512 bytes a small segment."""
     gpu = CachingAllocator("200MiB", record_history=True)
     gpu.malloc(40 * MIB)
     gpu.take_history()
@@ -133,7 +133,7 @@ def test_large_segment_size_may_matter_for_a_later_request(written: Written) -> 
     ],
 )
 def test_large_segments_matter_by_request_size(size: int, conf: str, matters: bool) -> None:
-    """Requests above 1 MiB and below 10 MiB share one; all large mappings use it."""
+    """Requests of 1 to 10 MiB share a segment of this size; all large mappings use it."""
     assert large_segments_matter(parse_conf(conf, RELEASES["2.15"]), [size]) is matters
 
 
@@ -276,7 +276,7 @@ def test_trials_give_both_peaks(split: Recording) -> None:
 
 
 def test_sizes_at_the_start_distinguish_settings(written: Written) -> None:
-    """Only the rounding of the initial blocks differs; allocated again, they take more."""
+    """Only the rounding of the initial blocks differs; requested again, they take more."""
     gpu = CachingAllocator("1GiB", record_history=True)
     gpu.malloc(33 * MIB)
     gpu.take_history()

@@ -61,7 +61,7 @@ class Opened:
         self.page.close()
 
     def spot(self, selector: str, x: float, y: float) -> tuple[float, float]:
-        """Return window coordinates from shares of an element's width and height."""
+        """Return window coordinates of a point at shares `x` and `y` of an element's size."""
         self.page.locator(selector).scroll_into_view_if_needed()
         box = self.page.locator(selector).bounding_box()
         return box["x"] + box["width"] * x, box["y"] + box["height"] * y

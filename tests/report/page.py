@@ -73,12 +73,12 @@ class Page(HTMLParser):
             self.tables[-1][-1][-1] += data
 
     def about(self, device: int = 0) -> dict[str, Any]:
-        """Return the description of a device's embedded numbers."""
+        """Return the dictionary that describes the embedded columns of a device."""
         found: dict[str, Any] = json.loads(self.scripts[f"about-{device}"])
         return found
 
     def columns(self, device: int = 0) -> dict[str, np.ndarray[Any, Any]]:
-        """Return the embedded numbers, decoded as the page does."""
+        """Return the embedded columns of a device, decoded as the page's script does."""
         about = self.about(device)
         data = gzip.decompress(base64.b64decode(self.scripts[f"columns-{device}"]))
         return {

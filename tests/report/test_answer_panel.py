@@ -1,4 +1,4 @@
-"""First screen of a page: verdict, line to paste, owners, in that order."""
+"""First panel of a report: verdict, setting to paste, owners of the memory, in that order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from allocsim import load
 from allocsim.analysis.explain import DeviceExplanation, explain_device
-from allocsim.analysis.top import Row, StackAnswers, answers_of_run
+from allocsim.analysis.top import StackAnswers, TopRow, answers_of_run
 from allocsim.recommend import Offer, Recommendation, WhyNot, recommend
 from allocsim.replaying import Trial
 from allocsim.report.html import DevicePage, html_report
@@ -19,7 +19,7 @@ from allocsim.report.html.answer_panel import to_paste
 from allocsim.report.html.owners_table import owners_tables
 from allocsim.simulation import Setting
 from allocsim.units import MIB
-from allocsim.workload.oom import oom
+from allocsim.workload.fragments import oom
 
 from .page import Page
 from .test_html_report import OOM, looked_at
@@ -29,7 +29,7 @@ LINE = "export PYTORCH_CUDA_ALLOC_CONF=roundup_power2_divisions:4"
 
 @pytest.fixture(scope="module")
 def explained() -> tuple[DevicePage, DeviceExplanation]:
-    """Return a run of sixteen entries that ends out of memory, with its remedy."""
+    """Return a run of sixteen entries that ends out of memory, and the setting that helps."""
     picture, shortages, case = looked_at(oom())
     found = recommend([case], Setting(picture.run.conf))
     told = answers_of_run(case.prepared, picture.device_run)
@@ -121,7 +121,9 @@ def test_the_owners_are_told_by_line_and_by_category(gpt2: StackAnswers) -> None
 def test_what_a_table_cannot_hold_is_counted(gpt2: StackAnswers) -> None:
     """Names from a recording are escaped."""
     (top, _) = gpt2.tops
-    many = tuple(Row(f"<b>{i}</b>", "<i>", 1024, 1, 1024, {"<i>": 1024}, "") for i in range(2_010))
+    many = tuple(
+        TopRow(f"<b>{i}</b>", "<i>", 1024, 1, 1024, {"<i>": 1024}, "") for i in range(2_010)
+    )
     text = owners_tables([replace(top, rows=many)])
     page = Page(text)
     assert "the 2,000 largest of 2,010; the others hold 10.00 KiB" in page.words

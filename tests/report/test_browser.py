@@ -20,8 +20,8 @@ from allocsim.errors import OutOfMemoryError
 from allocsim.recording import Recording
 from allocsim.recording.store import write_npz
 from allocsim.units import MIB
-from allocsim.workload.oom import oom
-from allocsim.workload.recorder import Recorder
+from allocsim.workload.fragments import oom
+from allocsim.workload.recorder import WorkloadRecorder
 from allocsim.workload.training import training
 
 from .opened import Opened
@@ -50,7 +50,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def full(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write the report of a full card: 1,700 segments."""
-    recorder = Recorder("80GiB")
+    recorder = WorkloadRecorder("80GiB")
     line = recorder.code("net.py", "forward", 3)
     with recorder.program():
         for i in range(1_100):
@@ -63,7 +63,7 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def strange(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write the report of a program with many files, tags in a name, and a name of 600 letters."""
-    recorder = Recorder("200MiB")
+    recorder = WorkloadRecorder("200MiB")
     lines = [
         recorder.code("<b>bold</b>.py", "</script><img src=x onerror=alert(1)>", 3),
         recorder.code("/very" * 60 + "/" + "x" * 300 + ".py", "f", 99),
@@ -79,7 +79,7 @@ def strange(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def hundreds(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write the report of a program that catches 300 errors."""
-    recorder = Recorder("60MiB")
+    recorder = WorkloadRecorder("60MiB")
     line = recorder.code("loop.py", "step", 1)
     with recorder.program():
         live = [recorder.malloc(9 * MIB, line) for _ in range(6)]
@@ -169,7 +169,7 @@ def test_a_click_on_the_map_chooses_a_block(opened: Opened) -> None:
 
 
 def test_every_block_is_found_where_it_lies(opened: Opened) -> None:
-    """With the view zoomed in, the middle of a block is that block."""
+    """In a zoomed view, pointing at the middle of a block selects that block."""
     for row in (0, 1_000, 4_567, 9_104):
         found = opened.run(
             f"""(() => {{ const b = data.blocks, i = {row};
@@ -306,7 +306,7 @@ def test_the_flame_graph_is_worked_by_keys_alone(opened: Opened) -> None:
 
 
 def test_the_page_of_a_state_has_its_flame_graph_too(browser: Any, tmp_path: Path) -> None:
-    recorder = Recorder("1GiB")
+    recorder = WorkloadRecorder("1GiB")
     line = recorder.code("net.py", "forward", 3)
     recorder.malloc(30 * MIB, line)
     recording = recorder.recording("oom", {})
@@ -417,7 +417,7 @@ def test_everything_that_can_be_used_has_a_name(opened: Opened) -> None:
 
 
 def test_an_entry_lasts_until_the_next(opened: Opened) -> None:
-    """The pointer and a click select the same entry."""
+    """Pointing at a place and clicking it select the same entry."""
     opened.run("setX(13690, 13700)")
     opened.settle()
     for selector in ("#timeline .u-over", "#map-canvas"):
@@ -500,7 +500,7 @@ def test_a_finger_that_scrolls_lets_go_of_the_map(opened: Opened) -> None:
 
 
 def test_both_axes_name_different_places(browser: Any, opened: Opened, strange: Path) -> None:
-    """At every zoom, no tick is repeated and none is at half an entry."""
+    """At every zoom, axis labels are distinct, and no tick is at half an entry."""
     for span in ("16, 40", "data.axis - 16, data.axis", "1e6, 1.1e6", "0, data.axis"):
         opened.run(f"setY({span})")
         opened.settle()
@@ -580,7 +580,7 @@ def test_hundreds_of_errors_leave_the_pictures_readable(browser: Any, hundreds: 
 
 def test_a_run_that_reserved_nothing(browser: Any, tmp_path: Path) -> None:
     """The only entry is the error."""
-    recorder = Recorder("60MiB")
+    recorder = WorkloadRecorder("60MiB")
     with recorder.program():
         recorder.malloc(100 * MIB, recorder.code("big.py", "f", 1))
     opened = Opened(browser, written(recorder.recording("oom", {}), tmp_path))
@@ -600,7 +600,7 @@ def test_a_run_that_reserved_nothing(browser: Any, tmp_path: Path) -> None:
 
 
 def test_one_of_each_is_not_a_plural(browser: Any, tmp_path: Path) -> None:
-    recorder = Recorder("60MiB")
+    recorder = WorkloadRecorder("60MiB")
     with recorder.program():
         recorder.malloc(512, recorder.code("one.py", "f", 1))
     opened = Opened(browser, written(recorder.recording("oom", {}), tmp_path))
@@ -794,7 +794,7 @@ def test_wall_time_is_an_axis_too(opened: Opened) -> None:
     opened.run("setX(xAt(13690), xAt(13700))")
     opened.page.select_option("#axis", "entries")
     opened.settle()
-    same = pytest.approx([13_690, 13_700], abs=3)  # some were recorded in one microsecond
+    same = pytest.approx([13_690, 13_700], abs=3)  # some entries have the same microsecond
     assert opened.run("[view.x0, view.x1]") == same
 
 
@@ -916,7 +916,7 @@ def test_links_lead_somewhere_without_scripts(browser: Any, small: Path) -> None
 
 
 def test_a_new_moment_keeps_what_is_drawn(opened: Opened) -> None:
-    """The shares of a million blocks are not summed again when only a line moves."""
+    """The map's pixels (sums over a million blocks) are kept when only a line moves."""
     opened.run("window.before = painted.image")
     opened.page.focus("#entry-slider")
     opened.page.keyboard.press("ArrowLeft")

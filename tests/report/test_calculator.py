@@ -96,7 +96,7 @@ def test_a_models_name_is_no_markup() -> None:
 def test_every_field_that_a_script_names_is_in_the_page(written: tuple[str, Page]) -> None:
     _, page = written
     named = set(re.findall(r'(?:field|put)\("([a-z-]+)"', page.scripts["script"]))
-    named.remove("size-positions")  # created with the fields of a model that has positions
+    named.remove("size-positions")  # only created for a model with a table of positions
     assert {"verdict", "batch", "largest"} <= named <= set(page.ids)
 
 

@@ -55,7 +55,7 @@ _FROZEN = ("parameters", "buffers")
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """A question, and the address of the page for it."""
+    """Question to the calculator, and the address of the page that asks it."""
 
     task: Task
     gpu: Gpu
@@ -64,7 +64,7 @@ class Drawn:
 
 @pytest.fixture(scope="module")
 def page(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
-    """Open the page with every law; it must have no errors, and no requests except its worker."""
+    """Open the page with all laws; it must cause no error, and no request except for its worker."""
     file = tmp_path_factory.mktemp("calculator") / "calculator.html"
     assert main(["fit", "--html", str(file)]) == 0
     opened = Opened(browser, file, viewport={"width": 1280, "height": 800})
@@ -211,8 +211,8 @@ def compare(page: Opened, question: Drawn) -> str:
     )
     shown, told = dict(rows[:-1]), {name: format_size(n) for name, n in top.categories.items()}
     if question.task.lora and shown != told:
-        # A small frozen weight and a buffer differ in size only, and the page uses another size, so
-        # their sums are compared.
+        # The page divides frozen weights and buffers at another size than Python, so only the sums
+        # are compared.
         mine, pythons = (
             sum(parse_size(row.pop(name, "0").removesuffix(" bytes")) for name in _FROZEN)
             for row in (shown, told)

@@ -1,4 +1,4 @@
-"""Figure of a comparison: bars add up, both runs share one scale, and names are escaped."""
+"""Chart of a comparison: bars add up, both runs share one scale, and names are escaped."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ Explained = tuple[Run, DeviceExplanation]
 
 @pytest.fixture(scope="module")
 def explained(tmp_path_factory: pytest.TempPathFactory) -> Explained:
-    """Return a device of 100 MiB, full but for 4, with 30 blocks of 3 MiB that prevent 90 MiB."""
+    """Return a failed request of 90 MiB on a device of 100 MiB, because of 30 blocks of 3 MiB."""
     gpu = CachingAllocator("100MiB", record_history=True)
     gpu.free(gpu.malloc(96 * MIB))
     for _ in range(30):

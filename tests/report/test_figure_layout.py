@@ -1,4 +1,4 @@
-"""Layout of figures: no part is outside, covers another part, or is missing."""
+"""Layout of charts: no part is outside the image, covers another part, or is missing."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from allocsim.report.figures import (
     segments_figure,
 )
 from allocsim.units import GIB, MIB
-from allocsim.workload.oom import oom
-from allocsim.workload.recorder import Recorder
+from allocsim.workload.fragments import oom
+from allocsim.workload.recorder import WorkloadRecorder
 from allocsim.workload.streams import streams
 
 if TYPE_CHECKING:
@@ -59,12 +59,12 @@ NAMES = [
 ]
 
 
-def written(recorder: Recorder, path: str = "run.npz") -> Recording:
+def written(recorder: WorkloadRecorder, path: str = "run.npz") -> Recording:
     """Return a recorder's recording under a file name."""
     return replace(recorder.recording("test", {}), path=path)
 
 
-def drawn(recorder: Recorder) -> Picture:
+def drawn(recorder: WorkloadRecorder) -> Picture:
     """Return the picture of a recorder's recording."""
     return picture_of(written(recorder))
 
@@ -72,7 +72,7 @@ def drawn(recorder: Recorder) -> Picture:
 @pytest.fixture(scope="module")
 def odd_names_written() -> Recording:
     """Return a recording with long, foreign and formula-like names of code and file."""
-    recorder = Recorder("1GiB")
+    recorder = WorkloadRecorder("1GiB")
     for row in range(70):
         name, function = NAMES[row % len(NAMES)]
         recorder.malloc((row % 9 + 1) * MIB // 2, recorder.code(name, function, 100000 + row % 7))
@@ -87,7 +87,7 @@ def odd_names(odd_names_written: Recording) -> Picture:
 @pytest.fixture(scope="module")
 def many_errors() -> Picture:
     """Return a picture with a hundred failed requests and one success."""
-    recorder = Recorder("64MiB")
+    recorder = WorkloadRecorder("64MiB")
     code = recorder.code("a.py", "f", 1)
     recorder.malloc(40 * MIB, code)
     for _ in range(100):
@@ -99,7 +99,7 @@ def many_errors() -> Picture:
 @pytest.fixture(scope="module")
 def nothing() -> Picture:
     """Return a picture with one failed request and nothing else."""
-    recorder = Recorder("64MiB")
+    recorder = WorkloadRecorder("64MiB")
     with pytest.raises(OutOfMemoryError):
         recorder.malloc(500 * GIB, recorder.code("a.py", "f", 1))
     return drawn(recorder)
@@ -108,7 +108,7 @@ def nothing() -> Picture:
 @pytest.fixture(scope="module")
 def one_block() -> Picture:
     """Return a picture of 512 bytes in a segment of 2 MiB: two entries."""
-    recorder = Recorder("1GiB")
+    recorder = WorkloadRecorder("1GiB")
     recorder.malloc(512, recorder.code("a.py", "f", 1))
     return drawn(recorder)
 
@@ -127,7 +127,7 @@ def pictures(
 
 
 def parts(figure: Figure) -> list[tuple[str, Any]]:
-    """Return title, caption, and plane, title and legend of each axes, with their places."""
+    """Return the name and the place of each part: title, caption, and the parts of each axes."""
     figure.draw_without_rendering()
     found = [(text.get_text(), text.get_window_extent()) for text in figure.texts]
     for axes in figure.axes:
@@ -197,7 +197,7 @@ def test_names_stay_in_their_boxes_of_a_flame_graph(odd_names_written: Recording
 
 @pytest.mark.filterwarnings("ignore:Glyph")
 def test_a_flame_graph_of_nothing_says_so() -> None:
-    recorder = Recorder("64MiB")
+    recorder = WorkloadRecorder("64MiB")
     code = recorder.code("a.py", "f", 1)
     recorder.free(recorder.malloc(512, code), code)
     figure = flame_figure(top(written(recorder), "end"), LIGHT)
@@ -314,7 +314,7 @@ def test_a_few_segments_make_a_low_figure(one_block: Picture) -> None:
 
 
 def test_a_huge_segment_is_measured_in_gib() -> None:
-    recorder = Recorder("200GiB")
+    recorder = WorkloadRecorder("200GiB")
     code = recorder.code("a.py", "f", 1)
     recorder.malloc(512, code)
     recorder.malloc(100 * GIB, code)
@@ -376,7 +376,7 @@ def test_numbers_of_marks_side_by_side_can_be_told_apart(tmp_path: Path) -> None
 
 
 def test_the_line_of_the_front_only_falls(tmp_path: Path) -> None:
-    """A setting may be on the front only for its retries, above the line."""
+    """A setting with more memory may be on the front for its few retries; it is above the line."""
     figure = front_of(tmp_path, ("a:1", 90, 5, 2), ("b:1", 95, 8, 0), ("c:1", 99, 3, 0))
     (line,) = figure.axes[0].get_lines()
     assert np.asarray(line.get_ydata()).tolist() == [5, 5, 3]

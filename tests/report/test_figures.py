@@ -1,4 +1,4 @@
-"""Figures: units on every axis, the numbers of the lines, and complete captions."""
+"""Charts: units on every axis, curves with the right values, and complete captions."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from allocsim.report.figures import (
     save_figure,
     segments_figure,
 )
-from allocsim.report.figures.tone import LEAST, MOST, pixels
+from allocsim.report.figures.theme import LEAST, MOST, pixels
 from allocsim.units import GIB, MIB
-from allocsim.workload.oom import oom
+from allocsim.workload.fragments import oom
 from allocsim.workload.streams import streams
 
 if TYPE_CHECKING:

@@ -17,18 +17,17 @@ import pytest
 
 from allocsim.analysis.explain import OomWatch, Shortage, explain_device, shortages_of
 from allocsim.analysis.picture import picture_prepared
-from allocsim.analysis.picture.picture import Picture
-from allocsim.analysis.picture.what_if import what_if
+from allocsim.analysis.picture.picture import Picture, what_if
 from allocsim.analysis.top import answers_of_run
 from allocsim.recommend import Case, recommend
 from allocsim.recording import Frame, Recording, load
 from allocsim.replaying import Trials, prepare
 from allocsim.report.html import DevicePage, html_report
-from allocsim.report.html.packed_columns import Packer
+from allocsim.report.html.embedding import Packer
 from allocsim.simulation import Setting
 from allocsim.units import MIB
-from allocsim.workload.oom import oom
-from allocsim.workload.recorder import Recorder
+from allocsim.workload.fragments import oom
+from allocsim.workload.recorder import WorkloadRecorder
 
 from .page import TYPES, Page
 
@@ -119,7 +118,9 @@ def test_the_tables_hold_the_numbers(gpt2: tuple[Picture, str, Page]) -> None:
     assert memory[22][:2] == ["13,692 to 14,343", "3.72 GiB to 5.46 GiB"]
     segments = by_head["segment"]
     assert len(picture.at().segments) == 96
-    assert len(segments) == 61, "a head and the 60 largest"
+    assert sum(int(row[1]) for row in segments[1:]) == 96
+    assert segments[3][:3] == ["0x70010da00000", "2", "360.00 MiB"]
+    assert len(segments) == 20, "a head and 19 kinds of segments"
 
 
 def test_other_settings_stand_side_by_side(gpt2: tuple[Picture, str, Page]) -> None:
@@ -148,7 +149,7 @@ def test_the_columns_are_the_picture(classic: tuple[Picture, Page]) -> None:
 @pytest.mark.parametrize("first", [0x7F00 << 32, 0xFF00 << 48])
 def test_the_page_names_addresses_to_the_byte(first: int) -> None:
     """Also 64-bit addresses, as on Intel GPUs, which exceed JavaScript's exact integers."""
-    recorder = Recorder("1GiB", base_address=first)
+    recorder = WorkloadRecorder("1GiB", base_address=first)
     sizes = (3 * MIB, 512, 30 * MIB, 700_000, 3 * MIB)
     addresses = [recorder.malloc(size, -1) for size in sizes]
     picture, page = page_of(recorder.recording("oom", {}))
@@ -175,7 +176,7 @@ def test_steps_and_phases_travel_as_columns(gpt2: tuple[Picture, str, Page]) -> 
 def test_times_are_told_where_a_clock_was_read(
     gpt2: tuple[Picture, str, Page], classic: tuple[Picture, Page]
 ) -> None:
-    """A model that counts entries has no clock."""
+    """A recording of the model has no times, since the model has no clock."""
     picture, _, page = gpt2
     time = page.columns()["time"]
     assert picture.trace.time_us is not None
@@ -221,7 +222,7 @@ def test_a_recording_cannot_write_into_the_page() -> None:
 
 
 def test_a_short_run_has_a_row_for_each_entry(classic: tuple[Picture, Page]) -> None:
-    """No row goes from an entry to itself."""
+    """Each row of the table is for one entry, not for a range of entries."""
     _, page = classic
     memory = next(table for table in page.tables if table[0][0] == "entries")
     assert [row[0] for row in memory[1:]] == [str(entry) for entry in range(16)]
@@ -230,7 +231,7 @@ def test_a_short_run_has_a_row_for_each_entry(classic: tuple[Picture, Page]) -> 
 
 
 def test_every_block_has_its_own_line() -> None:
-    """Only the colours of the map are shared beyond the first six."""
+    """In the map, lines of code beyond the first six share a colour, but keep their names."""
     _, page = page_of(load(OOM))
     about = page.about()
     owners = [about["owners"][int(i)] for i in page.columns()["block.owner"]]

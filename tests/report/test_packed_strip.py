@@ -12,7 +12,7 @@ import pytest
 from allocsim import load
 from allocsim.analysis.picture import Instant
 from allocsim.plot import picture_of
-from allocsim.report.html.packed_strip import packed_strip, state_legend
+from allocsim.report.html.fallback import packed_strip, state_legend
 from allocsim.report.packing import pool_text
 from allocsim.state import ALLOCATED, DEFAULT_POOL, INACTIVE, PENDING, BlockState, SegmentState
 from allocsim.units import GIB, MIB
@@ -42,7 +42,7 @@ def segment(address: int, size: int, used: int, waiting: int = 0, **more: Any) -
 
 
 def boxes(strip: str, paint: str) -> list[tuple[int, int, int, int]]:
-    """Return (x, y, width, height) of everything drawn in a colour."""
+    """Return (x, y, width, height) of each box in the colour `paint`."""
     found = "".join(path for path, colour in PATH.findall(strip) if colour == paint)
     return [(int(x), int(y), int(w), int(h)) for x, y, w, h, _ in BOX.findall(found)]
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from allocsim.phantom import ProcessRecording, Program, Recorded, find_gpu
+from allocsim.phantom import ProcessRecording, Recorded, RecordedProgram, find_gpu
 from allocsim.report import record_text
 
-PROGRAM = Program(("python", "train.py"), Path("run.pickle"), find_gpu("RTX 4090"))
+PROGRAM = RecordedProgram(("python", "train.py"), Path("run.pickle"), find_gpu("RTX 4090"))
 
 
 def said(exit_code: int, *, oom_text: str = "", stopped_by: str = "") -> list[str]:

@@ -14,7 +14,7 @@ from allocsim.recommend import Offer, Recommendation
 from allocsim.recording import load
 from allocsim.replaying import Trial, replay
 from allocsim.report import replay_document, replay_text
-from allocsim.report.replay import verdict_sentence
+from allocsim.report.verdict import verdict_sentence
 from allocsim.simulation import Fidelity, Mismatch, Run, Setting, Timeline
 from allocsim.units import GIB
 
@@ -101,7 +101,7 @@ def test_the_document_counts_what_the_text_counts(run: Run, shortage: Shortage) 
 
 
 def test_idle_is_told_where_most_was_in_use_and_at_its_most(run: Run, shortage: Shortage) -> None:
-    """Reserved memory is constant, so its first peak does not show the unused memory."""
+    """Reserved memory is constant here, so unused memory must be reported at two other moments."""
     flat = Timeline(np.array([1, 2, 3]), np.array([1, 9, 4]) * GIB, np.array([10, 10, 10]) * GIB)
     device = dataclasses.replace(run.devices[0], timeline=flat)
     told = lines_of(dataclasses.replace(run, devices=(device,)), shortage)

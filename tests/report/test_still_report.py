@@ -13,14 +13,14 @@ from allocsim.recording import Recording
 from allocsim.replaying import state_source
 from allocsim.report.html import still_report
 from allocsim.units import MIB
-from allocsim.workload.recorder import Recorder
+from allocsim.workload.recorder import WorkloadRecorder
 
 from .page import Page
 
 
 def state() -> Recording:
     """Return blocks of two lines with holes between them, and a wholly free segment."""
-    recorder = Recorder("1GiB")
+    recorder = WorkloadRecorder("1GiB")
     lines = [recorder.code("<net>.py", "forward", 3), recorder.code("adam.py", "step", 9)]
     live = [recorder.malloc(4 * MIB, lines[i % 2]) for i in range(9)]
     whole = recorder.malloc(100 * MIB, lines[0])
@@ -46,7 +46,7 @@ def page_of(recording: Recording) -> tuple[Still, Page]:
 
 
 def table(page: Page, head: str) -> list[list[str]]:
-    """Return the rows of the table with this first heading."""
+    """Return the rows of the table whose first heading is `head`."""
     (found,) = (rows[1:] for rows in page.tables if rows[0][0] == head)
     return found
 

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from allocsim import CachingAllocator
 from allocsim.errors import ConfigError, RecordingError
 from allocsim.fitting.scale import Growing, recording_at
-from allocsim.fitting.scale.alignment import insertions
-from allocsim.fitting.scale.likeness import Likeness
+from allocsim.fitting.scale.alignment import Likeness, insertions
 from allocsim.units import KIB, MIB
 from tests.scale.test_law import peak, run, scaling
 
@@ -22,7 +21,7 @@ Sizes = Mapping[str, int]
 
 
 def training(gpu: CachingAllocator, at: Sizes) -> None:
-    """Play weights, and steps with activations, gradients and the lists of an optimizer."""
+    """Allocate weights, and run steps with activations, gradients and the lists of an optimizer."""
     layers, batch = at["layers"], at.get("batch", 4)
     for _ in range(layers):
         gpu.malloc(3 * MIB)
@@ -48,7 +47,7 @@ def training(gpu: CachingAllocator, at: Sizes) -> None:
 
 
 def decoding(gpu: CachingAllocator, at: Sizes) -> None:
-    """Play a cache for each of two layers that grows by a token with every step."""
+    """Grow the cache of each of two layers by one token with every step."""
     caches = [gpu.malloc(100 * KIB) for _ in range(2)]
     for step in range(at["tokens"]):
         work = gpu.malloc(9 * MIB)
@@ -83,7 +82,7 @@ def test_every_step_may_be_a_little_larger_than_the_last(tmp_path: Path) -> None
 
 
 Layer = tuple[int, bool]
-"""Units of 100 KiB of a layer's request, and whether the request is kept for the backward pass."""
+"""Units of 100 KiB in a layer's request, and True if the block is kept for the backward pass."""
 
 shapes = st.lists(st.tuples(st.integers(1, 40), st.booleans()), min_size=1, max_size=4)
 
@@ -187,7 +186,7 @@ rows = st.lists(st.integers(0, 3), max_size=40)
 
 
 def likeness(form: list[int]) -> Likeness:
-    """Return rows that differ only in their form."""
+    """Return rows that differ only in their kind and stack."""
     number, none = np.array(form, dtype=np.int64), np.zeros(len(form), dtype=np.int64)
     return Likeness(number, number, none, none, none)
 

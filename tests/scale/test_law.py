@@ -1,4 +1,4 @@
-"""Laws of constructed programs, whose sizes the test determines."""
+"""Laws of constructed programs, where the test chooses the bytes of every request."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def scaling(program: Sized, folder: Path, *sizes: dict[str, int]) -> Scaling:
 
 
 def peak(program: Sized, at: Mapping[str, int]) -> int:
-    """Return the memory that the program reserves at that size."""
+    """Return the bytes that the program reserves at its peak, at the sizes `at`."""
     gpu = CachingAllocator("64GiB")
     program(gpu, at)
     return gpu.statistics().all.reserved_bytes.peak
 
 
 Step = tuple[int, int, bool]
-"""Fixed bytes of a request, bytes per unit of batch, and whether it is freed at once."""
+"""Fixed bytes of a request, bytes per unit of batch, and True if its block is freed at once."""
 
 steps = st.lists(
     st.tuples(st.integers(0, 8 * MIB), st.integers(1, 3 * MIB), st.booleans()), min_size=1
@@ -159,7 +159,7 @@ def test_not_even_one_may_fit(tmp_path: Path) -> None:
 
 
 def from_the_middle(recording: Recording) -> Recording:
-    """Return the rest of a recording that begins when the first block is allocated."""
+    """Return the part of a recording that begins when the first block is already allocated."""
     trace = recording.devices[0]
     first = int(np.flatnonzero(trace.action == Action.ALLOC)[0]) + 1
     return dataclasses.replace(recording, devices=(trimmed(trace, first, len(trace)),))

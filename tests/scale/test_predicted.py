@@ -1,6 +1,6 @@
-"""Memory that real PyTorch reserved at sizes without a recording, predicted from two others.
+"""Memory that real PyTorch reserved at some sizes, predicted from recordings at other sizes.
 
-The truth is `traces/sized/peaks.json`: each program's own `memory_stats()`.
+The expected values are in `traces/sized/peaks.json`: each program's own `memory_stats()`.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from typing import Any
 
 from allocsim.core import ReplayAllocator
 from allocsim.errors import AllocsimError, InvariantError, OutOfMemoryError, UndefinedBehaviorError
-from allocsim.verify import Script, minimiser
+from allocsim.verify import Script, comparison
 from allocsim.verify.player import free_in_row, malloc_in_row
 from allocsim.verify.script import Op
 from tests.golden.runner import Allocator
@@ -191,7 +191,7 @@ def _first(
 def shortest(script: Script, release: str, *, in_rows: bool = False) -> Script:
     """Return a script of few ops that still differs in the same way."""
     way = _way(duel(script, release, in_rows=in_rows))
-    return minimiser.shortest(
+    return comparison.shortest(
         script, lambda fewer: _way(duel(fewer, release, in_rows=in_rows)) == way
     )
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from allocsim import load, replay
-from allocsim.analysis.top.course import Course, course_of
+from allocsim.analysis.top.top import Course, course_of
 from allocsim.ownership.blocks import Blocks, blocks_of
 from allocsim.ownership.scene import Scene, scene_of
 from allocsim.ownership.stacks import Phase, StackKind, kinds_of

@@ -58,7 +58,7 @@ ROUNDINGS = ["", "roundup_power2_divisions:2", "roundup_power2_divisions:[1:8,>:
 @given(loops(), st.sampled_from(ROUNDINGS))
 def test_rounds_change_no_peak(loop: Loop, conf: str) -> None:
     config = parse_conf(conf, RELEASES["2.15"])
-    every, some = LivePeak(loop.blocks, NO_ROUNDS), LivePeak(loop.blocks, loop.rounds)
+    every, some = LivePeak(loop.blocks, NO_ROUNDS), LivePeak(loop.blocks, loop.periods)
     assert some.under(config) == every.under(config)
 
 

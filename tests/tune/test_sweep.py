@@ -23,7 +23,7 @@ import pytest
 from allocsim import tune
 from allocsim.analysis.tune import sweep as sweep_module
 from allocsim.analysis.tune import target as part_module
-from allocsim.analysis.tune.results import Results
+from allocsim.analysis.tune.saved_trials import Results
 from allocsim.analysis.tune.sweep import Crew, sweep
 from allocsim.analysis.tune.worker import MOST_KEPT, Job, run_job
 from allocsim.errors import ConfigError

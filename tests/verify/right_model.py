@@ -29,7 +29,10 @@ MISTAKE = ("allocsim.core.config.AllocatorConfig.segment_size", _wrong)
 
 @dataclass
 class RightModel:
-    """Model with the interface of RealAllocator; conditions: those of the simulated device."""
+    """Model with the interface of RealAllocator.
+
+    conditions: `RealAnswer.conditions` of its results.
+    """
 
     torch_version: str
     conditions: dict[str, Any] = field(default_factory=dict)

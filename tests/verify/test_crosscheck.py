@@ -12,9 +12,8 @@ from allocsim.core import RELEASES, ReplayAllocator
 from allocsim.phantom import RefusedError, UnavailableError
 from allocsim.units import GIB, MIB
 from allocsim.verify import RealAnswer, Script
-from allocsim.verify.crosscheck import Check, WheelSource, crosscheck
-from allocsim.verify.divergence import Divergence, minimised
-from allocsim.verify.judge import judge
+from allocsim.verify.comparison import Divergence, judge, minimised
+from allocsim.verify.crosscheck import CrossCheck, WheelSource, crosscheck
 from allocsim.verify.script import Op
 
 from .right_model import MISTAKE, RightModel, RightSource
@@ -38,7 +37,7 @@ def found_in(ops: list[Op], conf: str = "") -> Divergence:
 
 
 def test_a_right_model_has_no_divergence() -> None:
-    check = Check((RightSource("2.15"), RightSource("2.3")), seed=7, ops=2000)
+    check = CrossCheck((RightSource("2.15"), RightSource("2.3")), seed=7, ops=2000)
     seen: list[tuple[int, int]] = []
     report = crosscheck(check, lambda done, total: seen.append((done, total)))
     assert report.divergence is None
@@ -50,14 +49,14 @@ def test_a_right_model_has_no_divergence() -> None:
 
 @pytest.mark.slow
 def test_processes_change_nothing() -> None:
-    checks = [Check((RightSource("2.10"),), ops=2000, jobs=jobs) for jobs in (1, 2)]
+    checks = [CrossCheck((RightSource("2.10"),), ops=2000, jobs=jobs) for jobs in (1, 2)]
     one, two = (crosscheck(check) for check in checks)
     assert one.tally.as_dict() == two.tally.as_dict()
     assert one.seeds == two.seeds
 
 
 def test_a_wrong_model_is_caught_made_short_and_printed(monkeypatch: pytest.MonkeyPatch) -> None:
-    check = Check((RightSource("2.15"),), ops=200_000, conf="")
+    check = CrossCheck((RightSource("2.15"),), ops=200_000, conf="")
     with monkeypatch.context() as patch:
         patch.setattr(*MISTAKE)
         report = crosscheck(check)
@@ -189,7 +188,7 @@ def test_undefined_behaviour_ends_the_comparison() -> None:
 
 
 def test_given_settings_are_those_of_every_op() -> None:
-    check = Check((RightSource("2.15"),), ops=3000, conf="expandable_segments:True")
+    check = CrossCheck((RightSource("2.15"),), ops=3000, conf="expandable_segments:True")
     rows = dict(crosscheck(check).tally.rows("option"))
     assert [*rows] == ["expandable_segments"]
 
@@ -197,7 +196,7 @@ def test_given_settings_are_those_of_every_op() -> None:
 def test_a_release_that_the_cache_lacks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("ALLOCSIM_CACHE", str(tmp_path))
     with pytest.raises(UnavailableError, match=r"fetch --torch 2\.14\.1 downloads it"):
-        crosscheck(Check((WheelSource("2.14"),)))
+        crosscheck(CrossCheck((WheelSource("2.14"),)))
 
 
 @pytest.mark.slow
@@ -208,5 +207,5 @@ def test_every_release_at_hand(torch: str) -> None:
         source.open()
     except UnavailableError as error:
         pytest.skip(str(error))
-    report = crosscheck(Check((source,), seed=900_000, ops=20_000))
+    report = crosscheck(CrossCheck((source,), seed=900_000, ops=20_000))
     assert report.divergence is None, report.divergence.as_test()

@@ -16,9 +16,9 @@ from allocsim.phantom.gpu import Gpu
 from allocsim.phantom.launch import TorchInstall, find_torch, phantom_environment
 from allocsim.units import GIB, MIB
 from allocsim.verify import Script, installed, torch_player
-from allocsim.verify.crosscheck import Check, crosscheck
+from allocsim.verify.comparison import judge
+from allocsim.verify.crosscheck import CrossCheck, crosscheck
 from allocsim.verify.installed import InstalledSource, InstalledTorch
-from allocsim.verify.judge import judge
 from allocsim.verify.real import plain_environment
 from tests.pythons import PYTHONS
 
@@ -104,7 +104,7 @@ def python(request: pytest.FixtureRequest) -> Iterator[str]:
 @pytest.mark.slow
 def test_whole_pytorch_over_the_phantom_gpu(python: str) -> None:
     release = find_release(find_torch(python).version).version
-    report = crosscheck(Check((InstalledSource(release, python),), seed=400_000, ops=20_000))
+    report = crosscheck(CrossCheck((InstalledSource(release, python),), seed=400_000, ops=20_000))
     assert report.divergence is None, report.divergence.as_test()
 
 
@@ -120,7 +120,7 @@ def test_the_way_of_a_real_gpu_over_the_phantom_one(
     release = find_release(find_torch(python).version).version
     source = InstalledSource(release, python, is_phantom=False)
     begin = time.monotonic()
-    report = crosscheck(Check((source,), seed=400_000, ops=10_000))
+    report = crosscheck(CrossCheck((source,), seed=400_000, ops=10_000))
     assert report.divergence is None, report.divergence.as_test()
     assert report.tally.ops / (time.monotonic() - begin) > 100
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from allocsim.units import GIB
 from allocsim.verify import Script
-from allocsim.verify.minimiser import shortest
+from allocsim.verify.comparison import shortest
 from allocsim.verify.script import Op
 
 

@@ -11,8 +11,8 @@ from allocsim.core import RELEASES
 from allocsim.core.device import Device
 from allocsim.units import GIB, MIB
 from allocsim.verify import RealAnswer, Script
+from allocsim.verify.comparison import judge
 from allocsim.verify.generator import make_script
-from allocsim.verify.judge import judge
 from allocsim.verify.on_gpu import on_gpu
 from allocsim.verify.script import Op
 

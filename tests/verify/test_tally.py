@@ -1,4 +1,4 @@
-"""Ops are counted by kind, by options in force and by features used."""
+"""Ops are counted by operation, by the options in effect and by the features that they use."""
 
 from __future__ import annotations
 

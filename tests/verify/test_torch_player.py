@@ -12,9 +12,8 @@ from allocsim.core import RELEASES
 from allocsim.units import GIB, MIB
 from allocsim.verify import Script, torch_player
 from allocsim.verify.generator import make_script
-from allocsim.verify.golden_form import golden_segment, golden_stats, stream_numbers
 from allocsim.verify.player import play, play_defined
-from allocsim.verify.script import Op
+from allocsim.verify.script import Op, golden_segment, golden_stats, stream_numbers
 
 from .fake_torch import FakeTorch
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from allocsim.cli.synth import SYNTH_KINDS
-from allocsim.recording import RELEASES, Action, Recording, lint, load
+from allocsim.recording import RELEASES, Action, Recording, find_defects, load
 from allocsim.replaying import replay
 from allocsim.units import MIB
 from allocsim.workload import KINDS, oom, training, write_recording
@@ -26,7 +26,7 @@ def small(kind: str, conf: str = "") -> Recording:
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_replays_exactly(kind: str, conf: str) -> None:
     recording = small(kind, conf)
-    assert not [finding for finding in lint(recording) if finding.severity == "error"]
+    assert not [finding for finding in find_defects(recording) if finding.severity == "error"]
     fidelity = replay(recording).devices[0].fidelity
     assert fidelity is not None
     assert (fidelity.is_exact, fidelity.first_mismatch) == (True, None)

@@ -20,7 +20,7 @@ from typing import Any
 
 from allocsim.phantom.cards import find_gpu
 from allocsim.phantom.launch import find_torch
-from allocsim.phantom.record import Program, record
+from allocsim.phantom.record import RecordedProgram, record
 
 FOLDER = Path(__file__).parent
 PROGRAM = FOLDER / "program.py"
@@ -31,7 +31,7 @@ _KEPT = ("ph", "cat", "name", "pid", "tid", "ts", "dur", "s")
 def profiled(python: str, folder: Path) -> Path:
     """Run the program on a phantom card; return its output folder."""
     out = folder / "written"
-    program = Program(
+    program = RecordedProgram(
         (python, str(PROGRAM), str(out)),
         folder / "recorded.pickle",
         find_gpu("RTX 4090"),

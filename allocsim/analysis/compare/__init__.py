@@ -1,4 +1,4 @@
-"""Differences between two runs, and the owners that cause them."""
+"""Differences between the memory of two runs, and the owners that cause the differences."""
 
 from allocsim.analysis.compare.compare import Comparison, compare, compare_settings
 from allocsim.analysis.compare.matched import Change

@@ -1,6 +1,7 @@
 """Compare two recordings, or one recording under two settings.
 
-Every difference is reported with its parts, which add up exactly.
+The difference of the peaks is divided among owners (lines of code, stacks, modules, …), and the
+differences of the owners add up to it exactly.
 """
 
 from __future__ import annotations
@@ -21,14 +22,16 @@ from allocsim.units import format_change, format_size
 __all__ = ["Comparison", "compare", "compare_settings"]
 
 _SHOWN = 10
-"""Number of rows in a notebook's table."""
+"""Number of rows in the table of a notebook."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Comparison(Shown):
-    """Comparison of two runs.
+    """Comparison of run A with run B.
 
-    changes: changes by owner, largest first, including owners without a change.
+    a, b: the two runs.
+    by: grouping of owners: "line", "stack", "module", "category", "stream" or "pool".
+    changes: change of each owner, largest first, including owners without a change.
     """
 
     a: Side
@@ -48,7 +51,7 @@ class Comparison(Shown):
 
     @property
     def parts(self) -> Parts:
-        """Parts of the difference of peak reserved memory; each may be negative."""
+        """Parts of B's peak reserved memory minus those of A; they may be negative."""
         a, b = self.a.reserved, self.b.reserved
         return Parts(
             requested=b.requested - a.requested,
@@ -57,7 +60,7 @@ class Comparison(Shown):
         )
 
     def headline(self) -> str:
-        """Return the difference of the peaks and its main owner in one line."""
+        """Return both peaks and the owner with the largest change in one line."""
         sizes = [format_size(side.reserved.reserved) for side in (self.a, self.b)]
         said = f"{sizes[0]} reserved at the peak, then {sizes[1]}"
         first = next((each for each in self.changes if each.bytes), None)
@@ -66,7 +69,7 @@ class Comparison(Shown):
         return f"{said}; most by {first.owner}: {format_change(first.bytes)}"
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """Yield the first rows."""
+        """Yield (owner, change as text) of the largest changes."""
         changed = [each for each in self.changes if each.bytes]
         for each in changed[:_SHOWN]:
             yield each.owner, format_change(each.bytes)
@@ -85,12 +88,13 @@ def compare(
     torch_version: str | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
-    """Compare `a` with `b`, each replayed under its recorded settings.
+    """Compare two recordings, each replayed under its recorded settings.
 
-    at: moment whose owners are compared, in both: "peak" for peak allocated memory (default),
-        "oom", "end", or an entry.  A recording without entries has only "end".
-    by: kind of owner, one of `owners.BY`.
-    device: device number in both (default: the only one).
+    at: moment of both recordings at which owners are compared: "peak" for peak allocated memory,
+        "oom" for the last out-of-memory error, "end", or an entry number.  None means "peak".  A
+        recording without entries has only "end".
+    by: grouping of owners: "line", "stack", "module", "category", "stream" or "pool".
+    device: device number in both; None if only one device is recorded.
     torch_version, progress: as for `replay`.
     Raises RecordingError for an unknown device or moment, and ValueError for an unknown `by`.
     """
@@ -117,8 +121,8 @@ def compare_settings(
 ) -> Comparison:
     """Compare `recording` under two settings.
 
-    confs: PYTORCH_CUDA_ALLOC_CONF of both; None for the recorded value.
-    Other arguments are those of `compare`.  Also raises RecordingError for a recording without
+    confs: PYTORCH_CUDA_ALLOC_CONF of A and of B; None for the recorded value.
+    The other arguments are those of `compare`.  Also raises RecordingError for a recording without
     entries, and ConfigError for a setting that the release refuses.
     """
     trace = recording.only_device(device)

@@ -1,9 +1,10 @@
-"""Match the blocks of two moments by owner and request.
+"""Match the allocated blocks of two runs, A and B, and sum the changes of each owner of memory.
 
-The changes of all owners add up exactly to the difference of allocated memory, and so do the parts
-of each change.  Two requests match if they have the same stack and the same rank among the live
-blocks of that stack; if the numbers of blocks differ, blocks of equal size are matched first.  Line
-numbers are ignored, so that moved lines match.
+The changes of all owners add up exactly to the difference of allocated memory.
+
+Blocks match if they have the same owner and the same stack, apart from line numbers.  The first
+block of A with this stack matches the first block of B, and so on.  If the number of blocks with
+this stack differs, blocks of equal size are matched first.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ __all__ = ["Change", "changes_of"]
 class Change:
     """Change of one owner from A to B.
 
-    owner: name in B; in A if it is gone.
-    was: name in A if the line moved.
-    a_bytes, b_bytes, a_blocks, b_blocks: memory held in each.
-    resized: change in bytes of requests that exist in both.
-    requested: change in requested bytes; the rest of the change is rounding.
+    owner: name of the owner in B; name in A if it holds no memory in B.
+    was: name of the owner in A, which differs if the line moved.
+    a_bytes, b_bytes, a_blocks, b_blocks: bytes and number of blocks in A and in B.
+    resized: part of the change due to blocks that match but have another size, in bytes.
+    requested: change of the bytes before rounding.
     """
 
     owner: str
@@ -45,22 +46,25 @@ class Change:
 
     @property
     def more(self) -> int:
-        """Part of the change due to requests that exist in only one of the two."""
+        """Part of the change due to blocks that exist in A or B only, in bytes."""
         return self.bytes - self.resized
 
     @property
     def rounding(self) -> int:
-        """Part of the change due to size rounding."""
+        """Part of the change due to size rounding, in bytes."""
         return self.bytes - self.requested
 
     @property
     def status(self) -> str:
-        """Status in one word, see `status_of`."""
+        """Status: "new", "gone", "larger", "smaller" or "same"."""
         return status_of(self.bytes, was_there=bool(self.a_blocks), is_there=bool(self.b_blocks))
 
 
 def changes_of(a: Held, b: Held, by: str) -> tuple[Change, ...]:
-    """Return the changes of all owners, largest first."""
+    """Return the changes of all owners from A to B, largest first.
+
+    by: grouping of owners: "line", "stack", "module", "category", "stream" or "pool".
+    """
     first, second = _Owned(a, by), _Owned(b, by)
     named = moved_lines(first.indices, second.indices) if by in ("line", "stack", "module") else {}
     moved = {was: now for now, was in named.items()}
@@ -70,7 +74,7 @@ def changes_of(a: Held, b: Held, by: str) -> tuple[Change, ...]:
 
 
 class _Owned:
-    """Blocks of a moment, by owner."""
+    """Allocated blocks of one run, by owner."""
 
     def __init__(self, held: Held, by: str) -> None:
         self.held, self.sizes = held, held.sizes
@@ -80,11 +84,11 @@ class _Owned:
             self.indices[held.name(by, index)].append(index)
 
     def of(self, owner: str) -> Sequence[int]:
-        """Return the blocks of an owner, in order of allocation."""
+        """Return the indices of an owner's blocks, in order of allocation."""
         return self.indices.get(owner, ())
 
     def by_stack(self, owner: str) -> dict[str, list[int]]:
-        """Return the sizes of an owner's blocks by stack."""
+        """Return the sizes of an owner's blocks by stack without line numbers."""
         found: dict[str, list[int]] = defaultdict(list)
         for index in self.of(owner):
             found[LINE.sub("", self.held.name("stack", index))].append(self.sizes[index])
@@ -108,10 +112,9 @@ def _change(a: _Owned, b: _Owned, owner: str, was: str) -> Change:
 
 
 def _resized(a: Mapping[str, Sequence[int]], b: Mapping[str, Sequence[int]]) -> int:
-    """Return the change in bytes of requests that exist in both.
+    """Return the bytes by which matching blocks have grown.
 
-    If the numbers of requests differ, equal sizes are matched first, since it is unknown which
-    requests are new.
+    a, b: sizes of blocks by stack.
     """
     found = 0
     for stack in a.keys() & b.keys():

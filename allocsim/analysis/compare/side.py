@@ -1,8 +1,4 @@
-"""One of two compared runs: its peaks, their parts and the owners of memory.
-
-Peak reserved memory is the sum of the requested bytes at peak allocated memory, their rounding, and
-the reserved memory beyond peak allocated memory.
-"""
+"""One of two compared runs: its peaks, and the owners of its memory."""
 
 from __future__ import annotations
 
@@ -31,13 +27,13 @@ __all__ = ["Parts", "Side", "side_of_run", "side_of_state"]
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Parts of peak reserved memory, in bytes.
+    """Parts of peak reserved memory, in bytes; their sum is the peak.
 
-    requested: requested bytes at peak allocated memory; rounded requests if the recording has no
-        requested sizes.
-    rounding: bytes added by size rounding.
+    requested: requested bytes of the blocks at peak allocated memory; if the recording has only
+        rounded sizes, these.
+    rounding: bytes that size rounding adds to these blocks.
     unused: peak reserved minus peak allocated memory: fragmentation, cached blocks of other sizes,
-        and blocks that wait for other streams.
+        and freed blocks that wait for other streams.
     """
 
     requested: int
@@ -56,11 +52,12 @@ class Side:
 
     conf: settings of the run.
     reserved: parts of peak reserved memory.
-    at: moment of the rows.
-    held: blocks allocated at that moment.
+    at: moment at which owners are compared.
+    held: blocks allocated at this moment.
     retries, ooms, driver_calls: num_alloc_retries, num_ooms and num_device_alloc of the whole run;
-        None without a history, and for releases that do not count them.
-    outline: outline of the whole run; None without a history.
+        None if the recording has no entries, or if the release does not count them.
+    notes: sentences about inferred facts.
+    outline: curve of memory over the run, for a small chart; None if the recording has no entries.
     """
 
     path: str
@@ -77,12 +74,15 @@ class Side:
 
     @property
     def allocated_bytes(self) -> int:
-        """Allocated bytes at the moment of the rows."""
+        """Allocated bytes at the compared moment."""
         return sum(self.held.sizes)
 
 
 def side_of_run(prepared: Prepared, device_run: DeviceRun, conf: str, at: str | int | None) -> Side:
-    """Return the side of a replayed run.  Raises RecordingError if there is no such moment."""
+    """Return one side of a comparison from a finished replay.
+
+    Raises RecordingError if the moment `at` does not exist.
+    """
     trace = prepared.trace
     scene = scene_of_run(trace, prepared.start, device_run.timeline)
     timeline = device_run.timeline
@@ -110,7 +110,7 @@ def side_of_run(prepared: Prepared, device_run: DeviceRun, conf: str, at: str | 
 
 
 def side_of_state(recording: Recording, trace: Trace, at: str | int | None) -> Side:
-    """Return the side of a recording without entries."""
+    """Return one side of a comparison from a recording without entries."""
     moment = moment_of_state(recording.path, at)
     refuse_contradictions(recording)
     scene = scene_of_state(trace)

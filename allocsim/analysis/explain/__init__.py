@@ -1,4 +1,4 @@
-"""Explanation of out-of-memory errors: the cause, the blocks in the way, and proved remedies.
+"""Explanation of out-of-memory errors: cause, blocks in the way, and remedies proved by replays.
 
 Names that are needed only for snapshots without entries are imported when they are first used.
 """
@@ -8,44 +8,28 @@ from typing import TYPE_CHECKING
 from allocsim._lazy import lazily
 from allocsim.analysis.explain.blockers import Blockers
 from allocsim.analysis.explain.cause import Figures, arithmetic_of
-from allocsim.analysis.explain.cure import Cure, cures_of
 from allocsim.analysis.explain.explanation import (
+    Cure,
     DeviceExplanation,
     Remedy,
+    cures_of,
     explain,
     explain_device,
     explain_prepared,
     explain_recording,
 )
-from allocsim.analysis.explain.kinds import KINDS
 from allocsim.analysis.explain.shortage import Blocker, OomWatch, Shortage, shortages_of
+from allocsim.analysis.explain.state_at_error import KINDS
 from allocsim.analysis.explain.verdict import Verdict
 
 if TYPE_CHECKING:
     from allocsim.analysis.explain.of_state import Refusal, StateExplanation, explain_state
 
 __all__ = [
-    "Blocker",
-    "Blockers",
-    "Cure",
-    "DeviceExplanation",
-    "Figures",
-    "KINDS",
-    "OomWatch",
-    "Refusal",
-    "Remedy",
-    "Shortage",
-    "StateExplanation",
-    "Verdict",
-    "arithmetic_of",
-    "cures_of",
-    "explain",
-    "explain_device",
-    "explain_prepared",
-    "explain_recording",
-    "explain_state",
-    "shortages_of",
-]
+    "Blocker", "Blockers", "Cure", "DeviceExplanation", "Figures", "KINDS", "OomWatch", "Refusal",
+    "Remedy", "Shortage", "StateExplanation", "Verdict", "arithmetic_of", "cures_of", "explain",
+    "explain_device", "explain_prepared", "explain_recording", "explain_state", "shortages_of",
+]  # fmt: skip
 
 _LATER = {
     "Refusal": "of_state",

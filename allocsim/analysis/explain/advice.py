@@ -1,9 +1,10 @@
-"""Advice on an out-of-memory error, from its cause, its figures and the settings in force.
+"""Advice on an out-of-memory error, from its cause, its sizes and the settings in force.
 
-Advice never names a setting that is already set, that the release lacks, or that the figures show
-to be useless.  It names settings in force that have no effect or are unsafe, and says so if no
-setting can help.  A remedy that needs a replay as proof is not called proved.
-Sources: tests/explain/test_situations.py, which checks what helps; semantics 8 (option names).
+No advice names a setting that is already set, that the release lacks, or that cannot help with
+these sizes.  If no setting can help, the advice says so.  It also names settings in force that have
+no effect or are unsafe.
+Sources: tests/explain/test_situations.py, which checks with replays that the advice helps;
+semantics 8 (option names).
 """
 
 from __future__ import annotations
@@ -13,19 +14,19 @@ from dataclasses import dataclass
 
 from allocsim.analysis.explain.cause import Figures
 from allocsim.analysis.explain.message import OomMessage
-from allocsim.analysis.explain.releases import TextRelease
+from allocsim.analysis.explain.wording import TextRelease
 from allocsim.core import AllocatorConfig
 from allocsim.units import GIB, MIB, format_size
 
 __all__ = ["Situation", "advice_on"]
 
-_WRONG_SHAPE = 4  # a request of this multiple of the card is a wrong shape, not a large model
+_WRONG_SHAPE = 4  # a request of 4 times the card or more has a wrong shape
 _SHARED_SEGMENTS = {
     2 * MIB: "2.00 MiB is the segment of a request of 1 MiB or less: idle memory of the large pool "
     "cannot serve it.",
     20 * MIB: "20.00 MiB is the segment of a request between 1 and 10 MiB.",
 }
-"""Explanation of a request for exactly one segment of a fixed size."""
+"""Explanation of the segment sizes that several requests share, by size in bytes."""
 
 _SHAPE = (
     "First look at the line that made the request: this size is usually a wrong shape, a wrong "
@@ -55,10 +56,10 @@ _REUSE = (
 class Situation:
     """One error with everything known about it.
 
-    cause: one of `CAUSES`.
+    cause: name of the cause, one of `CAUSES`.
     config: settings in force; None if the user gave none.
-    release: release given by the user or recognised by the wording, or None.
-    other_total: memory in bytes of another device to compare with, or None.
+    release: release given by the user, or recognised from the words of the error; None if unknown.
+    other_total: memory in bytes of another device, to say if the request would fit there; or None.
     is_windows: True if the text has Windows paths.
     """
 
@@ -72,13 +73,13 @@ class Situation:
 
     @property
     def variable(self) -> str:
-        """Environment variable to set: the one in the text, else that of the backend."""
+        """Environment variable to set: named in the text, or else derived from the backend."""
         backend = self.message.backend if self.message.backend in ("HIP", "NPU") else "CUDA"
         return self.message.variable or f"PYTORCH_{backend}_ALLOC_CONF"
 
     @property
     def has_native_allocator(self) -> bool:
-        """True if the backend reads PYTORCH_CUDA_ALLOC_CONF or its own form of it."""
+        """True if the backend reads PYTORCH_CUDA_ALLOC_CONF or a similar variable."""
         return not self.message.is_async and self.message.backend not in ("MPS", "CPU", "XPU")
 
     @property
@@ -89,13 +90,13 @@ class Situation:
 
     @property
     def max_split_size_mb(self) -> int | None:
-        """Value of max_split_size_mb; None if it is not set."""
+        """Value of max_split_size_mb in MiB; None if it is not set."""
         if self.config is None or self.config.max_split_size_stat() < 0:
             return None
         return self.config.max_split_size // MIB
 
     def knows(self, option: str) -> bool:
-        """Return True if the release has the option; an unknown release has all options."""
+        """Return True if the release has the option, or if the release is unknown."""
         if self.release is None or self.message.backend == "NPU":
             return True
         return option in self.release.options
@@ -196,7 +197,7 @@ def _free_above_request(situation: Situation) -> list[str]:
 
 
 def _hidden_fraction(situation: Situation) -> list[str]:
-    """Suggest a memory fraction that the text does not print (up to 2.4) but the figures show."""
+    """Suggest a memory fraction that the text does not print (up to 2.4) but the sizes show."""
     figures = situation.figures
     held, tried, total = figures.reserved, figures.tried_bytes, figures.total_bytes
     is_printed = situation.release is not None and situation.release.prints_limit
@@ -229,7 +230,7 @@ def _fragmentation(situation: Situation) -> list[str]:
 
 
 def _expandable(situation: Situation) -> list[str]:
-    """Advise expandable_segments, or say why it is not available."""
+    """Return advice to set expandable_segments, or the reason why it is not available."""
     if not situation.has_native_allocator:
         return []
     if situation.is_expandable:
@@ -293,7 +294,7 @@ def _full(situation: Situation) -> list[str]:
 
 
 def _foreign(situation: Situation) -> list[str]:
-    """Advise on memory that is held outside this process's PyTorch."""
+    """Return advice on memory of the card that this process's PyTorch does not hold."""
     figures = situation.figures
     held, total, free = figures.reserved, figures.total_bytes, figures.free_bytes
     own = figures.process_bytes
@@ -344,7 +345,7 @@ def _no_figures(situation: Situation) -> list[str]:
 
 
 def _on_settings(situation: Situation) -> list[str]:
-    """Advise on settings in force that have no effect, are unsafe, or cannot help here."""
+    """Return advice on settings in force that have no effect, are unsafe, or cannot help here."""
     config, figures = situation.config, situation.figures
     if config is None:
         return []

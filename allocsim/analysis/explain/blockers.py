@@ -1,20 +1,21 @@
 """Smallest set of live blocks that must be freed for a request to succeed.
 
-The set with the fewest live bytes is reported, and the one with the fewest blocks among equals.
-Two ways are searched exhaustively, and the cheaper one is used:
+The result is the set with the fewest live bytes; among equal sets, the set with the fewest blocks.
+A request can succeed in two ways, and the cheaper way is reported:
 
-1. *run*: adjacent blocks in one segment that the request may use.  Without its live blocks the run
-   is one free block that the request accepts.  A scan with two pointers finds every minimal run.
-2. *driver*: whole segments, and whole handles of expandable segments, that return to the driver
-   once they are empty, enough for the segment that the request needs.  This is a knapsack problem,
-   solved exactly over 2 MiB pages.  Above `LARGEST_TABLE` cells, units are taken by cost per page
-   instead.  A request that would grow an expandable segment is assumed to need whole handles, so
-   the set may contain one handle too many.  If a limit applies to segments that are not whole
-   pages, the set may contain one page too many.  In these cases the set suffices, but `is_exact`
-   is False.
+1. *run*: in a segment that the request may use, adjacent blocks are freed and merge into one free
+   block that the request accepts.  A scan with two pointers finds every minimal run of blocks.
+2. *driver*: segments, or handles (mapped pages) of expandable segments, become empty and return to
+   the driver, which then has enough memory for a new segment.  This is a knapsack problem, solved
+   exactly over pages of 2 MiB.  If its table would exceed `LARGEST_TABLE` cells, segments and
+   handles are chosen by cost per page instead.
 
-A freed block that waits for another stream costs nothing, since its memory comes free anyway.
-Whether other settings would have placed blocks differently is not considered here; see `tune`.
+In three cases the reported set suffices, but a smaller set may exist, and `is_exact` is False: the
+table is too large; the request grows an expandable segment (one handle too many is possible); a
+limit applies and segments are not whole pages (one page too many is possible).
+
+A freed block that waits for another stream costs nothing, since its memory becomes free anyway.
+Other settings might have placed the blocks differently, which is not considered here; see `tune`.
 """
 
 from __future__ import annotations
@@ -34,19 +35,20 @@ from allocsim.units import round_up
 __all__ = ["LARGEST_TABLE", "Blockers", "blockers_of"]
 
 LARGEST_TABLE = 30_000_000
-"""Largest table (units by pages) of the exact search; a larger one would take seconds."""
+"""Largest table of the exact search, in cells; a larger table would take seconds."""
 
-_ONE = 1 << 20  # weight of one byte in a price, above any number of blocks
-_NEVER = 1 << 62  # price of a page count that cannot be reached
+_ONE = 1 << 20  # weight of one byte in `_price`, above any number of blocks
+_NEVER = 1 << 62  # price of a number of pages that cannot be reached
 
 
 @dataclass(frozen=True, slots=True)
 class Blockers:
     """Live blocks that must be freed for a request to succeed.
 
-    way: "run" or "driver".
-    cost_bytes: sum of their sizes, including slack.
-    freed_bytes: size of the resulting free run, or bytes returned to the driver.
+    way: "run" if the request then fits into one segment; "driver" if memory returns to the driver.
+    cost_bytes: sum of the block sizes, including rounding.
+    freed_bytes: size of the resulting free block, or bytes that return to the driver.
+    blocks: live blocks to free.
     is_exact: True if no cheaper set suffices.
     """
 
@@ -58,7 +60,7 @@ class Blockers:
 
 
 def blockers_of(state: StateAtError) -> Blockers | None:
-    """Return the cheapest set for the state's request.
+    """Return the cheapest set of blocks for the failed request of `state`.
 
     Return None if freeing every block would not suffice, or if no block is in the way.
     """
@@ -100,7 +102,7 @@ def _cheapest_run(state: StateAtError, blocks: Sequence[BlockState]) -> Blockers
 
 
 def _widened(blocks: Sequence[BlockState], first: int, last: int) -> tuple[int, int]:
-    """Return the run extended by the free blocks that it would merge with, as [start, stop)."""
+    """Return [start, stop) of the blocks `first` to `last` with the free blocks next to them."""
     while first > 0 and blocks[first - 1].state == INACTIVE:
         first -= 1
     while last + 1 < len(blocks) and blocks[last + 1].state == INACTIVE:
@@ -114,11 +116,11 @@ def _cost(block: BlockState) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Unit:
-    """Segment or handle that returns to the driver as a whole once no live block touches it.
+    """Segment or handle, which returns to the driver as a whole once it has no live block.
 
-    pages: size in 2 MiB pages.
-    live: live blocks that touch it.
-    shared: live blocks that also touch the previous unit of the same segment.
+    pages: size in pages of 2 MiB.
+    live: live blocks that overlap the unit.
+    shared: live blocks that also overlap the previous unit of the same segment.
     """
 
     pages: int
@@ -147,7 +149,7 @@ def _driver(state: StateAtError) -> Iterator[Blockers]:
 
 
 def _needed(state: StateAtError) -> int:
-    """Return the bytes that must be released before driver and limit allow the request."""
+    """Return the bytes that must return to the driver before driver and limit allow the request."""
     request = state.request
     wanted = request.tried_bytes
     if request.handle_size:
@@ -162,8 +164,8 @@ def _needed(state: StateAtError) -> int:
 def _units(state: StateAtError, segment: SegmentState, *, counts_reserved: bool) -> Iterator[_Unit]:
     """Yield the units of a segment.
 
-    counts_reserved: count whole pages within the segment's size, as a limit does; otherwise count
-        the pages that the driver gets back.
+    counts_reserved: count the pages of reserved memory, as a limit does; otherwise count the pages
+        that the driver receives.
     """
     if not state.is_returnable(segment):
         return
@@ -189,17 +191,17 @@ def _units(state: StateAtError, segment: SegmentState, *, counts_reserved: bool)
 
 
 def _price(blocks: Sequence[BlockState]) -> int:
-    """Return one number that orders sets of blocks by bytes and then by count."""
+    """Return a number that compares sets of blocks: first their bytes, then their count."""
     return sum(block.size for block in blocks) * _ONE + len(blocks)
 
 
 def _knapsack(units: Sequence[_Unit], pages: int) -> list[_Unit]:
     """Return the cheapest units with at least `pages` pages.
 
-    Dynamic programming over the units, with two tables: the lowest price of j pages if the current
-    unit is not taken, and if it is.  A block shared by two adjacent taken units is counted once.  A
-    block that spans three handles is counted twice if only the outer two are taken.  This is never
-    the cheapest choice, since adding the middle one then costs nothing.
+    Dynamic programming over the units with two tables: `left[j]` and `taken[j]` are the lowest
+    price of j pages without and with the current unit.  A block shared by two adjacent taken units
+    is counted once.  A block that spans three handles is counted twice if only the outer handles
+    are taken.  This is never the cheapest choice, since the middle handle would cost nothing more.
     """
     left = np.full(pages + 1, _NEVER, dtype=np.int64)
     taken = left.copy()
@@ -223,7 +225,7 @@ def _traced(
     *,
     is_taken: bool,
 ) -> list[_Unit]:
-    """Return the units that were chosen for the last cell of the tables."""
+    """Return the units behind the lowest price, by going back through the decisions."""
     chosen = []
     for unit, (before_left, before_taken) in zip(reversed(units), reversed(was_taken), strict=True):
         if is_taken:
@@ -236,7 +238,7 @@ def _traced(
 
 
 def _by_ratio(units: Sequence[_Unit], pages: int) -> list[_Unit]:
-    """Return units in order of price per page until there are enough pages."""
+    """Return units with the lowest price per page, as many as are needed for `pages` pages."""
     ordered = sorted(units, key=lambda unit: _price(unit.live) / unit.pages)
     before = [0, *accumulate(unit.pages for unit in ordered)]
     return [unit for unit, held in zip(ordered, before, strict=False) if held < pages]

@@ -1,12 +1,13 @@
-"""Cause of an out-of-memory error, from its figures alone.
+"""Cause of an out-of-memory error, from its sizes alone.
 
-The cause is the first comparison that holds, in the order of `MESSAGE_CAUSES`.  A comparison with
-an unknown figure does not hold.  If none holds, the cause is `no_figures`.
+Each cause in `MESSAGE_CAUSES` has a comparison of sizes, such as request > device memory.  The
+first comparison that holds gives the cause.  A comparison with an unknown size does not hold.  If
+no comparison holds, the cause is `no_figures`.
 
-Printed figures are rounded, which matters for two comparisons.  The driver refused the request, so
-free memory counts as enough only if rounding cannot explain it.  A limit is printed only if it is
-set, so it counts as reached if the driver had enough memory and rounding may hide the excess.  The
-other comparisons use the printed figures.
+PyTorch prints rounded sizes, which matters for two comparisons.  Free memory counts as enough for
+the request only if it exceeds the request by more than the rounding error.  A limit counts as
+reached if free memory was enough, and reserved memory plus the request come within the rounding
+error of the limit.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ __all__ = ["MESSAGE_CAUSES", "Figures", "cause_of", "rounding_of", "arithmetic_o
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Figures of an out-of-memory error in bytes; None for a figure that is not known.
+    """Sizes that describe an out-of-memory error, in bytes; None if a size is not known.
 
     tried_bytes: segment requested from the driver, or the request itself.
     total_bytes, free_bytes: total and free memory of the device.
     allocated_bytes: memory in live blocks.
-    reserved_bytes: memory that PyTorch holds; a text prints this or idle_bytes.
+    reserved_bytes: memory that PyTorch holds; an error text prints this or idle_bytes.
     idle_bytes: reserved but not allocated memory.
     limit_bytes: largest number of bytes that PyTorch may reserve.
     process_bytes: memory that the process holds on the device.
     pool_bytes: part of allocated_bytes in private pools.
-    printed: True if the figures are rounded to two decimals of their unit, as PyTorch prints them.
+    printed: True if the sizes come from a text, where PyTorch rounds them to two decimals.
     """
 
     tried_bytes: int | None = None
@@ -48,7 +49,7 @@ class Figures:
 
     @property
     def reserved(self) -> int | None:
-        """Reserved bytes, if necessary as the sum of allocated and idle bytes."""
+        """Reserved bytes; if not printed, the sum of allocated and idle bytes."""
         if self.reserved_bytes is not None:
             return self.reserved_bytes
         if self.allocated_bytes is None or self.idle_bytes is None:
@@ -57,7 +58,7 @@ class Figures:
 
     @property
     def idle(self) -> int | None:
-        """Idle bytes, if necessary as the difference of reserved and allocated bytes."""
+        """Idle bytes; if not printed, the difference of reserved and allocated bytes."""
         if self.idle_bytes is not None:
             return self.idle_bytes
         if self.allocated_bytes is None or self.reserved_bytes is None:
@@ -66,7 +67,7 @@ class Figures:
 
     @property
     def within_reach(self) -> int | None:
-        """Sum of idle and free bytes; None if either is unknown."""
+        """Sum of idle and free bytes; None if one of them is unknown."""
         idle = self.idle
         return None if idle is None or self.free_bytes is None else idle + self.free_bytes
 
@@ -79,23 +80,23 @@ class Figures:
 
     @property
     def limited(self) -> int | None:
-        """Bytes that count against the limit: reserved, else of the process, else allocated."""
+        """Bytes that count against the limit: reserved bytes, or the best known substitute."""
         held = (self.reserved, self.process_bytes, self.allocated_bytes)
         return next((size for size in held if size is not None), None)
 
     @property
     def real_limit(self) -> int | None:
-        """Limit if it is below the device's memory; a fraction of 1.0 has no effect."""
+        """Limit in bytes if it is below the device's memory, else None."""
         limit, total = self.limit_bytes, self.total_bytes
         return limit if limit is not None and (total is None or limit < total) else None
 
     def doubt(self, *values: int | None) -> float:
-        """Return the largest rounding error of a sum or difference of `values`; 0 if exact."""
+        """Return the largest rounding error in bytes of a sum of `values`; 0 if sizes are exact."""
         return sum(rounding_of(value) for value in values if value) if self.printed else 0
 
 
 def rounding_of(size: int) -> float:
-    """Return half a unit of the last digit that PyTorch prints for `size` (semantics 7.1)."""
+    """Return the largest rounding error in bytes of a printed size (semantics 7.1)."""
     if size <= KIB:
         return 0
     return 0.005 * (KIB if size <= MIB else MIB if size <= GIB else GIB)
@@ -111,20 +112,20 @@ MESSAGE_CAUSES = (
     "full",
     "no_figures",
 )
-"""Causes that figures can prove, in the order of the comparisons."""
+"""Causes that sizes alone can prove, in the order of the comparisons."""
 
 
 def cause_of(figures: Figures) -> str:
-    """Return the cause that `figures` prove, one of `MESSAGE_CAUSES`."""
+    """Return the name of the cause, one of `MESSAGE_CAUSES`."""
     comparisons = () if figures.tried_bytes is None else _comparisons(figures)
     proved = (cause for cause, holds in zip(MESSAGE_CAUSES, comparisons, strict=False) if holds)
     return next(proved, "no_figures")
 
 
 def _comparisons(figures: Figures) -> Iterator[bool]:
-    """Yield True for each cause that holds, in order.
+    """Yield True or False for each of `MESSAGE_CAUSES`, except the last.
 
-    An unknown figure is nan, so comparisons with it are False.
+    An unknown size is nan, so every comparison with it is False.
     """
     tried, total = _known(figures.tried_bytes), _known(figures.total_bytes)
     live, free = _known(figures.allocated_bytes), _known(figures.free_bytes)
@@ -136,11 +137,11 @@ def _comparisons(figures: Figures) -> Iterator[bool]:
     over = held + tried - limit
     doubt = figures.doubt(figures.limited, figures.tried_bytes, figures.real_limit)
     yield over > 0 or (not free < tried and over + doubt > 0)
-    # One byte of tolerance, since the bounds of the two printed ranges are rounded themselves.
+    # One byte of tolerance, since the rounding errors are rounded themselves.
     yield free - tried >= max(0, figures.doubt(figures.tried_bytes, figures.free_bytes) - 1)
     yield _known(figures.idle) >= tried
     yield _known(figures.within_reach) >= tried
-    # Idle memory may be unknown (asynchronous backend, log lines); then the card counts as full.
+    # If idle memory is unknown (asynchronous backend, log lines), the card counts as full.
     yield figures.free_bytes is not None or tried > _known(figures.unallocated)
 
 
@@ -149,7 +150,7 @@ def _known(size: int | None) -> float:
 
 
 def arithmetic_of(cause: str, figures: Figures) -> str:
-    """Return the deciding comparison, such as "2.87 GiB tried <= 4.94 GiB idle"; "" if unknown."""
+    """Return the comparison that decides, such as "2.87 GiB tried <= 4.94 GiB idle", or ""."""
     line = tried = f"{_size(figures.tried_bytes)} tried"
     match cause:
         case "impossible":
@@ -202,7 +203,7 @@ def _idle(figures: Figures) -> str:
 
 
 def _doubt(figures: Figures) -> str:
-    """Return the rounding error if it could change the comparison, else ""."""
+    """Return the rounding error as text if it could change the comparison, else ""."""
     tried, idle, reach = figures.tried_bytes, figures.idle, figures.within_reach
     if tried is None or idle is None:
         return ""

@@ -1,7 +1,7 @@
-"""Explanation of a recording's out-of-memory errors: the state, the code and the remedies.
+"""Explanation of a recording's out-of-memory errors: cause, code and remedies.
 
-Each remedy comes with the replay that proves it, and with the number of entries after the error: a
-recording that ends at its error proves nothing about the time after it.
+Every remedy is proved by a replay.  The number of entries after the error is reported too, because
+a recording that ends at its error proves nothing about the time after the error.
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ from typing import overload
 
 from allocsim._repr import Shown
 from allocsim.analysis.explain.advice import Situation, advice_on
-from allocsim.analysis.explain.cure import entries_after, needed_by
 from allocsim.analysis.explain.message import OomMessage
-from allocsim.analysis.explain.releases import text_release
 from allocsim.analysis.explain.shortage import OomWatch, Shortage, shortages_of
 from allocsim.analysis.explain.verdict import Verdict, judge_text
+from allocsim.analysis.explain.wording import text_release
 from allocsim.core import find_release, parse_conf
 from allocsim.errors import ConfigError
-from allocsim.recommend import Case, Recommendation, effects_on, recommend
+from allocsim.recommend import Case, Recommendation, WhyNot, effects_on, recommend
 from allocsim.recording import Recording
 from allocsim.replaying import (
     Prepared,
@@ -32,13 +31,71 @@ from allocsim.replaying import (
     smallest_device,
     smallest_fraction,
 )
-from allocsim.simulation import DeviceRun, Hints, Progress, Run, Setting
+from allocsim.simulation import (
+    DeviceRun,
+    Hints,
+    Progress,
+    Run,
+    Setting,
+    SimulatedOom,
+    releases_needed,
+)
 from allocsim.units import format_size, parse_size
 
 __all__ = [
-    "DeviceExplanation", "Remedy", "explain", "explain_device", "explain_prepared",
-    "explain_recording",
+    "Cure", "DeviceExplanation", "Remedy", "cures_of", "explain", "explain_device",
+    "explain_prepared", "explain_recording",
 ]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Cure:
+    """Result of a search for a setting that avoids out-of-memory errors, on one device.
+
+    baseline: trial of the present settings.
+    trials: trials of the settings that PyTorch accepts.
+    best: trial of the recommended setting; None if no setting is recommended.
+    entries_left: number of entries after the last recorded error; None if the recording has no such
+        error.
+    is_withheld: True if nothing is recommended because the replay differs from the recorded run.
+    needs: releases with the same meaning of the best setting, in words; None if these include every
+        release that may have written the recording.
+    """
+
+    device: int
+    device_memory: int | None
+    baseline: Trial
+    trials: tuple[Trial, ...]
+    best: Trial | None
+    entries_left: int | None
+    is_withheld: bool = False
+    needs: str | None = None
+
+
+def cures_of(recommendation: Recommendation, cases: Sequence[Case]) -> tuple[Cure, ...]:
+    """Return the result for each device; `cases` must be those of `recommendation`."""
+    best = recommendation.best
+    return tuple(
+        Cure(
+            device=case.device_run.device,
+            device_memory=case.device_run.device_memory,
+            baseline=recommendation.baseline.trials[i],
+            trials=tuple(offer.trials[i] for offer in recommendation.offers),
+            best=None if best is None else best.trials[i],
+            entries_left=_entries_after(case.device_run, case.device_run.ooms),
+            is_withheld=recommendation.why_not is WhyNot.WITHHELD,
+            needs=recommendation.needs,
+        )
+        for i, case in enumerate(cases)
+    )
+
+
+def _entries_after(device_run: DeviceRun, ooms: Sequence[SimulatedOom]) -> int | None:
+    """Return the number of entries after the last error; None if the error is not recorded."""
+    if not ooms or not ooms[-1].is_recorded:
+        return None
+    return device_run.entries - 1 - ooms[-1].entry
+
 
 _BY_FIGURES = ("impossible", "host_fallback", "fraction_limit", "free_above_request", "full")
 """Causes whose advice needs no replay."""
@@ -49,14 +106,15 @@ _SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """One change under which every request is served, as its replay proves.
+    """Change with which every recorded request succeeds in a replay.
 
-    kind: "conf", "device_memory" or "memory_fraction".
-    conf: option string of the replay.
-    device_memory: device memory of the replay in bytes.
-    trial: the replay.
+    kind: what to change: "conf", "device_memory" or "memory_fraction".
+    conf: value of PYTORCH_CUDA_ALLOC_CONF in the replay.
+    device_memory: device memory in the replay, in bytes.
+    trial: result of the replay.
     smaller_fails_at: entry that fails on a device that is 2 MiB smaller; only for "device_memory".
-    needs: see `Cure`.
+    needs: releases with the same meaning of `conf`, in words; None if these include every release
+        that may have written the recording.
     """
 
     kind: str
@@ -71,13 +129,13 @@ class Remedy:
 class DeviceExplanation(Shown):
     """Explanation of one device of a recording.
 
-    device_run: baseline of the device.
-    shortages: out-of-memory errors in order.
-    remedies: changes under which every request is served, best setting first; empty if the replay
-        differs from the recorded run.
+    device_run: baseline replay of the device.
+    shortages: out-of-memory errors, in order.
+    remedies: changes with which every request succeeds, best first; empty if the baseline differs
+        from the recorded run.
     tried: trials of all settings that were replayed.
-    entries_left: see `entries_after`.
-    advice: sentences for each shortage.
+    entries_left: number of entries after the last recorded error; None if there is no such error.
+    advice: sentences for each error in `shortages`.
     recommendation: recommended setting for all devices of the program.
     """
 
@@ -90,7 +148,7 @@ class DeviceExplanation(Shown):
     recommendation: Recommendation
 
     def headline(self) -> str:
-        """Return the last error and the first setting that avoids it."""
+        """Return the last error and the best setting that avoids it, in one line."""
         device = f"device {self.device_run.device}"
         if not self.shortages:
             return f"{device}: no request failed"
@@ -99,7 +157,7 @@ class DeviceExplanation(Shown):
         return f"{device}: {_summary(self.shortages[-1])}{cure}"
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """Yield the last errors and the remedies."""
+        """Yield (label, text) of the last errors and of the remedies."""
         for shortage in self.shortages[-_SHOWN:]:
             yield "out of memory", _summary(shortage)
         for remedy in self.remedies:
@@ -125,7 +183,8 @@ def explain_recording(
 ) -> tuple[Run, tuple[DeviceExplanation, ...]]:
     """Replay `recording` and explain every out-of-memory error of each device.
 
-    watch: see `Watch`; for the replays of the search.
+    Return the replay, and one explanation for each device.
+    watch: progress callback for the replays that search for remedies; see `Watch`.
     The other arguments are those of `replay`.
     """
     devices = prepare(recording, device, torch_version, hints=hints)
@@ -142,7 +201,7 @@ def explain_prepared(
     progress: Progress | None = None,
     watch: Watch | None = None,
 ) -> tuple[Run, tuple[DeviceExplanation, ...]]:
-    """Explain devices that are already prepared; see `explain_recording`."""
+    """Replay prepared devices and explain their errors; see `explain_recording`."""
     setting, memory = None if conf is None else Setting(conf), bytes_of(device_memory)
     devices = [each.on(memory) for each in devices]
     seen = OomWatch(devices)
@@ -171,18 +230,19 @@ def explain_device(
 ) -> DeviceExplanation:
     """Explain one device of a recording that has been replayed.
 
-    index: index of the device among the cases of the recommendation.
+    run: baseline replay of all devices.
+    index: index of the device in `run` and in the trials of `recommendation`.
     """
     device_run = case.device_run
     remedies: tuple[Remedy, ...] = ()
     tried = tuple(offer.trials[index] for offer in recommendation.offers)
-    # If the device had room, the request was refused by something that no setting changes.
+    # If the device had enough memory, no setting can avoid the refusal.
     is_open = not shortages or shortages[0].cause != "free_above_request"
     if device_run.ooms and device_run.parting is None and is_open:
         best = recommendation.best
         chosen = None if best is None else best.trials[index]
         remedies = _remedies(case, Setting(run.conf), tried, chosen)
-    left = entries_after(device_run, [shortage.oom for shortage in shortages])
+    left = _entries_after(device_run, [shortage.oom for shortage in shortages])
     advice = tuple(
         _advice(run, device_run, shortage, remedies, recommendation) for shortage in shortages
     )
@@ -192,7 +252,7 @@ def explain_device(
 def _remedies(
     case: Case, setting: Setting, tried: Sequence[Trial], best: Trial | None
 ) -> tuple[Remedy, ...]:
-    """Return the remedies of one device; `best` is the recommended trial, which comes first."""
+    """Return the remedies of one device, first the recommended trial `best`."""
     trials, memory = case.trials, case.device_run.device_memory
     found: list[Remedy] = []
     if memory is not None:
@@ -207,7 +267,10 @@ def _remedies(
         if capacity is not None:
             size, trial = capacity.device_memory, capacity.trial
             found.append(Remedy("device_memory", conf, size, trial, capacity.fails_at))
-    return tuple(replace(each, needs=needed_by(trials.prepared, each.conf)) for each in found)
+    release, possible = trials.prepared.release, trials.prepared.releases
+    return tuple(
+        replace(each, needs=releases_needed(each.conf, release, possible)) for each in found
+    )
 
 
 def _advice(
@@ -225,7 +288,7 @@ def _advice(
             *_in_general(run, shortage),
         )
     best = recommendation.best
-    # A replay that succeeds refutes the general advice that no setting can help.
+    # A replay that succeeds contradicts the general advice that no setting can help.
     is_refuted = best is not None and shortage.cause == "full"
     found = [] if is_refuted else [*_in_general(run, shortage)]
     if best is not None:
@@ -245,7 +308,7 @@ def _advice(
 
 
 def _in_general(run: Run, shortage: Shortage) -> Sequence[str]:
-    """Return the advice that follows from the cause alone."""
+    """Return the advice that follows from the cause, without the results of replays."""
     if shortage.cause == "pending_free":
         return (
             "Repeat the request: it succeeds the second time, since the wait has ended. To avoid "
@@ -296,18 +359,20 @@ def explain(
     device_memory: int | str | None = None,
     hints: Hints | None = None,
 ) -> tuple[Verdict, ...] | tuple[DeviceExplanation, ...]:
-    """Explain the out-of-memory errors in a text, or those of each device of a recording.
+    """Explain the out-of-memory errors in a text, or the errors of each device of a recording.
 
-    A text without an error has one verdict, `no_figures`.
+    A text without an error has one verdict, with the cause `no_figures`.
 
     source: text of an error or log, or a recording.
-    conf: for a text PYTORCH_CUDA_ALLOC_CONF as it was set; for a recording the settings to replay.
-    torch_version: release, such as "2.9.1"; None for that of the wording or recording.
-    device_memory: bytes or "24GiB"; for a text the card's memory if it is not printed, else that of
-        another card to compare with.
+    conf: PYTORCH_CUDA_ALLOC_CONF; for a text the value that was set, for a recording the value to
+        replay.
+    torch_version: release, such as "2.9.1"; None to infer it from the text or recording.
+    device_memory: bytes or "24GiB".  For a recording, the memory of the replayed device.  For a
+        text, the card's memory if the text does not print it, else the memory of another card on
+        which the request might fit.
     hints: facts about the recorded program that the recording does not contain.
-    Raises ConfigError for an invalid option string, release or size, RecordingError for a recording
-    with nothing to replay.
+    Raises ConfigError for an invalid conf, release or size, RecordingError for a recording with
+    nothing to replay.
     """
     if isinstance(source, Recording):
         _, devices = explain_recording(

@@ -1,9 +1,9 @@
 """Search for out-of-memory errors in a text, such as a line, a traceback or megabytes of log.
 
-Every error is found once, in order, and no text raises an exception.  An error begins at one of the
-opening words and ends where the next error begins.  Opening words that continue an error do not
-begin a new one: the class name, "out of memory" and "Tried to allocate" belong to one error.  The
-time is linear in the length of the text.
+Every error is found once, in order, and no text raises an exception.  An error begins with opening
+words, such as "out of memory", and ends where the next error begins.  Opening words close together
+belong to one error: the class name, "out of memory" and "Tried to allocate".  The time is linear in
+the length of the text.
 """
 
 from __future__ import annotations
@@ -13,17 +13,24 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from allocsim.analysis.explain.cause import Figures
-from allocsim.analysis.explain.printed_figures import Reading, read_figures, sizes_in
-from allocsim.analysis.explain.wording import ERAS, EXPANDABLE, STATED, openings
+from allocsim.analysis.explain.wording import (
+    ERAS,
+    EXPANDABLE,
+    STATED,
+    Reading,
+    openings,
+    read_figures,
+    sizes_in,
+)
 
 __all__ = ["OomMessage", "find_messages"]
 
 _OPENING = openings()
 # Distances in characters.
 _LONGEST = 4000  # length of one error with the longest hints
-_SAME = 50  # two openings within this distance on a line are one phrase
-_NEAR = 300  # two openings within this distance and without a size between them are one error
-_APART = 800  # a request within this distance belongs to the figures before it
+_SAME = 50  # two openings within this distance on a line belong to one error
+_NEAR = 300  # the same for two openings without a size between them
+_APART = 800  # a request within this distance belongs to the sizes before it
 _REQUEST = 40  # the requested size is printed within this distance after an opening
 _LEAD = 120  # the device may be named within this distance before an opening
 _COLOUR = re.compile(r"(?:\x1b|\\u001b|\\x1b|\\033)\[[0-9;]{0,20}[A-Za-z]")
@@ -53,17 +60,17 @@ _VARIABLE = re.compile(r"PYTORCH_(?:(?:CUDA|HIP|NPU|XPU|MUSA)_)?ALLOC_CONF")
 class OomMessage:
     """One out-of-memory error in a text.
 
-    text: its words up to the last figure, without line prefixes.
-    line: line number of its beginning, from 1.
-    figures: figures that it prints.
-    backend: "CUDA", "HIP", "NPU", "XPU", "MPS" or another name; "" if the text names none.
-    others: (process id, bytes) of the other processes that the text lists.
-    variable: environment variable that its hint names; "" if there is none.
-    since: oldest release with this wording; None if unknown.
-    is_expandable: True if the text says that expandable segments are on.
+    text: words of the error up to its last size, without line prefixes.
+    line: number of the line where the error begins, from 1.
+    figures: sizes that the error prints.
+    backend: "CUDA", "HIP", "NPU", "XPU", "MPS" or another name; "" if the text names no backend.
+    others: (process id, bytes) of the other processes that the error lists.
+    variable: environment variable that the error advises to set; "" if there is none.
+    since: oldest release that prints these words; None if unknown.
+    is_expandable: True if the error says that expandable segments are on.
     is_async: True for the cudaMallocAsync backend.
-    stated: cause that the text names; "" if there is none.
-    has_figures: True if it prints any figure.
+    stated: name of the cause that the error states; "" if there is none.
+    has_figures: True if the error prints any size.
     """
 
     text: str
@@ -97,13 +104,13 @@ def find_messages(text: str) -> tuple[OomMessage, ...]:
         counted = span.start
         messages.append((_message(text, span, floor, line), span.is_strong))
         floor = span.end
-    # A class name without figures may be a line of source code; drop it if there are real errors.
+    # A class name without sizes may be a line of source code; drop it if there are real errors.
     found = [message for message, is_strong in messages if is_strong or message.has_figures]
     return tuple(found or [message for message, _ in messages[:1]])
 
 
 def _spans(text: str) -> Iterator[_Span]:
-    """Yield the span of each error; opening words that continue an error do not begin a new one."""
+    """Yield the part of the text that belongs to each error."""
     current: _Span | None = None
     last, has_request = 0, False
     for match in _OPENING.finditer(text):
@@ -124,7 +131,10 @@ def _spans(text: str) -> Iterator[_Span]:
 def _continues(
     text: str, current: _Span, last: int, match: re.Match[str], has_request: bool
 ) -> bool:
-    """Return True if an opening continues the current error, whose last opening ended at `last`."""
+    """Return True if the opening words `match` belong to the current error.
+
+    last: end of the previous opening words of this error.
+    """
     start = match.start()
     between = text[last : min(start, last + _APART)]
     if start - last >= _APART or start - current.start >= _LONGEST:
@@ -176,10 +186,10 @@ def _backend(lead: str, words: str) -> str:
 
 
 def _best_reading(raw: str) -> tuple[str, Reading]:
-    """Return the words of an error on one line, and the figures in them.
+    """Return the words of an error on one line, and the sizes in them.
 
-    A terminal may break lines within a word, so lines are joined without a blank if more figures
-    are recognised that way.
+    A terminal may break lines within a word, so lines are joined without a blank if more sizes are
+    recognised that way.
     """
     lines = _ESCAPED.sub("\n", _COLOUR.sub("", raw)).split("\n")
     lines = [_SUFFIX.sub("", _PREFIX.sub("", line)) for line in lines]

@@ -1,7 +1,7 @@
-"""Result of a request in the state of a snapshot without entries, and the blocks in its way.
+"""Result of a request after a snapshot without entries, and the blocks in the way of the request.
 
-The model is put into the recorded state and receives the request.  A state has no history, so there
-are no ages of blocks and no remedies proved by a replay.
+The model is put into the recorded state and receives the request.  Without entries the ages of
+blocks are unknown, and no replay can prove a remedy.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ __all__ = ["Refusal", "StateExplanation", "explain_state"]
 class Refusal:
     """Explanation of a request that fails.
 
-    rounded_bytes: size of the block that it needs.
-    tried_bytes: segment that it requests from the driver.
-    cause: one of `CAUSES`.
-    figures: exact figures; the total is None unless the device's memory was given.
-    findings: what the blocks show.
-    blockers: blockers of the findings, largest first, with their code.
+    rounded_bytes: size of the block that the request needs.
+    tried_bytes: size of the segment that the request needs from the driver.
+    cause: name of the cause, one of `CAUSES`.
+    figures: exact sizes; `total_bytes` is None if the device's memory is unknown.
+    findings: results of examining the blocks.
+    blockers: live blocks in the way, largest first, with the code that requested them.
     """
 
     rounded_bytes: int
@@ -48,10 +48,10 @@ class StateExplanation(Shown):
     """Result of one request on the default stream of one device.
 
     path: path of the recording.
-    source: state that receives the request.
+    source: state before the request.
     requested_bytes: size of the request.
-    served: "cached" by a free block, "driver" by a new segment, "retry" by a new segment after
-        cached segments were released; "" if it fails.
+    served: source of the memory: "cached" for a free block, "driver" for a new segment, "retry" for
+        a new segment after cached segments returned to the driver; "" if the request fails.
     largest_request_bytes: largest request that would succeed.
     refusal: explanation of a failure; None if the request succeeds.
     is_asked: True if the user gave the request; otherwise it is the smallest that fails.
@@ -66,7 +66,7 @@ class StateExplanation(Shown):
     is_asked: bool = True
 
     def headline(self) -> str:
-        """Return the result of the request."""
+        """Return the request and its result in one line."""
         asked = format_size(self.requested_bytes)
         if self.refusal is None:
             return f"{asked}: answered ({self.served})"
@@ -74,7 +74,7 @@ class StateExplanation(Shown):
         return f"{asked}: refused, {self.refusal.cause}; {largest} would be answered"
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """Yield the largest request and the blocks in the way."""
+        """Yield (label, text) of the largest request and of the blocks in the way."""
         yield "largest request", format_size(self.largest_request_bytes)
         if self.refusal is not None:
             blockers = self.refusal.blockers
@@ -94,7 +94,11 @@ def explain_state(
     """Return the result of a request of `request` bytes in the state of a snapshot.
 
     request: bytes; None for the smallest request that fails.
-    The other arguments, and the errors raised, are those of `state_source`.
+    conf: settings; None for the recorded settings.
+    device_memory: bytes; None for the size of the segments.
+    torch_version: release to model; None for the recorded release.
+    Raises RecordingError for an inconsistent state, and ConfigError for settings that the release
+    refuses or a device that is smaller than its segments.
     """
     source = state_source(
         recording, trace, conf, device_memory=device_memory, torch_version=torch_version
@@ -145,7 +149,7 @@ def _refusal(
 
 
 def _blockers(findings: Findings, trace: Trace) -> tuple[Blocker, ...]:
-    """Return the blocks in the way, with the code of their recorded frames."""
+    """Return the blocks in the way, with the code that requested them."""
     if findings.blockers is None:
         return ()
     frames = {block.address: block.frames for s in trace.segments for block in s.blocks}

@@ -1,15 +1,15 @@
 """Cause of an out-of-memory error of a recording, and the blocks in the way.
 
-The figures at the error determine the cause, unless the blocks prove a more specific one:
+The sizes at the error determine the cause (`cause_of`), unless the blocks prove a more specific
+cause:
 
-pending_free    a block, or several after merging, would have served the request, but a free still
-                waited for another stream (semantics 2.3, 1.8: the pool is not searched again after
-                the wait)
-private_pool    idle memory of a private pool that the request may not use would have served it, or
-                would have sufficed if returned to the driver
+pending_free    a block, or several after merging, would have served the request, but its free still
+                waited for another stream (semantics 1.8: the pool is not searched again after the
+                wait)
+private_pool    idle memory of a private pool would have been enough, but the request may not use it
 
-Both are considered after `impossible` and `host_fallback`, and `private_pool` also after
-`fraction_limit` and `free_above_request`.
+The causes `impossible` and `host_fallback` have precedence over both, and the causes
+`fraction_limit` and `free_above_request` have precedence over `private_pool`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ import numpy as np
 
 from allocsim.analysis.explain.blockers import Blockers, blockers_of
 from allocsim.analysis.explain.cause import MESSAGE_CAUSES, Figures, cause_of
-from allocsim.analysis.explain.kinds import kinds_of
-from allocsim.analysis.explain.state_at_error import StateAtError
+from allocsim.analysis.explain.state_at_error import StateAtError, kinds_of
 from allocsim.core import Block, CachingAllocator
 from allocsim.metrics import Code, code_at
 from allocsim.recording import Action, Trace
@@ -36,18 +35,20 @@ __all__ = ["CAUSES", "Blocker", "Findings", "OomWatch", "Shortage", "moment_caus
 CAUSES = (*MESSAGE_CAUSES[:-1], "pending_free", "private_pool", MESSAGE_CAUSES[-1])
 
 MOST_WATCHED = 200
-"""Number of errors of one replay whose blocks are examined; later ones have figures only."""
+"""Number of errors of one replay whose blocks are examined; later errors have only sizes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
     """Results of examining the blocks at an error.
 
-    kinds: bytes by kind; the sum is the device's memory.
-    largest_request_bytes, recorded_addresses: see `StateAtError`.
-    late_bytes: size of a suitable block that came free during the request; 0 if there is none.
+    kinds: bytes of each use of memory in `KINDS`; the sum is the device's memory.
+    largest_request_bytes: largest request, before rounding, that would have succeeded.
+    late_bytes: size of a suitable block that became free while the request failed; 0 if there is
+        none.
     holds_in_private_pool: True if idle memory of a private pool would have been enough.
     blockers: smallest set of blocks in the way; None if there is none.
+    recorded_addresses: recorded address of each block in use, by its address in the replay.
     """
 
     kinds: dict[str, int]
@@ -61,9 +62,9 @@ class Findings:
 class OomWatch(Observer):
     """Observer that examines the blocks at each out-of-memory error of a replay.
 
-    findings: findings by (device, entry).
+    findings: results by (device number, entry of the error).
 
-    `devices` are the replayed devices, which know the memory that other processes hold.
+    devices: replayed devices, for the memory that other processes hold.
     """
 
     def __init__(self, devices: Iterable[Prepared] = ()) -> None:
@@ -85,11 +86,11 @@ class Blocker:
     """Live block in the way of a request.
 
     address: address of the block in the replay.
-    size: bytes, including slack.
-    requested_bytes: bytes of its request.
-    entry: entry of its allocation; None if it is older than the recording.
-    age: number of entries between its allocation and the error; None if `entry` is None.
-    code: code that requested it; None if unknown.
+    size: bytes of the block, including rounding.
+    requested_bytes: bytes before rounding.
+    entry: entry of the allocation; None if the block is older than the recording.
+    age: number of entries between allocation and error; None if `entry` is None.
+    code: code that requested the block; None if unknown.
     """
 
     address: int
@@ -104,12 +105,12 @@ class Blocker:
 class Shortage:
     """One out-of-memory error of a recording.
 
-    oom: error of the replay.
-    cause: one of `CAUSES`.
-    figures: exact figures; `printed` is False.
-    findings: what the blocks show; None if no `OomWatch` observed the replay.
-    blockers: blockers of the findings, with their entries and code.
-    code: code of the request; None if unknown.
+    oom: error in the replay.
+    cause: name of the cause, one of `CAUSES`.
+    figures: exact sizes; `printed` is False.
+    findings: results of examining the blocks; None if no `OomWatch` observed the replay.
+    blockers: live blocks in the way, largest first, with the code that requested them.
+    code: code of the failed request; None if unknown.
     """
 
     oom: SimulatedOom
@@ -121,7 +122,7 @@ class Shortage:
 
     @property
     def tried_bytes(self) -> int:
-        """Segment requested from the driver, or the rounded request if none was; bytes."""
+        """Bytes requested from the driver; the rounded request if the driver was not called."""
         return self.oom.tried_bytes or self.oom.rounded_bytes
 
     @property
@@ -138,10 +139,10 @@ class Shortage:
 def shortages_of(
     device_run: DeviceRun, trace: Trace | None = None, watch: OomWatch | None = None
 ) -> tuple[Shortage, ...]:
-    """Return every out-of-memory error of one device's replay, in order.
+    """Return every out-of-memory error in the replay of one device, in order.
 
-    trace: recording of the device.  It adds entries and code, and the recorded errors that the
-        baseline does not have, because something outside the recording refused the request (a
+    trace: recording of the device.  It adds entries and code, and recorded errors that the baseline
+        replay does not have.  Such requests were refused by something that is not recorded (a
         memory fraction set while the program ran, another process, the driver).
     watch: observer of the replay.
     """
@@ -152,7 +153,7 @@ def shortages_of(
 
 
 def _answered(device_run: DeviceRun, trace: Trace) -> Iterator[SimulatedOom]:
-    """Yield the recorded errors that the replay does not have, with the recorded figures."""
+    """Yield the recorded errors that the replay does not have, with the recorded sizes."""
     failed = {oom.entry for oom in device_run.ooms}
     timeline = device_run.timeline
     for entry in np.flatnonzero(trace.action[: device_run.stopped_at] == Action.OOM).tolist():
@@ -198,7 +199,7 @@ def _shortage(
 
 
 def moment_cause(figures: Figures, findings: Findings | None) -> str:
-    """Return the cause by the figures, or a more specific cause that the blocks prove."""
+    """Return the cause that the sizes show, or a more specific cause that the blocks prove."""
     by_figures = cause_of(figures)
     if findings is None or by_figures in ("impossible", "host_fallback"):
         return by_figures
@@ -246,7 +247,7 @@ def _holds_in_private_pool(state: StateAtError) -> bool:
 def _resolved(
     findings: Findings, blockers: Blockers, trace: Trace | None, entry: int
 ) -> tuple[Blocker, ...]:
-    """Return the blocks with the entries that allocated them, largest first."""
+    """Return the blockers with their entries and code, largest first."""
     recorded = findings.recorded_addresses
     addresses = [recorded[b.address] for b in blockers.blocks if b.address in recorded]
     made = {} if trace is None else _made(trace, entry, addresses)
@@ -263,8 +264,8 @@ def _resolved(
 
 
 def _made(trace: Trace, entry: int, addresses: list[int]) -> dict[int, int]:
-    """Return the last `alloc` before `entry` at each of the recorded addresses."""
+    """Return the entry of the last allocation before `entry` at each recorded address."""
     is_wanted = np.isin(trace.addr[:entry], np.array(addresses, dtype=np.uint64))
     entries = np.flatnonzero((trace.action[:entry] == Action.ALLOC) & is_wanted)
-    # Later ones overwrite earlier ones.
+    # A later allocation at the same address overwrites an earlier one.
     return {int(trace.addr[i]): int(i) for i in entries.tolist()}

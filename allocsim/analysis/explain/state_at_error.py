@@ -1,12 +1,13 @@
-"""Immutable copy of an allocator's state while a request fails.
+"""State of the allocator and the device when a request fails, and the uses of the device's memory.
 
-Every mapped byte of the device is in exactly one block of `segments`.  All figures are computed
-from these blocks and not from the allocator's statistics.
-Source: semantics 6.5 (segments), 1.8 (the request), 5.6 (pools with use_on_oom).
+Every mapped byte of the device is in exactly one block of `StateAtError.segments`.  All sizes are
+computed from these blocks and not from the allocator's statistics.
+Source: semantics 6.5 (segments), 1.8 (the request), 5.6 (pools marked use_on_oom).
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -22,22 +23,21 @@ from allocsim.core import (
     pool_of_requests,
     returnable_pools,
 )
-from allocsim.state import DEFAULT_POOL, PoolId, SegmentState
+from allocsim.state import ALLOCATED, DEFAULT_POOL, PENDING, BlockState, PoolId, SegmentState
 from allocsim.units import round_up
 
-__all__ = ["FailedRequest", "StateAtError"]
+__all__ = ["FailedRequest", "KINDS", "StateAtError", "kinds_of", "unexplained_bytes"]
 
 
 @dataclass(frozen=True, slots=True)
 class FailedRequest:
     """Request that fails; sizes are bytes.
 
-    rounded_bytes: size of the block that it needs.
-    tried_bytes: segment that it requests from the driver.
-    stream: stream of the request.
-    pool_id: pool of the request.
-    helping_pools: private pools that serve it when the device is full.
-    handle_size: handle size of the expandable segment that it grows; 0 if it calls cudaMalloc.
+    rounded_bytes: size of the block that the request needs.
+    tried_bytes: size of the segment that the request needs from the driver.
+    helping_pools: private pools marked use_on_oom, which serve the request when the device is full.
+    handle_size: if the request grows an expandable segment, the size of one mapped handle; 0 if it
+        calls cudaMalloc.
     config: settings in force.
     """
 
@@ -51,7 +51,7 @@ class FailedRequest:
 
     @property
     def is_small(self) -> bool:
-        """True if the small pool serves it."""
+        """True if the request uses the small pool."""
         return self.rounded_bytes <= SMALL_SIZE
 
     def may_use(self, segment: SegmentState) -> bool:
@@ -64,7 +64,7 @@ class FailedRequest:
         )
 
     def accepts(self, size: int) -> bool:
-        """Return True if a free block of `size` bytes serves the request (1.5)."""
+        """Return True if a free block of `size` bytes can serve the request (semantics 1.5)."""
         return self.config.accepts(self.rounded_bytes, size)
 
 
@@ -72,18 +72,16 @@ class FailedRequest:
 class StateAtError:
     """Device and allocator when `request` fails, after all attempts of the allocator.
 
-    request: request that fails.
-    total_bytes, free_bytes, context_bytes: memory of the device.
-    limit_bytes: limit of the memory fraction; None without one.
-    releases_cache: False inside a capture, where no memory returns to the driver.
-    returnable_pools: pools whose wholly free memory returns to the driver.
-    handle_sizes: handle sizes of expandable segments, by address.
+    total_bytes, free_bytes: total and free memory of the device.
+    context_bytes: memory held outside PyTorch, for example by the CUDA context.
+    limit_bytes: largest number of bytes that a memory fraction allows; None if none is set.
+    releases_cache: False during the capture of a CUDA graph, when no memory returns to the driver.
+    returnable_pools: pools whose free segments return to the driver when a request fails.
+    handle_sizes: size of the mapped handles of each expandable segment, by its address.
     largest_request_bytes: largest request, before rounding, that would have succeeded.
     segments: all segments with their blocks.
-    recorded_addresses: recorded address of each block in use, by its address here; the two differ
-        in a what-if replay.
-    others_bytes: part of context_bytes that other processes hold, if it is a notable part of the
-        device.
+    recorded_addresses: recorded address of each block in use, by its address in the replay.
+    others_bytes: part of context_bytes that other processes hold.
     """
 
     request: FailedRequest
@@ -108,11 +106,12 @@ class StateAtError:
         recorded: Mapping[int, Block] | None = None,
         others: int = 0,
     ) -> StateAtError:
-        """Return the state after a failed request.
+        """Copy the state of `allocator` after a request failed.
 
-        rounded: rounded size of the request.
-        recorded: blocks by recorded address.
-        others: bytes that other processes hold.
+        rounded: bytes of the request after rounding.
+        stream: stream of the request.
+        recorded: blocks in use, by their address in the recording.
+        others: bytes of the device that other processes hold.
         """
         device = allocator.device
         return cls(
@@ -131,12 +130,12 @@ class StateAtError:
         )
 
     def driver_bytes(self, segment: SegmentState) -> int:
-        """Return the bytes that the driver uses for a segment, which are whole pages."""
+        """Return the bytes of the driver's pages (2 MiB) that a segment occupies."""
         size = segment.total_size
         return size if segment.is_expandable else round_up(size, PAGE)
 
     def is_returnable(self, segment: SegmentState) -> bool:
-        """Return True if its wholly free memory returns to the driver when a request fails."""
+        """Return True if a failed request returns the segment to the driver, once it is free."""
         return segment.pool_id in self.returnable_pools
 
 
@@ -154,3 +153,67 @@ def _request(allocator: CachingAllocator, rounded: int, stream: int) -> FailedRe
         handle_size=handle if config.expandable_segments and is_mapped else 0,
         config=config,
     )
+
+
+KINDS = {
+    "live": "requested and in use",
+    "slack": "in live blocks beyond the requested size",
+    "pending": "freed, but waiting for work on another stream",
+    "late": "large enough, but freed only while the request was failing",
+    "private_pool": "idle, but kept for a private pool (a CUDA graph, a MemPool)",
+    "default_pool": "idle, but outside the private pool of the request",
+    "other_stream": "idle, but kept for another stream",
+    "other_size_pool": "idle, but in the pool of the other size (small: up to 1 MiB)",
+    "interleaved": "idle between live blocks of a segment",
+    "whole_segments": "idle in whole segments",
+    "driver_rounding": "lost to the driver's pages of 2 MiB",
+    "free": "free on the device",
+    "other_processes": "held by other processes on the card",
+    "context": "outside PyTorch: the CUDA context and its libraries",
+}
+"""Uses of device memory, with descriptions.
+
+If several apply to a byte, it counts for the first.
+"""
+
+
+def kinds_of(state: StateAtError) -> dict[str, int]:
+    """Return the bytes of each use in `KINDS`, including uses with 0 bytes.
+
+    Each use is summed separately and none is a remainder, so the sum can be checked.
+    """
+    kinds: Counter[str] = Counter(dict.fromkeys(KINDS, 0))
+    for segment in state.segments:
+        kinds["driver_rounding"] += state.driver_bytes(segment) - segment.total_size
+        for block in segment.blocks:
+            if block.state == ALLOCATED:
+                kinds["live"] += block.requested_size
+                kinds["slack"] += block.size - block.requested_size
+            elif block.state == PENDING:
+                kinds["pending"] += block.size
+            else:
+                kinds[_idle_kind(state, segment, block)] += block.size
+    kinds["free"] = state.free_bytes
+    kinds["other_processes"] = state.others_bytes
+    kinds["context"] = state.context_bytes - state.others_bytes
+    return dict(kinds)
+
+
+def unexplained_bytes(state: StateAtError) -> int:
+    """Return the device's memory minus all uses in bytes, which is 0 unless the model is wrong."""
+    return state.total_bytes - sum(kinds_of(state).values())
+
+
+def _idle_kind(state: StateAtError, segment: SegmentState, block: BlockState) -> str:
+    request = state.request
+    if request.may_use(segment) and request.accepts(block.size):
+        return "late"
+    if segment.pool_id not in (DEFAULT_POOL, request.pool_id):
+        return "private_pool"
+    if segment.pool_id != request.pool_id:
+        return "default_pool"
+    if segment.stream != request.stream:
+        return "other_stream"
+    if segment.is_small != request.is_small:
+        return "other_size_pool"
+    return "whole_segments" if segment.is_idle else "interleaved"

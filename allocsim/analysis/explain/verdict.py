@@ -1,6 +1,6 @@
-"""Verdict on an out-of-memory text: cause, figures, deciding comparison and advice.
+"""Verdict on an out-of-memory text: cause, sizes, deciding comparison and advice.
 
-Every text has a verdict, at least `no_figures`.  Only invalid arguments of the user raise errors.
+Every text has a verdict, even if no cause can be decided (`no_figures`).
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from allocsim._repr import Shown
 from allocsim.analysis.explain.advice import Situation, advice_on
 from allocsim.analysis.explain.cause import Figures, arithmetic_of, cause_of
 from allocsim.analysis.explain.message import OomMessage, find_messages
-from allocsim.analysis.explain.releases import TextRelease, text_release
+from allocsim.analysis.explain.wording import TextRelease, text_release
 from allocsim.core import NEWEST, RELEASES, AllocatorConfig, parse_conf
 from allocsim.errors import ConfigError
 
 __all__ = ["Verdict", "judge_text"]
 
 _WINDOWS = re.compile(r"""File ["'][A-Za-z]:[\\/]""")
-"""A line of a traceback on Windows."""
+"""Line of a traceback on Windows."""
 
 _ASYNC = re.compile(r"\s*backend\s*:\s*cudaMallocAsync\s*,?")
 
@@ -30,8 +30,8 @@ class Verdict(Shown):
     """Cause of one error in a text, with advice.
 
     message: error in the text.
-    cause: one of `MESSAGE_CAUSES`.
-    arithmetic: deciding comparison; "" if there is none.
+    cause: name of the cause, one of `MESSAGE_CAUSES`.
+    arithmetic: comparison of sizes that decides the cause; "" if there is none.
     advice: sentences, most useful first.
     """
 
@@ -42,15 +42,15 @@ class Verdict(Shown):
 
     @property
     def figures(self) -> Figures:
-        """Figures that the text prints."""
+        """Sizes that the text prints."""
         return self.message.figures
 
     def headline(self) -> str:
-        """Return the cause and the deciding comparison."""
+        """Return the cause and the deciding comparison in one line."""
         return f"{self.cause}: {self.arithmetic}" if self.arithmetic else self.cause
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """Yield the cause, the deciding comparison and the advice."""
+        """Yield (label, text) of the cause, the deciding comparison and the advice."""
         yield "cause", self.cause
         if self.arithmetic:
             yield "because", self.arithmetic
@@ -66,12 +66,12 @@ def judge_text(
 ) -> tuple[Verdict, ...]:
     """Return a verdict on every out-of-memory error in `text`.
 
-    A text without an error has one verdict, `no_figures`.
+    A text without an error has one verdict, with the cause `no_figures`.
 
-    conf: settings that were in force.
-    torch_version: release, such as "1.13" or "2.9.1"; None to recognise it by the wording.
-    device_memory: the card's memory in bytes if the text does not print it, else that of another
-        card to compare with.
+    conf: value of PYTORCH_CUDA_ALLOC_CONF when the error occurred.
+    torch_version: release, such as "1.13" or "2.9.1"; None to infer it from the words of the text.
+    device_memory: the card's memory in bytes if the text does not print it, else the memory of
+        another card on which the request might fit.
     Raises ConfigError for a conf that the release refuses and for an unknown release.
     """
     release = None if torch_version is None else text_release(torch_version)
@@ -105,7 +105,7 @@ def _judge(
 
 
 def _settings(conf: str | None, release: TextRelease | None) -> tuple[AllocatorConfig | None, bool]:
-    """Return the parsed settings, and True if they select the cudaMallocAsync backend."""
+    """Parse `conf`; the second result is True if it selects the cudaMallocAsync backend."""
     if conf is None:
         return None, False
     native, count = _ASYNC.subn("", conf)

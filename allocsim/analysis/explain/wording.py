@@ -1,18 +1,76 @@
-"""Tables of the words that PyTorch and its relatives print next to a figure.
+"""Words, sizes and releases of out-of-memory texts, as PyTorch and related libraries print them.
 
-A row has one figure and the words directly before or after it.  The order of figures in the text
-does not matter, so a new text is understood if its words are known.
+The words next to a size say which size it is, so a new text is understood if its words are known,
+in any order.  Words before the size that end in a colon, "of" or similar have precedence over words
+after the size, which have precedence over other words before it.  If a size occurs several times,
+the first one counts.  A number without a unit is a size only after words and a colon.
 
-"cached" (1.0 to 1.3) is idle and not reserved memory, since only then the figures of such texts add
-up (4.01 GiB allocated, 356.00 MiB free, 5.54 GiB cached of 10.76 GiB).  2.1 spells "capacty".  In
-texts of the asynchronous backend "requested" is the request itself.
+Units are powers of two, with or without the "i": Apple's older texts write GB for GiB.
+
+"cached" (1.0 to 1.3) means idle, not reserved: 4.01 GiB allocated, 356.00 MiB free and 5.54 GiB
+cached add up to the total of 10.76 GiB only with this meaning.  2.1 spells "capacty".  In texts of
+the asynchronous backend, "requested" is the size of the request.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 
-__all__ = ["AFTER", "BEFORE", "ERAS", "EXPANDABLE", "OPENINGS", "STATED", "openings"]
+from allocsim.analysis.explain.cause import Figures
+from allocsim.core import NEWEST, RELEASES, Release, find_release
+from allocsim.errors import ConfigError
+
+__all__ = [
+    "AFTER", "BEFORE", "ERAS", "EXPANDABLE", "OPENINGS", "Reading", "STATED", "TextRelease",
+    "openings", "read_figures", "sizes_in", "text_release",
+]  # fmt: skip
+
+EARLIER: tuple[tuple[str, tuple[str, ...]], ...] = (("1.0", ()), ("1.10", ("max_split_size_mb",)))
+"""(release, options) before the first modelled release.
+
+Options are those that the release introduced and that the advice may name.
+"""
+
+_VERSION = re.compile(r"(\d{1,3})\.(\d{1,3})")
+
+
+@dataclass(frozen=True, slots=True)
+class TextRelease:
+    """Properties of a release that the advice depends on.
+
+    rules: modelled release that parses a conf; the oldest if the release itself is not modelled.
+    options: names of the options that the release has.
+    prints_limit: True if the error text of the release prints the limit.
+    """
+
+    rules: Release
+    options: frozenset[str]
+    prints_limit: bool
+
+
+def text_release(version: str) -> TextRelease:
+    """Return the properties of a release such as "1.13" or "2.9.1".
+
+    Raises ConfigError if there is no such release.
+    """
+    number = _number(version)
+    if number is None:
+        raise ConfigError(
+            f"torch version {version[:80]!r} is not a release; expected {EARLIER[0][0]} to {NEWEST}"
+        )
+    first = next(iter(RELEASES.values()))
+    if number >= (_number(first.version) or ()):
+        rules = find_release(version)
+        return TextRelease(rules, rules.options, "{limit}" in rules.oom_text)
+    options = [new for since, new in EARLIER if (_number(since) or ()) <= number]
+    return TextRelease(first, frozenset().union(*options), prints_limit=False)
+
+
+def _number(version: str) -> tuple[int, ...] | None:
+    found = _VERSION.match(version)
+    return None if found is None else (int(found[1]), int(found[2]))
 
 
 BEFORE: tuple[tuple[str, str], ...] = (
@@ -33,10 +91,10 @@ BEFORE: tuple[tuple[str, str], ...] = (
     ("others", r"process \d{1,12}(?: \([^()]{0,80}\))? (?:has|uses|is using)"),
     ("ignored", r"(?:current |currently )?active|reserve of"),
 )
-"""Figures and the words directly before them, as regular expressions without groups.
+"""(name, words directly before the size) with words as regular expressions without groups.
 
-A figure is a field of `Figures` without "_bytes", or "others" (another process), "rest" (Apple:
-outside the allocator) or "ignored".
+A name is a field of `Figures` without "_bytes", or "others" (another process), "rest" (memory
+outside Apple's allocator) or "ignored".
 """
 
 AFTER: tuple[tuple[str, str], ...] = (
@@ -52,7 +110,7 @@ AFTER: tuple[tuple[str, str], ...] = (
     ("tried", r"(?:was |were )?(?:requested|tried)"),
     ("ignored", r"current(?:ly)? active|active"),
 )
-"""Figures and the words directly after them."""
+"""(name, words directly after the size)."""
 
 OPENINGS: tuple[tuple[str, bool], ...] = (
     (r"out\s{1,8}of\s{1,8}memory", True),
@@ -66,16 +124,16 @@ OPENINGS: tuple[tuple[str, bool], ...] = (
     ),
     (r"OutOfMemoryError|ErrorMemoryAllocation", False),
 )
-"""Words that begin an error; True if they do so even directly after another error."""
+"""(words that begin an error, True if they begin a new error even close to the last one)."""
 
 STATED: tuple[tuple[str, str], ...] = (
     ("per_process_memory_fraction limit", "fraction_limit"),
     ("more than 1EB", "impossible"),
 )
-"""Words that name the cause, as regular expressions, with that cause."""
+"""(words that state a cause, name of the cause), with words as regular expressions."""
 
 EXPANDABLE = "expandable_segments is enabled"
-"""Words of a text that is printed if expandable segments are on."""
+"""Words that PyTorch prints only if expandable segments are on."""
 
 ERAS: tuple[tuple[str, str], ...] = (
     (EXPANDABLE, "2.15"),
@@ -89,11 +147,140 @@ ERAS: tuple[tuple[str, str], ...] = (
     ("reserved in total", "1.4"),
     (" cached)", "1.0"),
 )
-"""Words with the first release that printed them, newest first."""
+"""(words, first release that printed them), newest first."""
 
 
 def openings() -> re.Pattern[str]:
-    """Return `OPENINGS` as one expression; the group `strong` matches those marked True."""
+    """Return `OPENINGS` as one expression; the group `strong` matches the words marked True."""
     strong = "|".join(words for words, is_strong in OPENINGS if is_strong)
     weak = "|".join(words for words, is_strong in OPENINGS if not is_strong)
     return re.compile(f"(?P<strong>{strong})|{weak}", re.IGNORECASE)
+
+
+_SIZE = re.compile(
+    r"(?<![\w.,/-])(?P<digits>\d{1,3}(?:,\d{3}){1,8}|\d{1,24})(?P<decimals>[.,]\d{1,12})?"
+    r"(?:\s?(?P<unit>bytes?|[kmgtpe]i?b?|b)(?![\w%/]))?(?![\d.]*\d|/)",
+    re.IGNORECASE | re.ASCII,
+)
+_SHIFT = {"k": 10, "m": 20, "g": 30, "t": 40, "p": 50, "e": 60}
+_BESIDE = 100  # characters before and after a size that are searched for its name
+_SHORT = 40  # characters before a size that are searched for a colon
+_FARTHEST = 400  # largest number of characters between two sizes of one error
+_ENDING = re.compile(
+    r"if reserved|see documentation|please use|memory summary|traceback \(|time taken",
+    re.IGNORECASE,
+)
+"""Words after the last size of an error; later sizes do not belong to the error."""
+
+_UNSET = 1 << 64  # printed value of an unset limit
+
+
+def _either(rows: tuple[tuple[str, str], ...]) -> str:
+    return "|".join(f"(?P<{figure}_{i}>{words})" for i, (figure, words) in enumerate(rows))
+
+
+_FLAGS = re.IGNORECASE | re.ASCII
+_JOINED = re.compile(
+    rf"(?<![\w-])(?:{_either(BEFORE)})['\"]?(?:\s*[:=]\s*| (?:is|of|was|has|at) )['\"~]?\Z", _FLAGS
+)
+_CONNECTED = re.compile(r"(?:[:=]\s*|\s(?:is|of|was|has|at)\s)['\"~]?\Z", _FLAGS)
+"""Colon or verb before a size; a cheap test before `_JOINED`, since most sizes have none."""
+
+_TOUCHING = re.compile(
+    rf"(?<![\w-])(?:{_either(BEFORE)})\s+(?:(?:about|approximately|a|of)\s+)?\Z", _FLAGS
+)
+_FOLLOWING = re.compile(
+    rf"\s*(?:(?:is|are|was|has been|of|memory)\s+)*(?:{_either(AFTER)})", _FLAGS
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Sizes that were recognised in one text.
+
+    others: (process id, bytes) of other processes.
+    count: number of recognised sizes.
+    end: position of the end of the last size.
+    understood: number of characters in the words that name the sizes.
+    """
+
+    figures: Figures
+    others: tuple[tuple[int, int], ...]
+    count: int
+    end: int
+    understood: int
+
+
+def sizes_in(text: str) -> Iterator[tuple[int, int]]:
+    """Yield (position, bytes) of every number in `text` that has a unit."""
+    for match in _SIZE.finditer(text):
+        if match["unit"]:
+            yield match.start(), _bytes(match)
+
+
+def read_figures(text: str) -> Reading:
+    """Return the sizes in `text`, the words of one error.  A second request ends the error."""
+    found: dict[str, int] = {}
+    others: list[tuple[int, int]] = []
+    end = understood = 0
+    ending = _ENDING.search(text)
+    last = ending.start() if ending else len(text)
+    for figure, match, words in _named(text):
+        size = _bytes(match)
+        if end and (match.start() - end > _FARTHEST or match.start() > last):
+            break
+        if figure == "tried" and found.get("tried", size) != size:
+            break
+        end = match.end()
+        understood += len(words)
+        if figure == "others":
+            others.append((int(re.sub(r"\D", "", words.split("(")[0]) or 0), size))
+        else:
+            found.setdefault(figure, size)
+    count = len(found) + len(others)
+    return Reading(_figures(found, others), tuple(others), count, end, understood)
+
+
+def _named(text: str) -> Iterator[tuple[str, re.Match[str], str]]:
+    """Yield (name, match of the size, words that name it) of every size with a known name."""
+    for match in _SIZE.finditer(text):
+        before = text[max(0, match.start() - _BESIDE) : match.start()]
+        beside = _JOINED.search(before) if _CONNECTED.search(before[-_SHORT:]) else None
+        if beside is None and match["unit"]:
+            after = text[match.end() : match.end() + _BESIDE]
+            beside = _FOLLOWING.match(after) or _TOUCHING.search(before)
+        if beside is not None and beside.lastgroup is not None:
+            yield beside.lastgroup.partition("_")[0], match, beside[0]
+
+
+def _figures(found: dict[str, int], others: list[tuple[int, int]]) -> Figures:
+    limit = found.get("limit")
+    process = found.get("process")
+    if process is None and "rest" in found and "allocated" in found:
+        process = found["allocated"] + found["rest"]
+    if process is None and others:
+        process = _own(found, [size for _, size in others])
+    names = ("tried", "total", "allocated", "reserved", "idle", "free", "pool")
+    return Figures(
+        **{f"{name}_bytes": found.get(name) for name in names},
+        limit_bytes=None if limit is not None and limit >= _UNSET else limit,
+        process_bytes=process,
+        printed=True,
+    )
+
+
+def _own(found: dict[str, int], sizes: list[int]) -> int | None:
+    """Return the bytes of this process, guessed from the sizes of the listed processes.
+
+    In a container the driver's process ids differ from the program's, so the smallest process that
+    holds at least PyTorch's memory is taken.
+    """
+    held = found.get("reserved", found.get("allocated", 0) + found.get("idle", 0))
+    return min((size for size in sizes if size >= held), default=max(sizes))
+
+
+def _bytes(match: re.Match[str]) -> int:
+    digits = match["digits"].replace(",", "")
+    decimals = (match["decimals"] or "")[1:]
+    shift = _SHIFT.get((match["unit"] or "b")[0].lower(), 0)
+    return (int(digits + decimals) << shift) // int("1" + "0" * len(decimals))

@@ -1,22 +1,16 @@
 """Check a recording against memory limits or a baseline."""
 
-from allocsim.analysis.gate.baseline import Baseline, read_baseline, write_baseline
-from allocsim.analysis.gate.body import PLACES, Held
-from allocsim.analysis.gate.gate import Budget, Check, Gate, gate
-from allocsim.analysis.gate.growth import Growth
-from allocsim.analysis.gate.measured import Measured, measured
+from allocsim.analysis.gate.body import PLACES, HeldBefore
+from allocsim.analysis.gate.gate import Budget, Gate, LimitCheck, LineGrowth, gate
+from allocsim.analysis.gate.measured import (
+    Baseline,
+    Measured,
+    measured,
+    read_baseline,
+    write_baseline,
+)
 
 __all__ = [
-    "Baseline",
-    "Budget",
-    "Check",
-    "Gate",
-    "Growth",
-    "Held",
-    "Measured",
-    "PLACES",
-    "gate",
-    "measured",
-    "read_baseline",
-    "write_baseline",
-]
+    "Baseline", "Budget", "LimitCheck", "Gate", "LineGrowth", "HeldBefore", "Measured", "PLACES",
+    "gate", "measured", "read_baseline", "write_baseline",
+]  # fmt: skip

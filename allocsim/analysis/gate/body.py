@@ -1,9 +1,9 @@
-"""The measured part of a recording, and the memory held when it begins.
+"""Measured part of a recording, and the memory held when the part begins.
 
-The result does not depend on what ran before the part.  A block that is live at the begin of the
-part and at its last request belongs to it (weights, optimizer state).  Such blocks are requested
-first, largest first, because their original order depends on the earlier history.  A block that is
-freed sooner is left over from before, and is ignored.
+The part begins at a place such as step 2, and its memory must not depend on what ran before.  A
+block that is live when the part begins, and still live at the last request of the part, belongs to
+the part (weights, optimizer state).  Such blocks are allocated first, largest first, because their
+recorded order depends on the earlier history.  A block that is freed sooner is ignored.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from allocsim.simulation import Plan, StepKind, Steps, Timeline
 from allocsim.state import ALLOCATED, DEFAULT_POOL, INACTIVE, BlockState, SegmentState
 from allocsim.units import round_up
 
-__all__ = ["PLACES", "Body", "Held", "body_of"]
+__all__ = ["PLACES", "Body", "HeldBefore", "body_of"]
 
 PLACES = ("step", "phase", "mark", "entry")
-"""Kinds of places at which a part may begin."""
+"""Names of places where the measured part may begin."""
 
 _LASTING = (StepKind.SETTINGS, StepKind.FRACTION)
 _FREES = (Action.FREE_REQUESTED, Action.FREE_COMPLETED)
@@ -38,11 +38,11 @@ _ALL_DEVICES = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """Requested bytes of the blocks that are live at the begin of the part.
+class HeldBefore:
+    """Requested bytes of the blocks that are live when the measured part begins.
 
-    kept_bytes: blocks that are live at the last request.
-    left_bytes: blocks that are freed sooner, left over from before.
+    kept_bytes: bytes of the blocks that are still live at the last request.
+    left_bytes: bytes of the blocks that are freed sooner.
     """
 
     kept_bytes: int
@@ -51,17 +51,20 @@ class Held:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Body:
-    """Measured part of a recording, as a trace.
+    """Measured part of a recording.
 
-    first: first entry of the part in the recording.
-    start: held blocks, as segments of one block each.
+    first: first entry of the part, as an entry of the recording.
+    trace: entries of the part.
+    plan: steps that a replay of the part runs.
+    start: blocks held when the part begins, each in a separate segment.
+    held: sums of these blocks, and of the ignored blocks.
     """
 
     first: int
     trace: Trace
     plan: Plan
     start: tuple[SegmentState, ...]
-    held: Held
+    held: HeldBefore
 
 
 def body_of(
@@ -71,12 +74,12 @@ def body_of(
     counts_held: bool,
     annotations: Sequence[Annotation] = (),
 ) -> Body:
-    """Return the part of a recording from `at` on; None for the whole recording.
+    """Return the part of a recording that begins at the place `at`.
 
-    at: kind of place (see `PLACES`) and its name: ("step", "2"), ("phase", "forward"), ("mark",
-        "prefill"), ("entry", "1200").
-    counts_held: request the memory that is held to the end first.
-    annotations: annotations of the recording.
+    at: one of `PLACES` and a name: ("step", "2"), ("phase", "forward"), ("mark", "prefill"),
+        ("entry", "1200"); None for the whole recording.
+    counts_held: include the blocks that are held from before the part until its last request.
+    annotations: annotations of the recording, which may name the place.
     Raises RecordingError if the recording has no such place.
     """
     trace = prepared.trace
@@ -102,7 +105,7 @@ def body_of(
         for segment, block in live
         if block.state == ALLOCATED and block.address not in freed
     ]
-    held = Held(_asked(kept), _asked(live) - _asked(kept))
+    held = HeldBefore(_asked(kept), _asked(live) - _asked(kept))
     start = _apart(_with_stacks(trace, first, kept)) if counts_held else ()
     return Body(first, part, _plan(prepared, first), start, held)
 
@@ -110,7 +113,11 @@ def body_of(
 def _requested_before(
     trace: Trace, first: int, rounded: Callable[[int], int]
 ) -> tuple[SegmentState, ...]:
-    """Return the live blocks at entry `first` of a recording of requests, one segment each."""
+    """Return the live blocks before entry `first`, each in a separate segment.
+
+    trace: recording that contains only requests and frees.
+    rounded: function that rounds a size.
+    """
     live: dict[int, SegmentState] = {}
     columns = (trace.action, trace.addr, trace.size, trace.stream)
     for action, addr, size, stream in zip(*(c[:first].tolist() for c in columns), strict=True):
@@ -131,7 +138,7 @@ def _asked(blocks: list[tuple[SegmentState, BlockState]]) -> int:
 def _with_stacks(
     trace: Trace, first: int, kept: list[tuple[SegmentState, BlockState]]
 ) -> list[tuple[SegmentState, BlockState]]:
-    """Add the stacks of the requests to blocks whose request is recorded."""
+    """Add the recorded stacks of their requests to the blocks."""
     asks = np.flatnonzero(trace.action[:first] == Action.ALLOC)
     stacks = dict(zip(trace.addr[asks].tolist(), trace.frames[asks].tolist(), strict=True))
     return [
@@ -141,7 +148,7 @@ def _with_stacks(
 
 
 def _apart(kept: list[tuple[SegmentState, BlockState]]) -> tuple[SegmentState, ...]:
-    """Return one segment per block, largest first."""
+    """Put each block into a separate segment, largest block first."""
     ordered = sorted(kept, key=lambda each: -(each[1].requested_size or each[1].size))
     found, address = [], _APART
     for segment, block in ordered:
@@ -152,7 +159,7 @@ def _apart(kept: list[tuple[SegmentState, BlockState]]) -> tuple[SegmentState, .
 
 
 def _plan(prepared: Prepared, first: int) -> Plan:
-    """Return the steps from entry `first` on, preceded by the settings and pool in effect."""
+    """Return the steps from entry `first` on, after the steps that set settings and pool."""
     steps = prepared.free_plan.steps
     kept = (steps.entry >= first) | any_of(steps.kind, _LASTING)
     scopes = np.flatnonzero((steps.entry < first) & (steps.kind == StepKind.SCOPE))
@@ -168,7 +175,7 @@ def _plan(prepared: Prepared, first: int) -> Plan:
 
 
 def _place(prepared: Prepared, kind: str, which: str, annotations: Sequence[Annotation]) -> int:
-    """Return the first entry of a place."""
+    """Return the entry where a place begins; `kind` is one of `PLACES`, `which` its name."""
     trace, path = prepared.trace, prepared.path
     if kind not in PLACES:
         raise ValueError(f"{kind!r} is not one of {', '.join(PLACES)}")
@@ -193,7 +200,10 @@ def _place(prepared: Prepared, kind: str, which: str, annotations: Sequence[Anno
 
 
 def _steps(prepared: Prepared) -> dict[str, int]:
-    """Return the first entry of each step, from marks or else from stacks."""
+    """Return the first entry of each training step, by step number.
+
+    Without step marks in the recording, steps are detected from stacks.
+    """
     marks = [mark for mark in prepared.marks if mark.kind is MarkKind.STEP]
     if marks:
         return {str(mark.value): mark.entry for mark in reversed(marks)}
@@ -206,7 +216,7 @@ def _steps(prepared: Prepared) -> dict[str, int]:
 
 
 def _texts(trace: Trace) -> dict[str, int]:
-    """Return the first entry with each text of user_metadata."""
+    """Return the first entry with each text of `user_metadata`, by text."""
     if trace.user_metadata is None:
         return {}
     numbers, first = np.unique(trace.user_metadata, return_index=True)
@@ -216,7 +226,7 @@ def _texts(trace: Trace) -> dict[str, int]:
 
 
 def _annotated(trace: Trace, annotations: Sequence[Annotation]) -> dict[str, int]:
-    """Return the entry at which each annotation first starts, by time."""
+    """Return the entry at which each annotation first starts, by name."""
     if trace.time_us is None:
         return {}
     here = (trace.device, _ALL_DEVICES)

@@ -1,34 +1,76 @@
 """Check measured memory against limits and a baseline, and name the lines of code that grew.
 
-Every given limit is a separate check, and the result contains all checks.  A value equal to its
+Every given limit is checked separately, and the result contains all checks.  A value equal to its
 limit passes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
 from allocsim._repr import Shown
-from allocsim.analysis.gate.baseline import Baseline
-from allocsim.analysis.gate.growth import Growth, growth_of
-from allocsim.analysis.gate.measured import Measured
+from allocsim.analysis.gate.measured import Baseline, Measured
 from allocsim.errors import ConfigError
+from allocsim.ownership import moved_lines, status_of
 from allocsim.units import format_size
 
-__all__ = ["Budget", "Check", "Gate", "gate"]
+__all__ = ["Budget", "LimitCheck", "Gate", "LineGrowth", "gate", "growth_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class LineGrowth:
+    """Change of the memory that one line of code holds at the peak.
+
+    The changes of all lines add up to the difference of the peaks.
+
+    owner: name of the line now; "" if it holds no memory now.
+    was: name of the line in the baseline, which differs if lines moved; "" if it held no memory.
+    before, now: requested bytes at the peak.
+    """
+
+    owner: str
+    was: str
+    before: int
+    now: int
+
+    @property
+    def bytes(self) -> int:
+        """Change in bytes."""
+        return self.now - self.before
+
+    @property
+    def status(self) -> str:
+        """Status: "new", "gone", "larger", "smaller" or "same"."""
+        return status_of(self.bytes, was_there=bool(self.was), is_there=bool(self.owner))
+
+
+def growth_of(before: Mapping[str, int], now: Mapping[str, int]) -> tuple[LineGrowth, ...]:
+    """Return the changes of all lines, largest growth first.
+
+    before, now: requested bytes at the peak, by line of code.
+    """
+    known = {name: name for name in now if name in before} | moved_lines(before, now)
+    found = [
+        LineGrowth(name, known.get(name, ""), before.get(known.get(name, ""), 0), size)
+        for name, size in now.items()
+    ]
+    gone = before.keys() - set(known.values())
+    found += [LineGrowth("", name, before[name], 0) for name in gone]
+    return tuple(sorted(found, key=lambda each: (-each.bytes, each.owner, each.was)))
+
 
 _SIZES = ("reserved", "allocated", "requested")
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Limits; None for no limit.
+    """Limits of a recording's memory; None if there is no limit.
 
-    max_reserved, max_allocated, max_requested: bytes.
+    max_reserved, max_allocated, max_requested: peaks in bytes.
     max_driver_calls: number of allocations from the driver.
-    max_fragmentation: share from 0 to 1.
+    max_fragmentation: share of peak reserved memory above peak allocated memory, from 0 to 1.
     """
 
     max_reserved: int | None = None
@@ -44,12 +86,14 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
-    """Check of one limit.
+class LimitCheck:
+    """Result of checking one limit.
 
-    what: "reserved", "allocated" or "requested" (peak bytes), "driver_calls" or "fragmentation".
+    what: measured quantity: "reserved", "allocated" or "requested" (peak bytes), "driver_calls" or
+        "fragmentation".
+    value: measured value.
     limit: largest allowed value.
-    baseline: value in the baseline; None for an explicit limit.
+    baseline: value in the baseline; None for a limit of the budget.
     """
 
     what: str
@@ -67,14 +111,15 @@ class Check:
 class Gate(Shown):
     """Result of all checks.
 
-    growth: change of every line of code against the baseline; empty without a baseline.
+    tolerance: share by which sizes may exceed the baseline.
+    growth: change of memory of every line of code since the baseline; empty without a baseline.
     """
 
     measured: Measured
-    checks: tuple[Check, ...]
+    checks: tuple[LimitCheck, ...]
     baseline: Baseline | None
     tolerance: float
-    growth: tuple[Growth, ...]
+    growth: tuple[LineGrowth, ...]
 
     @property
     def passed(self) -> bool:
@@ -82,8 +127,8 @@ class Gate(Shown):
         return all(check.passed for check in self.checks)
 
     @property
-    def grown(self) -> tuple[Growth, ...]:
-        """Lines that hold more than in the baseline, largest growth first."""
+    def grown(self) -> tuple[LineGrowth, ...]:
+        """Lines of code that hold more memory than in the baseline, largest growth first."""
         return tuple(each for each in self.growth if each.bytes > 0)
 
     def headline(self) -> str:
@@ -92,7 +137,7 @@ class Gate(Shown):
         return f"{what}: {format_size(self.measured.peak_reserved_bytes)} reserved at the peak"
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """Yield all checks."""
+        """Yield (quantity, "value of limit") of all checks."""
         for check in self.checks:
             yield check.what, f"{check.value:,} of {check.limit:,}"
 
@@ -106,7 +151,7 @@ def gate(
 ) -> Gate:
     """Check measured memory against limits, a baseline, or both.
 
-    tolerance: share by which the three sizes may exceed those of the baseline.
+    tolerance: share by which the peaks may exceed the peaks in the baseline.
     Raises ConfigError if there is neither a limit nor a baseline, if the tolerance is negative, and
     if the baseline is for another part of the run or other settings.
     """
@@ -115,7 +160,7 @@ def gate(
     if tolerance < 0:
         raise ConfigError(f"tolerance {tolerance} is negative; expected a share such as 0.01")
     checks = [
-        Check(what, value, limit)
+        LimitCheck(what, value, limit)
         for what, value, limit in (
             ("reserved", measured.peak_reserved_bytes, budget.max_reserved),
             ("allocated", measured.peak_allocated_bytes, budget.max_allocated),
@@ -125,7 +170,7 @@ def gate(
         )
         if limit is not None
     ]
-    growth: tuple[Growth, ...] = ()
+    growth: tuple[LineGrowth, ...] = ()
     if baseline is not None:
         _refuse_other(measured, baseline)
         growth = growth_of(baseline.owners, measured.owners)
@@ -133,11 +178,11 @@ def gate(
     return Gate(measured, tuple(checks), baseline, tolerance, growth)
 
 
-def _against(measured: Measured, baseline: Baseline, what: str, tolerance: float) -> Check:
+def _against(measured: Measured, baseline: Baseline, what: str, tolerance: float) -> LimitCheck:
     name = f"peak_{what}_bytes"
     before = getattr(baseline, name)
     limit = int(before * (1 + Fraction(str(tolerance))))
-    return Check(what, getattr(measured, name), limit, before)
+    return LimitCheck(what, getattr(measured, name), limit, before)
 
 
 def _refuse_other(measured: Measured, baseline: Baseline) -> None:

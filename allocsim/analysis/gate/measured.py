@@ -1,49 +1,147 @@
-"""Measure the memory that a part of a recording needs on an empty allocator.
+"""Measure the memory that a part of a recording needs, and store it in a baseline file.
 
-The requests are those of the recording.  Everything else is independent of earlier history: the
-cache is empty, device memory is unlimited, and addresses begin at 0.
+The replay takes only the requests from the recording.  The cache is empty at first, device memory
+is unlimited and addresses begin at 0, so that the result does not depend on earlier history.
+
+A baseline file is a small JSON file for version control.  It contains nothing that differs between
+runs of the same program (no path, date or machine), and each number is on a separate line, in a
+fixed order.
 """
 
 from __future__ import annotations
 
+import json
+import os
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from allocsim.analysis.gate.baseline import Baseline
-from allocsim.analysis.gate.body import Body, Held, body_of
+from allocsim.analysis.gate.body import PLACES, Body, HeldBefore, body_of
 from allocsim.core import ReplayAllocator
-from allocsim.errors import RecordingError
+from allocsim.errors import ConfigError, RecordingError
 from allocsim.ownership import held_at, scene_of_run
 from allocsim.recording import Action, Recording
 from allocsim.replaying import Prepared, prepare
 from allocsim.simulation import Drive, Progress, Setting
 
-__all__ = ["Measured", "measured"]
+__all__ = ["Baseline", "Measured", "measured", "read_baseline", "write_baseline"]
+
+_FORMAT = 1
+_LARGEST = 16 << 20
+_FIGURES = (
+    "peak_reserved_bytes", "peak_allocated_bytes", "peak_requested_bytes", "driver_calls",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """Memory of a recording that a baseline file stores; peaks are in bytes.
+
+    path: path of the baseline file or of the recording.
+    at: place where the measured part of the recording begins, such as ("step", "2"); None for the
+        beginning of the recording.
+    counts_held: True if memory counts that is held when the measured part begins.
+    conf, torch_version: settings and release of the replay.
+    driver_calls: number of allocations from the driver, without those for held memory.
+    owners: requested bytes of the blocks allocated at the peak, by line of code.
+    """
+
+    path: str
+    at: tuple[str, str] | None
+    counts_held: bool
+    conf: str
+    torch_version: str
+    peak_reserved_bytes: int
+    peak_allocated_bytes: int
+    peak_requested_bytes: int
+    driver_calls: int
+    owners: Mapping[str, int]
+
+
+def write_baseline(path: str | os.PathLike[str], found: Baseline) -> None:
+    """Write `found` to the file at `path`.  Raises OSError if writing fails."""
+    document: dict[str, Any] = {
+        "allocsim_baseline": _FORMAT,
+        "from": " ".join(found.at) if found.at else "",
+        "counts_held": found.counts_held,
+        "conf": found.conf,
+        "torch_version": found.torch_version,
+    }
+    document |= {name: getattr(found, name) for name in _FIGURES}
+    document["owners"] = dict(sorted(found.owners.items()))
+    text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    target = Path(path)
+    part = target.with_name(f"{target.name}.part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(target)
+
+
+def read_baseline(path: str | os.PathLike[str]) -> Baseline:
+    """Read a baseline file.  Raises ConfigError if it cannot be read or is not a baseline file."""
+    name = os.fspath(path)
+    try:
+        with Path(name).open("rb") as file:
+            data = file.read(_LARGEST + 1)
+        document = json.loads(data.decode("utf-8")) if len(data) <= _LARGEST else None
+    except OSError as error:
+        raise ConfigError(f"{name} cannot be read ({error.strerror})") from None
+    except (ValueError, RecursionError):
+        document = None
+    try:
+        return _read(name, document)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise ConfigError(f"{name} is not a baseline; --update writes one") from None
+
+
+def _read(path: str, document: Any) -> Baseline:
+    if document["allocsim_baseline"] != _FORMAT:
+        raise ValueError
+    place = document["from"].split(" ", 1)
+    if document["from"] and (len(place) != 2 or place[0] not in PLACES):
+        raise ValueError
+    texts = {name: document[name] for name in ("conf", "torch_version")}
+    figures = {name: document[name] for name in _FIGURES}
+    owners = document["owners"]
+    if not all(type(text) is str for text in texts.values()) or type(owners) is not dict:
+        raise ValueError
+    if not all(type(size) is int and size >= 0 for size in [*figures.values(), *owners.values()]):
+        raise ValueError
+    return Baseline(
+        path=path,
+        at=(place[0], place[1]) if document["from"] else None,
+        counts_held=document["counts_held"] is True,
+        owners=owners,
+        **texts,
+        **figures,
+    )
+
 
 _NO_END = 1 << 60
 
 
 @dataclass(frozen=True, slots=True)
 class Measured(Baseline):
-    """Figures of a baseline, with further data of the recording; peaks are in bytes.
+    """Memory of a recording, with everything that a baseline file stores.
 
     first: first entry of the measured part.
     entry: entry of peak allocated memory.
-    held: memory held at the begin of the part.
+    held: memory held when the measured part begins.
     notes: sentences about the replay.
     """
 
     device: int
     first: int
     entry: int
-    held: Held
+    held: HeldBefore
     notes: tuple[str, ...] = ()
 
     @property
     def fragmentation(self) -> float:
-        """Share of peak reserved memory that exceeds peak allocated memory."""
+        """Share of peak reserved memory above peak allocated memory, from 0 to 1."""
         if not self.peak_reserved_bytes:
             return 0.0
         return 1 - self.peak_allocated_bytes / self.peak_reserved_bytes
@@ -59,11 +157,13 @@ def measured(
     torch_version: str | None = None,
     progress: Progress | None = None,
 ) -> Measured:
-    """Replay the requests of a recording from `at` on with an empty allocator.
+    """Measure the memory that the requests of a recording need on an empty allocator.
 
-    at, counts_held: see `body_of`.
+    at: place where the measured part begins: ("step", "2"), ("phase", "forward"), ("mark",
+        "prefill") or ("entry", "1200"); None for the beginning.
+    counts_held: count the memory that is held from before the part until its last request.
     conf: PYTORCH_CUDA_ALLOC_CONF; None for the recorded value.
-    device: device number (default: the only one).
+    device: device number; None if only one device is recorded.
     torch_version, progress: as for `replay`.
     Raises RecordingError if there is nothing to replay or no such place, and ConfigError for
     settings that the release refuses.

@@ -1,6 +1,7 @@
-"""Findings of lint: each has a text, a place and its meaning for a replay.
+"""Checks of lint and their findings.
 
-Every check has one row in `CHECKS` with its meaning.  A finding adds the entry and the value.
+`CHECKS` has the severity of each check and its meaning for a replay.  A finding adds the place and
+the value that was found.
 """
 
 from __future__ import annotations
@@ -8,21 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from allocsim.recording import Entry, Recording
-from allocsim.recording import Finding as Found
+from allocsim.recording import Defect, Entry, Recording
 
-__all__ = ["CHECKS", "ERROR", "NOTE", "WARNING", "Check", "Finding", "found", "gathered"]
+__all__ = ["CHECKS", "ERROR", "NOTE", "WARNING", "LintRule", "Finding", "found", "gathered"]
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
-    """One check.
+class LintRule:
+    """Severity and meaning of one check.
 
-    severity: severity of its findings, unless `allocsim.recording.soundness` reports an error.
+    severity: severity of the findings, unless `allocsim.recording` reports an error.
     meaning: consequence for a replay, as a sentence.
-    of_error: consequence of an error, if it differs from `meaning`; else "".
+    of_error: consequence if the finding is an error; "" if it is the same as `meaning`.
     """
 
     severity: str
@@ -35,12 +35,12 @@ class Finding:
     """Finding of a check.
 
     check: name of the check, a key of `CHECKS`.
-    severity: "error": it cannot be replayed, or PyTorch refuses it; "warning": a replay shows less
-        than it seems to, or something else, or the settings do harm; "note": no consequence.
-    text: what was found, with its figures.
-    meaning: consequence for a replay.
+    severity: "error" if a replay is impossible, or PyTorch refuses the settings; "warning" if a
+        replay may mislead, or the settings do harm; "note" if there is no such consequence.
+    text: description of the finding, with numbers.
+    meaning: consequence for a replay, as a sentence.
     device, entry: place of the finding; None if there is no particular place.
-    value: value at that place; "" if there is none.
+    value: value that was found; "" if there is none.
     """
 
     check: str
@@ -60,75 +60,75 @@ class Finding:
 _UNSOUND = "it cannot be replayed; causes are an edited file, or two processes in one file"
 _TIMES = "a replay uses the order of the entries and not their times; time axes are wrong"
 
-CHECKS: dict[str, Check] = {
-    "contents": Check(ERROR, "there is nothing to replay"),
-    "segments": Check(ERROR, _UNSOUND),
-    "overlap": Check(ERROR, _UNSOUND),
-    "free_without_allocation": Check(ERROR, _UNSOUND),
-    "history": Check(ERROR, _UNSOUND),
-    "alignment": Check(NOTE, "sizes are replayed as they are recorded, unrounded", _UNSOUND),
-    "reader": Check(
+CHECKS: dict[str, LintRule] = {
+    "contents": LintRule(ERROR, "there is nothing to replay"),
+    "segments": LintRule(ERROR, _UNSOUND),
+    "overlap": LintRule(ERROR, _UNSOUND),
+    "free_without_allocation": LintRule(ERROR, _UNSOUND),
+    "history": LintRule(ERROR, _UNSOUND),
+    "alignment": LintRule(NOTE, "sizes are replayed as they are recorded, unrounded", _UNSOUND),
+    "reader": LintRule(
         WARNING,
         "a replay uses the contents of the file and what was inferred from them; nothing that the "
         "file lacks can be compared",
     ),
-    "backend": Check(
+    "backend": LintRule(
         NOTE,
         "the proof shows whether that build's allocator behaves as CUDA's does",
         "it is refused, since a replay would give wrong results",
     ),
-    "layout": Check(
+    "layout": LintRule(
         WARNING,
         "it is replayed as the newest release, whose rules may not be those of the run",
     ),
-    "mid_run": Check(
+    "mid_run": LintRule(
         WARNING,
         "no figure includes the time before the first entry, and a what-if replay allocates again "
         "what was there; record from the start, before anything is on the device",
     ),
-    "ring": Check(
+    "ring": LintRule(
         WARNING,
         "no figure includes requests, peaks and errors of the lost entries; record with a larger "
         "max_entries",
     ),
-    "processes": Check(
+    "processes": LintRule(
         WARNING,
         "each device is replayed separately, and figures for all devices together describe no "
         "single process",
     ),
-    "sums": Check(
+    "sums": LintRule(
         WARNING, "a replay uses the blocks; the file was created or changed by another program"
     ),
-    "device_memory": Check(
+    "device_memory": LintRule(
         NOTE,
         "something else took or released device memory; what-if replays use a device of the first "
         "size",
     ),
-    "clock": Check(NOTE, _TIMES),
-    "stacks": Check(
+    "clock": LintRule(NOTE, _TIMES),
+    "stacks": LintRule(
         NOTE,
         "addresses and sizes are still exact, but explain, top and gate cannot name lines of code; "
         'record with stacks="python"',
     ),
-    "provenance": Check(NOTE, "a replay shows the recorded run; a run on a card may differ"),
-    "no_settings": Check(
+    "provenance": LintRule(NOTE, "a replay shows the recorded run; a run on a card may differ"),
+    "no_settings": LintRule(
         NOTE, "the defaults are assumed; --conf gives others, and the proof shows if they applied"
     ),
-    "settings": Check(
+    "settings": LintRule(
         WARNING,
         "a replay uses the recorded string; give the settings at the start with --set 0:CONF",
     ),
-    "release": Check(WARNING, "a replay shows what the given release would have done"),
-    "workspaces": Check(
+    "release": LintRule(WARNING, "a replay shows what the given release would have done"),
+    "workspaces": LintRule(
         WARNING,
         "a replay uses the recorded requests, but the given release would request other workspaces",
     ),
-    "option_refused": Check(ERROR, "PyTorch stops with an error, and so does a replay"),
-    "option_ignored": Check(WARNING, "it has no effect on the run or on a replay"),
-    "option_unsafe": Check(
+    "option_refused": LintRule(ERROR, "PyTorch stops with an error, and so does a replay"),
+    "option_ignored": LintRule(WARNING, "it has no effect on the run or on a replay"),
+    "option_unsafe": LintRule(
         WARNING, "a replay models both; tune and explain never propose them together"
     ),
-    "option_inert": Check(NOTE, "a replay is the same without it"),
+    "option_inert": LintRule(NOTE, "a replay is the same without it"),
 }
 """Checks by name."""
 
@@ -141,13 +141,13 @@ def found(
     entry: int | None = None,
     value: str = "",
 ) -> Finding:
-    """Return a finding of `check`, with the severity and meaning of its row."""
+    """Return a finding of `check`, with the severity and meaning from `CHECKS`."""
     row = CHECKS[check]
     return Finding(check, row.severity, text, row.meaning, device, entry, value)
 
 
-def gathered(recording: Recording, findings: Iterable[Found]) -> Iterable[Finding]:
-    """Convert the findings of `allocsim.recording.soundness`; its errors stay errors."""
+def gathered(recording: Recording, findings: Iterable[Defect]) -> Iterable[Finding]:
+    """Convert findings of `allocsim.recording`; errors stay errors."""
     for each in findings:
         row = CHECKS[each.check]
         is_error = each.severity == "error"

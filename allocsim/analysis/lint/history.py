@@ -1,6 +1,6 @@
 """Checks of the entries: lost entries, mixed processes, clock changes and shared devices.
 
-A finding reports only what the recording proves.
+A finding reports only facts that the recording proves.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ import numpy as np
 
 from allocsim.analysis.lint.finding import Finding, entry_text, found
 from allocsim.core import PAGE
-from allocsim.recording import Action, Recording, Trace
-from allocsim.recording import Finding as Found
+from allocsim.recording import Action, Defect, Recording, Trace
 from allocsim.state import INACTIVE, SegmentState
 from allocsim.units import format_size
 
@@ -25,7 +24,7 @@ _LEAP = timedelta(days=1)
 
 
 def about_history(trace: Trace, start: tuple[SegmentState, ...]) -> Iterator[Finding]:
-    """Yield the findings of a consistent trace that began with the segments of `start`."""
+    """Yield findings about a consistent trace; `start` has the segments before its first entry."""
     yield from _leaps(trace)
     yield from _other_holders(trace, start)
     requests = trace.action == Action.ALLOC
@@ -35,10 +34,10 @@ def about_history(trace: Trace, start: tuple[SegmentState, ...]) -> Iterator[Fin
 
 
 def lost_entries(trace: Trace, start: tuple[SegmentState, ...]) -> Finding | None:
-    """Return a finding if entries before the first one were lost.
+    """Return a finding if entries before the first recorded entry were lost, else None.
 
-    PyTorch stores the stack of a block only while it records, so an earlier block with a stack had
-    an entry.
+    PyTorch stores the stack of a block only while it records.  So a block with a stack from before
+    the first entry had an entry, which was lost.
     start: segments before the first entry.
     """
     there = [block for segment in start for block in segment.blocks if block.state != INACTIVE]
@@ -70,7 +69,7 @@ def _leaps(trace: Trace) -> Iterator[Finding]:
 
 
 def _other_holders(trace: Trace, start: tuple[SegmentState, ...]) -> Iterator[Finding]:
-    """Yield a finding if free plus reserved memory differs between errors."""
+    """Yield a finding if free plus reserved memory differs between two out-of-memory errors."""
     ooms = np.flatnonzero(trace.action == Action.OOM)
     if len(ooms) < 2:
         return
@@ -87,10 +86,10 @@ def _other_holders(trace: Trace, start: tuple[SegmentState, ...]) -> Iterator[Fi
             return
 
 
-def about_processes(recording: Recording, errors: dict[int, Found]) -> Iterator[Finding]:
+def about_processes(recording: Recording, errors: dict[int, Defect]) -> Iterator[Finding]:
     """Yield findings that show several processes in one file.
 
-    errors: first error of each inconsistent device.
+    errors: first error of each inconsistent device, by device number.
     """
     if len(recording.processes) > 1:
         named = ", ".join(each or "one without a number" for each in recording.processes[:8])

@@ -1,7 +1,7 @@
-"""Collect all findings about a recording or an option string.
+"""Collect all findings about a recording or a value of PYTORCH_CUDA_ALLOC_CONF.
 
-Nothing is replayed, so lint takes about as long as loading the file.  Only `replay` proves that a
-replay equals the recorded run.
+Nothing is replayed, so lint takes about as long as loading the file.  Only `replay` can prove that
+the model reproduces the recorded run.
 """
 
 from __future__ import annotations
@@ -20,29 +20,26 @@ from allocsim.analysis.lint.options import (
     about_replaying_as,
 )
 from allocsim.core import NEWEST, RELEASES, Release, find_release
-from allocsim.inference import can_be_of, releases_of
-from allocsim.recording import Finding as Found
-from allocsim.recording import Recording
-from allocsim.recording import lint as lint_trace
-from allocsim.replaying import provenance_notes, workspace_note
+from allocsim.recording import Defect, Recording, find_defects
+from allocsim.replaying import can_be_of, choose_releases, provenance_notes, workspace_note
 from allocsim.state import SegmentState
 
 __all__ = ["Lint", "lint", "lint_conf"]
 
 _SEVERITIES = (ERROR, WARNING, NOTE)
 _OF_TWO_RUNS = ("overlap", "free_without_allocation", "history")
-"""Checks that a file with two runs, one after the other, fails."""
+"""Checks that fail if a file contains the entries of two runs, one after the other."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Lint(Shown):
     """All findings, most severe first.
 
-    path: path of the recording; "" if only an option string was checked.
-    torch_version: release of a replay.
-    release_note: reason for that release.
-    conf: recorded option string; None if none is recorded.
-    asked: option string that was checked; None if there is none.
+    path: path of the recording; "" if only a conf was checked.
+    torch_version: release that a replay would model.
+    release_note: reason for choosing this release, as a sentence.
+    conf: recorded PYTORCH_CUDA_ALLOC_CONF; None if it is not recorded.
+    asked: conf that the user wants to set; None if there is none.
     """
 
     path: str
@@ -62,13 +59,13 @@ class Lint(Shown):
         return Counter(finding.severity for finding in self.findings)[severity]
 
     def headline(self) -> str:
-        """Return the verdict with the number of findings."""
+        """Return "passed" or "failed", with the number of findings, in one line."""
         counts = [(self.count(severity), severity) for severity in _SEVERITIES]
         numbers = ", ".join(f"{n:,} {what}{'s' * (n > 1)}" for n, what in counts if n)
         return f"{'passed' if self.passed else 'failed'}: {numbers or 'nothing found'}"
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """Yield all findings."""
+        """Yield (severity, text) of all findings."""
         for finding in self.findings:
             yield finding.severity, finding.text
 
@@ -76,14 +73,14 @@ class Lint(Shown):
 def lint(
     recording: Recording, conf: str | None = None, *, torch_version: str | None = None
 ) -> Lint:
-    """Check a recording and return the findings with their meaning for a replay.
+    """Check a recording for problems that would affect a replay.
 
-    conf: option string to check as well, or a shell assignment such as
+    conf: settings to check too: a value of PYTORCH_CUDA_ALLOC_CONF, or a shell assignment such as
         "PYTORCH_ALLOC_CONF=expandable_segments:True".
-    torch_version: release of the replay, which also reads `conf`; None for the recorded one.
+    torch_version: release that a replay would model; None for the recorded release.
     Raises ConfigError for an unknown release.
     """
-    possible, release_note = releases_of(recording, torch_version)
+    possible, release_note = choose_releases(recording, torch_version)
     release = RELEASES[possible[-1]]
     findings = [
         *_about_data(recording),
@@ -101,7 +98,7 @@ def lint(
 
 
 def lint_conf(conf: str, torch_version: str | None = None) -> Lint:
-    """Check an option string or a shell assignment for one release.
+    """Check a value of PYTORCH_CUDA_ALLOC_CONF, or a shell assignment, for one release.
 
     torch_version: release; None for the newest.
     Raises ConfigError for an unknown release.
@@ -126,13 +123,13 @@ def _in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 def _about_data(recording: Recording) -> Iterator[Finding]:
     starts: dict[int, tuple[SegmentState, ...]] = {}
-    known = lint_trace(recording, starts)
+    known = find_defects(recording, starts)
     broken = {each.device: each for each in known if each.severity == "error"}
     sound = [trace for trace in recording.devices if trace.device in starts]
     replayed = [trace for trace in sound if not {trace.device, None} & broken.keys()]
     lost = [lost_entries(trace, starts[trace.device]) for trace in replayed]
     proved = {each.device for each in lost if each is not None}
-    # If lost entries are proved, drop the note that suspects them.
+    # Drop the note that entries may be lost if another finding proves it.
     kept = (each for each in known if not _is_suspicion(each) or each.device not in proved)
     yield from gathered(recording, kept)
     yield from (each for each in lost if each is not None)
@@ -145,7 +142,7 @@ def _about_data(recording: Recording) -> Iterator[Finding]:
     yield from _about_sums(recording)
 
 
-def _is_suspicion(each: Found) -> bool:
+def _is_suspicion(each: Defect) -> bool:
     return each.check == "ring" and each.severity == "note"
 
 
@@ -163,7 +160,7 @@ def _about_sums(recording: Recording) -> Iterator[Finding]:
 def _about_making(recording: Recording, release: Release, asked: str | None) -> Iterator[Finding]:
     for note in provenance_notes(recording.provenance):
         yield found("provenance", note)
-    possible, _ = releases_of(recording, None)
+    possible, _ = choose_releases(recording, None)
     if asked is None:
         return
     if not can_be_of(recording, release.version):
@@ -175,7 +172,7 @@ def _about_making(recording: Recording, release: Release, asked: str | None) -> 
 
 
 def _about_settings(recording: Recording, release: Release, conf: str | None) -> Iterator[Finding]:
-    possible, _ = releases_of(recording, None)
+    possible, _ = choose_releases(recording, None)
     own = RELEASES[possible[-1]]
     yield from about_recorded(recording, own)
     yield from about_command(recording, own)

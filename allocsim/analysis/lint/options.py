@@ -1,6 +1,6 @@
-"""Checks of option strings: options that a release refuses or ignores, unsafe and inert options.
+"""Checks of PYTORCH_CUDA_ALLOC_CONF: options that a release refuses, unsafe and inert options.
 
-The rules for options are in the model (`AllocatorConfig`).
+`AllocatorConfig` of the model has the rules for options.
 """
 
 from __future__ import annotations
@@ -16,13 +16,9 @@ from allocsim.errors import ConfigError
 from allocsim.recording import Action, MarkKind, Recording, Trace
 
 __all__ = [
-    "Assignment",
-    "about_command",
-    "about_conf",
-    "about_recorded",
-    "about_replaying_as",
+    "Assignment", "about_command", "about_conf", "about_recorded", "about_replaying_as",
     "assignments",
-]
+]  # fmt: skip
 
 _ASSIGNED = re.compile(r"([A-Z][A-Z0-9_]*)=(\"[^\"]*\"|'[^']*'|\S*)")
 _MEANT = re.compile(r"([a-z][a-z0-9_]*)=([^,\s]+)")
@@ -33,7 +29,10 @@ _SHOWN = 120
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """Option string, and the environment variable that is set to it; "" if none is named."""
+    """Value of PYTORCH_CUDA_ALLOC_CONF, and the name of the environment variable.
+
+    variable: name of the variable; "" if the user gave only a value.
+    """
 
     conf: str
     variable: str = ""
@@ -44,7 +43,7 @@ class Assignment:
 
 
 def assignments(text: str) -> tuple[Assignment, ...]:
-    """Return the assignments in `text`, which is shell text "A=conf B=conf" or an option string."""
+    """Return the assignments in `text`: shell text such as "A=conf B=conf", or a single conf."""
     return _named(text) or (Assignment(text.strip()),)
 
 
@@ -55,7 +54,7 @@ def _named(text: str) -> tuple[Assignment, ...]:
 
 
 def about_conf(text: str, release: Release) -> Iterator[Finding]:
-    """Yield the findings about option strings that a user wants to set."""
+    """Yield findings about settings that a user wants to set; see `assignments` for `text`."""
     asked = assignments(text)
     read = _read_of(asked, release)
     for each in asked:
@@ -66,7 +65,7 @@ def about_conf(text: str, release: Release) -> Iterator[Finding]:
 
 
 def _read_of(asked: tuple[Assignment, ...], release: Release) -> Assignment | None:
-    """Return the assignment that `release` reads; None if it reads none of them."""
+    """Return the assignment that `release` reads; None if it ignores all assignments."""
     names = ("", *release.conf_variables)
     return next((each for name in names for each in asked if each.variable == name), None)
 
@@ -113,7 +112,7 @@ def _refusal(error: ConfigError, conf: str) -> str:
 
 
 def _accepting(conf: str) -> str:
-    """Return the releases that accept the string, in words."""
+    """Return the releases that accept `conf`, in words."""
     versions = [version for version, release in RELEASES.items() if _is_accepted(conf, release)]
     if not versions:
         return "no release accepts it"
@@ -129,7 +128,7 @@ def _is_accepted(conf: str, release: Release) -> bool:
 
 
 def about_recorded(recording: Recording, release: Release) -> Iterator[Finding]:
-    """Yield the findings about recorded settings: their string, their values and the entries."""
+    """Yield findings about the recorded settings, and contradictions with the entries."""
     settings = recording.settings
     if settings is None:
         if not recording.is_requests:
@@ -152,7 +151,7 @@ def about_recorded(recording: Recording, release: Release) -> Iterator[Finding]:
 
 
 def about_replaying_as(recording: Recording, release: Release) -> Iterator[Finding]:
-    """Yield a finding if another release refuses the recorded string."""
+    """Yield a finding if `release`, which is not the recorded one, refuses the recorded conf."""
     conf = "" if recording.settings is None else recording.settings.conf
     for each in _about_string(conf, conf, release, has_limit=True):
         if each.check == "option_refused":
@@ -160,7 +159,7 @@ def about_replaying_as(recording: Recording, release: Release) -> Iterator[Findi
 
 
 def _not_in_force(recording: Recording, config: AllocatorConfig) -> Iterator[Finding]:
-    """Yield findings about values that differ from the recorded string."""
+    """Yield findings about recorded values of options that differ from the recorded conf."""
     assert recording.settings is not None
     recorded = recording.settings.plain()
     for name, said in config.settings().items():
@@ -183,7 +182,7 @@ def _is_same(value: object, said: object) -> bool:
 
 
 def _not_as_set(trace: Trace, is_expandable: bool) -> Iterator[Finding]:
-    """Yield a finding if the setting of expandable segments contradicts the segments."""
+    """Yield a finding if the option expandable_segments contradicts the recorded segments."""
     there = trace.count(Action.SEGMENT_MAP) > 0 or any(
         segment.is_expandable for segment in trace.segments
     )

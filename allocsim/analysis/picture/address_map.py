@@ -1,12 +1,12 @@
-"""Address map of memory: entries from left to right, addresses upwards, contents as shares.
+"""Address map of memory: a picture with entries from left to right and addresses upwards.
 
-The shares of a pixel are exact for any length of the recording: the share that was reserved, and
-the share that each kind of block covers.  Memory that is reserved and in no layer is free.
-Addresses that were never reserved are left out (`axis_of`).
+A pixel covers several entries and addresses.  Its value is the share of this area that was
+reserved, and the share that each layer covers.  A layer contains the blocks of one state, size
+class or owner.  Memory that is reserved and in no layer is free.  Addresses that were never
+reserved are left out (`axis_of`).
 
-The owner of a block is the innermost line of the user's code that requested it.  Owners are ordered
-by the memory they held over time (bytes times entries), largest first.  Blocks without a recorded
-stack, and blocks from before the recording, have separate owners.
+The owner of a block is the innermost line of the user's code that requested it.  Blocks without a
+recorded stack, and blocks from before the recording, have separate owners.
 """
 
 from __future__ import annotations
@@ -18,20 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allocsim._fast_numpy import stable_order
-from allocsim.analysis.picture.block_sizes import CLASS_NAMES, class_of
 from allocsim.analysis.picture.lives import BlockLives, Lives
+from allocsim.analysis.picture.states import CLASS_NAMES, class_of
 from allocsim.metrics import code_of
 from allocsim.recording import FrameTable
 
 __all__ = [
-    "coverage",
-    "AddressAxis",
-    "COLOURINGS",
-    "AddressMap",
-    "address_map",
-    "axis_of",
-    "owners_of",
-]
+    "coverage", "AddressAxis", "COLOURINGS", "AddressMap", "address_map", "axis_of", "owners_of",
+]  # fmt: skip
 
 _Floats = NDArray[np.floating[Any]]
 
@@ -39,10 +33,10 @@ _Floats = NDArray[np.floating[Any]]
 def coverage(
     left: _Floats, right: _Floats, low: _Floats, high: _Floats, shape: tuple[int, int]
 ) -> NDArray[np.float32]:
-    """Return the covered share of each pixel.
+    """Return the share of each pixel that rectangles cover, from 0 to 1.
 
-    left, right, low, high: sides of rectangles in pixels, clipped to the grid.
-    shape: (rows, columns); row i spans i to i + 1.
+    left, right, low, high: sides of the rectangles in pixels, clipped to the grid.
+    shape: (rows, columns); row i extends from i to i + 1.
     """
     rows, columns = shape
     grid = np.zeros((rows + 2) * (columns + 2))
@@ -57,7 +51,7 @@ def coverage(
 
 
 def _ends(first: _Floats, last: _Floats, length: int) -> list[tuple[NDArray[np.int64], _Floats]]:
-    """Return (pixel, weight) pairs for the ends of sides; their running sum is the coverage."""
+    """Return (pixels, weights) whose running sum is the covered length of each pixel."""
     found = []
     for side, sign in ((first, 1.0), (last, -1.0)):
         end = np.clip(side, 0, length)
@@ -73,10 +67,10 @@ _Addresses = NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AddressAxis:
-    """Axis of addresses without gaps.
+    """Axis of addresses without the gaps between ranges.
 
-    start, length: contiguous ranges of addresses.
-    offset: position of each range on the axis.
+    start, length: first address and bytes of each contiguous range.
+    offset: position of each range on the axis, in bytes.
     """
 
     start: _Addresses
@@ -85,7 +79,7 @@ class AddressAxis:
 
     @classmethod
     def of(cls, address: _Addresses, size: _Column) -> AddressAxis:
-        """Build the axis of the ranges [address, address + size), which may overlap."""
+        """Build the axis from ranges [address, address + size), which may overlap."""
         order = stable_order(address)
         ends = address + size.astype(np.uint64)
         address, end = address[order], np.maximum.accumulate(ends[order])
@@ -102,7 +96,7 @@ class AddressAxis:
         return int(self.length.sum())
 
     def place(self, address: _Addresses) -> _Column:
-        """Return the position on the axis of `address`, which must have been reserved."""
+        """Return the position of reserved addresses on the axis, in bytes."""
         row = np.searchsorted(self.start, address, side="right") - 1
         return self.offset[row] + (address - self.start[row]).astype(np.int64)
 
@@ -117,12 +111,12 @@ _Shares = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AddressMap:
-    """Shares by pixel; row 0 is the lowest address, column 0 the first entry.
+    """Shares from 0 to 1 for each pixel; row 0 has the lowest addresses, column 0 the first entry.
 
-    reserved: reserved share.
-    layers: shares of active blocks by name; their sum is at most `reserved`.
-    axis_bytes: length of the address axis.
-    n_blocks: number of blocks drawn.
+    reserved: share of reserved memory.
+    layers: share of each layer's blocks, by its name; the sum is at most `reserved`.
+    axis_bytes: bytes of the address axis.
+    n_entries, n_blocks: number of entries and of blocks in the picture.
     """
 
     reserved: _Shares
@@ -150,7 +144,12 @@ def axis_of(lives: Lives) -> AddressAxis:
 def address_map(
     lives: Lives, table: FrameTable, colouring: str, shape: tuple[int, int]
 ) -> AddressMap:
-    """Return the map with `shape` (rows, columns) pixels; `colouring` is one of `COLOURINGS`."""
+    """Return the address map of a replay.
+
+    table: frame table of the recording, for the owners of blocks.
+    colouring: division of blocks into layers: "state", "size" or "owner".
+    shape: (rows, columns) of pixels.
+    """
     axis, blocks, segments = axis_of(lives), lives.blocks, lives.segments
     x, y = shape[1] / max(lives.n_entries, 1), shape[0] / max(axis.total, 1)
 
@@ -176,7 +175,7 @@ _Layer = tuple[str, NDArray[np.bool_], NDArray[np.int64], NDArray[np.int64]]
 
 
 def _layers(blocks: BlockLives, table: FrameTable, colouring: str) -> list[_Layer]:
-    """Return layers as (name, blocks, begin, end)."""
+    """Return (name, mask of the blocks, first entry and end of each block) of each layer."""
     if colouring == "state":
         everything = np.ones(len(blocks), dtype=bool)
         waits = blocks.completed > blocks.freed
@@ -197,14 +196,17 @@ def _layers(blocks: BlockLives, table: FrameTable, colouring: str) -> list[_Laye
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Owners:
-    """Owners of blocks; `owner` has an index into `names` for each block."""
+    """Owner of each block, as an index into `names`.
+
+    names: owners, first the owner with the most memory over time (bytes times entries).
+    """
 
     owner: NDArray[np.int64]
     names: tuple[str, ...]
 
 
 def owners_of(blocks: BlockLives, table: FrameTable) -> Owners:
-    """Return the owners of `blocks`, whose stacks are in `table`."""
+    """Return the owners of `blocks`; `table` is the frame table of the recording."""
     stacks, which = np.unique(blocks.stack, return_inverse=True)
     numbers: dict[str, int] = {BEFORE: 0, UNKNOWN: 1}
     codes = [code_of(table.stack(stack)) if stack >= 0 else None for stack in stacks.tolist()]

@@ -1,9 +1,9 @@
 """Addresses and lifetimes of all blocks and segments of a replay, as columns.
 
-A row is live after entry e if `born <= e < end`.  Rows from before the recording have `born` -1;
-rows that outlive it end at `n_entries`.  The blocks of a moment are disjoint and inside its
-segments; the space between them is free.  A block that is freed at the entry of its request, which
-happens if the replay serves a recorded error, has no row.
+A row of the columns is one block or segment, which is live after entry e if `born <= e < end`.  If
+it is older than the recording, `born` is -1; if it outlives the recording, it ends at `n_entries`.
+The live blocks after an entry are disjoint and inside the live segments, and the space between them
+is free.  If the replay serves a request that failed in the recording, its block has no row.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ _Addresses = NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BlockLives:
-    """Blocks in order of their requests; sizes in bytes.
+    """Blocks in order of their requests.
 
+    size, requested: bytes after and before rounding.
     born, freed: entries of the request and of the free.
     completed: entry at which the free completed; later than `freed` if it waited for a stream.
-    stack: stack number in the recording's frame table, -1 for none.
+    stack: number of the stack in the recording's frame table; -1 if there is no stack.
     """
 
     address: _Addresses
@@ -51,8 +52,9 @@ class BlockLives:
 class SegmentLives:
     """Segments, and mapped ranges of expandable segments.
 
-    born, died: entries at which the memory was reserved and released.
-    pool: index into `Lives.pools`, -1 for the default pool.
+    size: bytes.
+    born, died: entries at which the memory was reserved and returned to the driver.
+    pool: index into `Lives.pools`; -1 for the default pool.
     """
 
     address: _Addresses
@@ -81,7 +83,10 @@ class Lives:
 
 
 def lives_of(history: History, trace: Trace, stopped_at: int | None = None) -> Lives:
-    """Return the lives in a replay of `trace`; `stopped_at` is the entry that ended it, or None."""
+    """Return the lifetimes of blocks and segments in a replay of `trace`.
+
+    stopped_at: entry at which the replay ended with an error; None if it reached the end.
+    """
     n_entries = len(trace) if stopped_at is None else stopped_at + 1
     blocks, segments = _blocks(history, trace, n_entries), _segments(history, n_entries)
     return Lives(blocks, segments, n_entries, history.pools)
@@ -113,7 +118,7 @@ def _blocks(history: History, trace: Trace, n_entries: int) -> BlockLives:
 def _next_is(
     action: NDArray[np.uint8], address: _Addresses, order: _Column, at: _Column, wanted: Action
 ) -> _Column:
-    """Return the rows at positions `at` of `order`, -1 for rows with another action or address."""
+    """Return the row at each position `at` of `order`; -1 if its action or address is another."""
     inside = np.minimum(at, len(order) - 1)
     row = order[inside]
     own = address[order[np.maximum(at - (1 if wanted == Action.FREE_REQUESTED else 2), 0)]]
@@ -122,7 +127,7 @@ def _next_is(
 
 
 def _before(history: History) -> list[NDArray[Any]]:
-    """Return rows that allocate the blocks from before, and request the frees of pending ones."""
+    """Return columns that allocate the blocks at the start, and free those that are pending."""
     rows = []
     for segment in history.start:
         for block in segment.blocks:
@@ -140,7 +145,7 @@ _GIVES = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
 
 
 def _segments(history: History, n_entries: int) -> SegmentLives:
-    """Return the lives of segments; if a part of a range is released, the rest stays alive."""
+    """Return the lifetimes of segments.  If part of a range is released, the rest stays live."""
     number = {pool: i for i, pool in enumerate(history.pools)}
     held = {
         s.address: (s.total_size, s.stream, -1, number.get(s.pool_id, -1)) for s in history.start

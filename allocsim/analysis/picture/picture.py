@@ -1,32 +1,50 @@
-"""Replay of one device with the data that figures and pages need.
+"""Replays of one device with the data that charts and pages need.
 
-It is the same replay as that of `allocsim replay`.
+The replay equals the replay of `allocsim replay`.  What-if replays use the same device, device
+memory and release.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from allocsim._repr import Shown
-from allocsim.analysis.picture.instant import Instant, instant_of
 from allocsim.analysis.picture.lives import Lives, lives_of
-from allocsim.analysis.picture.memory_curve import MemoryCurve, memory_curve
+from allocsim.analysis.picture.states import Instant, MemoryCurve, instant_of, memory_curve
 from allocsim.core import find_release, parse_conf
 from allocsim.errors import RecordingError
 from allocsim.export import HistoryWatch
+from allocsim.metrics import Extremes, extremes_of
+from allocsim.recommend import proposals
 from allocsim.recording import Recording, Trace
-from allocsim.replaying import Prepared, bytes_of, prepare, replay_prepared
-from allocsim.simulation import DeviceRun, Hints, Observer, Progress, Run, Setting
+from allocsim.replaying import (
+    Prepared,
+    Trial,
+    Trials,
+    bytes_of,
+    prepare,
+    replay_prepared,
+    trial_of_run,
+)
+from allocsim.simulation import DeviceRun, Hints, Observer, Progress, Run, Setting, Timeline
 
-__all__ = ["Picture", "others_of", "picture_of", "picture_prepared", "prepare_one", "shown_device"]
+__all__ = [
+    "Picture", "WhatIf", "others_of", "picture_of", "picture_prepared", "prepare_one",
+    "shown_device", "what_if",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Picture(Shown):
-    """History of one device, as columns; `others` are the recording's other devices."""
+    """Replay of one device, with the data for charts and pages.
+
+    lives: lifetimes of all blocks and segments.
+    curve: memory after every entry.
+    others: numbers of the recording's other devices.
+    """
 
     run: Run
     trace: Trace
@@ -55,13 +73,13 @@ class Picture(Shown):
         return f"{self.run.path.rsplit('/', 1)[-1]}: {drawn}; {self.device_run.headline()}"
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """Yield the figures of the replay."""
+        """Yield (label, text) of the replay's results."""
         yield "blocks", f"{len(self.lives.blocks):,}"
         yield "entries", f"{self.lives.n_entries:,}"
         yield from self.device_run.figures_shown()
 
     def at(self, moment: str | int | None = None) -> Instant:
-        """Return the state after an entry.
+        """Return the segments and blocks after an entry.
 
         moment: entry number; "peak" for peak allocated memory; "oom" for the last out-of-memory
             error; "end"; None for peak reserved memory.
@@ -96,11 +114,11 @@ def picture_prepared(
     progress: Progress | None = None,
     others: Sequence[int] = (),
 ) -> Picture:
-    """Replay a device of a recording and collect the data for pictures.
+    """Replay a device of a recording and collect the data for charts and pages.
 
-    setting, device_memory: None for the recorded ones.
+    setting, device_memory: None for the recorded setting and device memory (bytes).
     observers: further observers of the same replay.
-    others: the recording's other devices.
+    others: numbers of the recording's other devices.
     Raises RecordingError if the device has no entries.
     """
     trace = prepared.trace
@@ -125,7 +143,10 @@ def picture_of(
     device: int | None = None,
     progress: Progress | None = None,
 ) -> Picture:
-    """Return the picture of a recording; the arguments are those of `replay`."""
+    """Replay one device of a recording for charts and pages.
+
+    The arguments are those of `replay`.
+    """
     prepared = prepare_one(recording, device, torch_version)
     return picture_prepared(
         prepared,
@@ -137,7 +158,7 @@ def picture_of(
 
 
 def others_of(recording: Recording, prepared: Prepared) -> tuple[int, ...]:
-    """Return the devices of a recording other than the prepared one."""
+    """Return the numbers of all devices of a recording except the prepared device."""
     shown = prepared.trace.device
     return tuple(trace.device for trace in recording.devices if trace.device != shown)
 
@@ -148,14 +169,69 @@ def prepare_one(
     torch_version: str | None,
     hints: Hints | None = None,
 ) -> Prepared:
-    """Prepare the device `device`, or the first with entries if it is None."""
+    """Prepare one device of a recording for a replay.
+
+    device: device number; None for the first device with entries.
+    """
     return prepare(recording, shown_device(recording, device), torch_version, hints=hints)[0]
 
 
 def shown_device(recording: Recording, device: int | None) -> int | None:
-    """Return `device`, or if it is None the first device with entries, else with segments."""
+    """Return the number of the device to show.
+
+    device: device number, which is returned; None for the first device with entries, or if there is
+        none, the first device with segments.
+    """
     if device is not None:
         return device
     busy = [trace.device for trace in recording.devices if len(trace)]
     held = [trace.device for trace in recording.devices if trace.segments]
     return next(iter(busy + held), None)
+
+
+STRETCHES = 160
+"""Number of points in each curve."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WhatIf:
+    """Replay under one setting.
+
+    reserved: lowest and highest reserved bytes in consecutive groups of entries.
+    """
+
+    trial: Trial
+    reserved: Extremes
+
+
+def what_if(trials: Trials, run: Run, settings: Iterable[Setting] = ()) -> tuple[WhatIf, ...]:
+    """Replay one device under several settings, for a chart of reserved memory.
+
+    run: baseline replay of the device, which is the first item of the result.
+    settings: settings to replay; if empty, the settings that `tune` would propose.
+    Settings under which PyTorch would fail an assertion are left out.
+    Raises ConfigError for a setting that the release refuses.
+    """
+    device_run, release = run.devices[0], trials.prepared.release
+    entries = device_run.entries
+    first = _reserved(device_run.timeline, entries, device_run.stopped_at)
+    found = [WhatIf(trial_of_run(run.conf, device_run), first)]
+    trials.note(Setting(run.conf), device_run)
+    config = Setting(run.conf).config(release)
+    for setting in tuple(settings) or proposals([trials.prepared], config):
+        setting.config(release)
+        trial, timeline = trials.timeline(setting, device_run.device_memory)
+        if timeline is not None:
+            stopped_at = trial.entries - 1 if trial.entries < entries else None
+            found.append(WhatIf(trial, _reserved(timeline, entries, stopped_at)))
+    return tuple(found)
+
+
+def _reserved(timeline: Timeline, entries: int, stopped_at: int | None) -> Extremes:
+    """Return the lowest and highest reserved bytes in groups of entries."""
+    steps = np.maximum.accumulate(timeline.entry)
+    stop = entries if stopped_at is None else stopped_at + 1
+    row = np.searchsorted(steps, np.arange(stop), side="right") - 1
+    reserved = timeline.reserved[np.maximum(row, 0)] if len(steps) else np.zeros(stop, np.int64)
+    step = max(1, -(-entries // STRETCHES))
+    return extremes_of(reserved, step)

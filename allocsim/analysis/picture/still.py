@@ -1,6 +1,6 @@
-"""One device of a snapshot without a history: the state at a single moment.
+"""State of one device in a snapshot without entries.
 
-All figures are of the recorded blocks.  Nothing is replayed, so nothing is proved.
+All sizes are those of the recorded blocks, without a replay.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from allocsim._repr import Shown
-from allocsim.analysis.picture.instant import Instant
+from allocsim.analysis.picture.states import Instant
 from allocsim.errors import RecordingError
 from allocsim.ownership import moment_of_state
 from allocsim.recording import Recording, Trace, refuse_contradictions
@@ -27,12 +27,16 @@ STILL_KINDS = {
     "interleaved": "idle between live blocks of a segment",
     "whole_segments": "idle in whole segments, which the allocator can release",
 }
-"""Kinds of reserved memory with their descriptions, in order of precedence."""
+"""Uses of reserved memory, with descriptions."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Still(Shown):
-    """State of one device; `others` are the recording's other devices."""
+    """State of one device.
+
+    instant: segments and blocks.
+    others: numbers of the recording's other devices.
+    """
 
     path: str
     trace: Trace
@@ -50,18 +54,18 @@ class Still(Shown):
         return f"{self.path.rsplit('/', 1)[-1]}, device {self.trace.device}: {held}"
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """Yield the bytes of each kind of reserved memory."""
+        """Yield (use of memory, size as text)."""
         for kind, size in self.kinds.items():
             yield STILL_KINDS[kind], format_size(size)
 
     def at(self, moment: str | int | None = None) -> Instant:
-        """Return the only moment, "end"; RecordingError for any other."""
+        """Return the only state.  Raises RecordingError if `moment` is not None or "end"."""
         moment_of_state(self.path, moment)
         return self.instant
 
     @property
     def kinds(self) -> dict[str, int]:
-        """Reserved bytes of each of `STILL_KINDS`, including kinds with 0 bytes."""
+        """Reserved bytes of each use in `STILL_KINDS`, including uses with 0 bytes."""
         kinds: Counter[str] = Counter(dict.fromkeys(STILL_KINDS, 0))
         for segment in self.instant.segments:
             idle = "whole_segments" if segment.is_idle else "interleaved"
@@ -77,7 +81,7 @@ class Still(Shown):
 
 
 def is_still(recording: Recording, device: int) -> bool:
-    """Return True if a device of a recording has segments but no history.
+    """Return True if a device of a recording has segments but no entries.
 
     Raises RecordingError if there is no such device.
     """
@@ -85,7 +89,10 @@ def is_still(recording: Recording, device: int) -> bool:
 
 
 def still_of(recording: Recording, device: int) -> Still:
-    """Return the state of a device.  Raises RecordingError if it is missing or inconsistent."""
+    """Return the state of a device.
+
+    Raises RecordingError if the device is missing or its state is inconsistent.
+    """
     trace = recording.device(device)
     refuse_contradictions(recording)
     if not trace.segments:

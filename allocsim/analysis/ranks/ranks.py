@@ -1,7 +1,7 @@
-"""Replay all ranks of a job and compare them.
+"""Replay all ranks of a distributed job and compare their memory.
 
-A file that cannot be read is reported with its error, and the others are replayed.  The rank that
-decides is the rank with the most reserved memory, since the largest rank must fit its device.
+The rank with the most reserved memory decides which device the job needs.  A file that cannot be
+read is reported with its error, and the other files are replayed.
 """
 
 from __future__ import annotations
@@ -24,18 +24,17 @@ from itertools import islice
 from statistics import fmean, median_low
 
 from allocsim._repr import Shown
-from allocsim.analysis.ranks.found import Found, found_in
-from allocsim.analysis.ranks.one import RankRun, run_of
+from allocsim.analysis.ranks.rank_run import Found, RankRun, found_in, run_of
 from allocsim.errors import AllocsimError, RecordingError
 from allocsim.units import format_size
 
 __all__ = ["Ranks", "Refused", "ranks"]
 
 Watch = Callable[[int, int], object]
-"""Callback with the numbers of finished and of all files."""
+"""Callback with the number of finished files and the number of all files."""
 
 _ALONE = 2
-"""Largest number of files that are read in this process, since starting others takes as long."""
+"""Largest number of files that are read in this process; starting more would take longer."""
 
 _SHOWN = 10
 """Number of rows in the table of a notebook."""
@@ -51,12 +50,12 @@ class Refused:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Ranks(Shown):
-    """Figures of all ranks.
+    """Results of all ranks.
 
-    runs: runs ordered by rank.
+    runs: result of each rank, ordered by rank.
     refused: files that could not be replayed.
-    conf: setting of all ranks; None for the recorded ones.
-    notes: sentences about inferences.
+    conf: setting of all ranks; None for the recorded settings.
+    notes: sentences about inferred facts.
     """
 
     runs: tuple[RankRun, ...]
@@ -66,7 +65,7 @@ class Ranks(Shown):
 
     @property
     def decides(self) -> RankRun:
-        """Rank with the most reserved memory, the first among equals."""
+        """Rank with the most reserved memory; of equal ranks, the first."""
         return max(self.runs, key=lambda run: run.reserved_bytes)
 
     @property
@@ -81,12 +80,15 @@ class Ranks(Shown):
 
     @property
     def imbalance(self) -> float:
-        """Maximum of peak reserved memory divided by its mean; 1 if all ranks are equal."""
+        """Largest peak reserved memory divided by the mean over all ranks; 1 if all are equal."""
         return _imbalance([run.reserved_bytes for run in self.runs])
 
     @property
     def allocated_imbalance(self) -> float:
-        """Maximum of peak allocated memory divided by its mean, without the allocator's effect."""
+        """Largest peak allocated memory divided by the mean over all ranks.
+
+        It does not include memory that only the allocator reserves.
+        """
         return _imbalance([run.allocated_bytes for run in self.runs])
 
     @property
@@ -96,12 +98,12 @@ class Ranks(Shown):
 
     @property
     def smallest_device(self) -> int | None:
-        """Memory in bytes of the smallest device that suffices for every rank, or None."""
+        """Memory in bytes of the smallest device that suffices for every rank; None if unknown."""
         sizes = [run.smallest_device for run in self.runs]
         return None if None in sizes else max(size or 0 for size in sizes)
 
     def headline(self) -> str:
-        """Return the number of ranks, and the rank that decides."""
+        """Return the number of ranks and the largest rank in one line."""
         first = self.decides
         more = (
             f"rank {first.rank} decides: {format_size(first.reserved_bytes)} reserved at the peak"
@@ -109,7 +111,7 @@ class Ranks(Shown):
         return f"{len(self.runs)} ranks; {more}"
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """Yield the ranks with the most reserved memory."""
+        """Yield (rank, peak reserved memory) of the largest ranks."""
         for run in sorted(self.runs, key=lambda run: -run.reserved_bytes)[:_SHOWN]:
             yield f"rank {run.rank}", format_size(run.reserved_bytes)
 
@@ -129,13 +131,15 @@ def ranks(
     executor: Executor | None = None,
     watch: Watch | None = None,
 ) -> Ranks:
-    """Replay the recordings of a job: files, or folders of them.
+    """Replay the recordings of all ranks of a job and compare them.
 
-    conf: setting for all ranks; None for the recorded one of each.
-    torch_version: as for `replay`.
+    names: paths of files, and of folders with recordings.
+    conf: PYTORCH_CUDA_ALLOC_CONF for all ranks; None for the recorded value of each rank.
+    torch_version: release to model; None for the recorded release.
     smallest: also find the smallest device of each rank, which takes about ten replays.
-    jobs: number of processes (default: one per core).
-    executor: executor to use instead; its workers must be able to read the files.
+    jobs: number of processes; None for one per core.
+    executor: executor for the replays instead of processes; its workers must be able to read the
+        files.
     watch: progress callback.
     Raises RecordingError if no file can be read, or if two files have the same rank.
     """
@@ -209,7 +213,7 @@ def _one_by_one(
 def _elsewhere(
     found: Sequence[Found], answer: _Answer, executor: Executor, watch: Watch | None
 ) -> list[RankRun | Refused]:
-    """Replay the files on a caller's executor, which replaces its own workers."""
+    """Replay the files on a caller's executor, which itself replaces workers that die."""
     under_way = [executor.submit(answer, each.path) for each in found]
     for done, _ in enumerate(as_completed(under_way), 1):
         if watch is not None:
@@ -225,7 +229,7 @@ def _elsewhere(
 def _side_by_side(
     found: Sequence[Found], answer: _Answer, width: int, watch: Watch | None
 ) -> list[RankRun | Refused]:
-    """Replay the files in `width` processes; a file that kills its process is refused."""
+    """Replay the files in `width` processes; a file whose process dies is refused."""
     answers: dict[int, RankRun | Refused] = {}
     while left := [index for index in range(len(found)) if index not in answers]:
         under_way: dict[Future[RankRun | Refused], int] = {}
@@ -240,7 +244,7 @@ def _side_by_side(
                     del under_way[future]
                 if watch is not None:
                     watch(len(answers), len(found))
-        # One of the running files broke the pool.  Run each alone to find which one it was.
+        # One of the running files killed its process.  Replay each file alone to find it.
         for index in under_way.values():
             answers[index] = _alone(found[index].path, answer)
     return [answers[index] for index in range(len(found))]

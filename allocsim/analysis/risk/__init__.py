@@ -1,4 +1,4 @@
-"""Headroom of a run before an out-of-memory error, and the smallest device for it."""
+"""Headroom of a run before an out-of-memory error, and the smallest sufficient device."""
 
 from allocsim.analysis.risk.risk import HeadroomPoint, Need, Risk, Span, risk_of
 

@@ -1,11 +1,11 @@
-"""Headroom of a recording on a device, and the smallest devices that suffice.
+"""Headroom of a recording on a device, and the smallest sufficient device for several settings.
 
-Every device size is proved by a replay (`smallest_device`).  Only requests that need memory from
-the driver can fail, so headroom is measured after each request that obtained some.  Headroom is the
-memory that the driver had left, plus the memory that PyTorch could have released: wholly free
-segments, and wholly free handles of expandable segments.
+*Headroom* is the memory that the driver has left, plus the memory that PyTorch could return to the
+driver: free segments, and free handles of expandable segments.  Only requests that need memory from
+the driver can fail, so headroom is measured after each such request.  The size of the smallest
+device is proved by a replay on this size (`smallest_device`).
 
-Unusable memory is free memory in blocks that cannot serve the largest request of the recording.
+*Unusable* memory is memory in free blocks that cannot serve the largest request of the recording.
 This is the external fragmentation for that request (the "unusable free space index" of Gorman and
 Whitcroft, Ottawa Linux Symposium 2006, in bytes and for one size).
 """
@@ -21,7 +21,7 @@ from allocsim._fast_numpy import any_of
 from allocsim._repr import Shown
 from allocsim.core import SMALL_SIZE, Block, CachingAllocator, free_blocks, returnable_bytes
 from allocsim.errors import RecordingError
-from allocsim.metrics import Code, Measures, code_at, measures_of, rounds_of
+from allocsim.metrics import Code, Measures, code_at, measures_of, period_starts
 from allocsim.recommend import (
     Case,
     Recommendation,
@@ -52,12 +52,13 @@ _SPANS = 12
 
 @dataclass(frozen=True, slots=True)
 class HeadroomPoint:
-    """Memory after the request of `entry` obtained memory from the driver.
+    """Memory after a request that obtained memory from the driver.
 
-    free_bytes: free device memory within the limit of a memory fraction.
-    returnable_bytes: memory that PyTorch could have released.
+    entry: entry of the request.
+    free_bytes: free device memory, within the limit of a memory fraction.
+    returnable_bytes: memory that PyTorch could return to the driver.
     idle_bytes: memory in free blocks.
-    unusable_bytes: part of the idle bytes that cannot serve the largest request.
+    unusable_bytes: memory in free blocks that cannot serve the largest request of the recording.
     """
 
     entry: int
@@ -76,7 +77,7 @@ class HeadroomPoint:
 class HeadroomWatch(Observer):
     """Observer that measures the headroom after each request served by the driver.
 
-    `largest` is the rounded size and the stream of the recording's largest request.
+    largest: size in bytes and stream of the largest request of the recording.
     """
 
     def __init__(self, largest: tuple[int, int]) -> None:
@@ -102,7 +103,7 @@ class HeadroomWatch(Observer):
         self.points.append(HeadroomPoint(entry, reserved, free, returnable, idle, idle - usable))
 
     def _serves(self, block: Block) -> bool:
-        """Return True if a free block can serve the largest request."""
+        """Return True if the free block `block` can serve the largest request."""
         pool = block.pool
         is_its_pool = pool.owner is None and pool.is_small == (self._size <= SMALL_SIZE)
         return is_its_pool and block.stream == self._stream and block.size >= self._size
@@ -110,7 +111,7 @@ class HeadroomWatch(Observer):
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Stretch of entries with the peaks of allocated and reserved bytes in it."""
+    """Entries `first` to `last`, with the peaks of allocated and reserved bytes among them."""
 
     first: int
     last: int
@@ -119,7 +120,7 @@ class Span:
 
 
 def spans_of(timeline: Timeline, count: int) -> tuple[Span, ...]:
-    """Return `count` stretches of about equally many steps; fewer if there are fewer steps."""
+    """Divide a timeline into `count` spans with about the same number of steps."""
     rows = len(timeline.entry)
     edges = np.unique(np.linspace(0, rows, count + 1).astype(np.int64))
     return tuple(
@@ -134,14 +135,17 @@ def spans_of(timeline: Timeline, count: int) -> tuple[Span, ...]:
 
 
 def largest_entry(trace: Trace) -> int | None:
-    """Return the first entry with the largest request, even a failed one; None without requests."""
+    """Return the entry of the largest request, which may have failed; None without requests."""
     asks = np.flatnonzero(any_of(trace.action, (Action.ALLOC, Action.OOM)))
     return int(asks[np.argmax(trace.size[asks])]) if len(asks) else None
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Smallest device of one setting; `capacity` is None if PyTorch refuses it or always fails."""
+    """Smallest device that suffices under one setting.
+
+    capacity: proved size; None if the release refuses the setting or no device suffices.
+    """
 
     conf: str
     capacity: Capacity | None
@@ -149,18 +153,18 @@ class Need:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Risk(Shown):
-    """Risk of one device of a recording.
+    """Risk that one device of a recording runs out of memory.
 
     prepared: prepared recording of the device.
-    run, device_run: replay on the requested device memory.
-    spans: peaks of a few stretches of entries.
+    run, device_run: replay with the given device memory.
+    spans: peaks over the course of the recording.
     points: headroom after each request that the driver served.
-    tightest: first point with the least headroom.
-    code: code of the request at the tightest point.
+    tightest: first point with the least headroom; None if the driver served no request.
+    code: code of the request at `tightest`; None if unknown.
     largest_entry, largest_bytes: entry and size of the largest request.
-    needs: smallest device of each setting.
+    needs: smallest sufficient device of each setting.
     measures: measures of fragmentation.
-    recommendation: recommended setting for the requested device memory.
+    recommendation: recommended setting for this device memory.
     """
 
     prepared: Prepared
@@ -182,14 +186,14 @@ class Risk(Shown):
         return max(self.points, key=lambda point: point.unusable_bytes, default=None)
 
     def headline(self) -> str:
-        """Return the result of the replay and the least headroom."""
+        """Return the result of the replay and the least headroom in one line."""
         tight = self.tightest
         near = "" if tight is None else f"; {format_size(tight.headroom_bytes)} of headroom"
         at = "" if tight is None else f" at entry {tight.entry:,}"
         return f"{self.device_run.headline()}{near}{at}"
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """Yield the figures of the replay, the headroom, and each setting's smallest device."""
+        """Yield (label, text) of the replay, the headroom and the smallest devices."""
         yield from self.device_run.figures_shown()
         if self.tightest is not None:
             yield "least headroom", format_size(self.tightest.headroom_bytes)
@@ -209,10 +213,11 @@ def risk_of(
     progress: Progress | None = None,
     watch: Watch | None = None,
 ) -> Risk:
-    """Return the risk of one device of `recording`.
+    """Return the headroom of one device of `recording`, and its smallest sufficient device.
 
-    confs: settings besides `conf` for which to find the smallest device; None for the usual ones.
-    device: device number; None if only one is recorded.
+    confs: further settings for which to find the smallest device; None for the usual settings.
+    device: device number; None if only one device is recorded.
+    watch: progress callback for the replays that search for the smallest device.
     The other arguments are those of `replay`.
     Raises RecordingError if several devices are recorded and `device` is None, or if the device has
     no entries.
@@ -247,7 +252,7 @@ def risk_of(
         largest_entry=largest,
         largest_bytes=size,
         needs=_needs(trials, setting, confs),
-        measures=measures_of(trace, device_run, rounds_of(prepared)),
+        measures=measures_of(trace, device_run, period_starts(prepared)),
         recommendation=recommend([Case(trials, device_run)], setting, confs, in_full=False),
     )
 

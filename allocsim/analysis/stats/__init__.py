@@ -1,5 +1,5 @@
 """Summary of a recording's contents."""
 
-from allocsim.analysis.stats.stats import DeviceStats, Stats, stats
+from allocsim.analysis.stats.stats import DeviceSummary, Stats, stats
 
-__all__ = ["DeviceStats", "Stats", "stats"]
+__all__ = ["DeviceSummary", "Stats", "stats"]

@@ -1,7 +1,7 @@
-"""Summarise a file: its format, the contents for each device, and the memory.
+"""Summarise a recording: format of its file, contents and memory of each device.
 
-All figures are counted from the file without a replay.  Entries contain requested sizes but not
-rounded ones, which `replay` computes.
+All numbers are counted from the file without a replay.  Entries contain sizes before rounding, so
+the peak of allocated memory is known only after a replay.
 """
 
 from __future__ import annotations
@@ -14,27 +14,29 @@ import numpy as np
 
 from allocsim._fast_numpy import distinct
 from allocsim._repr import Shown
-from allocsim.recording import Action, FileForm, Recording, Trace, form_of, lint
+from allocsim.recording import Action, FileForm, Recording, Trace, find_defects, form_of
 from allocsim.state import ALLOCATED, SegmentState
 from allocsim.units import format_size
 
-__all__ = ["DeviceStats", "Stats", "stats"]
+__all__ = ["DeviceSummary", "Stats", "stats"]
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceStats:
-    """Figures of one device; sizes are bytes.
+class DeviceSummary:
+    """Contents of a recording for one device; sizes are bytes.
 
-    actions: number of entries by PyTorch's action name.
-    begins: "empty": at an empty device; "mid_run": with memory held before the first entry;
-        "state": without entries; "unsound": the entries contradict the state; "requests": the file
-        contains only requests and frees.
-    start_segments, start_bytes: segments before the first entry; None if unknown.
-    first_us, last_us: times of the first and last entry; None if not recorded.
+    actions: number of entries of each action, by PyTorch's name ("alloc", "free_requested", …).
+    begins: state before the first entry: "empty" if no memory is held; "mid_run" if memory is held;
+        "state" if there are no entries; "unsound" if the entries contradict the state; "requests"
+        if the file contains only requests and frees.
+    start_segments, start_bytes: number and bytes of segments before the first entry; None if
+        unknown.
+    first_us, last_us: times of the first and last entry in microseconds; None if not recorded.
     peak_reserved_bytes, peak_requested_bytes: peaks of reserved memory and of live requests; None
-        without a valid history.
-    segments, reserved_bytes, allocated_bytes, active_bytes, requested_bytes, blocks: state at the
-        end; `blocks` counts allocated blocks, `requested_bytes` those of active blocks.
+        if the entries are missing or contradict the state.
+    segments, reserved_bytes, allocated_bytes, active_bytes: state at the end.
+    requested_bytes: bytes of the active blocks at the end, before rounding.
+    blocks: number of allocated blocks at the end.
     streams, pools: number of distinct streams and pools.
     stackless: number of requests without a stack.
     """
@@ -62,18 +64,19 @@ class DeviceStats:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Stats(Shown):
-    """Summary of a file.
+    """Summary of a recording.
 
-    form: form of the file; None if the recording is not in a file.
-    layout: as in `Recording`.
-    releases: PyTorch releases that write this layout, oldest first; empty for requests only.
-    torch_version, device_name, device_memory, is_phantom, command: as stored by `allocsim record`
-        or `allocsim.capture`; "", 0 and False if not stored.
-    conf: option string; None if not recorded.
+    form: format of the file; None if the recording is not in a file.
+    layout: arrangement of the contents; see `Recording`.
+    releases: PyTorch releases that write this layout, oldest first; empty if the file contains only
+        requests and frees.
+    torch_version, device_name, device_memory, is_phantom, command: run that was recorded, as stored
+        by `allocsim record` or `allocsim.capture`; "", 0 and False if not stored.
+    conf: PYTORCH_CUDA_ALLOC_CONF of the run; None if not recorded.
     stacks, frames: number of distinct stacks and frames.
     deepest: number of frames in the deepest stack.
     annotations: number of the program's annotations, such as optimizer steps.
-    marks: number of calls without an entry.
+    marks: number of recorded calls that have no entry, such as empty_cache().
     """
 
     path: str
@@ -86,7 +89,7 @@ class Stats(Shown):
     is_phantom: bool
     command: str
     conf: str | None
-    devices: tuple[DeviceStats, ...]
+    devices: tuple[DeviceSummary, ...]
     stacks: int
     frames: int
     deepest: int
@@ -100,7 +103,7 @@ class Stats(Shown):
         return f"{name}: {'; '.join(devices) or 'no device'}"
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """Yield the figures of each device."""
+        """Yield (label, text) of the format and of each device."""
         yield "form", str(self.form) if self.form is not None else "no file"
         for each in self.devices:
             yield f"device {each.device}", f"{each.entries:,} entries, {each.segments} segments"
@@ -145,19 +148,19 @@ def _form(path: str) -> FileForm | None:
 
 
 def _starts(recording: Recording) -> dict[int, tuple[SegmentState, ...]]:
-    """Return the segments before the first entry of each device with a valid history."""
+    """Return the segments before the first entry, for each device with consistent entries."""
     starts: dict[int, tuple[SegmentState, ...]] = {}
-    lint(recording, starts)
+    find_defects(recording, starts)
     with_history = {trace.device for trace in recording.devices if len(trace.inputs())}
     return {device: start for device, start in starts.items() if device in with_history}
 
 
-def _device(trace: Trace, start: tuple[SegmentState, ...] | None) -> DeviceStats:
+def _device(trace: Trace, start: tuple[SegmentState, ...] | None) -> DeviceSummary:
     peaks = None if start is None else _peaks(trace, start)
     times = trace.time_us if trace.time_us is not None and len(trace) else None
     allocs = trace.action == Action.ALLOC
     pools = {segment.pool_id for segment in trace.segments} | set(trace.pool_ids)
-    return DeviceStats(
+    return DeviceSummary(
         device=trace.device,
         entries=len(trace),
         actions={action.text: n for action in Action if (n := trace.count(action))},
@@ -180,8 +183,8 @@ def _device(trace: Trace, start: tuple[SegmentState, ...] | None) -> DeviceStats
     )
 
 
-def _requests_of(trace: Trace) -> DeviceStats:
-    """Return the figures of a device in a file without segments."""
+def _requests_of(trace: Trace) -> DeviceSummary:
+    """Return the contents of a device in a file that contains only requests and frees."""
     _, requested = _peaks(trace, ())
     found = _device(trace, None)
     return replace(found, begins="requests", peak_requested_bytes=requested)
@@ -198,7 +201,7 @@ def _begins(trace: Trace, start: tuple[SegmentState, ...] | None) -> str:
 
 
 def _peaks(trace: Trace, start: tuple[SegmentState, ...]) -> tuple[int, int]:
-    """Return the peaks of reserved memory and of live requests."""
+    """Return the peaks of reserved bytes and of live requested bytes."""
     held = sum(segment.total_size for segment in start)
     live = [b for segment in start for b in segment.blocks if b.state == ALLOCATED]
     asked = sum(block.requested_size for block in live)

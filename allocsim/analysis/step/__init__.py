@@ -1,4 +1,4 @@
-"""Step-by-step explanation of the allocator's decisions, with the rules applied."""
+"""Explanation of the allocator's decisions, one request at a time."""
 
 from allocsim.analysis.step.decision import Candidate, Decision, Moved, Request
 from allocsim.analysis.step.stepping import step, walk_on

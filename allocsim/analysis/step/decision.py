@@ -1,6 +1,6 @@
-"""Value types for one request and the allocator's decision.
+"""Types for one request and the allocator's decision.
 
-Nothing is computed here: stepping.py observes, and malloc_rules.py and rules.py explain.
+stepping.py observes and explains the requests; malloc_rules.py explains a malloc.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ __all__ = ["Candidate", "Decision", "Moved", "Observed", "Request", "Rule"]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Call of an allocator's method.
+    """Call of a method of `CachingAllocator`.
 
-    `action` is the name of the method.  The other fields are its arguments:
-    malloc: size, stream.
-    free, and for recordings also request_free and complete_free: address.
-    record_stream: address, stream.
-    synchronize: stream; None for all streams.
-    begin_allocate_to_pool, end_allocate_to_pool, release_pool: pool.
-    set_per_process_memory_fraction, set_allocator_settings: value.
+    action: name of the method.  The other fields are its arguments:
+        malloc: size, stream.
+        free, and for recordings also request_free and complete_free: address.
+        record_stream: address, stream.
+        synchronize: stream; None for all streams.
+        begin_allocate_to_pool, end_allocate_to_pool, release_pool: pool.
+        set_per_process_memory_fraction, set_allocator_settings: value.
     """
 
     action: str
@@ -39,9 +39,10 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Free block of the request's pool and stream, with the verdict of the search.
+    """Free block that the search of a malloc considered.
 
-    verdict: "taken", "too small", "larger", "same size, later" or "refused".
+    verdict: result for this block: "taken"; "too small"; "larger" than the block taken; "same size,
+        later" than the block taken in the order of the pool; or "refused" by a setting.
     """
 
     address: int
@@ -51,7 +52,11 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Applied rule, with the section of docs/allocator.md and how it applied."""
+    """Rule that the allocator applied to a request.
+
+    section: section of docs/allocator.md that explains the rule.
+    text: how the rule applied to this request.
+    """
 
     name: str
     section: str
@@ -60,7 +65,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """Statistic that changed, by its key in torch.cuda.memory_stats()."""
+    """Statistic that a request changed; `key` is its key in torch.cuda.memory_stats()."""
 
     key: str
     before: int
@@ -69,15 +74,15 @@ class Moved:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Decision(Shown):
-    """Result of one request.
+    """Decision of the allocator about one request.
 
-    address: address that a malloc returned, or None.
-    error: text of the out-of-memory error, or None.
-    rules: applied rules, in order.
-    candidates: free blocks that the search considered, ascending.
-    entries: entries that were added to the history.
+    address: address that a malloc returned; None for other requests and after an error.
+    error: text of the out-of-memory error; None if there was none.
+    rules: rules that the allocator applied, in order.
+    candidates: free blocks that the search considered, smallest first.
+    entries: entries that the request added to the history.
     moved: statistics that changed.
-    before, after: segments that changed, in both states.
+    before, after: segments that changed, before and after the request.
     """
 
     request: Request
@@ -97,7 +102,7 @@ class Decision(Shown):
         return f"{self.request.action}{where}: {end}"
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """Yield the applied rules, and the error if there is one."""
+        """Yield (rule, how it applied), and the error if there is one."""
         yield from ((rule.name, rule.text) for rule in self.rules)
         if self.error:
             yield "error", self.error
@@ -105,7 +110,12 @@ class Decision(Shown):
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """Observation of one request: the states before and after it, and the entries between."""
+    """Observation of one request.
+
+    written: entries that the request added, each with the work that added it.
+    stats_before, stats_after: memory_stats() before and after the request.
+    before, after: segments before and after the request.
+    """
 
     request: Request
     error: OutOfMemoryError | None

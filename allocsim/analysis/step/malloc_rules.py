@@ -1,8 +1,8 @@
 """Explain the decisions of a malloc from the observed states and entries.
 
-The returned block shows which free block was taken: two free blocks are never adjacent, so a free
-block directly behind the returned one is the rest of a split (1.7).  The attempts after a miss are
-in the order of the entries.
+The returned block shows which free block was taken.  Two free blocks are never adjacent, so a free
+block directly behind the returned block is the rest of a split (semantics 1.7).  If no free block
+fits, the order of the entries shows the order of the allocator's attempts.
 """
 
 from __future__ import annotations
@@ -48,10 +48,7 @@ EXPLAINED: dict[str, str] = {
     "expandable_segments_reserve": EXPANDABLE,
     "graph_capture_record_stream_reuse": "",
 }
-"""Section of docs/allocator.md for each option with an effect.
-
-It is "" for an option without visible effect on states and entries.
-"""
+"""Section of docs/allocator.md that explains each option; "" if no state or entry shows it."""
 
 _RETRY = Rule(
     "retry",
@@ -72,7 +69,7 @@ def explain_malloc(
 
 
 class _Malloc:
-    """Reconstruction of a finished malloc."""
+    """Malloc that has finished, with the facts that its rules depend on."""
 
     def __init__(self, allocator: CachingAllocator, seen: Observed) -> None:
         self.seen = seen
@@ -93,18 +90,18 @@ class _Malloc:
 
     @property
     def tail(self) -> Block | None:
-        """Free rest of a split, directly behind the block; None without a split."""
+        """Free rest of the split block; None if no block was split."""
         following = self.block.next if self.block is not None else None
         return following if following is not None and following.key else None
 
     @property
     def taken(self) -> int:
-        """Size of the block in bytes before it was split."""
+        """Size of the free block that was taken, in bytes."""
         assert self.block is not None
         return self.block.size + (self.tail.size if self.tail is not None else 0)
 
     def candidates(self) -> list[Candidate]:
-        """Return the free blocks before the request, in the order of the pool."""
+        """Return the free blocks that the search considered, in the order of the pool."""
         return self._at_hit() if self.is_hit else self._at_miss()
 
     def _at_hit(self) -> list[Candidate]:
@@ -141,7 +138,7 @@ class _Malloc:
         ]
 
     def rules(self, candidates: list[Candidate]) -> Iterator[Rule]:
-        """Yield the applied rules in order."""
+        """Yield the rules that the malloc applied, in order."""
         yield Rule("rounding", ROUNDING, self._rounding())
         yield self._pool()
         polled = [w for w in self.seen.written if w.work is Work.POLL]
@@ -196,7 +193,7 @@ class _Malloc:
         return Rule("no fit", BEST_FIT, f"{text}: too small")
 
     def _refused(self, candidate: Candidate) -> Rule:
-        """Return the rule of a setting that forbids the best fit, which ends the search (1.6)."""
+        """Return the rule of the setting that refuses the best fit, which ends the search (1.6)."""
         size, limit = f"{candidate.size:,} bytes fit, but", self.config.max_split_size
         if limit != UNLIMITED and self.rounded < limit <= candidate.size:
             text = f"{size} a block of max_split_size_mb or more serves no smaller request"
@@ -287,7 +284,7 @@ class _Malloc:
 
 
 def _by(option: str, name: str, text: str) -> Rule:
-    """Return a rule that depends on an option."""
+    """Return the rule `name` of an option, with its section."""
     return Rule(name, EXPLAINED[option], text)
 
 

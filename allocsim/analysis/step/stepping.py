@@ -1,21 +1,130 @@
-"""Run one request at a time and observe the states before and after it.
+"""Run one request at a time and explain the allocator's decision.
 
-The explanations (rules.py) use only the two states, the entries between them, and the work that
-wrote each entry (`CachingAllocator.witness`).
+An explanation uses only the states before and after the request, the entries that the request
+added, and the work of the allocator that added each entry (`CachingAllocator.witness`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
-from allocsim.analysis.step.decision import Decision, Moved, Observed, Request
-from allocsim.analysis.step.rules import explain_request
+from allocsim.analysis.step.decision import Candidate, Decision, Moved, Observed, Request, Rule
+from allocsim.analysis.step.malloc_rules import (
+    COLLECTION,
+    MISS,
+    POOLS,
+    SPLIT,
+    STREAMS,
+    explain_malloc,
+)
 from allocsim.core import CachingAllocator
 from allocsim.errors import OutOfMemoryError
 from allocsim.replaying import Walk
 from allocsim.simulation import StepKind
+from allocsim.state import INACTIVE, BlockState, SegmentState
 
-__all__ = ["decide", "step", "walk_on"]
+__all__ = ["decide", "explain_request", "step", "walk_on"]
+
+_OF_POOLS = {
+    "begin_allocate_to_pool": ("begin", "requests use private pool (0, {}) from now on"),
+    "end_allocate_to_pool": ("end", "requests no longer use private pool (0, {})"),
+    "release_pool": (
+        "release",
+        "private pool (0, {}) has one user less; its memory can be released after the last",
+    ),
+}
+
+
+def explain_request(
+    allocator: CachingAllocator, seen: Observed
+) -> tuple[list[Rule], list[Candidate]]:
+    """Return the rules that a request applied, and the free blocks that a malloc considered."""
+    action = seen.request.action
+    if action == "malloc":
+        return explain_malloc(allocator, seen)
+    if action in ("free", "request_free", "complete_free"):
+        return [*_free(seen)], []
+    if action == "empty_cache":
+        return [*_empty_cache(seen)], []
+    return [_other(seen)], []
+
+
+def _other(seen: Observed) -> Rule:
+    request = seen.request
+    if request.action == "record_stream":
+        text = f"its free will wait for the work queued on stream {request.stream} by then"
+        return Rule("record_stream", STREAMS, text)
+    if request.action == "synchronize":
+        which = "every stream" if request.stream is None else f"stream {request.stream}"
+        text = f"{which} has finished; the next malloc completes the pending frees"
+        return Rule("synchronize", STREAMS, text)
+    if request.action in _OF_POOLS:
+        name, words = _OF_POOLS[request.action]
+        return Rule(name, POOLS, words.format(request.pool))
+    name = "conf" if request.action == "set_allocator_settings" else "fraction"
+    return Rule(name, COLLECTION, f"{request.value} applies from the next request on")
+
+
+def _free(seen: Observed) -> Iterator[Rule]:
+    address = seen.request.address
+    if address is None:
+        yield Rule("nothing to free", SPLIT, "freeing None does nothing")
+        return
+    found = _holding(seen.before, address)
+    if found is None:
+        return
+    block = found[1]
+    if not any(w.entry.action == "free_completed" for w in seen.written):
+        text = f"{block.size:,} bytes stay active until the streams that used them have finished"
+        yield Rule("pending", STREAMS, text)
+        return
+    after = _holding(seen.after, address)
+    if after is not None:
+        yield from _merged(block, *after)
+
+
+def _merged(block: BlockState, segment: SegmentState, whole: BlockState) -> Iterator[Rule]:
+    before = block.address - whole.address
+    behind = whole.size - before - block.size
+    parts = [f"{before:,} before it"] if before else []
+    parts += [f"{behind:,} behind it"] if behind else []
+    if parts:
+        text = f"{block.size:,} bytes join the free {' and '.join(parts)}: {whole.size:,} in all"
+        yield Rule("merge", SPLIT, text)
+    else:
+        text = f"{block.size:,} bytes are free; neither neighbour is, so nothing merges"
+        yield Rule("no merge", SPLIT, text)
+    if whole.size == segment.total_size:
+        yield Rule("cached", SPLIT, "the segment is wholly free and stays cached")
+
+
+def _empty_cache(seen: Observed) -> Iterator[Rule]:
+    waited = [w for w in seen.written if w.entry.action == "free_completed"]
+    if waited:
+        text = f"{len(waited):,} pending frees complete after a wait for every event"
+        yield Rule("wait", STREAMS, text)
+    given = [w.entry.size for w in seen.written if w.entry.action.startswith("segment_")]
+    noun = "range" if len(given) == 1 else "ranges"
+    yield Rule(
+        "release all",
+        MISS,
+        f"{len(given):,} {noun} with {sum(given):,} bytes released to the driver",
+    )
+    kept = [s for s in seen.after if any(block.state == INACTIVE for block in s.blocks)]
+    idle = sum(b.size for segment in kept for b in segment.blocks if b.state == INACTIVE)
+    if idle:
+        where = "segment with blocks" if len(kept) == 1 else "segments with blocks"
+        text = f"{idle:,} bytes stay idle in {len(kept):,} {where} in use"
+        yield Rule("kept", SPLIT, text)
+
+
+def _holding(
+    segments: tuple[SegmentState, ...], address: int
+) -> tuple[SegmentState, BlockState] | None:
+    """Return the segment and the block that contain `address`; None if there is no such block."""
+    every = ((segment, block) for segment in segments for block in segment.blocks)
+    return next((found for found in every if found[1].address <= address < found[1].end), None)
+
 
 _ACTIONS = {
     StepKind.ALLOC: "malloc",
@@ -29,7 +138,7 @@ _FREES = (StepKind.FREE, StepKind.FREE_REQUEST, StepKind.FREE_COMPLETE)
 
 
 def step(allocator: CachingAllocator, request: Request) -> Decision:
-    """Send `request` to `allocator` and return the decision.
+    """Send `request` to `allocator` and return the allocator's decision.
 
     Raises ValueError for an allocator without a history (`record_history=True` keeps one), and the
     errors of the request itself, except an out-of-memory error, which is part of the decision.
@@ -38,7 +147,7 @@ def step(allocator: CachingAllocator, request: Request) -> Decision:
 
 
 def decide(allocator: CachingAllocator, request: Request, act: Callable[[], None]) -> Decision:
-    """Return the decision about a request that `act` makes; see `step`."""
+    """Call `act`, which makes `request`, and return the allocator's decision; see `step`."""
     seen = _observe(allocator, request, act)
     rules, candidates = explain_request(allocator, seen)
     stats = ((key, seen.stats_before.get(key, 0), now) for key, now in seen.stats_after.items())
@@ -56,7 +165,7 @@ def decide(allocator: CachingAllocator, request: Request, act: Callable[[], None
 
 
 def _observe(allocator: CachingAllocator, request: Request, act: Callable[[], None]) -> Observed:
-    """Call `act` and return the states before and after it."""
+    """Call `act` and observe the allocator before and after the call."""
     errors: list[OutOfMemoryError] = []
 
     def guarded() -> None:
@@ -94,7 +203,10 @@ def _ask(allocator: CachingAllocator, request: Request) -> None:
 
 
 def walk_on(walk: Walk) -> tuple[int, Decision] | None:
-    """Run the next request of a recording and return its entry and decision; None at the end."""
+    """Run the next request of a recording.
+
+    Return its entry and the allocator's decision; None at the end of the recording.
+    """
     upcoming = walk.upcoming()
     if upcoming is None:
         return None

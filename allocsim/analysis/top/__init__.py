@@ -1,19 +1,20 @@
-"""Owners of memory by line, stack, module, category, stream or pool."""
+"""Memory of a device by owner: line, stack, module, category, stream or pool."""
 
-from allocsim.analysis.top.course import Course
 from allocsim.analysis.top.flame import FlameBox, FlameGraph, flame_of
 from allocsim.analysis.top.top import (
+    Course,
     Holding,
-    Row,
     StackAnswers,
     Top,
+    TopRow,
     answers_of_run,
     top,
     top_of_run,
 )
-from allocsim.ownership import BY, CATEGORIES, RULES, UNKNOWN, Moment, Rule
+from allocsim.ownership import BY, CATEGORIES, RULES, UNKNOWN, CategoryRule, Moment
 
 __all__ = [
-    "BY", "CATEGORIES", "Course", "FlameBox", "FlameGraph", "Holding", "Moment", "RULES", "Row",
-    "Rule", "StackAnswers", "Top", "UNKNOWN", "flame_of", "answers_of_run", "top", "top_of_run",
+    "BY", "CATEGORIES", "CategoryRule", "Course", "FlameBox", "FlameGraph", "Holding", "Moment",
+    "RULES", "TopRow", "StackAnswers", "Top", "UNKNOWN", "flame_of", "answers_of_run", "top",
+    "top_of_run",
 ]  # fmt: skip

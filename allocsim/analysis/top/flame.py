@@ -1,8 +1,8 @@
-"""Memory of a moment as a flame graph: a box per frame, as wide as the bytes it requested.
+"""Memory at a moment as a flame graph: one box per frame, whose width is the bytes it requested.
 
-Boxes of one depth are disjoint, and a box is inside that of its caller.  The space to the right of
-a frame's callees was requested by the frame itself.  Frames are merged if their whole stacks are
-equal.  Frames that are too narrow or too deep are folded into a box "other".
+The boxes of one row are disjoint, and each box is within the width of its caller's box.  Width that
+no called function covers was requested by the frame itself.  Frames with equal stacks
+share a box.  Frames that are too narrow or too deep are folded into a box "other".
 """
 
 from __future__ import annotations
@@ -16,18 +16,20 @@ from allocsim.ownership import NO_STACK, is_plumbing, line_of
 __all__ = ["FlameBox", "FlameGraph", "flame_of"]
 
 _LEAST_SHARE = 1 / 400
-"""Share of all memory below which a frame is folded, since it would be too narrow to read."""
+"""Share of all memory below which a frame is folded, because its box would be too narrow."""
 _MOST_ROWS = 48
 _MOSTLY = 0.9
-"""Share of a frame's memory above which the frame is assigned to one category."""
+"""Least share of a frame's memory in one category for which the box has this category."""
 
 
 @dataclass(frozen=True, slots=True)
 class FlameBox:
     """Box of one frame, or of several folded frames.
 
-    depth: 0 for the outermost frames.
-    start: bytes to the left of the box.
+    depth: row of the box; 0 for the outermost frames.
+    start: left edge in bytes.
+    bytes, blocks: memory that the frame and the functions it calls requested.
+    name: line of code of the frame.
     file: recorded file of the frame; "" for folded frames.
     category: category of at least 9/10 of the bytes; "" if there is none.
     folded: number of folded stacks; 0 for a single frame.
@@ -47,6 +49,7 @@ class FlameBox:
 class FlameGraph:
     """Boxes of a flame graph, row by row.
 
+    bytes: bytes of all memory, the width of the graph.
     categories: categories of all memory, largest first.
     least_share: share of all memory below which frames are folded.
     """
@@ -65,17 +68,17 @@ class FlameGraph:
 _Name = tuple[str, str]
 """Line and file of a frame."""
 _Stack = tuple[tuple[_Name, ...], Holding]
-"""Names from the outermost frame on, and the memory requested by the stack."""
+"""(names from the outermost frame on, memory requested by this stack)."""
 _OTHER = ("other", "")
 
 
 def flame_of(
     top: Top, *, least_share: float = _LEAST_SHARE, most_rows: int = _MOST_ROWS
 ) -> FlameGraph:
-    """Return the flame graph of an answer.
+    """Return the flame graph of the memory in `top`.
 
     least_share: share of all memory below which frames are folded.
-    most_rows: number of rows; deeper frames are folded into the last row.
+    most_rows: largest number of rows; deeper frames are folded into the last row.
     """
     least = least_share * top.allocated_bytes
     boxes: list[FlameBox] = []
@@ -107,7 +110,7 @@ def _names(holding: Holding) -> tuple[_Name, ...]:
 
 
 def _called(stacks: Sequence[_Stack], depth: int) -> list[list[_Stack]]:
-    """Group the stacks deeper than `depth` by their frame there, largest memory first."""
+    """Group the stacks by their frame at `depth`, largest memory first."""
     groups: dict[_Name, list[_Stack]] = {}
     for stack in stacks:
         if len(stack[0]) > depth:

@@ -1,7 +1,8 @@
 """Owners of a device's memory at one moment of a recording.
 
-The rows add up exactly to the allocated bytes in the baseline replay.  Freed memory that waits for
-another stream is reported separately.  Names and categories are defined in `allocsim/ownership/`.
+An owner is a line of code, stack, module, category, stream or pool.  The bytes of all owners add up
+exactly to the allocated bytes of the baseline replay.  Freed memory that waits for another stream
+is reported separately.  `allocsim/ownership/` defines the names and categories.
 """
 
 from __future__ import annotations
@@ -9,12 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from allocsim._repr import Shown
-from allocsim.analysis.top.course import Course, course_of
 from allocsim.ownership import (
     BY,
     Held,
     Moment,
+    Phase,
     Scene,
     Whose,
     held_at,
@@ -28,21 +32,72 @@ from allocsim.replaying import Prepared, prepare, replay_prepared
 from allocsim.simulation import DeviceRun, Progress
 from allocsim.units import format_size
 
-__all__ = ["Holding", "Row", "StackAnswers", "Top", "answers_of_run", "top", "top_of_run"]
+__all__ = [
+    "Course", "Holding", "TopRow", "StackAnswers", "Top", "answers_of_run", "course_of", "top",
+    "top_of_run",
+]  # fmt: skip
+
+_Column = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Course:
+    """Training steps and phases of a recording.  Each lasts until the next one begins.
+
+    step_starts: first entry of each step; empty if no steps are known.  The first step begins at 0
+        unless the program marked its steps.
+    step_numbers: number of each step.
+    phase_starts: first entry of each phase.
+    phase: phase that begins at each of `phase_starts`, as an index into `phases`.
+    phases: names of phases; the first name, "", means an unknown phase.
+    """
+
+    step_starts: _Column
+    step_numbers: _Column
+    phase_starts: _Column
+    phase: NDArray[np.uint8]
+    phases: tuple[str, ...] = tuple("" if p is Phase.UNTOLD else p.text for p in Phase)
+
+    @property
+    def tells_phases(self) -> bool:
+        """True if any phase is known."""
+        return bool((self.phase != Phase.UNTOLD).any())
+
+
+def course_of(scene: Scene, n_entries: int) -> Course:
+    """Return the steps and phases of the first `n_entries` entries of `scene`."""
+    after = ~scene.is_before
+    born, phase = scene.blocks.born[after], scene.phase[after]
+    # The phase of an entry is that of its last allocation, as in `Scene.phase_at`.
+    last = np.append(np.diff(born) > 0, True)[: len(born)]
+    born = np.append(np.int64(-1), born[last])
+    phase = np.append(np.uint8(Phase.UNTOLD), phase[last])
+    changes = np.append(True, np.diff(phase) != 0)
+    starts, kinds = np.maximum(born[changes], 0), phase[changes]
+    # If two ranges begin at entry 0, the first is empty.
+    seen = np.append(np.diff(starts) > 0, True)
+    seen &= starts < n_entries
+    steps = scene.step_starts
+    reached = steps < n_entries
+    numbers = scene.step_numbers[reached]
+    return Course(steps[reached], numbers, starts[seen], kinds[seen])
+
 
 _SHOWN = 10
-"""Number of rows in a notebook's table."""
+"""Number of rows in the table of a notebook."""
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One owner.
+class TopRow:
+    """One owner with its memory.
 
-    largest_bytes: bytes of its largest block.
-    category: category of most of its bytes.
+    owner: name of the owner.
+    category: category of most of the bytes.
+    bytes, blocks: allocated bytes, and number of blocks.
+    largest_bytes: bytes of the largest block.
     categories: bytes of each category.
-    where: line that holds most of it; in rows by category, the part of the model.
-    reason: reason for the category, in rows by category.
+    where: line that holds most of the bytes; if owners are categories, the part of the model.
+    reason: if owners are categories, the reason why these blocks have the category; else "".
     """
 
     owner: str
@@ -57,10 +112,10 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """Blocks of one stack and category.
+    """Memory of the blocks with one stack and category.
 
-    frames: frames, innermost first.
-    silent: description in place of a stack; "" if there is a stack.
+    frames: frames of the stack, innermost first.
+    silent: description used in place of a missing stack; "" if there is a stack.
     """
 
     frames: tuple[Frame, ...]
@@ -74,11 +129,14 @@ class Holding:
 class Top(Shown):
     """Owners of one device's memory.
 
+    at: moment of the recording.
+    by: grouping: "line", "stack", "module", "category", "stream" or "pool".
+    allocated_bytes, blocks: sums over all owners.
+    pending_bytes, pending_blocks: freed memory that waits for other streams; it has no owner.
     rows: owners, largest first.
     categories: bytes of each category, largest first.
-    holdings: the same memory by whole stacks.
-    pending_bytes, pending_blocks: freed memory that waits for other streams; in no row.
-    notes: sentences about inferences.
+    holdings: the same memory, grouped by stack and category.
+    notes: sentences about inferred facts.
     """
 
     path: str
@@ -89,7 +147,7 @@ class Top(Shown):
     blocks: int
     pending_bytes: int
     pending_blocks: int
-    rows: tuple[Row, ...]
+    rows: tuple[TopRow, ...]
     categories: dict[str, int]
     holdings: tuple[Holding, ...]
     notes: tuple[str, ...]
@@ -102,7 +160,7 @@ class Top(Shown):
         return f"device {self.device}, {self.at.what}{entry}: {held}, by {self.by}{first}"
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """Yield the first rows."""
+        """Yield (owner, memory as text) of the largest owners."""
         for row in self.rows[:_SHOWN]:
             share = row.bytes / max(self.allocated_bytes, 1)
             yield row.owner, f"{format_size(row.bytes)}, {share:.1%}, blocks: {row.blocks:,}"
@@ -113,7 +171,7 @@ class Top(Shown):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StackAnswers:
-    """Owners by several groupings, in the requested order, and the course of the run."""
+    """Owners in several groupings, in the requested order, and the steps and phases of the run."""
 
     tops: tuple[Top, ...]
     course: Course
@@ -132,13 +190,14 @@ def top(
     """Return the owners of memory at a moment of one device of `recording`.
 
     at: "peak" for peak allocated memory; "oom" for the last out-of-memory error; "end"; or an entry
-        number.  Default: the error if one is recorded, else the peak.
-    by: one of `BY`.
-    frames: frames in the names of lines, stacks or modules (default: 1, 8, 3).
-    device: device number (default: the only one).
+        number.  None means "oom" if the recording has an error, else "peak".
+    by: grouping: "line", "stack", "module", "category", "stream" or "pool".
+    frames: number of frames in the name of an owner; None for 1 with lines, 8 with stacks and 3
+        with modules.
+    device: device number; None if only one device is recorded.
     torch_version, progress: as for `replay`.
-    Raises RecordingError if several devices are recorded and none is given, or if there is no such
-    moment, and ValueError for an unknown `by`.
+    Raises RecordingError if several devices are recorded and `device` is None, or if there is no
+    such moment, and ValueError for an unknown `by`.
     """
     if by not in BY:
         raise ValueError(f"by={by!r} is not one of {', '.join(BY)}")
@@ -159,9 +218,9 @@ def top_of_run(
     frames: int | None = None,
     since: int = -1,
 ) -> Top:
-    """Return `top` of a device from its baseline replay `device_run`.
+    """Return the owners of memory in a finished baseline replay; see `top`.
 
-    since: only blocks requested at this entry or later; -1 for all.
+    since: count only blocks requested at this entry or later; -1 counts all.
     """
     answers = answers_of_run(prepared, device_run, at, bys=(by,), frames=frames, since=since)
     return answers.tops[0]
@@ -176,7 +235,7 @@ def answers_of_run(
     frames: int | None = None,
     since: int = -1,
 ) -> StackAnswers:
-    """Return several groupings of one moment, and the course, for little more than one costs."""
+    """Return the owners of one moment in several groupings; faster than several calls of `top`."""
     trace = prepared.trace
     scene = scene_of_run(trace, prepared.start, device_run.timeline)
     moment = moment_of(prepared.path, trace, device_run, scene, at)
@@ -202,8 +261,6 @@ def _of_state(
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """Arguments of a query."""
-
     path: str
     moment: Moment
     by: str
@@ -237,7 +294,7 @@ def _answer(asked: _Asked, trace: Trace, scene: Scene, notes: Sequence[str]) -> 
 
 
 class _Table:
-    """Blocks of a moment, for grouping."""
+    """Allocated blocks of one moment, to be grouped."""
 
     def __init__(self, held: Held) -> None:
         self._held, self._sizes = held, held.sizes
@@ -250,8 +307,8 @@ class _Table:
             found[category] = found.get(category, 0) + size
         return found
 
-    def by(self, by: str, frames: int | None) -> tuple[Row, ...]:
-        """Return the rows, largest first."""
+    def by(self, by: str, frames: int | None) -> tuple[TopRow, ...]:
+        """Return the owners in one grouping, largest first."""
         groups: dict[str, list[int]] = {}
         for index in range(len(self._held)):
             groups.setdefault(self._held.name(by, index, frames), []).append(index)
@@ -275,7 +332,7 @@ class _Table:
         ]
         return tuple(sorted(made, key=lambda holding: -holding.bytes))
 
-    def _row(self, owner: str, members: list[int], by: str) -> Row:
+    def _row(self, owner: str, members: list[int], by: str) -> TopRow:
         held = self._held
         namer = held.part if by == "category" else held.line
         categories: dict[str, int] = {}
@@ -290,7 +347,7 @@ class _Table:
             for index in members:
                 reason = held.reason(index)
                 reasons[reason] = reasons.get(reason, 0) + self._sizes[index]
-        return Row(
+        return TopRow(
             owner=owner,
             category=next(iter(categories)),
             bytes=sum(self._sizes[index] for index in members),

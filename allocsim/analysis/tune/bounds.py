@@ -1,7 +1,8 @@
-"""Bounds on the memory that any allocator needs for the recorded requests.
+"""Memory that the recorded requests need under any allocator, to judge what a setting can save.
 
-No allocator needs less than the peak of live bytes.  A packing that knows the whole run
-(`allocsim.metrics.packing`) is possible, but an online allocator cannot guarantee it.
+No allocator needs less than the peak of live bytes.  If all requests are known in advance, blocks
+can be placed almost that tightly (`allocsim.metrics.packing`), but an allocator that sees one
+request at a time cannot guarantee this.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from allocsim.analysis.tune.lower_bound import needed_of
-from allocsim.metrics import lifetimes_of, pack, rounds_of
+from allocsim.metrics import lifetimes_of, pack, period_starts
 from allocsim.replaying import Prepared
 
 __all__ = ["Bounds", "bounds_of", "highest"]
@@ -18,10 +19,10 @@ __all__ = ["Bounds", "bounds_of", "highest"]
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Bounds of one device of a recording; bytes.
+    """Memory that the requests of one device need, in bytes.
 
-    peak_live_bytes: peak of live requests, rounded up to 512.
-    packed_bytes: height of a packing of all blocks.
+    peak_live_bytes: peak of live requests, each rounded up to 512 bytes; no allocator needs less.
+    packed_bytes: memory that suffices if all requests are known in advance.
     """
 
     peak_live_bytes: int
@@ -33,16 +34,15 @@ class Bounds:
 
 
 def bounds_of(prepared: Prepared) -> Bounds:
-    """Return the bounds of one device of a recording."""
     trace = prepared.trace
     return Bounds(
         peak_live_bytes=needed_of(trace).peak_bytes,
-        packed_bytes=pack(lifetimes_of(trace), rounds=rounds_of(prepared)).height,
+        packed_bytes=pack(lifetimes_of(trace), periods=period_starts(prepared)).height,
     )
 
 
 def highest(each: Sequence[Bounds]) -> Bounds:
-    """Return the highest value of each bound."""
+    """Return the largest value of each bound over several devices."""
     return Bounds(
         peak_live_bytes=max(bounds.peak_live_bytes for bounds in each),
         packed_bytes=max(bounds.packed_bytes for bounds in each),

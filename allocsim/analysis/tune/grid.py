@@ -1,8 +1,8 @@
-"""Run the settings of a search in chunks.
+"""Replay the settings of a search in chunks.
 
-Which replays are given up depends only on the finished chunks and not on the speed of workers, so a
-search has the same rows on every executor, and after it is resumed.  `_search` in `tune.py` selects
-the settings, from `recommend/candidates.py` and `recommend/proposals.py`.
+A replay ends early if a setting of an earlier chunk is better in memory, driver calls and retries.
+Settings of the same chunk do not matter, so the result is the same for any number and speed of
+workers, and for a resumed search.  `_search` in `tune.py` selects the settings.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from allocsim.analysis.tune.bounds import Bounds, highest
-from allocsim.analysis.tune.results import Results
-from allocsim.analysis.tune.row import Row, row_of
+from allocsim.analysis.tune.row import SettingRow, row_of
+from allocsim.analysis.tune.saved_trials import Results
 from allocsim.analysis.tune.sweep import Crew, sweep
-from allocsim.analysis.tune.target import Part
+from allocsim.analysis.tune.target import Target
 from allocsim.analysis.tune.worker import Job, Tricks, bounds_for, parting_for
 from allocsim.core import LARGE_BUFFER, Release
 from allocsim.errors import ConfigError
@@ -29,20 +29,22 @@ __all__ = ["Asked", "Search", "SearchProgress"]
 _FIRST_CHUNK = 4
 
 SearchProgress = Callable[[int, int], None]
-"""Callback with the numbers of finished settings and of all settings."""
+"""Callback with the number of finished settings and the number of all settings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Parameters of a search.
+    """Parameters of a search for the best setting.
 
-    device_memory: bytes of the smallest device; None if no device is known.
+    parts: devices of the recordings; a setting must suit all of them.
+    device_memory: bytes of the smallest device; None if no device memory is known.
     memories: device memory of each part in bytes.
-    knows_device: False if the device memory is only bounded by refused requests.
-    by_device: rank by the smallest device instead of the peak.
+    knows_device: False if device memory was only estimated from refused requests.
+    costs: times of driver calls.
+    by_device: prefer the smallest sufficient device instead of the lowest peak.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[Target, ...]
     release: Release
     device_memory: int | None
     memories: tuple[int | None, ...]
@@ -56,8 +58,10 @@ class Asked:
 class Search:
     """Running search.
 
-    rows: rows of the settings so far.
-    duplicates: settings that were not replayed, each with its replayed equivalent.
+    crew: runner of the replays.
+    results: results file; None if trials are not saved.
+    rows: result of each setting so far.
+    duplicates: (setting that was not replayed, replayed setting with the same effect).
     known: number of trials taken from the results file.
     """
 
@@ -65,14 +69,18 @@ class Search:
     crew: Crew
     results: Results | None = None
     progress: SearchProgress | None = None
-    rows: dict[Setting, Row] = field(default_factory=dict)
+    rows: dict[Setting, SettingRow] = field(default_factory=dict)
     duplicates: list[tuple[Setting, Setting]] = field(default_factory=list)
     known: int = 0
     _effects: dict[object, Setting] = field(default_factory=dict)
     _done: int = 0
 
     def whole(self, settings: Sequence[Setting], baseline: Setting | None = None) -> None:
-        """Replay each setting to the end and find its device; a duplicate gets a copied row."""
+        """Replay each setting to the end and find its smallest device.
+
+        A duplicate gets a copy of the row of its equivalent.
+        baseline: setting to replay exactly as recorded, if it is among the settings.
+        """
         fresh = self._distinct(settings)
         self._run(fresh, len(fresh), is_whole=True, baseline=baseline)
         for setting in settings:
@@ -83,12 +91,12 @@ class Search:
             self.rows[baseline] = replace(self.rows[baseline], same_as=None, is_baseline=True)
 
     def each(self, settings: Sequence[Setting]) -> None:
-        """Replay each setting to the end, even if it can no longer win."""
+        """Replay each setting to the end, even if a finished setting is better."""
         fresh = self._distinct(settings)
         self._run(fresh, len(fresh) + self._done, is_whole=False, drops=False)
 
     def grid(self, settings: Sequence[Setting]) -> None:
-        """Replay each setting for as long as it can win."""
+        """Replay each setting until its end, or until it is worse than a finished setting."""
         fresh = self._distinct(settings)
         if not self.asked.by_device:
             fresh.sort(key=self._promise)
@@ -99,16 +107,16 @@ class Search:
     def bounds(self) -> Callable[[], Bounds]:
         """Start computing the bounds in the background; return a function that waits for them.
 
-        They take as long as several replays.
+        The computation takes as long as several replays.
         """
         each = [self.crew.beside(bounds_for, job) for job in self._of_parts()]
         return lambda: highest([found() for found in each])
 
     def partings(self) -> Callable[[], None]:
-        """Start comparing the baselines with the recordings in the background.
+        """Start comparing the baseline replays with the recordings in the background.
 
-        Return a function that waits for the results and stores them in the parts.  On the recorded
-        device the baseline trial makes this comparison itself, so no job is started.
+        Return a function that waits for the results and stores them in the parts.  If the device is
+        the recorded one, the baseline trial makes this comparison, so no job is started.
         """
         under_way = [
             (part.prepared, self.crew.beside(parting_for, job))
@@ -124,12 +132,12 @@ class Search:
         return known
 
     def _of_parts(self) -> list[Job]:
-        """Return one job for each part, for work that needs only the part."""
+        """Return one job for each part, for work that does not depend on the setting."""
         baseline = self.asked.parts[0].prepared.recorded
         return self._jobs(baseline, (), None, is_whole=True, as_recorded=True)
 
     def _promise(self, setting: Setting) -> int:
-        """Return a sort key that puts likely winners first, so that later replays end early."""
+        """Return a sort key: likely good settings first, so that later replays can end early."""
         try:
             config = setting.config(self.asked.release)
         except ConfigError:
@@ -140,7 +148,7 @@ class Search:
         return 2 - config.expandable_segments - (config.expandable_segments and is_long)
 
     def confirm(self, settings: Sequence[Setting]) -> None:
-        """Find the smallest device without a refusal for settings that need extra replays."""
+        """Find, with extra replays, the smallest device on which the driver refuses no call."""
         if not self.asked.by_device:
             self._run(settings, len(settings) + self._done, is_whole=True)
 
@@ -153,7 +161,10 @@ class Search:
         )
 
     def _distinct(self, settings: Sequence[Setting]) -> list[Setting]:
-        """Return the settings with a new effect; a refused setting counts as new."""
+        """Return the settings whose effect no earlier setting has.
+
+        A setting that PyTorch refuses is returned too, so that its row has the error.
+        """
         fresh = []
         for setting in settings:
             try:
@@ -167,16 +178,19 @@ class Search:
                 self.duplicates.append((setting, like))
         return fresh
 
-    def _bar(self) -> tuple[Row, ...]:
-        """Return the Pareto front of the settings that do not thrash; dominated replays end."""
+    def _bar(self) -> tuple[SettingRow, ...]:
+        """Return the Pareto front of the settings that do not thrash (see `SettingRow.rank`).
+
+        A replay that is worse than one of these rows ends early.
+        """
         if not self.asked.tricks.drop or self.asked.by_device:
             return ()
         good = [row for row in self.rows.values() if row.survives and not row.cost.is_thrashing]
-        points = {row.point: row for row in sorted(good, key=Row.rank, reverse=True)}
+        points = {row.point: row for row in sorted(good, key=SettingRow.rank, reverse=True)}
         return tuple(points[point] for point in front(points))
 
     def _within(self) -> int | None:
-        """Return the memory of the smallest device found so far in bytes, or None."""
+        """Return the bytes of the smallest sufficient device found so far, or None."""
         if not self.asked.tricks.drop or not self.asked.by_device:
             return None
         points = [row.device_point for row in self.rows.values() if row.survives]
@@ -193,10 +207,10 @@ class Search:
     ) -> None:
         """Replay settings and add their rows.
 
-        total: number of settings for the progress callback.
-        is_whole: replay to the end and find the device.
-        drops: give up replays that can no longer win.
-        baseline: setting that is replayed as recorded.
+        total: number of all settings, for the progress callback.
+        is_whole: replay to the end and find the smallest device.
+        drops: end replays early that are worse than a finished setting.
+        baseline: setting to replay exactly as recorded.
         """
         jobs: list[Job] = []
         found: dict[str, Trial] = {}
@@ -235,7 +249,7 @@ class Search:
     def _jobs(
         self,
         setting: Setting,
-        bar: tuple[Row, ...],
+        bar: tuple[SettingRow, ...],
         within: int | None,
         *,
         is_whole: bool,
@@ -272,7 +286,7 @@ class Search:
         ]
 
     def _known(self, job: Job) -> Trial | None:
-        """Return the stored trial of a job, if the job would give the same trial again."""
+        """Return the stored trial of a job; None if the job might now give another trial."""
         trial = None if self.results is None else self.results.known.get(job.key)
         if trial is None or trial.error is not None:
             return None
@@ -280,14 +294,17 @@ class Search:
             return trial
         return trial if is_hopeless(job.bar, trial.point) else None
 
-    def _row(self, setting: Setting, parts: Sequence[Trial], same_as: Setting | None = None) -> Row:
+    def _row(
+        self, setting: Setting, parts: Sequence[Trial], same_as: Setting | None = None
+    ) -> SettingRow:
         return row_of(setting, self.asked.release, parts, self.asked.costs, same_as)
 
 
 def _chunks(settings: Sequence[Setting]) -> Iterator[Sequence[Setting]]:
-    """Yield chunks of 4, 8, 16 and so on.
+    """Yield chunks of 4, 8, 16, … settings.
 
-    Small first chunks set the bar early; large later chunks leave few workers idle.
+    The first chunks are small, so that later replays can end early.  The later chunks are large, so
+    that few workers wait for the end of a chunk.
     """
     start, length = 0, _FIRST_CHUNK
     while start < len(settings):

@@ -1,17 +1,20 @@
-"""Recommendation of `tune`, made from the rows of its search by the rule of all commands.
+"""Recommendation of `tune`, and the reason why the best setting helps or does not.
 
-The settings to choose from are always replayed to the end, even if the search would have given them
-up.  A better row that only the wider search has is shown but not recommended.
+`tune` uses the rule of all commands (`allocsim.recommend`).  The settings to choose from are always
+replayed to the end.  Other settings of the search may be better, but they are only shown, since
+their values are fitted to the recordings.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from allocsim.analysis.tune.grid import Search
-from allocsim.analysis.tune.row import Row
+from allocsim.analysis.tune.bounds import Bounds
+from allocsim.analysis.tune.grid import Asked, Search
+from allocsim.analysis.tune.row import SettingRow
 from allocsim.core import parse_conf
 from allocsim.recommend import (
+    MIN_SAVING_DIVISOR,
     Offer,
     Recommendation,
     WhyNot,
@@ -25,15 +28,19 @@ from allocsim.recommend import (
 )
 from allocsim.replaying import Trials
 from allocsim.simulation import Setting
+from allocsim.units import format_size
 
-__all__ = ["further_of", "propose", "recommendation_of"]
+__all__ = ["further_of", "judge", "propose", "recommendation_of"]
 
 _FURTHER = 20
-"""Divisor (1/20): a row is shown beside the recommendation if it reserves this much less."""
+"""Divisor: a setting is shown in addition to the recommendation if it reserves 1/20 less."""
 
 
 def propose(search: Search, baseline: Setting, *, expandable: bool) -> tuple[Setting, ...]:
-    """Replay the settings to choose from to the end, and return them."""
+    """Replay to the end, and return, the settings that may be recommended.
+
+    If the run fails under all of them, further settings are added that may avoid the error.
+    """
     asked = search.asked
     config = parse_conf(baseline.conf, asked.release)
     prepared = [part.prepared for part in asked.parts]
@@ -46,8 +53,13 @@ def propose(search: Search, baseline: Setting, *, expandable: bool) -> tuple[Set
     return tuple(dict.fromkeys([*proposed, *found]))
 
 
-def recommendation_of(search: Search, baseline: Row, proposed: Sequence[Setting]) -> Recommendation:
-    """Return the recommendation that every command makes, from the rows of this search."""
+def recommendation_of(
+    search: Search, baseline: SettingRow, proposed: Sequence[Setting]
+) -> Recommendation:
+    """Return the recommendation, or the reason why there is none.
+
+    proposed: settings that may be recommended.
+    """
     asked = search.asked
     release, parts = asked.release, asked.parts
     base = Offer(baseline.setting, baseline.parts)
@@ -80,10 +92,75 @@ def recommendation_of(search: Search, baseline: Row, proposed: Sequence[Setting]
     return choose(base, offers, late, release, parts[0].prepared.releases)
 
 
-def further_of(rows: Sequence[Row], best: Row | None) -> Row | None:
-    """Return the best row if it reserves much less than `best`; see `Tuning.further`."""
+def further_of(rows: Sequence[SettingRow], best: SettingRow | None) -> SettingRow | None:
+    """Return the first row if it reserves at least 5 % less than the recommended `best`, else None.
+
+    rows: all rows, best first.
+    """
     first = rows[0]
     if best is None or not first.survives or first.num_alloc_retries > best.num_alloc_retries:
         return None
     saved = best.peak_reserved_bytes - first.peak_reserved_bytes
     return first if saved * _FURTHER > best.peak_reserved_bytes else None
+
+
+_MOSTLY_LIVE = 1 / 20  # if less of the peak is unused, no setting can save much
+
+
+def judge(
+    asked: Asked, baseline: SettingRow, best: SettingRow | None, bounds: Bounds
+) -> tuple[bool, str]:
+    """Return True if `best` helps, and the reason as a sentence.
+
+    A setting helps if it avoids an error or retries, or saves at least 1 % of the peak.
+    """
+    if best is None:
+        return False, _nothing_survives(asked, bounds)
+    if not baseline.survives:
+        how = "as recorded" if baseline.is_as_recorded else "under the recorded settings"
+        return True, f"{how} the run fails; under this setting it succeeds"
+    if best.is_baseline:
+        return False, f"no proposed setting is better by 1 %; {_room(baseline, bounds)}"
+    what, saved, before = _saved(asked, baseline, best)
+    if saved * MIN_SAVING_DIVISOR >= before:
+        return True, what
+    if best.num_alloc_retries < baseline.num_alloc_retries:
+        return True, "fewer requests have to empty the cache first"
+    return False, f"the best saves less than 1 %; {_room(baseline, bounds)}"
+
+
+def _saved(asked: Asked, baseline: SettingRow, best: SettingRow) -> tuple[str, int, int]:
+    """Return (saving as text, saved bytes, bytes under the baseline)."""
+    before, after = baseline.min_device_memory_bytes, best.min_device_memory_bytes
+    if asked.by_device and before is not None and after is not None:
+        words = f"a device with {format_size(before - after)} less suffices{_share(before, after)}"
+        return words, before - after, before
+    before, after = baseline.peak_reserved_bytes, best.peak_reserved_bytes
+    if after > before:  # the setting was chosen for fewer retries
+        return "", before - after, before
+    words = f"it reserves {format_size(before - after)} less at the peak{_share(before, after)}"
+    return words, before - after, before
+
+
+def _share(before: int, after: int) -> str:
+    return f", {(before - after) / max(before, 1):.1%} of {format_size(before)}"
+
+
+def _nothing_survives(asked: Asked, bounds: Bounds) -> str:
+    live, memory = bounds.peak_live_bytes, asked.device_memory
+    context = max(part.prepared.context_memory for part in asked.parts)
+    why = "no setting tried answers every request"
+    if memory is not None and live > memory - context:
+        why = f"the device has {format_size(memory - context)}"
+    return f"{format_size(live)} live at once, and {why}"
+
+
+def _room(baseline: SettingRow, bounds: Bounds) -> str:
+    """Return the part of a sentence that says how much of the peak could be saved at most."""
+    above = bounds.above_ideal(baseline.peak_reserved_bytes)
+    share = above / max(baseline.peak_reserved_bytes, 1)
+    if share < _MOSTLY_LIVE:
+        return f"only {share:.1%} of the peak is not live memory"
+    return (
+        f"{format_size(above)} of the peak is not live memory, but no proposed setting reclaims it"
+    )

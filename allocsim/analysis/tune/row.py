@@ -1,7 +1,7 @@
-"""Row of a search: one setting with its trials on every device of every recording.
+"""Results of one setting on every device of every recording of a search.
 
-Each figure of a row is the worst over its parts, so a row may combine the memory of one rank with
-the driver calls of another.  `parts` has the figures of each.
+Each number is the worst over all devices, so it may combine the memory of one rank with the driver
+calls of another rank.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from allocsim.recommend import Cost, Costs, cost_of
 from allocsim.replaying import Point, Trial
 from allocsim.simulation import Setting
 
-__all__ = ["Row", "row_of"]
+__all__ = ["SettingRow", "row_of"]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """Setting with its results.
+class SettingRow:
+    """Results of one setting.
 
-    memory_fraction: memory fraction in force; None without one.
+    memory_fraction: memory fraction in force; None if none is set.
     parts: trial on each device of each recording.
-    cost: highest estimated driver time of any part.
-    same_as: equivalent setting that was replayed instead; None if this one was.
+    cost: highest estimated time of driver calls on any device.
+    same_as: equivalent setting that was replayed instead; None if `setting` itself was replayed.
     is_baseline: True for the recorded settings.
     """
 
@@ -37,27 +37,27 @@ class Row:
 
     @property
     def conf(self) -> str:
-        """Option string."""
+        """Value of PYTORCH_CUDA_ALLOC_CONF."""
         return self.setting.conf
 
     @property
     def is_as_recorded(self) -> bool:
-        """True if every part was replayed as recorded and compared with the recording."""
+        """True if every trial was a replay as recorded, compared with the recording."""
         return all(part.was_compared for part in self.parts)
 
     @property
     def error(self) -> str | None:
-        """Reason for missing figures; None if there are figures."""
+        """Reason why the setting could not be replayed; None if it was replayed."""
         return next((part.error for part in self.parts if part.error is not None), None)
 
     @property
     def dropped_at(self) -> int | None:
-        """Entry at which the replay was given up, up to which the figures count; or None."""
+        """Entry at which the replay was ended early, where all numbers end too; else None."""
         return next((p.dropped_at for p in self.parts if p.dropped_at is not None), None)
 
     @property
     def is_whole(self) -> bool:
-        """True if every part was replayed to the end, or to its own out-of-memory error."""
+        """True if every device was replayed to the end, or to an out-of-memory error."""
         return all(part.is_whole for part in self.parts)
 
     @property
@@ -72,7 +72,10 @@ class Row:
 
     @property
     def peak_range(self) -> tuple[int, int] | None:
-        """Lowest and highest peak reserved bytes; None if the start of the replay has no effect."""
+        """Lowest and highest peak reserved bytes that the state at the first entry allows.
+
+        None if this state has no effect on the peak.
+        """
         if all(part.peak_range is None for part in self.parts):
             return None
         ends = [part.peak_range or (part.peak_reserved_bytes,) * 2 for part in self.parts]
@@ -90,7 +93,7 @@ class Row:
 
     @property
     def unrefused_device(self) -> int | None:
-        """Memory in bytes of the smallest device without a retry; None if unknown."""
+        """Memory in bytes of the smallest device on which no driver call fails; None if unknown."""
         return _highest([part.unrefused_device for part in self.parts])
 
     @property
@@ -110,7 +113,7 @@ class Row:
 
     @property
     def fails_at(self) -> int | None:
-        """First entry at which any part runs out of memory; None if none does."""
+        """First entry at which any device runs out of memory; None if all requests succeed."""
         return min((p.oom_entry for p in self.parts if p.oom_entry is not None), default=None)
 
     @property
@@ -126,7 +129,7 @@ class Row:
 
     @property
     def device_point(self) -> Point | None:
-        """Smallest device, with driver calls and retries of a run on it; None if unknown."""
+        """Smallest device, with driver calls and retries of a replay on it; None if unknown."""
         at = [part.at_min for part in self.parts if part.at_min is not None]
         memory = _highest([part.min_device_memory for part in self.parts])
         if memory is None or len(at) < len(self.parts):
@@ -135,9 +138,11 @@ class Row:
         return Point(memory, calls, max(retries for retries, _, _ in at))
 
     def rank(self, *, by_device: bool = False) -> tuple[object, ...]:
-        """Return the sort key, best first: survival, thrashing, retries, then memory.
+        """Return the key that sorts rows, best first: errors, thrashing, retries, then memory.
 
-        by_device: sort by the smallest device instead of the peak.
+        A setting thrashes if it keeps calling the driver instead of reusing memory.
+
+        by_device: compare the smallest device instead of the peak.
         """
         point = self.point
         if by_device:
@@ -157,7 +162,7 @@ class Row:
 
 
 def _highest(sizes: list[int | None]) -> int | None:
-    """Return the highest size; None if any is unknown."""
+    """Return the largest of `sizes`; None if any size is None."""
     known = [size for size in sizes if size is not None]
     return max(known) if len(known) == len(sizes) else None
 
@@ -168,8 +173,11 @@ def row_of(
     parts: Sequence[Trial],
     costs: Costs,
     same_as: Setting | None = None,
-) -> Row:
-    """Return the row of a setting that `release` accepts."""
+) -> SettingRow:
+    """Return the row of a setting from its trials.
+
+    setting: must be accepted by `release`.
+    """
     every = [cost_of(part, costs) for part in parts]
     cost = max(every, key=lambda cost: (cost.is_thrashing, cost.total))
-    return Row(setting, setting.fraction(release), tuple(parts), cost, same_as)
+    return SettingRow(setting, setting.fraction(release), tuple(parts), cost, same_as)

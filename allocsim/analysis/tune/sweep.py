@@ -1,8 +1,8 @@
-"""Run jobs on an executor and report each trial when it is finished.
+"""Run jobs (replays of one setting) on an executor and report each trial when it is finished.
 
-Every job gives exactly one trial, even if its worker dies.  A broken pool loses all its running
-jobs, so these are run again one at a time on a new pool.  Only a job that kills its worker while it
-runs alone gets an error as its trial.
+Every job gives exactly one trial, even if its worker process dies.  When a worker dies, all running
+jobs of the pool are lost.  They are run again one at a time on a new pool, and a job that kills its
+worker again gets a trial with an error.
 """
 
 from __future__ import annotations
@@ -27,19 +27,20 @@ from allocsim.replaying import Trial
 
 __all__ = ["Crew", "sweep"]
 
-_PROCESSES_A_CORE = 4  # largest number in our own pool; more would only take memory
+_PROCESSES_A_CORE = 4  # largest number of processes in our own pool; more would only take memory
 _WIDEST = 4096  # largest number of jobs submitted at the same time to a caller's executor
 
 _Found = TypeVar("_Found")
 
 Done = Callable[[Job, Trial], None]
-"""Callback with each job and its trial, in order of completion."""
+"""Callback that receives each job with its trial, in order of completion."""
 
 
 class Crew:
-    """Runner of jobs: this process, a pool of `jobs` processes, or the caller's executor.
+    """Runner of jobs: this process, a pool of `jobs` processes, or the caller's `executor`.
 
-    Our own pool is replaced when it breaks and closed at the end; a caller's executor is not.
+    Our own pool is replaced when it breaks, and closed at the end.  A caller's executor is neither
+    replaced nor closed.
     """
 
     def __init__(self, jobs: int = 1, executor: Executor | None = None) -> None:
@@ -55,7 +56,7 @@ class Crew:
         """True if jobs can use the recordings that this process has loaded."""
         self._waiting: deque[_Beside[Any]] = deque()
         self.width = self._jobs + 1 if executor is None else _WIDEST
-        """Number of jobs to submit at the same time; one more than processes keeps all busy."""
+        """Number of jobs to submit at the same time; one spare job keeps all processes busy."""
 
     def __enter__(self) -> Crew:
         return self
@@ -65,7 +66,7 @@ class Crew:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
     def submit(self, act: Callable[[Job], _Found], job: Job) -> Future[_Found]:
-        """Submit `act(job)`, on a new pool if our own has broken."""
+        """Submit `act(job)`, to a new pool if our own pool is broken."""
         if self._pool is not None:
             try:
                 return self._pool.submit(act, job)
@@ -79,8 +80,8 @@ class Crew:
     def beside(self, act: Callable[[Job], _Found], job: Job) -> Callable[[], _Found]:
         """Queue `act(job)` in the background and return a function that waits for its result.
 
-        Each sweep starts one queued job after its own jobs.  Without other processes, or if the
-        worker died, the returned function runs the job in this process.
+        Each call of `sweep` starts one queued job after its own jobs.  If there are no other
+        processes, or the worker died, the returned function runs the job in this process.
         """
         each = _Beside(self, act, job)
         self._waiting.append(each)
@@ -114,7 +115,7 @@ class _Beside(Generic[_Found]):
 
 
 def sweep(jobs: Sequence[Job], crew: Crew, done: Done) -> None:
-    """Run every job and call `done` with each trial."""
+    """Run every job and call `done` with the job and its trial."""
     if crew.is_alone:
         for job in jobs:
             done(job, run_job(job))
@@ -123,7 +124,10 @@ def sweep(jobs: Sequence[Job], crew: Crew, done: Done) -> None:
 
 
 class _Sweep:
-    """Running jobs, and suspects: the jobs that were running when a worker died."""
+    """Jobs of one sweep.
+
+    Suspects are the jobs that were running when a worker died.
+    """
 
     def __init__(self, crew: Crew, done: Done) -> None:
         self._crew = crew

@@ -1,8 +1,7 @@
-"""Devices of the recordings that share a setting, and the files that jobs refer to.
+"""Devices of the recordings that a search tunes together, and the files that worker processes read.
 
-Jobs carry paths.  A recording that is only in memory, or is slow to read, is therefore written once
-in column form if a worker process may need it.  Results identify a recording by its entries, not by
-its name.
+A job names its recording by a path.  If worker processes may need a recording that is only in
+memory, or that is slow to read, it is written once as columns in an NPZ file.
 """
 
 from __future__ import annotations
@@ -16,23 +15,24 @@ from pathlib import Path
 
 from allocsim.analysis.tune.worker import forget, keep
 from allocsim.errors import ConfigError, RecordingError
-from allocsim.metrics import Sizes, rounds_of, sizes_of
+from allocsim.metrics import Sizes, period_starts, sizes_of
 from allocsim.recording import Recording, load, write_npz
 from allocsim.replaying import Prepared, prepare
 from allocsim.simulation import Hints
 
-__all__ = ["Part", "Source", "parts_of", "write_columns"]
+__all__ = ["Target", "Source", "parts_of", "write_columns"]
 
 Source = str | os.PathLike[str] | Recording
 """Recording, or path of a recording."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Part:
+class Target:
     """One device of one recording.
 
-    name: file name to show.
-    path: file that jobs read.
+    name: path of the recording, for messages.
+    path: file that worker processes read.
+    sizes: requested sizes.
     assumed_memory: memory of the recorded device in bytes as given by the user, or None.
     """
 
@@ -46,7 +46,7 @@ class Part:
 
     @property
     def digest(self) -> str:
-        """Hash of the entries and of everything else in a recording that affects a trial."""
+        """Hash of everything in the recording that affects a trial; file names are not included."""
         prepared = self.prepared
         trace = prepared.trace
         beside: tuple[object, ...] = (len(trace.segments), prepared.recorded.conf)
@@ -66,17 +66,18 @@ def parts_of(
     *,
     device_memory: int | None = None,
     hints: Hints | None = None,
-) -> tuple[Part, ...]:
-    """Return every device of every recording, under one release.
+) -> tuple[Target, ...]:
+    """Return every device of every recording, prepared for one release.
 
-    torch_version: release; None for that of the first recording.
-    scratch: folder for column files (see `write_columns`); None if jobs read the given files.
-    device: only this device of each recording.
+    torch_version: release to model; None for the release of the first recording.
+    scratch: folder for NPZ files (see `write_columns`); None if worker processes read the given
+        files.
+    device: number of the only device to use; None for all devices.
     device_memory: bytes, as given by the user.
-    hints: see `prepare`.
+    hints: facts about the recorded programs that the recordings do not contain.
     Raises ConfigError if there is no recording, RecordingError for a file that cannot be replayed.
     """
-    found: list[Part] = []
+    found: list[Target] = []
     for number, source in enumerate(sources):
         recording = source if isinstance(source, Recording) else load(source)
         every = [trace.device for trace in recording.devices]
@@ -92,7 +93,7 @@ def parts_of(
             keep(path, prepared, torch_version, device_memory)
             sizes = _looked_through(prepared)
             found.append(
-                Part(recording.path, path, recording, each, prepared, sizes, device_memory)
+                Target(recording.path, path, recording, each, prepared, sizes, device_memory)
             )
     if not found:
         raise ConfigError("there is no recording to tune; expected one or more")
@@ -100,13 +101,14 @@ def parts_of(
 
 
 def _looked_through(prepared: Prepared) -> Sizes:
-    """Return the sizes, and cache the rounds, which every worker process would otherwise search.
+    """Return the requested sizes, and cache the repeated steps for the worker processes.
 
-    NumPy releases the interpreter lock in both, so two threads save a quarter of the time.
+    NumPy releases the interpreter lock in both computations, so two threads save a quarter of the
+    time.
     """
-    prepared.free_plan  # noqa: B018  (cached here, since both need it)
+    prepared.free_plan  # noqa: B018  (computed here, since both threads need it)
     with ThreadPoolExecutor(1) as beside:
-        rounds = beside.submit(rounds_of, prepared)
+        rounds = beside.submit(period_starts, prepared)
         sizes = sizes_of(prepared)
         rounds.result()
     return sizes
@@ -125,8 +127,8 @@ def _path(source: Source, recording: Recording, scratch: Path | None, number: in
     return str(scratch / f"{number}.npz")
 
 
-def write_columns(parts: Sequence[Part], scratch: Path) -> None:
-    """Write the recordings whose jobs read a column file in `scratch`."""
+def write_columns(parts: Sequence[Target], scratch: Path) -> None:
+    """Write an NPZ file of each recording that worker processes read from the folder `scratch`."""
     recordings = {Path(part.path): part.recording for part in parts}
     for path, recording in recordings.items():
         if path.parent == scratch:

@@ -1,7 +1,7 @@
-"""Search for the best setting of recordings, by what-if replays.
+"""Search for the best allocator setting for one or more recordings, with what-if replays.
 
-All figures of a row are exact results of a replay on the modelled release, except the time of
-driver calls, which is estimated (`Costs`).
+All results of a setting are exact for the modelled release, except the time of driver calls, which
+is estimated (`Costs`).
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ from pathlib import Path
 from allocsim._repr import Shown
 from allocsim.analysis.tune.bounds import Bounds
 from allocsim.analysis.tune.grid import Asked, Search, SearchProgress
-from allocsim.analysis.tune.judgement import judge
-from allocsim.analysis.tune.recommended import further_of, propose, recommendation_of
-from allocsim.analysis.tune.results import Results
-from allocsim.analysis.tune.row import Row
+from allocsim.analysis.tune.recommended import further_of, judge, propose, recommendation_of
+from allocsim.analysis.tune.row import SettingRow
+from allocsim.analysis.tune.saved_trials import Results
 from allocsim.analysis.tune.sweep import Crew
-from allocsim.analysis.tune.target import Part, Source, parts_of, write_columns
+from allocsim.analysis.tune.target import Source, Target, parts_of, write_columns
 from allocsim.analysis.tune.worker import EXHAUSTIVE, MOST_KEPT, Tricks
 from allocsim.core import parse_conf
 from allocsim.metrics import merged
@@ -58,41 +57,45 @@ _SHOWN = 8
 class Tuning(Shown):
     """Result of `tune`.
 
-    files: names of the recordings.
+    files: paths of the recordings.
     torch_version: release of all replays.
     device_memory: bytes of the smallest device; None for unlimited devices.
-    baseline: row of the recorded settings, replayed as recorded unless another device was given.
-    rows: all rows, best first.
-    best: recommended row (`recommendation`), or the baseline if nothing helps; None if neither
-        survives, or if nothing is proved.  With `by_device` it is the first of `rows`.
+    baseline: results of the recorded settings, replayed as recorded unless another device was
+        given.
+    rows: results of all settings, best first.
+    best: recommended setting, or the baseline if no setting helps.  None if neither survives, or
+        if `warnings` is not empty.  With `by_device` it is the first of `rows`.
     front: Pareto front of memory, driver calls and retries.
-    duplicates: settings that were not replayed, each with its replayed equivalent.
-    helps: True if `best` is better than the baseline by enough.
+    duplicates: (setting that was not replayed, replayed setting with the same effect).
+    bounds: lower bounds of the memory that the recorded requests need.
+    costs: times of driver calls.
+    helps: True if `best` saves at least 1 % of memory, or avoids an error or retries.
     reason: reason for `helps`, as a sentence.
     notes: assumptions of the replays, as sentences.
     entries: number of entries of all recordings.
     entries_replayed: number of entries in all replays.
     entries_skipped: number of entries that replays skipped because steps repeat.
     seconds: duration of the search.
-    by_device: True if rows are ranked by the smallest device.
+    by_device: True if the smallest sufficient device decides, and not the peak.
     known: number of trials taken from the results file.
-    warnings: differences of replays from the recorded runs, which leave nothing proved.
-    needs: releases that read the best setting as intended, in words; None if these include every
-        release that the first recording can come from.
-    recommendation: recommendation by the rule of all commands; None with `by_device`.
-    further: best of all rows, if it reserves 5 % less than `best`; its values are fitted to these
-        recordings.
-    parts: recording name, device number and device memory of each trial of a row.
-    prepared: prepared device; None for several devices.
+    warnings: differences between baseline replays and recorded runs; with any difference the search
+        proves nothing.
+    needs: releases with the same meaning of the best setting, in words; None if these include every
+        release that may have written the first recording.
+    recommendation: recommendation that other commands would make too; None with `by_device`.
+    further: setting that reserves at least 5 % less than `best`, or None.  It is not recommended,
+        since its values are fitted to these recordings.
+    parts: (recording, device number, device memory in bytes) of each trial of a row.
+    prepared: prepared device; None if there are several.
     """
 
     files: tuple[str, ...]
     torch_version: str
     device_memory: int | None
-    baseline: Row
-    rows: tuple[Row, ...]
-    best: Row | None
-    front: tuple[Row, ...]
+    baseline: SettingRow
+    rows: tuple[SettingRow, ...]
+    best: SettingRow | None
+    front: tuple[SettingRow, ...]
     duplicates: tuple[tuple[Setting, Setting], ...]
     bounds: Bounds
     costs: Costs
@@ -108,13 +111,13 @@ class Tuning(Shown):
     warnings: tuple[str, ...] = ()
     needs: str | None = None
     recommendation: Recommendation | None = None
-    further: Row | None = None
+    further: SettingRow | None = None
     parts: tuple[tuple[str, int, int | None], ...] = ()
     prepared: Prepared | None = None
 
     @property
     def saved_bytes(self) -> int:
-        """Saving of the best over the baseline in peak reserved bytes; 0 without a best."""
+        """Peak reserved bytes that `best` saves compared with the baseline; 0 if `best` is None."""
         best = self.best or self.baseline
         return self.baseline.peak_reserved_bytes - best.peak_reserved_bytes
 
@@ -124,7 +127,7 @@ class Tuning(Shown):
         return f"{best} of {len(self.rows):,} settings: {self.reason}"
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """Yield peak reserved memory, retries and errors of the first rows."""
+        """Yield (conf, results as text) of the best settings."""
         for row in self.rows[:_SHOWN]:
             peak = f"{format_size(row.peak_reserved_bytes)} at the peak"
             counts = f"retries: {row.num_alloc_retries:,}, errors: {row.num_ooms:,}"
@@ -148,20 +151,25 @@ def tune(
     tricks: Tricks | None = None,
     progress: SearchProgress | None = None,
 ) -> Tuning:
-    """Replay one recording, or several that must share a setting, under many settings.
+    """Replay one recording under many settings, and return them with the best one.
 
-    device_memory: bytes or "24GiB"; None for the memory that a replay of each recording uses.
-    torch_version: release; None for that of the first recording.
-    confs: try only these option strings.
-    device: tune only this device of each recording.
+    With several recordings, for example of several ranks, the search finds one setting for all.
+
+    device_memory: bytes or "24GiB"; None for the recorded device of each recording.
+    torch_version: release to model; None for the release of the first recording.
+    confs: try only these values of PYTORCH_CUDA_ALLOC_CONF.
+    device: number of the only device to tune; None for all devices.
     hints: facts about the programs that the recordings do not contain.
-    expandable: allow expandable segments (see `allows_expandable`).
-    find_device: rank by the smallest device instead of the peak.
+    expandable: try expandable segments where the platform has them.
+    find_device: look for the smallest sufficient device instead of the lowest peak.
     jobs: number of processes.
-    executor: executor to use instead; its workers must be able to read the files.
-    results: JSON Lines file for the trials; trials that it already holds are reused.
-    costs, tricks: None for the defaults.
-    progress: see `SearchProgress`.
+    executor: executor for the replays instead of processes; its workers must be able to read the
+        files.
+    results: JSON Lines file for finished trials; trials that it already holds are not
+        repeated.
+    costs: times of driver calls; None for the defaults.
+    tricks: shortcuts of the search; None for all valid ones.
+    progress: callback with the number of finished settings and the number of all settings.
     Raises ConfigError for a setting that the release refuses and for a results file of another
     search, RecordingError for a recording that cannot be replayed.
     """
@@ -196,9 +204,9 @@ def tune(
 
 
 def _asked(
-    parts: tuple[Part, ...], named: int | None, costs: Costs, tricks: Tricks, *, by_device: bool
+    parts: tuple[Target, ...], named: int | None, costs: Costs, tricks: Tricks, *, by_device: bool
 ) -> Asked:
-    """Return the search parameters; `named` is the device memory given by the user."""
+    """Return the search parameters; `named` is the device memory given by the user, or None."""
     devices = [named or device_of(part.prepared)[0] for part in parts]
     least = min((memory for memory in devices if memory is not None), default=None)
     return Asked(
@@ -216,17 +224,20 @@ def _asked(
     )
 
 
-def _tricks(parts: tuple[Part, ...]) -> Tricks:
+def _tricks(parts: tuple[Target, ...]) -> Tricks:
     """Return the shortcuts that are valid for every part.
 
-    None is valid if a recorded program changes settings while it runs.
+    If a recorded program changes settings while it runs, no shortcut is valid.
     """
     changes = any(part.prepared.plan.changes for part in parts)
     return EXHAUSTIVE if changes else Tricks()
 
 
-def _borrowed(part: Part, least: int | None) -> int | None:
-    """Return the smallest known device for a part without one, if its recorded run fits there."""
+def _borrowed(part: Target, least: int | None) -> int | None:
+    """Return the memory to assume for a part whose device memory is unknown.
+
+    It is `least`, the smallest known device memory, if the recorded run fits; else None.
+    """
     return least if is_recorded_device(part.prepared, least) else None
 
 
@@ -244,7 +255,7 @@ def _question(asked: Asked) -> dict[str, object]:
 def _search(
     search: Search, baseline: Setting, confs: Sequence[str] | None, *, expandable: bool
 ) -> tuple[Setting, ...]:
-    """Replay all settings and return those that the recommendation is chosen from."""
+    """Replay all settings, and return the settings among which the recommendation is chosen."""
     asked = search.asked
     release = asked.release
     if confs is not None:
@@ -270,13 +281,13 @@ def _search(
     return proposed
 
 
-def _ranked(search: Search) -> list[Row]:
+def _ranked(search: Search) -> list[SettingRow]:
     return sorted(search.rows.values(), key=lambda row: row.rank(by_device=search.asked.by_device))
 
 
-def _front(search: Search) -> list[Row]:
-    """Return the rows of the Pareto front, the best ranked among equals."""
-    points: dict[Point, Row] = {}
+def _front(search: Search) -> list[SettingRow]:
+    """Return the rows of the Pareto front; of rows with equal results, the best ranked."""
+    points: dict[Point, SettingRow] = {}
     for row in _ranked(search):
         point = row.device_point if search.asked.by_device else row.point
         if row.survives and point is not None:
@@ -291,7 +302,7 @@ def _tuning(
     bounds: Bounds,
     begin: float,
 ) -> Tuning:
-    """Return the result; `begin` is the monotonic time at the start of the search."""
+    """Return the result; `begin` is the time.monotonic() at the start of the search."""
     asked, rows = search.asked, _ranked(search)
     replayed = [trial for row in rows if row.same_as is None for trial in row.parts]
     first = search.rows[baseline]
@@ -340,15 +351,15 @@ def _tuning(
     )
 
 
-def _named(asked: Asked, part: Part) -> str:
-    """Return the prefix of a note on one of several devices, such as "rank1.pickle, device 0: "."""
+def _named(asked: Asked, part: Target) -> str:
+    """Return the prefix of a note, such as "rank1.pickle, device 0: "; "" for a single device."""
     if len(asked.parts) == 1:
         return ""
     file = "" if len({p.name for p in asked.parts}) == 1 else f"{Path(part.name).name}, "
     return f"{file}device {part.device}: "
 
 
-def _warnings(asked: Asked, baseline: Row) -> tuple[str, ...]:
+def _warnings(asked: Asked, baseline: SettingRow) -> tuple[str, ...]:
     """Return the differences between baselines and recorded runs, as sentences."""
     found = []
     for part, trial in zip(asked.parts, baseline.parts, strict=True):

@@ -1,7 +1,7 @@
-"""Run one job of a sweep in any process.
+"""Replay one setting on one device of a recording, in this process or in a worker process.
 
-A job carries the path of a recording, which each process reads and prepares once.  A job always
-gives a trial, with an `error` if the recording cannot be replayed or PyTorch refuses the setting.
+Each process reads and prepares a recording once.  The result is always a trial; it has an `error`
+if the recording cannot be replayed or PyTorch refuses the setting.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from allocsim.analysis.tune.bounds import Bounds, bounds_of
 from allocsim.analysis.tune.lower_bound import Demand, Floor, LivePeak, needed_of
 from allocsim.core import PAGE, UNLIMITED, Block, CachingAllocator
 from allocsim.errors import AllocsimError
-from allocsim.metrics import rounds_of
+from allocsim.metrics import period_starts
 from allocsim.recommend import Bar, is_hopeless
 from allocsim.recording import Recording, load
 from allocsim.replaying import (
@@ -50,21 +50,21 @@ __all__ = [
 ]  # fmt: skip
 
 MOST_KEPT = 8
-"""Number of cached recordings per process; a search over several ranks needs each again."""
+"""Number of prepared recordings that a process caches, since every setting needs them again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tricks:
     """Shortcuts of a search that do not change its answer.
 
-    equivalent: replay settings of equal effect once (see `effect_of`).
-    drop: end a replay once a finished setting dominates it in memory, calls and retries, or once
-        it fails on the smallest device found so far (trade-offs on larger devices are not found).
-    from_peak: use the peak as the smallest device without a refusal where this is proved, and
-        start the search near the peak elsewhere.
-    repeats: skip repeated steps that change nothing (see `allocsim.simulation.periods`).
-    fast_path: run plain steps in batches (see `allocsim.core.fast_path`), and count only the
-        figures of a trial.
+    equivalent: replay only one of several settings with the same effect on the recording.
+    drop: end a replay early when a finished setting is better in memory, driver calls and retries,
+        or when it fails on the smallest device found so far.
+    from_peak: take the peak as the smallest device where this is proved, and otherwise start the
+        search for the smallest device near the peak.
+    repeats: skip repeated training steps that leave the allocator's state unchanged.
+    fast_path: replay runs of simple requests in batches, without statistics that a trial does not
+        need.
     """
 
     equivalent: bool = True
@@ -80,19 +80,20 @@ EXHAUSTIVE = Tricks(equivalent=False, drop=False, from_peak=False, repeats=False
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One setting on one device of one recording.
+    """One setting to replay on one device of one recording.
 
     key: name of the job in a results file.
     path: file of the recording.
     device: number of the device in the recording.
+    torch_version: release to model.
     device_memory: bytes; None for an unlimited device.
-    bar: points that make a setting hopeless (see `is_hopeless`).
-    finds: find the smallest device.
-    within: device memory in bytes on which the setting must serve every request; if it does not,
-        it is given up.
-    confirms: find the smallest device without a refusal even if this takes extra replays.
-    known: trial on `device_memory`, if there is one already.
-    as_recorded: replay as recorded if setting and device are the recorded ones.
+    bar: results of finished settings; a replay ends early when one of them is better.
+    finds: find the smallest sufficient device.
+    within: device memory in bytes; the job ends early if the setting fails on it; or None.
+    confirms: find the smallest device without a refused driver call, even if this takes extra
+        replays.
+    known: earlier trial on `device_memory`, or None.
+    as_recorded: replay exactly as recorded if setting and device are the recorded ones.
     assumed_memory: memory of the recorded device in bytes, as given by the user.
     hints: facts about the recorded program that the recording does not contain.
     """
@@ -115,14 +116,14 @@ class Job:
 
 
 class _Kept:
-    """Recording that this process has prepared, with results that its jobs share."""
+    """Prepared recording, with lower bounds that all settings share."""
 
     def __init__(self, prepared: Prepared) -> None:
         self.prepared = prepared
 
     @cached_property
     def live_peak(self) -> LivePeak:
-        return LivePeak(needed_of(self.prepared.trace), rounds_of(self.prepared))
+        return LivePeak(needed_of(self.prepared.trace), period_starts(self.prepared))
 
     @cached_property
     def demand(self) -> Demand:
@@ -130,8 +131,7 @@ class _Kept:
 
 
 _KEPT: dict[tuple[str, int, str | None, int | None, Hints], _Kept] = {}
-"""Cache of the last `MOST_KEPT`, by path, device, release, assumed memory and hints."""
-
+"""Cache of prepared recordings, by path, device, release, assumed memory and hints."""
 
 _LOADED: dict[str, Recording] = {}
 """Cache of the recording that was read last, by path."""
@@ -147,12 +147,12 @@ def keep(path: str, prepared: Prepared, torch_version: str, assumed: int | None 
 
 
 def forget(path: str) -> None:
-    """Drop `path` from the cache, since the file may have changed."""
+    """Drop the file at `path` from the cache, since it may have changed."""
     _LOADED.pop(path, None)
 
 
 def _loaded(path: str) -> Recording:
-    """Return the recording in a file; the last one is cached for its other devices."""
+    """Return the recording in a file; the last one is cached, since it may have several devices."""
     if path not in _LOADED:
         _LOADED.clear()
         _LOADED[path] = load(path)
@@ -199,17 +199,17 @@ def bounds_for(job: Job) -> Bounds:
 
 
 def parting_for(job: Job) -> Parting | None:
-    """Return the first difference of the job's baseline from its recording, or None."""
+    """Return the first difference between the baseline replay and the recording, or None."""
     return parting_of(_kept(job).prepared)
 
 
 class _Watch(Observer):
-    """Observer that measures the peak of the device and gives up hopeless replays.
+    """Observer that measures peak device memory and ends hopeless replays early.
 
-    least: lower bound of the peak in bytes, raised by `floor` during the replay.
-
-    It gives up at the first out-of-memory error with `gives_up`, and at the first request that the
-    driver refuses with `at_retry`.
+    least: lower bound of peak reserved bytes, raised by `floor` during the replay.
+    bar: results of finished settings; the replay ends when one of them is better.
+    gives_up: end the replay at the first out-of-memory error.
+    at_retry: end the replay at the first request that the driver refuses.
     """
 
     def __init__(
@@ -230,7 +230,7 @@ class _Watch(Observer):
         self._at_retry = at_retry
 
     def began(self, allocator: CachingAllocator) -> None:
-        """Give up before the first step if the lower bound exceeds the device or the limit."""
+        """End the replay before its first step if the lower bound exceeds the device or limit."""
         device, limit = allocator.device, allocator.memory_limit
         self.peak_device_bytes = device.held
         if not self._bar:
@@ -287,14 +287,14 @@ def _drive(prepared: Prepared, job: Job, memory: int | None, watch: _Watch) -> T
 
 
 def _empties(prepared: Prepared, drive: Drive) -> bool:
-    """Return True if the program calls empty_cache() and no option releases memory by itself."""
+    """Return True if only empty_cache() calls of the program release memory."""
     config = drive.allocator.config
     frees_unasked = config.max_split_size != UNLIMITED or config.garbage_collection_threshold > 0
     return prepared.plan.empties_cache and not frees_unasked
 
 
 def _as_recorded(prepared: Prepared, job: Job) -> Trial | None:
-    """Return the trial of the baseline; None if setting, release or device is not the recorded."""
+    """Return the trial of the baseline; None if setting, release or device is another."""
     memory = job.device_memory
     asked = None if memory == device_of(prepared)[0] else memory
     is_same = job.setting == prepared.recorded and prepared.is_own_release
@@ -318,7 +318,7 @@ def _as_recorded(prepared: Prepared, job: Job) -> Trial | None:
 
 
 class _Devices:
-    """Search for the devices that a job's setting needs; `tight` is the trial on `job.within`."""
+    """Search for the smallest sufficient device; `tight` is the trial on `job.within`, or None."""
 
     def __init__(self, kept: _Kept, job: Job, tight: Trial | None) -> None:
         self._kept = kept
@@ -329,7 +329,7 @@ class _Devices:
         self._expandable = job.setting.config(prepared.release).expandable_segments
 
     def added_to(self, trial: Trial) -> Trial:
-        """Return `trial` with the device sizes that the job searches for."""
+        """Return `trial` with the device sizes that the job must find."""
         job = self._job
         is_free = not trial.refused and not self._prepared.depends_on_device(job.setting)
         if is_free and job.tricks.from_peak and not self._expandable:

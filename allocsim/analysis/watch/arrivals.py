@@ -1,7 +1,7 @@
-"""Detect recordings as they arrive in a folder.
+"""Detect new recordings in a folder.
 
-A file is read once when it no longer grows, and again only after a change.  A file that cannot be
-read is reported in the same way.  Nothing is written, and no file is kept open.
+A file is read when it no longer grows, and again only after it changed.  A file that cannot be read
+is reported too.  Nothing is written, and no file is kept open.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _Look = tuple[int, int]
 class Arrival:
     """New recording.
 
-    rank: rank stored in the file; "" if there is none.
-    captured: time of writing as stored in the file.
+    rank: distributed rank stored in the file; "" if there is none.
+    captured: time of the capture, as stored in the file; "" if there is none.
     entries: number of entries of all devices.
     reserved_bytes, allocated_bytes: sums over all devices at the end of the recording.
-    ooms: number of out-of-memory errors in the history.
-    oom_text: text of the error that ended the program; "" if there is none.
+    ooms: number of recorded out-of-memory errors.
+    oom_text: text of the out-of-memory error that ended the program; "" if there is none.
     """
 
     path: str
@@ -52,16 +52,19 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """File that is not a valid recording, and the reason as a sentence that names the file."""
+    """File that is not a valid recording.
+
+    reason: sentence that names the file and the error.
+    """
 
     path: str
     reason: str
 
 
 class Arrivals:
-    """Scanner of a folder.
+    """Scanner for new recordings in a folder.
 
-    folder: folder to scan, which need not exist.
+    folder: folder to scan; it need not exist yet.
     waits: True if a file was still growing at the last scan.
     """
 
@@ -72,9 +75,9 @@ class Arrivals:
         self._read: dict[Path, _Look] = {}
 
     def look(self, now: float) -> Iterator[Arrival | Unreadable]:
-        """Yield the new files since the last scan, by name.
+        """Scan the folder and yield the files that are new or changed, ordered by name.
 
-        now: current time in seconds on the clock of file modification times.
+        now: current time in seconds, as time.time().
         """
         self.waits = False
         last, self._last = self._last, {}

@@ -1,7 +1,7 @@
-"""Hook that runs when a program's interpreter starts, before any of its code, and captures it.
+"""Hook that starts a capture when a program's interpreter starts, before the program's code.
 
-Rule: the program behaves as it does without the hook.  The interpreter may lack allocsim: the
-package is loaded from the folder of this file, but no other package there is visible.  Another
+Rule: the program behaves as without the hook.  If the interpreter lacks allocsim, the package is
+loaded from the folder of this file, and no other package in that folder becomes visible.  Another
 sitecustomize still runs.
 """
 
@@ -15,7 +15,7 @@ BESIDE = os.path.dirname(os.path.dirname(os.path.dirname(HERE)))
 
 
 class Finder:
-    """Finder of the package allocsim for interpreters that lack it."""
+    """Item of sys.meta_path that finds the package allocsim in an interpreter that lacks it."""
 
     @staticmethod
     def find_spec(name, path=None, target=None):

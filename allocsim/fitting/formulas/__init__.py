@@ -1,13 +1,12 @@
 """Memory of a model by formula: weights, caches and serving engines; training in `training`.
 
-Nothing is run. The patterns for logs are compiled when they are first used, because that takes
+No program is run. The patterns for logs are compiled when they are first used, because that takes
 long.
 """
 
 from typing import TYPE_CHECKING
 
 from allocsim._lazy import lazily
-from allocsim.fitting.formulas.blocks import BLOCKS, NUMBERS, Block, bytes_in
 from allocsim.fitting.formulas.engines import (
     FRACTIONS,
     sglang,
@@ -16,33 +15,47 @@ from allocsim.fitting.formulas.engines import (
     transformers,
     vllm,
 )
+from allocsim.fitting.formulas.ggml import BASES, BLOCKS, NUMBERS, QuantBlock, bytes_in, kind_of
 from allocsim.fitting.formulas.gguf import Gguf, gguf_sizes, read_gguf
 from allocsim.fitting.formulas.growing import LARGE_WORKSPACE, WORKSPACE, Grown, grow
-from allocsim.fitting.formulas.kv_cache import KV_TYPES, bytes_a_token, kv_bytes, kv_range
 from allocsim.fitting.formulas.llama_cpp import compute_buffer, llama_cpp, ollama
 from allocsim.fitting.formulas.logged import Logged, logged_in
-from allocsim.fitting.formulas.mixtures import BASES, kind_of
-from allocsim.fitting.formulas.needs import AS_LOGGED, Needs, Part, Work
+from allocsim.fitting.formulas.needs import (
+    AS_LOGGED,
+    KV_TYPES,
+    MemoryPart,
+    Needs,
+    ServingWork,
+    bytes_a_token,
+    kv_bytes,
+    kv_range,
+)
 from allocsim.fitting.formulas.safetensors import StoredTensor, read_safetensors
 from allocsim.fitting.formulas.shapes import FAMILIES, Shape, parameters_of, shapes_of
-from allocsim.fitting.formulas.sharding import sizes_of_rank, weights_of_rank
-from allocsim.fitting.formulas.sizes import KNOWN_TYPES, Latent, Sizes, sizes_of
-from allocsim.fitting.formulas.stored import weights_in
-from allocsim.fitting.formulas.unconverted import unconverted_in
-from allocsim.fitting.formulas.weights import FORMATS, Stored, Weights, format_in, weights_of
+from allocsim.fitting.formulas.sizes import KNOWN_TYPES, Latent, ModelSizes, sizes_of
+from allocsim.fitting.formulas.stored import unconverted_in, weights_in
+from allocsim.fitting.formulas.weights import (
+    FORMATS,
+    Stored,
+    Weights,
+    format_in,
+    sizes_of_rank,
+    weights_of,
+    weights_of_rank,
+)
 
 if TYPE_CHECKING:
     from allocsim.fitting.formulas.log import LogFigure, LogFigures, figures_in
 
 __all__ = [
-    "AS_LOGGED", "BASES", "BLOCKS", "Block", "FAMILIES", "FORMATS", "FRACTIONS", "Gguf", "Grown",
+    "AS_LOGGED", "BASES", "BLOCKS", "FAMILIES", "FORMATS", "FRACTIONS", "Gguf", "Grown",
     "KNOWN_TYPES", "KV_TYPES", "LARGE_WORKSPACE", "Latent", "LogFigure", "LogFigures", "Logged",
-    "NUMBERS", "Needs", "Part", "Shape", "Sizes", "Stored", "StoredTensor", "WORKSPACE", "Weights",
-    "Work", "bytes_a_token", "bytes_in", "compute_buffer", "figures_in", "format_in", "gguf_sizes",
-    "grow", "kind_of", "kv_bytes", "kv_range", "llama_cpp", "logged_in", "ollama", "parameters_of",
-    "read_gguf", "read_safetensors", "sglang", "shapes_of", "sizes_of", "sizes_of_rank",
-    "static_fraction", "tensorrt_llm", "transformers", "unconverted_in", "vllm", "weights_in",
-    "weights_of", "weights_of_rank",
+    "MemoryPart", "ModelSizes", "NUMBERS", "Needs", "QuantBlock", "ServingWork", "Shape", "Stored",
+    "StoredTensor", "WORKSPACE", "Weights", "bytes_a_token", "bytes_in", "compute_buffer",
+    "figures_in", "format_in", "gguf_sizes", "grow", "kind_of", "kv_bytes", "kv_range",
+    "llama_cpp", "logged_in", "ollama", "parameters_of", "read_gguf", "read_safetensors",
+    "sglang", "shapes_of", "sizes_of", "sizes_of_rank", "static_fraction", "tensorrt_llm",
+    "transformers", "unconverted_in", "vllm", "weights_in", "weights_of", "weights_of_rank",
 ]  # fmt: skip
 
 __getattr__ = lazily(globals(), dict.fromkeys(("LogFigure", "LogFigures", "figures_in"), "log"))

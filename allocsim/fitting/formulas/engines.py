@@ -1,7 +1,7 @@
-"""Memory that Transformers, vLLM, SGLang and TensorRT-LLM need and take.
+"""Memory that Transformers, vLLM, SGLang and TensorRT-LLM need and reserve.
 
-Rule: each engine's own arithmetic is followed with its defaults, which are named here. Figures that
-an engine measures when it starts (profiling run, capture of CUDA graphs) are ranges.
+Rule: the arithmetic is each engine's own, with its defaults, which are named here. Numbers that an
+engine measures when it starts (profiling run, capture of CUDA graphs) are ranges.
 
 Sources. Transformers: `growing.py`. vLLM: docs, "Conserving Memory"; `gpu_worker.py`
 (`determine_available_memory`) and the lines that it logs, for instance in vllm-project/vllm#10511.
@@ -14,8 +14,15 @@ from __future__ import annotations
 import math
 
 from allocsim.fitting.formulas.growing import grow
-from allocsim.fitting.formulas.kv_cache import bytes_a_token, kv_range
-from allocsim.fitting.formulas.needs import Needs, Part, Work, biggest_matrix, known_or
+from allocsim.fitting.formulas.needs import (
+    MemoryPart,
+    Needs,
+    ServingWork,
+    biggest_matrix,
+    bytes_a_token,
+    known_or,
+    kv_range,
+)
 from allocsim.units import GIB, MIB, round_up
 
 __all__ = ["FRACTIONS", "sglang", "static_fraction", "tensorrt_llm", "transformers", "vllm"]
@@ -24,7 +31,7 @@ FRACTIONS = {"vllm": 0.9, "tensorrt-llm": 0.9}
 """Default of gpu_memory_utilization (0.92 in newer releases) and of free_gpu_memory_fraction."""
 
 _SEEN = 0.001
-"""Largest relative error of the replayed reserved memory.
+"""Largest relative error of the predicted reserved memory of Transformers.
 
 Measured on eleven runs of dense models with sdpa: ten agree to the byte, one is 2 MiB short.
 """
@@ -32,21 +39,21 @@ _VLLM_BLOCK = 16
 _TENSORRT_BLOCK = 32
 _LARGE_CARD = 70 * GIB
 _SAMPLED = 256
-"""Sequences for which the profiling run samples."""
+"""Number of sequences for which the profiling run samples a token."""
 _SAMPLING = (1, 8)
-"""Copies of the 32-bit logits while sampling: only the logits, or sorted logits with indices."""
+"""Copies of the 32-bit logits while a token is sampled: only the logits, or also sorted copies."""
 _COMMUNICATION = (0, 3_174 * MIB)
-"""Bytes of NCCL's and the all-reduce's buffers on cards that share layers.
+"""Lowest and highest bytes of the buffers of NCCL and of the all-reduce on cards that share layers.
 
-The maximum is what vLLM 0.6 printed beside PyTorch on two H100, 3.58 GiB, less the smallest
-context.
+The maximum is the memory outside PyTorch that vLLM 0.6 printed on two H100, 3.58 GiB, less the
+smallest CUDA context.
 """
 _GRAPHS = (104 * MIB, 1 * GIB)
 """Bytes taken by the capture of CUDA graphs; posted logs: 0.11, 0.31, 0.36, 0.65 and 0.96 GiB."""
 
 
-def transformers(work: Work) -> Needs:
-    """Estimate `generate()` with a growing cache; static and offloaded caches are not covered."""
+def transformers(work: ServingWork) -> Needs:
+    """Estimate the memory of `generate()` with a growing cache, neither static nor offloaded."""
     grown = grow(
         work.sizes,
         work.weights,
@@ -66,13 +73,18 @@ def transformers(work: Work) -> Needs:
     parts = [
         _context(work),
         _weights(work),
-        Part("keys and values", grown.cache, grown.cache, "at the end of a request"),
-        Part("activations and the allocator's cache", low, high, "replayed; real runs of dense "
-             "models lay within 0.1 % of all, a mixture of experts 9 % above"),
-    ]  # fmt: skip
+        MemoryPart("keys and values", grown.cache, grown.cache, "at the end of a request"),
+        MemoryPart(
+            "activations and the allocator's cache",
+            low,
+            high,
+            "replayed; real runs of dense models lay within 0.1 % of all, a mixture of experts 9 % "
+            "above",
+        ),
+    ]
     if dequantised:
         why = "kernels that turn a matrix into 16 bits for many rows need the largest one"
-        parts.append(Part("dequantised matrix", 0, dequantised, why))
+        parts.append(MemoryPart("dequantised matrix", 0, dequantised, why))
     return Needs(
         engine="transformers",
         parts=tuple(parts),
@@ -84,8 +96,8 @@ def transformers(work: Work) -> Needs:
     )
 
 
-def vllm(work: Work) -> Needs:
-    """Estimate a server with the default gpu_memory_utilization."""
+def vllm(work: ServingWork) -> Needs:
+    """Estimate the memory of a vLLM server with the default gpu_memory_utilization."""
     activations = _profiled(work)
     parts = (
         _context(work),
@@ -123,10 +135,13 @@ def vllm(work: Work) -> Needs:
 
 
 def static_fraction(memory: int, cards: int = 1) -> tuple[float, int]:
-    """Return SGLang's mem_fraction_static of one of `cards` cards, and the bytes left for the rest.
+    """Return SGLang's mem_fraction_static, and the bytes that it leaves on a card for the rest.
+
+    memory: bytes of the card.
+    cards: number of cards that share each layer.
 
     The bytes left are 512 MiB, 1.5 MiB for each token of a prefill chunk, 2 MiB for each sequence
-    of the largest graph and 128 MiB for each rank, and at least 10 GiB on cards above 60 GiB.
+    of the largest graph and 128 MiB for each card, and at least 10 GiB on cards above 60 GiB.
     """
     mib = memory / MIB
     table = ((20, 2048, 8), (35, 2048, 24), (60, 4096, 32), (90, 8192, 256), (160, 8192, 256))
@@ -139,16 +154,16 @@ def static_fraction(memory: int, cards: int = 1) -> tuple[float, int]:
     return round(max(mib - left, 0) / max(mib, 1), 3), round(left * MIB)
 
 
-def sglang(work: Work) -> Needs:
-    """Estimate a server with the default mem_fraction_static."""
+def sglang(work: ServingWork) -> Needs:
+    """Estimate the memory of an SGLang server with the default mem_fraction_static."""
     fraction, left = static_fraction(work.memory, work.cards)
     if work.logged.fraction:
         fraction = work.logged.fraction
         left = round(work.memory * (1 - fraction))
     profiled, weights = _profiled(work), _weights(work)
     low = min(profiled.low + _graphs(work).low, left)
-    rest = Part("activations and CUDA graphs", low, max(left, low), "to what SGLang leaves for "
-                "them by card; its graphs share one pool")  # fmt: skip
+    why = "to what SGLang leaves for them by card; its graphs share one pool"
+    rest = MemoryPart("activations and CUDA graphs", low, max(left, low), why)
     parts = (_context(work), weights, _cache(work, 1), rest, *_communication(work))
     cache = parts[2].high
     # SGLang: KV pool = free memory after loading - free memory before x (1 - fraction).
@@ -173,8 +188,11 @@ def sglang(work: Work) -> Needs:
     )
 
 
-def tensorrt_llm(work: Work) -> Needs:
-    """Estimate a server with the default free_gpu_memory_fraction and 8,192 tokens at a time."""
+def tensorrt_llm(work: ServingWork) -> Needs:
+    """Estimate the memory of a TensorRT-LLM server that computes 8,192 tokens at a time.
+
+    It has the default free_gpu_memory_fraction.
+    """
     activations = _activations(work, 8192)
     parts = (
         _context(work),
@@ -207,77 +225,90 @@ def tensorrt_llm(work: Work) -> Needs:
     )
 
 
-def _parallel(work: Work, option: str) -> str:
-    """Return the server's option for the number of cards; "" for one card."""
+def _parallel(work: ServingWork, option: str) -> str:
+    """Return the setting for the number of cards, such as "--tp 2"; "" for one card.
+
+    option: name of the server's option.
+    """
     return f"{option} {work.cards} " if work.cards > 1 else ""
 
 
-def _communication(work: Work) -> tuple[Part, ...]:
-    """Return the buffers of cards that share layers; none for one card."""
+def _communication(work: ServingWork) -> tuple[MemoryPart, ...]:
+    """Return the buffers with which cards that share layers communicate; empty for one card."""
     if work.cards == 1:
         return ()
     why = (
         "NCCL's and the all-reduce's, by how the cards are connected; up to 3.1 GiB in posted logs"
     )
-    return (Part("communication buffers", *_COMMUNICATION, why),)
+    return (MemoryPart("communication buffers", *_COMMUNICATION, why),)
 
 
-def _beside(work: Work) -> tuple[int, int]:
-    """Return the lowest and highest bytes that are taken before the weights are loaded."""
-    parts = (Part("", *work.context), *_communication(work))
+def _beside(work: ServingWork) -> tuple[int, int]:
+    """Return the lowest and highest bytes that are used before the weights are loaded."""
+    parts = (MemoryPart("", *work.context), *_communication(work))
     return sum(part.low for part in parts), sum(part.high for part in parts)
 
 
-def _context(work: Work) -> Part:
+def _context(work: ServingWork) -> MemoryPart:
     why = "range of driver, kernels and libraries in out-of-memory messages"
     beside = work.logged.beside_torch or 0
     # Some releases log the whole context, others only its growth after the measurement began.
-    return known_or(Part("CUDA context", *work.context, why),
-                    beside if beside > work.context[1] else None)  # fmt: skip
+    part = MemoryPart("CUDA context", *work.context, why)
+    return known_or(part, beside if beside > work.context[1] else None)
 
 
-def _weights(work: Work) -> Part:
+def _weights(work: ServingWork) -> MemoryPart:
     size = work.weights.size
     why = f"{work.weights.name}, {work.weights.bits:.2f} bits each"
-    return known_or(Part("weights", size, size, why), work.logged.weights)
+    return known_or(MemoryPart("weights", size, size, why), work.logged.weights)
 
 
-def _cache(work: Work, block: int) -> Part:
+def _cache(work: ServingWork, block: int) -> MemoryPart:
     kind = work.computed_in
     low, high = kv_range(work.sizes, work.tokens, kind, block=block)
     why = f"{work.batch} x {work.tokens:,} tokens in {kind}"
     if low != high:
         why += "; less if the engine uses the sliding window"
-    return Part("keys and values", work.batch * low, work.batch * high, why)
+    return MemoryPart("keys and values", work.batch * low, work.batch * high, why)
 
 
-def _profiled(work: Work) -> Part:
+def _profiled(work: ServingWork) -> MemoryPart:
     """Return the peak of the profiling run: the largest chunk of prompts, and sampling."""
     rows = 8192 if work.memory >= _LARGE_CARD else 2048
     return known_or(_activations(work, rows), work.logged.activations)
 
 
-def _activations(work: Work, rows: int) -> Part:
-    """Return the MLP's gate, up and product, the tensors beside them, and copies of the logits."""
+def _activations(work: ServingWork, rows: int) -> MemoryPart:
+    """Return the MLP's gate, up and product, the tensors alive with them, and copies of the logits.
+
+    rows: tokens that are computed at a time.
+    """
     sizes, each = work.sizes, work.number_size
     inner = rows * 3 * sizes.inner * each
     beside = rows * 4 * sizes.width * each
     logits = 4 * _SAMPLED * sizes.vocabulary
     why = f"{rows:,} tokens at a time; sampling for {_SAMPLED} sequences holds 1 to 8 copies of "
     why += "their logits"
-    return Part(
-        "activations", max(inner, logits * _SAMPLING[0]), inner + beside + logits * _SAMPLING[1],
-        why)  # fmt: skip
+    return MemoryPart(
+        "activations",
+        max(inner, logits * _SAMPLING[0]),
+        inner + beside + logits * _SAMPLING[1],
+        why,
+    )
 
 
-def _graphs(work: Work) -> Part:
+def _graphs(work: ServingWork) -> MemoryPart:
     """Return the CUDA graphs of all batch sizes, which share the memory of the largest graph."""
     why = "0.11 to 0.96 GiB in posted logs; nothing with --enforce-eager and the like"
-    return known_or(Part("CUDA graphs", *_GRAPHS, why), work.logged.graphs)
+    return known_or(MemoryPart("CUDA graphs", *_GRAPHS, why), work.logged.graphs)
 
 
-def _room(work: Work, pool: tuple[int, int], block: int) -> tuple[int, int]:
-    """Return the tokens, in whole blocks, that fit in the lowest and highest bytes of a cache."""
+def _room(work: ServingWork, pool: tuple[int, int], block: int) -> tuple[int, int]:
+    """Return the number of tokens that fit in a cache of the lowest and highest size.
+
+    pool: lowest and highest bytes of the cache.
+    block: tokens of a block; only whole blocks count.
+    """
     each = bytes_a_token(work.sizes, work.computed_in) * block
     low, high = (max(size, 0) // each * block for size in pool)
     return low, high

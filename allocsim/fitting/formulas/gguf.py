@@ -3,7 +3,7 @@
 Rule: tensor data are not read, and long arrays of the metadata are skipped. Every length and count
 is checked against the rest of the file and a fixed limit before memory is allocated for it. Source:
 docs/gguf.md of `ggml-org/ggml`: magic, version, two counts, metadata and tensor rows, all
-little-endian, then the data, each tensor's at a multiple of the alignment.
+little-endian, then the data, with each tensor at a multiple of the alignment.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from allocsim.errors import RecordingError
-from allocsim.fitting.formulas.blocks import BLOCKS, NUMBERS, bytes_in
+from allocsim.fitting.formulas.ggml import BLOCKS, NUMBERS, bytes_in
 from allocsim.fitting.formulas.safetensors import StoredTensor
-from allocsim.fitting.formulas.sizes import Sizes
+from allocsim.fitting.formulas.sizes import ModelSizes
 
 __all__ = ["Gguf", "gguf_sizes", "read_gguf"]
 
@@ -38,9 +38,9 @@ _STRING, _ARRAY = 8, 9
 _SCALARS = {
     **{0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"},
 }
-"""Format character of `struct`, by the number of a value's type."""
+"""Format character of `struct`, by the number of the value's type in the file."""
 _KEPT_VALUES = 4096
-"""Longest array of numbers that is kept; it holds one value per layer."""
+"""Longest array of numbers that is read; such an array holds one value per layer."""
 
 Value = int | float | bool | str | tuple[int | float | bool, ...]
 
@@ -49,8 +49,8 @@ Value = int | float | bool | str | tuple[int | float | bool, ...]
 class Gguf:
     """Header of a GGUF file.
 
-    metadata: values by key. Texts are cut to 256 characters; arrays other than short arrays of
-    numbers are represented by their length.
+    metadata: values by key. Texts are cut to 256 characters. An array of numbers up to
+        `_KEPT_VALUES` is a tuple; any other array is replaced by its length.
     """
 
     metadata: Mapping[str, Value]
@@ -60,9 +60,9 @@ class Gguf:
 def read_gguf(path: Path) -> Gguf:
     """Return the header of the file at `path`.
 
-    For one part of several, such as "m-00001-of-00003.gguf", it has the first part's metadata and
-    the tensors of all parts. Raises RecordingError with the byte and the expectation if a file is
-    not a GGUF file.
+    For a file of several, such as "m-00001-of-00003.gguf", the metadata are those of the first file
+    and the tensors those of all files. Raises RecordingError, with the byte and what was expected
+    there, if a file is not a GGUF file.
     """
     found = _PART.fullmatch(path.name)
     if found is None or not 1 < int(found[3]) <= _MOST_PARTS:
@@ -82,18 +82,18 @@ def _in_file(path: Path) -> Gguf:
 
 
 class _Reader:
-    """Sequential reader of one file."""
+    """Sequential reader of the bytes of one file."""
 
     def __init__(self, path: Path, file: BinaryIO, size: int) -> None:
         self.path, self.file, self.size = path, file, size
         self.at = 0
 
     def refused(self, what: str) -> RecordingError:
-        """Return an error that names the file and the position."""
+        """Return an error that names the file and the current position."""
         return RecordingError(str(self.path), f"byte {self.at:,}: {what}")
 
     def take(self, count: int) -> bytes:
-        """Read the next `count` bytes."""
+        """Read and return the next `count` bytes."""
         if count > self.size - self.at:
             raise self.refused(f"{count:,} bytes expected; the file has {self.left:,} more")
         data = self.file.read(count)
@@ -104,30 +104,32 @@ class _Reader:
 
     @property
     def left(self) -> int:
-        """Bytes after the position."""
+        """Number of bytes after the current position."""
         return self.size - self.at
 
     def skip(self, count: int) -> None:
-        """Skip `count` bytes."""
         if count > self.left:
             raise self.refused(f"{count:,} bytes expected; the file has {self.left:,} more")
         self.file.seek(count, 1)
         self.at += count
 
     def number(self, letter: str) -> int:
-        """Read one whole number."""
+        """Read one whole number, in the `struct` format `letter`."""
         value = struct.unpack(f"<{letter}", self.take(struct.calcsize(f"<{letter}")))[0]
         return int(value)
 
     def count(self, what: str, most: int, letter: str = "Q") -> int:
-        """Read a count and check that it is at most `most`."""
+        """Read a count and check that it is at most `most`.
+
+        what: name of the counted things, for the error message.
+        """
         value = self.number(letter)
         if value > most:
             raise self.refused(f"{value:,} {what}; expected {most:,} or fewer")
         return value
 
     def text(self, what: str, most: int) -> str:
-        """Read a text with its length before it."""
+        """Read a length and then a text of that length, at most `most` bytes."""
         data = self.take(self.count(f"bytes of {what}", min(most, self.left)))
         try:
             return data.decode()
@@ -135,7 +137,7 @@ class _Reader:
             raise self.refused(f"a {what} that is not UTF-8") from None
 
     def header(self) -> Gguf:
-        """Read everything before the tensor data."""
+        """Read and return everything before the tensor data."""
         if self.take(4) != b"GGUF":
             self.at = 0
             raise self.refused("not a GGUF file; expected the letters GGUF")
@@ -156,7 +158,7 @@ class _Reader:
         return Gguf(metadata, tuple(tensor for tensor, _ in rows))
 
     def value(self, kind: int, depth: int) -> Value:
-        """Read one value of the metadata."""
+        """Read one value of the metadata, of the type with number `kind`."""
         if kind in _SCALARS:
             size = struct.calcsize(f"<{_SCALARS[kind]}")
             found: int | float | bool = struct.unpack(f"<{_SCALARS[kind]}", self.take(size))[0]
@@ -173,7 +175,7 @@ class _Reader:
         return self.array(depth)
 
     def array(self, depth: int) -> Value:
-        """Read an array: its numbers if they are few, else its length."""
+        """Read an array; return its numbers if they are few, else its length."""
         kind = self.number("I")
         if kind in _SCALARS:
             size = struct.calcsize(f"<{_SCALARS[kind]}")
@@ -192,7 +194,7 @@ class _Reader:
         return count
 
     def row(self) -> tuple[StoredTensor, int]:
-        """Read one tensor and the offset of its data."""
+        """Read the description of one tensor, and return it with the offset of its data."""
         name = self.text("tensor name", _MOST_NAME)
         n_dimensions = self.count("dimensions", _MOST_DIMENSIONS, "I")
         dims = tuple(self.number("Q") for _ in range(n_dimensions))
@@ -229,8 +231,12 @@ class _Reader:
             end = place + tensor.size
 
 
-def gguf_sizes(path: Path, file: Gguf) -> Sizes:
-    """Return the sizes of a file's model. Raises RecordingError if a key is missing."""
+def gguf_sizes(path: Path, file: Gguf) -> ModelSizes:
+    """Return the sizes of the model in a GGUF file. Raises RecordingError if a key is missing.
+
+    path: the file, for error messages.
+    file: its header.
+    """
     family = file.metadata.get("general.architecture")
     if not isinstance(family, str):
         raise RecordingError(str(path), "has no general.architecture; expected a model")
@@ -256,7 +262,7 @@ def gguf_sizes(path: Path, file: Gguf) -> Sizes:
         raise RecordingError(str(path), "has no token_embd.weight of two dimensions")
     window = file.metadata.get(f"{family}.attention.sliding_window", 0)
     has_window = type(window) is int and 0 < window < 1 << 31
-    return Sizes(
+    return ModelSizes(
         family=family,
         layers=layers,
         width=width,

@@ -1,11 +1,11 @@
-"""Memory of serving by Transformers with a growing cache, played through the allocator.
+"""Memory of serving by Transformers with a growing cache, simulated on the allocator model.
 
 Rule: a decoder's forward pass allocates and frees its tensors in the order of the eager modules of
-transformers, and the figure is what the allocator reserves for them. Every token copies keys and
-values into a longer tensor, so one layer's tensors briefly exist twice. Sources: transformers,
-cache_utils.py (`DynamicLayer.update`: torch.cat) and models/llama/modeling_llama.py. Attention is
-by flash or memory-efficient kernels, which keep no scores. Queries, gates and experts of other
-families have their sizes in the same order.
+transformers, and the result is what the allocator reserves for them. Every token copies keys and
+values into a longer tensor, so the keys or values of one layer briefly exist twice. Attention is by
+flash or memory-efficient kernels, which store no scores. Queries, gates and experts of other
+families have their sizes in the same order. Sources: transformers, cache_utils.py
+(`DynamicLayer.update`: torch.cat) and models/llama/modeling_llama.py.
 """
 
 from __future__ import annotations
@@ -16,28 +16,30 @@ from functools import lru_cache
 
 from allocsim.core import CachingAllocator
 from allocsim.errors import ConfigError, OutOfMemoryError
-from allocsim.fitting.formulas.sizes import Sizes
+from allocsim.fitting.formulas.sizes import ModelSizes
 from allocsim.fitting.formulas.weights import Weights
 from allocsim.units import MIB, TIB
 
-__all__ = ["LARGE_WORKSPACE", "WORKSPACE", "Grown", "grow"]
+__all__ = ["Grown", "LARGE_WORKSPACE", "WORKSPACE", "grow"]
 
 WORKSPACE = 8_519_680
 """Bytes of cuBLAS's workspace on cards below capability 9.0.
 
-From PyTorch 2.15 on, it is allocated and freed with each product.
+From PyTorch 2.15 on, it is allocated and freed with each matrix product.
 """
 LARGE_WORKSPACE = 32 * MIB
 _UNLIMITED = TIB << 20
 _MOST_TOKENS = 64
-"""Largest number of generated tokens to play; of more, this number is played, evenly spread."""
+"""Most generated tokens that are simulated; of more tokens, this number is spread evenly."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grown:
-    """Peaks of a run, in bytes.
+    """Memory of a simulated serving run, in bytes.
 
-    loaded: reserved with the weights only.
+    loaded: reserved memory with only the weights loaded.
+    allocated: peak of allocated memory.
+    reserved: peak of reserved memory.
     cache: keys and values at the end of a request.
     """
 
@@ -48,26 +50,35 @@ class Grown:
 
 
 class _Run:
-    """One process: its allocator and the requests of its forward passes."""
+    """Allocator of one process, with the requests of a model's forward passes.
 
-    def __init__(self, sizes: Sizes, each: int, workspace: int) -> None:
+    each: bytes of an element.
+    workspace: bytes of cuBLAS's workspace.
+
+    Methods that allocate return the addresses of the blocks. In all methods, `rows` is the number
+    of new tokens, and `seen` the number of earlier tokens per sequence.
+    """
+
+    def __init__(self, sizes: ModelSizes, each: int, workspace: int) -> None:
         self.sizes, self.each, self.workspace = sizes, each, workspace
         self.gpu = CachingAllocator(_UNLIMITED)
         self.cache: list[tuple[int, int]] = []
 
     def take(self, size: int) -> int:
-        """Allocate a block and return its address."""
+        """Allocate a block of `size` bytes and return its address."""
         address = self.gpu.malloc(max(size, 1))
         assert address is not None
         return address
 
     def free(self, *addresses: int) -> None:
-        """Free blocks."""
         for address in addresses:
             self.gpu.free(address)
 
     def product(self, rows: int, width: int) -> int:
-        """Allocate the output of a linear layer; its workspace is freed at once."""
+        """Allocate the output of a linear layer, whose workspace is freed at once.
+
+        width: elements of the output per token.
+        """
         out = self.take(rows * width * self.each)
         self.free(self.take(self.workspace))
         return out
@@ -87,7 +98,10 @@ class _Run:
         return result
 
     def rotated(self, rows: int, width: int) -> int:
-        """Allocate queries or keys after rotary position embedding."""
+        """Allocate queries or keys after rotary position embedding.
+
+        width: elements per token.
+        """
         size = rows * width * self.each
         first = self.take(size)
         half = self.take(size // 2)
@@ -100,7 +114,7 @@ class _Run:
         return out
 
     def kept(self, layer: int, rows: int, batch: int, seen: int) -> None:
-        """Replace a layer's keys and values by longer copies."""
+        """Replace a layer's cached keys and values by longer copies."""
         key, value = ((seen * batch + rows) * each * self.each for each in self.sizes.grown)
         # torch.cat allocates the longer tensor before the old one is freed.
         keys, values = self.cache[layer] if layer < len(self.cache) else (0, 0)
@@ -111,9 +125,9 @@ class _Run:
         self.cache[layer : layer + 1] = [(new_keys, new_values)]
 
     def attention(self, x: int, layer: int, rows: int, batch: int, seen: int) -> int:
-        """Play the attention of a layer.
+        """Allocate and free the tensors of a layer's attention; return the address of its output.
 
-        x: output of the norm.
+        x: address of the norm's output, which is freed.
         """
         sizes = self.sizes
         queries = sizes.heads * sizes.head
@@ -132,7 +146,11 @@ class _Run:
         return projected
 
     def feed_forward(self, x: int, rows: int) -> int:
-        """Play the MLP of a layer; with experts, those of the two that a token chooses."""
+        """Allocate and free the tensors of a layer's MLP, and return the address of its output.
+
+        A mixture of experts is simulated as the two experts that a token chooses. The tensor at
+        `x`, the output of the norm, is freed.
+        """
         inner = self.sizes.inner
         size = rows * inner * self.each
         if self.sizes.family in (
@@ -175,7 +193,7 @@ class _Run:
         return found[0], found[1]
 
     def forward(self, batch: int, tokens: int, seen: int) -> None:
-        """Play one pass over `tokens` new tokens of each of `batch` sequences."""
+        """Run one forward pass over `tokens` new tokens of each of `batch` sequences."""
         rows, sizes = batch * tokens, self.sizes
         plain = rows * sizes.width * self.each
         indices = self.take(8 * rows), self.take(8 * tokens)  # token ids, and their positions
@@ -198,7 +216,7 @@ class _Run:
 
 
 def _lengths(prompt: int, decode: int) -> Iterator[int]:
-    """Yield the number of earlier tokens for each token to play, evenly spread up to the last."""
+    """Yield the number of earlier tokens for each simulated token, evenly spread up to the last."""
     count = min(decode, _MOST_TOKENS)
     for step in range(count):
         yield prompt - 1 + (step + 1) * decode // count
@@ -206,7 +224,7 @@ def _lengths(prompt: int, decode: int) -> Iterator[int]:
 
 @lru_cache(maxsize=8)  # only the workspace differs between cards
 def grow(
-    sizes: Sizes,
+    sizes: ModelSizes,
     weights: Weights,
     *,
     batch: int,
@@ -215,13 +233,14 @@ def grow(
     requests: int = 2,
     workspace: int = WORKSPACE,
 ) -> Grown:
-    """Play `requests` requests, one after another, on a card without a memory limit.
+    """Return the peaks of `requests` requests, one after another, on a card without a memory limit.
 
     Activations and cache have 32-bit elements if the weights are fp32, else 16-bit elements.
 
+    batch, prompt, decode: sequences at a time, and tokens of a prompt and of an answer.
     workspace: bytes of cuBLAS's workspace.
 
-    Raises ConfigError if the request is more than any card could hold.
+    Raises ConfigError if the batch is more than any card could hold.
     """
     run = _Run(sizes, 4 if weights.name == "fp32" else 2, workspace)
     try:
@@ -233,7 +252,7 @@ def grow(
 
 
 def _play(run: _Run, weights: Weights, work: tuple[int, int, int], requests: int) -> Grown:
-    """Play loading and requests.
+    """Simulate loading and requests, and return the peaks.
 
     work: batch, prompt and decode.
     """

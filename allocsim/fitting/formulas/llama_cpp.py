@@ -1,12 +1,12 @@
-"""Memory that llama.cpp and Ollama need of a card and of the host.
+"""Memory that llama.cpp and Ollama need on a card and on the host.
 
 Rule: llama.cpp allocates everything when it loads: weights, the cache of the whole context, and a
-compute buffer for one batch. Nothing grows afterwards. The token embedding stays on the host.
+compute buffer for one batch. No allocation grows afterwards. The token embedding stays on the host.
 
 Sources: `ggml-org/llama.cpp`, src/llama-model.cpp (`load_tensors`, `get_layer_buft_list`) for the
 placement of layers, src/llama-context.cpp for the buffers, tools/server/README.md for the options.
-The compute buffers are those of its logs, for instance 258.50 MiB of Llama 3 8B at 512 tokens and
-560.00 MiB at 8,192 without flash attention. Ollama: docs/faq.md (OLLAMA_KEEP_ALIVE,
+The sizes of compute buffers are from its logs, for instance 258.50 MiB of Llama 3 8B at 512 tokens
+and 560.00 MiB at 8,192 without flash attention. Ollama: docs/faq.md (OLLAMA_KEEP_ALIVE,
 OLLAMA_NUM_PARALLEL) and docs/context-length.md.
 """
 
@@ -14,24 +14,23 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from allocsim.fitting.formulas.kv_cache import kv_bytes
-from allocsim.fitting.formulas.needs import Needs, Part, Work, known_or
+from allocsim.fitting.formulas.needs import MemoryPart, Needs, ServingWork, known_or, kv_bytes
 from allocsim.units import GIB, round_up
 
 __all__ = ["compute_buffer", "llama_cpp", "ollama"]
 
 _BATCH = 512
-"""Tokens computed at a time: the default of --ubatch-size."""
+"""Number of tokens that are computed at a time: the default of --ubatch-size."""
 _CELLS = 256
 _KEEP = 4096
 _SOURCE = "llama.cpp, src/llama-model.cpp and src/llama-context.cpp"
 
 
-def compute_buffer(work: Work) -> tuple[int, int]:
-    """Return the bytes of the compute buffer with flash attention, and without.
+def compute_buffer(work: ServingWork) -> tuple[int, int]:
+    """Return the bytes of the compute buffer with flash attention, and without it.
 
-    With it, they are a batch's logits and their inputs; without it, the attention scores of all
-    heads and the mask, if those are more.
+    With flash attention it holds the logits of a batch and their inputs. Without it, it holds the
+    attention scores of all heads and the mask, if they are larger.
     """
     sizes = work.sizes
     with_flash = 4 * _BATCH * (sizes.vocabulary + sizes.width)
@@ -40,8 +39,11 @@ def compute_buffer(work: Work) -> tuple[int, int]:
     return with_flash, max(with_flash, scores)
 
 
-def llama_cpp(work: Work) -> Needs:
-    """Estimate llama-server or llama-cli with a context of prompt and decode for each sequence."""
+def llama_cpp(work: ServingWork) -> Needs:
+    """Estimate the memory of llama-server or llama-cli.
+
+    The context of each sequence holds its prompt and decoded tokens.
+    """
     layers = work.sizes.layers
     gpu_layers = layers + 1 if work.gpu_layers is None else min(work.gpu_layers, layers + 1)
     spared = _weights_on_card(
@@ -59,16 +61,20 @@ def llama_cpp(work: Work) -> Needs:
     why += "releases from 2026 on put the output there first, others last"
     parts = (
         _context(work, gpu_layers),
-        Part("weights", weights[0], weights[1], f"{work.weights.name}, {why}"),
-        Part("keys and values", cache[0], cache[1], f"allocated at once, {_kind(work)}"),
+        MemoryPart("weights", weights[0], weights[1], f"{work.weights.name}, {why}"),
+        MemoryPart("keys and values", cache[0], cache[1], f"allocated at once, {_kind(work)}"),
         _buffer(work, gpu_layers),
     )
     whole = _cache(work, layers)
     host = (
-        Part("weights", total - _counted(work, weights[1]), total - _counted(work, weights[0]),
-             "the token embedding, and the layers that are not on the card; mapped from the file"),
-        Part("keys and values", whole - cache[1], whole - cache[0]),
-    )  # fmt: skip
+        MemoryPart(
+            "weights",
+            total - _counted(work, weights[1]),
+            total - _counted(work, weights[0]),
+            "the token embedding, and the layers that are not on the card; mapped from the file",
+        ),
+        MemoryPart("keys and values", whole - cache[1], whole - cache[0]),
+    )
     notes = [
         "flash attention is on if the card supports it; the compute buffer's low end assumes it"
     ]
@@ -82,8 +88,11 @@ def llama_cpp(work: Work) -> Needs:
     )
 
 
-def ollama(work: Work) -> Needs:
-    """Estimate a model in Ollama: llama.cpp's layout with a context of 4,096 tokens or more."""
+def ollama(work: ServingWork) -> Needs:
+    """Estimate the memory of a model in Ollama.
+
+    Ollama uses llama.cpp, with a context of 4,096 tokens or more.
+    """
     prompt = max(work.prompt, _KEEP - work.decode)
     needs = llama_cpp(replace(work, prompt=prompt))
     return Needs(
@@ -100,17 +109,17 @@ def ollama(work: Work) -> Needs:
     )
 
 
-def _kind(work: Work) -> str:
+def _kind(work: ServingWork) -> str:
     return work.kv_type or "fp16"
 
 
-def _cache(work: Work, layers: int) -> int:
+def _cache(work: ServingWork, layers: int) -> int:
     cells = round_up(work.tokens, _CELLS)
     return work.batch * kv_bytes(work.sizes, cells, _kind(work), layers=layers)
 
 
-def _weights_on_card(work: Work, count: int, *, with_output: bool) -> int:
-    """Return the bytes of the last `count` layers, and of the output with its norm."""
+def _weights_on_card(work: ServingWork, count: int, *, with_output: bool) -> int:
+    """Return the bytes of the last `count` layers, and `with_output` also of the output layer."""
     weights, layers = work.weights, work.sizes.layers
     size = weights.in_layers(layers - count, layers)
     if with_output:
@@ -119,27 +128,29 @@ def _weights_on_card(work: Work, count: int, *, with_output: bool) -> int:
     return size
 
 
-def _counted(work: Work, on_card: int) -> int:
-    """Return the bytes that are on the card and no longer on the host."""
+def _counted(work: ServingWork, on_card: int) -> int:
+    """Return the bytes of the weights on the card that are no longer on the host."""
     is_copied = work.sizes.tied and on_card > 0
     return on_card - work.weights.of_role("token_embd") if is_copied else on_card
 
 
-def _context(work: Work, gpu_layers: int) -> Part:
+def _context(work: ServingWork, gpu_layers: int) -> MemoryPart:
     low, high = work.context
     if gpu_layers:
-        return Part("CUDA context", low, high, "range of driver, kernels and libraries")
-    return Part("CUDA context", 0, high, "none before a long prompt's products go to the card")
+        return MemoryPart("CUDA context", low, high, "range of driver, kernels and libraries")
+    return MemoryPart(
+        "CUDA context", 0, high, "none before a long prompt's products go to the card"
+    )
 
 
-def _buffer(work: Work, gpu_layers: int) -> Part:
+def _buffer(work: ServingWork, gpu_layers: int) -> MemoryPart:
     low, high = compute_buffer(work)
     if gpu_layers:
         why = f"{_BATCH} tokens at a time, with and without flash attention"
-        part = Part("compute buffer", low, high, why)
+        part = MemoryPart("compute buffer", low, high, why)
         logged = work.logged
         is_same = logged.cache_tokens == round_up(work.tokens, _CELLS) * work.batch
         return known_or(part, logged.compute_buffer if is_same else None)
     biggest = max(each.size for each in work.weights.tensors)
-    return Part("compute buffer", 0, min(high, GIB) + biggest, "nothing at first; for long prompts "
-                "the products of one tensor at a time")  # fmt: skip
+    why = "nothing at first; for long prompts the products of one tensor at a time"
+    return MemoryPart("compute buffer", 0, min(high, GIB) + biggest, why)

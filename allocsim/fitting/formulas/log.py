@@ -1,8 +1,8 @@
-"""Memory figures in start-up logs of serving engines and in tables of memory_summary().
+"""Memory sizes in start-up logs of serving engines and in tables of memory_summary().
 
-Rule: every figure was printed by the engine, and belongs to the device that its line names. Nothing
-is added up, and a later figure for the same device replaces an earlier one. All units are powers of
-1,024, whatever their names: vLLM and SGLang print GB and mean GiB.
+Rule: every number was printed by the engine, and belongs to the device that its line names. Numbers
+are never added, and a later number for the same device replaces an earlier one. All units are
+powers of 1,024, whatever their names: vLLM and SGLang print GB and mean GiB.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ _BUFFER = r"(?P<device>\w{1,20})"
 
 @dataclass(frozen=True, slots=True)
 class LogFigure:
-    """One figure of a log.
+    """One number of a log.
 
     name: key in the JSON output, which ends in the unit.
+    label: name for people.
     value: bytes, or a count.
     device: card, buffer or rank that the line names, "" if it names none.
-    line: line number, from 1.
+    line: line of the log, counted from 1.
     """
 
     name: str
@@ -44,7 +45,7 @@ class LogFigure:
 
     @property
     def is_bytes(self) -> bool:
-        """True if the figure is a size."""
+        """True if the number is a size in bytes."""
         return self.name.endswith("_bytes")
 
     def __str__(self) -> str:
@@ -54,7 +55,7 @@ class LogFigure:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class LogFigures(Shown):
-    """Kind of a text, and its figures in order.
+    """Kind of a text, and its numbers in order.
 
     kind: "vllm", "sglang", "llama.cpp" or "memory_summary".
     what: description of the kind, for people.
@@ -69,7 +70,7 @@ class LogFigures(Shown):
         return self.what
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """Yield the label and value of each figure."""
+        """Yield the label and the value of each number."""
         for figure in self.figures:
             yield f"{figure.label} {figure.device}".rstrip(), str(figure)
 
@@ -177,7 +178,7 @@ _PATTERNS = {
 
 
 def figures_in(text: str) -> LogFigures | None:
-    """Return the kind of the text and its figures; None for a text of no known kind."""
+    """Return the numbers in a log or table; None for a text of unknown kind."""
     sample = text.encode("utf-8", "replace")
     for kind, what, words in TEXTS:
         if kind in _PATTERNS and re.search(words, sample):
@@ -190,7 +191,7 @@ def figures_in(text: str) -> LogFigures | None:
 def _figures(kind: str, text: str) -> Iterator[LogFigure]:
     last: dict[tuple[str, str], LogFigure] = {}
     for number, line in enumerate(text.splitlines(), start=1):
-        # A later line of the same figure and device replaces an earlier one.
+        # A later number of the same name and device replaces an earlier one.
         for pattern in _PATTERNS[kind]:
             found = pattern.words.search(line[:_LONGEST_LINE])
             if found is not None:

@@ -1,6 +1,6 @@
-"""Figures from a serving engine's start-up log that replace assumptions about a model.
+"""Numbers from a serving engine's start-up log that replace assumptions about a model.
 
-Rule: a figure replaces an assumption only if the log is of the same engine and of one card. If the
+Rule: a number replaces an assumption only if the log is of the same engine and of one card. If the
 log gives the bytes per token of the cache, they must agree with the configuration.
 """
 
@@ -31,19 +31,22 @@ _PARTS = {
     "fraction": "fraction",
 }
 _HALVES = ("k_cache_bytes", "v_cache_bytes")
-"""Two figures that SGLang logs instead of the size of the cache."""
+"""Sizes of both halves of the cache, which SGLang logs instead of its total."""
 _ROUNDED = 0.02
-"""Largest relative error of a ratio of two figures with two decimals."""
+"""Largest relative error of the ratio of two numbers that are printed with two decimals."""
 _HOST = re.compile(r"CPU.*|AMX|.*Host")
-"""Buffers of llama.cpp in host memory: CPU_Mapped, CPU_AARCH64, CUDA_Host, ROCm_Host and so on."""
+"""Buffers of llama.cpp in host memory: CPU_Mapped, CPU_AARCH64, CUDA_Host, ROCm_Host and others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """Bytes of each part as a log gives them; None for a part that it does not give.
+    """Sizes from an engine's log, in bytes; None for a size that the log does not give.
 
-    beside_torch: bytes on the card that PyTorch does not know.
+    weights, activations, graphs: memory of weights, activations and CUDA graphs.
+    beside_torch: bytes used on the card outside PyTorch.
     cache: bytes of keys and values.
+    cache_tokens: number of tokens that the cache holds.
+    compute_buffer: memory of llama.cpp's compute buffer.
     fraction: gpu_memory_utilization or mem_fraction_static, as a share of the card.
     """
 
@@ -58,6 +61,8 @@ class Logged:
 
     def refuse_other(self, a_token: int, name: str) -> None:
         """Raise ConfigError unless a token takes `a_token` bytes in the logged model's cache.
+
+        name: name of the expected model, for the error message.
 
         Fewer bytes are accepted from llama.cpp, whose card may hold only some of the layers.
         """
@@ -80,9 +85,11 @@ NOTHING_LOGGED = Logged()
 
 
 def logged_in(figures: LogFigures | None, engine: str) -> Logged:
-    """Return the figures in the log of `engine`.
+    """Return the sizes in the log of `engine`.
 
-    Raises ConfigError for another kind of log, and for a log of several cards.
+    figures: numbers of the log, None without a log.
+
+    Raises ConfigError for a log of another engine, and for a log of several cards.
     """
     kind = _LOGS.get(engine)
     if kind is None:

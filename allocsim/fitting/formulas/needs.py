@@ -1,7 +1,14 @@
-"""Memory that serving a model needs of a card, in parts, each a figure or a range with its reason.
+"""Memory that serving a model needs on a card, in parts, each a number or a range with a reason.
 
-Rule: a part whose low and high differ gives the reason. No part is omitted, and parts on the host
-are separate.
+Rule: a part whose low and high differ gives the reason. No part is omitted, and parts in host
+memory are separate.
+
+Keys and values have a row for each token and layer, as wide as the key and value heads; latent
+attention (MLA) has one compressed row instead. A layer with a sliding window stores only its window
+if the engine makes use of the window. Where this is unknown, the result is a range, from the
+windows up to all tokens on all layers. Sources: Pope et al., "Efficiently Scaling Transformer
+Inference" (2022), on the cache; DeepSeek-V2's report (2024), on latent attention; for llama.cpp,
+the types of --cache-type-k and --cache-type-v (tools/server/README.md).
 """
 
 from __future__ import annotations
@@ -9,21 +16,79 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from allocsim.errors import ConfigError
+from allocsim.fitting.formulas.ggml import BLOCKS
 from allocsim.fitting.formulas.growing import WORKSPACE
 from allocsim.fitting.formulas.logged import NOTHING_LOGGED, Logged
-from allocsim.fitting.formulas.sizes import Sizes
+from allocsim.fitting.formulas.sizes import ModelSizes
 from allocsim.fitting.formulas.weights import Weights
+from allocsim.units import round_up
 
-__all__ = ["AS_LOGGED", "Needs", "Part", "Work", "known_or"]
+__all__ = [
+    "AS_LOGGED", "KV_TYPES", "MemoryPart", "Needs", "ServingWork", "bytes_a_token", "known_or",
+    "kv_bytes", "kv_range",
+]  # fmt: skip
+
+_PLAIN = {"fp32": "F32", "fp16": "F16", "bf16": "BF16", "f32": "F32", "f16": "F16", "fp8": "I8"}
+_BLOCKS = ("q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
+KV_TYPES = ("fp32", "fp16", "bf16", "fp8", *_BLOCKS)
+"""Types of keys and values that at least one engine supports."""
+
+
+def _rows(sizes: ModelSizes, kind: str) -> int:
+    """Return the bytes of one token's keys and values in one layer."""
+    name = _PLAIN.get(kind, kind.upper())
+    if kind not in (*_PLAIN, *_BLOCKS):
+        raise ConfigError(f"{kind[:40]!r} is not a type of a cache; expected {', '.join(KV_TYPES)}")
+    block = BLOCKS[name]
+    for width in sizes.kept:
+        if width % block.weights:
+            raise ConfigError(
+                f"keys of {width} elements of {kind} are not a multiple of {block.weights}"
+            )
+    return sum(sizes.kept) // block.weights * block.size
+
+
+def bytes_a_token(sizes: ModelSizes, kind: str) -> int:
+    """Return the bytes of one token's keys and values on all layers.
+
+    kind: one of `KV_TYPES`.
+    """
+    return sizes.layers * _rows(sizes, kind)
+
+
+def kv_bytes(sizes: ModelSizes, tokens: int, kind: str, *, layers: int | None = None) -> int:
+    """Return the bytes of keys and values of `tokens` tokens, ignoring sliding windows.
+
+    kind: one of `KV_TYPES`.
+    layers: number of layers; default: all.
+    """
+    count = sizes.layers if layers is None else layers
+    return count * tokens * _rows(sizes, kind)
+
+
+def kv_range(sizes: ModelSizes, tokens: int, kind: str, *, block: int = 1) -> tuple[int, int]:
+    """Return the lowest and highest bytes of a sequence's keys and values.
+
+    kind: one of `KV_TYPES`.
+    block: tokens of a block; the cache consists of whole blocks.
+    """
+    whole = round_up(tokens, block)
+    seen = min(whole, round_up(sizes.window, block)) if sizes.windowed else whole
+    all_layers = kv_bytes(sizes, whole, kind)
+    spared = kv_bytes(sizes, whole - seen, kind, layers=sizes.windowed)
+    return all_layers - spared, all_layers
+
 
 AS_LOGGED = "as the log says"
-"""Reason of a part that the engine printed."""
+"""Reason of a part whose size the engine printed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
-    """Work of a server, and the card.
+class ServingWork:
+    """Requests that a server must process, and the card.
 
+    sizes, weights: the model.
     memory: bytes of the card.
     context: lowest and highest bytes of its CUDA context.
     batch: sequences at a time, each with `prompt` and `decode` tokens.
@@ -31,11 +96,11 @@ class Work:
     kv_type: one of `KV_TYPES`, or "" for the engine's default.
     gpu_layers: llama.cpp's -ngl, or None for all layers.
     workspace: bytes of cuBLAS's workspace.
-    logged: figures of the engine's log, which replace assumptions.
+    logged: sizes from the engine's log, which replace assumptions.
     cards: number of cards that share each layer; sizes and weights are then those of one card.
     """
 
-    sizes: Sizes
+    sizes: ModelSizes
     weights: Weights
     memory: int
     context: tuple[int, int]
@@ -51,25 +116,25 @@ class Work:
 
     @property
     def tokens(self) -> int:
-        """Tokens of one sequence at its end."""
+        """Tokens of one sequence when it ends."""
         return self.prompt + self.decode
 
     @property
     def number_size(self) -> int:
-        """Bytes of an element in activations."""
+        """Bytes of an element of activations."""
         return 4 if self.weights.name in ("fp32", "F32") else 2
 
     @property
     def computed_in(self) -> str:
-        """Type of keys and values."""
+        """Name of the type of keys and values."""
         return self.kv_type or ("fp32" if self.number_size == 4 else "bf16")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """Bytes of one part, as a range.
+class MemoryPart:
+    """Bytes of one part of the memory, as a range.
 
-    why: reason for the range, or source of the figure.
+    why: reason for the range, or source of the number.
     """
 
     name: str
@@ -78,11 +143,11 @@ class Part:
     why: str = ""
 
 
-def known_or(part: Part, logged: float | None) -> Part:
-    """Return `part`, or the engine's own figure for it if it was logged."""
+def known_or(part: MemoryPart, logged: float | None) -> MemoryPart:
+    """Return `part`, with the logged bytes in place of its range if they are not None."""
     if logged is None:
         return part
-    return Part(part.name, round(logged), round(logged), AS_LOGGED)
+    return MemoryPart(part.name, round(logged), round(logged), AS_LOGGED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,19 +155,19 @@ class Needs:
     """Memory that one engine needs.
 
     parts: parts on the card.
+    source: documentation of the engine's behaviour.
     host: parts in host memory.
-    taken: lowest and highest bytes that the engine takes by default, or None if it takes what it
-        needs.
+    taken: lowest and highest bytes that the engine reserves by default, or None if it reserves what
+        it needs.
     room: lowest and highest number of tokens that its cache then holds, or None.
     paste: settings for this work, or "".
     notes: assumptions, one sentence each.
-    source: documentation of the engine's behaviour.
     """
 
     engine: str
-    parts: tuple[Part, ...]
+    parts: tuple[MemoryPart, ...]
     source: str
-    host: tuple[Part, ...] = ()
+    host: tuple[MemoryPart, ...] = ()
     taken: tuple[int, int] | None = None
     room: tuple[int, int] | None = None
     paste: str = ""
@@ -120,7 +185,7 @@ class Needs:
 
 
 def biggest_matrix(weights: Weights) -> int:
-    """Return the elements of the largest quantised matrix, which a product may need in 16 bits."""
+    """Return the elements of the largest quantised matrix, which may be converted to 16 bits."""
     found: Iterable[int] = (
         each.shape.elements // max(each.shape.dims[0] if len(each.shape.dims) > 2 else 1, 1)
         for each in weights.tensors

@@ -2,9 +2,9 @@
 
 Rule: every value is checked against the file's length, the type and the shape before use. No header
 is larger than `MOST_HEADER`, which limits memory. Source: README.md of `huggingface/safetensors`: 8
-bytes of length, little-endian, then JSON of that length, then the data without gaps. In a folder,
-transformers writes the index `model.safetensors.index.json`, whose weight_map names each tensor's
-file.
+bytes of length, little-endian, then JSON of that length, then the data without gaps. For several
+files in a folder, transformers writes the index `model.safetensors.index.json`, whose weight_map
+gives the file of each tensor.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ _BITS = {
     **{"F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8},
     **{"F6_E2M3": 6, "F6_E3M2": 6, "F4": 4},
 }
-"""Bits of one element, by the format's name of a type."""
+"""Bits of one element, by name of its type in the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
     """A tensor as it is stored in a file.
 
-    kind: the file's name of its type.
+    kind: name of its type in the file.
     dims: sizes of the dimensions, rows first.
-    size: bytes.
+    size: bytes of its elements.
     """
 
     name: str
@@ -51,9 +51,12 @@ class StoredTensor:
 
 
 def read_safetensors(place: Path) -> tuple[StoredTensor, ...]:
-    """Return the tensors of a file, or of all files in a folder or its index.
+    """Return the tensors of a file, or of all files in a folder or index.
 
-    Raises RecordingError with the tensor and the expectation if a file is not a safetensors file.
+    place: a .safetensors file, a folder of such files, or an index of transformers.
+
+    Raises RecordingError, with the tensor and what was expected, if a file is not a safetensors
+    file.
     """
     if not place.is_dir():
         return _in_file(place)
@@ -67,7 +70,7 @@ def read_safetensors(place: Path) -> tuple[StoredTensor, ...]:
 
 
 def _shards(index: Path) -> list[Path]:
-    """Return the files that an index names, which must be in its folder."""
+    """Return the files in an index, which must be in the same folder."""
     try:
         with index.open("rb") as file:
             data = file.read(MOST_HEADER + 1)

@@ -1,8 +1,8 @@
 """Tensors of a language model, from its sizes.
 
-Rule: there is one row for each tensor of the published implementation, so that the elements add up
-to the model's parameters. Each family's function has its peculiarities. Sources: the modelling
-files of Hugging Face transformers and, for the roles, the tensor names of the GGUF format
+Rule: each tensor of the published implementation is listed, so that the elements add up to the
+model's parameters. A function for each family lists the tensors of one layer. Sources: the
+modelling files of Hugging Face transformers and, for the roles, the tensor names of the GGUF format
 (`ggml-org/ggml`, docs/gguf.md, "Standardized tensor names").
 """
 
@@ -12,17 +12,17 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from allocsim.fitting.formulas.sizes import Sizes
+from allocsim.fitting.formulas.sizes import ModelSizes
 
 __all__ = ["FAMILIES", "Shape", "parameters_of", "shapes_of"]
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """One tensor.
+    """Role and dimensions of one tensor.
 
-    role: purpose by GGUF's name, such as "attn_q", "ffn_down", "token_embd" or "output"; "norm",
-        "bias", "router" and "position" are never quantised.
+    role: purpose, by the name that GGUF has for it: "attn_q", "ffn_down", "token_embd", "output"
+        and so on; "norm", "bias", "router" and "position" are never quantised.
     dims: sizes of the dimensions, rows first, as in PyTorch; the experts of a layer are one tensor
         of three dimensions.
     layer: index of its layer, or None outside the layers.
@@ -38,8 +38,8 @@ class Shape:
         return math.prod(self.dims)
 
 
-def shapes_of(sizes: Sizes) -> tuple[Shape, ...]:
-    """Return all tensors of the model, in order. A tied head is not a separate tensor."""
+def shapes_of(sizes: ModelSizes) -> tuple[Shape, ...]:
+    """Return all tensors of the model, in order. A tied output layer is not a separate tensor."""
     block = FAMILIES[sizes.family]
     shapes = [Shape("token_embd", (sizes.vocabulary, sizes.width))]
     if sizes.positions:
@@ -70,7 +70,7 @@ def _with_bias(role: str, dims: tuple[int, ...]) -> _Rows:
     yield "bias", dims[:-1]
 
 
-def _attention(sizes: Sizes) -> _Rows:
+def _attention(sizes: ModelSizes) -> _Rows:
     width, queries = sizes.width, sizes.heads * sizes.head
     outs = {"attn_q": queries, "attn_k": sizes.kv_width, "attn_v": sizes.kv_width}
     for role, out in outs.items():
@@ -82,7 +82,7 @@ def _attention(sizes: Sizes) -> _Rows:
         yield "bias", (width,)
 
 
-def _latent_attention(sizes: Sizes) -> _Rows:
+def _latent_attention(sizes: ModelSizes) -> _Rows:
     """Yield compressed queries, keys and values, and the matrices that expand them to heads."""
     latent = sizes.latent
     assert latent is not None
@@ -99,7 +99,7 @@ def _latent_attention(sizes: Sizes) -> _Rows:
     yield "attn_output", (sizes.width, sizes.heads * latent.value)
 
 
-def _gated(sizes: Sizes, inner: int = 0) -> _Rows:
+def _gated(sizes: ModelSizes, inner: int = 0) -> _Rows:
     """Yield an MLP of width `inner`, or that of the model."""
     inner = inner or sizes.inner
     outs = {"ffn_gate": (inner, sizes.width), "ffn_up": (inner, sizes.width)}
@@ -109,7 +109,7 @@ def _gated(sizes: Sizes, inner: int = 0) -> _Rows:
             yield "bias", dims[:1]
 
 
-def _experts(sizes: Sizes, layer: int) -> _Rows:
+def _experts(sizes: ModelSizes, layer: int) -> _Rows:
     """Yield a router and experts, with a shared expert if there is one; or a dense layer's MLP."""
     if layer in sizes.dense:
         yield from _gated(sizes)
@@ -123,55 +123,55 @@ def _experts(sizes: Sizes, layer: int) -> _Rows:
         yield from _gated(sizes, sizes.shared_inner)
 
 
-def _norms(sizes: Sizes, count: int) -> _Rows:
+def _norms(sizes: ModelSizes, count: int) -> _Rows:
     for _ in range(count):
         yield "norm", (sizes.width,)
 
 
-def _head_norms(sizes: Sizes) -> _Rows:
+def _head_norms(sizes: ModelSizes) -> _Rows:
     """Yield the norms of a head's queries and keys."""
     yield "norm", (sizes.head,)
     yield "norm", (sizes.head,)
 
 
-def _llama(sizes: Sizes, _: int) -> _Rows:
+def _llama(sizes: ModelSizes, _: int) -> _Rows:
     """Yield the tensors of a layer of Llama, Mistral, Qwen 2, Gemma, Granite or SmolLM3."""
     yield from _attention(sizes)
     yield from _gated(sizes)
     yield from _norms(sizes, 2)
 
 
-def _gemma2(sizes: Sizes, _: int) -> _Rows:
+def _gemma2(sizes: ModelSizes, _: int) -> _Rows:
     """Yield the tensors of a layer with norms before and after attention and MLP."""
     yield from _attention(sizes)
     yield from _gated(sizes)
     yield from _norms(sizes, 4)
 
 
-def _gemma3(sizes: Sizes, layer: int) -> _Rows:
+def _gemma3(sizes: ModelSizes, layer: int) -> _Rows:
     """Yield the tensors of Gemma 2's layer, with norms of queries and keys."""
     yield from _gemma2(sizes, layer)
     yield from _head_norms(sizes)
 
 
-def _olmo2(sizes: Sizes, layer: int) -> _Rows:
+def _olmo2(sizes: ModelSizes, layer: int) -> _Rows:
     """Yield the tensors of a layer with norms over all heads' queries and keys."""
     yield from _llama(sizes, layer)
     yield "norm", (sizes.heads * sizes.head,)
     yield "norm", (sizes.kv_width,)
 
 
-def _qwen3(sizes: Sizes, layer: int) -> _Rows:
+def _qwen3(sizes: ModelSizes, layer: int) -> _Rows:
     yield from _llama(sizes, layer)
     yield from _head_norms(sizes)
 
 
-def _qwen3_moe(sizes: Sizes, layer: int) -> _Rows:
+def _qwen3_moe(sizes: ModelSizes, layer: int) -> _Rows:
     yield from _mixtral(sizes, layer)
     yield from _head_norms(sizes)
 
 
-def _phi3(sizes: Sizes, _: int) -> _Rows:
+def _phi3(sizes: ModelSizes, _: int) -> _Rows:
     """Yield the tensors of a layer with one matrix for attention inputs and one for gate and up."""
     queries = sizes.heads * sizes.head
     yield "attn_qkv", (queries + 2 * sizes.kv_width, sizes.width)
@@ -180,26 +180,26 @@ def _phi3(sizes: Sizes, _: int) -> _Rows:
     yield from _norms(sizes, 2)
 
 
-def _gate_in_up(sizes: Sizes) -> _Rows:
+def _gate_in_up(sizes: ModelSizes) -> _Rows:
     """Yield an MLP with one matrix for gate and up."""
     yield "ffn_up", (2 * sizes.inner, sizes.width)
     yield "ffn_down", (sizes.width, sizes.inner)
 
 
-def _glm(sizes: Sizes, _: int) -> _Rows:
+def _glm(sizes: ModelSizes, _: int) -> _Rows:
     yield from _attention(sizes)
     yield from _gate_in_up(sizes)
     yield from _norms(sizes, 4 if sizes.family == "glm4" else 2)
 
 
-def _mixtral(sizes: Sizes, layer: int) -> _Rows:
+def _mixtral(sizes: ModelSizes, layer: int) -> _Rows:
     """Yield the tensors of a layer with a router and experts."""
     yield from _attention(sizes)
     yield from _experts(sizes, layer)
     yield from _norms(sizes, 2)
 
 
-def _deepseek(sizes: Sizes, layer: int) -> _Rows:
+def _deepseek(sizes: ModelSizes, layer: int) -> _Rows:
     """Yield the tensors of a layer with latent attention and shared experts.
 
     From DeepSeek-V3 on, a bias corrects the router's scores.
@@ -211,7 +211,7 @@ def _deepseek(sizes: Sizes, layer: int) -> _Rows:
     yield from _norms(sizes, 2)
 
 
-def _gpt_oss(sizes: Sizes, _: int) -> _Rows:
+def _gpt_oss(sizes: ModelSizes, _: int) -> _Rows:
     """Yield the tensors of a layer with attention sinks, and experts with biases."""
     yield from _attention(sizes)
     yield "bias", (sizes.heads,)
@@ -222,7 +222,7 @@ def _gpt_oss(sizes: Sizes, _: int) -> _Rows:
     yield from _norms(sizes, 2)
 
 
-def _gpt2(sizes: Sizes, _: int) -> _Rows:
+def _gpt2(sizes: ModelSizes, _: int) -> _Rows:
     """Yield the tensors of a layer where every matrix and norm has a bias."""
     width = sizes.width
     yield from _with_bias("attn_qkv", (3 * width, width))
@@ -230,7 +230,7 @@ def _gpt2(sizes: Sizes, _: int) -> _Rows:
     yield from _plain_mlp(sizes, norms=2)
 
 
-def _plain_mlp(sizes: Sizes, norms: int) -> _Rows:
+def _plain_mlp(sizes: ModelSizes, norms: int) -> _Rows:
     """Yield an MLP without a gate, and layer norms; all have biases."""
     yield from _with_bias("ffn_up", (sizes.inner, sizes.width))
     yield from _with_bias("ffn_down", (sizes.width, sizes.inner))
@@ -239,7 +239,7 @@ def _plain_mlp(sizes: Sizes, norms: int) -> _Rows:
         yield "bias", (sizes.width,)
 
 
-def _starcoder2(sizes: Sizes, _: int) -> _Rows:
+def _starcoder2(sizes: ModelSizes, _: int) -> _Rows:
     """Yield the tensors of a layer of StarCoder2, or of Phi-2, which has one norm."""
     width, queries = sizes.width, sizes.heads * sizes.head
     yield from _with_bias("attn_q", (queries, width))
@@ -249,7 +249,7 @@ def _starcoder2(sizes: Sizes, _: int) -> _Rows:
     yield from _plain_mlp(sizes, norms=1 if sizes.family == "phi" else 2)
 
 
-FAMILIES: dict[str, Callable[[Sizes, int], _Rows]] = {
+FAMILIES: dict[str, Callable[[ModelSizes, int], _Rows]] = {
     **dict.fromkeys(("gemma", "granite", "llama", "mistral", "qwen2", "smollm3"), _llama),
     "gemma2": _gemma2,
     "gemma3_text": _gemma3,

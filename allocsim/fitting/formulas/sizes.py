@@ -11,7 +11,7 @@ from typing import Any
 
 from allocsim.errors import ConfigError
 
-__all__ = ["KNOWN_TYPES", "Latent", "Sizes", "sizes_of"]
+__all__ = ["KNOWN_TYPES", "Latent", "ModelSizes", "sizes_of"]
 
 _MOST = 1 << 31
 _DEEPEST = 4096
@@ -36,11 +36,11 @@ _WINDOWED_EVERY = {"gemma2": (1, 2), "gpt_oss": (1, 2), "gemma3_text": (5, 6), "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latent:
-    """Latent attention (MLA) of DeepSeek and Kimi.
+    """Sizes of multi-head latent attention (MLA) of DeepSeek and Kimi.
 
     query: elements of a token's compressed queries, or 0 if queries are not compressed.
     key_value: elements of a token's compressed keys and values.
-    turning: elements of a head's queries and keys that rotary position embedding turns.
+    turning: elements of a head's queries and keys that have rotary position embedding.
     value: elements of a head's values.
     """
 
@@ -51,20 +51,26 @@ class Latent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
-    """Sizes of a model.
+class ModelSizes:
+    """Sizes of a language model.
 
+    family: model_type of the configuration, or architecture of a GGUF file.
+    width: hidden size.
     inner: width of the MLP.
-    head: width of one attention head; with latent attention, without the turned elements.
+    head: width of one attention head; with latent attention, without the elements that have rotary
+        position embedding.
+    tied: True if the output layer shares the embedding's weights.
     positions: learned positions, or 0.
     experts: experts per layer, or 0.
-    chosen: experts that one token passes.
+    chosen: experts that a token chooses.
     expert_inner: width of one expert.
-    shared_inner: width of the experts that every token passes, or 0.
+    shared_inner: total width of the experts that process every token, or 0.
     dense: numbers of the layers that have an MLP instead of experts.
     window: tokens that a sliding window covers, or 0.
     windowed: number of layers with a sliding window.
-    latent: sizes of latent attention, or None.
+    attention_bias: True if queries, keys and values have biases.
+    inner_bias: True if the MLP has biases.
+    latent: sizes of latent attention, or None for usual attention.
     """
 
     family: str
@@ -111,7 +117,7 @@ class Sizes:
         return self.kv_width, self.kv_width
 
 
-def sizes_of(config: Mapping[str, Any]) -> Sizes:
+def sizes_of(config: Mapping[str, Any]) -> ModelSizes:
     """Return the sizes in a Hugging Face configuration.
 
     Raises ConfigError for an unsupported model_type, and for missing or invalid sizes.
@@ -134,7 +140,7 @@ def sizes_of(config: Mapping[str, Any]) -> Sizes:
     is_tied = config.get("tie_word_embeddings", family in _TIED)
     inner_key = "intermediate_size_mlp" if family == "llama4_text" else "intermediate_size"
     inner = _size(config, inner_key, "n_inner", default=4 * width if family == "gpt2" else None)
-    return Sizes(
+    return ModelSizes(
         family=str(family),
         layers=layers,
         width=width,
@@ -212,7 +218,7 @@ def _experts(config: Mapping[str, Any], layers: int) -> dict[str, Any]:
 
 
 def _window(config: Mapping[str, Any], layers: int) -> tuple[int, int]:
-    """Return the sliding window, and the number of layers that have it."""
+    """Return the tokens of the sliding window, and the number of layers that have it."""
     family = config["model_type"]
     key = "attention_chunk_size" if family == "llama4_text" else "sliding_window"
     if config.get(key) is None or config.get("use_sliding_window") is False:

@@ -1,20 +1,26 @@
-"""Weights of a model as its files store them, by the names in their headers.
+"""Weights of a model as its files store them, with roles from the names in the headers.
 
-Rule: the bytes are those of the files; a name only gives the role, and a tensor of unknown name is
+Rule: the bytes are those of the files. A name only gives the role, and a tensor of unknown name is
 an ordinary weight. Sources: the tensor names of docs/gguf.md and of transformers' modules; for
-scales and zero points, those that GPTQ, AWQ, bitsandbytes and compressed-tensors write.
+scales and zero points, the names that GPTQ, AWQ, bitsandbytes and compressed-tensors write.
+
+A configuration lists the modules that a quantised model stores in 16 bits. A name covers one
+module, or all modules within it. Source: transformers, quantizers/base.py
+(`modules_to_not_convert`), and the lists of published models, for instance every `self_attn` of
+Llama-3.1-405B-Instruct-FP8.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from allocsim.fitting.formulas.safetensors import StoredTensor
 from allocsim.fitting.formulas.shapes import Shape
 from allocsim.fitting.formulas.weights import Stored, Weights
 
-__all__ = ["weights_in"]
+__all__ = ["unconverted_in", "weights_in"]
 
 _LAYER = re.compile(r"(?:^|\.)(?:blk|layers|h)\.(\d{1,4})\.")
 _OUTPUTS = ("output.weight", "lm_head.weight")
@@ -44,7 +50,7 @@ _OF_MODULE = re.compile(r"\.(\w+)\.(?:weight|qweight)$")
 
 
 def weights_in(tensors: Iterable[StoredTensor], name: str) -> Weights:
-    """Return the weights of a file's tensors.
+    """Return the weights that consist of a file's tensors.
 
     name: name of the format.
     """
@@ -74,3 +80,37 @@ def _role(tensor: StoredTensor, layer: int | None) -> str:
     if tensor.name.endswith("bias"):
         return "bias"
     return "norm" if len(tensor.dims) < 2 else "weight"
+
+
+_PATHS = {
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_qkv": "self_attn.qkv_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+_LISTS = ("modules_to_not_convert", "llm_int8_skip_modules", "ignored_layers")
+
+
+def unconverted_in(config: Mapping[str, Any]) -> Callable[[Shape], bool]:
+    """Return a function that is true for tensors that `quantization_config` leaves in 16 bits."""
+    found = config.get("quantization_config")
+    names = {
+        name
+        for key in _LISTS
+        for name in (found.get(key) if isinstance(found, Mapping) else None) or ()
+        if isinstance(name, str)
+    }
+
+    def is_unconverted(shape: Shape) -> bool:
+        module = _PATHS.get(shape.role)
+        if module is None or not names:
+            return False
+        parts = f"model.layers.{shape.layer}.{module}".split(".")
+        within = {".".join(parts[:count]) for count in range(1, len(parts) + 1)}
+        return bool(names & (within | set(parts) | {module}))
+
+    return is_unconverted

@@ -1,32 +1,45 @@
-"""Bytes of a model's weights in each format, including scales and unconverted tensors.
+"""Bytes of a model's weights in each format, and the part that one of several cards holds.
 
 Rule: every tensor is counted separately: a quantised tensor with its scales, zero points and
-indices, other tensors in 16 bits.
+indices, other tensors in 16 bits. No format quantises norms, and only GGUF quantises embeddings and
+the output layer.
 
 Sources. LLM.int8 and NF4: `bitsandbytes`, nn/modules.py (`Int8Params.SCB`) and functional.py
 (`quantize_4bit`: blocks of 64, nested blocks of 256), and Dettmers et al., QLoRA (2023), section 3.
 GPTQ: `AutoGPTQ`/`GPTQModel`, `QuantLinear` (qweight, qzeros, scales, g_idx). AWQ: `AutoAWQ`,
-`WQLinear_GEMM`. FP8: vLLM's and llm-compressor's W8A8 documentation; by rows: FBGEMM's, as in
-transformers' `FbgemmFp8Linear`; by blocks: DeepSeek-V3's technical report (2024).
+`WQLinear_GEMM`. FP8: vLLM's and llm-compressor's W8A8 documentation; with a scale per row:
+FBGEMM's, as in transformers' `FbgemmFp8Linear`; by blocks: DeepSeek-V3's technical report (2024).
 MXFP4, for the experts of gpt-oss: OCP Microscaling Formats (2023), 32 elements share an 8-bit
-scale. GGUF: `mixtures.py`. All formats skip embeddings and norms, and all but GGUF skip the head
-(transformers' `get_keys_to_not_convert`; GPTQ and AWQ quantise the modules of the layers).
+scale. GGUF: `ggml.py`. Skipped layers: transformers' `get_keys_to_not_convert`; GPTQ and AWQ
+quantise only the modules of the layers.
+
+With tensor parallelism, a matrix whose outputs are heads or inner features is divided by rows, a
+matrix whose inputs they are by columns. Embedding and output layer are divided by rows of the
+vocabulary, padded to 64. Norms, routers, projections to a latent, learned positions and biases of
+column-divided matrices are whole on every card. With fewer key and value heads than cards, each
+card holds one whole head. Sources: Shoeybi et al., "Megatron-LM" (2019), section 3; vLLM,
+model_executor/layers/linear.py (QKVParallelLinear) and vocab_parallel_embedding.py
+(DEFAULT_VOCAB_PADDING_SIZE).
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 from allocsim.errors import ConfigError
-from allocsim.fitting.formulas.blocks import bytes_in
-from allocsim.fitting.formulas.mixtures import BASES, kind_of
+from allocsim.fitting.formulas.ggml import BASES, bytes_in, kind_of
 from allocsim.fitting.formulas.shapes import Shape
-from allocsim.fitting.formulas.sizes import Sizes
+from allocsim.fitting.formulas.sizes import ModelSizes
+from allocsim.units import round_up
 
-__all__ = ["FORMATS", "Stored", "Weights", "format_in", "weights_of"]
+__all__ = [
+    "FORMATS", "Stored", "Weights", "format_in", "sizes_of_rank", "weights_of",
+    "weights_of_rank",
+]  # fmt: skip
 
 _GROUP = 128
 _BLOCK = 128
@@ -51,16 +64,16 @@ FORMATS = (
     ),
     *(name for name in BASES if name not in ("F32", "F16", "BF16")),
 )
-"""Names of formats. A suffix as in "gptq-int4-g32" sets the group size of GPTQ and AWQ (128)."""
+"""Names of formats. A suffix such as "-g32" in "gptq-int4-g32" is the group size (default: 128)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """One tensor in a format.
+    """Bytes of one tensor in a format.
 
     size: bytes of its elements.
     scales: bytes of scales, zero points and indices.
-    is_quantised: whether its elements have fewer bits than the model computes with.
+    is_quantised: True if its elements have fewer bits than the model computes with.
     """
 
     shape: Shape
@@ -71,7 +84,10 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """A model's weights in one format."""
+    """A model's weights in one format.
+
+    name: name of the format.
+    """
 
     name: str
     tensors: tuple[Stored, ...]
@@ -88,12 +104,12 @@ class Weights:
 
     @property
     def bits(self) -> float:
-        """Average bits per parameter."""
+        """Average bits per parameter, including scales."""
         return 8 * self.size / self.parameters
 
     @property
     def parts(self) -> dict[str, int]:
-        """Bytes by kind of tensor."""
+        """Bytes by kind of tensor: "embeddings", "head", "norms and biases" and so on."""
         found: dict[str, int] = {}
         for each in self.tensors:
             part = _PART.get(each.shape.role)
@@ -123,9 +139,9 @@ class Weights:
 
 
 def format_in(config: Mapping[str, Any]) -> str | None:
-    """Return the format of a configuration's quantization_config, or None without one.
+    """Return the name of the format in a configuration's quantization_config, or None without one.
 
-    Raises ConfigError for a method without a formula.
+    Raises ConfigError for a quantization method that has no formula here.
     """
     found = config.get("quantization_config")
     if not isinstance(found, Mapping):
@@ -152,15 +168,17 @@ def format_in(config: Mapping[str, Any]) -> str | None:
 def weights_of(
     shapes: Iterable[Shape],
     name: str,
-    sizes: Sizes,
+    sizes: ModelSizes,
     *,
     has_imatrix: bool = False,
     is_unconverted: Callable[[Shape], bool] = lambda _: False,
 ) -> Weights:
     """Return the weights of the tensors `shapes` in the format `name`, one of `FORMATS`.
 
-    has_imatrix: whether a GGUF file was made with an importance matrix.
-    is_unconverted: whether a tensor of another format stays in 16 bits (`unconverted.py`).
+    sizes: sizes of the model.
+    has_imatrix: True if a GGUF file was made with an importance matrix.
+    is_unconverted: function that is true for tensors of the model that stay in 16 bits; GGUF
+        formats do not use it.
 
     Raises ConfigError for an unknown format.
     """
@@ -189,7 +207,7 @@ def weights_of(
     )
 
 
-def _ggml(recipe: str, shape: Shape, sizes: Sizes, has_imatrix: bool) -> Stored:
+def _ggml(recipe: str, shape: Shape, sizes: ModelSizes, has_imatrix: bool) -> Stored:
     kind = kind_of(recipe, shape, sizes, has_imatrix=has_imatrix)
     is_quantised = kind not in ("F32", "F16", "BF16")
     return Stored(shape, bytes_in(kind, shape.elements), 0, is_quantised)
@@ -224,12 +242,109 @@ def _scales(kind: str, shape: Shape, group: int) -> int:
 
 
 def _block_scales(elements: int, *, is_nested: bool) -> int:
-    """Return the bytes of bitsandbytes' scales and code tables.
+    """Return the bytes of bitsandbytes' scales and code tables for a tensor.
 
-    Each block of 64 elements has a 32-bit scale. If nested, it has an 8-bit scale, and 256 blocks
-    share a 32-bit scale. The tables of 16 and 256 code values belong to the tensor.
+    Each block of 64 elements has a 32-bit scale. If scales are nested, it has an 8-bit scale, and
+    256 blocks share a 32-bit scale. The tables of 16 and 256 code values belong to the tensor.
     """
     blocks = -(-elements // 64)
     if not is_nested:
         return 4 * blocks + 4 * 16
     return blocks + 4 * -(-blocks // 256) + 4 * (16 + 256 + 1)
+
+
+_BY_ROWS = ("attn_q", "attn_q_b", "attn_kv_b", "ffn_gate", "ffn_up")
+_OF_HEADS = ("attn_k", "attn_v")
+_BY_COLUMNS = ("attn_output", "ffn_down")
+_OF_VOCABULARY = ("token_embd", "output")
+_PADDING = 64
+_SCALES_WHOLE = ("fp8",)
+"""Formats with one scale per matrix."""
+_SCALES_OF_ROWS = ("int8", "fp8-rows")
+"""Formats with one scale per row."""
+
+
+def sizes_of_rank(sizes: ModelSizes, ranks: int) -> ModelSizes:
+    """Return the sizes of the part that one of `ranks` cards holds, with the whole vocabulary.
+
+    Raises ConfigError if heads or inner features cannot be divided evenly.
+    """
+    counts = (
+        ("attention heads", sizes.heads),
+        ("inner features", sizes.inner),
+        ("inner features of an expert", sizes.expert_inner),
+        ("inner features of a shared expert", sizes.shared_inner),
+    )
+    for name, count in counts:
+        if count % ranks:
+            raise ConfigError(f"{ranks} cards do not divide {count:,} {name}")
+    if sizes.kv_heads % ranks and ranks % sizes.kv_heads:
+        raise ConfigError(f"{ranks} cards do not divide {sizes.kv_heads:,} key and value heads")
+    return replace(
+        sizes,
+        heads=sizes.heads // ranks,
+        kv_heads=max(sizes.kv_heads // ranks, 1),
+        inner=sizes.inner // ranks,
+        expert_inner=sizes.expert_inner // ranks,
+        shared_inner=sizes.shared_inner // ranks,
+    )
+
+
+def weights_of_rank(weights: Weights, sizes: ModelSizes, ranks: int) -> Weights:
+    """Return the part of `weights` that one of `ranks` cards holds.
+
+    sizes: sizes of the whole model.
+
+    Raises ConfigError as `sizes_of_rank` does.
+    """
+    part = sizes_of_rank(sizes, ranks)
+    tensors = []
+    owner = ""
+    for each in weights.tensors:
+        role = each.shape.role
+        share = _share(owner if role == "bias" else role, sizes, part, ranks)
+        # A column division adds up partial outputs, and the bias is added once to the sum.
+        if role == "bias" and owner in _BY_COLUMNS:
+            share = None
+        tensors.append(each if share is None else _divided(each, share, weights.name))
+        owner = owner if role == "bias" else role
+    return replace(weights, tensors=tuple(tensors))
+
+
+_Share = tuple[int, int]
+"""Numerator and denominator of the part of a tensor that one card holds."""
+
+
+def _share(role: str, sizes: ModelSizes, part: ModelSizes, ranks: int) -> _Share | None:
+    """Return the part of a tensor that one card holds, or None if it holds the whole tensor.
+
+    role: role of the tensor.
+    part: sizes of the card's part of the model.
+    """
+    if role in _BY_ROWS or role in _BY_COLUMNS:
+        return 1, ranks
+    if role in _OF_HEADS:
+        return part.kv_heads, sizes.kv_heads
+    if role == "attn_qkv":
+        return part.heads + 2 * part.kv_heads, sizes.heads + 2 * sizes.kv_heads
+    if role in _OF_VOCABULARY:
+        return round_up(round_up(sizes.vocabulary, _PADDING), ranks) // ranks, sizes.vocabulary
+    return None
+
+
+def _divided(each: Stored, share: _Share, kind: str) -> Stored:
+    held, of = share
+    shape = each.shape
+    at = len(shape.dims) - 1 if shape.role in _BY_COLUMNS else max(len(shape.dims) - 2, 0)
+    dims = tuple(
+        -(-size * held // of) if number == at else size for number, size in enumerate(shape.dims)
+    )
+    elements = prod(dims)
+    is_whole = kind in _SCALES_WHOLE
+    is_whole |= kind in _SCALES_OF_ROWS and shape.role in _BY_COLUMNS
+    return replace(
+        each,
+        shape=Shape(shape.role, dims, shape.layer),
+        size=each.size * elements // max(shape.elements, 1),
+        scales=each.scales if is_whole else -(-each.scales * held // of),
+    )

@@ -1,8 +1,8 @@
 """Model families whose programs have laws, with the keys of their configurations.
 
-Rule: a key that changes the requests is a size, or has a fixed value; any other value is refused by
-name. Sources: the configuration classes of transformers with their defaults, and torchvision's
-vision transformers.
+Rule: a configuration key that changes the requests is either a size or has a fixed value. Any other
+value is refused with an error that names the key. Sources: the configuration classes of
+transformers with their defaults, and torchvision's vision transformers.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ __all__ = ["CLASSIFIERS", "FAMILIES", "Family", "family_of"]
 class Family:
     """A family of models.
 
-    model_type: model_type of the configuration.
+    model_type: model_type in the configuration.
     keys: configuration key of each size.
     is_tied: default of tie_word_embeddings, None for a model without an embedding.
     usual: keys that change the requests, with the values that the laws support, the default first.
     linear: names of a layer's linear modules, in order.
-    head: ending of the model class's name.
-    window: default of sliding_window, None for a family without windows or with optional ones.
-    sees: whether the model classifies images; `vocabulary` is then the number of classes, which a
-        configuration lists or counts (2 by default).
-    has_output_bias: whether the output layer has a bias, whose gradient is a sum over the tokens.
-    head_dim: default of head_dim, None for the width divided by the heads.
-    is_eager: whether transformers supports only eager attention.
-    period: number of layers in a repeating pattern; laws support multiples of it.
+    head: ending of the name of the model class.
+    window: default of sliding_window, None for a family whose laws have no windows.
+    sees: True if the model classifies images; the size `vocabulary` is then the number of classes,
+        which a configuration lists or counts (default: 2).
+    has_output_bias: True if the output layer has a bias, whose gradient is a sum over the tokens.
+    head_dim: default of head_dim; None if it is the width divided by the number of heads.
+    is_eager: True if transformers supports only eager attention.
+    period: number of layers after which the kinds of layers repeat; laws support multiples of it.
     """
 
     model_type: str
@@ -49,10 +49,13 @@ class Family:
     period: int = 1
 
     def sizes_of(self, config: Mapping[str, Any]) -> dict[str, int]:
-        """Return the sizes, with `layers`, `window` (0 without one) and `output_bias` (1 with one).
+        """Return the sizes of a model by name, including `layers`.
 
-        Raises ConfigError for a missing or invalid size, heads that do not divide the width, and a
-        value that the laws do not support.
+        `window` is the sliding window, 0 without one; `output_bias` is 1 for an output layer with a
+        bias.
+
+        Raises ConfigError for a missing or invalid size, for heads that do not divide the width,
+        and for a value that the laws do not support.
         """
         for key, values in self.usual.items():
             value = config.get(key, values[0])
@@ -84,16 +87,16 @@ class Family:
         return found
 
     def adapted(self, targets: Collection[str]) -> str:
-        """Return a name for a set of adapted modules, independent of their order.
+        """Return a name for a set of modules with LoRA adapters, independent of their order.
 
-        The name is empty for all of `linear`, which peft calls "all-linear".
+        The name is empty for all modules of `linear`, which peft calls "all-linear".
         """
         named = set(targets) or set(self.linear)
         known = [name for name in self.linear if name in named]
         return "" if named == set(self.linear) else "-".join(known + sorted(named - set(known)))
 
     def name_of(self, config: Mapping[str, Any]) -> str:
-        """Return the family's name, with "tied" or "untied" if it has an embedding."""
+        """Return the family's name, with "_tied" or "_untied" if the model has an embedding."""
         if self.is_tied is None:
             return self.model_type
         is_tied = config.get("tie_word_embeddings", self.is_tied)
@@ -104,7 +107,7 @@ _DEFAULT_CLASSES = ("LABEL_0", "LABEL_1")
 """Default classes of a configuration without id2label."""
 
 _ROPES = (None, "default", "linear", "llama3")
-"""Rotary embeddings with constant frequencies; other types depend on the sequence."""
+"""Rotary embeddings with constant frequencies; those of other types depend on the sequence."""
 
 
 def _refuse_variable_rope(config: Mapping[str, Any]) -> None:
@@ -268,9 +271,9 @@ CLASSIFIERS: Mapping[str, Mapping[str, Any]] = {
     "vit_b_32": _vit(768, 3072, 12, 12, 32),
     "vit_l_16": _vit(1024, 4096, 24, 16, 16),
 }
-"""Sizes of torchvision's models under the keys of transformers, by torchvision's function."""
+"""Configurations of torchvision's models with transformers' keys, by name of the function."""
 
 
 def family_of(config: Mapping[str, Any]) -> Family | None:
-    """Return the family of a configuration, or None if it has no laws."""
+    """Return the family of a configuration, or None if its model_type has no laws."""
     return FAMILIES.get(str(config.get("model_type")))

@@ -1,7 +1,8 @@
-"""Law of one program in one regime: its requests and frees in order, at any size.
+"""Law of one program: its requests and frees in order, at any size of the model and its input.
 
-Rule: only sizes and the number of layers change, never the order. In another regime, another law or
-none applies.
+Rule: only the bytes and the number of layers change, never the order. The bytes of a request are
+computed exactly, and a fraction of a byte is rounded up. A law holds in one regime, a range of
+sizes where PyTorch runs the same kernels. In another regime the program has another law, or none.
 """
 
 from __future__ import annotations
@@ -13,26 +14,50 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allocsim.errors import ConfigError
-from allocsim.fitting.laws.formula import Formula
-from allocsim.fitting.laws.linked import Alive, Links, links_of
-from allocsim.fitting.laws.repeated import Repeated
+from allocsim.fitting.laws.repeated import Alive, Links, Repeated, links_of
+from allocsim.fitting.laws.variables import VARIABLES
 
-__all__ = ["EMPTY_CACHE", "FREE", "REQUEST", "Law", "Requests", "Rows", "requests_of"]
+__all__ = ["EMPTY_CACHE", "FREE", "Formula", "Law", "LawRows", "REQUEST", "Requests", "requests_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Formula:
+    """Product of numerator / denominator and variables, given by their indices in `VARIABLES`."""
+
+    numerator: int
+    denominator: int
+    variables: tuple[int, ...]
+
+    def at(self, values: Mapping[str, int]) -> int:
+        """Return the bytes at the given values of the variables."""
+        product = self.numerator
+        for number in self.variables:
+            product *= values[VARIABLES[number]]
+        return -(-product // self.denominator)
+
+    @property
+    def text(self) -> str:
+        """Formula as text, such as "2 * batch * length * hidden"."""
+        share = f" / {self.denominator}" if self.denominator != 1 else ""
+        names: Sequence[str] = [VARIABLES[number] for number in self.variables]
+        return " * ".join((str(self.numerator), *names)) + share
+
 
 REQUEST, FREE, EMPTY_CACHE = 0, 1, 2
-"""Kinds of rows."""
+"""Kinds of a program's rows."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Requests:
-    """A program at given sizes, in columns with one element per row.
+    """Requests and frees of a program at given sizes, in columns with one element per row.
 
     kind: REQUEST, FREE or EMPTY_CACHE.
-    block: index of the request that allocated the row's block.
+    block: number of the request that allocated the row's block, counted from 0.
     size: bytes of a request, 0 in other rows.
-    stack: index of a request's stack, -1 in other rows.
-    reset: row at which the peaks are reset, or -1.
-    stretches: first rows of successive parts that are nearly alike, and the end of the last part.
+    stack: index of the Python stack of a request, -1 in other rows.
+    reset: row at which the program resets PyTorch's peak counters, -1 if it never does.
+    stretches: first rows of successive parts with nearly the same rows, such as the steps of a
+        serving program, and the end of the last part.
     """
 
     kind: NDArray[np.uint8]
@@ -43,9 +68,10 @@ class Requests:
     stretches: tuple[int, ...] = ()
 
     def with_the_making(self) -> Requests:
-        """Return the same program without release and reset after the model is built.
+        """Return the same program without the empty_cache() and the reset after the model is built.
 
-        The memory that building the model freed then stays reserved, and its peaks count.
+        The memory that building the model freed then stays reserved, and building counts in the
+        peaks.
         """
         kept = self.kind != EMPTY_CACHE
         n_before = np.concatenate(([0], np.cumsum(kept)))
@@ -61,13 +87,14 @@ class Requests:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rows:
+class LawRows:
     """Part of a program at given sizes, in columns with one element per row.
 
     row: index of the row in the law.
-    kind: kind of the row.
-    group: group of the row's block: the stack that requested it.
-    value: bytes of a request; for a free, the number of younger live blocks in its group.
+    kind: REQUEST, FREE or EMPTY_CACHE.
+    group: index of the stack that requested the row's block; blocks of one stack form a group.
+    value: bytes of a request; for a free, the number of live blocks of the group that are younger
+        than its block.
     """
 
     row: NDArray[np.int64]
@@ -78,21 +105,22 @@ class Rows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Law:
-    """A program with one copy of each repeated part, in columns with one element per row.
+    """Requests and frees of a program in one regime, with the rows of repeated layers stored once.
 
-    kind: kind of the row.
-    group: group of the row's block: the index of the stack that requested it.
-    number: for a request, the index of its formula; for a free, the number of younger live blocks
-        in its group.
-    by_copy, by_copies: growth of a free's number, or a request's bytes, per earlier copy and per
-        additional copy.
-    parts: see `Repeated`.
+    The columns have one element per row.
+
+    kind: REQUEST, FREE or EMPTY_CACHE.
+    group: index of the stack that requested the row's block; blocks of one stack form a group.
+    number: for a request, the index of its formula; for a free, the number of live blocks of the
+        group that are younger than its block.
+    by_copy, by_copies: growth of a free's number, or of a request's bytes, per earlier copy of its
+        part and per additional copy.
+    parts: first row of each repeated part, and the row after its last.
     formulas: formulas of the requests' bytes.
-    layers: layers of the program.
-    reset: row at which the peaks are reset.
-    proofs: number of recordings that the law reproduced row by row and that were not used to derive
-        it.
-    period: layers of a copy.
+    layers: layers of the program with one copy of each part.
+    reset: row at which the program resets PyTorch's peak counters.
+    proofs: number of recordings that the law was not derived from and reproduced row by row.
+    period: number of layers in one copy, more than 1 if different layers alternate.
     """
 
     kind: NDArray[np.uint8]
@@ -108,18 +136,21 @@ class Law:
     period: int = 1
 
     def requests(self, variables: Mapping[str, int], layers: int) -> Requests:
-        """Return the program at these variables, with the errors of `rows` and `requests_of`."""
+        """Return the program at these values of the variables, with `layers` layers.
+
+        Raises ConfigError as `rows` does, and if a free has no matching block.
+        """
         rows = self.rows(variables, layers)
         reset = int(np.flatnonzero(rows.row == self.reset)[0])
         return requests_of([rows], [""], reset, layers)
 
     def n_rows(self, layers: int) -> int:
-        """Return the number of rows for `layers` layers."""
+        """Return the number of rows of the program with `layers` layers."""
         more = sum(stop - start for start, stop in self.parts)
         return len(self.kind) + more * ((layers - self.layers) // self.period)
 
-    def rows(self, variables: Mapping[str, int], layers: int) -> Rows:
-        """Return the rows at these variables, without resolving the blocks.
+    def rows(self, variables: Mapping[str, int], layers: int) -> LawRows:
+        """Return the rows at these values of the variables; a free does not name its block yet.
 
         Raises ConfigError for fewer layers than were recorded, and for an incomplete period.
         """
@@ -146,11 +177,11 @@ class Law:
         )
         # Blocks are resolved once for the whole program, in `requests_of`.
         row, value = repeated.rows_with(copies)
-        return Rows(row, self.kind[row], self.group[row], value)
+        return LawRows(row, self.kind[row], self.group[row], value)
 
 
 def requests_of(
-    stretches: Sequence[Rows],
+    stretches: Sequence[LawRows],
     names: Sequence[str],
     reset: int,
     layers: int,
@@ -158,8 +189,10 @@ def requests_of(
 ) -> Requests:
     """Return the program that consists of the given parts, in order.
 
+    stretches: rows of each part.
     names: name of each part; parts of the same name differ only in the bytes of requests.
     reset, cuts: `reset` and `stretches` of the result.
+    layers: number of layers, for the error message.
 
     Raises ConfigError if a free has no matching block.
     """

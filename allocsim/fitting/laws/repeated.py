@@ -1,14 +1,19 @@
 """Program whose requests and frees contain parts that repeat a given number of times.
 
-Rule: a row of a part stands for one row in each copy. The value of a row is p + q·copy + r·copies;
-it is the bytes of a request or, for a free, the number of younger live blocks in the group of the
-block that is freed. So no row names a block, and an additional copy changes no other row.
+Rule: a row of a part represents one row in each copy. The value of a row is p + q·copy + r·copies.
+It is the bytes of a request or, for a free, the number of live blocks that are younger than the
+freed block and belong to its group: the blocks requested from the same stack. So no row refers to a
+block by its number, and an additional copy changes no other row.
+
+The block of a free is either requested within the part, by the same row in every copy, or was live
+before the part began, at a fixed place among its group's blocks. So blocks are found once for all
+copies.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,23 +21,26 @@ from numpy.typing import NDArray
 
 from allocsim.errors import ConfigError
 
-__all__ = ["BEFORE", "MOST_ROWS", "Repeated", "Unrolled", "blocks_of", "refuse_too_long"]
+__all__ = [
+    "Alive", "BEFORE", "Links", "MOST_ROWS", "Repeated", "Unrolled", "blocks_of", "links_of",
+    "refuse_too_long",
+]  # fmt: skip
 
 BEFORE = -1
-"""Group of the blocks that exist before the program."""
+"""Group of the blocks that were allocated before the program began."""
 
 MOST_ROWS = 1 << 23
-"""Most rows of a program: some minutes and gigabytes."""
+"""Largest number of rows of a program, whose replay takes minutes and gigabytes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Unrolled:
-    """A program with a number of copies, in columns with one element per row.
+    """A program with every copy written out, in columns with one element per row.
 
     row: index of the row in the program with one copy.
-    value: bytes of a request, number of younger blocks of a free.
-    block: index of the request that allocated the row's block; negative for blocks from before the
-        program, 0 in other rows.
+    value: bytes of a request; for a free, the number of younger live blocks in its group.
+    block: number of the request that allocated the row's block; negative for blocks from before the
+        program, 0 in rows that are neither requests nor frees.
     """
 
     row: NDArray[np.int64]
@@ -42,14 +50,15 @@ class Unrolled:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Repeated:
-    """A program with one copy of each part, in columns with one element per row.
+    """A program with one copy of each repeated part, in columns with one element per row.
 
-    is_request, is_free, is_end: kind of the row; a free that completes later does not end its block
-        at once.
-    group: number that a request shares with similar requests; for a free, the group of its block.
+    is_request, is_free: True for a request, and for a free.
+    is_end: True for a free that ends its block at once; a free that completes later does not.
+    group: for a request, a number shared by requests from the same stack; for a free, the group of
+        its block.
     value, by_copy, by_copies: p, q and r of the module's rule.
     parts: first row of each part and the row after its last, in order.
-    n_before: number of blocks that exist before the program.
+    n_before: number of blocks that were allocated before the program began.
     """
 
     is_request: NDArray[np.bool_]
@@ -65,8 +74,8 @@ class Repeated:
     def with_copies(self, copies: int) -> Unrolled:
         """Return the program with `copies` copies of each part, 0 or more.
 
-        Raises ConfigError if it is too long, and LookupError with the row if a free means a block
-        that does not exist.
+        Raises ConfigError if it is too long. Raises LookupError with the row if a free has no
+        matching block.
         """
         row, value = self.rows_with(copies)
         flags = self.is_request[row], self.is_free[row], self.is_end[row]
@@ -77,15 +86,15 @@ class Repeated:
         return Unrolled(row, value, block)
 
     def rows_with(self, copies: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return `row` and `value` of the program with `copies` copies, without resolving blocks.
+        """Return `row` and `value` of `Unrolled` for `copies` copies, without finding the blocks.
 
-        Raises ConfigError if it is too long.
+        Raises ConfigError if the program is too long.
         """
         row, copy = self._rows(copies)
         return row, self.value[row] + self.by_copies[row] * (copies - 1) + self.by_copy[row] * copy
 
     def _rows(self, copies: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the rows in order, and for each the number of earlier copies."""
+        """Return the rows in order, and for each row the number of earlier copies of its part."""
         n, more = len(self.value), sum(stop - start for start, stop in self.parts)
         refuse_too_long(n + more * (copies - 1))
         rows, counts, last = [], [], 0
@@ -120,10 +129,10 @@ def blocks_of(  # noqa: PLR0917  (columns)
     value: NDArray[np.int64],
     n_before: int = 0,
 ) -> NDArray[np.int64]:
-    """Return the block that each row requests or frees, as `Unrolled.block`.
+    """Return `Unrolled.block` for the rows of a program that is written out.
 
-    The arguments are those of `Repeated`, with one element per row of the program. Raises
-    LookupError with the number of the row if a free means a block that does not exist.
+    The arguments are described in `Repeated`. Raises LookupError with the row if a free has no
+    matching block.
     """
     alive: defaultdict[int, list[int]] = defaultdict(list)
     alive[BEFORE] = list(range(-n_before, 0))
@@ -144,3 +153,90 @@ def blocks_of(  # noqa: PLR0917  (columns)
             if ends:
                 del same_group[-1 - younger]
     return found
+
+
+_NONE = 1 << 62
+"""Impossible number of younger blocks, for a free whose block does not exist."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Links:
+    """Blocks of the rows of a program part.
+
+    block: for each row, the number of its block among the part's requests; 0 if it has none there.
+    is_own: for each row, True if its block is requested within the part.
+    older: frees of blocks from before the part: row, group, and number of the group's blocks that
+        were younger when the part began.
+    left: numbers of the requests whose blocks stay allocated, by group.
+    n_requests: number of requests in the part.
+    """
+
+    block: NDArray[np.int64]
+    is_own: NDArray[np.bool_]
+    older: tuple[tuple[int, int, int], ...]
+    left: Mapping[int, list[int]]
+    n_requests: int
+
+
+def links_of(
+    is_request: NDArray[np.bool_],
+    is_free: NDArray[np.bool_],
+    group: NDArray[np.int64],
+    value: NDArray[np.int64],
+) -> Links:
+    """Return the blocks of the rows of a program part. The columns have one element per row.
+
+    is_request, is_free: True for a request, and for a free.
+    group: group of the row's block.
+    value: for a free, the number of live blocks in its group that are younger than its block.
+    """
+    own: defaultdict[int, list[int]] = defaultdict(list)
+    freed: defaultdict[int, list[int]] = defaultdict(list)
+    block, is_own = np.zeros(len(group), dtype=np.int64), np.zeros(len(group), dtype=bool)
+    older, count = [], 0
+    columns = (is_request, is_free, group, value)
+    for i, (requests, frees, of, younger) in enumerate(
+        zip(*(column.tolist() for column in columns), strict=True)
+    ):
+        if requests:
+            block[i], is_own[i] = count, True
+            own[of].append(count)
+            count += 1
+        elif frees and 0 <= younger < len(own[of]):
+            # The block was requested within the part, so the link holds at every occurrence.
+            block[i], is_own[i] = own[of].pop(-1 - younger), True
+        elif frees:
+            depth = younger - len(own[of]) if younger >= 0 else _NONE
+            # Shift the depth by the earlier blocks above it that this part has freed, ascending.
+            for each in freed[of]:
+                depth += each <= depth
+            freed[of] = sorted((*freed[of], depth))
+            older.append((i, of, depth))
+    return Links(block, is_own, tuple(older), dict(own), count)
+
+
+class Alive:
+    """Live blocks by group, updated part by part in the order of the program."""
+
+    def __init__(self) -> None:
+        self._of: defaultdict[int, list[int]] = defaultdict(list)
+        self._count = 0
+
+    def blocks(self, links: Links) -> NDArray[np.int64]:
+        """Append a part; return for each row the number of the request that allocated its block.
+
+        Raises LookupError with the row if a free has no matching block.
+        """
+        found = np.where(links.is_own, self._count + links.block, 0)
+        for row, group, depth in links.older:
+            if not 0 <= depth < len(self._of[group]):
+                raise LookupError(row)
+            found[row] = self._of[group][-1 - depth]
+        freed = {(group, depth) for _, group, depth in links.older}
+        # Deeper blocks first: their removal does not change the depth of the others.
+        for group, depth in sorted(freed, reverse=True):
+            del self._of[group][-1 - depth]
+        for group, left in links.left.items():
+            self._of[group] += [self._count + each for each in left]
+        self._count += links.n_requests
+        return found

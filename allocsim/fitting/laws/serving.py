@@ -1,8 +1,8 @@
 """A serving program, composed of the laws of its parts.
 
-Rule: every request to the model is a prompt and steps of one token each. The requests of a step
-depend only on the number of tokens in the cache. So a step has its own law and regimes, and a
-program has any number of steps.
+Rule: every request to the model is a prompt followed by steps that generate one token each. The
+memory requests of a step depend only on the number of tokens in the cache. So a step has its own
+law and regimes, and a program has any number of steps.
 """
 
 from __future__ import annotations
@@ -12,40 +12,45 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from allocsim.fitting.laws.card import Card
 from allocsim.fitting.laws.law import Law, Requests, requests_of
 from allocsim.fitting.laws.repeated import refuse_too_long
+from allocsim.fitting.laws.sums import Card
 from allocsim.fitting.laws.variables import Sizes, prompt_regime, step_regime, variables_of
 
 __all__ = ["AFTER", "BETWEEN", "END", "MAKE", "START", "STEP", "Serving"]
 
 MAKE, END = "make", "end"
-"""Kinds of parts by type of positions: model creation up to the reset of the peaks; final frees."""
+"""Parts by scaling of rotary positions.
+
+make: creation of the model, up to the reset of the peaks.
+end: final frees.
+"""
 
 START, BETWEEN = "start", "between"
-"""Kinds of parts by regime of the prompt.
+"""Parts by regime of the prompt.
 
 start: first prompt.
-between: frees of a request, and the prompt of the next.
+between: frees at the end of a request, and the prompt of the next request.
 """
 
 STEP, AFTER = "step", "after"
-"""Kinds of parts by regime of a step: the step up to its token; frees before the next step."""
+"""Parts by regime of the step: the step until its token is chosen; frees before the next step."""
 
 _FEWEST_ROWS = 80
-"""Least rows of a step of any model, to refuse too many steps before listing them."""
+"""Lower limit of the rows in a step of any model, to refuse too many steps before listing them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Serving:
     """A serving workload.
 
-    sizes: sizes of model and work; `length` is that of the prompt.
-    is_fused: whether attention is FlashAttention, which may split keys.
+    sizes: sizes of the model, batch size, and as `length` the tokens of a prompt.
+    card: GPU that serves.
+    is_fused: True if attention is FlashAttention, which may split keys.
     decode: steps of a request.
     requests: number of requests, served one after another.
-    positions: scaling of rotary positions, which affects the model's creation.
-    is_eager: whether attention is eager, without a fused kernel.
+    positions: scaling of rotary positions, which affects the creation of the model.
+    is_eager: True if attention is eager, without a fused kernel.
     """
 
     sizes: Sizes
@@ -80,9 +85,11 @@ class Serving:
         return [*found, (f"{END}.{self.positions}", prompt)]
 
     def program(self, laws: Mapping[str, Law], layers: int) -> Requests:
-        """Return the program that the laws of its parts make.
+        """Return the requests and frees of the workload, for a model of `layers` layers.
 
-        Raises ConfigError for too many steps and as `Law.rows` does, and KeyError for a missing
+        laws: law of each part, by the first element of `names`.
+
+        Raises ConfigError for too many steps and as `Law.rows` does. Raises KeyError for a missing
         law.
         """
         names = self.names
@@ -96,7 +103,7 @@ class Serving:
         )
 
     def variables(self, name: tuple[str, int]) -> dict[str, int]:
-        """Return the variables of a part's requests."""
+        """Return the values of the variables in one part, given as an element of `names`."""
         stretch, length = name
         is_step = stretch.startswith((STEP, AFTER))
         return variables_of({**self.sizes, "length": length}, self.card, is_step=is_step)

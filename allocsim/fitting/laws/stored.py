@@ -1,7 +1,9 @@
-"""Files of laws in the package: one file per program of a family, one law per regime.
+"""Files of laws in the package: one file per program of a model family, one law per regime.
 
-Each folder belongs to a release of transformers (`library.py`). It has no file for a program whose
-requests are the same as in the release before.
+Each folder belongs to a release of transformers that changed a program's requests. It has no file
+for a program whose requests are the same as in the release before. So the laws of a program are in
+the folder of the last such release that has a file for the program and is not later than the
+intended release.
 
 Rule: files have plain columns and are read without running code; a file of another format is
 refused. A column holds the rows of all regimes one after another, because the regimes of a program
@@ -12,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from io import BytesIO
 from pathlib import Path
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
@@ -21,13 +24,54 @@ from numpy.lib.format import write_array
 from numpy.typing import ArrayLike, NDArray
 
 from allocsim.errors import ConfigError
-from allocsim.fitting.laws.formula import Formula
-from allocsim.fitting.laws.law import Law
-from allocsim.fitting.laws.library import TRANSFORMERS
+from allocsim.fitting.laws.law import Formula, Law
 from allocsim.fitting.laws.variables import VARIABLES
 from allocsim.recording import Frame, FrameTable
 
-__all__ = ["DATA", "Laws", "find_laws", "known_laws", "write_laws"]
+__all__ = [
+    "DATA", "Laws", "TRANSFORMERS", "find_laws", "installed_transformers", "known_laws",
+    "numbers_of", "transformers_release", "write_laws",
+]  # fmt: skip
+
+TRANSFORMERS = ("5.23", "5.24")
+"""Releases with laws. The first is the release that `traces/fit/truth.jsonl` was recorded with.
+
+Under autocast, 5.24 keeps the values of a cache in their own dtype. It builds the masks of a single
+sequence, packed or not, in another order.
+"""
+
+
+def installed_transformers() -> str | None:
+    """Return the version of transformers in this Python, or None."""
+    try:
+        return version("transformers")
+    except PackageNotFoundError:
+        return None
+
+
+def transformers_release(meant: str | None = None) -> str:
+    """Return the entry of `TRANSFORMERS` that covers a version such as "5.24.1".
+
+    meant: the version; default: the installed version, else the first entry.
+
+    Versions before the first entry use the first entry, which `fit` notes. Raises ConfigError for
+    text that is not a version.
+    """
+    text = installed_transformers() or TRANSFORMERS[0] if meant is None else meant
+    upto = [each for each in TRANSFORMERS if numbers_of(each) <= numbers_of(text)]
+    return max(upto, key=numbers_of, default=TRANSFORMERS[0])
+
+
+def numbers_of(text: str) -> tuple[int, int]:
+    """Return the major and minor number of a version. Raises ConfigError for any other text."""
+    major, _, rest = text.partition(".")
+    minor = rest.partition(".")[0]
+    if not (major.isdecimal() and minor.isdecimal()):
+        raise ConfigError(
+            f"{text!r} is not a version of transformers; expected a version such as 5.24"
+        )
+    return int(major), int(minor)
+
 
 DATA = Path(__file__).parent / "data"
 
@@ -36,16 +80,17 @@ _PER_ROW = {
     **{"kind": "kind", "group": "kin", "number": "number"},
     **{"by_copy": "by_copy", "by_copies": "by_copies"},
 }
-"""Name in the file of each column of a law that has one element per row."""
+"""Name in the file of each column of `Law` that has one element per row."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Laws:
     """Laws of one program, by regime.
 
+    name: name of the program and its file.
     torch_version: release of PyTorch that ran the program.
-    transformers: row of `TRANSFORMERS`.
-    stacks: stacks of the requests; groups of blocks are indices into it.
+    transformers: entry of `TRANSFORMERS`.
+    stacks: stacks of the requests; the groups of blocks are indices into it.
     """
 
     name: str
@@ -61,7 +106,7 @@ def known_laws() -> tuple[str, ...]:
 
 
 def find_laws(name: str, transformers: str = TRANSFORMERS[0]) -> Laws | None:
-    """Return the laws of a program in a release of `TRANSFORMERS`, or None if there are none."""
+    """Return the laws of a program for an entry of `TRANSFORMERS`, or None if there are none."""
     upto = TRANSFORMERS[: TRANSFORMERS.index(transformers) + 1]
     paths = [_folder(each) / f"{name}.npz" for each in reversed(upto)]
     path = next((each for each in paths if each.is_file()), None)
@@ -82,9 +127,9 @@ def _folder(transformers: str) -> Path:
 
 
 def write_laws(laws: Laws) -> Path:
-    """Write the file of one program and return its path.
+    """Write the file of one program's laws and return its path.
 
-    A file without laws states that the program has none.
+    Without laws, the file says that the program has none in this release.
     """
     found = list(laws.by_regime.values())
     formulas = [formula for law in found for formula in law.formulas]
@@ -124,7 +169,7 @@ def write_laws(laws: Laws) -> Path:
 
 
 def _narrow(numbers: ArrayLike) -> NDArray[np.generic]:
-    """Return the column in the narrowest integer type that holds it."""
+    """Return the column in the narrowest integer type that holds its values."""
     column: NDArray[np.generic] = np.asarray(numbers, dtype=np.int64)
     for dtype in (np.int8, np.int16, np.int32):
         narrow = column.astype(dtype)
@@ -134,7 +179,7 @@ def _narrow(numbers: ArrayLike) -> NDArray[np.generic]:
 
 
 def _by_regime(columns: Mapping[str, NDArray[np.generic]]) -> dict[str, Law]:
-    """Return the laws of a file, whose columns hold the rows of all laws."""
+    """Return the laws of a file by regime, from columns that hold the rows of all laws."""
     formulas = _formulas(columns)
     rows = {field: _cut(columns[name], columns["n_rows"]) for field, name in _PER_ROW.items()}
     parts = _cut(columns["parts"], columns["n_parts"])

@@ -1,49 +1,72 @@
-"""Split of a sum that is too long for one pass or one block of a kernel.
+"""Number of parts into which reduction kernels split a sum, and the memory that the parts need.
 
-Rule: a sum is split into as few parts as fill the card. Each thread takes at least a minimum and at
-most a maximum number of elements. The thresholds are those at which the kernel was seen to change
-its way.
+Rule: a sum that is too long for one pass is split into as few parts as fill the GPU. Each thread
+takes at least a minimum and at most a maximum number of elements. The thresholds are those at which
+the kernel was seen to change.
 
-Sources: PyTorch's reductions as they ran; each threshold was found by bisection between the two
-sizes named beside it.
+Adafactor keeps a value for each row and column of a gradient, and computes the norms of parameters
+and updates. A sum in two passes stores the results of the first pass. The matrix determines the
+number of passes, so the number of passes is part of the regime.
+
+Sources: PyTorch's reductions and torch.optim.Adafactor as they ran; each threshold was found by
+bisection between the two sizes given with it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
 from typing import Final
 
-from allocsim.fitting.laws.card import Card
-
 __all__ = [
-    "AT_ONCE",
-    "INDEXED",
-    "IN_TWO_PASSES_ABOVE",
-    "columns_of_a_block",
-    "filling",
-    "partial_sums",
-    "parts_of",
-]
+    "AT_ONCE", "Card", "FACTORED", "INDEXED", "IN_TWO_PASSES_ABOVE", "columns_of_a_block",
+    "factored_variables", "factored_way", "filling", "partial_sums", "parts_of",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """Processors of a GPU.
+
+    capability: compute capability.
+    multiprocessors: number of multiprocessors.
+    threads: most resident threads of a multiprocessor.
+    """
+
+    capability: tuple[int, int]
+    multiprocessors: int
+    threads: int
+
+    def blocks(self, threads: int) -> int:
+        """Return the number of blocks of `threads` threads each that fill the GPU."""
+        return self.multiprocessors * (self.threads // threads)
+
 
 IN_TWO_PASSES_ABOVE: Final = 1020
-"""Rows (1,020 | 1,021) above which columns are summed in two passes."""
+"""Rows above which columns are summed in two passes; 1,020 were seen to take one, 1,021 two."""
 
 AT_ONCE: Final = 130_560
-"""Elements (130,560 | 130,561) up to which one block suffices: 255 per thread."""
+"""Elements up to which one block suffices, 255 per thread; 130,561 were seen to take more."""
 
 INDEXED: Final = (1 << 31) - 1
 """Bytes of a tensor up to which one kernel sums it; a larger tensor is summed in parts."""
 
 
 def columns_of_a_block(rows: int) -> int:
-    """Return the columns that a block with `rows` rows of threads sums."""
+    """Return the number of columns that a block with `rows` rows of threads sums."""
     return 512 // rows
 
 
 def partial_sums(summed: int, columns: int, card: Card, rows: int) -> int:
-    """Return the number of partial sums per column over `summed` rows.
+    """Return the number of partial sums for each column of a matrix.
 
-    A partial sum takes 16 elements for each of a block's `rows` rows of threads, or more if fewer
-    sums fill the card with blocks, but at most 256.
+    summed: rows of the matrix.
+    columns: columns of the matrix.
+    rows: rows of threads in a block.
+
+    A partial sum covers 16 elements for each row of threads. It covers more, at most 256, if fewer
+    partial sums already fill the GPU with blocks.
     """
     return max(
         min(-(-summed // (16 * rows)), filling(columns, card, rows)), -(-summed // (256 * rows))
@@ -51,15 +74,104 @@ def partial_sums(summed: int, columns: int, card: Card, rows: int) -> int:
 
 
 def filling(columns: int, card: Card, rows: int) -> int:
-    """Return how many times the blocks of the columns fit into the card, rounded up."""
+    """Return the number of parts per column at which blocks of threads fill the GPU, rounded up.
+
+    columns: columns of the matrix.
+    rows: rows of threads in a block.
+    """
     return -(-card.blocks(32 * rows) // max(-(-columns // columns_of_a_block(rows)), 1))
 
 
 def parts_of(numbers: int, blocks: int) -> int:
     """Return the number of blocks of 512 threads that sum `numbers` elements.
 
-    It is `blocks`, or fewer if a thread would have less than 16 elements, or more if it would have
-    over 256.
+    blocks: number of blocks that fill the GPU. Fewer run if a thread would have less than 16
+        elements, and more if it would have over 256.
     """
     values = -(-numbers // 512)
     return max(min(blocks, -(-values // 16)), -(-values // 256))
+
+
+_MATRICES = {
+    "queries": (("heads", "head_dim"), ("hidden",)),
+    "keys": (("kv_heads", "head_dim"), ("hidden",)),
+    "attended": (("hidden",), ("heads", "head_dim")),
+    "joined": (("hidden",), ("three", "hidden")),
+    "gate": (("intermediate",), ("hidden",)),
+    "down": (("hidden",), ("intermediate",)),
+    "embedding": (("vocabulary",), ("hidden",)),
+    "places": (("positions",), ("hidden",)),
+}
+"""Rows and columns of a language model's matrices.
+
+GPT-2 has one matrix for queries, keys and values, and learned positions ("places").
+"""
+_WITH_LEARNED_POSITIONS = ("joined", "places")
+
+FACTORED = (
+    *(f"{name}_column_storage" for name in _MATRICES),
+    *(f"{name}_parts" for name in _MATRICES),
+    "row_parts",
+)
+"""Names of the variables; a variable is 0 if one pass suffices for its sum."""
+
+_STORED = 512
+"""Bytes of a column's partial sum."""
+_AT_A_TIME = 4
+"""Number of columns that a thread sums, with four rows of threads in a block.
+
+Matrices whose number of columns is not a multiple of it are in another regime.
+"""
+
+
+def factored_variables(sizes: Mapping[str, int], card: Card) -> dict[str, int]:
+    """Return the value of each variable in `FACTORED`.
+
+    sizes: sizes of the model, by name.
+    """
+    found = {}
+    for name in _MATRICES:
+        rows, columns = _shape(name, sizes)
+        found[f"{name}_column_storage"] = _column_storage(rows, columns, card)
+        found[f"{name}_parts"] = _parts(rows * columns, card)
+    return found | {"row_parts": _parts(sizes["vocabulary"], card)}
+
+
+def factored_way(sizes: Mapping[str, int]) -> str:
+    """Return the part of a regime's name that describes Adafactor's sums.
+
+    It lists the matrices whose columns are summed in two passes and those that are small enough for
+    one block. It also says whether an embedding has too many rows for one block, whether a number
+    of columns is not a multiple of four, and whether a matrix is summed in parts.
+
+    sizes: sizes of the model by name, and as `factored` the bytes of a parameter's element.
+    """
+    known = {"positions": 0, **sizes}
+    names = [
+        name for name in _MATRICES if known["positions"] or name not in _WITH_LEARNED_POSITIONS
+    ]
+    shapes = {name: _shape(name, known) for name in names}
+    tall = [name for name, (rows, _) in shapes.items() if rows > IN_TWO_PASSES_ABOVE]
+    small = [name for name, (rows, columns) in shapes.items() if rows * columns <= AT_ONCE]
+    way = ["-".join(("tall", *tall))] + ["-".join(("small", *small))] * bool(small)
+    way += ["rows"] * (sizes["vocabulary"] > AT_ONCE)
+    is_odd = any(columns % _AT_A_TIME for _, columns in shapes.values())
+    most = max(rows * columns for rows, columns in shapes.values())
+    way += ["odd"] * is_odd + ["parts"] * (most * sizes["factored"] > INDEXED)
+    return ".".join(way)
+
+
+def _shape(name: str, sizes: Mapping[str, int]) -> tuple[int, int]:
+    known = {**sizes, "three": 3}
+    rows, columns = (prod(known[each] for each in of) for of in _MATRICES[name])
+    return rows, columns
+
+
+def _column_storage(rows: int, columns: int, card: Card) -> int:
+    if rows <= IN_TWO_PASSES_ABOVE or not columns:
+        return 0
+    return _STORED * columns * partial_sums(rows, columns, card, _AT_A_TIME)
+
+
+def _parts(numbers: int, card: Card) -> int:
+    return 0 if numbers <= AT_ONCE else parts_of(numbers, card.blocks(512))

@@ -1,11 +1,11 @@
-"""Variables of the formulas: sizes of a model at work, and sizes that kernels derive from them.
+"""Variables of the formulas: sizes of the model and its input, and sizes that kernels derive.
 
-Rule: a variable is a whole number that follows from the sizes and the card, and every rounding up
-in a kernel is a separate variable. So a request is a monomial in variables, or has no law. The
-regime names the kernels that run: the order of requests differs between regimes.
+Rule: a variable is a whole number that follows from the sizes and the GPU, and every rounding up in
+a kernel is a separate variable. So the bytes of a request are a number times variables, or have no
+law. The regime names the kernels that run: the order of requests differs between regimes.
 
-Sources: PyTorch and FlashAttention-2 as they ran; each threshold was found by bisection between the
-two sizes named beside it.
+Sources: PyTorch and FlashAttention-2 as they ran. Each threshold was found by bisection between the
+two sizes given with it, such as (3,072 | 3,073).
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import prod
 
-from allocsim.fitting.laws.card import Card
-from allocsim.fitting.laws.factored import FACTORED, factored_variables, factored_way
 from allocsim.fitting.laws.sums import (
     AT_ONCE,
+    FACTORED,
     IN_TWO_PASSES_ABOVE,
     INDEXED,
+    Card,
     columns_of_a_block,
+    factored_variables,
+    factored_way,
     filling,
     partial_sums,
     parts_of,
@@ -36,9 +38,9 @@ SIZES = (
     *("hidden", "intermediate", "heads", "kv_heads", "head_dim", "vocabulary"),
     *("batch", "length", "lora", "positions", "experts", "chosen", "patch"),
 )
-"""Sizes on which a request may depend; `layers` gives the number of copies of repeated parts.
+"""Sizes on which the bytes of a request may depend; `layers` is the number of repetitions instead.
 
-length: tokens of a sequence, including an image's class token.
+length: tokens of a sequence, including the class token of an image.
 patch: pixels of a patch's side.
 """
 
@@ -52,16 +54,16 @@ COLUMNS = {
     "vocabulary_in_twos": (1, ("vocabulary",)),
     "vocabulary_in_ones": (1, ("vocabulary",)),
 }
-"""Width of the tensors whose columns are summed over the tokens: a factor times sizes."""
+"""Width of each tensor whose columns are summed over the tokens: a factor and sizes to multiply."""
 
 _ROWS_OF_A_BLOCK = {"vocabulary_in_twos": 8, "vocabulary_in_ones": 16}
-"""Rows of threads in a block that sums columns, if not 4.
+"""Rows of threads in a block that sums columns, for widths where they are not 4.
 
-With 4 rows, of 32 threads each, a thread sums four columns. If four do not divide the columns,
-there are 8 rows and a thread sums two columns, or 16 rows and it sums one.
+With 4 rows, of 32 threads each, a thread sums four columns. If four does not divide the number of
+columns, there are 8 rows and a thread sums two columns, or 16 rows and it sums one.
 """
 _BY_ROWS = {4: "fours", 8: "twos", 16: "ones"}
-"""Name of the number of columns that a thread sums, by rows of threads."""
+"""Number of columns that a thread sums, in words, by rows of threads."""
 
 
 VARIABLES = (
@@ -90,30 +92,31 @@ _SORTED_ABOVE = 3072
 """Tokens (3,072 | 3,073) above which the gradient of an embedding sorts its indices."""
 
 _HEADS_SERVED = (64, 96, 128)
-"""Sizes of a head that were recorded in serving.
+"""Elements of a head that were recorded in serving.
 
-Other sizes have rounded sums or smaller blocks.
+With other sizes of a head, kernels round sums or use smaller blocks.
 """
 
 _HEADS_SERVED_EAGERLY = (*_HEADS_SERVED, 192, 256)
-"""Sizes of a head with eager attention, which rounds none of them."""
+"""Elements of a head that were recorded with eager attention, which rounds no sums."""
 _SORTED_BY_ONE_BLOCK = 2304
 """Indices (2,304 | 2,305) up to which a radix sort has no temporary storage."""
 
 _NORMED_IN_PARTS_ABOVE = 65_536
-"""Tokens (12,336 | 100,480) above which the gradients of a LayerNorm are summed in parts.
+"""Tokens above which the gradients of a LayerNorm are summed in parts.
 
-The value is that of the condition in PyTorch's kernel. RMSNorm in transformers has no such kernel.
+12,336 tokens were seen in one part and 100,480 in several; the value between is that of the
+condition in PyTorch's kernel. RMSNorm in transformers has no such kernel.
 """
 
 _CHECKED = 8192
-"""Elements per block of a bounds check; at most as many blocks run as fill the card."""
+"""Elements per block of a bounds check; at most as many blocks run as fill the GPU."""
 
 _SORTED_WITHOUT_STORAGE = 4096
 """Indices (4,096 | 4,097) up to which torch.sort has a kernel without temporary storage."""
 
 _TYPES = 2
-"""Token types of BERT."""
+"""Number of token types in BERT."""
 
 _WORKSPACE = 8_519_680
 _WORKSPACE_SINCE_HOPPER = 32 << 20
@@ -121,10 +124,10 @@ _HOPPER = 9
 
 
 def variables_of(sizes: Sizes, card: Card, *, is_step: bool = False) -> dict[str, int]:
-    """Return all variables by name; a size that the family does not have is 0.
+    """Return the value of every variable by name; sizes that the family does not have are 0.
 
-    is_step: whether the program part is a serving step of one token; `length` is then the number of
-    tokens in the cache.
+    is_step: True for a serving step of one token; `length` is then the number of tokens in the
+        cache.
     """
     known = {name: sizes.get(name, 0) for name in SIZES}
     length, tokens = sizes["length"], sizes["batch"] * sizes["length"]
@@ -178,7 +181,7 @@ def _patch_weights(sizes: Sizes) -> int:
 
 
 def _patch_positions(sizes: Sizes) -> int:
-    """Return the elements of the positions, which transformers initializes within bounds."""
+    """Return the elements of the positions, whose values transformers checks to be in bounds."""
     return sizes["hidden"] * sizes["length"]
 
 
@@ -195,8 +198,8 @@ def _gradient_workspace(length: int, head_dim: int, *, is_fp32: bool) -> int:
 def _embedding_sort(tokens: int, vocabulary: int) -> dict[str, int]:
     """Return the sizes of the tensors with which an embedding's gradient sorts its indices.
 
-    They are the largest number of rows that are touched, segments of ten indices, the temporary
-    storage of a radix sort, and that of scans over tokens and rows, 256 bytes for each 16 tiles.
+    They are the largest number of touched rows, segments of ten indices, the temporary storage of a
+    radix sort, and the storage of scans over tokens and rows: 256 bytes for each 16 tiles.
     """
     rows = min(tokens, vocabulary)
     return {
@@ -216,9 +219,9 @@ def _digits(values: int) -> int:
 def _sort_storage(count: int, digits: int) -> int:
     """Return the temporary storage of a radix sort of `count` indices, in bytes.
 
-    It has tables of 1,024 bytes per tile of 3,840 indices and 2,048 bytes per 8-bit digit and, from
-    the second digit on, two arrays of 8 bytes per index. It is one byte if one block sorts them
-    all.
+    It has tables of 1,024 bytes per tile of 3,840 indices and 2,048 bytes per 8-bit digit. With two
+    or more digits it also has two arrays of 8 bytes per index. It is one byte if one block sorts
+    all indices.
     """
     if count <= _SORTED_BY_ONE_BLOCK:
         return 1
@@ -227,13 +230,15 @@ def _sort_storage(count: int, digits: int) -> int:
 
 
 def regime_of(sizes: Sizes, card: Card, mask_unit: int = 0) -> str:
-    """Return the regime of a training: batch, tokens, heads, attention splits, mask and window.
+    """Return the name of a training's regime.
 
-    With Adafactor, `factored` is the bytes of an element, and the regime includes the way of its
-    sums.
+    It names the batch, tokens, heads, attention splits, mask and window. With Adafactor, where
+    `factored` in `sizes` is the bytes of an element, it also names how Adafactor's sums are
+    computed.
 
-    mask_unit: multiple to which rows of the mask are padded, 0 without a mask. With a mask, flash
-    attention does not run. It is 1 for eager attention, where windows make no difference.
+    mask_unit: multiple to which rows of the attention mask are padded, 0 without a mask. With a
+        mask, flash attention does not run. It is 1 for eager attention, where windows make no
+        difference.
     """
     tokens = sizes["batch"] * sizes["length"]
     has_layer_norms = sizes.get("positions") or sizes.get("patch")
@@ -261,10 +266,10 @@ def regime_of(sizes: Sizes, card: Card, mask_unit: int = 0) -> str:
 
 
 def _family_parts(sizes: Sizes, tokens: int, card: Card) -> list[str]:
-    """Return the parts of a regime that only some families have.
+    """Return the parts of a regime's name that only some families have.
 
     They are sums of a vocabulary's biases, choices of experts, and patches. A thread sums four
-    columns at a time, or two, or one. A sum takes one pass if the columns alone fill the card, and
+    columns at a time, or two, or one. A sum takes one pass if the columns alone fill the GPU, and
     is split if the tensor is larger than `INDEXED`.
     """
     found, vocabulary = [], sizes.get("vocabulary", 0)
@@ -284,16 +289,16 @@ def _family_parts(sizes: Sizes, tokens: int, card: Card) -> list[str]:
 
 
 def _expert_parts(sizes: Sizes, tokens: int) -> list[str]:
-    """Return whether a token has one expert, and whether sorting the choices needs storage."""
+    """Return "one" if a token has one expert, and "many" if sorting the choices needs storage."""
     chosen = sizes.get("chosen", 0)
     return ["one"] * (chosen == 1) + ["many"] * (tokens * chosen > _SORTED_WITHOUT_STORAGE)
 
 
 def prompt_regime(sizes: Sizes, card: Card, *, is_fused: bool, is_eager: bool = False) -> str:
-    """Return the regime of a prompt in serving.
+    """Return the name of the regime of a prompt in serving.
 
-    is_fused: whether attention is FlashAttention.
-    is_eager: whether attention is eager, without a fused kernel.
+    is_fused: True if attention is FlashAttention.
+    is_eager: True if attention is eager, without a fused kernel.
     """
     splits = attention_splits(sizes, card.multiprocessors) if is_fused else 1
     if sizes["length"] == 1:
@@ -302,13 +307,13 @@ def prompt_regime(sizes: Sizes, card: Card, *, is_fused: bool, is_eager: bool = 
 
 
 def step_regime(sizes: Sizes, card: Card, *, is_fused: bool, is_eager: bool = False) -> str:
-    """Return the regime of one token's step; `length` is the number of tokens in the cache."""
+    """Return the name of the regime of a step; `length` is the number of tokens in the cache."""
     splits = attention_splits(sizes, card.multiprocessors, is_step=True) if is_fused else 1
     return _serving_regime(sizes, splits, sizes["batch"], is_eager=is_eager)
 
 
 def _serving_regime(sizes: Sizes, splits: int, tokens: int, *, is_eager: bool) -> str:
-    """Return the regime: batch, heads, attention splits, splits of the argmax, and experts."""
+    """Return the name of a regime: batch, heads, splits of attention and argmax, and experts."""
     choice = "parts" if sizes["vocabulary"] > AT_ONCE else "at-once"
     if sizes["head_dim"] not in (_HEADS_SERVED_EAGERLY if is_eager else _HEADS_SERVED):
         return f"heads of {sizes['head_dim']}"
@@ -326,15 +331,16 @@ def _heads(sizes: Sizes) -> str:
 
 
 def attention_splits(sizes: Sizes, multiprocessors: int, *, is_step: bool = False) -> int:
-    """Return the number of parts into which FlashAttention-2 splits the keys to fill the card.
+    """Return the number of parts into which FlashAttention-2 splits the keys to fill the GPU.
 
-    It does not split if the blocks fill four fifths of the places, two on each multiprocessor. Else
-    it takes the fewest parts that fill the places at least 0.85 times as well as the best number of
-    parts. Source: flash-attention's split-key heuristic, with blocks of 64 queries and 64, 128 or
-    256 keys depending on the size of a head.
+    The GPU has two places for blocks of threads on each multiprocessor. The keys are not split if
+    the blocks fill four fifths of the places. Else the result is the fewest parts that fill the
+    places at least 0.85 times as well as the best number of parts. Source: flash-attention's
+    split-key heuristic, with blocks of 64 queries and 64, 128 or 256 keys depending on the size of
+    a head.
 
-    is_step: whether there is one query for each head; the queries of heads that share keys then
-    form one sequence.
+    is_step: True if each head has one query; the queries of heads that share keys then form one
+        sequence.
     """
     places = 2 * multiprocessors
     head_dim, length = sizes["head_dim"], sizes["length"]

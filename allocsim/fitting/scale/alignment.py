@@ -1,45 +1,128 @@
 """Alignment of two programs: the rows that the longer one has in addition.
 
-Rule: every row of the shorter program is a row of the longer one, in the same order and of the same
-form; the remaining rows of the longer program are the insertions. The cheapest alignment is chosen:
-few insertions, rows with equal bytes, frees of the same block in their order. An insertion can
-often be a little earlier or later (any of three layers may be the new one), which the last of these
-costs decides.
+Rule: every row of the shorter program is a row of the longer one, in the same order and with the
+same kind and stack. The remaining rows of the longer program are the insertions. The cheapest
+alignment is chosen: few insertions, rows with equal bytes, and frees whose blocks are equally young
+in their groups. Equal blocks often allow an insertion at several places: any of three layers may be
+the new one. The cost of frees then decides.
+
+A row is identified by its kind and stack, and a free also by the kind and stack of the request
+whose block it frees. Blocks of requests with equal kind and stack form a group. Within a group the
+order decides: the number of live blocks that were requested later, or earlier. Numbers of requests
+are not compared, because one more request changes all later numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim.fitting.scale.likeness import Likeness
+from allocsim.fitting.laws import BEFORE
+from allocsim.fitting.scale.program import FREES, SizedProgram
+from allocsim.simulation import StepKind
 
-__all__ = ["Insertion", "insertions", "shared_rows"]
+__all__ = ["Insertion", "Likeness", "insertions", "likeness_of", "shared_rows"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Likeness:
+    """Numbers by which a program's rows are compared, in columns with one element per row.
+
+    form: number for the row's kind and stack; the same in all programs that share `known`.
+    exact: number for the form and the bytes.
+    group: for each request, the number of its stack.
+    younger, older: for a free, the number of live blocks in the group that were requested later and
+        earlier than its block; 0 in other rows.
+    """
+
+    form: NDArray[np.int64]
+    exact: NDArray[np.int64]
+    group: NDArray[np.int64]
+    younger: NDArray[np.int64]
+    older: NDArray[np.int64]
+
+
+def likeness_of(program: SizedProgram, known: dict[Hashable, int]) -> Likeness:
+    """Return the numbers by which a program's rows are compared.
+
+    known: number of each form so far; new forms of this program are added.
+    """
+    stack = _stacks(program, known)
+    group = stack[program.requests]
+    form = np.zeros(len(stack), dtype=np.int64)
+    exact = form.copy()
+    columns = (program.kind, program.stream, program.argument, stack, program.block)
+    for row, (kind, stream, argument, by, block) in enumerate(
+        zip(*(column.tolist() for column in columns), strict=True)
+    ):
+        identity: tuple[int, ...] = (kind, stream, argument, by)
+        size = 0
+        if kind == StepKind.ALLOC or kind in FREES:
+            identity += (int(group[block]) if block >= 0 else block,)
+            size = int(program.size[block]) if block >= 0 else 0
+        form[row] = known.setdefault(identity, len(known))
+        exact[row] = known.setdefault((*identity, size), len(known))
+    return Likeness(form, exact, group, *_orders(program, group))
+
+
+def _stacks(program: SizedProgram, known: dict[Hashable, int]) -> NDArray[np.int64]:
+    """Return the number of each row's stack."""
+    trace, entry = program.prepared.trace, program.steps.entry
+    number = np.where(entry < 0, -1, trace.frames[entry])
+    present, index = np.unique(number, return_inverse=True)
+    stacks = (trace.frame_table.stack(each) for each in present.tolist())
+    named = np.array([known.setdefault(stack, len(known)) for stack in stacks], dtype=np.int64)
+    found: NDArray[np.int64] = named[index]
+    return found
+
+
+def _orders(
+    program: SizedProgram, group: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return `younger` and `older` of `Likeness`."""
+    alive: defaultdict[int, list[int]] = defaultdict(list)
+    alive[BEFORE] = list(range(-len(program.before), 0))
+    younger = np.zeros(len(program.kind), dtype=np.int64)
+    older = younger.copy()
+    for row, (kind, block) in enumerate(
+        zip(program.kind.tolist(), program.block.tolist(), strict=True)
+    ):
+        if kind == StepKind.ALLOC:
+            alive[int(group[block])].append(block)
+        elif kind in FREES:
+            same_group = alive[int(group[block]) if block >= 0 else BEFORE]
+            older[row] = same_group.index(block)
+            younger[row] = len(same_group) - 1 - older[row]
+            if kind != StepKind.FREE_REQUEST:
+                same_group.pop(int(older[row]))
+    return younger, older
+
 
 _INSERTION = 40
 _OTHER_SIZE = 16
-"""Costs of an insertion, and of a row with other bytes.
+"""Costs of an insertion, and of a row whose bytes differ between the programs.
 
-Other bytes cost as much again for each of the two rows whose bytes the other program has somewhere.
-A free costs 1 if its block is not equally young in its group, and another 1 if it is not equally
-old either.
+The second cost doubles if the bytes of one of both rows also occur elsewhere in the other program,
+and triples if those of both do. A free costs 1 if its block is not equally young in its group in
+both programs, and another 1 if it is not equally old either.
 """
 
 _IMPOSSIBLE = 1 << 30
 
 _EVERY = 256
-"""Interval of the rows whose costs are kept; the costs between are recomputed when tracing back."""
+"""Interval of the rows whose costs are stored; tracing back recomputes the costs between them."""
 
 _MOST_CELLS = 1 << 31
-"""Most rows of one program times additional rows of the other: some minutes."""
+"""Most rows of one program times additional rows of the other, which takes some minutes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Insertion:
-    """Rows [start, stop) of the longer program, before row `at` of the shorter one."""
+    """Rows from `start` to `stop` - 1 of the longer program, before row `at` of the shorter one."""
 
     at: int
     start: int
@@ -56,7 +139,7 @@ class Insertion:
 def insertions(short: Likeness, long: Likeness) -> list[Insertion] | None:
     """Return the rows that `long` has in addition to `short`.
 
-    None if `long` is not an extension of `short`, or if the comparison would take too long.
+    Returns None if `long` lacks a row of `short`, or if the comparison would take too long.
     """
     more = len(long.form) - len(short.form)
     if more <= 0 or len(short.form) * more > _MOST_CELLS:
@@ -65,7 +148,11 @@ def insertions(short: Likeness, long: Likeness) -> list[Insertion] | None:
 
 
 def shared_rows(n_long: int, found: Iterable[Insertion]) -> NDArray[np.int64]:
-    """Return for each row of the longer program the row of the shorter one, -1 in insertions."""
+    """Return for each row of the longer program its row in the shorter one, -1 in insertions.
+
+    n_long: rows of the longer program.
+    found: insertions of the longer program.
+    """
     is_shared = np.ones(n_long, dtype=bool)
     for each in found:
         is_shared[each.start : each.stop] = False
@@ -75,8 +162,8 @@ def shared_rows(n_long: int, found: Iterable[Insertion]) -> NDArray[np.int64]:
 class _Search:
     """Search for the cheapest alignment, row by row of the shorter program.
 
-    costs[d]: least cost so far with d rows inserted.
-    _short_price, _long_price: for each row, its share of the cost of other bytes.
+    In the methods, costs[d] is the least cost so far with d rows inserted. _short_price and
+    _long_price are the share of each row in the cost of different bytes.
     """
 
     def __init__(self, short: Likeness, long: Likeness, more: int) -> None:
@@ -100,7 +187,7 @@ class _Search:
         return self._trace_back(costs, kept)
 
     def _same_at_start(self) -> int:
-        """Return the number of rows at the start that are equal in all respects."""
+        """Return the number of rows at the start that are equal in both programs."""
         n = len(self._short.form)
         names = ("exact", "younger", "older")
         same = np.ones(n, dtype=bool)
@@ -145,7 +232,10 @@ class _Search:
     def _between(
         self, start: int, stop: int, kept: dict[int, NDArray[np.int32]]
     ) -> dict[int, NDArray[np.int32]]:
-        """Return the costs before each of the rows [start, stop]."""
+        """Return the costs before each row from `start` to `stop`.
+
+        kept: costs before some rows, including `start`.
+        """
         rows = {start: kept[start]}
         for row in range(start, stop):
             rows[row + 1] = self._after(row, rows[row])
@@ -153,7 +243,7 @@ class _Search:
 
 
 def _with_insertion(costs: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Return the costs if rows may be inserted before the next row."""
+    """Return the costs if rows may also be inserted before the next row."""
     found = costs.copy()
     found[1:] = np.minimum(found[1:], np.minimum.accumulate(costs)[:-1] + _INSERTION)
     return found

@@ -1,8 +1,8 @@
 """Law of a program where one size gives the number of copies of a part, such as layers.
 
 Rule: for each combination of the other sizes, two recordings show how the program grows
-(`growth.py`). At a given number of layers, the resulting programs are samples of a law of the other
-sizes (`law.py`). Every further recording checks both.
+(`growth.py`). At a given number of layers, the programs that grew so are samples of a law of the
+other sizes (`law.py`). Every further recording checks both laws.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from allocsim.errors import ConfigError, RecordingError
 from allocsim.fitting.scale.growth import Growth, growth_between
 from allocsim.fitting.scale.law import (
-    Law,
     Sample,
+    ScalingLaw,
     Sizes,
     is_between,
     laws_of,
@@ -23,7 +23,7 @@ from allocsim.fitting.scale.law import (
     refuse_uncombined,
     typed,
 )
-from allocsim.fitting.scale.program import Program
+from allocsim.fitting.scale.program import SizedProgram
 
 __all__ = ["Growing", "growing_laws", "refuse_otherwise_grown"]
 
@@ -33,17 +33,17 @@ class Growing:
     """Programs that grow with one size, and the law of the other sizes.
 
     name: size that gives the number of copies.
-    values: the two values of it that determine the growth.
+    values: the two values of that size whose recordings determine the growth.
     growths: growth for each sample of `others`.
-    others: law of the other sizes, at the first of `values`.
-    samples: recordings that determine the law.
-    checks: recordings that can refute the law.
+    others: law of the other sizes, where the growing size has the first of `values`.
+    samples: recordings that determine both laws.
+    checks: recordings that can refute both laws.
     """
 
     name: str
     values: tuple[int, int]
     growths: tuple[Growth, ...]
-    others: Law
+    others: ScalingLaw
     samples: tuple[Sample, ...]
     checks: tuple[Sample, ...]
 
@@ -54,29 +54,29 @@ class Growing:
 
     @property
     def degrees(self) -> Mapping[str, int]:
-        """Highest power of each of the other sizes."""
+        """Highest power of each size in `others`."""
         return self.others.degrees
 
     @property
-    def program(self) -> Program:
+    def program(self) -> SizedProgram:
         """Program of the first sample."""
         return self.growths[0].first
 
     @property
     def step(self) -> int:
-        """Increase of the size per copy of the parts."""
+        """Increase of the size for each additional copy of the parts."""
         return self.values[1] - self.values[0]
 
     def domain(self, name: str) -> tuple[int, int]:
-        """Return the least value of a size that the law covers, and the step to the next value."""
+        """Return the least covered value of the size `name`, and the step to the next value."""
         return (self.values[0], self.step) if name == self.name else self.others.domain(name)
 
     def covers(self, at: Sizes) -> bool:
-        """Return whether `at` is between recorded sizes."""
+        """Return whether each size in `at` is between two recorded values."""
         return is_between([*self.samples, *self.checks], self.varied, at)
 
     def complete(self, at: Sizes) -> dict[str, int]:
-        """Return `at` with the sizes that do not vary.
+        """Return `at` with the sizes that are the same in all recordings.
 
         Raises ConfigError for sizes that the law does not cover.
         """
@@ -95,11 +95,11 @@ class Growing:
         whole = self.others.complete({**at, self.name: least})
         return {**whole, self.name: value}
 
-    def settled(self, at: Sizes) -> Law:
-        """Return the law of the other sizes where the growing size is that of `at`.
+    def settled(self, at: Sizes) -> ScalingLaw:
+        """Return the law of the other sizes where the growing size has its value in `at`.
 
-        Raises ConfigError if the parts follow no law, and RecordingError if the samples' parts
-        differ there.
+        Raises ConfigError if a program cannot be repeated that often. Raises RecordingError if the
+        samples are different programs at that value.
         """
         copies = (at[self.name] - self.values[0]) // self.step
         samples = tuple(
@@ -108,14 +108,14 @@ class Growing:
         )
         for sample in samples:
             refuse_other_program(samples[0], sample)
-        return Law(samples, (), self.others.degrees)
+        return ScalingLaw(samples, (), self.others.degrees)
 
 
 def growing_laws(samples: Sequence[Sample]) -> Iterator[Growing]:
     """Yield the laws of programs that grow with a size, the simplest first.
 
-    There is none if nothing grows. Raises ConfigError if the samples do not show how that size and
-    the others act together.
+    Nothing is yielded if no program grows. Raises ConfigError if the samples do not show the joint
+    effect of the growing size and the others.
     """
     for name in samples[0].at:
         grouped = _grouped(samples, name)
@@ -141,7 +141,7 @@ def _combined(
     pairs: Sequence[tuple[Sample, Sample]],
     growths: Mapping[int, Growth],
 ) -> Iterator[Growing]:
-    """Yield the laws of the other sizes, each with the growths of its samples."""
+    """Yield a law for each law of the other sizes, with the growths of its samples."""
     firsts = [first for first, _ in pairs]
     for others in _laws_of_others(samples, firsts, name):
         chosen = [pair for pair in pairs if pair[0] in others.samples]
@@ -158,11 +158,11 @@ def _combined(
 
 def _laws_of_others(
     samples: Sequence[Sample], firsts: Sequence[Sample], name: str
-) -> Iterator[Law]:
+) -> Iterator[ScalingLaw]:
     others = [each for each in samples[0].at if each != name]
     varied = [each for each in others if len({sample.at[each] for sample in samples}) > 1]
     if not varied:
-        yield Law(tuple(firsts), (), {})
+        yield ScalingLaw(tuple(firsts), (), {})
         return
     if any(len({first.at[each] for first in firsts}) == 1 for each in varied):
         refuse_uncombined(len(samples), [name, *varied], 2 ** (1 + len(varied)))
@@ -170,7 +170,7 @@ def _laws_of_others(
 
 
 def _grouped(samples: Sequence[Sample], name: str) -> list[dict[int, Sample]]:
-    """Group samples by their other sizes, and by the value of `name`."""
+    """Return the samples by value of the size `name`, for each combination of the other sizes."""
     found: defaultdict[str, dict[int, Sample]] = defaultdict(dict)
     for sample in samples:
         rest = typed({each: value for each, value in sample.at.items() if each != name})
@@ -179,13 +179,13 @@ def _grouped(samples: Sequence[Sample], name: str) -> list[dict[int, Sample]]:
 
 
 def _growing_values(grouped: Sequence[Mapping[int, Sample]]) -> tuple[int, int] | None:
-    """Return the two smallest values that samples of the same other sizes have."""
+    """Return the two smallest values of a size that occur with the same other sizes, or None."""
     found = [tuple(sorted(row))[:2] for row in grouped if len(row) > 1]
     return min(((first, second) for first, second in found), default=None)
 
 
 def _is_one_program_by(samples: Sequence[Sample], name: str) -> bool:
-    """Return whether samples differ in their steps only if they differ in the size `name`."""
+    """Return whether samples with equal values of the size `name` are the same program."""
     by: dict[int, Sample] = {}
     for sample in samples:
         first = by.setdefault(sample.at[name], sample)
@@ -194,8 +194,11 @@ def _is_one_program_by(samples: Sequence[Sample], name: str) -> bool:
     return True
 
 
-def refuse_otherwise_grown(made: Law, sample: Sample) -> None:
-    """Raise RecordingError if a recording is not of the program that the law gives."""
+def refuse_otherwise_grown(made: ScalingLaw, sample: Sample) -> None:
+    """Raise RecordingError if a recording is not of the program that the law predicts.
+
+    made: law of the other sizes at the recording's value of the growing size.
+    """
     row = made.program.first_difference(sample.program)
     if row is not None:
         raise RecordingError(

@@ -1,16 +1,19 @@
 """Program with parts that repeat as often as a size says.
 
-Rule: the larger of two programs has every row of the smaller one, and insertions that repeat the
-rows beside them (`parts.py`). With each further step of the size, every insertion is repeated once
-more. The bytes of a request, and the number of younger live blocks in the group of a freed block,
-are p + q·copy + r·copies: q follows from the insertion and its counterpart, r from the counterpart
-in both programs. The result must reproduce both programs row by row.
+Rule: the larger of two programs has every row of the smaller one, and insertions that repeat
+adjacent rows: the layer before or after. If they repeat neither, the program did not grow; PyTorch
+ran other kernels. When the size increases by another step, every insertion is repeated once more.
+
+A row's value is the bytes of a request or, for a free, the number of live blocks from the same
+stack that are younger than the freed block. A value is p + q·copy + r·copies: q follows from the
+rows of the insertion and the adjacent rows that they repeat, r from the repeated rows in both
+programs. The result must reproduce both programs row by row.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,33 +21,138 @@ from numpy.typing import NDArray
 from allocsim._fast_numpy import any_of
 from allocsim.errors import ConfigError
 from allocsim.fitting.laws import BEFORE, Repeated
-from allocsim.fitting.scale.alignment import insertions, shared_rows
-from allocsim.fitting.scale.likeness import Likeness, likeness_of
-from allocsim.fitting.scale.parts import Part, parts_of
-from allocsim.fitting.scale.program import FREES, Program, numbered
+from allocsim.fitting.scale.alignment import (
+    Insertion,
+    Likeness,
+    insertions,
+    likeness_of,
+    shared_rows,
+)
+from allocsim.fitting.scale.program import FREES, SizedProgram, numbered
 from allocsim.simulation import StepKind, Steps
 
-__all__ = ["Growth", "growth_between"]
+__all__ = ["Growth", "ProgramPart", "growth_between", "parts_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramPart:
+    """An insertion, and how far the rows before and after it continue its pattern.
+
+    before, after: number of shared rows directly before and after it whose kind and stack equal
+        those of the rows one insertion length later and earlier.
+    """
+
+    insertion: Insertion
+    before: int
+    after: int
+
+    @property
+    def is_repeated(self) -> bool:
+        """True if each row of the insertion repeats a row before or after it."""
+        return self.before + self.after >= len(self.insertion)
+
+    def counterparts(self, row: int) -> list[int]:
+        """Return the rows that a row of the insertion repeats, the row on the longer side first."""
+        length, each = len(self.insertion), self.insertion
+        found = []
+        if row - length >= each.start - self.before:
+            found.append(row - length)
+        if row + length < each.stop + self.after:
+            found.append(row + length)
+        return found[::-1] if self.after > self.before else found
+
+
+def parts_of(found: Sequence[Insertion], long: Likeness) -> list[ProgramPart]:
+    """Return each insertion of the program `long` with the matching rows on both sides."""
+    shared = shared_rows(len(long.form), found) >= 0
+    return [part for each in found for part in _split(each, long, shared)]
+
+
+def _split(each: Insertion, long: Likeness, shared: NDArray[np.bool_]) -> tuple[ProgramPart, ...]:
+    """Split an insertion that is the last copy of one part and the first copy of another.
+
+    If X X Y Y became X X X Y Y Y, one insertion of X Y is possible as well. It repeats nothing
+    adjacent, while X repeats the rows before it and Y the rows after it. Rows of equal bytes show
+    this; if bytes grow with every copy, equal kinds and stacks have to suffice.
+    """
+    whole = _part(each, long.form, shared)
+    if _part(each, long.exact, shared).is_repeated:
+        return (whole,)
+    for numbers in (long.exact, long.form):
+        if numbers is long.form and whole.is_repeated:
+            return (whole,)
+        for place in _positions(each, long, shared):
+            if (middle := _middle(place, numbers)) is not None:
+                first, second = replace(place, stop=middle), replace(place, start=middle)
+                return _part(first, long.form, shared), _part(second, long.form, shared)
+    return (whole,)
+
+
+def _part(each: Insertion, numbers: NDArray[np.int64], shared: NDArray[np.bool_]) -> ProgramPart:
+    """Return the insertion with the number of matching rows on each side.
+
+    numbers: number for the form of each row.
+    """
+    n, length = len(numbers), len(each)
+    before = after = 0
+    while (row := each.start - 1 - before) >= 0 and shared[row]:
+        if numbers[row] != numbers[row + length]:
+            break
+        before += 1
+    while (row := each.stop + after) < n and shared[row]:
+        if numbers[row] != numbers[row - length]:
+            break
+        after += 1
+    return ProgramPart(each, before, after)
+
+
+def _positions(each: Insertion, long: Likeness, shared: NDArray[np.bool_]) -> Iterator[Insertion]:
+    """Yield the other places at which the insertion leaves the same shared rows."""
+    yield each
+    exact, n = long.exact, len(long.exact)
+    place = each
+    while place.start and shared[row := place.start - 1] and exact[row] == exact[place.stop - 1]:
+        yield (place := place.moved(-1))
+    place = each
+    while place.stop < n and shared[place.stop] and exact[place.start] == exact[place.stop]:
+        yield (place := place.moved(1))
+
+
+def _middle(place: Insertion, numbers: NDArray[np.int64]) -> int | None:
+    """Return the row between a copy of the rows before and one of the rows after, or None."""
+    for middle in range(place.start + 1, place.stop):
+        first, second = middle - place.start, place.stop - middle
+        if first > place.start or place.stop + second > len(numbers):
+            continue
+        is_first = np.array_equal(
+            numbers[place.start : middle], numbers[place.start - first : place.start]
+        )
+        if is_first and np.array_equal(
+            numbers[middle : place.stop], numbers[place.stop : place.stop + second]
+        ):
+            return middle
+    return None
+
 
 _HANDLE = 1 << 62
-"""Offset of the addresses that name blocks to the engine: a request's number is added to it."""
+"""Offset that makes an engine's address from the number of the request that allocated a block."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Growth:
-    """A program at any number of copies of its parts; 0 copies are `first`, 1 is `second`.
+    """A program with any number of copies of its parts: `first` has 0 copies, `second` has 1.
 
     group: for each request of `second`, the index of its stack.
     parts: repeated parts, in order.
-    value: for each row of `second`, the bytes of a request, or the number of younger live blocks in
-        the group of the block that is freed.
+    value: for each row of `second`, the bytes of a request; for a free, the number of live blocks
+        of its group that are younger than its block.
     by_copy, by_copies: growth of `value` per earlier copy and per additional copy.
     """
 
-    first: Program
-    second: Program
+    first: SizedProgram
+    second: SizedProgram
     group: NDArray[np.int64]
-    parts: tuple[Part, ...]
+    parts: tuple[ProgramPart, ...]
     value: NDArray[np.int64]
     by_copy: NDArray[np.int64]
     by_copies: NDArray[np.int64]
@@ -54,10 +162,10 @@ class Growth:
         """Number of requests in one copy of all parts."""
         return len(self.second.size) - len(self.first.size)
 
-    def program_with(self, copies: int) -> Program:
+    def program_with(self, copies: int) -> SizedProgram:
         """Return the program with `copies` copies of each part.
 
-        Raises ConfigError if it is too long, or if a free means a block that does not exist.
+        Raises ConfigError if it is too long, or if a free has no matching block.
         """
         second = self.second
         try:
@@ -68,7 +176,7 @@ class Growth:
         kind = second.kind[row]
         is_request = kind == StepKind.ALLOC
         steps = second.steps
-        return Program(
+        return SizedProgram(
             prepared=second.prepared,
             steps=Steps(
                 kind,
@@ -107,7 +215,10 @@ class Growth:
     def _addresses(
         self, row: NDArray[np.int64], kind: NDArray[np.uint8], block: NDArray[np.int64]
     ) -> NDArray[np.uint64]:
-        """Return the address that names each block to the engine: a number or the original one."""
+        """Return the address by which the engine knows each row's block.
+
+        It is the original address for blocks from before the recording, else made from a number.
+        """
         found = self.second.steps.addr[row].copy()
         is_own = (kind == StepKind.ALLOC) | (any_of(kind, FREES) & (block >= 0))
         found[is_own] = (block[is_own] + _HANDLE).astype(np.uint64)
@@ -120,10 +231,10 @@ class Growth:
         )
 
 
-def growth_between(first: Program, second: Program) -> Growth | None:
-    """Return how `second` grew out of `first`, or None.
+def growth_between(first: SizedProgram, second: SizedProgram) -> Growth | None:
+    """Return the growth of `first` to `second`, or None if `second` is not a grown `first`.
 
-    The result is None if `second` lacks rows of `first`, or has rows that repeat no part of it.
+    The result is None if `second` lacks a row of `first`, or if an insertion repeats no part of it.
     """
     plans = first.prepared.plan, second.prepared.plan
     if first.before != second.before or plans[0].changes != plans[1].changes:
@@ -145,36 +256,40 @@ def growth_between(first: Program, second: Program) -> Growth | None:
     return growth if all(made.first_difference(real) is None for made, real in ends) else None
 
 
-def _is_mostly_the_same(parts: Sequence[Part], long: Likeness) -> bool:
-    """Return whether most rows of the copies have the bytes of the rows that they repeat."""
+def _is_mostly_the_same(parts: Sequence[ProgramPart], long: Likeness) -> bool:
+    """Return whether most rows of the copies have the same bytes as the rows that they repeat."""
     pairs = [(row, other[0]) for row, other in _counterparts(parts)]
     row, other = np.array(pairs).T
     return bool(np.count_nonzero(long.exact[row] == long.exact[other]) * 2 > len(pairs))
 
 
-def _counterparts(parts: Sequence[Part]) -> Iterator[tuple[int, list[int]]]:
-    """Yield every row of an insertion with the rows that it repeats."""
+def _counterparts(parts: Sequence[ProgramPart]) -> Iterator[tuple[int, list[int]]]:
+    """Yield every row of an insertion with the adjacent rows that it repeats."""
     for part in parts:
         for row in range(part.insertion.start, part.insertion.stop):
             yield row, part.counterparts(row)
 
 
-def _values(program: Program, like: Likeness) -> NDArray[np.int64]:
-    """Return each row's value: bytes of a request, number of younger blocks of a free."""
+def _values(program: SizedProgram, like: Likeness) -> NDArray[np.int64]:
+    """Return each row's value: bytes of a request; for a free, the younger live blocks."""
     found = like.younger.copy()
     found[program.requests] = program.size
     return found
 
 
 def _fitted(
-    parts: Sequence[Part],
+    parts: Sequence[ProgramPart],
     shared: NDArray[np.int64],
     first: NDArray[np.int64],
     second: NDArray[np.int64],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the growth of each row's value with its copy, and with the number of copies.
+    """Return `by_copy` and `by_copies` of each row.
 
-    A counterpart after the insertion is one copy further in `second`, but not in `first`.
+    shared: for each row of the second program, its row in the first one, -1 in insertions.
+    first, second: values of the rows of both programs.
+
+    A repeated row after the insertion is one copy further in the second program, but not in the
+    first.
     """
     by_copy = np.zeros(len(second), dtype=np.int64)
     by_copies = np.where(shared >= 0, second - first[shared], 0)

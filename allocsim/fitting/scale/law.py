@@ -1,14 +1,14 @@
-"""Size of each request of a program at any size, derived from recordings at a few sizes.
+"""Bytes of each request of a program at any size, derived from recordings at a few sizes.
 
-Rule: each request is a polynomial in the named sizes, affine in each if the recordings allow it:
-with sizes b and s its bytes are p + q·b + r·s + t·b·s. So k sizes that vary need 2^k recordings,
-and every further recording is a check (`proof.py`). If a check refutes this, a size may be squared,
-as the length is in an attention mask; that needs three of its values. A fraction of a byte is
-rounded up and counted; a size of zero or less means that there is no law.
+Rule: the bytes of a request are a polynomial in the named sizes. If the recordings allow it, no
+size is squared: with sizes b and s the bytes are p + q·b + r·s + t·b·s. So k sizes that vary need
+2^k recordings, and every further recording is a check (`proof.py`). If a check refutes the law, a
+size may be squared, as the length is in an attention mask, which needs three values of that size. A
+fraction of a byte is rounded up and counted. If a request would have zero or fewer bytes, there is
+no law.
 
-A law holds for one way through PyTorch's kernels. From some sizes on, other kernels run (a
-reduction in two passes, a sort, one copy less). The requests then differ, and the recording is
-refused.
+A law holds while PyTorch runs the same kernels. From some sizes on, other kernels run (a reduction
+in two passes, a sort, one copy less). The requests then differ, and the recording is refused.
 """
 
 from __future__ import annotations
@@ -24,22 +24,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allocsim.errors import ConfigError, RecordingError
-from allocsim.fitting.scale.program import Program
+from allocsim.fitting.scale.program import SizedProgram
 
 __all__ = [
-    "Law",
-    "Requested",
-    "Sample",
-    "Sizes",
-    "laws_of",
-    "is_between",
-    "refuse_other_program",
-    "refuse_uncombined",
-    "typed",
-]
+    "Requested", "Sample", "ScalingLaw", "Sizes", "is_between", "laws_of",
+    "refuse_other_program", "refuse_uncombined", "typed",
+]  # fmt: skip
 
 Sizes = Mapping[str, int]
-"""Named sizes of one run, such as batch=2."""
+"""Values of the named sizes in one run, such as batch=2."""
 
 _HIGHEST = 2
 """Highest power of a size."""
@@ -52,7 +45,7 @@ _MOST_BYTES = 1 << 60
 class Sample:
     """A recorded run and its sizes."""
 
-    program: Program
+    program: SizedProgram
     at: Sizes
 
     @property
@@ -68,7 +61,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Requested:
-    """Requests that a law gives for one size.
+    """Requests of a program at given sizes, computed by its law.
 
     size: bytes of each request.
     rounded: number of requests that were rounded up to whole bytes.
@@ -79,9 +72,11 @@ class Requested:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Law:
-    """Samples that determine the size of every request, and samples that check it.
+class ScalingLaw:
+    """Recordings that determine the bytes of every request, and recordings that check the result.
 
+    samples: recordings that determine the law.
+    checks: recordings that can refute it.
     degrees: highest power of each size that varies.
     """
 
@@ -95,26 +90,26 @@ class Law:
         return tuple(self.degrees)
 
     @property
-    def program(self) -> Program:
+    def program(self) -> SizedProgram:
         """Program of the first sample."""
         return self.samples[0].program
 
     def domain(self, name: str) -> tuple[int, int]:
-        """Return the least value of a size that the law covers, and the step to the next value."""
+        """Return the least covered value of the size `name`, and the step to the next value."""
         assert name in self.degrees
         return 1, 1
 
-    def settled(self, at: Sizes) -> Law:
-        """Return the law of the other sizes where the growing size is that of `at`: this law."""
+    def settled(self, at: Sizes) -> ScalingLaw:
+        """Return this law; `Growing.settled` returns a law at one value of the growing size."""
         assert set(at) == set(self.samples[0].at)
         return self
 
     def covers(self, at: Sizes) -> bool:
-        """Return whether `at` is between recorded sizes."""
+        """Return whether each size in `at` is between two recorded values."""
         return is_between([*self.samples, *self.checks], self.varied, at)
 
     def complete(self, at: Sizes) -> dict[str, int]:
-        """Return `at` with the sizes that do not vary.
+        """Return `at` with the sizes that are the same in all recordings.
 
         Raises ConfigError for sizes that the law does not cover.
         """
@@ -134,7 +129,7 @@ class Law:
         return {name: at.get(name, value) for name, value in known.items()}
 
     def requested_at(self, at: Sizes) -> Requested:
-        """Return every request at the sizes `at`.
+        """Return the bytes of every request at the sizes `at`.
 
         Raises ConfigError if a request would have no bytes, or more than any device has.
         """
@@ -164,7 +159,7 @@ class Law:
 
 
 def is_between(samples: Sequence[Sample], names: Sequence[str], at: Sizes) -> bool:
-    """Return whether each of the named sizes is between those of the samples."""
+    """Return whether each size in `names` has a value in `at` between two values of the samples."""
     return all(
         min(each.at[name] for each in samples) <= at[name] <= max(each.at[name] for each in samples)
         for name in names
@@ -172,15 +167,15 @@ def is_between(samples: Sequence[Sample], names: Sequence[str], at: Sizes) -> bo
 
 
 def typed(at: Sizes) -> str:
-    """Return sizes as typed on the command line: batch=2,sequence=512."""
+    """Return sizes as they are typed on the command line, such as "batch=2,sequence=512"."""
     return ",".join(f"{name}={value}" for name, value in at.items())
 
 
-def laws_of(samples: Sequence[Sample]) -> Iterator[Law]:
+def laws_of(samples: Sequence[Sample]) -> Iterator[ScalingLaw]:
     """Yield the laws that `samples` determine, at least one, the simplest first.
 
-    Raises ConfigError for too few samples, different names of sizes or equal sizes, and
-    RecordingError if the samples are not of one program.
+    Raises ConfigError for too few samples, for samples that name different sizes, and for two
+    samples with equal sizes. Raises RecordingError if the samples are different programs.
     """
     first = samples[0]
     for sample in samples:
@@ -198,13 +193,18 @@ def laws_of(samples: Sequence[Sample]) -> Iterator[Law]:
         chosen = _independent(samples, degrees)
         if len(chosen) == _count(degrees):
             checks = tuple(sample for sample in samples if sample not in chosen)
-            yield Law(tuple(chosen), checks, degrees)
+            yield ScalingLaw(tuple(chosen), checks, degrees)
         elif max(degrees.values()) == 1:
             refuse_uncombined(len(samples), varied, _count(degrees))
 
 
 def refuse_uncombined(count: int, varied: Sequence[str], expected: int) -> NoReturn:
-    """Raise ConfigError: `count` recordings do not determine the joint effect of sizes."""
+    """Raise ConfigError because recordings do not show the joint effect of several sizes.
+
+    count: number of recordings.
+    varied: sizes that vary.
+    expected: number of recordings that are needed.
+    """
     raise ConfigError(
         f"{count} recordings do not show how {' and '.join(varied)} act together; "
         f"expected {expected}, each size combined with each other"
@@ -212,12 +212,12 @@ def refuse_uncombined(count: int, varied: Sequence[str], expected: int) -> NoRet
 
 
 def _count(degrees: Mapping[str, int]) -> int:
-    """Return the number of terms, which is the number of samples that are needed."""
+    """Return the number of terms of a polynomial, which is the number of samples that it needs."""
     return prod(degree + 1 for degree in degrees.values())
 
 
 def refuse_other_program(first: Sample, other: Sample) -> None:
-    """Raise RecordingError if two samples are not of one program."""
+    """Raise RecordingError if two samples are different programs."""
     row = first.program.first_difference(other.program)
     if row is not None:
         raise RecordingError(
@@ -236,13 +236,13 @@ def refuse_other_program(first: Sample, other: Sample) -> None:
 
 
 def _terms(at: Sizes, degrees: Mapping[str, int]) -> list[int]:
-    """Return 1, each size to each of its powers, and all products of those."""
+    """Return the value of each term: 1, every power of each size, and all products of powers."""
     powers = product(*(range(degree + 1) for degree in degrees.values()))
     return [prod(at[name] ** n for name, n in zip(degrees, each, strict=True)) for each in powers]
 
 
 def _independent(samples: Sequence[Sample], degrees: Mapping[str, int]) -> list[Sample]:
-    """Return the first samples that are linearly independent."""
+    """Return the first samples whose terms are linearly independent."""
     chosen: list[Sample] = []
     reduced: list[list[Fraction]] = []
     for sample in samples:
@@ -257,7 +257,7 @@ def _independent(samples: Sequence[Sample], degrees: Mapping[str, int]) -> list[
 
 
 def _weights(rows: Sequence[Sequence[int]], target: Sequence[int]) -> list[Fraction]:
-    """Return weights w with Σ w[i]·rows[i] = target, exactly."""
+    """Return the exact weights w with Σ w[i]·rows[i] = target."""
     n = len(rows)
     table = [[Fraction(rows[j][i]) for j in range(n)] + [Fraction(target[i])] for i in range(n)]
     for column in range(n):

@@ -2,8 +2,9 @@
 
 Rule: two recordings are of one program if it made the same requests and frees in the same order:
 request k is freed at the same step, on the same stream, in the same pool. Addresses and the
-driver's actions are ignored, since they follow from the sizes. Blocks are numbered by request,
-blocks from before the recording by address with negative numbers, streams by first use.
+driver's actions are ignored, because they follow from the sizes. Blocks are numbered by request.
+Blocks from before the recording have negative numbers in the order of their addresses. Streams are
+numbered by first use.
 """
 
 from __future__ import annotations
@@ -21,24 +22,25 @@ from allocsim.simulation import StepKind, Steps
 from allocsim.state import INACTIVE
 from allocsim.units import format_size
 
-__all__ = ["FREES", "Program", "numbered", "program_of"]
+__all__ = ["FREES", "SizedProgram", "numbered", "program_of"]
 
 FREES = (StepKind.FREE, StepKind.FREE_REQUEST, StepKind.FREE_COMPLETE)
-"""Steps that concern a block and do not request it."""
+"""Kinds of steps that free a block."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Program:
+class SizedProgram:
     """Steps of one device, in columns with one element per row of `steps`.
 
+    prepared: recording of the first sample, prepared for replay.
     steps: steps for the engine, as recorded or with parts repeated (`growth.py`); their entries are
         those of `prepared`.
-    kind: codes of `StepKind`.
+    kind: kind of the step, a code of `StepKind`.
     block: number of the block that is requested or freed, 0 in other rows.
     stream: number of the stream.
-    argument: argument of other steps (a pool, a change of settings), 0 in rows of blocks.
+    argument: argument of other steps (a pool, a change of settings), 0 in requests and frees.
     size: bytes of each request, in order.
-    before: bytes of the blocks from before the recording, by address.
+    before: bytes of the blocks from before the recording, in the order of their addresses.
     """
 
     prepared: Prepared
@@ -52,11 +54,11 @@ class Program:
 
     @property
     def requests(self) -> NDArray[np.intp]:
-        """Rows of requests."""
+        """Rows that are requests."""
         return np.flatnonzero(self.kind == StepKind.ALLOC)
 
-    def first_difference(self, other: Program) -> int | None:
-        """Return the first row where two programs differ, or None if they are the same."""
+    def first_difference(self, other: SizedProgram) -> int | None:
+        """Return the first row that differs in `other` apart from bytes, or None."""
         shared = min(len(self.kind), len(other.kind))
         differs = np.zeros(shared, dtype=bool)
         for name in ("kind", "block", "stream", "argument"):
@@ -66,7 +68,7 @@ class Program:
         return None if len(self.kind) == len(other.kind) else shared
 
     def described(self, row: int) -> str:
-        """Describe a row and its line of code."""
+        """Return a description of a row with its line of code, for error messages."""
         if row >= len(self.kind):
             return "nothing: the program ends"
         steps = self.steps
@@ -84,11 +86,11 @@ class Program:
         return f"entry {entry:,}, {what}{by}"
 
     def code(self, row: int) -> Code | None:
-        """Return the line of code of a row, or None if its stack is unknown."""
+        """Return the line of code that caused a row, or None if its stack is unknown."""
         return code_at(self.prepared.trace, int(self.steps.entry[row]))
 
 
-def program_of(prepared: Prepared) -> Program:
+def program_of(prepared: Prepared) -> SizedProgram:
     """Return the program of one device of a recording.
 
     Raises RecordingError for a recording that ran out of memory, because it ends early or continues
@@ -115,7 +117,7 @@ def program_of(prepared: Prepared) -> Program:
             number[address] = count
             count += 1
         block[row] = number[address]
-    return Program(
+    return SizedProgram(
         prepared=prepared,
         steps=steps,
         kind=steps.kind,
@@ -128,7 +130,7 @@ def program_of(prepared: Prepared) -> Program:
 
 
 def numbered(values: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Return the rank of each value, by the order of first occurrence."""
+    """Return a number for each value: 0 for the first value, 1 for the next new value."""
     known, first, index = np.unique(values, return_index=True, return_inverse=True)
     rank = np.empty(len(known), dtype=np.int64)
     rank[np.argsort(first)] = np.arange(len(known))

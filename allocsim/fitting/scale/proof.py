@@ -1,34 +1,53 @@
-"""Check of a law against recordings from which it was not derived.
+"""Replay of a law's program on the allocator model, and check against other recordings.
 
-Rule: the peak of reserved memory is compared. The recorded requests and those of the law are both
-played under the same settings. Requests that differ are counted and reported: temporary storage of
-sorts, for instance, follows no exact law, and does not matter if the peak is the same.
+Rule: only the bytes of requests change. Order, freed blocks, streams and pools are those of the
+first sample.
+
+A check compares the peak of reserved memory. The recorded requests and the law's requests are
+replayed under the same settings. Requests that differ are counted and reported: temporary storage
+of sorts, for instance, follows no exact law. It does not refute the law if the peak is the same.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from allocsim.errors import RecordingError
 from allocsim.fitting.scale.growing import Growing, refuse_otherwise_grown
-from allocsim.fitting.scale.law import Law, Sample
-from allocsim.fitting.scale.play import drive_at, plan_at
-from allocsim.simulation import Drive, fold_allocated
+from allocsim.fitting.scale.law import Requested, Sample, ScalingLaw
+from allocsim.simulation import Drive, Plan, Setting, fold_allocated
 from allocsim.units import format_size
 
-__all__ = ["Check", "checks_of"]
+__all__ = ["LawCheck", "checks_of", "drive_at", "plan_at"]
+
+
+def plan_at(law: ScalingLaw, requested: Requested) -> Plan:
+    """Return the steps of the law's program with the requests' bytes in `requested`."""
+    program = law.program
+    size = program.steps.size.copy()
+    size[program.requests] = requested.size
+    return replace(program.prepared.free_plan, steps=replace(program.steps, size=size))
+
+
+def drive_at(law: ScalingLaw, plan: Plan, setting: Setting, device_memory: int | None) -> Drive:
+    """Replay `plan` to its end or to an error. Raises ConfigError for a refused setting.
+
+    device_memory: bytes of the device, None for an unlimited device.
+    """
+    prepared = law.program.prepared
+    return prepared.drive(setting, device_memory, plan=plan, folder=fold_allocated)
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
-    """A recording that the law predicted.
+class LawCheck:
+    """A recording whose peak the law predicted exactly.
 
     path, text: file and sizes of the recording.
-    peak_reserved_bytes: peak of the law's requests, which equals that of the recorded ones.
-    missed: number of requests for which the law gives another size.
-    largest_miss: largest difference in bytes.
+    peak_reserved_bytes: peak of reserved memory in bytes, recorded and predicted.
+    missed: number of requests for which the law gives other bytes.
+    largest_miss: largest difference of one request, in bytes.
     """
 
     path: str
@@ -38,15 +57,15 @@ class Check:
     largest_miss: int
 
 
-def checks_of(law: Law | Growing) -> tuple[Check, ...]:
-    """Return the checks of all recordings that are not samples.
+def checks_of(law: ScalingLaw | Growing) -> tuple[LawCheck, ...]:
+    """Return the result for each recording that the law was not derived from.
 
     Raises RecordingError for the first recording that refutes the law.
     """
     return tuple(_check(law.settled(law.complete(each.at)), each) for each in law.checks)
 
 
-def _check(law: Law, sample: Sample) -> Check:
+def _check(law: ScalingLaw, sample: Sample) -> LawCheck:
     refuse_otherwise_grown(law, sample)
     own = sample.program.prepared
     requested = law.requested_at(sample.at)
@@ -63,7 +82,9 @@ def _check(law: Law, sample: Sample) -> Check:
             f"by the law {format_size(predicted)}; first "
             f"{sample.program.described(row)}, by the law {size}",
         )
-    return Check(sample.path, sample.text, predicted, int(np.count_nonzero(miss)), int(miss.max()))
+    return LawCheck(
+        sample.path, sample.text, predicted, int(np.count_nonzero(miss)), int(miss.max())
+    )
 
 
 def _peak(drive: Drive) -> int:

@@ -1,8 +1,7 @@
-"""Prediction of a program at sizes that were not recorded.
+"""Prediction of a program's memory at sizes that were not recorded.
 
-Rule: only the requests are extrapolated (`law.py`). The memory that PyTorch reserves for them is
-found by a replay, request by request. One replay shows that a size fits, another that a larger one
-does not.
+Rule: only the requests are extrapolated (`law.py`). A replay of the requests gives the memory that
+PyTorch reserves. One replay shows that a size fits, another that the next larger size does not.
 """
 
 from __future__ import annotations
@@ -13,17 +12,16 @@ from dataclasses import dataclass
 from allocsim._repr import Shown
 from allocsim.errors import ConfigError, RecordingError
 from allocsim.fitting.scale.growing import Growing, growing_laws
-from allocsim.fitting.scale.law import Law, Sample, laws_of, typed
-from allocsim.fitting.scale.play import drive_at, plan_at
+from allocsim.fitting.scale.law import Sample, ScalingLaw, laws_of, typed
 from allocsim.fitting.scale.program import program_of
-from allocsim.fitting.scale.proof import Check, checks_of
+from allocsim.fitting.scale.proof import LawCheck, checks_of, drive_at, plan_at
 from allocsim.metrics import Code, code_at
 from allocsim.recording import Recording
 from allocsim.replaying import bytes_of, prepare
 from allocsim.simulation import Setting, SimulatedOom
 from allocsim.units import format_size
 
-__all__ = ["Frontier", "Largest", "Scaled", "Scaling", "scaling_of"]
+__all__ = ["LargestSize", "ScaleFrontier", "Scaled", "Scaling", "scaling_of"]
 
 _MOST = 1 << 24
 """Largest value of a size that is tried."""
@@ -31,15 +29,16 @@ _MOST = 1 << 24
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Scaled(Shown):
-    """The program at one size.
+    """Predicted memory of a program at given sizes.
 
     at: sizes of the run.
+    conf: value of PYTORCH_CUDA_ALLOC_CONF.
     device_memory: bytes of the device, None for an unlimited device.
-    peak_reserved_bytes, peak_allocated_bytes: peaks up to the error, if there is one.
+    peak_reserved_bytes, peak_allocated_bytes: peaks in bytes, up to the error if there is one.
     num_alloc_retries: number of retries after freeing cached blocks.
-    oom: first request that failed.
-    code: line of that request.
-    is_between: whether the size is between recorded sizes.
+    oom: first request that failed, None if none failed.
+    code: line of code of that request.
+    is_between: True if each size is between two recorded values.
     rounded: number of requests that were rounded up to whole bytes.
     """
 
@@ -65,7 +64,7 @@ class Scaled(Shown):
         return typed(self.at)
 
     def headline(self) -> str:
-        """Return the peak, and whether it fits."""
+        """Return the sizes and the reserved memory at the peak, as one line."""
         when = "at the peak" if self.fits else "when it runs out of memory"
         return f"{self.text}: {format_size(self.peak_reserved_bytes)} reserved {when}"
 
@@ -76,10 +75,12 @@ class Scaled(Shown):
 
 
 @dataclass(frozen=True, slots=True)
-class Largest:
+class LargestSize:
     """Largest value of the size `name` that fits, and the next value, which does not.
 
-    fitting: None if even the least value does not fit, which is 1 or the fewest recorded layers.
+    fitting: prediction at the largest value; None if even the least value does not fit. The least
+        value is 1, or the fewest layers that were recorded.
+    failing: prediction at the next value.
     """
 
     name: str
@@ -88,16 +89,19 @@ class Largest:
 
 
 @dataclass(frozen=True, slots=True)
-class Frontier:
-    """Largest value of the size `name` at each value of the size `other`, ascending."""
+class ScaleFrontier:
+    """Largest value of the size `name` at each value of the size `other`.
+
+    rows: values of `other`, ascending, each with the largest value of `name`.
+    """
 
     name: str
     other: str
-    rows: tuple[tuple[int, Largest], ...]
+    rows: tuple[tuple[int, LargestSize], ...]
 
     @property
     def fits(self) -> bool:
-        """True if any value fits."""
+        """True if a value of `name` fits at any value of `other`."""
         return any(found.fitting is not None for _, found in self.rows)
 
 
@@ -105,30 +109,30 @@ class Frontier:
 class Scaling(Shown):
     """A law of a program, derived from recordings at a few sizes.
 
-    checks: recordings that the law predicted; a proven law has at least one.
+    checks: recordings whose peaks the law predicted.
     """
 
-    law: Law | Growing
-    checks: tuple[Check, ...]
+    law: ScalingLaw | Growing
+    checks: tuple[LawCheck, ...]
 
     @property
     def torch_version(self) -> str:
-        """Release that is modelled."""
+        """Release of PyTorch whose allocator is modelled."""
         return self.law.program.prepared.release.version
 
     @property
     def context_memory(self) -> int:
-        """Bytes of a device that a replay counts as the CUDA context's."""
+        """Bytes of a device that the replay assigns to the CUDA context."""
         return self.law.program.prepared.context_memory
 
     def headline(self) -> str:
-        """Return the recorded sizes, and whether the law is checked."""
+        """Return the recorded sizes and the number of checks, as one line."""
         sizes = ", ".join(sample.text for sample in self.law.samples)
         proved = f"checked by {len(self.checks)}" if self.checks else "not checked"
         return f"from {sizes}: {proved}"
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """Yield the sizes and files of the recordings."""
+        """Yield the sizes and the file of each recording."""
         for sample in (*self.law.samples, *self.law.checks):
             yield sample.text, sample.path
 
@@ -139,12 +143,12 @@ class Scaling(Shown):
         conf: str | None = None,
         device_memory: int | str | None = None,
     ) -> Scaled:
-        """Return the program at `sizes` on a device.
+        """Return the predicted memory of the program at `sizes` on a device.
 
         conf: option string that replaces the recorded one.
         device_memory: bytes, or text such as "24GiB"; None for an unlimited device.
 
-        Raises ConfigError for sizes that the law does not cover, and for a setting that the release
+        Raises ConfigError for sizes that the law does not cover, and for a conf that the release
         refuses.
         """
         whole, memory = self.law.complete(sizes), bytes_of(device_memory)
@@ -176,11 +180,13 @@ class Scaling(Shown):
         *,
         conf: str | None = None,
         watch: Callable[[str], object] | None = None,
-    ) -> Largest:
+    ) -> LargestSize:
         """Find the largest value of the size `name` at which the program fits on a device.
 
-        sizes: the other sizes.
-        watch: called with each size before it is tried.
+        sizes: values of the other sizes.
+        device_memory: bytes, or text such as "24GiB".
+        conf: option string that replaces the recorded one.
+        watch: called with each value, such as "batch=8", before it is tried.
 
         The search assumes that a value does not fit if a smaller one does not. Raises ConfigError
         as `at` does, and if memory does not grow with the size.
@@ -210,7 +216,7 @@ class Scaling(Shown):
                 low, fitting = count, found
             else:
                 high, failing = count, found
-            # Bisect once both sides are known; until then double the step away from the guess.
+            # Bisect once a value fits and another does not; until then double the step.
             if failing is not None and fitting is not None:
                 count = (low + high) // 2
             else:
@@ -218,7 +224,7 @@ class Scaling(Shown):
                 step *= 2
             if count > _MOST:
                 raise ConfigError(f"{name} makes no difference to the memory: {low:,} fits as well")
-        return Largest(name, fitting, failing)
+        return LargestSize(name, fitting, failing)
 
     def frontier(
         self,
@@ -230,15 +236,16 @@ class Scaling(Shown):
         *,
         conf: str | None = None,
         watch: Callable[[str], object] | None = None,
-    ) -> Frontier:
+    ) -> ScaleFrontier:
         """Find the largest `name` for each of `values` of the size `other`, ascending.
 
-        sizes: the remaining sizes. Raises ConfigError as `largest` does, and if the two sizes are
-        the same.
+        sizes: values of the remaining sizes. The other arguments are those of `largest`.
+
+        Raises ConfigError as `largest` does, and if `name` and `other` are the same size.
         """
         if name == other:
             raise ConfigError(f"{name} and {other} are the same size; expected two")
-        return Frontier(
+        return ScaleFrontier(
             name,
             other,
             tuple(
@@ -255,7 +262,7 @@ class Scaling(Shown):
     def _predicted(
         self, name: str, sizes: Mapping[str, int], device_memory: int | str, conf: str | None
     ) -> int:
-        """Return where the device is full if the peak grows linearly with the size."""
+        """Return the value at which the device is full if the peak grows linearly with the size."""
         values = sorted({sample.at[name] for sample in self.law.samples})[:2]
         near, far = (
             self.at({**sizes, name: value}, conf=conf).peak_reserved_bytes for value in values
@@ -276,11 +283,12 @@ def scaling_of(
     """Derive the law of a program from recordings.
 
     runs: recordings, each with its sizes, such as {"batch": 2}.
-    device: device of each recording; default: the only one.
-    torch_version: as for `replay`.
+    device: index of the device in every recording; default: the only device.
+    torch_version: release of PyTorch to model; default: the recorded release.
 
-    Raises ConfigError for too few recordings or different names of sizes. Raises RecordingError if
-    they are not of one program, or if one of them does not follow the law of the others.
+    Raises ConfigError for too few recordings, and for recordings that name different sizes. Raises
+    RecordingError if the recordings are different programs, or if one of them contradicts the law
+    of the others.
     """
     samples = []
     for recording, at in runs:
@@ -296,8 +304,8 @@ def scaling_of(
     raise refuted
 
 
-def _laws(samples: Sequence[Sample]) -> Iterator[Law | Growing]:
-    """Yield the laws of a program that is the same at every size, or else of a growing program."""
+def _laws(samples: Sequence[Sample]) -> Iterator[ScalingLaw | Growing]:
+    """Yield the laws of a program that is the same at every size, else of a growing program."""
     is_one = all(samples[0].program.first_difference(each.program) is None for each in samples)
     grows = False
     if not is_one and all(set(each.at) == set(samples[0].at) for each in samples):

@@ -1,7 +1,7 @@
-"""Recording that the program would have left at other sizes.
+"""Recording that the program would leave at sizes that were not recorded.
 
-Rule: its entries are the model's history of the law's requests, with the stacks of the first
-sample. It can be replayed, tuned and plotted as any other recording.
+Rule: its entries are the history of the allocator model for the law's requests, with the stacks of
+the first sample. It can be replayed, tuned and plotted like any other recording.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from allocsim._fast_numpy import any_of
 from allocsim.core import TraceEntry
 from allocsim.fitting.scale.law import typed
-from allocsim.fitting.scale.play import plan_at
+from allocsim.fitting.scale.proof import plan_at
 from allocsim.fitting.scale.scale import Scaling
 from allocsim.recording import Action, Provenance, Recording
 from allocsim.replaying import bytes_of
@@ -31,9 +31,12 @@ def recording_at(
     conf: str | None = None,
     device_memory: int | str | None = None,
 ) -> Recording:
-    """Return the program at `sizes` as a recording.
+    """Return the recording that the program would leave at `sizes`.
 
-    Arguments and errors are those of `Scaling.at`.
+    conf: option string that replaces the recorded one.
+    device_memory: bytes, or text such as "24GiB"; None for an unlimited device.
+
+    Raises ConfigError as `Scaling.at` does.
     """
     whole, memory = scaling.law.complete(sizes), bytes_of(device_memory)
     law = scaling.law.settled(whole)
@@ -70,11 +73,11 @@ def recording_at(
 
 
 class _Kept(Observer):
-    """History of a run, with the stack of the step that caused each entry.
+    """History of a replay, with the stack of the step that caused each entry.
 
-    The k-th alloc belongs to the k-th request, the k-th free_requested to the k-th free. Entries of
-    the driver belong to the request that follows, and a free_completed to the free that it
-    completes.
+    The k-th alloc entry belongs to the k-th request, the k-th free_requested to the k-th free.
+    Entries of the driver belong to the request that follows, and a free_completed to the free that
+    it completes.
     """
 
     keeps_history = True

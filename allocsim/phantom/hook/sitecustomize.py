@@ -1,14 +1,14 @@
-"""Hook that runs when a recorded program's interpreter starts, before any code of the program.
+"""Hook that starts the recording when a program's interpreter starts, before the program's code.
 
-Rule: the program behaves as it does without the hook.  Only the standard library is imported (the
-program's interpreter may lack allocsim), torch is used only after the program imports it, and
-another sitecustomize still runs.  (Exception: with ALLOCSIM_PHANTOM_SIZES_ONLY, values of large
-host tensors are not drawn.)
+Rule: the program behaves as without the hook.  Only the standard library is imported, because the
+program's interpreter may lack allocsim.  torch is used only after the program imports it, and
+another sitecustomize still runs.  The only exception is ALLOCSIM_PHANTOM_SIZES_ONLY, with which
+large host tensors are not filled with random numbers.
 
 `allocsim.phantom.record` sets the variables ALLOCSIM_RECORD_*.  A process that used CUDA writes a
-pickle to that folder at exit: a snapshot as PyTorch writes it, with the additional key "allocsim"
-for what a replay needs and the snapshot lacks, such as marks for calls that leave no entry.  A JSON
-file beside it has a summary.
+pickle to ALLOCSIM_RECORD_FOLDER at exit.  It is a snapshot of PyTorch with the additional key
+"allocsim" for data that a replay needs, such as marks: calls that are not in the history.  A JSON
+file in the same folder has a summary.
 """
 
 import atexit
@@ -56,19 +56,19 @@ class Recorder:
         self.values = None
 
     def on_import(self, torch):
-        """Request a call when CUDA is initialised, and start the guard thread."""
+        """Prepare the recording when the program has imported `torch`."""
         self.torch = torch
-        self.calls = self.marks.Calls(torch, torch.cuda, self.is_noting)
+        self.calls = self.marks.CallLog(torch, torch.cuda, self.is_noting)
         self.calls.watch()
         if os.environ.get("ALLOCSIM_PHANTOM_SIZES_ONLY"):
             with contextlib.suppress(Exception):  # only an optimisation
-                beside("unfilled").leave_unfilled(torch)
+                beside("assumptions").leave_unfilled(torch)
         torch.cuda._lazy_call(self.on_cuda)
         if self.max_seconds or self.max_entries:
             threading.Thread(target=self.guard, name="allocsim-guard", daemon=True).start()
 
     def on_cuda(self):
-        """Start recording; CUDA is initialised and nothing is allocated yet."""
+        """Start recording when the program has initialised CUDA, before the first allocation."""
         # The ring grows as needed up to this bound, so nothing is lost.
         self.torch.cuda.memory._record_memory_history(
             "all", context="alloc", stacks="python", max_entries=1 << 40
@@ -83,7 +83,7 @@ class Recorder:
                 with contextlib.suppress(Exception):  # on failure, every value is zero
                     known = beside("known").Known(self.torch)
                     is_skewed = os.environ["ALLOCSIM_PHANTOM_VALUES"] == "skewed"
-                    router = beside("routing").Router(self.torch, is_skewed=is_skewed)
+                    router = beside("assumptions").Router(self.torch, is_skewed=is_skewed)
                     self.values = beside("values").install(
                         self.torch, known, router, beside("operators")
                     )
@@ -91,14 +91,14 @@ class Recorder:
                 beside("ranks").answer_for_others(self.torch)
 
     def entries(self):
-        """Return the number of entries in the history, without those of segments."""
+        """Return the number of entries of allocations, frees and out-of-memory errors so far."""
         return sum(self.calls.counts())
 
     def is_noting(self):
         return self.is_recording and os.getpid() == self.pid
 
     def guard(self):
-        """End the program in order when it reaches a limit of entries or time."""
+        """End the program when it reaches a limit of entries or time; runs in a thread."""
         while self.stopped_by is None:
             time.sleep(POLL_S)
             reached = None
@@ -133,7 +133,7 @@ class Recorder:
             error = error.__cause__ or error.__context__
 
     def at_exit(self):
-        """Write the recording; report errors without disturbing the program's end."""
+        """Write the recording; print an error instead of raising it."""
         while not self.is_written:
             try:
                 with self.lock:
@@ -179,7 +179,7 @@ class Recorder:
         about = {name: snapshot["allocsim"][name] for name in PRINTED}
         about["entries"] = sum(map(len, snapshot["device_traces"]))
         if self.by_column:
-            columns_of = beside("by_column").columns_of
+            columns_of = beside("at_exit").columns_of
             snapshot["device_traces"] = list(map(columns_of, snapshot["device_traces"]))
         with open(place + ".part", "wb") as file:
             pickle.dump(snapshot, file)
@@ -189,7 +189,7 @@ class Recorder:
         self.is_written = True
 
     def routing(self):
-        """Return the routing of experts if sizes or reads of the host depended on it, else ""."""
+        """Return the distribution of tokens over experts; "" if nothing depended on it."""
         if self.values is None or not self.values.routed_reads:
             return ""
         return os.environ["ALLOCSIM_PHANTOM_VALUES"]
@@ -209,10 +209,12 @@ class Recorder:
 
 
 def beside(name, folder=""):
-    """Load a module of allocsim from its path.
+    """Return a module of allocsim, loaded from its path.
 
-    The program's interpreter may lack allocsim, and a module name on `sys.path` could hide one of
-    the program's modules.
+    name: name of the module.
+    folder: its folder, relative to that of allocsim.phantom.
+    The module is not imported, because the program's interpreter may lack allocsim, and because a
+    folder of allocsim in `sys.path` could hide modules of the program.
     """
     place = os.path.join(os.path.dirname(__file__), os.pardir, folder, name + ".py")
     spec = importlib.util.spec_from_file_location("allocsim.phantom." + name, place)
@@ -222,10 +224,10 @@ def beside(name, folder=""):
 
 
 def finish_work(torch):
-    """Close a process group that the program left open, on a phantom only.
+    """Close a process group that the program left open, if the GPU is a phantom.
 
-    At interpreter exit an open group waits for the GPU, and a phantom completes work only on
-    request.
+    At the end of the interpreter an open group waits for the GPU, and a phantom GPU completes work
+    only on request.
     """
     if os.environ.get("ALLOCSIM_PHANTOM_MEMORY") and torch is not None:
         with contextlib.suppress(Exception):
@@ -234,7 +236,7 @@ def finish_work(torch):
 
 
 def memory_of(torch, card):
-    """Return the use of a real device's memory in bytes; empty if unknown."""
+    """Return the use of a real GPU's memory in bytes, by name; empty if unknown."""
     with contextlib.suppress(Exception):  # optional information
         free, total = torch.cuda.mem_get_info()
         reserved = torch.cuda.memory_reserved()
@@ -249,29 +251,29 @@ def memory_of(torch, card):
 
 
 def phantom_reports():
-    """Return what the phantom device reports about the program; empty texts on a real one."""
+    """Return the lines that read values, and the guessed libraries; empty texts on a real GPU."""
     reports = {"reads_back": "", "guessed": ""}
     if os.environ.get("ALLOCSIM_PHANTOM_MEMORY"):
         with contextlib.suppress(Exception):  # optional information
-            module = beside("read_back")
+            module = beside("at_exit")
             reports["guessed"] = module.guesses()
             reports["reads_back"] = module.reads_text(module.places_of(module.read_sites()))
     return reports
 
 
 def conf_of(snapshot):
-    """Return the option string in a snapshot; None before 2.3."""
+    """Return the conf in a snapshot; None before PyTorch 2.3, which does not write it."""
     return snapshot.get("allocator_settings", {}).get("PYTORCH_CUDA_ALLOC_CONF")
 
 
 def let_generation_end(module):
-    """Let `generate()` end on a phantom, which never reports that a text is complete."""
+    """Let `generate()` end on a phantom GPU, which never reports that a text is complete."""
     with contextlib.suppress(Exception):  # optional for most programs
-        beside("generation").end_at_max_length(module)
+        beside("assumptions").end_at_max_length(module)
 
 
 def watch_exceptions(recorder):
-    """Pass the exception that ends the program to the recorder, then to the previous hook."""
+    """Pass the exception that ends the program to `recorder`, then to the previous hook."""
     show = sys.excepthook
 
     def excepthook(kind, error, trace):

@@ -1,25 +1,32 @@
-"""Entries of one device as columns, read from a pickle's bytes without creating row objects.
+"""Entries of one device as columns, read from a pickle's bytes without creating dictionaries.
 
-Integer fields are stored as they are.  Every other field is stored as the number of an object in
-`Objects`; equal objects may have several numbers.  The object is what `pickle` would
-create, except that lists of the same frames are merged.
+A column of an integer field has the integers.  A column of any other field has codes: the code of a
+value is its index in `Objects.values`.  Equal values may have several codes.  The values are those
+that `pickle` would create, except that equal lists of frames are one object.
+
+`PackedReader` converts the codes to the numbers that a trace stores.  An invalid value raises
+`OtherForm` or RecordingError.  The caller then reads the file again as Python objects, so that the
+error message names the invalid entry.
 """
 
 from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim.recording.fast_pickle.rows import NEW, Stretch
+from allocsim.recording.action import ACTION_CODES
+from allocsim.recording.fast_pickle.rows import NEW, RowBatch
 from allocsim.recording.fast_pickle.window import OtherForm
-from allocsim.recording.fields import UINT64_MAX
+from allocsim.recording.fields import INT64_MAX, UINT64_MAX, Fields
+from allocsim.recording.frames import StackReader
+from allocsim.state import PoolId
 
-__all__ = ["MISSING_CODE", "Objects", "Packed"]
+__all__ = ["MISSING_CODE", "Objects", "Packed", "PackedReader"]
 
 MISSING_CODE = -1
 """Code of an entry that lacks the field."""
@@ -30,9 +37,10 @@ _REFERENCE = re.compile(rb"h(.)|j(.{4})", re.DOTALL)
 
 
 class Objects:
-    """Memo of the pickle, and the objects that rows refer to.
+    """Memo of the pickle, and the values that entries refer to.
 
-    values: objects by code.
+    The memo of a pickle numbers its values, so that later operations can refer to them.
+    values: values by code.
     """
 
     __slots__ = ("values", "_codes", "_count", "_fetched", "_memo", "_pairs", "_stacks")
@@ -41,7 +49,7 @@ class Objects:
         self.values: list[Any] = []
         self._memo: dict[int, Any] = {}
         self._count = 0
-        # Codes by memo number.  Rows and the objects created in rows are not in `_memo`.
+        # Codes by memo number.  Entries and the values created in them are not in `_memo`.
         self._codes = np.full(1 << 12, MISSING_CODE, dtype=np.int32)
         self._pairs: dict[tuple[int, int], int] = {}
         self._stacks: dict[bytes, int] = {}
@@ -53,7 +61,7 @@ class Objects:
         self._count += 1
 
     def get(self, number: int) -> Any:
-        """Return the value of a memo number; KeyError for a row or an unknown number."""
+        """Return the value with a memo number; KeyError if it is an entry or does not exist."""
         if number in self._memo:
             value = self._memo[number]
         else:
@@ -67,29 +75,33 @@ class Objects:
         return value
 
     def is_fetched(self, value: object) -> bool:
-        """Return True if a list or dictionary may be referenced from more than one place."""
+        """Return True if `get` returned this list or dictionary, so that it has two references."""
         return id(value) in self._fetched
 
-    def add_to(self, entries: Packed, stretch: Stretch, rows: slice, data: bytes) -> None:
-        """Append the next rows of a stretch to `entries`."""
-        memos = stretch.memos[rows]
+    def add_to(self, entries: Packed, batch: RowBatch, rows: slice, data: bytes) -> None:
+        """Append rows to `entries` and number the values that the rows create.
+
+        rows: indices in `batch`.
+        data: bytes of the window from which `batch` was read.
+        """
+        memos = batch.memos[rows]
         own = self._count + np.cumsum(memos) - memos
         self._count += int(memos.sum())
         self._grow()
         codes = {}
-        for name, column in stretch.known.items():
+        for name, column in batch.known.items():
             known = column[rows]
             is_new = known == NEW
             if np.any(known >= own):
                 raise OtherForm("a value from before it was made")
             if is_new.any():
                 new = np.flatnonzero(is_new)
-                found, before = self._made(name, stretch, rows, new, data)
+                found, before = self._made(name, batch, rows, new, data)
                 known = known.copy()
                 known[new] = numbers = own[new] + before
                 self._codes[numbers] = found
             codes[name] = self._known(known)
-        values = {name: column[rows] for name, column in stretch.numbers.items()}
+        values = {name: column[rows] for name, column in batch.numbers.items()}
         entries.add_block(len(own), values, codes)
 
     def _grow(self) -> None:
@@ -111,10 +123,13 @@ class Objects:
         return len(self.values) - 1
 
     def _made(
-        self, name: str, stretch: Stretch, rows: slice, new: NDArray[np.int64], data: bytes
+        self, name: str, batch: RowBatch, rows: slice, new: NDArray[np.int64], data: bytes
     ) -> tuple[list[int] | NDArray[np.int32], NDArray[np.int64]]:
-        """Return the codes of values created in rows, and the memo numbers used before them."""
-        first, second, before = (part[rows][new] for part in stretch.made[name])
+        """Return the codes of the values of field `name` that the rows with indices `new` create.
+
+        Also return how many memo numbers each of these rows uses before the value.
+        """
+        first, second, before = (part[rows][new] for part in batch.made[name])
         if name == "frames":
             places = zip(first.tolist(), second.tolist(), strict=True)
             return self._lists([data[begin:end] for begin, end in places]), before
@@ -129,7 +144,10 @@ class Objects:
         return code
 
     def _lists(self, contents: list[bytes]) -> list[int]:
-        """Return the codes of lists, looked up by their bytes, which are memo references."""
+        """Return the codes of lists of frames.
+
+        contents: bytes of each list's items, which are references to memo numbers.
+        """
         codes = list(map(self._stacks.get, contents))
         if None not in codes:
             return codes  # type: ignore[return-value]
@@ -142,10 +160,10 @@ class Objects:
 
 
 class Packed:
-    """Entries of a device as growing columns.
+    """Entries of a device as columns to which rows are appended.
 
     names: fields that any entry has.
-    objects: objects that codes refer to.
+    objects: values by code.
     """
 
     __slots__ = ("names", "objects", "_codes", "_count", "_numbers")
@@ -162,7 +180,7 @@ class Packed:
         return self._count
 
     def add_rows(self, rows: Iterable[object]) -> None:
-        """Append entries given as dictionaries; raise OtherForm for other types."""
+        """Append entries; raise OtherForm if one is not a dictionary."""
         for row in rows:
             if type(row) is not dict:
                 raise OtherForm("an entry that is none")
@@ -192,7 +210,11 @@ class Packed:
         numbers: dict[str, NDArray[np.uint64]],
         codes: dict[str, NDArray[np.int32]],
     ) -> None:
-        """Append `count` entries that have the same fields."""
+        """Append `count` entries that have the same fields.
+
+        numbers: columns of the integer fields.
+        codes: columns of the other fields.
+        """
         self.names.update(numbers, codes)
         self._count += count
         for name, column in list(self._numbers.items()):
@@ -205,10 +227,94 @@ class Packed:
             known.frombytes(missing.tobytes())
 
     def numbers(self, name: str) -> NDArray[np.uint64] | None:
-        """Return one integer field of every entry; None if an entry lacks it."""
+        """Return an integer field of every entry; None if any entry lacks it."""
         column = self._numbers.get(name)
         return None if column is None else np.frombuffer(column, dtype=np.uint64)
 
     def codes(self, name: str) -> NDArray[np.int32]:
-        """Return the codes of one field of every entry, MISSING_CODE where an entry lacks it."""
+        """Return the code of field `name` of every entry; MISSING_CODE where an entry lacks it."""
         return np.frombuffer(self._codes[name], dtype=np.int32)
+
+
+class PackedReader:
+    """Reader of the columns of `Packed` entries.
+
+    It overwrites the columns, so call each method only once per field.
+    """
+
+    __slots__ = ("names", "_entries", "_path", "_where")
+
+    def __init__(self, path: str, where: str, entries: Packed) -> None:
+        self._path, self._where, self._entries = path, where, entries
+        self.names: set[str] = entries.names
+
+    def actions(self) -> NDArray[np.uint8]:
+        """Return the code of each entry's action."""
+        column = self._numbered("action", self._action)
+        if np.any(column < 0):
+            raise OtherForm("an entry without action")
+        return column.astype(np.uint8)
+
+    def addresses(self, _: NDArray[np.uint8]) -> NDArray[np.uint64]:
+        """Return the addr of each entry; for an oom, its device_free in bytes."""
+        return self.integers("addr", 0, UINT64_MAX)
+
+    def integers(self, name: str, low: int, high: int) -> NDArray[np.uint64]:
+        """Return field `name` of each entry; OtherForm if one is not from `low` to `high`."""
+        column = self._entries.numbers(name)
+        if column is None or (len(column) and not low <= int(column.max()) <= high):
+            raise OtherForm(f"{name} out of its range")
+        return column
+
+    def times(self) -> NDArray[np.int64] | None:
+        """Return the time_us of each entry; None if any entry lacks it."""
+        column = self._entries.numbers("time_us")
+        if column is None:
+            return None
+        if int(column.max()) > INT64_MAX:
+            raise OtherForm("time_us out of its range")
+        return column.view(np.int64)
+
+    def stacks(self, stacks: StackReader) -> NDArray[np.int32]:
+        """Return the stack number of each entry."""
+        return self._numbered("frames", stacks.read)
+
+    def pools(self, pool_ids: dict[PoolId, int]) -> NDArray[np.int32]:
+        """Return the index in `pool_ids` of each entry's pool, -1 if it has none; add new pools."""
+        return self._numbered(
+            "pool_id", lambda row: pool_ids.setdefault(row.pool_id("pool_id"), len(pool_ids))
+        )
+
+    def texts(self, name: str, texts: dict[str, int]) -> NDArray[np.int32] | None:
+        """Return the index in `texts` of each entry's text, -1 if it has none; add new texts.
+
+        name: field of the text.  Return None if no entry has the field.
+        """
+        if name not in self.names:
+            return None
+        return self._numbered(name, lambda row: texts.setdefault(row.text(name), len(texts)))
+
+    @staticmethod
+    def _action(row: Fields) -> int:
+        text = row.text("action")
+        if text not in ACTION_CODES:
+            raise OtherForm("no action")
+        return ACTION_CODES[text]
+
+    def _numbered(self, name: str, number: Callable[[Fields], int]) -> NDArray[np.int32]:
+        """Return a number for each entry, equal for equal codes of field `name`, -1 if missing.
+
+        number: called for the first entry with each code, in entry order.
+        """
+        codes, objects = self._entries.codes(name), self._entries.objects
+        # NumPy keeps the last of several assignments, so reversing finds the first entry.  The
+        # extra element receives the entries with code -1.
+        first = np.full(len(objects) + 1, MISSING_CODE, dtype=np.int64)
+        first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
+        table = np.full(len(objects) + 1, -1, dtype=np.int32)
+        for code in np.argsort(first[:-1], kind="stable").tolist():
+            if first[code] >= 0:
+                row, index = {name: objects[code]}, int(first[code])
+                table[code] = number(Fields(self._path, self._where, row, entry=index))
+        codes[:] = table[codes]
+        return codes

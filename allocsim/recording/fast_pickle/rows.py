@@ -1,12 +1,12 @@
-"""Read all rows of one shape in a stretch of a pickle at once, column by column.
+"""Read many entries of a pickled snapshot at once, column by column.
 
-The entries of a recording are dictionaries with the same keys in the same order, and the keys are
-memoized, so every row is the same short sequence of operations.  All positions that may begin a row
-are parsed in lockstep, as arrays of positions.
+A row is the pickle of one entry.  Nearly all entries are dictionaries with the same keys in the
+same order, so their rows are the same short sequence of operations, the shape of the row.  All
+positions that may begin a row of one shape are parsed together, as arrays of positions.
 
-The result is exactly what the operations mean.  A row with another operation, a negative number or
-a new text does not match the shape.  A position within a text or number may look like a row, but is
-never used, because a row must begin where the previous operation ends.
+A row is read only if it has exactly the operations of the shape.  A row with a negative number or a
+new text does not match.  Bytes within a text or number may look like a row.  They are never used,
+because the caller takes only rows that begin where the previous operation ends.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 
 from allocsim.recording.fast_pickle.window import Window
 
-__all__ = ["NEW", "Made", "Shape", "Stretch", "read_shape", "read_stretch"]
+__all__ = ["NEW", "Made", "RowShape", "RowBatch", "read_shape", "read_batch"]
 
 NEW = -1
-"""Placeholder for the memo number of a value that the row creates."""
+"""Placeholder for the memo number of a value that the row itself creates."""
 
 _NUMBERS = frozenset({"addr", "size", "stream", "time_us"})
 _STACKS, _PAIRS = "frames", "pool_id"
@@ -67,17 +67,21 @@ for _code, _bits in (("h", 8), ("K", 8), ("M", 16), ("J", 32), ("j", 32)):
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """Sequence of fields in a row: operation of the key as bytes, name, and kind of value."""
+class RowShape:
+    """Sequence of fields in a row.
+
+    fields: (bytes of the operation that loads the key, name of the field, "number", "stack", "pair"
+        or "known") per field.  A "known" value was created before the row.
+    """
 
     fields: tuple[tuple[bytes, str, str], ...]
 
 
 class Made(NamedTuple):
-    """Values that rows create.
+    """Tuples or lists of frames that rows create; one item per row.
 
-    first, second: integers of the tuple, or begin and end of the list's frames.
-    before: memo numbers that the row used before the value.
+    first, second: integers of the tuple, or begin and end of the list's items in the window.
+    before: number of memo numbers that the row used before the value.
     """
 
     first: _Places
@@ -86,15 +90,15 @@ class Made(NamedTuple):
 
 
 @dataclass(slots=True)
-class Stretch:
-    """Rows of one shape in a window, in order; all arrays have one item per row.
+class RowBatch:
+    """Rows of one shape in a window, in file order.  All arrays have one item per row.
 
-    begin, end: positions of the row's operations.
-    memos: memo numbers that the row uses.
-    last: last row of the uninterrupted run that contains the row.
-    numbers: integer fields.
-    known: memo numbers of other fields, or NEW.
-    made: created values; meaningful only where `known` is NEW.
+    begin, end: positions in the window where the row begins and ends.
+    memos: number of memo numbers that the row uses.
+    last: index of the last row that follows this row without a gap.
+    numbers: values of the integer fields, by name.
+    known: memo numbers of the values of other fields, by name; NEW if the row creates the value.
+    made: values that rows create, by name; valid only where `known` is NEW.
     """
 
     begin: _Places
@@ -106,10 +110,10 @@ class Stretch:
     made: dict[str, Made]
 
 
-def read_shape(window: Window, at: int, name_of: Callable[[int], object]) -> Shape | None:
-    """Return the shape of the row at `at`, or None if there is no row.
+def read_shape(window: Window, at: int, name_of: Callable[[int], object]) -> RowShape | None:
+    """Return the shape of the row at position `at`; None if no row begins there.
 
-    name_of: lookup of a value by memo number.
+    name_of: function from a memo number to its value.
     """
     data = window.data
     if not data.startswith(_BEGIN, at):
@@ -132,7 +136,7 @@ def read_shape(window: Window, at: int, name_of: Callable[[int], object]) -> Sha
         if data[at - 1] == _LONG and sort == "number":
             at += 1 + data[at]
     needed = {"action", "addr", "size", "stream", "frames"}
-    return Shape(tuple(fields)) if needed <= names and "device_free" not in names else None
+    return RowShape(tuple(fields)) if needed <= names and "device_free" not in names else None
 
 
 def _sort_of(name: str) -> str:
@@ -141,7 +145,7 @@ def _sort_of(name: str) -> str:
     return {_STACKS: "stack", _PAIRS: "pair"}.get(name, "known")
 
 
-def read_stretch(window: Window, shape: Shape) -> Stretch:
+def read_batch(window: Window, shape: RowShape) -> RowBatch:
     """Read all rows of `shape` in `window`."""
     walk = _Walk(window)
     numbers: dict[str, _Words] = {}
@@ -159,7 +163,7 @@ def read_stretch(window: Window, shape: Shape) -> Stretch:
             known[name], made[name] = walk.stack() if sort == "stack" else walk.pair()
     rows = walk.finish()
     begin, end = walk.begin[rows], walk.at[rows]
-    return Stretch(
+    return RowBatch(
         begin=begin,
         end=end,
         memos=walk.memos[rows],
@@ -171,9 +175,10 @@ def read_stretch(window: Window, shape: Shape) -> Stretch:
 
 
 def _last_of_runs(window: Window, begin: _Places, end: _Places) -> _Places:
-    """Return for each row the last row that follows it without a gap.
+    """Return for each row the index of the last row that follows it without a gap.
 
-    Lists are pickled in batches of 1,000 items; the operations between batches are not a gap.
+    begin, end: positions of the rows.  pickle writes a list in batches of 1,000 items, and the
+    operations between two batches do not count as a gap.
     """
     data = np.frombuffer(window.data, dtype=np.uint8)
     after = end.copy()
@@ -184,9 +189,9 @@ def _last_of_runs(window: Window, begin: _Places, end: _Places) -> _Places:
 
 
 class _Walk:
-    """Candidate rows and the current position of each.
+    """Positions that may begin a row, and the current position in each row.
 
-    Failed candidates are moved into the zero padding, where nothing matches.
+    A row that does not match is moved to the zero bytes after the data, where nothing matches.
     """
 
     __slots__ = ("begin", "at", "memos", "_data", "_end", "_window", "_words")
@@ -216,19 +221,19 @@ class _Walk:
             self.at[beyond] = self._end
 
     def drop_others(self) -> None:
-        """Drop the failed candidates."""
+        """Remove the rows that did not match."""
         kept = self.at < self._end
         self.begin, self.at, self.memos = self.begin[kept], self.at[kept], self.memos[kept]
 
     def key(self, key: bytes) -> None:
-        """Match the operation of a key."""
+        """Match the bytes `key` in every row."""
         mask = (1 << 8 * len(key)) - 1
         found = (self._word(self.at) & _U64(mask)) == _U64(int.from_bytes(key, "little"))
         self.at += len(key)
         self._lose(~found)
 
     def number(self) -> _Words:
-        """Parse an integer from 0 to 2**64 - 1."""
+        """Parse an integer from 0 to 2**64 - 1 in every row, and return the integers."""
         word = self._word(self.at)
         code = (word & _U64(0xFF)).astype(np.uint8)
         value = (word >> _U64(8)) & _MASK[code]
@@ -268,13 +273,16 @@ class _Walk:
         return number, length == 0, code
 
     def known(self) -> _Places:
-        """Parse a reference to a memoized value and return its memo number."""
+        """Parse a reference to an earlier value in every row, and return the memo numbers."""
         number, lost, _ = self._reference()
         self._lose(lost)
         return number
 
     def pair(self) -> tuple[_Places, Made]:
-        """Parse a reference, or a tuple of two one-byte integers."""
+        """Parse a reference, or a tuple of two one-byte integers, in every row.
+
+        Return the memo numbers of the references, NEW for tuples, and the tuples.
+        """
         number, other, code = self._reference()
         word = self._word(self.at)
         # K first K second TUPLE2 MEMOIZE
@@ -289,7 +297,10 @@ class _Walk:
         return number, pairs
 
     def stack(self) -> tuple[_Places, Made]:
-        """Parse a reference, or a list of references."""
+        """Parse a reference, or a list of references, in every row.
+
+        Return the memo numbers of the references, NEW for lists, and the positions of the lists.
+        """
         number, other, _ = self._reference()
         begin, end = self.at.copy(), self.at.copy()
         before = self.memos.copy()
@@ -314,7 +325,7 @@ class _Walk:
         return number, Made(begin, end, before)
 
     def _behind_references(self, begin: _Places) -> _Places:
-        """Return the first position at or after each of `begin` without a reference."""
+        """Return for each position in `begin` where the references that begin there end."""
         stop = begin.copy()
         rows, at = np.arange(len(begin)), begin.copy()
         for _ in range(_DEEPEST):
@@ -331,7 +342,7 @@ class _Walk:
         return stop
 
     def finish(self) -> _Places:
-        """Match the end of the rows and return the indices of the valid ones."""
+        """Match the end of every row and return the indices of the rows that matched."""
         rows = np.flatnonzero(self._data[self.at] == _SET)
         self.at += 1
         return rows[self._in_frames(rows)]
@@ -352,7 +363,10 @@ _OPERATION = re.compile(rb"[hK].|M..|[jJ].{4}|\x8a|[}\x94(u\]ea\x86]", re.DOTALL
 
 
 def _meets_seams(window: Window, at: int, end: int) -> bool:
-    """Return True if every frame that begins in the row [at, end) begins at an operation."""
+    """Return True if the row [at, end) has operations that do not cross the start of a frame.
+
+    Frames are the length-prefixed parts of a pickle (`Window`).
+    """
     data, seam = window.data, window.seam_after(at)
     while at < end:
         if at == seam:

@@ -1,13 +1,13 @@
-"""Read a snapshot from the bytes of a pickle directly to columns.
+"""Read a pickled snapshot directly to columns, without creating an object per entry.
 
-Nearly all entries of a recording have one of a few shapes.  They are read in bulk (`rows`) without
-creating objects.  Everything else is read operation by operation, and gives the same objects as
-`pickle`.
+Nearly all entries have the same fields in the same order and are read many at once (`rows`).  The
+rest of the pickle is read operation by operation, which gives the same objects as `pickle`.
 
 Rule 1: nothing is executed; only operations for plain values are supported.
-Rule 2: the result equals that of `unpickle`.  Otherwise `OtherForm` is raised, and the caller reads
-the file by `unpickle`, which also reports errors.
-Rule 3: the number of single operations is limited, so that a failed attempt costs little.
+Rule 2: the result equals the result of `unpickle`.  For a file that this module cannot read,
+`OtherForm` is raised, and the caller calls `unpickle`, which also reports errors.
+Rule 3: the number of operations that are read one at a time is limited, so that an attempt that
+fails takes little time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from allocsim.recording.fast_pickle.packed import Objects, Packed
-from allocsim.recording.fast_pickle.rows import Shape, Stretch, read_shape, read_stretch
+from allocsim.recording.fast_pickle.rows import RowBatch, RowShape, read_batch, read_shape
 from allocsim.recording.fast_pickle.window import OtherForm, Window
 
 __all__ = ["read_straight"]
@@ -32,7 +32,7 @@ _MOST_SHAPES = 4
 def read_straight(file: BinaryIO, operations: int) -> object:
     """Return the value pickled in `file`, with `Packed` in place of lists in device_traces.
 
-    operations: limit of single operations.
+    operations: largest number of operations that are read one at a time.
     Raises OtherForm if the limit is exceeded, and for anything but a valid pickle of plain values
     in protocol 4 or 5 with frames.
     """
@@ -45,7 +45,10 @@ def read_straight(file: BinaryIO, operations: int) -> object:
 
 
 def _with_columns(value: object, packed: dict[int, tuple[list[Any], Packed]]) -> object:
-    """Return `value` with columns in place of the lists from which they were read."""
+    """Return the snapshot `value` with columns in place of the lists in device_traces.
+
+    packed: list and columns of each trace, by id of the list (`_Machine.packed`).
+    """
     if not packed:
         return value
     traces = value.get("device_traces") if isinstance(value, dict) else None
@@ -59,8 +62,9 @@ def _with_columns(value: object, packed: dict[int, tuple[list[Any], Packed]]) ->
 
 
 class _Machine:
-    """Pickle virtual machine; `_stack` is above the newest mark, `_below` has the stacks under it.
+    """Interpreter of the operations of a pickle.
 
+    `_stack` has the values above the newest MARK operation, `_below` the values under each MARK.
     packed: lists whose first items were moved to columns, and the columns, by id of the list.
     """
 
@@ -75,8 +79,8 @@ class _Machine:
         self._window, self._budget, self._at, self._seam = window, budget, 0, 0
         self._stack: list[Any] = []
         self._below: list[list[Any]] = []
-        self._shapes: list[Shape] = []
-        self._parsed: dict[Shape, Stretch] = {}
+        self._shapes: list[RowShape] = []
+        self._parsed: dict[RowShape, RowBatch] = {}
 
     def _table(self) -> dict[int, Callable[[], None]]:
         def push(value: object) -> Callable[[], None]:
@@ -108,7 +112,7 @@ class _Machine:
         }
 
     def run(self) -> Any:
-        """Run the pickle and return its value."""
+        """Execute the operations of the pickle and return its value."""
         # A local variable: stored on self, it would form a cycle that keeps the memo alive.
         window, operations = self._window, self._table()
         while True:
@@ -183,7 +187,10 @@ class _Machine:
         return items
 
     def _growing(self, kind: type[Any]) -> Any:
-        """Return the container that receives items; refuse one with other references."""
+        """Return the list or dictionary to which items are added.
+
+        Raise OtherForm if it has another type, or if the pickle refers to it twice.
+        """
         value = self._stack[-1]
         if type(value) is not kind or self.objects.is_fetched(value):
             raise OtherForm("items of what is no container of its own")
@@ -210,20 +217,20 @@ class _Machine:
             self._stack.append({})
 
     def _rows(self) -> bool:
-        """Read the run of rows that begins here; return False if it is too short."""
+        """Read the rows that begin here to columns; return False if there are too few rows."""
         at = self._at - 1
         for shape in self._shapes:
-            stretch = self._parsed.get(shape)
-            if stretch is None:
-                stretch = self._parsed[shape] = read_stretch(self._window, shape)
-            first = int(np.searchsorted(stretch.begin, at))
-            if first < len(stretch.begin) and stretch.begin[first] == at:
-                last = int(stretch.last[first])
+            batch = self._parsed.get(shape)
+            if batch is None:
+                batch = self._parsed[shape] = read_batch(self._window, shape)
+            first = int(np.searchsorted(batch.begin, at))
+            if first < len(batch.begin) and batch.begin[first] == at:
+                last = int(batch.last[first])
                 if last - first < _SHORTEST_RUN:
                     return False
                 rows = slice(first, last + 1)
-                self.objects.add_to(self._columns(), stretch, rows, self._window.data)
-                self._at = int(stretch.end[last])
+                self.objects.add_to(self._columns(), batch, rows, self._window.data)
+                self._at = int(batch.end[last])
                 return True
         if len(self._shapes) < _MOST_SHAPES:
             new = read_shape(self._window, at, self.objects.get)
@@ -233,7 +240,7 @@ class _Machine:
         return False
 
     def _columns(self) -> Packed:
-        """Return the columns of the list that is being filled, and move its items there."""
+        """Return the columns for the list that is being filled, and move its items to them."""
         filled = self._below[-1][-1]
         if self.objects.is_fetched(filled):
             raise OtherForm("rows that something else refers to")

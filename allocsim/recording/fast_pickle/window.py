@@ -1,11 +1,9 @@
-"""Read the operations of a pickle of protocol 4 or 5 in stretches, with frame headers removed.
+"""Read the operations of a pickle of protocol 4 or 5 in pieces of 1 MiB, without frame headers.
 
-Memory use is little more than one stretch, whatever lengths the file declares.  Anything that
-Python's pickler would not write raises `OtherForm`; `unpickle` decides whether such a file is
-valid.
-
-Python's pickler writes frames one after another, so their positions follow from their lengths.
-`seams` are the positions in `data` where frames begin; no operation may cross one.
+Python's pickler divides a pickle into frames, each with its length in front.  The frames follow one
+another, so their positions follow from their lengths.  No operation may cross the start of a frame.
+A file that Python's pickler would not write raises `OtherForm`, and `unpickle` decides whether it
+is valid.
 """
 
 from __future__ import annotations
@@ -26,15 +24,16 @@ _HEADER = 9
 
 
 class OtherForm(Exception):  # noqa: N818  (no error: the file is read another way)
-    """The file cannot be read directly to columns."""
+    """Exception for a file that is not read directly to columns, but as Python objects."""
 
 
 class Window:
-    """Sliding window over the operations of a pickle.
+    """Part of a pickle that moves forward through the file.
 
-    data: current stretch and PAD zero bytes.
-    end: end of the operations in `data`.
-    soft_end: position from which the caller should call `more`.
+    data: operations, followed by PAD zero bytes.
+    end: position in `data` where the operations end.
+    seams: positions in `data` where frames begin.
+    soft_end: position in `data` from which on the caller should call `more`.
     """
 
     __slots__ = ("data", "end", "seams", "soft_end", "_file", "_in_frame", "_left")
@@ -52,7 +51,7 @@ class Window:
         self.more(0)
 
     def more(self, at: int) -> None:
-        """Drop the data before `at` and read the next stretch; `at` becomes position 0."""
+        """Read more data and drop the data before position `at`, which becomes position 0."""
         parts = [self.data[at : self.end]]
         have = len(parts[0])
         self.seams = [seam - at for seam in self.seams if seam >= at]

@@ -1,7 +1,7 @@
-"""Read files that contain only requests: sizes in order, without segments or state.
+"""Read files that contain only requests and frees, without segments.
 
-The notes of the recording report missing data.  Such a recording is replayed by size, and its
-addresses cannot be compared with anything.
+`Recording.notes` describes the missing data.  Addresses in such a file only distinguish blocks, so
+a replay uses the sizes and cannot check its addresses.
 """
 
 from allocsim.recording.requests.profiler import is_profiler_trace, read_profiler_trace

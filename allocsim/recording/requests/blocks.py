@@ -1,8 +1,8 @@
 """Convert requests and frees, in file order, to the columns of a trace.
 
-Every free needs an earlier request.  If the file frees a block that it never requested, the block
-existed before the first row, and its request is inserted at the front.  A free that names no block
-frees the most recent live block of its size.
+If a file frees a block that it never requested, the block existed before the file began.  Its
+request is then inserted before the first request of the file.  If a free does not name its block by
+address or id, it frees the most recently requested live block of its size.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from allocsim.recording.fields import UINT64_MAX
 from allocsim.recording.frames import FrameTable
 from allocsim.recording.trace import Trace
 
-__all__ = ["Blocks"]
+__all__ = ["RequestColumns"]
 
 _Row = tuple[int, int, int, int, int, int]
-"""(action, address, bytes, stream, time, stack)"""
+"""(code of the action, address, bytes, stream, time in microseconds, stack number)"""
 
 _UNKNOWN_STEP = 512
 _PAGE = 2 << 20
@@ -28,8 +28,8 @@ _SMALL = 1 << 20
 """Largest request that is served from the small pool, in bytes."""
 
 
-class Blocks:
-    """Builder of one device's trace from the rows of a file."""
+class RequestColumns:
+    """Requests and frees of one device, added in file order, and the trace made of them."""
 
     def __init__(self) -> None:
         self._rows: list[_Row] = []
@@ -38,17 +38,17 @@ class Blocks:
         self._named: set[Hashable] = set()
         self._next_name = 0
         self.n_lost = 0
-        """Number of missing rows: frees before a second request of an address, and requests
-        before a second free."""
+        """Number of missing rows.  A free is missing before the second of two requests of one
+        address, and a request before the second of two frees."""
 
     @property
     def n_before(self) -> int:
-        """Number of blocks that existed before the first row."""
+        """Number of blocks that existed before the file began."""
         return len(self._before)
 
     @property
     def bytes_before(self) -> int:
-        """Bytes of the blocks that existed before the first row."""
+        """Bytes of the blocks that existed before the file began."""
         return sum(row[2] for row in self._before)
 
     @property
@@ -60,10 +60,12 @@ class Blocks:
         self, size: int, name: int | None, *, time: int, stack: int = -1, stream: int = 0,
         group: Hashable = None,
     ) -> None:  # fmt: skip
-        """Add a request.
+        """Add a request of `size` bytes.
 
-        name: id of the block, mostly its address; None if the file names no blocks.
-        group: further property by which frees find a block without a name.
+        name: address or id of the block; None if the file has neither.
+        time: microseconds.
+        stack: stack number; -1 without a stack.
+        group: property that a free without a name must share with the request, besides the size.
         """
         key = self._key(size, name, group)
         if name is not None and self._live.get(key):
@@ -78,7 +80,10 @@ class Blocks:
     def free(
         self, size: int, name: int | None, *, time: int, stack: int = -1, group: Hashable = None
     ) -> None:
-        """Add the free of a block of `size` bytes (0: the requested size)."""
+        """Add a free; the parameters are those of `alloc`.
+
+        size: bytes of the block; 0 if unknown, which is allowed only for a block with a name.
+        """
         key = self._key(size, name, group)
         if not self._live.get(key) and key in self._named:
             self.n_lost += 1
@@ -92,7 +97,7 @@ class Blocks:
         self._end(key, time, stack)
 
     def request_free(self, name: int, *, time: int, stack: int = -1) -> bool:
-        """Add a free_requested; return False if the block is unknown."""
+        """Add a free_requested; return False without a change if the block was not requested."""
         held = self._live.get((name,))
         if not held:
             return False
@@ -101,7 +106,7 @@ class Blocks:
         return True
 
     def complete_free(self, name: int, *, time: int, stack: int = -1) -> bool:
-        """Add a free_completed; return False if the block is unknown."""
+        """Add a free_completed; return False without a change if the block was not requested."""
         held = self._live.get((name,))
         if not held:
             return False
@@ -110,16 +115,16 @@ class Blocks:
         return True
 
     def move(self, size: int, group: Hashable, other: Hashable) -> None:
-        """Move a block without a name from one group to another."""
+        """Move the latest block of `size` bytes without a name from `group` to group `other`."""
         held = self._live.get(self._key(size, None, group))
         if held:
             self._live.setdefault(self._key(size, None, other), []).append(held.pop())
 
     def hold(self, size: int, stack: int) -> None:
-        """Add `size` bytes that existed before the first row and are never freed.
+        """Add blocks of `size` bytes in total that existed before the file began and are not freed.
 
-        The sizes of the blocks (whole 2 MiB pages, and small blocks for the rest) are chosen so
-        that the allocator adds no slack.
+        Their sizes are a multiple of 2 MiB and a small remainder, so that the allocator reserves no
+        more memory than necessary.
         """
         left = size % _PAGE
         for piece in (size - left, min(left, _SMALL), max(left - _SMALL, 0)):
@@ -131,9 +136,11 @@ class Blocks:
     def trace(
         self, device: int, frame_table: FrameTable, *, has_times: bool, before: int = -1
     ) -> Trace:
-        """Return the trace.
+        """Return the trace of the requests and frees.
 
-        before: stack number of blocks that existed before the first row.
+        frame_table: table to which the stack numbers refer.
+        has_times: True if the times are recorded ones.
+        before: stack number of the blocks that existed before the file began.
         """
         start = self._first_time()
         stacks = ((*row[:4], start, before if row[5] < 0 else row[5]) for row in self._before)
@@ -164,6 +171,6 @@ class Blocks:
         self._rows.append((Action.FREE_COMPLETED, address, size, stream, time, stack))
 
     def _unused(self) -> int:
-        """Return an unused address, counted down from the highest, for a block without a name."""
+        """Return an unused address for a block without a name, counted down from 2**64."""
         self._next_name += 1
         return UINT64_MAX + 1 - _UNKNOWN_STEP * self._next_name

@@ -1,7 +1,8 @@
-"""Call stacks from the duration events of a profiler trace.
+"""Reconstruct call stacks from the calls in a profiler trace.
 
-The calls of a thread are nested.  The stack at a moment consists of the calls that contain it,
-innermost first.  A call without a file keeps only its name.
+The trace has begin and duration of each call.  The stack of a thread at a moment consists of the
+calls that had begun and not ended, innermost first.  A call of an operator has a name, and neither
+file nor line.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _MOST_FRAMES = 200
 
 _Thread = tuple[str, str]
 _Call = tuple[float, float, str, str]
-"""(begin, end, name, call stack that old traces store in the event)"""
+"""(begin and end in microseconds, name, outer call stack that old traces store; else "")"""
 
 
 class CallStacks:
@@ -33,7 +34,7 @@ class CallStacks:
         self._numbers: dict[str, int] = {}
 
     def add(self, event: dict[str, Any]) -> None:
-        """Add a duration event; ignore events that are not calls of the program."""
+        """Add an event of the trace if it is a call of a Python function or operator."""
         name, begin, lasts = event.get("name"), event.get("ts"), event.get("dur")
         if event.get("cat") not in _CALLS or not isinstance(name, str):
             return
@@ -53,7 +54,11 @@ class CallStacks:
     def stacks(
         self, moments: Sequence[tuple[_Thread, float]], interner: FrameInterner
     ) -> list[int]:
-        """Return the stack number at each moment; -1 if no call contains it."""
+        """Return the stack number at each moment; -1 if no call was running.
+
+        moments: pairs of thread and time in microseconds.
+        interner: receives the stacks and numbers them.
+        """
         found = [-1] * len(moments)
         by_thread: dict[_Thread, list[int]] = {}
         for number, (thread, _) in enumerate(moments):
@@ -92,7 +97,7 @@ class CallStacks:
 
 
 def _frame_of(name: str) -> Frame:
-    """Return the frame of a call; the names of Python functions contain file and line."""
+    """Return the frame of a call; for Python functions, its name has the file and the line."""
     python = _PYTHON.fullmatch(name)
     if python is None:
         return Frame("", _ADDRESS.sub("", name[:200]), 0)

@@ -1,14 +1,14 @@
-"""Read traces of PyTorch's profiler (Kineto, Chrome format) with `[memory]` events, old and new.
+"""Read requests and frees from traces of PyTorch's profiler (Kineto, Chrome format).
 
-Rule 1: an event is decoded, checked and dropped, so that reading takes little more memory than the
-text.
+Rule 1: each event is decoded, checked and dropped, so that reading takes little more memory than
+the text.
 
-Rule 2: events are sorted by (ts, Ev Idx), the allocator's order; in this order, the totals of new
-traces change by exactly the bytes of each event.
+Rule 2: events are sorted by (ts, Ev Idx), the order of the calls of the allocator. In this order,
+`Total Allocated` changes by exactly the bytes of each event.
 
-An event has `Bytes` (negative: a free), `Device Type` and `Device Id`; since 1.11 also `Addr`,
-`Total Allocated` and `Total Reserved`. Bytes are sizes of blocks. Traces contain no streams, pools
-or segments.
+A `[memory]` event has `Bytes` (negative for a free), `Device Type` and `Device Id`. Since PyTorch
+1.11 it also has `Addr`, `Total Allocated` and `Total Reserved`. Bytes are sizes of blocks. A trace
+contains no streams, pools or segments.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from allocsim.errors import RecordingError
-from allocsim.recording.annotation import Annotation
 from allocsim.recording.fields import INT32_MAX, INT64_MAX, UINT64_MAX, Fields, describe
 from allocsim.recording.frames import Frame, FrameInterner
+from allocsim.recording.marks import Annotation
 from allocsim.recording.provenance import Provenance
 from allocsim.recording.recording import PROFILER_TRACE, Recording
-from allocsim.recording.requests.blocks import Blocks
+from allocsim.recording.requests.blocks import RequestColumns
 from allocsim.recording.requests.call_stacks import CallStacks
 from allocsim.units import format_size
 
@@ -49,7 +49,13 @@ _Event = dict[str, Any]
 
 
 class _Moved(NamedTuple):
-    """One `[memory]` event; address and totals are None if the release did not write them."""
+    """One `[memory]` event.
+
+    ts, order: time in microseconds, and position among events of equal time.
+    moved: bytes of the block, negative for a free.
+    address, allocated, reserved: None if the release of PyTorch did not write them.
+    thread: ids of process and thread.
+    """
 
     ts: float
     order: int
@@ -68,7 +74,13 @@ class _Moved(NamedTuple):
 
 @dataclass(slots=True)
 class _Read:
-    """Data kept from a file."""
+    """Data collected from a trace.
+
+    moved: `[memory]` events of modelled devices.
+    by_type: number of `[memory]` events by device type.
+    cards: name and bytes of each GPU, by device number.
+    n_oom: number of out-of-memory events.
+    """
 
     moved: list[_Moved]
     calls: CallStacks
@@ -84,7 +96,7 @@ def is_profiler_trace(data: bytes) -> bool:
 
 
 def read_profiler_trace(path: str, data: bytes) -> Recording:
-    """Return the requests of a trace; raise RecordingError if it has none, with the reason."""
+    """Return the recording of the requests in a trace; raise RecordingError if it has none."""
     read = _Read([], CallStacks(), {}, {}, [])
     try:
         for number, event in enumerate(_events(path, data.decode("utf-8-sig", "replace"), read)):
@@ -129,10 +141,10 @@ def read_profiler_trace(path: str, data: bytes) -> Recording:
 
 
 def _device_numbers(moved: list[_Moved]) -> dict[tuple[str, int], int]:
-    """Return the device number of each (process, device).
+    """Return the device number in the recording of each (process, device) in the trace.
 
-    Each process has a separate allocator. The first process keeps its device numbers; a device of a
-    later process gets the next free number if its own is taken.
+    Each process has a separate allocator, so its devices need separate numbers. The first process
+    keeps its device numbers. A device of a later process gets an unused number if its own is used.
     """
     pairs = list(dict.fromkeys((each.process, each.device) for each in moved))
     free = 1 + max(device for _, device in pairs)
@@ -163,8 +175,8 @@ def _several_processes(numbers: dict[tuple[str, int], int]) -> Iterator[str]:
     )
 
 
-def _blocks(rows: list[tuple[_Moved, int]]) -> Blocks:
-    blocks = Blocks()
+def _blocks(rows: list[tuple[_Moved, int]]) -> RequestColumns:
+    blocks = RequestColumns()
     for each, stack in rows:
         time = int(each.ts)
         if each.moved > 0:
@@ -178,7 +190,7 @@ def _blocks(rows: list[tuple[_Moved, int]]) -> Blocks:
 
 
 def _events(path: str, text: str, read: _Read) -> Iterator[_Event]:
-    """Yield the events of a trace; store other data in `read`."""
+    """Yield the events of a trace, and store its GPUs in `read`."""
     decode = json.JSONDecoder().raw_decode
     at = _skip(text, 0)
     try:
@@ -207,7 +219,7 @@ def _events(path: str, text: str, read: _Read) -> Iterator[_Event]:
 
 
 def _list(path: str, text: str, at: int) -> Generator[_Event, None, int]:
-    """Yield the dictionaries of the list at `at`; return the position after the list."""
+    """Yield the events of the JSON list at position `at`; return the position after the list."""
     decode = json.JSONDecoder().raw_decode
     at = _skip(text, at + 1)
     number = 0
@@ -242,7 +254,7 @@ def _take(path: str, number: int, event: _Event, read: _Read) -> None:
 
 
 def _marks(event: _Event) -> Iterator[Annotation]:
-    """Yield the start and end of an annotated range."""
+    """Yield the annotations START and END of an annotated range."""
     name, begin, lasts = event.get("name"), _time(event.get("ts")), _time(event.get("dur"))
     if not isinstance(name, str) or begin is None or lasts is None:
         return
@@ -282,12 +294,12 @@ def _take_memory(event: Fields, read: _Read) -> None:
 
 
 def _text(fields: Fields, name: str) -> str:
-    """Return a process or thread id as text; releases write numbers or text."""
+    """Return a process or thread id as text; some releases of PyTorch write a number."""
     return str(fields.value(name, "a number"))[:40] if name in fields else ""
 
 
 def _take_cards(value: object, read: _Read) -> None:
-    """Store the cards of the machine, if they are in PyTorch's format."""
+    """Store name and bytes of the GPUs, if they are in the profiler's format."""
     for card in value if isinstance(value, list) else ():
         match card:
             case {"id": int(number), "totalGlobalMem": int(size)} if 0 < size <= INT64_MAX:
@@ -314,8 +326,11 @@ def _refuse_without_memory(path: str, read: _Read) -> None:
     )
 
 
-def _notes(device: int, moved: list[_Moved], blocks: Blocks, before: int) -> Iterator[str]:
-    """Yield notes about one device; add a block for the memory held before the first event."""
+def _notes(device: int, moved: list[_Moved], blocks: RequestColumns, before: int) -> Iterator[str]:
+    """Yield notes about one device, and add the memory held before the trace to `blocks`.
+
+    before: stack number of the blocks that existed before the trace began.
+    """
     first = moved[0]
     held = 0
     if first.allocated is not None:
@@ -365,7 +380,7 @@ def _left_out(read: _Read) -> Iterator[str]:
 
 
 def _provenance(read: _Read) -> Provenance | None:
-    """Return the card, if all devices with events are on the same one."""
+    """Return the GPU as a provenance; None if the devices with events differ in their GPU."""
     cards = {read.cards.get(each.device) for each in read.moved}
     card = cards.pop() if len(cards) == 1 else None
     return None if card is None else Provenance(device_name=card[0], device_memory=card[1])

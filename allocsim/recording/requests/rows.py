@@ -1,11 +1,12 @@
-"""Read rows of allocations and frees in users' own files: CSV with a header, or JSON Lines.
+"""Read allocations and frees from files that users write: CSV with a header, or JSON Lines.
 
-A row names its block by `addr` (a number, decimal or 0x…) or `id` (any text).  Columns are found by
-name, in any order.  Unknown columns are ignored, and so are rows with actions of the allocator,
-such as `segment_alloc`.
+A row identifies its block by `addr` (a number, decimal or 0x…) or `id` (any text).  Columns are
+found by name, in any order.  Unknown columns are ignored, and so are rows with actions of the
+allocator, such as `segment_alloc`.
 
-Columns: action (alloc, free; PyTorch's free_requested and free_completed), size or bytes, addr or
-id; optional: device, stream, time_us, name (label of the request) and, in JSON, frames.
+Necessary columns are action (alloc, free, free_requested or free_completed), size or bytes, and
+addr or id.  Optional columns are device, stream, time_us, name (label of the request) and, in JSON,
+frames.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from allocsim.recording.action import Action
 from allocsim.recording.fields import INT64_MAX, UINT64_MAX, Fields, describe
 from allocsim.recording.frames import Frame, FrameInterner, StackReader
 from allocsim.recording.recording import ROWS, Recording
-from allocsim.recording.requests.blocks import Blocks
+from allocsim.recording.requests.blocks import RequestColumns
 
 __all__ = ["is_rows", "read_csv", "read_lines", "read_row_objects"]
 
@@ -44,13 +45,13 @@ _EXPECTED = "a row of allocations: action, size, and addr or id"
 
 
 def is_rows(value: object) -> bool:
-    """Return True if a JSON value is a list of rows, or one row."""
+    """Return True if a JSON value is one row or a list of rows."""
     first = value[0] if isinstance(value, list) and value else value
     return isinstance(first, dict) and _column(first, "action") in first and "ph" not in first
 
 
 def read_csv(path: str, file: BinaryIO) -> Recording:
-    """Read a CSV file whose first line names the columns."""
+    """Return the recording in a CSV file whose first line names the columns."""
     text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
     try:
         sample = text.readline(1 << 16)
@@ -69,14 +70,14 @@ def read_csv(path: str, file: BinaryIO) -> Recording:
 
 
 def _plain(path: str, row: dict[str, str | None]) -> dict[str, object]:
-    """Return the non-empty fields of a row by column."""
+    """Return the non-empty fields of a row by column name."""
     if None in row:
         raise RecordingError(path, f"has a row with more fields than columns: {describe(row)}")
     return {name: value.strip() for name, value in row.items() if value and value.strip()}
 
 
 def read_lines(path: str, file: BinaryIO) -> Recording:
-    """Read a JSON Lines file with one object per line."""
+    """Return the recording in a JSON Lines file with one row per line."""
     return _read(path, _objects(path, file))
 
 
@@ -90,16 +91,21 @@ def _objects(path: str, file: BinaryIO) -> Iterator[object]:
 
 
 def read_row_objects(path: str, value: object) -> Recording:
-    """Read a JSON list of rows, or one row."""
+    """Return the recording in a JSON value that is one row or a list of rows."""
     return _read(path, value if isinstance(value, list) else [value])
 
 
 class _Reader:
-    """Reader of rows into the blocks of each device."""
+    """Reader of rows.
+
+    devices: requests and frees by device number.
+    timed: True by device number if all of its rows have a time.
+    n_passed_over, n_missed: number of ignored rows, and of frees of unknown blocks.
+    """
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.devices: dict[int, Blocks] = {}
+        self.devices: dict[int, RequestColumns] = {}
         self.timed: dict[int, bool] = {}
         self.interner = FrameInterner()
         self.n_passed_over = 0
@@ -108,7 +114,7 @@ class _Reader:
         self._labels: dict[str, int] = {}
 
     def take(self, number: int, value: object) -> None:
-        """Add the next row."""
+        """Check row `number` and add its allocation or free."""
         row = Fields(self.path, f"row {number}", value, entry=None)
         at = {part: _column(row, part) for part in _ALIASES}
         action = row.text(at["action"]).lower()
@@ -119,7 +125,7 @@ class _Reader:
         if action not in (_ALLOC, _FREE, "free_requested", "free_completed"):
             row.wrong(at["action"], action, "alloc, free, free_requested or free_completed")
         device = _integer(row, at["device"], _MAX_DEVICES - 1) if at["device"] in row else 0
-        blocks = self.devices.setdefault(device, Blocks())
+        blocks = self.devices.setdefault(device, RequestColumns())
         has_time = at["time"] in row
         self.timed[device] = self.timed.get(device, True) and has_time
         time = _integer(row, at["time"], INT64_MAX) if has_time else 0
@@ -141,7 +147,7 @@ class _Reader:
             self.n_missed += 1
 
     def _name(self, row: Fields, column: str) -> int:
-        """Return the number of a block: its address, or a number assigned to its id."""
+        """Return the address of a row's block, or a number that stands for its id."""
         value = row.value(column, "the block's address or id")
         if type(value) is int and 0 <= value <= UINT64_MAX:
             return value
@@ -155,7 +161,7 @@ class _Reader:
 
     def _stack(self, row: Fields, label: str) -> int:
         if "frames" in row and not isinstance(row.value("frames", "a list"), str):
-            # Each row has its own list, so a shared reader could not look stacks up by identity.
+            # In JSON each row has a separate list, so a reader must not look stacks up by identity.
             frames = StackReader(INT64_MAX)
             frames.read(row)
             table = frames.table()
@@ -216,12 +222,12 @@ def _refuse_empty(path: str) -> NoReturn:
 
 
 def _column(row: Fields | dict[str, object], part: str) -> str:
-    """Return the row's name of a column; its first alias if the row lacks it."""
+    """Return the name under which the row has column `part`; its usual name if it has none."""
     return next((name for name in _ALIASES[part] if name in row), _ALIASES[part][0])
 
 
 def _integer(row: Fields, column: str, high: int) -> int:
-    """Return an integer, which is a number in JSON and text in CSV."""
+    """Return an integer from 0 to `high`; in CSV it is text, decimal or 0x…."""
     value = row.value(column, "a number")
     if isinstance(value, str) and _NUMBER.fullmatch(value):
         value = int(value, 0) if value.startswith("0x") else int(value)

@@ -1,11 +1,12 @@
-"""Read the raw rows of PyTorch's memory timeline, as `export_memory_timeline` writes them.
+"""Read requests and frees from PyTorch's memory timeline (`export_memory_timeline`, raw rows).
 
-Rows name no blocks.  A free takes the most recent live block of its category and size.  A new
-version of a tensor (a free in one category next to a request in another) keeps its block.
+The rows do not identify blocks, so a free is assigned to the most recently requested live block of
+its category and size.  A tensor that changes its category has two rows, a release in the old and a
+request in the new category, and keeps its block.
 
-A row is [nanoseconds, action, bytes, category]. Actions are 1 (existed before), 2 (created), 3 (new
-version) and 4 (destroyed).  Nanoseconds are -1 for blocks that existed before, and bytes are
-negative for memory that is released.
+A row is [nanoseconds, action, bytes, category].  Actions are 1 (existed before the timeline),
+2 (created), 3 (changed its category) and 4 (destroyed).  Nanoseconds are -1 for action 1, and bytes
+are negative for released memory.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from allocsim.errors import RecordingError
 from allocsim.recording.fields import INT64_MAX, describe
 from allocsim.recording.frames import Frame, FrameInterner
 from allocsim.recording.recording import MEMORY_TIMELINE, Recording
-from allocsim.recording.requests.blocks import Blocks
+from allocsim.recording.requests.blocks import RequestColumns
 from allocsim.units import format_size
 
 __all__ = ["is_timeline", "read_timeline"]
@@ -33,13 +34,13 @@ CATEGORIES = (
     "autograd detail",
     "unknown",
 )
-"""Categories by their number in rows."""
+"""Name of each category; its index is the number in rows."""
 
 _Row = tuple[int, int, int, int]
 
 
 def is_timeline(value: object) -> bool:
-    """Return True if a JSON value is a memory timeline, as rows or as sums."""
+    """Return True if a JSON value is a memory timeline: raw rows, or sums by category."""
     return isinstance(value, list) and (_is_row(value[:1]) or _is_sums(value))
 
 
@@ -51,7 +52,7 @@ def _is_row(rows: list[object]) -> bool:
 
 
 def _is_sums(value: list[object]) -> bool:
-    """Return True for [times, sizes by category] with one row of sizes per time."""
+    """Return True for [times, list of the bytes of each category at each time]."""
     match value:
         case [[int() | float(), *_] as times, [[*_], *_] as sums]:
             return len(times) == len(sums)
@@ -59,16 +60,16 @@ def _is_sums(value: list[object]) -> bool:
 
 
 def read_timeline(path: str, value: list[object]) -> Recording:
-    """Read a raw timeline; raise RecordingError for a timeline of sums."""
+    """Return the recording in a timeline of raw rows; RecordingError for sums by category."""
     if not _is_row(value[:1]):
         _refuse_sums(path, value)
     interner = FrameInterner()
     frames = [interner.stack([interner.frame(Frame("<timeline>", what, 0))]) for what in CATEGORIES]
-    blocks = Blocks()
+    blocks = RequestColumns()
     left: tuple[int, int] | None = None
     for number, (time, action, moved, category) in enumerate(_rows(path, value)):
         if action == _VERSION:
-            # Versions come in pairs of rows: the old version ends, the new one begins.
+            # A pair of rows: release in the old category, request in the new category.
             if left is None:
                 left = -moved, category
             elif left[0] == moved:
@@ -136,6 +137,6 @@ def _refuse_sums(path: str, value: list[object]) -> NoReturn:
 
 
 def _sum(row: object) -> int:
-    """Return the sum over the categories of one moment."""
+    """Return the sum of the bytes of all categories at one moment."""
     values = row if isinstance(row, list) else []
     return sum(v for v in values if type(v) is int and 0 <= v <= INT64_MAX)

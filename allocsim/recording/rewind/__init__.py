@@ -1,4 +1,4 @@
-"""Reconstruct the state before an entry by undoing the entries after it."""
+"""Reconstruct the segments and blocks before an entry by undoing it and all later entries."""
 
 from allocsim.recording.rewind.disjoint import never_overlap
 from allocsim.recording.rewind.start_state import Rewound, start_state, trimmed

@@ -1,9 +1,9 @@
 """Check quickly that no two live blocks of a recording overlapped.
 
-True is certain; False means that the caller must check the allocations one by one.  Two blocks
-overlap if one begins inside the other while both are live.  Entries are processed in stretches,
-each with the blocks that are live in it.  Sorted by address, the blocks that begin inside another
-block directly follow it, and within a stretch there are few of them.
+A result of True is certain.  After False the caller must check the allocations one by one.  Two
+blocks overlap if one block begins inside the other block while both are live.  The recording is
+divided into stretches of consecutive entries.  For each stretch, the blocks that are live in it are
+sorted by address.  The blocks that begin inside a block then directly follow it, and there are few.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from allocsim.state import SegmentState
 __all__ = ["never_overlap"]
 
 _STRETCH = 4096
-"""Minimum entries per stretch; with shorter stretches more blocks are live in several."""
+"""Least number of entries per stretch.  In shorter stretches, more blocks are counted twice."""
 _MOST_PAIRS = 64
-"""Limit of compared pairs per block of a stretch, to bound memory; more give False."""
+"""Largest mean number of block pairs to compare per block; more would need much memory."""
 _AT_ONCE = 1 << 15
-"""Blocks per batch of stretches, so that the arrays fit in the CPU cache."""
+"""Blocks that are compared at once, so that the arrays fit in the CPU cache."""
 
 _LAST = np.uint64((1 << 63) - 1)
 
@@ -37,10 +37,10 @@ _Ints = NDArray[np.int64]
 class _Lives(NamedTuple):
     """All blocks that were ever live, sorted by address, then by time.
 
-    low: first byte, relative to the lowest block.
+    low: address, relative to the lowest block.
     size: bytes.
-    born: entry of the allocation; -1 if before the first entry.
-    died: entry of the completed free; the number of entries if there is none.
+    born: entry of the allocation; -1 if the block existed before the first entry.
+    died: entry of the completed free; the number of entries if the block was not freed.
     """
 
     low: _Ints
@@ -75,7 +75,11 @@ def never_overlap(trace: Trace, start: tuple[SegmentState, ...]) -> bool:
 
 
 def _by_stretch(lives: _Lives, n_entries: int, shift: int) -> tuple[_Ints, _Ints]:
-    """Return the blocks live in each stretch of 2**shift entries, by address, and their counts."""
+    """Return the blocks that are live in each stretch of 2**shift entries.
+
+    Return their indices in `lives`, stretch after stretch, each sorted by address, and the number
+    of blocks of each stretch.
+    """
     first = np.maximum(lives.born, 0) >> shift
     last = np.minimum(lives.died, n_entries - 1) >> shift
     n_in = last - first + 1
@@ -91,8 +95,8 @@ def _by_stretch(lives: _Lives, n_entries: int, shift: int) -> tuple[_Ints, _Ints
 def _are_apart(lives: _Lives, block: _Ints, key: _Ints) -> bool:
     """Return True if certainly no block in these stretches was allocated over a live one.
 
-    block: block numbers, sorted by stretch and address.
-    key: sort key of each block; its unit is one byte of address.
+    block: indices in `lives`, sorted by stretch, then by address.
+    key: address of each block plus an offset that separates the stretches, in bytes.
     """
     born, died = lives.born, lives.died
     # Blocks of equal address are adjacent; blocks that may begin inside them follow.
@@ -113,9 +117,11 @@ def _are_apart(lives: _Lives, block: _Ints, key: _Ints) -> bool:
 
 
 def _lives(trace: Trace, start: tuple[SegmentState, ...]) -> _Lives | None:
-    """Return the lives of all blocks.
+    """Return address, size, allocation and free of all blocks.
 
-    None if an address is allocated or freed twice in a row, or numbers do not fit in 64 bits.
+    start: segments before the first entry.
+    Return None if an address is allocated or freed twice in a row, or if a number does not fit in
+    64 bits.
     """
     turns = trace.by_address
     entry, addr, kind = turns.entry, turns.addr, turns.kind

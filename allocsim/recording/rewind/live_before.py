@@ -1,8 +1,8 @@
-"""Reconstruct the live blocks before an entry by undoing all block entries at once.
+"""Reconstruct the live blocks before an entry by undoing all allocations and frees at once.
 
-The result equals undoing them one by one (start_state.py), or is None if the entries contradict
-each other; undoing them one by one then finds the wrong entry.  At one address alloc,
-free_requested and free_completed alternate, so after sorting by address related entries are
+The result equals undoing them one by one (start_state.py).  If entries contradict each other, the
+result is None, and undoing them one by one then finds the wrong entry.  At one address alloc,
+free_requested and free_completed alternate, so after sorting by address the entries of a block are
 adjacent.  A million entries take 0.1 s.
 """
 
@@ -14,16 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allocsim._fast_numpy import any_of
-from allocsim.recording.by_address import ByAddress, Turn
+from allocsim.recording.by_address import ByAddress, Tiles, Turn
 from allocsim.recording.rewind.slack import Live
-from allocsim.recording.tiles import Tiles
 from allocsim.recording.trace import Trace
 from allocsim.state import ALLOCATED, PENDING, BlockState
 
 __all__ = ["live_after", "live_before"]
 
 _FOLLOWS = np.zeros((4, 4), dtype=bool)
-"""Allowed successions: _FOLLOWS[first, second] of two turns at one address."""
+"""_FOLLOWS[first, second] is True if `second` may be the next turn of the same address."""
 _FOLLOWS[Turn.ALLOC, [Turn.FREE_REQUESTED, Turn.FREE_COMPLETED, Turn.FREE]] = True
 _FOLLOWS[Turn.FREE_REQUESTED, Turn.FREE_COMPLETED] = True
 _FOLLOWS[[Turn.FREE_COMPLETED, Turn.FREE], Turn.ALLOC] = True
@@ -36,7 +35,7 @@ def live_after(trace: Trace) -> dict[int, Live]:
 
 
 def live_before(trace: Trace, entry: int) -> dict[int, Live] | None:
-    """Return the live blocks before `entry`, by address; None if entries contradict."""
+    """Return the live blocks before entry `entry`, by address; None if entries contradict."""
     tiles = trace.tiles
     if tiles is None or not tiles.are_sound:
         return None
@@ -72,7 +71,10 @@ def _alive(block: BlockState) -> Live:
 
 
 def _fits(turns: ByAddress, size: NDArray[np.int64]) -> bool:
-    """Return True if turns alternate correctly and those of one block have the same size."""
+    """Return True if allocations and frees alternate, and each free has its block's size.
+
+    size: bytes of the entry of each turn.
+    """
     before, after, goes_on = turns.kind[:-1], turns.kind[1:], turns.goes_on[:-1]
     may_follow = _FOLLOWS.ravel()[4 * before + after]
     is_same = any_of(after, (Turn.ALLOC,)) | (size[1:] == size[:-1])
@@ -80,9 +82,10 @@ def _fits(turns: ByAddress, size: NDArray[np.int64]) -> bool:
 
 
 def _left(tiles: Tiles, turns: ByAddress, size: NDArray[np.int64]) -> NDArray[np.intp] | None:
-    """Return the indices of final blocks whose last turn is an alloc or a free_requested.
+    """Return the indices in `tiles` of the live final blocks that `turns` allocated or changed.
 
-    None if the final state contradicts the last turns.
+    size: bytes of the entry of each turn.
+    Return None if the final blocks contradict the last turns of their addresses.
     """
     last = np.flatnonzero(~turns.goes_on)
     kind, addr = turns.kind[last], turns.addr[last]

@@ -1,7 +1,7 @@
-"""Mapped ranges of expandable segments, as a snapshot lists them.
+"""Mapped address ranges of expandable segments; a snapshot lists each range as one segment.
 
-Invariant: ranges are sorted and disjoint, and adjacent ranges differ in stream, pool or size class.
-Mapping joins ranges and unmapping cuts them (semantics 4.1, 6.5).
+Invariant: ranges are sorted and do not overlap, and adjacent ranges differ in stream, pool or size
+class (small or large).  Mapping merges ranges and unmapping splits them (semantics 4.1, 6.5).
 """
 
 from __future__ import annotations
@@ -20,7 +20,11 @@ _LARGE_HANDLE = 20 * MIB
 
 @dataclass(frozen=True, slots=True)
 class MappedRange:
-    """Mapped addresses [start, end); `is_small` is None while the size class is unknown."""
+    """Mapped addresses [start, end).
+
+    is_small: True for the small pool; None if unknown.
+    frames: stack number; -1 without a stack.
+    """
 
     start: int
     end: int
@@ -30,12 +34,12 @@ class MappedRange:
     frames: int = -1
 
     def joins(self, other: MappedRange) -> bool:
-        """Return True if two adjacent ranges belong together."""
+        """Return True if this range merges with the adjacent range `other`."""
         kinds = {self.is_small, other.is_small} - {None}
         return self.stream == other.stream and self.pool_id == other.pool_id and len(kinds) < 2
 
     def guessed_small(self) -> bool:
-        """Return the size class, guessed from the size of handles if it is unknown."""
+        """Return True for the small pool; if unknown, guess it from the size of the range."""
         if self.is_small is None:
             return (self.end - self.start) % _LARGE_HANDLE != 0
         return self.is_small
@@ -53,9 +57,9 @@ class MappedRanges:
         return iter(self._ranges)
 
     def add(self, new: MappedRange) -> bool:
-        """Map a range and join it with its neighbours.
+        """Map `new` and merge it with its neighbours.
 
-        Return False without a change if it overlaps another range.
+        Return False without a change if `new` overlaps a mapped range.
         """
         at = bisect_right(self._ranges, new.start, key=lambda r: r.start)
         before = self._ranges[at - 1] if at else None

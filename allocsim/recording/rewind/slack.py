@@ -1,10 +1,11 @@
-"""Determine the true size of a block when only its request is known.
+"""Determine the size of a block when only its requested size is known.
 
-A large block may keep up to 1 MiB that the allocator did not split off (semantics 1.7).  The gap
-after a block that was live before the recording is the block's slack, unless a later allocation
-begins inside the gap while the block is live.  The first such allocation marks the block's end,
-because there is at most one free block between two live blocks of a segment, and an allocation
-takes a free block from its front.  A gap that is too large to be slack is free space.
+The slack of a block is the memory after the requested bytes that the allocator did not split off,
+up to 1 MiB in a large block (semantics 1.7).  For a block that existed before the recording, the
+gap up to the next live block may be slack or free space.  If an allocation begins inside the gap
+while the block is live, the first such allocation marks the end of the block: between two live
+blocks of a segment there is at most one free block, and an allocation takes its front.  Otherwise
+the gap is slack if it is small enough, else free space.
 """
 
 from __future__ import annotations
@@ -30,10 +31,13 @@ _LAST_ADDRESS = (1 << 64) - 1
 
 @dataclass(slots=True)
 class Live:
-    """Live block.
+    """A live block, while entries are undone.
 
-    size: bytes; None if only the request is known.
-    death: entry that completes its free; -1 if there is none.
+    requested_size: bytes.
+    size: bytes of the block; None if only the requested size is known.
+    state: "active_allocated" or "active_pending_free".
+    frames: stack number; -1 without a stack.
+    death: entry that completes its free; -1 if it is not freed.
     """
 
     requested_size: int
@@ -44,9 +48,9 @@ class Live:
 
 
 class LaterAllocs:
-    """Index by address of the alloc entries from one entry on.
+    """Alloc entries from number `entry` on, sorted by address.
 
-    It is built on first use, because the recording of a whole run does not need it.
+    They are sorted at the first use, because most recordings do not need them.
     """
 
     def __init__(self, trace: Trace, entry: int) -> None:
@@ -88,10 +92,12 @@ def true_size(
     landed: int | None,
     never_split: bool = False,
 ) -> int:
-    """Return the size in bytes of the block at `address` whose rounded request is `least`.
+    """Return the size in bytes of the block at `address`.
 
+    least: requested size after rounding, in bytes.
     gap_end: address of the next live block, or the segment's end.
-    landed: address of the first alloc in the gap while the block was live; None if there is none.
+    landed: address of the first alloc in the gap while the block was live; None without such an
+        alloc.
     never_split: True if the request reached max_split_size, so that the block was not split.
     """
     room = gap_end - address

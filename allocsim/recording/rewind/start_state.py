@@ -1,14 +1,14 @@
-"""Reconstruct the state before an entry by undoing the later entries from the final segments.
+"""Reconstruct the segments before an entry by undoing it and all later entries.
 
 Undoing a free_completed makes a block pending, undoing a free_requested makes it allocated, and
 undoing an alloc makes it free space.  Undoing a segment_alloc removes the segment, and undoing a
-segment_free adds it as one free block; map and unmap are treated alike.  A recording that began
-with an empty device rewinds to an empty state.  A contradiction raises RecordingError with the
-entry.
+segment_free adds it as one free block; segment_map and segment_unmap are undone in the same way.
+For a recording that began on an empty device the result is empty.  A contradiction raises
+RecordingError with the entry.
 
-The entries do not contain the true size of a block that was live at the start and freed later;
-`slack` determines it.  Everything else is exact, except for segments that were freed in a recording
-without pool_id: they are assigned to the default pool, and their size class is guessed by size.
+The entries do not contain the size of a block that was live at the start and freed later; `slack`
+determines it.  The rest of the result is exact, except in a recording without pool_id.  There, a
+freed segment is assigned to the default pool, and to the small pool if it has at most 2 MiB.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SMALL_SEGMENT = 2 * MIB
 
 
 def round_to_512(size: int) -> int:
-    """Return a request's rounded size under default options (semantics 1.2)."""
+    """Return the bytes to which the default options round a request (semantics 1.2)."""
     return max(512, round_up(size, 512))
 
 
@@ -50,15 +50,18 @@ def start_state(
 ) -> tuple[SegmentState, ...]:
     """Return the segments before entry `entry`, sorted by address; empty for an empty device.
 
-    rounded: rounding of requests in effect (roundup_power2_divisions changes it).
-    max_split_size: bytes; None for no limit.  Blocks of that size or more are never split.
+    rounded: function from requested to rounded bytes (roundup_power2_divisions changes it).
+    max_split_size: bytes from which on blocks are never split; None if all blocks are split.
     Raises RecordingError, naming the entry, if the entries do not lead to the final segments.
     """
     return Rewound(trace, entry).state(rounded=rounded, max_split_size=max_split_size)
 
 
 class Rewound:
-    """Device before an entry, without the parts that depend on settings; `state` adds them.
+    """State of a device before an entry, from which `state` computes the segments.
+
+    Undoing the entries takes most of the time and does not depend on settings, so this object is
+    kept for several settings.
 
     Raises RecordingError, naming the entry, if the entries do not lead to the final segments.
     """
@@ -85,13 +88,13 @@ class Rewound:
         rounded: Callable[[int], int] = round_to_512,
         max_split_size: int | None = None,
     ) -> tuple[SegmentState, ...]:
-        """Return the segments; see `start_state`."""
+        """Return the segments; the parameters are those of `start_state`."""
         limit = -1 if max_split_size is None else max_split_size
         return self._rewind.state(LaterAllocs(self._trace, self._entry), rounded, limit)
 
 
 def trimmed(trace: Trace, first: int, last: int) -> Trace:
-    """Return entries [first, last) of `trace` as a trace, with the segments at `last`."""
+    """Return the entries [first, last) of `trace` as a trace, with the segments after them."""
     first, last, _ = slice(first, last).indices(len(trace))
     columns = {name: column[first:last] for name, column in trace.columns().items()}
     segments = trace.segments if last == len(trace) else start_state(trace, last)

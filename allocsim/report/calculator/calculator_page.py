@@ -1,7 +1,7 @@
 """Build the calculator page with embedded laws, models, cards and scripts.
 
 The page loads nothing from outside, and its content security policy forbids it.  Its scripts, in
-allocsim/report/calculator, compute all figures from the embedded laws.
+allocsim/report/calculator, compute all sizes from the embedded laws.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def calculator_page(
     cards: Mapping[str, Gpu],
     opening: Opening,
 ) -> str:
-    """Return the page; it shows `opening` first."""
+    """Return the page as HTML; `opening` has the question that it shows first."""
     about = {
         "models": [_model(model) for model in _with(models, opening.model)],
         "keys": {name: _keys(family) for name, family in FAMILIES.items()},
@@ -101,7 +101,7 @@ def _model(model: LawModel) -> dict[str, Any]:
 
 
 def _keys(family: Family) -> dict[str, str]:
-    """Return the configuration key of each size; a window of 0 means none."""
+    """Return the configuration key of each size of a model family, e.g. of its hidden size."""
     window = {} if family.window is None else {"window": "sliding_window"}
     return {**family.keys, **window}
 

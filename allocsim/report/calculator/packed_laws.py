@@ -1,7 +1,7 @@
-"""Pack the laws of a program for a page: columns, and a dictionary that describes them.
+"""Compress the laws of a program for a page: columns of numbers, and a description of them.
 
-The packing is lossless and adds the category of each request.  A column holds the rows of all
-regimes, one after the other, as in the file of the laws.
+The compression is lossless.  The category of each request is added.  A program has one law for each
+regime, a range of sizes; a column holds the numbers of all laws, one after another.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _PER_ROW = ("kind", "group", "number", "by_copy", "by_copies")
 
 @dataclass(frozen=True, slots=True)
 class PackedLaws:
-    """Packed laws of the program `name`.
+    """Compressed laws of the program `name`.
 
-    about: description for JSON.
-    text: columns described by the `columns` of `about`.
+    about: description of the columns, for JSON.
+    text: compressed columns; `about["columns"]` has their places.
     n_laws: number of laws, one per regime.
     releases: releases of PyTorch and transformers, as text.
     """
@@ -42,9 +42,9 @@ class PackedLaws:
 
 
 def packed_laws(laws: Laws, purposes: Mapping[str, NDArray[np.int64]]) -> PackedLaws:
-    """Pack the laws of a program.
+    """Return the compressed laws of a program.
 
-    purposes: category numbers of the requests of each regime's law, in order.
+    purposes: for each regime, the category number of each request of its law.
     Raises ConfigError for a release that orders free blocks otherwise than by address, since the
     page does not implement it.
     """
@@ -83,13 +83,16 @@ def _joined(columns: Iterable[NDArray[Any]]) -> NDArray[np.int64]:
 
 
 def _spans(columns: Sequence[NDArray[Any]]) -> list[tuple[int, int]]:
-    """Return begin and end of each column after concatenation."""
+    """Return (begin, end) of each column in the concatenation of all columns."""
     ends = np.cumsum([0, *map(len, columns)]).tolist()
     return list(itertools.pairwise(ends))
 
 
 def _flat(formulas: Iterable[Formula]) -> NDArray[np.int64]:
-    """Return numerator, denominator, number of variables and the variables of each formula."""
+    """Return the formulas as one column of numbers.
+
+    Each formula gives its numerator, denominator, number of variables, and variables.
+    """
     return np.array(
         [
             number

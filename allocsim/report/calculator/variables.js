@@ -17,7 +17,7 @@ const COLUMNS = {
 };
 const ROWS_OF_A_BLOCK = { vocabulary_in_twos: 8, vocabulary_in_ones: 16 }; // 4 for others
 const BY_ROWS = { 4: "fours", 8: "twos", 16: "ones" }; // columns that a thread sums
-// Rows and columns of the matrices that Adafactor sums, as in allocsim/fitting/laws/factored.py.
+// Rows and columns of the matrices that Adafactor sums, as in allocsim/fitting/laws/sums.py.
 const MATRICES = {
   queries: [["heads", "head_dim"], ["hidden"]],
   keys: [["kv_heads", "head_dim"], ["hidden"]],

@@ -1,7 +1,7 @@
-"""Address map: the addresses of all blocks and segments over the run.
+"""Address map: a chart of the addresses of all blocks and segments over the entries of a run.
 
-A pixel shows the density of the entries and bytes that it covers
-(`allocsim/analysis/picture/address_map.py`); the caption gives their numbers.
+A pixel shows which share of the entries and bytes that it covers is in use
+(`allocsim/analysis/picture/address_map.py`).  The caption has the entries and bytes per pixel.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from allocsim.report.figures.canvas import (
     whole_numbers,
 )
 from allocsim.report.figures.memory import mark_ooms, title_of, warnings_of
-from allocsim.report.figures.theme import LIGHT
-from allocsim.report.figures.tone import pixels
+from allocsim.report.figures.theme import LIGHT, pixels
 from allocsim.report.layout import plural, printable
 from allocsim.units import MIB, format_size
 
@@ -91,7 +90,7 @@ def _colours(theme: Theme, colouring: str, count: int) -> list[str]:
 
 
 def _patches(picture: Picture, theme: Theme, names: list[str], colours: list[str]) -> list[Patch]:
-    """Return legend patches for the colours that occur in the map."""
+    """Return a legend patch for each colour that occurs in the map."""
     from matplotlib.patches import Patch  # noqa: PLC0415
 
     waits = bool(np.any(picture.lives.blocks.completed > picture.lives.blocks.freed))

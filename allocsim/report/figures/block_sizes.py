@@ -1,6 +1,6 @@
-"""Block sizes: blocks allocated over the run, and allocated and free memory at one moment.
+"""Histograms of block sizes: number of blocks over the run, and memory at one moment.
 
-Both panels have the same bins, powers of two, so that free memory is above the requests that could
+Both histograms have the same bins, powers of two, so free memory is above the requests that could
 use it.
 """
 
@@ -34,7 +34,7 @@ def block_sizes_figure(
 ) -> Figure:
     """Draw the histograms.
 
-    at: moment of the second panel; None for peak reserved memory.
+    at: moment of the second histogram; None for the peak of reserved memory.
     """
     instant = picture.at(at)
     is_still = isinstance(picture, Still)

@@ -1,7 +1,7 @@
-"""Common parts of figures: colours, title, axes, caption and output file.
+"""Common parts of charts: colours, title, axes, caption and output file.
 
-Every axis has a label with its unit.  Text from a recording is never parsed as a formula and never
-exceeds the figure.  Equal figures give equal files: no dates, and no random ids in SVG.
+Every axis has a label with its unit.  Text from a recording is never parsed as a formula, and never
+extends beyond the image.  Equal charts give equal files: no dates, and no random ids in SVG.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ def require_matplotlib() -> None:
 def new_figure(
     theme: Theme, rows: int = 1, columns: int = 1, *, height: float = HEIGHT, **grid: Any
 ) -> tuple[Figure, Sequence[Axes]]:
-    """Return a figure and its axes, row by row.
+    """Return an empty figure and its axes, row by row.
 
-    height: inches.
+    height: height in inches.
     grid: further arguments of matplotlib's `subplots`.
     """
     require_matplotlib()
@@ -71,7 +71,7 @@ def new_figure(
 
 
 def styled(axes: Axes, theme: Theme, x: str, y: str) -> None:
-    """Set colours and axis labels; `x` and `y` contain the unit in brackets."""
+    """Set the colours of the axes, and the labels `x` and `y`, which end with "(unit)"."""
     axes.set_facecolor(theme.page)
     axes.set_xlabel(x, color=theme.ink)
     axes.set_ylabel(y, color=theme.ink)
@@ -83,7 +83,7 @@ def styled(axes: Axes, theme: Theme, x: str, y: str) -> None:
 
 
 def unit_of(most: int) -> tuple[int, str]:
-    """Return bytes and name of the unit for sizes up to `most` bytes."""
+    """Return (bytes, name) of the unit for an axis up to `most` bytes, e.g. (1048576, "MiB")."""
     return (GIB, "GiB") if most >= 2 * GIB else (MIB, "MiB")
 
 
@@ -109,7 +109,11 @@ def legend(axes: Axes, theme: Theme, handles: Sequence[Any] | None = None, **whe
 def legend_above(
     axes: Axes, theme: Theme, handles: Sequence[Any] | None = None, *, lift: float = 0
 ) -> None:
-    """Add a legend between the axes and the title; `lift` is the space below it in points."""
+    """Add a legend between the axes and the title.
+
+    handles: as in `legend`.
+    lift: space between axes and legend in points.
+    """
     from matplotlib.transforms import ScaledTranslation  # noqa: PLC0415
 
     shown = axes.get_legend_handles_labels()[0] if handles is None else handles
@@ -120,7 +124,7 @@ def legend_above(
 
 
 def _columns(labels: Sequence[str]) -> int:
-    """Return the largest number of legend columns that fit in the figure."""
+    """Return the largest number of columns of a legend of `labels` that fits in the width."""
     widths = np.array([points(label) + _HANDLE for label in labels])
     for count in range(min(len(widths), _MOST_COLUMNS), 1, -1):
         columns = np.array_split(widths, count)
@@ -143,7 +147,7 @@ def points(text: str, size: float = _SMALL) -> float:
 
 
 def caption(figure: Figure, theme: Theme, title: str, *notes: str) -> None:
-    """Add the title, and the notes below the figure."""
+    """Add the title above the chart, and the notes below it."""
     left: dict[str, Any] = {"color": theme.ink, "x": 0.01, "ha": "left", "parse_math": False}
     figure.suptitle(textwrap.fill(printable(title), _TITLE_LETTERS), fontsize=11, **left)
     text = textwrap.fill(" ".join(note for note in notes if note), _CAPTION_LETTERS)

@@ -1,6 +1,7 @@
-"""Difference between two runs: both curves on one scale, and the owners that changed most.
+"""Chart of two runs: their memory curves, and the lines of code whose memory changed most.
 
-The bars add up to the difference of allocated memory; the last bar contains all other owners.
+Both curves have one scale.  The bars add up to the difference in allocated memory; the last bar is
+the sum of all other lines of code.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _NAME = 44
 
 
 def changes_figure(found: Comparison, theme: Theme = LIGHT) -> Figure:
-    """Draw the figure."""
+    """Draw the curves of both runs, and a bar for each line of code that changed."""
     figure, (curves, bars) = new_figure(theme, 1, 2, width_ratios=[2, 3])
     _curves(curves, found, theme)
     _bars(bars, found, theme)
@@ -102,7 +103,7 @@ def _even(entry: float) -> float:
 
 
 def _shown(found: Comparison) -> Iterator[tuple[str, int, int]]:
-    """Yield each bar's name, its requested bytes and its rounding bytes."""
+    """Yield (name, change in requested bytes, change in bytes added by rounding) of each bar."""
     changed = [each for each in found.changes if each.bytes]
     for each in changed[:_MOST]:
         yield clipped(with_status(each.status, each.owner), _NAME), each.requested, each.rounding

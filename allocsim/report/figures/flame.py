@@ -1,7 +1,7 @@
 """Owners of memory at a moment as a flame graph, with outermost frames at the top.
 
-Widths are proportional to bytes.  A name is truncated to its box, and left out if too little fits.
-The caption reports folded frames and all notes.
+Widths are proportional to bytes.  A name is truncated to the width of its box, and left out if too
+little of it fits.  The caption has the number of frames that are not drawn.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _MIXED = "several categories"
 
 
 def flame_figure(top: Top, theme: Theme = LIGHT, *, is_one_of: bool = False) -> Figure:
-    """Draw the flame graph; `is_one_of` is True if the recording has several devices."""
+    """Draw the flame graph; `is_one_of` puts the device in the title, for several devices."""
     flame = flame_of(top)
     rows = max(flame.rows, _LEAST_ROWS)
     figure, (axes,) = new_figure(theme, height=_FRAME_HEIGHT + _ROW_HEIGHT * rows)
@@ -98,7 +98,7 @@ def _notes(top: Top, flame: FlameGraph) -> list[str]:
 
 
 def _colours(flame: FlameGraph, theme: Theme) -> dict[str, str]:
-    """Return a colour for each category; categories beyond the theme's share the last one."""
+    """Return a colour for each category; the last colour is shared if there are too few."""
     *kinds, rest = theme.kinds
     named = dict(zip(flame.categories, kinds, strict=False))
     return {"": theme.free, **dict.fromkeys(flame.categories, rest), **named}
@@ -120,7 +120,7 @@ def _patches(top: Top, flame: FlameGraph, theme: Theme, colours: dict[str, str])
 
 
 def _name_boxes(axes: Axes, flame: FlameGraph, theme: Theme, unit: int) -> None:
-    """Draw the names, which depend on the final width of the axes."""
+    """Write the name of each frame into its box, shortened to the final width of the box."""
     from matplotlib.colors import to_rgb  # noqa: PLC0415
 
     figure = axes.figure

@@ -1,6 +1,6 @@
-"""Settings tried by `allocsim tune`: memory against driver calls.
+"""Chart of the settings tried by `allocsim tune`: reserved memory and driver calls of each.
 
-A setting with a failed request is drawn as a cross and is never on the Pareto front
+A setting with a failed request is drawn as a cross, and is never on the Pareto front
 (`recommend/pareto.py`).
 """
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from allocsim.analysis.tune import Tried, TriedSetting
+from allocsim.analysis.tune import SavedTrials, TriedSetting
 from allocsim.report.figures.canvas import (
     caption,
     legend,
@@ -44,8 +44,8 @@ _PLACES = tuple(
 """Offsets in points from a marker to its number, in order of preference."""
 
 
-def front_figure(tried: Tried, theme: Theme = LIGHT) -> Figure:
-    """Draw the figure; the size of a marker shows the number of retries."""
+def front_figure(tried: SavedTrials, theme: Theme = LIGHT) -> Figure:
+    """Draw a marker for each setting; its size shows the number of retries."""
     figure, (axes,) = new_figure(theme)
     whole = [each for each in tried.settings if each.is_whole]
     points = {each.point for each in tried.front}
@@ -97,7 +97,10 @@ def _axes(axes: Axes, front: Sequence[TriedSetting], theme: Theme, unit: int) ->
 
 
 def _names(named: Sequence[TriedSetting], whole: Sequence[TriedSetting]) -> list[str]:
-    """Return the legend text of each setting, shortened if the legend would be too tall."""
+    """Return the legend text of each named setting.
+
+    whole: settings replayed to the end.  Texts are shortened if the legend would be too tall.
+    """
     figures = []
     for each in named:
         size, calls = format_size(each.peak_reserved_bytes), plural(each.driver_calls, "call")
@@ -127,7 +130,7 @@ def _handles(names: Sequence[str], theme: Theme) -> list[Line2D]:
 def _numbers(
     figure: Figure, axes: Axes, points: tuple[list[float], list[int]], theme: Theme
 ) -> None:
-    """Draw a number at each point, avoiding other numbers and markers if possible."""
+    """Write the number of each setting near its marker, without overlaps if possible."""
     # Distances between markers are known only after the layout.
     figure.draw_without_rendering()
     marks = (axes.transData.transform(np.column_stack(points)) * 72 / figure.dpi).tolist()

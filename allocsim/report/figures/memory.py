@@ -1,7 +1,7 @@
-"""Memory over the run: reserved, allocated, requested and ideal, with out-of-memory errors.
+"""Chart of memory over the run: reserved, allocated, requested and ideal, with errors.
 
-A curve with more entries than the figure has columns is drawn by its minimum and maximum in each
-column, and the caption says so.
+If the run has more entries than the image has columns, a curve is drawn by its minimum and maximum
+in each column, and the caption says so.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _FEW_OOMS = 60
 def memory_figure(picture: Picture, theme: Theme = LIGHT, course: Course | None = None) -> Figure:
     """Draw the curves, with the driver calls below them.
 
-    course: steps and phases in the background; None for none.
+    course: steps and phases of the program, drawn in the background; None if unknown.
     """
     figure, (above, below) = new_figure(theme, 2, 1, sharex=True, height_ratios=(4, 1))
     step = max(1, -(-len(picture.curve) // COLUMNS))
@@ -78,7 +78,7 @@ _IDEAL = (
 
 
 def title_of(picture: Picture | Still, what: str) -> str:
-    """Return the title: content, recording, and settings if there are any."""
+    """Return the title: `what` is drawn, name of the recording, and settings if not default."""
     if isinstance(picture, Still):
         named = picture.trace.device or picture.others
         device = f", device {picture.trace.device}" if named else ""
@@ -92,14 +92,16 @@ def title_of(picture: Picture | Still, what: str) -> str:
 
 
 def warnings_of(picture: Picture | Still) -> list[str]:
-    """Return warnings that the figure shows a what-if replay or only part of the run."""
+    """Return warnings that the chart shows a what-if replay, or only a part of the run."""
     return [f"{each}." for each in shown_of(picture)]
 
 
 def _curves(axes: Axes, picture: Picture, theme: Theme, step: int, unit: int) -> None:
-    """Draw the four curves, the upper ones thinner, so that all are visible where they coincide.
+    """Draw the four curves, from thick to thin, so that all are visible where they coincide.
 
-    Only curves drawn entry by entry are dashed, since dashes would disappear among spikes.
+    step: entries per column of the image.
+    unit: bytes of the axis unit.
+    Curves of more than one entry per column are not dashed, since spikes would hide the dashes.
     """
     curve = picture.curve
     asked: dict[str, Any] = {"color": theme.requested, "linewidth": 0.8}
@@ -124,7 +126,10 @@ def _curves(axes: Axes, picture: Picture, theme: Theme, step: int, unit: int) ->
 
 
 def _bands(axes: Axes, course: Course, n: int, theme: Theme) -> None:
-    """Draw phases as bands, sampled at the middle of each column, and steps as lines."""
+    """Draw steps as lines, and phases as bands in the colour at the middle of each column.
+
+    n: number of entries.
+    """
     middles = (np.arange(COLUMNS) + 0.5) * n / COLUMNS
     kinds = course.phase[np.searchsorted(course.phase_starts, middles, side="right") - 1]
     if n <= COLUMNS:
@@ -149,14 +154,14 @@ def _bands(axes: Axes, course: Course, n: int, theme: Theme) -> None:
 
 
 def _joined(first: NDArray[Any], last: NDArray[Any]) -> list[tuple[float, float]]:
-    """Return ranges as (start, length), with adjacent ranges joined."""
+    """Return the ranges from `first` to `last` as (start, length), with adjacent ranges joined."""
     begins = np.append(True, first[1:] > last[:-1])
     ends = np.append(begins[1:], True)
     return list(zip(first[begins], last[ends] - first[begins], strict=True))
 
 
 def _needs(picture: Picture) -> list[int]:
-    """Return the reserved bytes that each failed request would have needed."""
+    """Return, for each failed request, the reserved bytes if it had succeeded."""
     ooms = picture.device_run.ooms
     return [oom.reserved_bytes + (oom.tried_bytes or oom.rounded_bytes) for oom in ooms]
 
@@ -178,7 +183,7 @@ def _errors(axes: Axes, picture: Picture, theme: Theme, unit: int) -> None:
 
 
 def _device(axes: Axes, picture: Picture, theme: Theme, unit: int) -> None:
-    """Draw the device memory if the curves come close to it."""
+    """Draw a line at the memory of the device, if the curves come close to it."""
     memory = picture.device_run.device_memory
     if memory is None or memory >= 2 * picture.curve.reserved.max(initial=1):
         return

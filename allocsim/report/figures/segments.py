@@ -1,7 +1,7 @@
-"""Segments at one moment as bars that show their blocks.
+"""Chart of the segments at one moment: a bar for each segment, divided into its blocks.
 
-Bars are drawn to scale within a panel: segments up to 2 MiB in one, larger ones in the other.  If
-there are too many bars, the segments are packed into rows by pool.
+Segments up to 2 MiB are in one panel, larger segments in another; each panel has one scale.  If
+there are too many bars, the segments of each pool are placed one after another in rows.
 """
 
 from __future__ import annotations
@@ -50,7 +50,10 @@ _TITLE_HEIGHT = 13
 def segments_figure(
     picture: Picture | Still, theme: Theme = LIGHT, at: str | int | None = None
 ) -> Figure:
-    """Draw the segments at a moment (`Picture.at`); None for peak reserved memory."""
+    """Draw the segments.
+
+    at: moment, as in `Picture.at`; None for the peak of reserved memory.
+    """
     instant = picture.at(at)
     large = [s for s in instant.segments if s.total_size > _SMALL_SEGMENT]
     small = [s for s in instant.segments if s.total_size <= _SMALL_SEGMENT]
@@ -82,7 +85,7 @@ def segments_figure(
 
 
 def _strips(picture: Picture | Still, instant: Instant, theme: Theme) -> Figure:
-    """Draw many segments packed into rows by pool."""
+    """Draw many segments in rows, pool by pool."""
     pools = packed(instant)
     rows = sum(pool.rows + 1 for pool in pools)
     figure, (axes,) = new_figure(theme, height=_FRAME_HEIGHT + _STRIP_HEIGHT * rows)
@@ -113,7 +116,7 @@ def _strips(picture: Picture | Still, instant: Instant, theme: Theme) -> Figure:
 
 
 def _strip(axes: Axes, pool: PackedPool, top: int, theme: Theme) -> None:
-    """Draw the segments of a pool from row `top` of the axes on."""
+    """Draw the segments of a pool; `top` is the first row of the axes that it fills."""
     found: dict[tuple[int, str], list[tuple[float, float]]] = {}
     for segment, (at, wide) in zip(pool.segments, pool.places, strict=True):
         for row, first, last in pieces_of(at, at + wide):
@@ -156,7 +159,7 @@ def _bars(
             axes.broken_barh(
                 [((block.address - segment.address) / unit, block.size / unit) for block in blocks],
                 (row - 0.4, 0.8), facecolor=colour, linewidth=0.25,
-                # A gap would hide a narrow block.
+                # A gap between blocks would hide a narrow block.
                 edgecolor=[colour if b.size < _NARROW * end else theme.page for b in blocks],
                 rasterized=len(blocks) > 500,
             )  # fmt: skip

@@ -1,7 +1,7 @@
 """Table of output formats, and the choice of a format by file name.
 
-An unknown file name is refused.  Files are written atomically, and equal recordings give equal
-bytes.
+A file name with an unknown ending is refused.  Files are written atomically, and equal recordings
+give equal bytes.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from typing import BinaryIO
 from allocsim.analysis.top import top
 from allocsim.errors import RecordingError
 from allocsim.recording import Recording, dump_npz, dump_snapshot, packed_file
-from allocsim.report.formats.minimalloc import write_minimalloc
 from allocsim.report.formats.perfetto import write_perfetto
-from allocsim.report.formats.rows import write_csv, write_jsonl, write_parquet
+from allocsim.report.formats.rows import write_csv, write_jsonl, write_minimalloc, write_parquet
 from allocsim.report.top import speedscope_document
 
 __all__ = ["FORMATS", "Format", "convert", "endings", "format_of", "write_as"]
@@ -31,9 +30,9 @@ class Format:
 
     name: value of --to.
     suffixes: file name endings, before .gz.
-    what: description, with the tool that opens it.
+    what: description, with the name of the tool that opens such files.
     write: function that writes a recording to an open file.
-    needs: required package; "" for none.
+    needs: optional package that `write` imports; "" if it needs none.
     """
 
     name: str
@@ -44,7 +43,7 @@ class Format:
 
 
 def write_speedscope(recording: Recording, file: BinaryIO) -> None:
-    """Write the owners of memory at the error, or at the peak, as a profile per device.
+    """Write the stacks that hold memory at the error, or at the peak, as a profile per device.
 
     Raises RecordingError for a recording without devices.
     """
@@ -70,12 +69,12 @@ FORMATS = {each.name: each for each in _ROWS}
 
 
 def endings() -> str:
-    """Return all known endings as text."""
+    """Return the known file name endings in one text, e.g. for an error message."""
     return ", ".join(suffix for each in FORMATS.values() for suffix in each.suffixes)
 
 
 def format_of(name: str, to: str | None = None) -> Format | None:
-    """Return the format called `to`, or that of the file name; None if it is unknown."""
+    """Return the format named `to`, or the format of a file name's ending; None if unknown."""
     if to is not None:
         return FORMATS[to]
     plain = name.lower().removesuffix(_PACKED)
@@ -83,8 +82,9 @@ def format_of(name: str, to: str | None = None) -> Format | None:
 
 
 def convert(recording: Recording, path: str | os.PathLike[str], to: str | None = None) -> Format:
-    """Write `recording` in the format called `to`, or in that of the file name; return the format.
+    """Write `recording` to `path` and return the format used.
 
+    to: name of the format; None to choose it by the ending of `path`.
     Raises ValueError for an unknown file name, RecordingError if the format cannot represent the
     recording, and OSError if writing fails.
     """

@@ -1,11 +1,12 @@
 """Write the memory of a recording as trace events, the JSON that ui.perfetto.dev opens.
 
-A device is a process.  Its counters are bytes after each entry, and every block and segment is a
-slice.  Times are the recording's microseconds; without them entry n is microsecond n, and
-`otherData` says so.  It also counts what is left out of a long recording.
+Each device is a process of the trace.  Its counters are bytes after each entry, and every block and
+segment is a slice.  Times are the recording's microseconds.  If it has no times, entry n is at
+microsecond n, and `otherData` says so; `otherData` also counts the omitted blocks of a long
+recording.
 
 Lifetimes overlap, but slices of a thread must nest, so blocks are asynchronous slices (phases "b"
-and "e").  The blocks of one line of code share a name and therefore a track.
+and "e").  The blocks of one line of code share a name, so the viewer shows them in one track.
 """
 
 from __future__ import annotations
@@ -63,7 +64,11 @@ def write_perfetto(recording: Recording, file: BinaryIO) -> None:
 def perfetto_events(
     pictures: Sequence[Picture], annotations: Sequence[Annotation] = ()
 ) -> Iterator[Event]:
-    """Yield the events of each device; `annotations` are those of the recording."""
+    """Yield the trace events of each device.
+
+    pictures: history of each device.
+    annotations: named ranges of time that the program recorded, such as optimizer steps.
+    """
     for picture in pictures:
         process = picture.device_run.device + 1  # process 0 is the idle process
         times = _times(picture)
@@ -82,9 +87,9 @@ def _has_times(pictures: Sequence[Picture]) -> bool:
 
 
 def _times(picture: Picture) -> _Times:
-    """Return the time of each entry, and one more for blocks that are not freed.
+    """Return the time of each entry, and at the end a time for blocks that are never freed.
 
-    Entries are in order of events, so times are made monotonic.
+    A time earlier than that of the entry before is raised to it.
     """
     n, recorded = picture.lives.n_entries, picture.trace.time_us
     if recorded is None:
@@ -152,9 +157,9 @@ def _errors(picture: Picture, times: _Times) -> Iterator[Event]:
 
 
 def _spans(picture: Picture, times: _Times) -> Iterator[Event]:
-    """Yield steps and phases, each up to the next of its kind.
+    """Yield a slice for each step of the program, and for each phase of a step.
 
-    Steps and phases need not nest, so each kind has its own thread.
+    Steps and phases need not nest, so steps are in one thread and phases in another.
     """
     process = picture.device_run.device + 1
     n = picture.lives.n_entries
@@ -170,10 +175,11 @@ def _spans(picture: Picture, times: _Times) -> Iterator[Event]:
 
 
 def _annotated(annotations: Sequence[Annotation], first: int, last: int) -> Iterator[Event]:
-    """Yield the program's annotations, such as optimizer steps, from START to END.
+    """Yield a slice for each annotation of the program, from its START to its END.
 
-    PyTorch writes some times by another clock.  Times outside the recording are dropped, since they
-    would stretch the view to years.
+    first, last: microseconds of the recording's first and last entry.  An annotation outside is
+    left out, since PyTorch takes some times from another clock, which would stretch the view to
+    years.
     """
     begun: dict[str, list[int]] = {}
     for each in annotations:

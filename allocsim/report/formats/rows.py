@@ -2,6 +2,8 @@
 
 Columns have the names and values of PyTorch's keys.  A missing value is empty, never 0.  `load`
 reads requests and frees back from CSV and JSON Lines.  Segments and settings are left out.
+
+The table for MiniMalloc, a packer of buffers, has a row per block instead.
 """
 
 from __future__ import annotations
@@ -15,10 +17,10 @@ from itertools import repeat
 from typing import Any, BinaryIO
 
 from allocsim.errors import RecordingError
-from allocsim.metrics import code_names
+from allocsim.metrics import code_names, lifetimes_of
 from allocsim.recording import Action, FrameTable, Recording, Trace
 
-__all__ = ["COLUMNS", "write_csv", "write_jsonl", "write_parquet"]
+__all__ = ["COLUMNS", "write_csv", "write_jsonl", "write_minimalloc", "write_parquet"]
 
 COLUMNS = (
     "device", "entry", "action", "addr", "size", "stream", "time_us", "pool_id", "device_free",
@@ -91,12 +93,15 @@ def _refuse_empty(recording: Recording) -> None:
 
 
 def _inert(text: str | None) -> str | None:
-    """Escape untrusted text so that no spreadsheet evaluates it as a formula."""
+    """Return text from a recording, escaped so that no spreadsheet evaluates it as a formula."""
     return f"'{text}" if text and text[0] in _FORMULAS else text
 
 
 def _rows(trace: Trace, names: Sequence[str | None]) -> Iterator[_Row]:
-    """Yield the rows of a device, in the order of `COLUMNS`."""
+    """Yield a row for each entry of a device, with values in the order of `COLUMNS`.
+
+    names: text of each stack, from `_stacks`.
+    """
     actions = {int(action): action.text for action in Action}
     pools = [*(f"{first}:{second}" for first, second in trace.pool_ids), None]
     texts = [*map(_encodable, trace.texts), None]
@@ -130,7 +135,7 @@ def _names(table: FrameTable) -> list[str | None]:
 
 
 def _stacks(table: FrameTable) -> list[str | None]:
-    """Return each stack as lines, innermost frame first; the last item is for stack number -1."""
+    """Return the text of each stack, innermost frame first; the last item is for stack -1."""
     lines = (
         "\n".join(f"{frame.filename}:{frame.line} {frame.name}" for frame in table.stack(number))
         for number in range(len(table))
@@ -141,3 +146,24 @@ def _stacks(table: FrameTable) -> list[str | None]:
 def _encodable(text: str) -> str:
     """Return `text` with lone surrogates escaped, since UTF-8 cannot encode them."""
     return text.encode("utf-8", "backslashreplace").decode()
+
+
+def write_minimalloc(recording: Recording, file: BinaryIO) -> None:
+    """Write the blocks of a device as a problem for MiniMalloc, in CSV: id, lower, upper, size.
+
+    A buffer is live in [lower, upper).  Times are entry numbers plus 1; blocks from before the
+    first entry begin at 0.  Sizes are requests rounded up to 512 bytes.  The id is the entry of the
+    request.
+    Raises RecordingError for a recording of several devices.
+    """
+    trace = recording.only_device()
+    if not len(trace):
+        raise RecordingError(recording.path, "holds no entries, and so no lives to pack")
+    lives = lifetimes_of(trace)
+    text = io.StringIO()
+    text.write("id,lower,upper,size\n")
+    rows = zip(lives.start.tolist(), lives.end.tolist(), lives.size.tolist(), strict=True)
+    for number, (start, end, size) in enumerate(sorted(rows)):
+        name = start if start >= 0 else f"before-{number}"
+        text.write(f"{name},{start + 1},{end + 1},{size}\n")
+    file.write(text.getvalue().encode())

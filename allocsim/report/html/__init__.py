@@ -9,9 +9,9 @@ from allocsim._lazy import lazily
 
 if TYPE_CHECKING:
     from allocsim.report.html.compare_page import compare_page
+    from allocsim.report.html.embedding import Packer
     from allocsim.report.html.html_report import DevicePage, html_report
     from allocsim.report.html.markup import json_text
-    from allocsim.report.html.packed_columns import Packer
     from allocsim.report.html.ranks_page import ranks_page
     from allocsim.report.html.still_report import still_report
 
@@ -22,7 +22,7 @@ __all__ = [
 
 _HOMES = {
     "DevicePage": "html_report",
-    "Packer": "packed_columns",
+    "Packer": "embedding",
     "compare_page": "compare_page",
     "html_report": "html_report",
     "json_text": "markup",

@@ -1,6 +1,6 @@
-"""First panel of a report: devices, verdict, and the setting to paste with its proof.
+"""First panel of a report: devices, verdict, and the setting to paste.
 
-The sentences are those of the commands.
+Its sentences are those that `allocsim replay` and `allocsim explain` print.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _UNASKED = "not looked for; --what-if replays other settings."
 
 
 def verdict(sentence: str, warnings: Sequence[str]) -> str:
-    """Return the verdict, with warnings above it."""
+    """Return the HTML of the warnings, followed by the verdict `sentence`."""
     said = [*(("Warning", each) for each in warnings), ("Verdict", sentence)]
     return "".join(
         f'<p class="verdict"><strong>{label}:</strong> {text(each)}</p>\n' for label, each in said
@@ -35,7 +35,10 @@ def verdict(sentence: str, warnings: Sequence[str]) -> str:
 
 
 def device_tabs(pictures: Sequence[Picture]) -> str:
-    """Return tabs for several devices; the first device with an error is selected."""
+    """Return the HTML of a tab for each device; "" for one device.
+
+    The first device with an error is selected.
+    """
     if len(pictures) == 1:
         return ""
     chosen = next((each for each in pictures if each.device_run.ooms), pictures[0])
@@ -54,10 +57,10 @@ def _tab(device_run: DeviceRun, *, is_chosen: bool) -> str:
 
 
 def to_paste(explanations: Sequence[DeviceExplanation]) -> str:
-    """Return the setting to paste with a copy button, or the reason why there is none.
+    """Return the HTML of the setting to paste with a copy button, or the reason for having none.
 
-    explanations: explanations of the devices, which share one recommendation; empty if none was
-        computed.
+    explanations: explanation of each device; all have the same recommendation. Empty if other
+        settings were not tried.
     """
     if not explanations:
         return _nothing(_UNASKED)

@@ -1,5 +1,5 @@
 "use strict";
-// Columns: differences of neighbours, packed by allocsim/report/packed_columns.py.
+// Columns: differences of neighbours, packed by allocsim/report/html/embedding.py.
 
 const TYPES = { int8: Int8Array, int16: Int16Array, int32: Int32Array, float64: Float64Array };
 

@@ -1,6 +1,7 @@
-"""Page of the differences between two runs: both curves on one scale, and the changed owners.
+"""Page of the differences between two runs: memory curves, and lines of code that changed.
 
-The page has all rows of the comparison; they add up exactly to the difference.
+Both curves have one scale.  The page has a row for every line of code; the rows add up exactly to
+the difference in allocated memory.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from allocsim.report.compare import COUNTS, PARTS
+from allocsim.report.html.fallback import scale_of, static_page
 from allocsim.report.html.markup import table, text
-from allocsim.report.html.static_page import scale_of, static_page
 from allocsim.report.layout import number, plural, with_status
 from allocsim.units import format_change, format_size
 
@@ -108,7 +109,11 @@ def _row(each: Change, most: int) -> list[str]:
 
 
 def _bar(change: int, most: int) -> str:
-    """Return a bar to the right of the middle for an increase, to the left for a decrease."""
+    """Return the SVG of a bar: right of the middle for an increase, left of it for a decrease.
+
+    change: difference in bytes.
+    most: bytes of the longest bar.
+    """
     half = _BAR_WIDTH / 2
     wide = abs(change) / most * half
     at, paint = (half, "--alarm") if change > 0 else (half - wide, "--ideal")

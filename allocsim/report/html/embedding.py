@@ -1,11 +1,17 @@
-"""Data of a report's page: packed columns, and a dictionary that describes them.
+"""Numbers embedded in a report's page: compressed columns, and a dictionary that describes them.
 
-Sizes and addresses are in units of 512 bytes, which divide every block and segment, so that they
-fit in 32 bits.
+Sizes and addresses are multiples of 512 bytes, and are embedded in that unit to fit in 32 bits.
+
+The compression is lossless: differences of neighbours in the smallest integer type, all columns
+concatenated, compressed by gzip and encoded as base64.  Numbers above 2**53 are refused, because
+JavaScript cannot represent them.
 """
 
 from __future__ import annotations
 
+import base64
+import gzip
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,21 +22,24 @@ from allocsim.analysis.top import Course
 from allocsim.core import MIN_BLOCK_SIZE, SMALL_BUFFER
 from allocsim.metrics import levels_of
 from allocsim.recording import Action, FrameTable
-from allocsim.report.html.packed_columns import Packer
 from allocsim.report.packing import pool_text
 from allocsim.state import DEFAULT_POOL
 
-__all__ = ["SERIES", "embedded"]
+__all__ = ["SERIES", "Packer", "embedded"]
 
 SERIES = ("reserved", "requested", "allocated", "ideal")
 FIRST_LEVEL, FACTOR, ENOUGH = 8, 8, 1500
 _SHOWN_FRAMES = 12
+_TYPES: tuple[Any, ...] = (np.int8, np.int16, np.int32, np.float64)
+_LARGEST = 1 << 53
+_LEVEL = 4
+_ALIGNMENT = 8
 
 
 def embedded(picture: Picture, course: Course | None = None) -> tuple[dict[str, Any], str]:
-    """Return a dictionary for JSON, and the packed columns that its `columns` describes.
+    """Return (description for JSON, compressed columns); `columns` of the first locates the second.
 
-    course: steps and phases; None if unknown.
+    course: steps and phases of the program; None if unknown.
     """
     packer = Packer()
     steps = _curve(packer, picture)
@@ -66,7 +75,7 @@ def embedded(picture: Picture, course: Course | None = None) -> tuple[dict[str, 
 
 
 def _curve(packer: Packer, picture: Picture) -> list[int]:
-    """Add the curves and their extremes at every level, and return the step of each level."""
+    """Add the memory curves at each level of detail; return the entries per point of each level."""
     steps: list[int] = []
     for name in SERIES:
         values = getattr(picture.curve, name)
@@ -82,7 +91,10 @@ def _curve(packer: Packer, picture: Picture) -> list[int]:
 
 
 def _blocks(packer: Packer, picture: Picture, streams: Any) -> tuple[list[str], list[str]]:
-    """Add the blocks, and return owner names and stack texts by number."""
+    """Add the blocks.  Return the lines of code that own them, and the texts of their stacks.
+
+    streams: sorted raw handles; a block has the number of its stream among them.
+    """
     blocks = picture.lives.blocks
     place = axis_of(picture.lives).place(blocks.address)
     owners = owners_of(blocks, picture.trace.frame_table)
@@ -110,7 +122,7 @@ def _course(packer: Packer, course: Course | None) -> None:
 
 
 def _time(packer: Packer, picture: Picture) -> None:
-    """Add microseconds since the first entry, made monotonic, if they are recorded."""
+    """Add the microseconds since the first entry, if recorded; they never decrease."""
     time = picture.trace.time_us
     if time is None or bool((np.diff(time) == 1).all()):
         return  # not recorded, or a simulated recording
@@ -119,7 +131,7 @@ def _time(packer: Packer, picture: Picture) -> None:
 
 
 def _segments(packer: Packer, picture: Picture) -> list[str]:
-    """Add the segments, and return the names of their pools by number."""
+    """Add the segments.  Return the names of the pools; a segment has the number of its pool."""
     segments = picture.lives.segments
     place = axis_of(picture.lives).place(segments.address)
     names, group = _pools(picture)
@@ -132,7 +144,7 @@ def _segments(packer: Packer, picture: Picture) -> list[str]:
 
 
 def _pools(picture: Picture) -> tuple[list[str], NDArray[np.int64]]:
-    """Return the names of pools, and the pool number of each segment."""
+    """Return the names of all pools, and the number of each segment's pool among them."""
     lives, segments = picture.lives, picture.lives.segments
     numbers: dict[str, int] = {}
     kinds = zip(
@@ -157,9 +169,42 @@ def _pools(picture: Picture) -> tuple[list[str], NDArray[np.int64]]:
 
 
 def _stack_text(table: FrameTable, number: int) -> str:
-    """Return a stack as lines, innermost frame first; "" if none is recorded."""
+    """Return the text of stack `number`, innermost frame first; "" if none is recorded."""
     frames = table.stack(number) if number >= 0 else ()
     lines = [f"{frame.filename}:{frame.line} {frame.name}" for frame in frames[:_SHOWN_FRAMES]]
     if len(frames) > _SHOWN_FRAMES:
         lines.append(f"and {len(frames) - _SHOWN_FRAMES} more")
     return "\n".join(lines)
+
+
+@dataclass(slots=True)
+class Packer:
+    """Collector of columns; `index` has type, length and offset of each column in `text()`."""
+
+    index: dict[str, list[object]] = field(default_factory=dict)
+    _parts: list[bytes] = field(default_factory=list)
+    _offset: int = 0
+
+    def add(self, name: str, values: NDArray[Any]) -> None:
+        """Add a column; raise ValueError for an integer above 2**53."""
+        if len(values) and max(abs(int(values.min())), abs(int(values.max()))) > _LARGEST:
+            raise ValueError(f"column {name} has numbers above 2**53")
+        changes = np.diff(values.astype(np.int64), prepend=0).astype(np.int64)
+        kind = next(kind for kind in _TYPES if _holds(kind, changes))
+        data = changes.astype(kind).tobytes()
+        self.index[name] = [np.dtype(kind).name, len(values), self._offset]
+        padding = -len(data) % _ALIGNMENT
+        self._parts += [data, bytes(padding)]
+        self._offset += len(data) + padding
+
+    def text(self) -> str:
+        """Return all added columns, compressed, as base64."""
+        packed = gzip.compress(b"".join(self._parts), _LEVEL, mtime=0)
+        return base64.b64encode(packed).decode("ascii")
+
+
+def _holds(kind: Any, changes: NDArray[np.int64]) -> bool:
+    if kind is np.float64 or not len(changes):
+        return True
+    limits = np.iinfo(kind)
+    return bool(changes.min() >= limits.min and changes.max() <= limits.max)

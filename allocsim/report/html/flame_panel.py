@@ -1,7 +1,9 @@
-"""Owners of the memory at a moment, as a flame graph in a page: zoom into a frame, find by name.
+"""Flame graph of a page: stacks that hold the memory at one moment, as boxes.
 
-Rule: the graph is drawn to scale without scripts, and a name never leaves its box; flame.js only
-moves existing boxes.
+The width of a box is proportional to its bytes.  A reader can zoom into a frame and search a name.
+
+Rule: the graph is complete without scripts; flame.js only moves boxes.  A name is cut at the edge
+of its box.
 """
 
 from __future__ import annotations
@@ -31,9 +33,9 @@ _LABEL = (
 
 
 def flame_panel(top: Top, name: str = "flame") -> str:
-    """Return the graph of an answer, with its controls.
+    """Return the HTML of the flame graph of `top`, with its controls.
 
-    name: prefix of the ids of its elements, different for each graph of a page.
+    name: prefix of the HTML ids; each graph of a page needs another prefix.
     """
     flame = flame_of(top, least_share=_LEAST_SHARE)
     held = f"{format_size(top.allocated_bytes)} in {plural(top.blocks, 'block')}"
@@ -68,7 +70,7 @@ def _note(flame: FlameGraph) -> str:
 
 
 def _kind(category: str, flame: FlameGraph) -> str:
-    """Return the CSS class for a category's colour."""
+    """Return the CSS class with the colour of a category."""
     if not category:
         return f"k{_MIXED}"
     return f"k{min(flame.categories.index(category), _KINDS)}"
@@ -90,7 +92,7 @@ def _colour(kind: str) -> str:
 
 
 def _box(box: FlameBox, flame: FlameGraph) -> str:
-    """Return a frame as a nested image, which clips its name."""
+    """Return the SVG of a frame; it is a nested `svg` element because that clips the name."""
     total = flame.bytes
     name = f"other ({plural(box.folded, 'stack')})" if box.folded else box.name
     size = f"{format_size(box.bytes)}, {box.bytes / total:.1%}"

@@ -1,7 +1,7 @@
 """Report of a recording as one HTML file that needs no network and no server.
 
-The page loads nothing from outside, and its content security policy forbids it.  Tables repeat what
-scripts draw.  The parts of the page, including uPlot (MIT) with its licence, are in
+The page loads nothing from outside, and its content security policy forbids it.  Tables repeat the
+numbers that scripts draw.  The scripts and styles, including uPlot (MIT) with its licence, are in
 allocsim/report/html.
 """
 
@@ -17,13 +17,12 @@ from allocsim.analysis.top import Course, StackAnswers, Top
 from allocsim.report.html import sections
 from allocsim.report.html.answer_panel import device_tabs, to_paste, verdict
 from allocsim.report.html.embedding import embedded
+from allocsim.report.html.fallback import packed_strip, state_legend, still_curve
 from allocsim.report.html.flame_panel import flame_panel
 from allocsim.report.html.markup import json_text, page_part, text
 from allocsim.report.html.owners_table import owners_tables
-from allocsim.report.html.packed_strip import packed_strip, state_legend
-from allocsim.report.html.still_curve import still_curve
 from allocsim.report.layout import plural, shown_of
-from allocsim.report.replay import verdict_sentence
+from allocsim.report.verdict import verdict_sentence
 from allocsim.simulation import Parting
 
 __all__ = ["DevicePage", "html_report"]
@@ -43,9 +42,10 @@ _NO_OWNERS = (
 class DevicePage:
     """Contents of a page for one device.
 
-    shortages: shortages of the picture.
-    explanation, runs: results of other settings, if any were tried.
-    answers: owners by line and by category; None for a what-if replay.
+    picture: history of the device.
+    shortages: its out-of-memory errors.
+    explanation, runs: replays under other settings, if any were tried.
+    answers: memory by line of code and by category; None for a what-if replay.
     """
 
     picture: Picture
@@ -61,22 +61,22 @@ class DevicePage:
 
     @property
     def parting(self) -> Parting | None:
-        """First difference between replay and recording; None if there is none."""
+        """First difference between replay and recording; None if they are equal."""
         return self.picture.device_run.parting
 
     @property
     def tops(self) -> tuple[Top, ...]:
-        """Owners of the memory, by line first; empty if unknown."""
+        """Owners of the memory, first by line of code; empty if unknown."""
         return () if self.answers is None else self.answers.tops
 
     @property
     def course(self) -> Course | None:
-        """Steps and phases; None if unknown."""
+        """Steps and phases of the program; None if unknown."""
         return None if self.answers is None else self.answers.course
 
 
 def html_report(devices: Sequence[DevicePage]) -> str:
-    """Return the page of a recording, with a tab for each of several devices."""
+    """Return the page of a recording as HTML; several devices have tabs."""
     first = devices[0].picture
     run, n_entries = first.run, first.lives.n_entries
 
@@ -111,7 +111,7 @@ def html_report(devices: Sequence[DevicePage]) -> str:
 
 
 def _each(devices: Sequence[DevicePage], part: Callable[[DevicePage], str]) -> str:
-    """Return a part for every device, with headings if there are several devices."""
+    """Return `part(device)` of all devices, with a heading for each if there are several."""
     if len(devices) == 1:
         return part(devices[0])
     return "".join(
@@ -152,7 +152,7 @@ def _tables(page: DevicePage) -> str:
 
 
 def _data(page: DevicePage) -> str:
-    """Return the device's data, which a script unpacks on first use."""
+    """Return script elements with the numbers of the device, decoded when its tab is opened."""
     about, columns = embedded(page.picture, page.course)
     number = page.number
     return (

@@ -14,7 +14,8 @@ from allocsim.metrics import Extremes
 from allocsim.report.layout import printable
 
 __all__ = [
-    "definitions", "json_text", "legend", "moment_link", "page_part", "sparkline", "table", "text",
+    "definitions", "json_text", "legend", "moment_link", "page_part", "sparkline", "steps", "table",
+    "text",
 ]  # fmt: skip
 
 _WIDTH, _HEIGHT = 220, 40
@@ -22,7 +23,7 @@ _WIDTH, _HEIGHT = 220, 40
 
 
 def page_part(name: str) -> str:
-    """Return a file of the package that is part of pages."""
+    """Return the text of a template, style or script in allocsim/report/html."""
     return (files("allocsim.report") / "html" / name).read_text(encoding="utf-8")
 
 
@@ -40,9 +41,10 @@ def json_text(document: object) -> str:
 def table(
     caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]], ends_in_words: bool = False
 ) -> str:
-    """Return a table; the first cell of each row is a header.
+    """Return an HTML table; the first cell of each row is a header.
 
-    rows: cells as HTML, escaped by `text`.
+    rows: cells as HTML, already escaped by `text`.
+    ends_in_words: align the last column to the left, since it holds text and not numbers.
     """
     head = "".join(f'<th scope="col">{text(name)}</th>' for name in heads)
     body = "".join(
@@ -65,9 +67,9 @@ def legend(items: Iterable[tuple[str, str]]) -> str:
 
 
 def moment_link(entry: int, words: str, *, is_button: bool = False) -> str:
-    """Return a link to the moment after an entry on the same page.
+    """Return a link `words` that selects the moment after an entry in the charts of the page.
 
-    is_button: True if the text is meaningless without scripts.
+    is_button: return a button, which is hidden without scripts.
     """
     kind = ' class="go"' if is_button else ""
     return f'<a{kind} href="#entry={entry}" data-entry="{entry}">{text(words)}</a>'
@@ -80,15 +82,26 @@ def definitions(pairs: Iterable[tuple[str, str]]) -> str:
 
 
 def sparkline(extremes: Extremes, top: int, length: int) -> str:
-    """Return a sparkline as inline SVG of the maximum of each stretch.
+    """Return inline SVG with a small curve of maxima, one for each range of entries.
 
-    top, length: scales, from 0 to `top` and over `length` stretches, equal within a table.
+    top: value at the upper edge.
+    length: number of ranges in the full width; equal for all curves of a table.
     """
-    x, y = _WIDTH / max(length, 1), (_HEIGHT - 2) / max(top, 1)
-    heights = enumerate(_HEIGHT - 1 - value * y for value in extremes.high.tolist())
-    high = " ".join(f"{i * x:.1f},{at:.1f} {(i + 1) * x:.1f},{at:.1f}" for i, at in heights)
-    area = f"0,{_HEIGHT} {high} {len(extremes.high) * x:.1f},{_HEIGHT}"
+    width = _WIDTH * len(extremes.high) / max(length, 1)
+    high = steps(extremes.high.tolist(), width, _HEIGHT - 1, (_HEIGHT - 2) / max(top, 1))
+    area = f"0,{_HEIGHT} {high} {width:.1f},{_HEIGHT}"
     return (
         f'<svg class="spark" viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" height="{_HEIGHT}" '
         f'aria-hidden="true"><polygon points="{area}"/><polyline points="{high}"/></svg>'
     )
+
+
+def steps(values: Sequence[int], width: float, bottom: int, scale: float) -> str:
+    """Return the points of an SVG polyline with a horizontal step of equal width for each value.
+
+    bottom: y of the value 0; y grows downwards.
+    scale: image units per unit of the values.
+    """
+    x = width / len(values)
+    heights = enumerate(bottom - value * scale for value in values)
+    return " ".join(f"{i * x:.1f},{y:.1f} {(i + 1) * x:.1f},{y:.1f}" for i, y in heights)

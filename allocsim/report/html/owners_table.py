@@ -1,4 +1,4 @@
-"""Tables of memory owners that can be sorted and searched.
+"""Tables of memory owners (lines of code or categories) that can be sorted and searched.
 
 All rows are in the HTML, largest first; the script (owners.js) only sorts and hides them.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from allocsim.analysis.top import Row, Top
+from allocsim.analysis.top import Top, TopRow
 from allocsim.ownership import Moment
 from allocsim.report.html.markup import moment_link, text
 from allocsim.report.layout import number, plural
@@ -21,7 +21,10 @@ _FIGURES = ("size", "share", "blocks", "largest")
 
 
 def owners_tables(tops: Sequence[Top]) -> str:
-    """Return tables for several groupings of one moment; with scripts, one is shown at a time."""
+    """Return the HTML of a table for each kind of owner, e.g. by line and by category.
+
+    With scripts, one table is shown at a time.
+    """
     top = tops[0]
     held = f"{format_size(top.allocated_bytes)} in {plural(top.blocks, 'block')}"
     more = ""
@@ -71,7 +74,7 @@ def _caption(top: Top) -> str:
     )
 
 
-def _row(row: Row, top: Top) -> str:
+def _row(row: TopRow, top: Top) -> str:
     share = f"{row.bytes / max(top.allocated_bytes, 1):.1%}"
     cells = (
         (row.bytes, format_size(row.bytes)),

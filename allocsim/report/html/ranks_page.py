@@ -1,6 +1,6 @@
-"""Page of all ranks of a job: a sparkline for each on a common scale, and a table.
+"""Page of all ranks of a distributed job: a memory curve of each rank, and a table.
 
-Files that could not be read are listed too.
+All curves have one scale.  Files that could not be read are listed too.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from allocsim.report.html.fallback import scale_of, static_page
 from allocsim.report.html.markup import definitions, table, text
-from allocsim.report.html.static_page import scale_of, static_page
 from allocsim.report.layout import number, plural
 from allocsim.units import format_size
 

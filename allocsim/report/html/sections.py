@@ -1,7 +1,4 @@
-"""Sections of a report that need no JavaScript: figures, verdicts, tables.
-
-They give every conclusion of the pictures in words and tables.
-"""
+"""Sections of a report without JavaScript: the results of its charts, in words and tables."""
 
 from __future__ import annotations
 
@@ -28,13 +25,13 @@ __all__ = [
 ]  # fmt: skip
 
 _STRETCHES = 40
-_SHOWN_SEGMENTS = 60
+_SHOWN_ROWS = 60
 _SHOWN_OOMS = 20
 _SHOWN_BLOCKERS = 30
 
 
 def overview(picture: Picture) -> str:
-    """Return what was replayed, and its figures."""
+    """Return a list of the recording, its settings, its peaks and its driver calls."""
     run, device = picture.run, picture.device_run
     memory = "unknown" if device.device_memory is None else exact_size(device.device_memory)
     fidelity = device.fidelity
@@ -73,7 +70,7 @@ def overview(picture: Picture) -> str:
 
 
 def memory_table(picture: Picture) -> str:
-    """Return the curves as a table of about 40 stretches with minimum and maximum."""
+    """Return a table of the memory curves: minimum and maximum of about 40 ranges of entries."""
     curve, n = picture.curve, len(picture.curve)
     step = max(1, -(-n // _STRETCHES))
     columns = [extremes_of(getattr(curve, name), step) for name in SERIES]
@@ -89,21 +86,28 @@ def memory_table(picture: Picture) -> str:
 
 
 def segments_table(picture: Picture) -> str:
-    """Return the segments at peak reserved memory, largest first."""
+    """Return a table of the segments at the peak of reserved memory, largest first.
+
+    Segments with the same sizes and pool share a row with the address of the first one.
+    """
     instant = picture.at()
-    segments = sorted(instant.segments, key=lambda s: (-s.total_size, s.address))
-    rows = []
-    for segment in segments[:_SHOWN_SEGMENTS]:
+    alike: dict[tuple[str, ...], list[int]] = {}
+    for segment in sorted(instant.segments, key=lambda s: (-s.total_size, s.address)):
         held = map(segment.held, (ALLOCATED, PENDING, INACTIVE))
         sizes = (segment.total_size, *held, segment.largest_free)
         cells = (*map(format_size, sizes), segment_pool(segment))
-        rows.append([text(hex(segment.address)), *map(text, cells)])
-    hidden = len(segments) - _SHOWN_SEGMENTS
-    more = f", the {_SHOWN_SEGMENTS} largest of {number(len(segments))}" if hidden > 0 else ""
+        alike.setdefault(cells, []).append(segment.address)
+    rows = [
+        [text(hex(addresses[0])), text(number(len(addresses))), *map(text, cells)]
+        for cells, addresses in alike.items()
+    ]
+    hidden = sum(len(addresses) for addresses in list(alike.values())[_SHOWN_ROWS:])
+    more = f"; not listed: {plural(hidden, 'segment')}" if hidden else ""
+    heads = ("segment", "number", "size", "allocated", "waiting", "free", "largest free block")
     return table(
         f"Segments at the peak of reserved memory, {when(instant)}{more}",
-        ("segment", "size", "allocated", "waiting", "free", "largest free block", "pool"),
-        rows,
+        (*heads, "pool"),
+        rows[:_SHOWN_ROWS],
         ends_in_words=True,
     )
 
@@ -113,9 +117,9 @@ def ooms_section(
     explanation: DeviceExplanation | None,
     parting: Parting | None = None,
 ) -> str:
-    """Return each error with its cause, the use of memory and the blocking blocks.
+    """Return a description of each error: cause, use of memory, blocks that prevent the request.
 
-    parting: first difference between replay and recording.
+    parting: first difference between replay and recording; None if they are equal.
     """
     if not shortages:
         unproved = "" if parting is None else "Unproved: "
@@ -189,7 +193,10 @@ def _blocker(blocker: Blocker) -> list[str]:
 def what_if_section(
     runs: Sequence[WhatIf], explanation: DeviceExplanation | None, *, is_proved: bool = True
 ) -> str:
-    """Return a table of the runs, each with a sparkline of reserved memory."""
+    """Return a table of replays under other settings, each with a curve of reserved memory.
+
+    is_proved: False if the replay under the recorded settings differs from the recording.
+    """
     if not runs:
         return (
             "<p>Other settings were not replayed; <code>--what-if</code> replays the usual ones, "
@@ -208,7 +215,7 @@ def what_if_section(
         )
         cells = ("no request failed", *figures)
         if trial.oom_entry is not None:
-            # The reserved bytes of a failed run do not show what it needs.
+            # A run that ended early may need more than it reserved until then.
             cells = (f"out of memory at entry {number(trial.oom_entry)}", "-", "-", "-")
         name = conf if i else f"{conf} <small>(this page)</small>"
         rows.append([name, *map(text, cells), sparkline(run.reserved, top, length)])

@@ -1,7 +1,7 @@
 """Report of a snapshot without a history, as one HTML file.
 
-The page loads nothing.  Scripts are used only for its flame graph and owner tables.  All figures
-are of recorded blocks, except for the largest request that fits, which the model computes.
+The page loads nothing from outside, and uses scripts only for its flame graph and tables of owners.
+All sizes are recorded, except for the largest request that fits, which the model computes.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from allocsim.analysis.picture import STILL_KINDS, Still
 from allocsim.analysis.top import Top
 from allocsim.metrics import code_of
 from allocsim.replaying import StateSource
+from allocsim.report.html.fallback import packed_strip, state_legend
 from allocsim.report.html.flame_panel import flame_panel
 from allocsim.report.html.markup import definitions, page_part, table, text
 from allocsim.report.html.owners_table import owners_tables
-from allocsim.report.html.packed_strip import packed_strip, state_legend
 from allocsim.report.layout import exact_size, number, plural, shown_of
 from allocsim.report.packing import segment_pool
 from allocsim.state import ALLOCATED, INACTIVE, PENDING, BlockState, SegmentState
@@ -42,11 +42,12 @@ _CANNOT = (
 def still_report(
     still: Still, source: StateSource, fitting: Mapping[int, int], tops: Sequence[Top]
 ) -> str:
-    """Return the page.
+    """Return the page as HTML.
 
-    source: source of the allocator's state.
-    fitting: largest request that fits, by stream.
-    tops: owners of the memory, one table each.
+    still: recorded segments of a device.
+    source: settings and device memory that the model used.
+    fitting: bytes of the largest request that fits, by stream.
+    tops: owners of the memory, e.g. by line and by category; each gets a table.
     """
     warnings = "".join(
         f'<p class="verdict"><strong>Warning:</strong> {text(each)}</p>\n'
@@ -121,7 +122,7 @@ def _kinds(still: Still) -> str:
 
 
 def _holes(still: Still) -> str:
-    """Return the largest free blocks in used segments, each with its neighbours."""
+    """Return a table of the largest free blocks in used segments, with their neighbours."""
     found = sorted(_between(still), key=lambda hole: (-hole[1].size, hole[1].address))
     if not found:
         return "<p>No free block is in a segment that is in use.</p>\n"
@@ -146,7 +147,10 @@ _Hole = tuple[SegmentState, BlockState, BlockState | None, BlockState | None]
 
 
 def _between(still: Still) -> Iterator[_Hole]:
-    """Yield the free blocks of used segments, each with its neighbours."""
+    """Yield (segment, free block, block before, block after) of all used segments.
+
+    A neighbour is None at the end of the segment.
+    """
     for segment in still.instant.segments:
         if segment.is_idle:
             continue
@@ -182,7 +186,10 @@ def _segments(still: Still) -> str:
 
 
 def _bar(segment: SegmentState, longest: int) -> str:
-    """Return a bar with the blocks of a segment; free blocks are the background."""
+    """Return the SVG of a segment's blocks; free blocks are the background.
+
+    longest: bytes of the segment with the longest bar.
+    """
     scale = _BAR_WIDTH / longest
     ground = f'<rect width="{segment.total_size * scale:.1f}" height="100%" fill="var(--free)"/>'
     blocks = "".join(

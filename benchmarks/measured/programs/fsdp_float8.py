@@ -1,4 +1,4 @@
-"""8-bit parts of fsdp_steps.py: torchao's linear layers, and its tensor parallelism of them."""
+"""8-bit layers and tensor parallelism of torchao for fsdp_steps.py."""
 
 from torch import nn
 from torch.distributed.tensor import Replicate, Shard

@@ -1,4 +1,4 @@
-"""Checkpoint of an untrained model, on disk as the hub would provide it.
+"""Checkpoint of an untrained model, as a folder like those that the hub provides.
 
 Rule: the file has the layout that `from_pretrained` reads, and takes no disk space: its tensors are
 a hole in the file, which reads as zeros.

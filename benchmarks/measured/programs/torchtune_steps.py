@@ -46,7 +46,7 @@ def packed_texts(tokenizer, **_):
 
 
 def full(step):
-    """Return the options of `step` and of those before it."""
+    """Return the options of `step` and of the steps before it."""
     has = STEPS[: STEPS.index(step) + 1]
     chunked = "torchtune.modules.loss.CEWithChunkedOutputLoss"
     eight_bits = "torchao.prototype.low_bit_optim.AdamW8bit"

@@ -39,7 +39,7 @@ def installed(package: str) -> str | None:
 
 
 def about(model: torch.nn.Module) -> Row:
-    """Return the row's entries about its model."""
+    """Return the keys of a row that describe the model."""
     config = getattr(model, "config", None)
     return {
         "params": sum(each.numel() for each in model.parameters()),

@@ -1,7 +1,7 @@
 """Write the memory of the CUDA context after each kind of work to a JSON file.
 
-used: bytes in use on the device minus those before the context existed; the latter count as 0 on a
-    phantom, whose NVML does not report memory.
+used: bytes in use on the GPU, minus the bytes in use before the context existed.  A phantom GPU
+    does not report the bytes before, so they count as 0.
 beside: `used` minus the bytes that PyTorch reserved.
 """
 
@@ -35,7 +35,7 @@ def used_by_nvml() -> int | None:
 
 
 def work() -> dict[str, Callable[[], object]]:
-    """Return each kind of work by name, in order."""
+    """Return a function for each kind of work, by name, in the order to run them."""
 
     def normal(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         return torch.ones(*shape, device="cuda", dtype=dtype)

@@ -28,7 +28,7 @@ HELD = 600
 
 
 class RefusedError(Exception):
-    """Error code of a driver call."""
+    """A driver call returned an error code."""
 
     def __init__(self, call: str, code: int) -> None:
         super().__init__(f"{call} returned {code}")
@@ -74,12 +74,12 @@ class Driver:
         self.call("cuDeviceGet", byref(self.device), 0)
 
     def call(self, name: str, *arguments: Any) -> None:
-        """Call a function; raises RefusedError for any code but success."""
+        """Call the function `name` of libcuda; raise RefusedError if it returns an error."""
         if code := getattr(self.library, name)(*arguments):
             raise RefusedError(name, code)
 
     def timed(self, name: str, *arguments: Any) -> int:
-        """Return the nanoseconds of a call."""
+        """Return the nanoseconds of a call of the function `name` of libcuda."""
         function = getattr(self.library, name)
         begin = time.perf_counter_ns()
         code = function(*arguments)
@@ -95,17 +95,17 @@ class Driver:
         self.call("cuCtxSetCurrent", context)
 
     def allocate(self, size: int) -> tuple[int, int]:
-        """Return (address, nanoseconds)."""
+        """Allocate `size` bytes; return (address, nanoseconds of the call)."""
         address = c_uint64()
         took = self.timed("cuMemAlloc_v2", byref(address), c_size_t(size))
         return address.value, took
 
     def free(self, address: int) -> int:
-        """Return the nanoseconds."""
+        """Free an allocation and return the nanoseconds of the call."""
         return self.timed("cuMemFree_v2", c_uint64(address))
 
     def free_bytes(self) -> int:
-        """Return free device memory."""
+        """Return the free device memory in bytes."""
         free, total = c_size_t(), c_size_t()
         self.call("cuMemGetInfo_v2", byref(free), byref(total))
         return free.value
@@ -166,7 +166,7 @@ def nvml() -> Callable[[], tuple[str | None, int | None, int | None]]:
 
 
 def by_size(driver: Driver) -> list[dict[str, Any]]:
-    """Allocate and free one block at a time, for each size that fits."""
+    """Return the times to allocate and free one block, for each size that fits."""
     rows = []
     for mib in SIZES_MIB:
         if mib * MIB > driver.free_bytes() // 2:
@@ -190,7 +190,7 @@ def by_size(driver: Driver) -> list[dict[str, Any]]:
 
 
 def while_held(driver: Driver) -> dict[str, Any]:
-    """Allocate many segments of 20 MiB, then free them in order."""
+    """Return the times to allocate many segments of 20 MiB and free them in order."""
     n = min(HELD, driver.free_bytes() // (20 * MIB) * 9 // 10)
     made = [driver.allocate(20 * MIB) for _ in range(n)]
     frees = [driver.free(address) for address, _ in made]
@@ -204,7 +204,7 @@ def while_held(driver: Driver) -> dict[str, Any]:
 
 
 def addresses(driver: Driver) -> list[list[Any]]:
-    """Return the addresses of `STEPS`; everything is freed at the end."""
+    """Return the address of each allocation in `STEPS`."""
     made: list[int] = []
     live: dict[int, int] = {}
     rows: list[list[Any]] = []
@@ -223,7 +223,7 @@ def addresses(driver: Driver) -> list[list[Any]]:
 
 
 def virtual(driver: Driver) -> dict[str, Any]:
-    """Time the calls of expandable segments, for handles of several sizes."""
+    """Return the times of the calls of expandable segments, for handles of several sizes."""
     found: dict[str, Any] = {}
     for option in (0, 1):
         granularity = c_size_t()

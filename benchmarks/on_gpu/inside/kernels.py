@@ -20,7 +20,7 @@ Shape = dict[str, Any]
 
 
 def requests(run: Callable[[], object]) -> tuple[object, list[int]]:
-    """Return the result of `run` and what it requested and released, in order."""
+    """Return the result of `run`, and the bytes of its requests and releases in order."""
     torch.cuda.synchronize()
     torch.cuda.memory._record_memory_history(max_entries=100_000, stacks="python")
     before = len(history())
@@ -39,7 +39,7 @@ def history() -> list[dict[str, Any]]:
 
 
 def both(row: Shape, forward: Callable[[], torch.Tensor], *, train: bool) -> Shape:
-    """Add the requests of a forward pass, and of a backward pass if `train`, to a shape."""
+    """Return `row` with the requests of a forward pass and, if `train`, of a backward pass."""
     row |= {"forward": None, "backward": None, "error": None}
     try:
         with torch.set_grad_enabled(train):

@@ -1,7 +1,7 @@
-"""Memory of parallel training by formula: the papers' formulas, and a count of tensors by rank."""
+"""Memory of parallel training by formula: formulas of papers, and the tensors of each rank."""
 
 from allocsim.fitting.formulas.training.kept import EAGER, FUSED, Practice, kept_of_layer
-from allocsim.fitting.formulas.training.layout import RECOMPUTE, Layout, refuse_impossible
+from allocsim.fitting.formulas.training.layout import RECOMPUTE, ParallelLayout, refuse_impossible
 from allocsim.fitting.formulas.training.papers import (
     edge_activations,
     first_stage_activations,
@@ -12,18 +12,19 @@ from allocsim.fitting.formulas.training.papers import (
 )
 from allocsim.fitting.formulas.training.rank import (
     MIXED,
-    Part,
     Precision,
     Rank,
+    RankPart,
     Training,
     rank_memory,
     worst_rank,
 )
-from allocsim.fitting.formulas.training.shape import Latent, Shape, shape_for
+from allocsim.fitting.formulas.training.shape import TransformerShape, shape_for
 
 __all__ = [
-    "EAGER", "FUSED", "Latent", "Layout", "MIXED", "Part", "Practice", "Precision", "RECOMPUTE",
-    "Rank", "Shape", "Training", "edge_activations", "first_stage_activations",
-    "interleaving_factor", "kept_of_layer", "layer_activations", "megatron_bytes", "rank_memory",
-    "refuse_impossible", "shape_for", "worst_rank", "zero_states",
+    "EAGER", "FUSED", "MIXED", "ParallelLayout", "Practice", "Precision", "RECOMPUTE",
+    "Rank", "RankPart", "Training", "TransformerShape", "edge_activations",
+    "first_stage_activations", "interleaving_factor", "kept_of_layer", "layer_activations",
+    "megatron_bytes", "rank_memory", "refuse_impossible", "shape_for", "worst_rank",
+    "zero_states",
 ]  # fmt: skip

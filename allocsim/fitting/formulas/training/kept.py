@@ -1,34 +1,34 @@
-"""Tensors that a layer keeps for backward.
+"""Tensors that a layer saves for the backward pass.
 
-Rule: a tensor is counted once, where an operation saves it, by its size on this rank. For GPT's
+Rule: a tensor is counted once, where an operation saves it, with its size on this rank. For GPT's
 layer with dropout and fused kernels the sum is the papers' sbh(34 + 5as/h), which a test checks.
-Other layers (gated MLPs, fewer key and value heads, latent attention, experts, unfused norms) are
-not covered by the papers.
+The papers do not cover other layers: gated MLPs, fewer key and value heads, latent attention,
+experts, and unfused norms.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from allocsim.fitting.formulas.training.layout import Layout
-from allocsim.fitting.formulas.training.shape import Shape
+from allocsim.fitting.formulas.training.layout import ParallelLayout
+from allocsim.fitting.formulas.training.shape import TransformerShape
 
 __all__ = ["EAGER", "FUSED", "Practice", "kept_of_layer", "operations_kept"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Practice:
-    """Traits of an implementation of the operations.
+    """Properties of an implementation of the operations.
 
-    gated, plain: number of tensors of the MLP's width that are kept, with and without a gate.
-    norm_in_fp32: whether a norm keeps its input in 32 bits and also the normalized input.
+    gated, plain: number of tensors of the MLP's width that are saved, with and without a gate.
+    norm_in_fp32: True if a norm saves its input in 32 bits and also the normalized input.
     logits: bytes per logit when the loss is computed; None for one activation that its gradient
         overwrites.
     split_logits: the same if tensor parallel ranks share the logits.
-    weight_gradients: whether backward leaves a 16-bit tensor as large as each weight of a layer,
-        because the sums are elsewhere (Transformer Engine with accumulated gradients, from 2.0 on).
-    foreach: whether the optimizer's step needs another copy of its parameters.
-    keeps_gradients: whether gradients stay allocated between steps; otherwise they are None until a
+    weight_gradients: True if backward leaves a 16-bit tensor as large as each weight of a layer,
+        because the gradients are accumulated elsewhere (Transformer Engine, from 2.0 on).
+    foreach: True if the optimizer's step needs another copy of its parameters.
+    keeps_gradients: True if gradients stay allocated between steps; otherwise they are None until a
         layer's backward.
     """
 
@@ -75,10 +75,11 @@ torch.distributed, another temporary.
 
 
 def kept_of_layer(
-    shape: Shape, layout: Layout, layer: int, practice: Practice, item: int = 2
+    shape: TransformerShape, layout: ParallelLayout, layer: int, practice: Practice, item: int = 2
 ) -> dict[str, float]:
-    """Return the bytes that layer `layer` keeps of one micro-batch without recomputation, by kind.
+    """Return the bytes that a layer saves for one micro-batch without recomputation, by kind.
 
+    layer: index of the layer, counted from 0.
     item: bytes of an activation's element.
     """
     common = layout.tokens / layout.split
@@ -100,15 +101,17 @@ def kept_of_layer(
     return kept
 
 
-def _norms(shape: Shape, practice: Practice, item: int) -> float:
-    """Return the bytes per token of the inputs and outputs that norms leave behind."""
+def _norms(shape: TransformerShape, practice: Practice, item: int) -> float:
+    """Return the bytes per token of the inputs and outputs that norms save."""
     unfused = practice.norm_in_fp32 and not shape.has_biases
     each = 4 + 2 * item if unfused else 2 * item
     more = (shape.norms - 2) * (each - item)
     return shape.width * (2.0 * each + more)
 
 
-def _attention(shape: Shape, layout: Layout, practice: Practice, item: int) -> float:
+def _attention(
+    shape: TransformerShape, layout: ParallelLayout, practice: Practice, item: int
+) -> float:
     """Return the bytes per token of queries, keys, values, output, and the kernel's 32-bit sums."""
     if (latent := shape.latent) is not None:
         whole = shape.head + latent.turning
@@ -122,14 +125,14 @@ def _attention(shape: Shape, layout: Layout, practice: Practice, item: int) -> f
     return item * wide + 4.0 * shape.heads * layout.flash
 
 
-def _latent(shape: Shape) -> float:
+def _latent(shape: TransformerShape) -> float:
     """Return the elements per token of both latents, before and after their norms."""
     latent = shape.latent
     assert latent is not None
     return 2.0 * latent.query + 2 * latent.key_value + latent.turning
 
 
-def _mlp(shape: Shape, layer: int, practice: Practice) -> float:
+def _mlp(shape: TransformerShape, layer: int, practice: Practice) -> float:
     """Return the elements per token of the MLP."""
     factor = practice.gated if shape.is_gated else practice.plain
     if shape.has_experts(layer):
@@ -137,7 +140,9 @@ def _mlp(shape: Shape, layer: int, practice: Practice) -> float:
     return float(factor) * shape.inner
 
 
-def _scores(shape: Shape, layout: Layout, practice: Practice, item: int) -> float:
+def _scores(
+    shape: TransformerShape, layout: ParallelLayout, practice: Practice, item: int
+) -> float:
     """Return the bytes per token of the softmax, the dropout mask and the dropout's output.
 
     In eager PyTorch the softmax is kept in 32 bits and again in 16 bits.
@@ -147,10 +152,10 @@ def _scores(shape: Shape, layout: Layout, practice: Practice, item: int) -> floa
     return float(each) * shape.heads * layout.seq
 
 
-def operations_kept(shape: Shape, layout: Layout, item: int) -> float:
-    """Return the bytes of a layer with `recompute` "ops", by torchtitan's policy.
+def operations_kept(shape: TransformerShape, layout: ParallelLayout, item: int) -> float:
+    """Return the bytes that a layer saves with `recompute` "ops", by torchtitan's policy.
 
-    Kept are its input, the output of attention, and the results of its first, third, fifth and
+    It saves its input, the output of attention, and the results of its first, third, fifth and
     seventh matrix product.
     """
     queries = shape.heads * shape.head

@@ -1,6 +1,6 @@
 """Layout of a training over ranks, and recomputation in backward.
 
-Rule: `refuse_impossible` checks that a layout suits its shape.
+Rule: `refuse_impossible` checks that a model can have a layout.
 """
 
 from __future__ import annotations
@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from allocsim.errors import ConfigError
-from allocsim.fitting.formulas.training.shape import Shape
+from allocsim.fitting.formulas.training.shape import TransformerShape
 
-__all__ = ["Layout", "RECOMPUTE", "refuse_impossible"]
+__all__ = ["ParallelLayout", "RECOMPUTE", "refuse_impossible"]
 
 RECOMPUTE = ("none", "selective", "ops", "full")
-"""Recomputation in backward.
+"""Activations that are recomputed in backward instead of saved.
 
 none: nothing.
 selective: the core of attention, as Megatron's "selective".
@@ -26,16 +26,17 @@ _STAGES = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class ParallelLayout:
     """Parallel groups, and the size of one micro-batch.
 
-    tensor, pipeline, data, context, expert: sizes of the groups. Experts are spread over some of
-        the data and context parallel ranks, and each is also split by tensor parallelism.
+    tensor, pipeline, data, context, expert: number of ranks in each kind of group. Experts are
+        spread over some of the data and context parallel ranks, and each expert is also split by
+        tensor parallelism.
     chunks: model chunks per stage, more than 1 for interleaved stages.
     zero: stage of ZeRO, 0 to 3; 1 is Megatron's distributed optimizer, 3 is FSDP.
-    sequence_parallel: whether tensor parallel ranks also split norms and dropout.
+    sequence_parallel: True if tensor parallel ranks also split norms and dropout.
     recompute: one of `RECOMPUTE`.
-    flash: whether no attention scores are kept.
+    flash: True if no attention scores are saved.
     seq: tokens of a sequence.
     micro_batch: sequences in a micro-batch.
     micro_batches: micro-batches in a step, which limits those in flight.
@@ -70,17 +71,17 @@ class Layout:
 
     @property
     def ranks(self) -> int:
-        """Number of cards."""
+        """Number of ranks, each on its own card."""
         return self.tensor * self.pipeline * self.data * self.context
 
     @property
     def shards(self) -> int:
-        """Number of ranks that hold the same weights: those of data and context parallelism."""
+        """Number of ranks that share the same weights: data times context parallel ranks."""
         return self.data * self.context
 
     @property
     def expert_shards(self) -> int:
-        """Number of ranks that hold the same experts."""
+        """Number of ranks that share the same experts."""
         return self.shards // self.expert
 
     @property
@@ -94,16 +95,17 @@ class Layout:
         return self.tensor if self.sequence_parallel else 1
 
     def layers_of(self, stage: int, layers: int) -> range:
-        """Return the layers of a stage; the first stages have one more if the layers do not divide.
+        """Return the indices of the layers of a stage.
 
-        With chunks, a stage has the same number of layers, but other ones.
+        layers: layers of the model. The first stages have one more if the layers do not divide
+            evenly. With chunks, a stage has the same number of layers, but others than these.
         """
         each, more = divmod(layers, self.pipeline)
         first = stage * each + min(stage, more)
         return range(first, first + each + (stage < more))
 
     def in_flight(self, stage: int) -> float:
-        """Return the most micro-batches whose activations a stage holds.
+        """Return the most micro-batches whose activations a pipeline stage holds at a time.
 
         1F1B: the number of stages from this one on (Narayanan et al. 2021, section 2.2).
         Interleaved: for the first stage 1 + (p-1)/(pm) times as many (Korthikanti et al., 4.2.3).
@@ -115,8 +117,8 @@ class Layout:
         return min(depth, float(self.micro_batches))
 
 
-def refuse_impossible(shape: Shape, layout: Layout) -> None:
-    """Raise ConfigError for a layout that does not divide the shape."""
+def refuse_impossible(shape: TransformerShape, layout: ParallelLayout) -> None:
+    """Raise ConfigError for a layout that a model of this shape cannot have."""
     t, p = layout.tensor, layout.pipeline
     if shape.heads % t:
         raise ConfigError(f"{t} tensor parallel ranks do not divide {shape.heads} heads")

@@ -1,13 +1,14 @@
 """Memory formulas of the papers, as printed, with their place in the paper.
 
 Rule: formulas are neither extended nor shortened. Sizes are bytes, with the papers' 16-bit
-activations. Other tensors that a real program keeps are in `kept.py`.
+activations. Other tensors that a real program saves are in `kept.py`.
 
 Sources: Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models"
 (arXiv 2205.05198); Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion
-Parameter Models" (arXiv 1910.02054); Megatron Core's user guide, "Distributed Optimizer". Letters
-are the papers': s tokens, b sequences of a micro-batch, h width, a heads, t tensor parallel size, p
-pipeline stages, m model chunks of a stage, L layers, v vocabulary, d data parallel size.
+Parameter Models" (arXiv 1910.02054); Megatron Core's user guide, "Distributed Optimizer".
+
+Letters are the papers': s tokens, b sequences of a micro-batch, h width, a heads, t tensor parallel
+size, p pipeline stages, m model chunks of a stage, L layers, v vocabulary, d data parallel size.
 """
 
 from __future__ import annotations
@@ -33,13 +34,15 @@ def layer_activations(
     recompute: str = "none",
     flash: bool = False,
 ) -> float:
-    """Return the bytes that one layer keeps for backward.
+    """Return the bytes that one layer saves for backward.
 
     From Korthikanti et al., equations 1, 2, 4, 6 and table 2.
 
+    s, b, h, a: tokens, sequences of a micro-batch, width, heads.
+    t: tensor parallel size.
     recompute: "none", "selective" (the attention core is recomputed) or "full" (only the layer's
-        input is kept, 2sbh for any t).
-    flash: whether the attention kernel recomputes the scores, which removes their term as
+        input is saved, 2sbh for any t).
+    flash: True if the attention kernel recomputes the scores, which removes their term as
         "selective" does; the paper is older than such kernels.
     """
     if recompute == "full":
@@ -51,24 +54,36 @@ def layer_activations(
 
 
 def interleaving_factor(p: int, m: int) -> float:
-    """Return the factor of interleaving on the first stage's activations (section 4.2.3)."""
+    """Return the factor by which interleaving multiplies the first stage's activations.
+
+    From Korthikanti et al., section 4.2.3.
+
+    p, m: pipeline stages, model chunks of a stage.
+    """
     return 1 + (p - 1) / (p * m)
 
 
 def first_stage_activations(layer: float, layers: int, p: int = 1, m: int = 1) -> float:
-    """Return the bytes of the first stage, which keeps most (equation 5).
+    """Return the bytes of activations on the first stage, which saves most.
 
-    It keeps p micro-batches of L/p layers, as much as L layers. With interleaving (m > 1) it keeps
-    more.
+    From Korthikanti et al., equation 5. The stage saves p micro-batches of L/p layers, as much as L
+    layers, and more with interleaving (m > 1).
+
+    layer: bytes of one layer, from `layer_activations`.
+    p, m: pipeline stages, model chunks of a stage.
     """
     return layer * layers * (interleaving_factor(p, m) if m > 1 else 1.0)
 
 
 def edge_activations(s: int, b: int, h: int, v: int, *, t: int = 1, p: int = 1) -> float:
-    """Return the bytes of activations outside the layers on the first stage (section 4.3).
+    """Return the bytes of activations outside the layers on the first stage.
 
-    They are the embeddings' dropout mask for each of p micro-batches. If there is only one stage,
-    they are also the inputs of the last norm and the output layer, and the 32-bit logits.
+    From Korthikanti et al., section 4.3. They are the embeddings' dropout mask for each of p
+    micro-batches. If there is only one stage, they are also the inputs of the last norm and the
+    output layer, and the 32-bit logits.
+
+    s, b, h, v: tokens, sequences of a micro-batch, width, vocabulary.
+    t, p: tensor parallel size, pipeline stages.
     """
     embeddings = s * b * h * p / t
     output = 4 * s * b * h / t * (1 + v / h) if p == 1 else 0.0
@@ -78,10 +93,13 @@ def edge_activations(s: int, b: int, h: int, v: int, *, t: int = 1, p: int = 1) 
 def zero_states(parameters: float, d: int, stage: int, *, k: float = 12) -> float:
     """Return the bytes of weights, gradients and optimizer state on a rank.
 
-    From ZeRO, section 5, figure 1: 2 bytes per parameter for weights and for gradients, k for the
-    optimizer: 12 for Adam in mixed precision (32-bit weights, momentum, variance).
+    From ZeRO, section 5, figure 1. Weights and gradients have 2 bytes per parameter each.
 
-    stage: 1 shares the optimizer state among d ranks, 2 also the gradients, 3 also the weights.
+    d: data parallel size.
+    stage: stage of ZeRO: 1 shares the optimizer state among d ranks, 2 also the gradients, 3 also
+        the weights.
+    k: bytes per parameter of the optimizer; 12 for Adam in mixed precision (32-bit weights,
+        momentum, variance).
     """
     weights, gradients = 2.0, 2.0
     if stage >= 1:
@@ -94,7 +112,7 @@ def zero_states(parameters: float, d: int, stage: int, *, k: float = 12) -> floa
 
 
 def megatron_bytes(weights: str, gradients: str, d: int | None = None) -> float:
-    """Return the bytes per parameter in Megatron.
+    """Return the bytes per parameter of weights, gradients and optimizer state in Megatron.
 
     From the table in Megatron Core's guide: 20 and 4+16/d, 18 and 6+12/d, 16 and 8+8/d.
 

@@ -1,8 +1,9 @@
 """Memory that one rank allocates at its peak, part by part, and the rank that allocates most.
 
-Rule: the parts of a rank are those of its worst moment: the loss (logits beside all activations),
-backward of a layer, the end of backward, or the optimizer's step. Every part gives its arithmetic.
-Allocator overhead is not included: these are bytes of tensors.
+Rule: the parts of a rank are those at its peak. The peak is at one of four moments: the loss
+(logits, and all activations), backward of a layer, the end of backward, or the optimizer's step.
+Every part gives its arithmetic. Only bytes of tensors are counted, without the allocator's
+overhead.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from allocsim.fitting.formulas.training.kept import FUSED, Practice, kept_of_layer, operations_kept
-from allocsim.fitting.formulas.training.layout import Layout, refuse_impossible
-from allocsim.fitting.formulas.training.shape import Shape
+from allocsim.fitting.formulas.training.layout import ParallelLayout, refuse_impossible
+from allocsim.fitting.formulas.training.shape import TransformerShape
 
-__all__ = ["MIXED", "Part", "Precision", "Rank", "Training", "rank_memory", "worst_rank"]
+__all__ = ["MIXED", "Precision", "Rank", "RankPart", "Training", "rank_memory", "worst_rank"]
 
 _BUCKET = 500_000_000
 """Default number of elements in DeepSpeed's reduce bucket."""
@@ -25,7 +26,8 @@ _ALL = 3
 class Precision:
     """Bytes per parameter, and bytes per element of activations.
 
-    optimizer: bytes of its state, including 32-bit weights if `weights` are 16-bit.
+    weights, gradients: bytes per parameter.
+    optimizer: bytes of its state per parameter, including 32-bit weights if `weights` are 16-bit.
     compute: bytes per element of activations.
     """
 
@@ -40,10 +42,11 @@ MIXED = Precision()
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """One use of memory.
+class RankPart:
+    """Bytes of one use of memory.
 
-    arithmetic: computation of `size`, which is in bytes.
+    size: bytes.
+    arithmetic: computation of `size`, as text.
     """
 
     name: str
@@ -53,15 +56,17 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """Worst moment of the ranks of one pipeline stage.
+    """Memory of a rank of one pipeline stage, at the moment when it allocates most.
 
+    moment: description of that moment.
     parameters: parameters of such a rank before ZeRO shares anything.
+    parts: uses of memory at that moment.
     """
 
     stage: int
     moment: str
     parameters: int
-    parts: tuple[Part, ...]
+    parts: tuple[RankPart, ...]
 
     @property
     def allocated(self) -> int:
@@ -77,35 +82,38 @@ class Training:
     """
 
     name: str
-    shape: Shape
-    layout: Layout
+    shape: TransformerShape
+    layout: ParallelLayout
     precision: Precision = MIXED
     practice: Practice = FUSED
 
     def worst(self) -> Rank:
-        """Return the worst moment of the stage whose ranks allocate most.
+        """Return the peak of the stage whose ranks allocate most.
 
         Raises ConfigError for a layout that the model cannot have.
         """
         return worst_rank(self.shape, self.layout, self.precision, self.practice)
 
     def stages(self) -> tuple[Rank, ...]:
-        """Return the worst moment of each pipeline stage."""
+        """Return the peak of each pipeline stage."""
         every = range(self.layout.pipeline)
         parts = self.shape, self.layout
         return tuple(rank_memory(*parts, stage, self.precision, self.practice) for stage in every)
 
     def least(self) -> int:
-        """Return the least bytes of the first stage, which are those with full recomputation."""
+        """Return the peak of the first stage in bytes, with full recomputation."""
         layout = replace(self.layout, recompute="full")
         account = _Account(self.shape, layout, 0, self.precision, self.practice)
         return sum(part.size for part in (*account.before(), *account.kept()))
 
 
 def worst_rank(
-    shape: Shape, layout: Layout, precision: Precision = MIXED, practice: Practice = FUSED
+    shape: TransformerShape,
+    layout: ParallelLayout,
+    precision: Precision = MIXED,
+    practice: Practice = FUSED,
 ) -> Rank:
-    """Return the worst moment of the stage whose ranks allocate most."""
+    """Return the peak of the stage whose ranks allocate most."""
     refuse_impossible(shape, layout)
     # Stages between the second and the last hold less of everything than the second.
     stages = sorted({0, min(1, layout.pipeline - 1), layout.pipeline - 1})
@@ -114,21 +122,24 @@ def worst_rank(
 
 
 def rank_memory(
-    shape: Shape,
-    layout: Layout,
+    shape: TransformerShape,
+    layout: ParallelLayout,
     stage: int,
     precision: Precision = MIXED,
     practice: Practice = FUSED,
 ) -> Rank:
-    """Return the worst moment of the ranks of one pipeline stage."""
+    """Return the peak of the ranks of one pipeline stage.
+
+    stage: index of the stage, counted from 0.
+    """
     account = _Account(shape, layout, stage, precision, practice)
     return account.worst()
 
 
 @dataclass(frozen=True, slots=True)
 class _Account:
-    shape: Shape
-    layout: Layout
+    shape: TransformerShape
+    layout: ParallelLayout
     stage: int
     precision: Precision
     practice: Practice
@@ -139,7 +150,7 @@ class _Account:
 
     @property
     def kinds(self) -> dict[int, int]:
-        """First layer of each kind on the stage, with the number of layers of its kind."""
+        """First layer of each kind on the stage, with the number of layers of that kind."""
         dense = [layer for layer in self.layers if not self.shape.has_experts(layer)]
         others = self.layers[len(dense) :]
         return {kind[0]: len(kind) for kind in (dense, others) if kind}
@@ -165,15 +176,15 @@ class _Account:
         name = max(moments, key=lambda name: sum(part.size for part in moments[name]))
         return Rank(self.stage, name, self.dense + self.experts, moments[name])
 
-    def before(self) -> tuple[Part, ...]:
-        """Return the states when backward begins, without gradients that are still None."""
+    def before(self) -> tuple[RankPart, ...]:
+        """Return the parts that exist before backward, without gradients that are still None."""
         return tuple(
             part for part in self.states() if part.name != "gradients" or self._accumulates
         )
 
     @property
     def _accumulates(self) -> bool:
-        """True if gradients exist when the next backward begins."""
+        """True if gradients exist when backward begins."""
         layout = self.layout
         return self.practice.keeps_gradients or layout.pipeline * layout.micro_batches > 1
 
@@ -187,7 +198,7 @@ class _Account:
 
     @property
     def edges(self) -> int:
-        """Parameters on the rank before and after the layers, included in `dense`."""
+        """Parameters on the rank outside layers, which `dense` includes."""
         shape, t = self.shape, self.layout.tensor
         count = 0
         if self.is_first:
@@ -200,7 +211,7 @@ class _Account:
 
     @property
     def experts(self) -> int:
-        """Parameters on the rank in experts."""
+        """Parameters of experts on the rank."""
         return sum(n * self._experts_of(layer) for layer, n in self.kinds.items())
 
     def _dense_of(self, layer: int) -> int:
@@ -221,7 +232,7 @@ class _Account:
 
     # States
 
-    def states(self) -> Iterator[Part]:
+    def states(self) -> Iterator[RankPart]:
         """Yield weights, gradients and optimizer state, as ZeRO shares them."""
         zero, precision = self.layout.zero, self.precision
         yield self._state("weights", precision.weights, zero >= _ALL)
@@ -230,13 +241,15 @@ class _Account:
         if precision.compute < precision.weights and zero < _ALL:
             count = self.dense + self.experts
             size = count * precision.compute
-            yield Part("16-bit copies of weights", size, f"{count:,} x {precision.compute} bytes")
+            yield RankPart(
+                "16-bit copies of weights", size, f"{count:,} x {precision.compute} bytes"
+            )
         if zero < 2 and self.layout.shards > 1 and not self.practice.keeps_gradients:
             count, each = self.dense + self.experts, precision.gradients
             how = f"{count:,} x {each} bytes: DistributedDataParallel's, beside the gradients"
-            yield Part("buckets of gradients", count * each, how)
+            yield RankPart("buckets of gradients", count * each, how)
 
-    def _state(self, name: str, each: float, is_shared: bool) -> Part:
+    def _state(self, name: str, each: float, is_shared: bool) -> RankPart:
         layout = self.layout
         terms, size = [], 0.0
         for count, shards in ((self.dense, layout.shards), (self.experts, layout.expert_shards)):
@@ -245,11 +258,11 @@ class _Account:
             among = shards if is_shared else 1
             size += count * each / among
             terms.append(f"{count:,} x {each:g} bytes" + f" / {among}" * (among > 1))
-        return Part(name, round(size), " + ".join(terms))
+        return RankPart(name, round(size), " + ".join(terms))
 
     # Activations
 
-    def kept(self) -> Iterator[Part]:
+    def kept(self) -> Iterator[RankPart]:
         """Yield the activations of all micro-batches in flight."""
         depth = self.layout.in_flight(self.stage)
         tokens, layout = self.layout.tokens, self.layout
@@ -260,10 +273,10 @@ class _Account:
             f"{n} layers x {each[layer] / tokens:,.0f} bytes" for layer, n in self.kinds.items()
         )
         how += ")" + f" x {depth:g} in flight" * (layout.pipeline > 1)
-        yield Part("activations", round(size), how)
+        yield RankPart("activations", round(size), how)
         if self.shape.dropout and self.is_first:
             mask = tokens * self.shape.width / layout.split * depth
-            yield Part("embedding's dropout", round(mask), "a byte an element")
+            yield RankPart("embedding's dropout", round(mask), "a byte an element")
 
     def _kept_of(self, layer: int) -> float:
         item, layout = self.precision.compute, self.layout
@@ -279,50 +292,50 @@ class _Account:
 
     # The three moments
 
-    def at_loss(self) -> Iterator[Part]:
+    def at_loss(self) -> Iterator[RankPart]:
         """Yield the logits and the first tensors of the output layer's backward."""
         shape, layout, item = self.shape, self.layout, self.precision.compute
         ends = 2 * layout.tokens * shape.width * item / layout.split
-        yield Part("last norm and output layer's input", round(ends), "2 x tokens x width")
+        yield RankPart("last norm and output layer's input", round(ends), "2 x tokens x width")
         practice = self.practice
         each = (practice.logits if layout.tensor == 1 else practice.split_logits) or item
         logits = layout.tokens * shape.vocabulary * each / layout.tensor
         among = f" / {layout.tensor}" * (layout.tensor > 1)
         how = f"{layout.tokens:,} tokens x {shape.vocabulary:,} x {each} bytes{among}"
-        yield Part("logits and loss", round(logits), how)
+        yield RankPart("logits and loss", round(logits), how)
         yield self._gathered_input("output layer's input, and its gradient", 2)
         yield from self._weight_gradient_placeholders()
         head = shape.embedding // layout.tensor
         if practice.weight_gradients:
-            yield Part("output layer's gradient", head * item, f"{head:,} x {item} bytes")
+            yield RankPart("output layer's gradient", head * item, f"{head:,} x {item} bytes")
         if layout.zero == _ALL and layout.shards > 1:
             yield from self._gathered_at_ends()
 
-    def in_layer(self) -> Iterator[Part]:
+    def in_layer(self) -> Iterator[RankPart]:
         """Yield the temporaries of one layer's backward."""
         shape, layout, item = self.shape, self.layout, self.precision.compute
         layer = max(self.kinds, key=self._whole)
         if layout.recompute in ("full", "ops"):
             recomputed = self._whole(layer)
             how = f"{recomputed / layout.tokens:,.0f} bytes a token"
-            yield Part("one layer, computed again", round(recomputed), how)
+            yield RankPart("one layer, computed again", round(recomputed), how)
         wide = shape.inner
         if shape.has_experts(layer):
             wide = max(shape.expert_inner * shape.chosen, shape.shared_inner)
         factor = 3 if shape.is_gated else 2
         size = layout.tokens * wide * item * factor / layout.tensor
-        yield Part("gradients in the MLP", round(size), f"{factor} x tokens x {wide:,}")
+        yield RankPart("gradients in the MLP", round(size), f"{factor} x tokens x {wide:,}")
         if layout.split > 1:
             yield self._gathered_input("a linear layer's input, gathered", 1)
         yield from self._weight_gradient_placeholders()
         yield from self._in_flight()
 
-    def _gathered_input(self, name: str, count: int) -> Part:
+    def _gathered_input(self, name: str, count: int) -> RankPart:
         """Return the inputs that sequence parallel ranks gather."""
         size = count * self.layout.tokens * self.shape.width * self.precision.compute
-        return Part(name, size, f"{count} x tokens x width" if count > 1 else "tokens x width")
+        return RankPart(name, size, f"{count} x tokens x width" if count > 1 else "tokens x width")
 
-    def _weight_gradient_placeholders(self) -> Iterator[Part]:
+    def _weight_gradient_placeholders(self) -> Iterator[RankPart]:
         if not self.practice.weight_gradients:
             return
         shape, t, item = self.shape, self.layout.tensor, self.precision.compute
@@ -332,9 +345,9 @@ class _Account:
             inside = shape.shared + shape.expert if shape.has_experts(layer) else shape.mlp
             count += inside // t
         how = f"{count:,} x {item} bytes: placeholders, one for each shape of a weight"
-        yield Part("weight gradients' places", count * item, how)
+        yield RankPart("weight gradients' places", count * item, how)
 
-    def _in_flight(self) -> Iterator[Part]:
+    def _in_flight(self) -> Iterator[RankPart]:
         """Yield the buffers with which ZeRO's stages 2 and 3 send and gather."""
         layout = self.layout
         if layout.shards == 1:
@@ -342,33 +355,33 @@ class _Account:
         each = self.precision.gradients
         if layout.zero == 2:
             count = min(_BUCKET, self.dense + self.experts)
-            yield Part("bucket of gradients", count * each, f"{count:,} x {each} bytes")
+            yield RankPart("bucket of gradients", count * each, f"{count:,} x {each} bytes")
         if layout.zero == _ALL:
             layer, item = self.largest_layer, self.precision.compute
             if layout.pipeline == 1:
                 yield self._gathered(2 * layer, "this layer and the next, gathered")
             how = f"{layer:,} x ({item} + {each}) bytes"
-            yield Part("its gradients, whole and being sent", layer * (item + each), how)
+            yield RankPart("its gradients, whole and being sent", layer * (item + each), how)
             yield from self._gathered_at_ends()
 
-    def _gathered_at_ends(self) -> Iterator[Part]:
+    def _gathered_at_ends(self) -> Iterator[RankPart]:
         """Yield the tensors that FSDP keeps gathered all the time.
 
         They are embeddings and output layer. In a pipeline, whose micro-batches follow each other
-        closely, they are the whole stage and its gradients.
+        closely, they are all weights of the stage and their gradients.
         """
         if self.layout.pipeline == 1:
             yield self._gathered(self.edges, "embeddings and output layer, gathered")
             return
         count, each = self.dense + self.experts, self.precision.gradients
         yield self._gathered(count, "the stage, gathered")
-        yield Part("the stage's gradients, whole", count * each, f"{count:,} x {each} bytes")
+        yield RankPart("the stage's gradients, whole", count * each, f"{count:,} x {each} bytes")
 
-    def _gathered(self, count: int, name: str) -> Part:
+    def _gathered(self, count: int, name: str) -> RankPart:
         item = self.precision.compute
-        return Part(name, count * item, f"{count:,} x {item} bytes")
+        return RankPart(name, count * item, f"{count:,} x {item} bytes")
 
-    def in_step(self) -> Iterator[Part]:
+    def in_step(self) -> Iterator[RankPart]:
         """Yield the temporaries of the optimizer's step."""
         if not self.practice.foreach:
             return
@@ -376,4 +389,4 @@ class _Account:
         among = layout.shards if layout.zero == _ALL else 1
         count = (self.dense + self.experts) // among
         how = f"{count:,} x {each} bytes: every operation on all parameters at once"
-        yield Part("a copy for the step", count * each, how)
+        yield RankPart("a copy for the step", count * each, how)

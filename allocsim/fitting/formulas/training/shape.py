@@ -1,8 +1,7 @@
-"""Sizes of a transformer that the formulas take, and its number of parameters.
+"""Sizes of a transformer that the training formulas need, and its number of parameters.
 
-Rule: a shape describes one decoder of equal layers; only the first `dense_layers` have no
-experts. The number of parameters is exactly that of the weight files of such models, as tests
-check.
+Rule: a shape describes one decoder of equal layers; only the first `dense_layers` have no experts.
+The number of parameters is exactly that of the weight files of such models, as tests check.
 """
 
 from __future__ import annotations
@@ -10,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from allocsim.errors import ConfigError
+from allocsim.fitting.formulas.sizes import Latent
 
-__all__ = ["Latent", "Shape", "shape_for"]
+__all__ = ["TransformerShape", "shape_for"]
 
 _HEAD = 128
 _KV_HEADS = 8
@@ -19,47 +19,33 @@ _VOCABULARY = 128256
 _LEAST, _MOST = 10**9, 10**13
 _TIED_BELOW = 5 * 10**9
 _INNER = 3.25
-"""Ratio of the MLP's width to the model's: Llama-3's are 3.25 (405 B) and 3.5."""
+"""Ratio of the MLP's width to the model's; Llama-3 has 3.25 (405 B) and 3.5."""
 _ASPECT = 112
-"""Ratio of width to layers: between Llama-3's 102 (70 B) and 130 (405 B)."""
+"""Ratio of the width to the number of layers; Llama-3 has 102 (70 B) and 130 (405 B)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Latent:
-    """Multi-head latent attention (DeepSeek).
-
-    query, key_value: ranks of the latents of queries (0 for none), and of keys and values.
-    turning: elements of a head with rotary position embedding.
-    value: elements of a head's value.
-    """
-
-    query: int
-    key_value: int
-    turning: int
-    value: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class TransformerShape:
     """Sizes of a decoder.
 
+    width: hidden size.
     head: width of one head.
     inner: width of the MLP.
-    is_tied: whether the output layer shares the embedding's weights.
-    is_gated: whether the MLP has a gate (SwiGLU).
+    is_tied: True if the output layer shares the embedding's weights.
+    is_gated: True if the MLP has a gate (SwiGLU).
     positions: learned positions, or 0.
     norms: norms per layer.
-    has_biases: whether linear layers and norms have biases.
-    query_bias: whether only queries, keys and values have biases.
-    dropout: whether dropout masks are kept after attention and after the MLP.
+    has_biases: True if linear layers and norms have biases.
+    query_bias: True if only queries, keys and values have biases.
+    dropout: True if dropout masks are saved after attention and after the MLP.
     experts: experts per layer, or 0.
     chosen: experts that a token chooses.
     expert_inner: width of one expert.
-    shared_inner: width of the experts that every token passes.
-    dense_layers: first layers, which have no experts; in Llama 4 they are spread over the model,
-        which differs with pipeline stages only.
+    shared_inner: total width of the experts that process every token.
+    dense_layers: number of first layers without experts. In Llama 4 these layers are spread over
+        the model, which matters with pipeline stages only.
     latent: sizes of latent attention, or None for usual attention.
-    others: parameters of a layer beside these, such as norms of queries and keys.
+    others: parameters of a layer that the other fields do not give, such as norms of queries.
     """
 
     layers: int
@@ -86,7 +72,7 @@ class Shape:
 
     @property
     def key_value(self) -> int:
-        """Width of all keys, and of all values."""
+        """Width of the keys of all heads, and of the values of all heads."""
         return self.kv_heads * self.head
 
     def has_experts(self, layer: int) -> bool:
@@ -116,13 +102,13 @@ class Shape:
 
     @property
     def shared(self) -> int:
-        """Parameters of the experts that every token passes; tensor parallelism splits them."""
+        """Parameters of the experts that process every token; tensor parallelism splits them."""
         return (2 + self.is_gated) * self.width * self.shared_inner
 
     def whole(self, layer: int) -> int:
         """Return the parameters of a layer that tensor parallelism does not split.
 
-        They are norms, router, biases of row-parallel layers, and projections down to a latent.
+        They are norms, router, biases of row-parallel layers, and projections to a latent.
         """
         count = self.norms * self.width * (1 + self.has_biases) + self.others
         count += 2 * self.width * self.has_biases
@@ -150,12 +136,13 @@ class Shape:
         return count + self.width * (1 + self.has_biases)
 
 
-def shape_for(parameters: int) -> Shape:
+def shape_for(parameters: int) -> TransformerShape:
     """Return a typical shape of about `parameters` parameters, like the Llama models from 3 on.
 
-    Heads have 128 elements, there are 8 key and value heads, the gated MLP is about 3.25 times as
-    wide as the model, the vocabulary has 128,256 tokens and is tied below 5 billion parameters. The
-    width is near 112 times the layers, and the MLP takes the remaining parameters.
+    Heads have 128 elements, there are 8 key and value heads, and the gated MLP is about 3.25 times
+    as wide as the model. The vocabulary has 128,256 tokens; the output layer is tied below 5
+    billion parameters. The width is near 112 times the number of layers, and the MLP takes the
+    remaining parameters.
 
     Raises ConfigError for less than 1 billion or more than 10,000 billion parameters.
     """
@@ -171,9 +158,9 @@ def shape_for(parameters: int) -> Shape:
     return min(shapes, key=lambda shape: abs(shape.inner / shape.width - _INNER))
 
 
-def _shape(parameters: int, layers: int, width: int) -> Shape:
+def _shape(parameters: int, layers: int, width: int) -> TransformerShape:
     """Return the shape of a given width, with an MLP that makes up the remaining parameters."""
-    empty = Shape(
+    empty = TransformerShape(
         layers=layers,
         width=width,
         heads=width // _HEAD,

@@ -1,0 +1,203 @@
+"""Memory after every entry, segments and blocks after one entry, and block sizes.
+
+All are derived from the lifetimes of blocks and segments in a replay (`Lives`).  The space between
+two active blocks of a segment counts as one free block.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from allocsim.analysis.picture.lives import Lives
+from allocsim.core import MIN_BLOCK_SIZE, SMALL_BUFFER
+from allocsim.state import ALLOCATED, DEFAULT_POOL, INACTIVE, PENDING, BlockState, SegmentState
+from allocsim.units import KIB, MIB
+
+__all__ = [
+    "BlockSizes", "CLASS_NAMES", "Instant", "MemoryCurve", "block_sizes", "class_of", "instant_of",
+    "memory_curve",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Instant:
+    """Segments of a device after one entry, by address.
+
+    entry: entry number; None if only this state is recorded.
+    """
+
+    entry: int | None
+    segments: tuple[SegmentState, ...]
+
+    @property
+    def reserved(self) -> int:
+        """Reserved bytes."""
+        return sum(segment.total_size for segment in self.segments)
+
+    def held(self, state: str) -> int:
+        """Return the bytes of all blocks in `state`, a block state of a snapshot."""
+        return sum(segment.held(state) for segment in self.segments)
+
+
+def instant_of(lives: Lives, entry: int, *, is_expandable: bool) -> Instant:
+    """Return the segments and blocks after `entry`.
+
+    is_expandable: join adjacent ranges, which belong to one expandable segment.
+    """
+    segments, blocks = lives.segments, lives.blocks
+    there = np.flatnonzero((segments.born <= entry) & (entry < segments.died))
+    there = there[np.argsort(segments.address[there])]
+    ranges: list[tuple[int, int, int, int]] = []
+    places = (segments.address, segments.size, segments.stream, segments.pool)
+    for address, size, *kind in zip(*(c[there].tolist() for c in places), strict=True):
+        stream, pool = kind
+        joins = ranges and is_expandable and ranges[-1][2:] == (stream, pool)
+        if joins and sum(ranges[-1][:2]) == address:
+            ranges[-1] = (ranges[-1][0], ranges[-1][1] + size, stream, pool)
+        else:
+            ranges.append((address, size, stream, pool))
+    used = np.flatnonzero((blocks.born <= entry) & (entry < blocks.completed))
+    used = used[np.argsort(blocks.address[used])]
+    columns = (blocks.address, blocks.size, blocks.requested, blocks.freed)
+    in_use = [
+        BlockState(address, size, requested, ALLOCATED if entry < freed else PENDING)
+        for address, size, requested, freed in zip(
+            *(c[used].tolist() for c in columns), strict=True
+        )
+    ]
+    firsts = np.array([start for start, *_ in ranges], dtype=np.uint64)
+    starts = np.searchsorted(blocks.address[used], firsts)
+    cuts = [*starts.tolist(), len(in_use)]
+    return Instant(
+        entry,
+        tuple(
+            SegmentState(
+                address=start,
+                total_size=size,
+                stream=stream,
+                is_small=not is_expandable and size == SMALL_BUFFER,
+                pool_id=lives.pools[pool] if pool >= 0 else DEFAULT_POOL,
+                is_expandable=is_expandable,
+                blocks=tuple(_tiled(start, size, in_use[first:last])),
+            )
+            for (start, size, stream, pool), (first, last) in zip(
+                ranges, pairwise(cuts), strict=True
+            )
+        ),
+    )
+
+
+def _tiled(start: int, size: int, used: list[BlockState]) -> list[BlockState]:
+    """Return the blocks of a segment: the used blocks, and one free block in each gap."""
+    at, found = start, []
+    for block in used:
+        if block.address > at:
+            found.append(BlockState(at, block.address - at, 0, INACTIVE))
+        found.append(block)
+        at = block.end
+    if at < start + size:
+        found.append(BlockState(at, start + size - at, 0, INACTIVE))
+    return found
+
+
+_Column = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MemoryCurve:
+    """Bytes after each entry; index e is the state after entry e.
+
+    active: allocated bytes, and freed bytes that wait for other streams.
+    requested: allocated bytes before rounding.
+    ideal: highest sum of live requests so far, each rounded up to 512 bytes.  An allocator that
+        returns no memory to the driver cannot reserve less.
+    driver_takes, driver_gives: entries at which memory was obtained from the driver and returned.
+    """
+
+    reserved: _Column
+    active: _Column
+    allocated: _Column
+    requested: _Column
+    ideal: _Column
+    driver_takes: _Column
+    driver_gives: _Column
+
+    def __len__(self) -> int:
+        return len(self.reserved)
+
+
+def memory_curve(lives: Lives) -> MemoryCurve:
+    blocks, segments, n = lives.blocks, lives.segments, lives.n_entries
+    needed = -(-blocks.requested // MIN_BLOCK_SIZE) * MIN_BLOCK_SIZE
+    in_use = _level(blocks.born, blocks.completed, needed, n)
+    start = int(needed[blocks.born < 0].sum())
+    return MemoryCurve(
+        reserved=_level(segments.born, segments.died, segments.size, n),
+        active=_level(blocks.born, blocks.completed, blocks.size, n),
+        allocated=_level(blocks.born, blocks.freed, blocks.size, n),
+        requested=_level(blocks.born, blocks.freed, blocks.requested, n),
+        ideal=np.maximum(np.maximum.accumulate(in_use), start) if n else in_use,
+        driver_takes=np.sort(segments.born[segments.born >= 0]),
+        driver_gives=np.sort(segments.died[segments.died < n]),
+    )
+
+
+def _level(born: _Column, end: _Column, size: _Column, n: int) -> _Column:
+    """Return the sum of `size` of everything that is live after each of `n` entries."""
+    moved = np.zeros(n + 1, dtype=np.int64)
+    np.add.at(moved, np.maximum(born, 0), size)
+    np.subtract.at(moved, np.clip(end, 0, n), size)
+    return np.cumsum(moved)[:n]
+
+
+_LIMITS = (16 * KIB, MIB, 10 * MIB, 50 * MIB, 200 * MIB)
+
+
+def _text(size: int) -> str:
+    """Return a size such as "16 KiB" or "1 MiB"."""
+    return f"{size // MIB} MiB" if size >= MIB else f"{size // KIB} KiB"
+
+
+CLASS_NAMES = (*(f"up to {_text(limit)}" for limit in _LIMITS), f"above {_text(_LIMITS[-1])}")
+
+
+def class_of(size: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the class of each size, as an index into `CLASS_NAMES`."""
+    return np.searchsorted(np.array(_LIMITS), size, side="left")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BlockSizes:
+    """Histograms of block sizes, over a run and at one moment.
+
+    edges: bin i contains sizes from `edges[i]` up to, but not including, `edges[i + 1]`.  Edges are
+        powers of two from 512 bytes, the smallest block size (semantics 1.2).
+    handed_out: number of blocks allocated over the run; of live blocks if the run is not recorded.
+    used_bytes, free_bytes: bytes of live and of free blocks at the moment.
+    """
+
+    edges: _Column
+    handed_out: _Column
+    used_bytes: _Column
+    free_bytes: _Column
+
+
+def block_sizes(lives: Lives | None, instant: Instant) -> BlockSizes:
+    """Return the histograms; `lives` is None if only one moment is recorded."""
+    there = [block for segment in instant.segments for block in segment.blocks]
+    used = np.array([block.size for block in there if block.state != INACTIVE], dtype=np.int64)
+    free = np.array([block.size for block in there if block.state == INACTIVE], dtype=np.int64)
+    handed_out = used if lives is None else lives.blocks.size
+    most = max([MIN_BLOCK_SIZE, *(int(s.max(initial=0)) for s in (handed_out, used, free))])
+    n_bins = (most // MIN_BLOCK_SIZE).bit_length()
+    edges = MIN_BLOCK_SIZE << np.arange(n_bins + 1, dtype=np.int64)
+    return BlockSizes(
+        edges=edges,
+        handed_out=np.histogram(handed_out, edges)[0].astype(np.int64),
+        used_bytes=np.histogram(used, edges, weights=used)[0].astype(np.int64),
+        free_bytes=np.histogram(free, edges, weights=free)[0].astype(np.int64),
+    )

@@ -1,0 +1,160 @@
+"""Prepare the file that a recorded program writes at its end.
+
+Rule: this file runs in the program's interpreter, loaded by the hook from its path, so it imports
+only the standard library and is compatible with Python 3.9.
+
+A read is a copy of values from a phantom GPU to the host.  The file lists the lines of the program
+that read values, and the libraries whose workspace sizes are guesses.
+
+The history can be written as a list per field instead of a dictionary per entry; allocsim reads
+both forms to the same recording.  Equal stacks and equal texts become one object, which a pickle
+stores once.  The file, and the time to write and read it, are a third of those for dictionaries.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import linecache
+import os
+from collections.abc import Iterable
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+__all__ = ["guesses", "places_of", "read_sites", "reads_text", "watch_reads", "columns_of"]
+
+Frame = tuple[str, int]
+"""File and line number."""
+
+Site = tuple[int, int, list[Frame]]
+"""(number of reads with one stack, bytes of the largest read, frames, innermost first)"""
+
+SHOWN = 3
+_OF_A_FLOAT = frozenset({2, 4})
+"""Sizes in bytes of one floating-point number, which may be a loss."""
+
+
+class _ReadFrame(ctypes.Structure):
+    """struct device_read_frame of the stubs."""
+
+    _fields_ = (("code", ctypes.py_object), ("line", ctypes.c_int))
+
+
+class _ReadSite(ctypes.Structure):
+    """struct device_read_site of the stubs; its frames follow it in memory."""
+
+    _fields_ = (("times", ctypes.c_size_t), ("most", ctypes.c_size_t), ("depth", ctypes.c_size_t))
+
+    times: int
+    most: int
+    depth: int
+
+    def frames(self) -> list[Frame]:
+        start = ctypes.addressof(self) + ctypes.sizeof(self)
+        frames = (_ReadFrame * self.depth).from_address(start)
+        return [(frame.code.co_filename, frame.line) for frame in frames]
+
+
+def watch_reads(wanted: bool) -> bool:
+    """Turn the recording of reads on or off; return True if it was on."""
+    return bool(ctypes.CDLL(None).device_watch_reads(wanted))
+
+
+def read_sites() -> list[Site]:
+    """Stop the recording of reads and return the recorded ones, one item per call stack."""
+    watch_reads(False)
+    first = ctypes.POINTER(ctypes.POINTER(_ReadSite))()
+    ask = ctypes.CDLL(None).device_read_sites
+    ask.restype = ctypes.c_size_t
+    sites = [first[i].contents for i in range(ask(ctypes.byref(first)))]
+    return [(site.times, site.most, site.frames()) for site in sites]
+
+
+def guesses() -> str:
+    """Return the names of libraries whose workspace sizes are guesses, as text; "" if none."""
+    ask = ctypes.CDLL(None).device_guesses
+    ask.restype = ctypes.c_char_p
+    return str(ask().decode())
+
+
+def places_of(sites: Iterable[Site]) -> list[tuple[str, int]]:
+    """Return (file and line, number of reads) of each line of the program that read values.
+
+    Lines that probably only log a number are last.
+    """
+    places: dict[Frame, tuple[int, int]] = {}
+    for times, most, frames in sites:
+        inner = [frame for frame in frames if _is_the_programs(frame[0])] or frames
+        if not inner:
+            continue  # a thread without Python
+        before = places.get(inner[0], (0, 0))
+        places[inner[0]] = (before[0] + times, max(before[1], most))
+    in_order = sorted(places, key=lambda place: _is_logged(place, places[place][1]))
+    return [(f"{_shown(name)}:{line}", places[name, line][0]) for name, line in in_order]
+
+
+def reads_text(places: list[tuple[str, int]]) -> str:
+    """Return the first `SHOWN` of `places` and the number of the others, as text; "" if empty.
+
+    places: result of `places_of`.
+    """
+    texts = [f"{place} ({times:,} times)" if times > 1 else place for place, times in places]
+    more = len(texts) - SHOWN
+    rest = [f"{more} more {'place' if more == 1 else 'places'}"] if more > 0 else []
+    return ", ".join(texts[:SHOWN] + rest)
+
+
+def _is_the_programs(name: str) -> bool:
+    """Return True if the file `name` belongs to the program and not to a library."""
+    if Path(name).resolve().is_relative_to(Path(__file__).resolve().parent):
+        return False
+    libraries = ("/site-packages/", "/dist-packages/", str(Path(os.__file__).parent), "<frozen")
+    return not any(library in name for library in libraries)
+
+
+def _is_logged(place: Frame, size: int) -> bool:
+    """Return True if the line at `place` probably logs one number, such as a loss.
+
+    size: bytes of the largest read of the line.
+    """
+    text = linecache.getline(*place)
+    return size in _OF_A_FLOAT and (".item()" in text or "float(" in text)
+
+
+def _shown(name: str) -> str:
+    """Return the path `name`, relative to the current folder if the file is inside it."""
+    near = os.path.relpath(name) if Path(name).is_absolute() else name
+    return name if near.startswith("..") else near
+
+
+_TEXTS = {"compile_context", "user_metadata"}
+"""Fields for which PyTorch creates a new string object in each entry."""
+
+
+def columns_of(entries: list[dict[str, Any]]) -> dict[str, list[Any]]:
+    """Return the columns of one device's entries; None marks a field that an entry lacks."""
+    columns = {
+        name: [entry.get(name) for entry in entries]
+        for name in dict.fromkeys(chain.from_iterable(entries))
+    }
+    if "frames" in columns:
+        columns["frames"] = _shared(columns["frames"])
+    for name in _TEXTS & columns.keys():
+        one = {text: text for text in columns[name]}
+        columns[name] = [one[text] for text in columns[name]]
+    return columns
+
+
+def _shared(lists: list[Any]) -> list[Any]:
+    """Return the stacks with equal stacks replaced by one object.
+
+    Frames are compared by identity, because PyTorch has one dictionary for each line of code, and
+    one list of frames for all entries of a block.
+    """
+    stacks: dict[tuple[int, ...], Any] = {}
+    unique = {id(frames): frames for frames in lists if frames is not None}
+    one = {
+        number: stacks.setdefault(tuple(map(id, frames)), frames)
+        for number, frames in unique.items()
+    }
+    return [one.get(id(frames)) for frames in lists]
