@@ -16,7 +16,7 @@ from allocsim.analysis.risk import risk_of
 from allocsim.analysis.step import Request, step
 from allocsim.results import Recording
 from allocsim.units import MIB
-from allocsim.workload import WorkloadRecorder, oom
+from allocsim.workload import Recorder, oom
 
 TRACES = Path(__file__).parents[1] / "traces"
 TEXT = "CUDA out of memory. Tried to allocate 2.00 GiB (GPU 0; 8.00 GiB total capacity; 7.00 GiB "
@@ -129,7 +129,7 @@ def test_a_setting_that_helps_is_named() -> None:
 
 
 def test_names_from_a_recording_are_neither_tags_nor_commands() -> None:
-    recorder = WorkloadRecorder("1GiB")
+    recorder = Recorder("1GiB")
     recorder.malloc(MIB, recorder.code("<script>alert(1)</script>.py", "f\x1b[2J\n", 3))
     recording: Recording = replace(recorder.recording("test", {}), path="<b>x</b>\x07.pickle")
     for result in (recording, replay(recording), top(recording), picture_of(recording)):

@@ -12,13 +12,13 @@ from allocsim.workload.fragments import fragments, oom
 from allocsim.workload.graphs import graphs
 from allocsim.workload.kept_history import KeptHistory
 from allocsim.workload.known_program import EMPTY_CACHE, KnownProgram, Played, play_known
-from allocsim.workload.recorder import SUFFIXES, WorkloadRecorder, write_recording
+from allocsim.workload.recorder import SUFFIXES, Recorder, write_recording
 from allocsim.workload.server import server
 from allocsim.workload.streams import streams
 from allocsim.workload.training import training
 
 __all__ = [
-    "EMPTY_CACHE", "KINDS", "KeptHistory", "KnownProgram", "Played", "WorkloadRecorder", "SUFFIXES",
+    "EMPTY_CACHE", "KINDS", "KeptHistory", "KnownProgram", "Played", "Recorder", "SUFFIXES",
     "fragments", "graphs", "oom", "play_known", "server", "streams", "training", "write_recording",
 ]  # fmt: skip
 

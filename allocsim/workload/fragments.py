@@ -11,7 +11,7 @@ from collections import deque
 
 from allocsim.recording import Recording
 from allocsim.units import MIB, parse_size
-from allocsim.workload.recorder import WorkloadRecorder
+from allocsim.workload.recorder import Recorder
 
 __all__ = ["fragments", "oom"]
 
@@ -44,7 +44,7 @@ def fragments(
     options = dict(locals())
     base = parse_size(block_size)
     chance = random.Random(seed)
-    recorder = WorkloadRecorder(device_memory, conf)
+    recorder = Recorder(device_memory, conf)
     short = recorder.code(_FILE, "preprocess", 18)
     stays = recorder.code(_FILE, "collect_result", 27)
     drop = recorder.code(_FILE, "drop_results", 33)
@@ -75,7 +75,7 @@ def oom(*, device_memory: int | str = "60MiB", conf: str = "") -> Recording:
     be released, because each has an allocated block.
     """
     options = dict(locals())
-    recorder = WorkloadRecorder(device_memory, conf)
+    recorder = Recorder(device_memory, conf)
     make = recorder.code("classic.py", "make", 4)
     drop = recorder.code("classic.py", "drop_every_other", 8)
     want = recorder.code("classic.py", "want_more", 11)

@@ -10,7 +10,7 @@ import random
 
 from allocsim.recording import Recording
 from allocsim.units import parse_size
-from allocsim.workload.recorder import WorkloadRecorder
+from allocsim.workload.recorder import Recorder
 
 __all__ = ["graphs"]
 
@@ -40,7 +40,7 @@ def graphs(
     options = dict(locals())
     largest = parse_size(tensor_size)
     chance = random.Random(seed)
-    recorder = WorkloadRecorder(device_memory, conf)
+    recorder = Recorder(device_memory, conf)
     allocator = recorder.allocator
     capture = recorder.code(_FILE, "capture", 17)
     eager = recorder.code(_FILE, "eager_step", 32)

@@ -26,7 +26,7 @@ from allocsim.recording import (
 from allocsim.simulation import fold
 from allocsim.workload.kept_history import KeptHistory
 
-__all__ = ["BASE_ADDRESS", "SUFFIXES", "WorkloadRecorder", "write_recording"]
+__all__ = ["BASE_ADDRESS", "SUFFIXES", "Recorder", "write_recording"]
 
 BASE_ADDRESS = 0x7F00_0000_0000
 """Address of the first segment, as on a real machine."""
@@ -37,7 +37,7 @@ SUFFIXES = (".pickle", ".pkl", ".pickle.gz", ".pkl.gz", ".npz")
 _CHUNK = 1 << 16
 
 
-class WorkloadRecorder:
+class Recorder:
     """Allocator of one device whose requests are recorded, each with a line of code.
 
     device_memory: bytes, or text such as "16GiB".

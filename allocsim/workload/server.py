@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from allocsim.recording import Recording
 from allocsim.units import MIB, parse_size
-from allocsim.workload.recorder import WorkloadRecorder
+from allocsim.workload.recorder import Recorder
 
 __all__ = ["server"]
 
@@ -60,7 +60,7 @@ def server(
     options = dict(locals())
     bytes_a_token = parse_size(cache_size)
     chance = random.Random(seed)
-    recorder = WorkloadRecorder(device_memory, conf)
+    recorder = Recorder(device_memory, conf)
     prefill = recorder.code(_FILE, "prefill", 41)
     grow = recorder.code(_FILE, "grow_cache", 55)
     finish = recorder.code(_FILE, "finish", 70)

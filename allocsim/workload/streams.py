@@ -11,7 +11,7 @@ import random
 
 from allocsim.recording import Recording
 from allocsim.units import parse_size
-from allocsim.workload.recorder import WorkloadRecorder
+from allocsim.workload.recorder import Recorder
 
 __all__ = ["SIDE_STREAM", "streams"]
 
@@ -43,7 +43,7 @@ def streams(
     options = dict(locals())
     largest = parse_size(buffer_size)
     chance = random.Random(seed)
-    recorder = WorkloadRecorder(device_memory, conf)
+    recorder = Recorder(device_memory, conf)
     compute = recorder.code(_FILE, "compute", 14)
     stage = recorder.code(_FILE, "copy_stage", 23)
     drop = recorder.code(_FILE, "drop_buffers", 29)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 
 from allocsim.recording import Recording
-from allocsim.workload.recorder import WorkloadRecorder
+from allocsim.workload.recorder import Recorder
 
 __all__ = ["training"]
 
@@ -43,7 +43,7 @@ def training(
     """
     options = dict(locals())
     chance = random.Random(seed)
-    recorder = WorkloadRecorder(device_memory, conf)
+    recorder = Recorder(device_memory, conf)
     with recorder.program():
         loop = _Loop(recorder, layers, hidden)
         for step in recorder.rounds(steps, entries):
@@ -55,7 +55,7 @@ def training(
 class _Loop:
     """Program whose parameters and Adam state are never freed, and gradients after each step."""
 
-    def __init__(self, recorder: WorkloadRecorder, layers: int, hidden: int) -> None:
+    def __init__(self, recorder: Recorder, layers: int, hidden: int) -> None:
         self._recorder = recorder
         self._hidden = hidden
         square = hidden * hidden

@@ -11,7 +11,7 @@ from allocsim.analysis.explain import Refusal, StateExplanation, explain_state
 from allocsim.recording import Recording
 from allocsim.state import PENDING
 from allocsim.units import GIB, MIB
-from allocsim.workload.recorder import WorkloadRecorder
+from allocsim.workload.recorder import Recorder
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +20,7 @@ def state() -> Recording:
 
     The blocks belong to two lines alternately, and the second and fourth are freed.
     """
-    recorder = WorkloadRecorder("1GiB")
+    recorder = Recorder("1GiB")
     lines = [recorder.code("net.py", "forward", 3), recorder.code("adam.py", "step", 9)]
     live = [recorder.malloc(4 * MIB, lines[i > 1]) for i in range(5)]
     whole = recorder.malloc(100 * MIB, lines[0])

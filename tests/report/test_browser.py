@@ -21,7 +21,7 @@ from allocsim.recording import Recording
 from allocsim.recording.store import write_npz
 from allocsim.units import MIB
 from allocsim.workload.fragments import oom
-from allocsim.workload.recorder import WorkloadRecorder
+from allocsim.workload.recorder import Recorder
 from allocsim.workload.training import training
 
 from .opened import Opened
@@ -50,7 +50,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def full(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write the report of a full card: 1,700 segments."""
-    recorder = WorkloadRecorder("80GiB")
+    recorder = Recorder("80GiB")
     line = recorder.code("net.py", "forward", 3)
     with recorder.program():
         for i in range(1_100):
@@ -63,7 +63,7 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def strange(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write the report of a program with many files, tags in a name, and a name of 600 letters."""
-    recorder = WorkloadRecorder("200MiB")
+    recorder = Recorder("200MiB")
     lines = [
         recorder.code("<b>bold</b>.py", "</script><img src=x onerror=alert(1)>", 3),
         recorder.code("/very" * 60 + "/" + "x" * 300 + ".py", "f", 99),
@@ -79,7 +79,7 @@ def strange(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def hundreds(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write the report of a program that catches 300 errors."""
-    recorder = WorkloadRecorder("60MiB")
+    recorder = Recorder("60MiB")
     line = recorder.code("loop.py", "step", 1)
     with recorder.program():
         live = [recorder.malloc(9 * MIB, line) for _ in range(6)]
@@ -306,7 +306,7 @@ def test_the_flame_graph_is_worked_by_keys_alone(opened: Opened) -> None:
 
 
 def test_the_page_of_a_state_has_its_flame_graph_too(browser: Any, tmp_path: Path) -> None:
-    recorder = WorkloadRecorder("1GiB")
+    recorder = Recorder("1GiB")
     line = recorder.code("net.py", "forward", 3)
     recorder.malloc(30 * MIB, line)
     recording = recorder.recording("oom", {})
@@ -580,7 +580,7 @@ def test_hundreds_of_errors_leave_the_pictures_readable(browser: Any, hundreds: 
 
 def test_a_run_that_reserved_nothing(browser: Any, tmp_path: Path) -> None:
     """The only entry is the error."""
-    recorder = WorkloadRecorder("60MiB")
+    recorder = Recorder("60MiB")
     with recorder.program():
         recorder.malloc(100 * MIB, recorder.code("big.py", "f", 1))
     opened = Opened(browser, written(recorder.recording("oom", {}), tmp_path))
@@ -600,7 +600,7 @@ def test_a_run_that_reserved_nothing(browser: Any, tmp_path: Path) -> None:
 
 
 def test_one_of_each_is_not_a_plural(browser: Any, tmp_path: Path) -> None:
-    recorder = WorkloadRecorder("60MiB")
+    recorder = Recorder("60MiB")
     with recorder.program():
         recorder.malloc(512, recorder.code("one.py", "f", 1))
     opened = Opened(browser, written(recorder.recording("oom", {}), tmp_path))

@@ -32,7 +32,7 @@ from allocsim.report.figures import (
 )
 from allocsim.units import GIB, MIB
 from allocsim.workload.fragments import oom
-from allocsim.workload.recorder import WorkloadRecorder
+from allocsim.workload.recorder import Recorder
 from allocsim.workload.streams import streams
 
 if TYPE_CHECKING:
@@ -59,12 +59,12 @@ NAMES = [
 ]
 
 
-def written(recorder: WorkloadRecorder, path: str = "run.npz") -> Recording:
+def written(recorder: Recorder, path: str = "run.npz") -> Recording:
     """Return a recorder's recording under a file name."""
     return replace(recorder.recording("test", {}), path=path)
 
 
-def drawn(recorder: WorkloadRecorder) -> Picture:
+def drawn(recorder: Recorder) -> Picture:
     """Return the picture of a recorder's recording."""
     return picture_of(written(recorder))
 
@@ -72,7 +72,7 @@ def drawn(recorder: WorkloadRecorder) -> Picture:
 @pytest.fixture(scope="module")
 def odd_names_written() -> Recording:
     """Return a recording with long, foreign and formula-like names of code and file."""
-    recorder = WorkloadRecorder("1GiB")
+    recorder = Recorder("1GiB")
     for row in range(70):
         name, function = NAMES[row % len(NAMES)]
         recorder.malloc((row % 9 + 1) * MIB // 2, recorder.code(name, function, 100000 + row % 7))
@@ -87,7 +87,7 @@ def odd_names(odd_names_written: Recording) -> Picture:
 @pytest.fixture(scope="module")
 def many_errors() -> Picture:
     """Return a picture with a hundred failed requests and one success."""
-    recorder = WorkloadRecorder("64MiB")
+    recorder = Recorder("64MiB")
     code = recorder.code("a.py", "f", 1)
     recorder.malloc(40 * MIB, code)
     for _ in range(100):
@@ -99,7 +99,7 @@ def many_errors() -> Picture:
 @pytest.fixture(scope="module")
 def nothing() -> Picture:
     """Return a picture with one failed request and nothing else."""
-    recorder = WorkloadRecorder("64MiB")
+    recorder = Recorder("64MiB")
     with pytest.raises(OutOfMemoryError):
         recorder.malloc(500 * GIB, recorder.code("a.py", "f", 1))
     return drawn(recorder)
@@ -108,7 +108,7 @@ def nothing() -> Picture:
 @pytest.fixture(scope="module")
 def one_block() -> Picture:
     """Return a picture of 512 bytes in a segment of 2 MiB: two entries."""
-    recorder = WorkloadRecorder("1GiB")
+    recorder = Recorder("1GiB")
     recorder.malloc(512, recorder.code("a.py", "f", 1))
     return drawn(recorder)
 
@@ -197,7 +197,7 @@ def test_names_stay_in_their_boxes_of_a_flame_graph(odd_names_written: Recording
 
 @pytest.mark.filterwarnings("ignore:Glyph")
 def test_a_flame_graph_of_nothing_says_so() -> None:
-    recorder = WorkloadRecorder("64MiB")
+    recorder = Recorder("64MiB")
     code = recorder.code("a.py", "f", 1)
     recorder.free(recorder.malloc(512, code), code)
     figure = flame_figure(top(written(recorder), "end"), LIGHT)
@@ -314,7 +314,7 @@ def test_a_few_segments_make_a_low_figure(one_block: Picture) -> None:
 
 
 def test_a_huge_segment_is_measured_in_gib() -> None:
-    recorder = WorkloadRecorder("200GiB")
+    recorder = Recorder("200GiB")
     code = recorder.code("a.py", "f", 1)
     recorder.malloc(512, code)
     recorder.malloc(100 * GIB, code)

@@ -27,7 +27,7 @@ from allocsim.report.html.embedding import Packer
 from allocsim.simulation import Setting
 from allocsim.units import MIB
 from allocsim.workload.fragments import oom
-from allocsim.workload.recorder import WorkloadRecorder
+from allocsim.workload.recorder import Recorder
 
 from .page import TYPES, Page
 
@@ -149,7 +149,7 @@ def test_the_columns_are_the_picture(classic: tuple[Picture, Page]) -> None:
 @pytest.mark.parametrize("first", [0x7F00 << 32, 0xFF00 << 48])
 def test_the_page_names_addresses_to_the_byte(first: int) -> None:
     """Also 64-bit addresses, as on Intel GPUs, which exceed JavaScript's exact integers."""
-    recorder = WorkloadRecorder("1GiB", base_address=first)
+    recorder = Recorder("1GiB", base_address=first)
     sizes = (3 * MIB, 512, 30 * MIB, 700_000, 3 * MIB)
     addresses = [recorder.malloc(size, -1) for size in sizes]
     picture, page = page_of(recorder.recording("oom", {}))

@@ -13,14 +13,14 @@ from allocsim.recording import Recording
 from allocsim.replaying import state_source
 from allocsim.report.html import still_report
 from allocsim.units import MIB
-from allocsim.workload.recorder import WorkloadRecorder
+from allocsim.workload.recorder import Recorder
 
 from .page import Page
 
 
 def state() -> Recording:
     """Return blocks of two lines with holes between them, and a wholly free segment."""
-    recorder = WorkloadRecorder("1GiB")
+    recorder = Recorder("1GiB")
     lines = [recorder.code("<net>.py", "forward", 3), recorder.code("adam.py", "step", 9)]
     live = [recorder.malloc(4 * MIB, lines[i % 2]) for i in range(9)]
     whole = recorder.malloc(100 * MIB, lines[0])
