@@ -78,7 +78,7 @@ class ReplayAllocator(CachingAllocator):
 
     @property
     def named_blocks(self) -> dict[int, Block]:
-        """Named blocks by name; read-only."""
+        """Allocated blocks by the name that a replay gave them, a recorded address; read-only."""
         return self.heap.named
 
     def take_name(self, name: int) -> int | None:

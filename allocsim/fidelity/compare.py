@@ -82,10 +82,10 @@ class FidelityCheck:
     def steps(
         self, steps: Steps, first: int, placed: PlacedSteps, history: Sequence[TraceEntry]
     ) -> None:
-        """Compare the next steps of the replay.
+        """Compare the next steps of the replay with the recording.
 
         first: number of the first step in the plan.
-        history: entries of the steps that ran singly.
+        history: entries of the steps that ran one at a time and not in a batch.
         """
         expected = self._expected
         if expected is not None and self._mismatch is None and not placed.answered_ooms:

@@ -207,7 +207,7 @@ def _of_serving(laws: Laws) -> dict[str, NDArray[np.int64]]:
 
 
 def _programs(known: Mapping[str, Law]) -> Iterator[Sequence[str]]:
-    """Yield programs of two requests with three tokens each, which together use every law."""
+    """Yield programs that serve two prompts of three tokens each; together they use every law."""
     regimes = {kind: _regimes(known, kind) for kind in (MAKE, START, STEP)}
     most = max(map(len, regimes.values()))
     for i in range(most):

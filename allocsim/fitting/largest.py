@@ -248,7 +248,10 @@ def _parts(ran: Ran) -> NDArray[np.int64]:
 
 
 class _Search:
-    """Search that runs two values at a time, near the limit that the known peaks predict."""
+    """Search for the largest value that fits.
+
+    It runs the program with two values at a time, near the value that the peaks so far predict.
+    """
 
     def __init__(self, task: Task, name: str, gpu: Gpu, step: int, run: _Run) -> None:
         self.task, self.name, self.gpu, self.step, self.run_on = task, name, gpu, step, run

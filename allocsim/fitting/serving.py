@@ -164,7 +164,7 @@ def held_of(text: str, server: str, weights: str | None = None) -> ServedMemory:
 
 
 def _from_tensors(place: Path, server: str) -> ServedMemory:
-    """Return weights of safetensors files with the sizes of the config.json in their folder."""
+    """Return the weights in safetensors files, with the dimensions from their config.json."""
     if server in _GGML_SERVERS:
         raise ConfigError(f"{place}: {server} cannot read safetensors; expected a GGUF file")
     folder = place if place.is_dir() else place.parent

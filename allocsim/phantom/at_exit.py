@@ -115,7 +115,7 @@ def _is_the_programs(name: str) -> bool:
 def _is_logged(place: Frame, size: int) -> bool:
     """Return True if the line at `place` probably logs one number, such as a loss.
 
-    size: bytes of the largest read of the line.
+    size: bytes of the largest copy from the device to the host that the line made.
     """
     text = linecache.getline(*place)
     return size in _OF_A_FLOAT and (".item()" in text or "float(" in text)

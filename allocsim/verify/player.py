@@ -38,9 +38,9 @@ class DriverTrace:
         self._entries = entries
 
     def dictate(self, allocator: CachingAllocator) -> None:
-        """Set the address of the next segment of the model.
+        """Make the simulated driver place its next segment at the address in the history.
 
-        It is the address of the new segment in the next request of the history, if it has one.
+        The address is that of the segment that the next request obtained.  Without one, do nothing.
         """
         if not self._entries:
             return

@@ -230,7 +230,7 @@ def _peak_of(rows: NDArray[np.int32], held: NDArray[np.int64]) -> int:
 
 
 def _peaks_of(changes: _Changes, held: NDArray[np.int64], *, is_large: bool) -> _Peaks:
-    """Return the peaks of one request class, for a few thresholds spread over its request sizes.
+    """Return the peak of live bytes of one request class, above each of a few request sizes.
 
     held: block size in bytes for each size index.
     """

@@ -112,7 +112,7 @@ class Law:
     kind: REQUEST, FREE or EMPTY_CACHE.
     group: index of the stack that requested the row's block; blocks of one stack form a group.
     number: for a request, the index of its formula; for a free, the number of live blocks of the
-        group that are younger than its block.
+        group that were requested after the freed block, which identifies that block.
     by_copy, by_copies: growth of a free's number, or of a request's bytes, per earlier copy of its
         part and per additional copy.
     parts: first row of each repeated part, and the row after its last.
