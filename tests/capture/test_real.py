@@ -286,7 +286,8 @@ def test_two_threads_fail_at_once(tmp_path: Path) -> None:
 
 
 _FORK = """
-import os, torch
+import os, torch, warnings
+warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of fork() with threads
 from allocsim.capture import capture
 with capture("run.pickle", on="exit") as recording:
     torch.empty(1 << 20, device="cuda")

@@ -144,7 +144,7 @@ def test_over_real_pytorch(python: str, tmp_path: Path) -> None:
     ):
         assert line in text, text
     assert "FAILED test_it.py::TestOfAClass::test_sizes[90] - " in text
-    assert "failed: allocated is 70.00 MiB above 20.00 MiB" in text
+    assert "failed: allocated memory is 70.00 MiB above the limit of 20.00" in text
     assert "test_it.py:24 grows" in text, "the line of code"
     assert "it is NVIDIA GeForce RTX 4090" in text
     assert "the test requested no GPU memory" in text
