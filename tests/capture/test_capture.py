@@ -313,8 +313,13 @@ def test_a_ring_that_is_full_is_said_and_marks_stay_true(torch: Pretend, tmp_pat
 
 
 def test_older_files_make_room_for_newer_ones(
-    torch: Pretend, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    torch: Pretend,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # Each file has the command, and the command of this test run may be long.
+    monkeypatch.setattr(sys, "orig_argv", ["python", "train.py"])
     with capture(tmp_path / "run.pickle", "step", 1, max_disk="12 KiB") as recording:
         for _ in range(9):
             recording.step()
