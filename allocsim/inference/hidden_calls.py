@@ -67,7 +67,10 @@ def moments_of(plan: Plan) -> list[int]:
 
 
 def entries_suffice(trace: Trace, plan: Plan) -> bool:
-    """Return True if the entries show which segments are unused, without a replay."""
+    """Return True if the entries show which segments are unused, without a replay.
+
+    plan: plan with the recorded answers of the driver.
+    """
     return (
         not any_of(trace.action, (*_RELEASES, Action.SEGMENT_MAP)).any()
         and all(not s.is_expandable and s.pool_id == DEFAULT_POOL for s in trace.segments)
@@ -96,15 +99,17 @@ def _first_turns(trace: Trace) -> NDArray[np.intp]:
     return np.searchsorted(trace.by_address.addr, _bases(trace))
 
 
-def quiet_moments(device: RecordedDevice, plan: Plan, device_memory: int | None) -> Quiet:
+def quiet_moments(
+    device: RecordedDevice, plan: Plan, free_plan: Plan, device_memory: int | None
+) -> Quiet:
     """Return the quiet moments of a recording, from its entries or by a replay.
 
-    plan: plan without the recorded answers of the driver.
+    free_plan: `plan` without the recorded answers of the driver; its steps number the moments.
     device_memory: bytes of the device as recorded or inferred; None for an unlimited device.
     """
     if entries_suffice(device.trace, plan):
-        return _from_entries(device, plan)
-    return _from_drive(device, plan, device_memory)
+        return _from_entries(device, free_plan)
+    return _from_drive(device, free_plan, device_memory)
 
 
 def _from_entries(device: RecordedDevice, plan: Plan) -> Quiet:

@@ -117,7 +117,7 @@ class Prepared(RecordedDevice):
         """Steps after which empty_cache would have left no entry; see `hidden_calls.py`."""
         if self.quiet_of_proof:
             return self.quiet_of_proof[0]
-        return quiet_moments(self, self.free_plan, self.capacity or self.inferred)
+        return quiet_moments(self, self.plan, self.free_plan, self.capacity or self.inferred)
 
     @cached_property
     def addresses(self) -> Addresses:

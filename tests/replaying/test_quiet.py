@@ -17,6 +17,8 @@ from allocsim.errors import UndefinedBehaviorError
 from allocsim.inference.hidden_calls import Quiet, entries_suffice
 from allocsim.recording import Action, Recording, trimmed
 from allocsim.replaying import Prepared, parting_of, prepare
+from allocsim.simulation import StepKind
+from allocsim.simulation.plan import joined
 from allocsim.units import MIB
 from allocsim.workload import KINDS
 
@@ -227,3 +229,18 @@ def releases(gpu: CachingAllocator) -> bool:
     reserved = gpu.reserved_bytes
     gpu.empty_cache()
     return gpu.reserved_bytes < reserved
+
+
+def test_entries_do_not_suffice_if_the_plan_has_answers_of_the_driver(
+    recorded: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The steps of a what-if lack the answers, so the check needs the plan that has them."""
+    (prepared,) = prepare(recorded(on_streams(0)))
+    answer = [(0, [(int(StepKind.ROOM), 0, 0, 64 * MIB, 0)])]
+    plan = replace(prepared.plan, steps=joined(prepared.plan.steps, answer))
+    answered = replace(prepared)
+    vars(answered)["plan"] = plan
+    assert not entries_suffice(answered.trace, plan)
+    assert entries_suffice(answered.trace, answered.free_plan)
+    monkeypatch.setattr(QUIET, "_from_entries", lambda *_: pytest.fail("entries do not suffice"))
+    assert answered.quiet.n_examined == len(answered.free_plan.steps)
