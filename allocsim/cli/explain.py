@@ -21,8 +21,7 @@ from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, UsageError, is_there, memory_size
 
 if TYPE_CHECKING:
-    from allocsim.fitting.formulas import LogFigures
-    from allocsim.recording import Recording
+    from allocsim.recording import LogFigures, Recording
 
 __all__ = ["add_to", "run"]
 
@@ -108,7 +107,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _figures_in(text: str) -> LogFigures | None:
-    from allocsim.fitting.formulas import figures_in  # noqa: PLC0415
+    from allocsim.recording import figures_in  # noqa: PLC0415
 
     return figures_in(text)
 

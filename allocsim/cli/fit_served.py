@@ -80,8 +80,8 @@ def run_served(arguments: argparse.Namespace, gpus: list[Gpu]) -> int:
 
 
 def _logged(path: str, server: str) -> Logged:
-    from allocsim.fitting.formulas import figures_in, logged_in  # noqa: PLC0415
-    from allocsim.recording import read_log  # noqa: PLC0415
+    from allocsim.fitting.formulas import logged_in  # noqa: PLC0415
+    from allocsim.recording import figures_in, read_log  # noqa: PLC0415
 
     log = read_log(path)
     if log is None:

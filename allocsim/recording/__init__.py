@@ -2,9 +2,13 @@
 
 `load` reads a recording from any supported file, `find_defects` lists its defects, and
 `start_state` reconstructs the segments that existed before the first entry.  This package does not
-depend on the allocator model.
+depend on the allocator model.  The patterns for logs are compiled when they are first used, because
+that takes long.
 """
 
+from typing import TYPE_CHECKING
+
+from allocsim._lazy import lazily
 from allocsim.recording.action import ACTION_CODES, BLOCK_ACTIONS, Action
 from allocsim.recording.backend import options_read
 from allocsim.recording.by_address import Turn, completes_at_once
@@ -34,6 +38,9 @@ from allocsim.recording.store import dump_npz, write_npz
 from allocsim.recording.trace import Entry, Trace
 from allocsim.recording.whole_file import packed_file
 
+if TYPE_CHECKING:
+    from allocsim.recording.log_figures import LogFigure, LogFigures, figures_in
+
 __all__ = [
     "ACTION_CODES",
     "Action",
@@ -48,6 +55,8 @@ __all__ = [
     "FrameInterner",
     "FrameTable",
     "LONGEST_LOG",
+    "LogFigure",
+    "LogFigures",
     "Mark",
     "MarkKind",
     "PoolColumn",
@@ -66,6 +75,7 @@ __all__ = [
     "decoded",
     "dump_npz",
     "dump_snapshot",
+    "figures_in",
     "form_of",
     "find_defects",
     "load",
@@ -83,3 +93,7 @@ __all__ = [
     "write_npz",
     "write_snapshot",
 ]
+
+__getattr__ = lazily(
+    globals(), dict.fromkeys(("LogFigure", "LogFigures", "figures_in"), "log_figures")
+)

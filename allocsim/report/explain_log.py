@@ -5,11 +5,13 @@ Rule: the kind of log comes first. Sizes are shown as the log prints them, and a
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from allocsim.fitting.formulas import LogFigure, LogFigures
 from allocsim.report.answer import Answer, answer_of, part
 from allocsim.report.layout import number, printable, row
+
+if TYPE_CHECKING:
+    from allocsim.recording import LogFigure, LogFigures
 
 __all__ = ["log_document", "log_screen", "log_text"]
 

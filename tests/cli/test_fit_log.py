@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from allocsim.fitting import held_of, serve
-from allocsim.fitting.formulas import figures_in, logged_in
+from allocsim.fitting.formulas import logged_in
 from allocsim.phantom import Gpu
+from allocsim.recording import figures_in
 from allocsim.units import GIB, MIB
 from tests.cli.conftest import Done
 

@@ -90,10 +90,21 @@ def test_a_command_loads_its_own_file_and_page_and_no_others(tmp_path: Path) -> 
     others = (
         *("allocsim.cli.tune", "allocsim.cli.fit", "concurrent.futures", "logging"),
         *("allocsim.report.html.compare_page", "allocsim.report.html.ranks_page"),
-        *("allocsim.report.html.still_report", "allocsim.fitting.formulas.log"),
+        *("allocsim.report.html.still_report", "allocsim.recording.log_figures"),
         *("allocsim.analysis.explain.of_state", "allocsim.analysis.compare"),
     )
     assert not loaded.intersection(others)
+
+
+@pytest.mark.parametrize("command", [["explain", "CUDA out of memory"], ["replay", NAME]])
+def test_a_command_about_a_run_does_not_load_the_models_of_fit(command: list[str]) -> None:
+    code = (
+        f"import sys; from allocsim.cli import main; main({command!r}); "
+        "print(*sorted(sys.modules), sep='\\n')"
+    )
+    loaded = set(run("-c", code).stdout.splitlines())
+    assert "allocsim.report" in loaded
+    assert not loaded.intersection(("allocsim.fitting", "allocsim.recording.log_figures"))
 
 
 def test_a_page_s_function_is_not_hidden_by_the_file_of_its_name() -> None:

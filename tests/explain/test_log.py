@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from allocsim import CachingAllocator
 from allocsim.cli import main
 from allocsim.errors import RecordingError
-from allocsim.fitting.formulas import LogFigures, figures_in
-from allocsim.recording import TEXTS, load
+from allocsim.recording import TEXTS, LogFigures, figures_in, load
 from allocsim.units import GIB, MIB
 
 VLLM = """\

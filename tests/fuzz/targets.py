@@ -19,10 +19,9 @@ from allocsim.analysis.explain.message import find_messages
 from allocsim.core import RELEASES
 from allocsim.core.option_string import parse
 from allocsim.errors import ConfigError, RecordingError
-from allocsim.fitting.formulas import figures_in
 from allocsim.fitting.formulas.gguf import read_gguf
 from allocsim.fitting.formulas.safetensors import read_safetensors
-from allocsim.recording import find_defects, load, read_log, read_snapshot
+from allocsim.recording import figures_in, find_defects, load, read_log, read_snapshot
 from allocsim.recording.fast_pickle import straight, window
 from allocsim.recording.fast_pickle.straight import read_straight
 from allocsim.recording.fast_pickle.window import OtherForm

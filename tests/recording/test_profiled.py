@@ -14,9 +14,8 @@ import pytest
 
 from allocsim import explain, replay
 from allocsim.analysis.top import top
-from allocsim.fitting.formulas import figures_in
 from allocsim.phantom import UnavailableError
-from allocsim.recording import load
+from allocsim.recording import figures_in, load
 from tests.pythons import NEEDS_TORCH, PYTHONS
 from tests.recording.test_hostile import refusal
 from traces.profiled.compare import compared

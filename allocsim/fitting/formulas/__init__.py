@@ -1,12 +1,8 @@
 """Memory of a model by formula: weights, caches and serving engines; training in `training`.
 
-No program is run. The patterns for logs are compiled when they are first used, because that takes
-long.
+No program is run.
 """
 
-from typing import TYPE_CHECKING
-
-from allocsim._lazy import lazily
 from allocsim.fitting.formulas.engines import (
     FRACTIONS,
     sglang,
@@ -44,18 +40,13 @@ from allocsim.fitting.formulas.weights import (
     weights_of_rank,
 )
 
-if TYPE_CHECKING:
-    from allocsim.fitting.formulas.log import LogFigure, LogFigures, figures_in
-
 __all__ = [
     "AS_LOGGED", "BASES", "BLOCKS", "FAMILIES", "FORMATS", "FRACTIONS", "Gguf", "Grown",
-    "KNOWN_TYPES", "KV_TYPES", "LARGE_WORKSPACE", "Latent", "LogFigure", "LogFigures", "Logged",
+    "KNOWN_TYPES", "KV_TYPES", "LARGE_WORKSPACE", "Latent", "Logged",
     "MemoryPart", "ModelSizes", "NUMBERS", "Needs", "QuantBlock", "ServingWork", "Shape", "Stored",
     "StoredTensor", "WORKSPACE", "Weights", "bytes_a_token", "bytes_in", "compute_buffer",
-    "figures_in", "format_in", "gguf_sizes", "grow", "kind_of", "kv_bytes", "kv_range",
+    "format_in", "gguf_sizes", "grow", "kind_of", "kv_bytes", "kv_range",
     "llama_cpp", "logged_in", "ollama", "parameters_of", "read_gguf", "read_safetensors",
     "sglang", "shapes_of", "sizes_of", "sizes_of_rank", "static_fraction", "tensorrt_llm",
     "transformers", "unconverted_in", "vllm", "weights_in", "weights_of", "weights_of_rank",
 ]  # fmt: skip
-
-__getattr__ = lazily(globals(), dict.fromkeys(("LogFigure", "LogFigures", "figures_in"), "log"))

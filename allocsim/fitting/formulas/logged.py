@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from allocsim.errors import ConfigError
 
 if TYPE_CHECKING:
-    from allocsim.fitting.formulas.log import LogFigures
+    from allocsim.recording import LogFigures
 
 __all__ = ["NOTHING_LOGGED", "Logged", "logged_in"]
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from allocsim.fitting import Answered, ReadFront
 from allocsim.report.figures.canvas import (
     caption,
     legend,
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from allocsim.fitting import Answered, ReadFront
     from allocsim.report.figures.theme import Theme
 
 __all__ = ["cards_figure", "frontier_figure"]

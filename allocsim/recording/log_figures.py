@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from allocsim._repr import Shown
-from allocsim.recording import TEXTS
+from allocsim.recording.source import TEXTS
 from allocsim.units import format_size
 
 __all__ = ["LogFigure", "LogFigures", "figures_in"]
