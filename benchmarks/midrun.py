@@ -133,7 +133,7 @@ class Case:
 
         start: start state of the replay; None for the default.
         """
-        by_start = {Start.KEPT: self.kept, Start.ANEW: self.anew}
+        by_start = {Start.KEPT: self.kept, Start.REALLOCATED: self.anew}
         found = by_start[start or self.shown]
         return float("inf") if found is None else 100 * (found - self.truth) / self.truth
 
@@ -195,7 +195,7 @@ def _case(name: str, share: int, setting: Setting, part: Prepared, truth: int) -
         shown=part.start_under(setting, part.capacity),
         truth=truth,
         kept=peaks[Start.KEPT],
-        anew=peaks[Start.ANEW],
+        anew=peaks[Start.REALLOCATED],
     )
 
 

@@ -154,8 +154,8 @@ def test_words_are_those_of_the_code() -> None:
     findings = schema_of("lint")["properties"]["findings"]
     assert findings["items"]["properties"]["check"]["enum"] == list(CHECKS)
     kinds = schemas()[SHARED]["$defs"]["kinds"]["properties"]
-    told = {kind: each["description"].lower().rstrip(".") for kind, each in kinds.items()}
-    assert told == {kind: text.lower() for kind, text in KINDS.items()}
+    answer = {kind: each["description"].lower().rstrip(".") for kind, each in kinds.items()}
+    assert answer == {kind: text.lower() for kind, text in KINDS.items()}
 
 
 def test_no_key_of_a_document_disappears() -> None:

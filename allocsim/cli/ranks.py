@@ -16,7 +16,7 @@ from allocsim.cli.usage import Parser, processes
 
 __all__ = ["add_to", "run"]
 
-_SUMMARY = "compare the ranks of a job, and find the one that needs most"
+_SUMMARY = "compare the ranks of a job, and find the rank that needs the most memory"
 _DESCRIPTION = """\
 Replays the recordings of all ranks of a job, from a folder or several files,
 and compares them: reserved and allocated memory at their peaks, the difference,

@@ -266,7 +266,7 @@ class CachingAllocator:
     ) -> None:
         """Send requests to a private pool until `end_allocate_to_pool`.
 
-        pool: pool id; a number n stands for (0, n).
+        pool: pool id; a number n means (0, n).
         no_split: do not split blocks of the pool (2.10+).
         use_on_oom: let the pool serve requests of the default pool on a full device (2.8+).
         stream: the only stream whose requests go to the pool, up to 2.2.

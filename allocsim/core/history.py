@@ -1,8 +1,10 @@
 """Entries of the memory history, as in `device_traces` of a PyTorch snapshot.
 
 Every action of the allocator records an entry, in upstream's order.  `CachingAllocator.witness`
-also gives the work that the allocator was doing at each entry, which tells a `segment_free` by
-garbage collection from a `segment_free` before a retry.  Source: semantics 6.1, 6.2.
+also gives the work that the allocator was doing at each entry.  It distinguishes a
+`segment_free` by garbage collection from a `segment_free` before a retry.
+
+Source: semantics 6.1, 6.2.
 """
 
 from __future__ import annotations

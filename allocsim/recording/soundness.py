@@ -121,9 +121,9 @@ def _about_file(recording: Recording) -> Iterator[Defect]:
         yield Defect(
             "error",
             f"the recording holds the state only ({n_segments} segments) and no entries of "
-            "allocations or frees, so there is nothing to replay; what the state shows is told by "
-            "allocsim explain, top, report and plot segments, sizes or flame; for "
-            "a history record with torch.cuda.memory._record_memory_history(max_entries=1_000_000)",
+            "allocations or frees, so there is nothing to replay; allocsim explain, top, report "
+            "and plot segments, sizes or flame show the state; for a history, record with "
+            "torch.cuda.memory._record_memory_history(max_entries=1_000_000)",
         )
     if not recording.releases:
         what = "no release of PyTorch writes this mixture of fields"
@@ -133,9 +133,9 @@ def _about_file(recording: Recording) -> Iterator[Defect]:
 def _about_backend(backend: Backend) -> Defect:
     what = f"the recording is of {backend.name}'s build of PyTorch ({backend.evidence})"
     if backend.is_modelled:
-        told = f"{what}: it is replayed as CUDA's; by its source, its allocator {backend.differs}"
+        note = f"{what}: it is replayed as CUDA's; by its source, its allocator {backend.differs}"
         return Defect(
-            "note", f"{told}; no recording of one was there to try it on", check="backend"
+            "note", f"{note}; no recording of one was there to try it on", check="backend"
         )
     return Defect(
         "error",

@@ -206,7 +206,7 @@ def start_notes(prepared: Prepared, start: Start) -> list[str]:
     if len(segments) > 1:
         what = f"{len(segments)} segments of {held} in total"
     notes = [f"the recording starts mid-run, with {what}"]
-    if start is Start.ANEW:
+    if start is Start.REALLOCATED:
         live = format_size(sum(segment.active_size for segment in segments))
         notes.append(
             f"the {live} in use at the start are allocated again under the tried setting, in order "
@@ -224,10 +224,10 @@ def peak_notes(peaks: StartPeaks) -> list[str]:
     """Return a note if the replay completes with one of the two start states only."""
     how = {
         Start.KEPT: "with the initial segments kept",
-        Start.ANEW: "with the live blocks allocated again",
+        Start.REALLOCATED: "with the live blocks allocated again",
     }
-    by_start = {Start.KEPT: peaks.kept, Start.ANEW: peaks.anew}
-    other = Start.ANEW if peaks.shown is Start.KEPT else Start.KEPT
+    by_start = {Start.KEPT: peaks.kept, Start.REALLOCATED: peaks.anew}
+    other = Start.REALLOCATED if peaks.shown is Start.KEPT else Start.KEPT
     found = by_start[other]
     if found is None:
         return [f"{how[other]}, the replay does not complete"]

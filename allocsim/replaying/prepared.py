@@ -169,7 +169,7 @@ class Prepared(RecordedDevice):
             progress=progress,
             observers=tuple(observers),
             folder=folder,
-            lays_out=self.start if start is Start.ANEW else (),
+            lays_out=self.start if start is Start.REALLOCATED else (),
             address_events=(addresses or self.addresses).events,
         )
         drive.run(self._period_for(allocator) if skips else None)

@@ -87,7 +87,7 @@ def drive_as_recorded(
         fidelity=check_of(prepared.trace, expected) if is_compared else None,
         progress=progress,
         observers=observers,
-        lays_out=prepared.start if start is Start.ANEW else (),
+        lays_out=prepared.start if start is Start.REALLOCATED else (),
         address_events=prepared.addresses.events if policy is None else (),
         keeps_rows=is_compared and not keeps_history,
     )

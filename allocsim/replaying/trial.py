@@ -81,8 +81,8 @@ class Trial:
         final segments differ; None if the baseline is exact.
     entries: number of replayed entries.
     skipped: number of entries that were not replayed, because they repeat earlier ones.
-    peak_kept, peak_anew: peak reserved with the start state KEPT and ANEW; None if it was not
-        computed, or if that replay does not complete.
+    peak_kept, peak_anew: peak reserved with the start state KEPT and REALLOCATED; None if it
+        was not computed, or if that replay does not complete.
     error: reason why there are no numbers; None without an error.
     """
 

@@ -116,7 +116,7 @@ def peaks_of(
     """
     if not has_two_starts(prepared, setting):
         return None
-    other = Start.ANEW if shown is Start.KEPT else Start.KEPT
+    other = Start.REALLOCATED if shown is Start.KEPT else Start.KEPT
     found: int | None = None
     try:
         drive = prepared.drive(
@@ -128,7 +128,7 @@ def peaks_of(
         is_whole = drive.stopped_at is None
         found = drive.allocator.statistics().all.reserved_bytes.peak if is_whole else None
     by_start = {shown: peak, other: found}
-    return StartPeaks(shown, kept=by_start[Start.KEPT], anew=by_start[Start.ANEW])
+    return StartPeaks(shown, kept=by_start[Start.KEPT], anew=by_start[Start.REALLOCATED])
 
 
 def with_range(run: Run) -> Run:

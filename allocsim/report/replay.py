@@ -165,7 +165,7 @@ def _memory(run: Run, device: DeviceRun) -> list[str]:
 
 _BEGINS = {
     Start.KEPT: "with the initial segments kept",
-    Start.ANEW: "with the live blocks allocated again",
+    Start.REALLOCATED: "with the live blocks allocated again",
 }
 
 
@@ -173,7 +173,7 @@ def _range(peaks: StartPeaks) -> list[str]:
     """Return a line on how the peak depends on blocks from before entry 0."""
     if peaks.kept is None or peaks.anew is None:
         return row("", f"{_BEGINS[peaks.shown]}; the other way to start has no figure")
-    other = Start.ANEW if peaks.shown is Start.KEPT else Start.KEPT
+    other = Start.REALLOCATED if peaks.shown is Start.KEPT else Start.KEPT
     text = (
         f"from {format_size(peaks.low)} to {format_size(peaks.high)}: the figures are for a start "
     )

@@ -112,7 +112,7 @@ class Drive:
     @property
     def start(self) -> Start:
         """Kind of the memory state before the first step."""
-        return Start.ANEW if self.lays_out else Start.KEPT
+        return Start.REALLOCATED if self.lays_out else Start.KEPT
 
     def run(self, period: Period | None = None) -> None:
         """Run all steps, or stop at an out-of-memory error that the recording does not contain.

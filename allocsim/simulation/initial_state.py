@@ -28,7 +28,7 @@ class Start(StrEnum):
     KEPT = "kept"
     """The recorded segments, including cached memory."""
 
-    ANEW = "anew"
+    REALLOCATED = "anew"
     """Only the blocks in use, requested again under the tried setting."""
 
 
@@ -44,7 +44,7 @@ class StartPeaks:
     kept: int | None
     """Peak with `Start.KEPT`."""
     anew: int | None
-    """Peak with `Start.ANEW`."""
+    """Peak with `Start.REALLOCATED`."""
 
     @property
     def low(self) -> int:

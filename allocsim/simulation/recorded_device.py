@@ -198,7 +198,7 @@ class RecordedDevice:
         record_history: keep the history of entries.
         fast_path: see `ReplayAllocator`.
         limit: memory limit in bytes that the program sets by a call.
-        start: `Start.ANEW` for an empty allocator.
+        start: `Start.REALLOCATED` for an empty allocator.
         host_spill: bytes of host memory that the driver provides when the device is full.
         Raises ConfigError for a setting that the release refuses, and for a device that is smaller
         than the segments before the first entry.

@@ -34,15 +34,15 @@ def choose_start(device: RecordedDevice, setting: Setting, breaks: Callable[[], 
         return Start.KEPT
     config = setting.config(device.release)
     if config.expandable_segments != device.config.expandable_segments:
-        return Start.ANEW
+        return Start.REALLOCATED
     # large_segment_size has no effect if no requests share a segment.
     is_changed = config.large_segment_size != device.config.large_segment_size
     if is_changed and large_segments_matter(
         config, map(config.round_size, _requested_sizes(device))
     ):
-        return Start.ANEW
+        return Start.REALLOCATED
     is_broken = may_break(device, setting) and breaks()
-    return Start.ANEW if is_broken else Start.KEPT
+    return Start.REALLOCATED if is_broken else Start.KEPT
 
 
 def may_break(device: RecordedDevice, setting: Setting) -> bool:

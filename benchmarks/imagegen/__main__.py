@@ -80,14 +80,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--row", nargs="*", default=[], metavar="NAME", help="such as lora")
     parser.add_argument("--steps", type=int, default=0, metavar="N", help="train at most N steps")
-    told = parser.parse_args(arguments)
-    rows = [row for row in read_rows() if not told.row or is_named(row, told.row)]
+    given = parser.parse_args(arguments)
+    rows = [row for row in read_rows() if not given.row or is_named(row, given.row)]
     if not rows:
-        parser.error(f"no row is called {' or '.join(told.row)}")
+        parser.error(f"no row is called {' or '.join(given.row)}")
     print(HEADER)
     failed = 0
     for row in rows:
-        outcome = predict(row, peft=told.peft, python=told.python, steps=told.steps)
+        outcome = predict(row, peft=given.peft, python=given.python, steps=given.steps)
         if isinstance(outcome, str):
             failed += 1
         print(f"{row.experiment:32} {outcome}" if isinstance(outcome, str) else line(outcome))

@@ -247,9 +247,9 @@ def change_script(run, steps, out):
         return evaluate(**kwargs)
 
     def config(path):
-        told = get_train_config(path)
-        told.max_steps = min(told.max_steps, steps or told.max_steps)
-        return told
+        config = get_train_config(path)
+        config.max_steps = min(config.max_steps, steps or config.max_steps)
+        return config
 
     def log_results(train_result, **_):
         means = [(m["mem allocated avg"], m["mem reserved avg"]) for m in train_result.metrics]
@@ -287,14 +287,14 @@ def main(folder: str, experiment: str, steps: int, out: Path) -> None:
     import run  # noqa: PLC0415
 
     change_script(run, steps, out)
-    told = {
+    options = {
         "path_experiment": f"experiments/{experiment}",
         "experiment_name": experiment,
         "clean": True,
         "bucket_name": None,
     }
     known = inspect.signature(run.main).parameters
-    run.main(**{name: value for name, value in told.items() if name in known})
+    run.main(**{name: value for name, value in options.items() if name in known})
 
 
 if __name__ == "__main__":

@@ -68,8 +68,8 @@ def _rows(names: Sequence[str]) -> Iterator[str]:
         for each in ("bf16", "fp16") if precision == "16-bit" else (precision,):
             row.setdefault(each, []).append(_options(how))
     for (model, program), row in cells.items():
-        told = (", ".join(row.get(precision, ())) for precision in _PRECISIONS)
-        yield f"| {model} | {program} | {' | '.join(told)} |"
+        shown = (", ".join(row.get(precision, ())) for precision in _PRECISIONS)
+        yield f"| {model} | {program} | {' | '.join(shown)} |"
 
 
 def _own(release: str) -> list[str]:

@@ -173,8 +173,8 @@ def _loaded(device_run: DeviceRun, entry: int) -> int:
 
 def versions(python: str) -> str:
     """Return the releases of PyTorch and the libraries in the Python at the path `python`."""
-    told = subprocess.run([python, "-c", _VERSIONS], capture_output=True, text=True, check=True)
-    return ", ".join(told.stdout.splitlines())
+    done = subprocess.run([python, "-c", _VERSIONS], capture_output=True, text=True, check=True)
+    return ", ".join(done.stdout.splitlines())
 
 
 def error_percent(figure: Figure, result: Result | None) -> float | None:
@@ -184,7 +184,7 @@ def error_percent(figure: Figure, result: Result | None) -> float | None:
     return 100 * (result.predicted_bytes / figure.measured_bytes - 1)
 
 
-def told(figure: Figure, result: Result) -> tuple[str, ...]:
+def cells_of(figure: Figure, result: Result) -> tuple[str, ...]:
     """Return the cells of a table row: measured, predicted, error, releases, differences."""
     predicted = OOM if result.predicted_bytes is None else f"{result.predicted_bytes:,}"
     off = error_percent(figure, result)
@@ -219,7 +219,7 @@ def table(asked: list[Figure]) -> Iterator[str]:
     found = _with_results(asked)
     yield summary(asked)
     yield ""
-    yield from _markdown(_RUN, [told(each, result) for each, result in found if result])
+    yield from _markdown(_RUN, [cells_of(each, result) for each, result in found if result])
     yield ""
     others = [(*_name(each), _why_not(each)) for each, result in found if not result]
     yield from _markdown(_NOT_RUN, others)
@@ -302,7 +302,7 @@ def main() -> int:
         by_figure = {each.figure: each for each in found}
         for each in of_it:
             result = by_figure.get(each.figure)
-            cells = told(each, result) if result else (*_name(each), each.why)
+            cells = cells_of(each, result) if result else (*_name(each), each.why)
             print("  ".join(cells), flush=True)
     print(summary(every))
     return 0

@@ -58,12 +58,12 @@ def labels(screen: str) -> list[str]:
 
 def assert_whole(command: str, screen: str) -> None:
     assert fits(screen), screen
-    told = labels(screen)
+    printed = labels(screen)
     verdict = "It fails" if command == "risk" else "Verdict"
-    assert told.index(verdict) < told.index("To paste")
-    assert "Held by" in told
+    assert printed.index(verdict) < printed.index("To paste")
+    assert "Held by" in printed
     if command == "explain":
-        assert told.index("Verdict") < told.index("Because") < told.index("To paste")
+        assert printed.index("Verdict") < printed.index("Because") < printed.index("To paste")
     assert screen.splitlines()[-1].startswith("-v: ")
 
 
@@ -125,8 +125,8 @@ def test_eight_devices_on_one_screen(cli: Cli, many: Path, command: str) -> None
 
 def test_where_it_is_simply_too_much_the_owners_are_the_answer(cli: Cli) -> None:
     done = cli("explain", TRACES / "gpt2-expandable-oom-torch2.15.pickle.gz")
-    told = labels(done.out)
-    assert told.index("Held by") < told.index("To paste")
+    printed = labels(done.out)
+    assert printed.index("Held by") < printed.index("To paste")
     assert "optimizer state" in done.out
 
 
@@ -179,9 +179,9 @@ def on_a_terminal(monkeypatch: pytest.MonkeyPatch, **environment: str) -> str:
 
 
 def test_a_terminal_has_colour(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = on_a_terminal(monkeypatch)
-    assert told.count("\x1b[1;3") == 2
-    assert "[red]x[/red]" in told
+    printed = on_a_terminal(monkeypatch)
+    assert printed.count("\x1b[1;3") == 2
+    assert "[red]x[/red]" in printed
 
 
 def test_no_color_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:

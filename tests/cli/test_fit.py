@@ -334,9 +334,9 @@ def test_a_law_is_of_the_release_of_transformers_that_is_meant(cli: Cli) -> None
         peaks[meant] = answer["needed_bytes"]
     assert peaks["5.24.0"] < peaks["5.23"]  # values of the cache stay in 16 bits
     newer = cli(*command, "--engine", "laws", "--transformers", "5.31.2")
-    told = " ".join(newer.out.split())
-    assert "PyTorch 2.15.0, transformers 5.24" in told
-    assert "transformers 5.31.2 is newer than 5.24, the version of the laws" in told
+    output = " ".join(newer.out.split())
+    assert "PyTorch 2.15.0, transformers 5.24" in output
+    assert "transformers 5.31.2 is newer than 5.24, the version of the laws" in output
     older = cli(*command, "--engine", "laws", "--transformers", "4.57").out
     assert "transformers 4.57 is older than 5.23, the version of the laws" in " ".join(
         older.split()
@@ -360,9 +360,9 @@ def test_what_a_program_settles_itself_is_refused_beside_it(
 
 
 def test_the_help_names_the_releases_that_have_laws(cli: Cli) -> None:
-    told = " ".join(cli("fit", "--help").out.split())
-    assert f"{' or '.join(TRANSFORMERS)} (default: the installed one" in told
-    assert f"else {TRANSFORMERS[0]})" in told
+    output = " ".join(cli("fit", "--help").out.split())
+    assert f"{' or '.join(TRANSFORMERS)} (default: the installed one" in output
+    assert f"else {TRANSFORMERS[0]})" in output
 
 
 def test_a_program_has_its_own_transformers(cli: Cli) -> None:

@@ -64,9 +64,9 @@ def completed(script: str, *words: str) -> set[str]:
     """Return the completions that bash offers for the last word."""
     line = " ".join(f"'{word}'" for word in words)
     asked = f"COMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; _shtab_allocsim"
-    told = 'printf "%s\\n" "${COMPREPLY[@]}"'
+    output = 'printf "%s\\n" "${COMPREPLY[@]}"'
     done = subprocess.run(
-        ["bash", "-c", f"{script}\n{asked}\n{told}"],
+        ["bash", "-c", f"{script}\n{asked}\n{output}"],
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,

@@ -42,11 +42,11 @@ def test_replay_is_told_of_the_fraction(cli: Cli, path: Path) -> None:
 def test_tune_keeps_the_fraction_whatever_it_tries(cli: Cli, path: Path) -> None:
     """Without the fraction, no block is collected, and the peak is the sum of all four requests."""
     peaks = {}
-    for told in (TOLD, ("--device-memory", "100MiB", "--empty-cache", "never", *NO_LIMIT)):
-        done = cli("tune", path, *told, "--try", "max_split_size_mb:64," + CONF, "--json")
+    for output in (TOLD, ("--device-memory", "100MiB", "--empty-cache", "never", *NO_LIMIT)):
+        done = cli("tune", path, *output, "--try", "max_split_size_mb:64," + CONF, "--json")
         assert (done.code, done.err) == (0, "")
         rows = json.loads(done.out)["rows"]
-        peaks[told] = {row["peak_reserved_bytes"] // MIB for row in rows}
+        peaks[output] = {row["peak_reserved_bytes"] // MIB for row in rows}
     limited, free = peaks.values()
     assert max(limited) < min(free)
 

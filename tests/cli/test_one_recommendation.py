@@ -25,7 +25,7 @@ Told = Callable[..., str]
 
 
 @pytest.fixture
-def told(capsys: pytest.CaptureFixture[str]) -> Told:
+def output(capsys: pytest.CaptureFixture[str]) -> Told:
     """Return a function that runs a command successfully and returns its output."""
 
     def run(*argv: str) -> str:
@@ -41,21 +41,21 @@ def of_json(document: dict[str, dict[str, str | None]]) -> str | None:
     return None if found is None else found["conf"]
 
 
-def lines_of(told: Told, path: Path, folder: Path) -> dict[str, str | None]:
+def lines_of(output: Told, path: Path, folder: Path) -> dict[str, str | None]:
     """Return the option string that each command recommends; None if it recommends nothing."""
     name = str(path)
     found = {
-        "replay": of_json(json.loads(told("replay", name, "--cure", "--json"))),
-        "explain": of_json(json.loads(told("explain", name, "--json"))),
-        "risk": of_json(json.loads(told("risk", name, "--json"))),
+        "replay": of_json(json.loads(output("replay", name, "--cure", "--json"))),
+        "explain": of_json(json.loads(output("explain", name, "--json"))),
+        "risk": of_json(json.loads(output("risk", name, "--json"))),
     }
-    tuning = json.loads(told("tune", name, "--json"))
+    tuning = json.loads(output("tune", name, "--json"))
     found["tune"] = of_json(tuning)
     assert tuning["helps"] is (found["tune"] is not None)
     if tuning["helps"]:
         assert tuning["best"]["conf"] == found["tune"]
     page = folder / "report.html"
-    told("report", name, "-o", str(page), "--what-if")
+    output("report", name, "-o", str(page), "--what-if")
     pasted = re.search(
         r"To paste:</strong> <code>(?:unset PYTORCH_CUDA_ALLOC_CONF"
         r"|export PYTORCH_CUDA_ALLOC_CONF=(.*?))</code>",
@@ -68,13 +68,13 @@ def lines_of(told: Told, path: Path, folder: Path) -> dict[str, str | None]:
 
 
 @pytest.mark.parametrize("name", QUICK)
-def test_the_same_line_to_paste_from_all_commands(told: Told, tmp_path: Path, name: str) -> None:
+def test_the_same_line_to_paste_from_all_commands(output: Told, tmp_path: Path, name: str) -> None:
     (path,) = (each for each in EVERY if each.name.startswith(f"{name}."))
-    found = lines_of(told, path, tmp_path)
+    found = lines_of(output, path, tmp_path)
     assert len(set(found.values())) == 1, found
 
 
-def test_devices_of_one_program_share_a_line(told: Told, tmp_path: Path) -> None:
+def test_devices_of_one_program_share_a_line(output: Told, tmp_path: Path) -> None:
     """Expandable segments help the first device, and nothing helps the second."""
     gpus = [CachingAllocator("2GiB", record_history=True, device=number) for number in (0, 1)]
     for _ in range(3):
@@ -88,13 +88,13 @@ def test_devices_of_one_program_share_a_line(told: Told, tmp_path: Path) -> None
     path = tmp_path / "two.pickle"
     path.write_bytes(pickle.dumps(first, protocol=4))
     found = {
-        command: of_json(json.loads(told(command, str(path), *options, "--json")))
+        command: of_json(json.loads(output(command, str(path), *options, "--json")))
         for command, *options in (("replay", "--cure"), ("explain",), ("tune",))
     }
     assert set(found.values()) == {"expandable_segments:True"}, found
 
 
-def test_nothing_that_windows_lacks_is_recommended_or_tried(told: Told, tmp_path: Path) -> None:
+def test_nothing_that_windows_lacks_is_recommended_or_tried(output: Told, tmp_path: Path) -> None:
     gpu = CachingAllocator("2GiB", record_history=True)
     for _ in range(3):
         gpu.free(gpu.malloc(530 * MIB))
@@ -106,17 +106,17 @@ def test_nothing_that_windows_lacks_is_recommended_or_tried(told: Told, tmp_path
             entry["frames"] = [{"filename": filename, "name": "main", "line": 3}]
         path = tmp_path / "run.pickle"
         path.write_bytes(pickle.dumps(snapshot, protocol=4))
-        found = lines_of(told, path, tmp_path)
+        found = lines_of(output, path, tmp_path)
         assert len(set(found.values())) == 1, found
         confs.append(found["tune"])
     assert confs[0] == "expandable_segments:True"
     assert confs[1] not in (None, confs[0])
     for command in ("tune", "risk"):
-        assert "expandable_segments:True" not in told(command, str(path), "--json")
+        assert "expandable_segments:True" not in output(command, str(path), "--json")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", EVERY, ids=lambda path: path.name.split(".npz")[0])
-def test_on_every_recording(told: Told, tmp_path: Path, path: Path) -> None:
-    found = lines_of(told, path, tmp_path)
+def test_on_every_recording(output: Told, tmp_path: Path, path: Path) -> None:
+    found = lines_of(output, path, tmp_path)
     assert len(set(found.values())) == 1, found

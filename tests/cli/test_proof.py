@@ -100,10 +100,10 @@ def test_every_command_says_it_first_and_recommends_nothing(
     document = json.loads(cli(command, path, *more, "--json").out)
     first = document[0] if command == "step" else document
     assert first["notes"][0].startswith(sentence)
-    told = json.dumps(document)
-    assert "answers every recorded request" not in told
-    assert '"best": {' not in told
-    assert '"env":' not in told
+    output = json.dumps(document)
+    assert "answers every recorded request" not in output
+    assert '"best": {' not in output
+    assert '"env":' not in output
 
 
 def test_the_same_programs_are_proved_where_nothing_was_moved(cli: Cli, tmp_path: Path) -> None:
@@ -128,9 +128,9 @@ def test_a_verdict_before_the_parting_stands_and_one_after_is_marked(
 
 def test_what_was_asked_before_the_parting_is_as_recorded(cli: Cli, parted: Parted) -> None:
     path, entry = parted()
-    told = cli("step", path, "--at", 0, "--count", 50).out
-    marked = [line for line in told.splitlines() if ", unproved: " in line]
-    titles = [line for line in told.splitlines() if line.startswith("entry ")]
+    output = cli("step", path, "--at", 0, "--count", 50).out
+    marked = [line for line in output.splitlines() if ", unproved: " in line]
+    titles = [line for line in output.splitlines() if line.startswith("entry ")]
     assert marked
     assert marked == [line for line in titles if int(line.split()[1].rstrip(",:")) >= entry]
 
@@ -175,8 +175,8 @@ def test_final_segments_alone_are_enough(cli: Cli, tmp_path: Path) -> None:
     path = tmp_path / "end.pickle"
     path.write_bytes(pickle.dumps(snapshot, protocol=4))
     for command in ("replay", "tune", "risk", "step"):
-        told = cli(command, path).out.partition("\n\n")[0]
-        assert "ends with other segments than the recording" in " ".join(told.split()), command
+        output = cli(command, path).out.partition("\n\n")[0]
+        assert "ends with other segments than the recording" in " ".join(output.split()), command
 
 
 @pytest.mark.parametrize("command", ["replay", "tune"])
@@ -184,9 +184,9 @@ def test_another_release_is_a_what_if_and_no_failed_proof(
     cli: Cli, parted: Parted, command: str
 ) -> None:
     path, _ = parted()
-    told = " ".join(cli(command, path, "--torch", "2.6").out.split())
+    output = " ".join(cli(command, path, "--torch", "2.6").out.split())
     assert (
-        "another release wrote the recording: the replay shows what the requested release" in told
+        "another release wrote the recording: the replay shows what the requested release" in output
     )
-    assert "Warning" not in told
+    assert "Warning" not in output
     assert "Warning" in cli(command, path, "--torch", "2.15").out

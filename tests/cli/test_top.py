@@ -36,8 +36,8 @@ def test_a_state_without_history_is_answered_from_its_stacks(cli: Cli, state: Pa
     done = cli("top", state, "--json", "--by", "line")
     document = json.loads(done.out)
     assert document["at"]["entry"] is None
-    told = {(row["owner"], row["category"]): row["bytes"] for row in document["rows"]}
-    assert told == {
+    result = {(row["owner"], row["category"]): row["bytes"] for row in document["rows"]}
+    assert result == {
         ("cache_engine.py:83 _allocate_kv_cache", "caches"): 300 * MIB,
         ("net.py:7 load_weights", "parameters"): 20 * MIB,
     }
@@ -50,8 +50,8 @@ def test_a_state_without_history_is_answered_from_its_stacks(cli: Cli, state: Pa
 def test_rows_by_stream_and_by_frames(cli: Cli, state: Path, traces: Path) -> None:
     rows = json.loads(cli("top", state, "--by", "stream", "--json").out)["rows"]
     assert [row["owner"] for row in rows] == ["the default stream", "stream 0x1000"]
-    told = cli("top", traces / OOM, "--by", "stack", "--frames", "2", "-n", "1").out
-    assert "        functional.py:3561 cross_entropy\n        gpt.py:19 forward\n" in told
+    result = cli("top", traces / OOM, "--by", "stack", "--frames", "2", "-n", "1").out
+    assert "        functional.py:3561 cross_entropy\n        gpt.py:19 forward\n" in result
 
 
 def test_stacks_for_a_viewer(cli: Cli, traces: Path) -> None:

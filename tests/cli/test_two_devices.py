@@ -52,14 +52,14 @@ def test_all_devices_are_told_of_and_notes_name_theirs(cli: Cli, both: Path, com
     assert done.code == 0, done.err
     for line in ("== device 0 ==", "== device 1 =="):
         assert line in done.out
-    told = flat(done.out)
-    assert "device 0: device memory 1024.00 MiB: free plus reserved" in told
-    assert "device 1: a release of cached memory is attributed to a call of empty_cache" in told
+    output = flat(done.out)
+    assert "device 0: device memory 1024.00 MiB: free plus reserved" in output
+    assert "device 1: a release of cached memory is attributed to a call of empty_cache" in output
 
 
 def test_the_memory_of_each_device_stands_above(cli: Cli, both: Path) -> None:
-    told = flat(cli("replay", both, "-v").out)
-    assert "Device memory device 0: 1024.00 MiB (1,073,741,824 bytes) device 1: unknown" in told
+    output = flat(cli("replay", both, "-v").out)
+    assert "Device memory device 0: 1024.00 MiB (1,073,741,824 bytes) device 1: unknown" in output
 
 
 def test_one_is_chosen_by_its_number(cli: Cli, both: Path, tmp_path: Path) -> None:

@@ -37,11 +37,13 @@ def test_once_reads_what_is_there(cli: Cli, folder: Path) -> None:
 
 
 def test_json_is_an_object_a_line(cli: Cli, folder: Path) -> None:
-    told = [json.loads(line) for line in cli("watch", folder, "--once", "--json").out.splitlines()]
-    assert [Path(each["path"]).name for each in told] == sorted(
+    output = [
+        json.loads(line) for line in cli("watch", folder, "--once", "--json").out.splitlines()
+    ]
+    assert [Path(each["path"]).name for each in output] == sorted(
         path.name for path in folder.iterdir()
     )
-    assert told[0]["error"] and told[2]["num_ooms"] == 0
+    assert output[0]["error"] and output[2]["num_ooms"] == 0
 
 
 def test_one_that_failed_is_explained(cli: Cli, tmp_path: Path, write: Callable[..., Path]) -> None:
@@ -69,7 +71,7 @@ def test_an_interrupt_is_its_end(cli: Cli, folder: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(time, "sleep", sleep)
     done = cli("watch", folder, "--interval", "0.25")
     assert (done.code, done.err, waits) == (0, "", [0.25] * 3)
-    assert len([line for line in done.out.splitlines() if "gpt2" in line]) == 1, "told once"
+    assert len([line for line in done.out.splitlines() if "gpt2" in line]) == 1, "printed once"
 
 
 @pytest.mark.parametrize(

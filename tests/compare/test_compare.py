@@ -107,10 +107,10 @@ def test_a_recording_does_not_differ_from_itself() -> None:
 
 def test_two_settings_differ_by_what_real_pytorch_did_under_them() -> None:
     """`gpt2-ragged-what-if.json` has the peaks of the same requests under real PyTorch."""
-    told = json.loads((TRACES / "gpt2-ragged-what-if.json").read_text())
+    result = json.loads((TRACES / "gpt2-ragged-what-if.json").read_text())
     recording = load(TRACES / "gpt2-ragged-torch2.15.pickle.gz")
     conf, whole = "expandable_segments:True", 25_165_824_000
-    under = {each["conf"]: each for each in told["runs"] if each["device_memory"] == whole}
+    under = {each["conf"]: each for each in result["runs"] if each["device_memory"] == whole}
     found = compare_settings(recording, (None, conf))
     adds_up(found)
     for side, name in ((found.a, ""), (found.b, conf)):
@@ -143,8 +143,8 @@ def test_lines_that_moved_are_the_same_lines() -> None:
     a = snapshot_of([("a.py", 3, "f", 4 * MIB), ("a.py", 9, "f", 6 * MIB), ("b.py", 1, "g", MIB)])
     b = snapshot_of([("a.py", 5, "f", 4 * MIB), ("a.py", 11, "f", 8 * MIB), ("b.py", 1, "g", MIB)])
     found = compare(a, b)
-    told = {(each.was, each.owner): each.bytes for each in found.changes}
-    assert told == {
+    result = {(each.was, each.owner): each.bytes for each in found.changes}
+    assert result == {
         ("a.py:9 f", "a.py:11 f"): 2 * MIB,
         ("a.py:3 f", "a.py:5 f"): 0,
         ("b.py:1 g", "b.py:1 g"): 0,

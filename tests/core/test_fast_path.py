@@ -350,19 +350,19 @@ def test_places_stand_for_the_entries_of_plain_steps() -> None:
         (BRIEF, 3, 600, 0),
         (FREE, 3, 600, 0),
     ]
-    told, kept = (ReplayAllocator("1GiB", record_history=True) for _ in range(2))
-    for a in (told, kept):
+    placed, kept = (ReplayAllocator("1GiB", record_history=True) for _ in range(2))
+    for a in (placed, kept):
         a.free(a.malloc(2048))
         a.take_history()
     places: list[int] = []
-    assert told.play(steps, {}, [], places) is None
+    assert placed.play(steps, {}, [], places) is None
     assert kept.play(steps, {}, []) is None
     of_steps = [(at,) * (1 + (kind == FREE)) for (kind, *_), at in zip(steps, places, strict=True)]
     assert [at for group in of_steps for at in group] == [e.address for e in kept.history]
-    assert told.history == []
-    told.empty_cache()
-    assert [entry.action for entry in told.history] == ["segment_free"]
-    assert told.memory_stats().keys() == kept.memory_stats().keys()
+    assert placed.history == []
+    placed.empty_cache()
+    assert [entry.action for entry in placed.history] == ["segment_free"]
+    assert placed.memory_stats().keys() == kept.memory_stats().keys()
 
 
 @pytest.mark.parametrize("kind", [FREE, FREE_REQUESTED, FREE_COMPLETED])
@@ -398,11 +398,11 @@ def test_a_free_that_is_told_waits_for_no_stream() -> None:
     assert fast.play([(FREE_REQUESTED, 1, 0, 0)], waiting, []) is None
     ptr = slow.take_name(1)
     assert ptr is not None
-    told = slow.request_free(ptr)
+    requested = slow.request_free(ptr)
     assert fast.memory_snapshot() == slow.memory_snapshot()
     assert fast.memory_stats() == slow.memory_stats()
     assert fast.play([(FREE_COMPLETED, 1, 0, 0)], waiting, []) is None
-    slow.complete_free(told)
+    slow.complete_free(requested)
     assert fast.memory_snapshot() == slow.memory_snapshot()
     assert fast.memory_stats() == slow.memory_stats()
     fast.check()
@@ -447,13 +447,13 @@ def test_an_object_that_someone_may_still_hold_is_not(told_first: bool) -> None:
     a = ReplayAllocator("1GiB")
     a.malloc(512)
     pair = [a.malloc(512), a.malloc(512)]
-    told, other = pair if told_first else reversed(pair)
+    first, other = pair if told_first else reversed(pair)
     a.malloc(512)
-    assert told is not None
+    assert first is not None
     assert other is not None
-    block, blocks = a.heap.live[told], a.heap.named
+    block, blocks = a.heap.live[first], a.heap.named
     a.give_name(other, 1)
-    free = a.request_free(told)
+    free = a.request_free(first)
     a.complete_free(free)
     assert a.play([(FREE, 1, 0, 0)], {}, []) is None
     assert block.key == 0  # it was absorbed
@@ -579,8 +579,8 @@ def test_frees_that_are_told_to_be_complete_end_the_same_both_ways(conf: str, se
         while (left := allocator.play(rest, waiting, moved)) is not None:
             moved.append(taken_the_long_way(allocator, left, waiting))
         allocator.check()
-        told = {name: free.block.ptr for name, free in waiting.items() if free.block}
-        stats.append((allocator.memory_stats(), allocator.memory_snapshot(), told, moved))
+        waiting_at = {name: free.block.ptr for name, free in waiting.items() if free.block}
+        stats.append((allocator.memory_stats(), allocator.memory_snapshot(), waiting_at, moved))
     assert stats[0] == stats[1]
     assert stats[0][0]["active.all.current"] > stats[0][0]["allocation.all.current"]
 

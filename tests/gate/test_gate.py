@@ -220,8 +220,8 @@ def test_lines_that_moved_are_the_same_lines(tmp_path: Path) -> None:
         runs.append(measured(gpu.save(tmp_path / "run.pickle")))
     write_baseline(tmp_path / "b.json", runs[0])
     found = gate(runs[1], baseline=read_baseline(tmp_path / "b.json"))
-    told = {(each.was, each.owner): each.status for each in found.growth}
-    assert told == {
+    result = {(each.was, each.owner): each.status for each in found.growth}
+    assert result == {
         ("net.py:3 f", "net.py:8 f"): "same",
         ("", "new.py:1 g"): "new",
         ("old.py:1 g", ""): "gone",

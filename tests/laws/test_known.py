@@ -14,15 +14,15 @@ def test_the_page_has_every_program_with_a_law() -> None:
 
 
 def test_the_results_list_every_program_without_a_law() -> None:
-    told = RESULTS.read_text(encoding="utf-8").splitlines()
-    assert list(missing(list(variants()))) == told, "python -m benchmarks.laws --write"
+    lines = RESULTS.read_text(encoding="utf-8").splitlines()
+    assert list(missing(list(variants()))) == lines, "python -m benchmarks.laws --write"
     names = {variant.name for variant in variants()}
-    assert names == {*known_laws(), *(line.strip().partition(":")[0] for line in told[1:])} & names
+    assert names == {*known_laws(), *(line.strip().partition(":")[0] for line in lines[1:])} & names
 
 
 def test_the_nearest_program_trains_or_serves_as_well() -> None:
-    _, *told = RESULTS.read_text(encoding="utf-8").splitlines()
-    programs = told[: next(i for i, line in enumerate(told) if not line.startswith(" "))]
+    _, *lines = RESULTS.read_text(encoding="utf-8").splitlines()
+    programs = lines[: next(i for i, line in enumerate(lines) if not line.startswith(" "))]
     for line in programs:
         name, _, nearest = line.strip().partition(": ")
         assert nearest in known_laws()

@@ -104,8 +104,8 @@ def test_of_all_recordings_in_the_tree_the_one_that_starts_mid_run_is_told() -> 
         if path.name.endswith(".npz.gz")
     }
     assert len(found) > 100
-    told = {name: names for name, names in found.items() if names}
-    assert told == {"warm_start-torch2.15.npz.gz": ["mid_run"]}
+    result = {name: names for name, names in found.items() if names}
+    assert result == {"warm_start-torch2.15.npz.gz": ["mid_run"]}
 
 
 OF_OTHERS = {

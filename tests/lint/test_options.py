@@ -204,8 +204,8 @@ def test_a_known_fraction_gives_the_threshold_its_effect(recorded: Record) -> No
     recording = recorded(program, "1GiB", "garbage_collection_threshold:0.5")
     assert [each.check for each in about(recording)] == ["option_inert"]
     marks = (Mark(0, MarkKind.FRACTION, 0.5),)
-    told = replace(recording, devices=(replace(recording.devices[0], marks=marks),))
-    assert about(told) == ()
+    result = replace(recording, devices=(replace(recording.devices[0], marks=marks),))
+    assert about(result) == ()
 
 
 def test_settings_that_their_string_does_not_make_were_set_by_a_call(recorded: Record) -> None:

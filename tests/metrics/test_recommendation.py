@@ -138,9 +138,9 @@ def test_the_second_half_is_replayed_only_where_the_end_does_not_tell(at_end: in
 
     found = choose(BASE, [plain, offer(FITTED, 600 * MIB)], late, RELEASE, ("2.15",))
     assert found.best is not None
-    told = at_end == 632
+    prefers_fitted = at_end == 632
     assert (found.best.setting.conf, asked) == (
-        (FITTED, []) if told else (EXPANDABLE, [FITTED, EXPANDABLE])
+        (FITTED, []) if prefers_fitted else (EXPANDABLE, [FITTED, EXPANDABLE])
     )
 
 
@@ -242,12 +242,12 @@ def test_nothing_is_searched_for_where_nothing_is_idle(tmp_path: Path) -> None:
 
 def test_what_every_release_of_the_layout_knows_goes_before_fewer_calls(tmp_path: Path) -> None:
     """2.10 and 2.11 write the same layout, and only 2.11 knows large_segment_size_mb."""
-    (told, newer) = (recommended(recorded(tmp_path, [[9] * 112], v)) for v in ("2.10", "2.15"))
-    assert told.best is not None
-    assert (told.best.setting.conf, told.needs, told.since) == (EXPANDABLE, None, "2.1")
+    (older, newer) = (recommended(recorded(tmp_path, [[9] * 112], v)) for v in ("2.10", "2.15"))
+    assert older.best is not None
+    assert (older.best.setting.conf, older.needs, older.since) == (EXPANDABLE, None, "2.1")
     assert newer.best is not None
     assert newer.best.setting.conf == "large_segment_size_mb:512"
-    assert newer.best.calls < told.best.calls
+    assert newer.best.calls < older.best.calls
 
 
 def test_the_release_that_a_line_needs_is_named() -> None:

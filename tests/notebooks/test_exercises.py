@@ -44,7 +44,7 @@ def before_the_check(exercise_notebook: str, needs: tuple[str, ...]) -> dict[str
     return names
 
 
-def told(exercise: Exercise, answers: object) -> str:
+def printed_for(exercise: Exercise, answers: object) -> str:
     """Return the text that the check prints for these answers."""
     names = before_the_check(exercise.notebook, exercise.needs) | {"answers": answers}
     with contextlib.redirect_stdout(io.StringIO()) as printed:
@@ -65,19 +65,19 @@ def test_the_file_invites_to_answer_and_gives_nothing_away(exercise: Exercise) -
 def test_the_answers_to_fill_in_are_those_that_are_checked(exercise: Exercise) -> None:
     answers = before_the_check(exercise.notebook, exercise.needs)["answers"]
     assert answers == dict.fromkeys(exercise.right)
-    assert told(exercise, answers) == INVITATION
+    assert printed_for(exercise, answers) == INVITATION
 
 
 @each
 def test_right_answers_are_accepted(exercise: Exercise) -> None:
     expected = [f"{name}: right" for name in exercise.right]
-    assert told(exercise, exercise.right).splitlines() == expected
+    assert printed_for(exercise, exercise.right).splitlines() == expected
 
 
 @each
 def test_a_wrong_answer_is_named_with_what_is_right_and_the_rule(exercise: Exercise) -> None:
     name, answer, instead = exercise.wrong
-    lines = told(exercise, exercise.right | {name: answer}).splitlines()
+    lines = printed_for(exercise, exercise.right | {name: answer}).splitlines()
     first = lines.index(f"{name}: no, {instead}")
     reasons = [line for line in lines if line.startswith("    ")]
     assert lines[first + 1 : first + 1 + len(reasons)] == reasons
@@ -90,7 +90,7 @@ def test_a_wrong_answer_is_named_with_what_is_right_and_the_rule(exercise: Exerc
 @each
 def test_nothing_is_told_of_an_answer_that_is_missing(exercise: Exercise) -> None:
     missing = list(exercise.right)[-1]
-    lines = told(exercise, exercise.right | {missing: None, "another": 7}).splitlines()
+    lines = printed_for(exercise, exercise.right | {missing: None, "another": 7}).splitlines()
     alone = len(exercise.right) == 1
     assert lines[-1] == (INVITATION.strip() if alone else f"{missing}: not filled in yet")
     assert not any(line.startswith("    ") for line in lines)
@@ -98,7 +98,7 @@ def test_nothing_is_told_of_an_answer_that_is_missing(exercise: Exercise) -> Non
 
 @each
 def test_show_tells_all_of_them_with_their_rules(exercise: Exercise) -> None:
-    lines = told(exercise, "show").splitlines()
+    lines = printed_for(exercise, "show").splitlines()
     heads = [line for line in lines if not line.startswith("    ")]
     assert [head.partition(": ")[0] for head in heads] == list(exercise.right)
     for head, value in zip(heads, exercise.right.values(), strict=True):
@@ -111,4 +111,4 @@ def test_there_is_an_exercise_in_every_notebook() -> None:
 
 
 def test_what_is_no_table_of_answers_is_taken_as_nothing_filled_in() -> None:
-    assert told(EXERCISES[0], None) == INVITATION
+    assert printed_for(EXERCISES[0], None) == INVITATION

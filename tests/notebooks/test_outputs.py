@@ -31,10 +31,10 @@ def test_the_same_run_twice_has_no_difference() -> None:
 
 
 def test_one_character_is_a_difference_and_its_cell_is_named() -> None:
-    (told,) = differences(notebook(printed("33 MiB\n")), notebook(printed("34 MiB\n")))
-    assert told.startswith("cell total: ")
-    assert "33 MiB" in told
-    assert "34 MiB" in told
+    (difference,) = differences(notebook(printed("33 MiB\n")), notebook(printed("34 MiB\n")))
+    assert difference.startswith("cell total: ")
+    assert "33 MiB" in difference
+    assert "34 MiB" in difference
 
 
 def test_an_image_may_look_different_but_may_not_be_missing() -> None:

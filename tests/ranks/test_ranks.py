@@ -125,11 +125,11 @@ def test_any_executor_gives_the_same_and_names_what_a_worker_lost(
 ) -> None:
     for rank in range(3):
         write(tmp_path / f"rank{rank}.pickle", 20 + rank)
-    told: list[tuple[int, int]] = []
+    result: list[tuple[int, int]] = []
     with ThreadPoolExecutor(2) as pool:
-        far = ranks([str(tmp_path)], executor=pool, watch=lambda *now: told.append(now))
+        far = ranks([str(tmp_path)], executor=pool, watch=lambda *now: result.append(now))
         assert far == ranks([str(tmp_path)], jobs=1)
-        assert told == [(1, 3), (2, 3), (3, 3)]
+        assert result == [(1, 3), (2, 3), (3, 3)]
         monkeypatch.setattr(sys.modules["allocsim.analysis.ranks.ranks"], "run_of", lost)
         (refused,) = ranks([str(tmp_path)], executor=pool).refused
     assert refused.path.endswith("rank1.pickle")

@@ -50,8 +50,8 @@ def test_it_is_the_recording_that_the_rows_are(release: str, tmp_path: Path) -> 
 def test_every_release_is_told_from_it(tmp_path: Path) -> None:
     for release in RELEASES[1:]:
         snapshot = training_step().snapshot(release)
-        told = loaded(snapshot, tmp_path).markers
-        assert loaded(by_column(snapshot), tmp_path).markers == told
+        markers = loaded(snapshot, tmp_path).markers
+        assert loaded(by_column(snapshot), tmp_path).markers == markers
 
 
 def refused(snapshot: Plain, folder: Path) -> str:

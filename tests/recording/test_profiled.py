@@ -53,12 +53,12 @@ def test_trace_and_timeline_agree_on_what_it_was_for() -> None:
     """The rules of `top` against PyTorch's own categories."""
     by_rules = load(KEPT / "trace-torch2.15.json.xz")
     as_told = load(KEPT / "timeline-torch2.15.json.xz")
-    found, told = (
+    found, result = (
         {row.category: row.bytes for row in top(each, by="category").rows}
         for each in (by_rules, as_told)
     )
     for category in ("parameters", "gradients", "optimizer state"):
-        assert found[category] == told[category]
+        assert found[category] == result[category]
 
 
 def test_the_table_says_what_the_run_reserved() -> None:

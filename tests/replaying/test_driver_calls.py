@@ -61,6 +61,6 @@ def test_initial_segments_are_not_driver_calls() -> None:
     [prepared] = prepare(recording)
     setting = Setting("expandable_segments:True")
     drive = prepared.drive(setting, None)
-    assert drive.start is Start.ANEW
+    assert drive.start is Start.REALLOCATED
     trial = trial_of(drive, setting.conf)
     assert sum(n for call, _, n in trial.driver_calls if call == "map") == trial.num_device_alloc

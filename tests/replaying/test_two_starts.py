@@ -68,7 +68,7 @@ def test_what_if_of_half_a_recording_has_the_peak_of_the_real_run(switched: Run)
     run = switched.devices[0]
     assert run.peak_reserved_bytes == real["stats"]["reserved_bytes.all.peak"]
     assert run.peaks is not None
-    assert run.peaks.shown is Start.ANEW
+    assert run.peaks.shown is Start.REALLOCATED
     assert run.peaks.anew == run.peaks.low == run.peak_reserved_bytes
     assert run.peaks.kept == run.peaks.high == 10_263_461_888
 
@@ -99,14 +99,14 @@ def test_other_large_segment_size_allocates_live_blocks_again(
     training: Recording, written: Written
 ) -> None:
     setting = Setting("large_segment_size_mb:512")
-    assert prepare(training)[0].start_under(setting, None) is Start.ANEW
+    assert prepare(training)[0].start_under(setting, None) is Start.REALLOCATED
     gpu = CachingAllocator("200MiB", record_history=True)
     gpu.malloc(40 * MIB)
     gpu.take_history()
     gpu.malloc(12 * MIB)
     no_sharing = prepare(written(gpu.snapshot()))[0]
     assert no_sharing.start_under(setting, None) is Start.KEPT
-    assert no_sharing.start_under(EXPANDABLE, None) is Start.ANEW
+    assert no_sharing.start_under(EXPANDABLE, None) is Start.REALLOCATED
 
 
 def test_large_segment_size_may_matter_for_a_later_request(written: Written) -> None:
@@ -118,7 +118,7 @@ def test_large_segment_size_may_matter_for_a_later_request(written: Written) -> 
     setting = Setting("large_segment_size_mb:512")
     assert prepare(written(gpu.snapshot()))[0].start_under(setting, None) is Start.KEPT
     gpu.malloc(3 * MIB)
-    assert prepare(written(gpu.snapshot()))[0].start_under(setting, None) is Start.ANEW
+    assert prepare(written(gpu.snapshot()))[0].start_under(setting, None) is Start.REALLOCATED
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_max_split_size_equal_to_a_split_block(written: Written) -> None:
     gpu.free(gpu.malloc(62 * MIB))
     (prepared,) = prepare(written(gpu.snapshot()))
     setting = Setting("max_split_size_mb:25")
-    assert prepared.start_under(setting, 100 * MIB) is Start.ANEW
+    assert prepared.start_under(setting, 100 * MIB) is Start.REALLOCATED
     assert prepared.start_under(Setting("max_split_size_mb:26"), 100 * MIB) is Start.KEPT
 
 
@@ -159,7 +159,7 @@ def test_max_split_size_below_a_split_block_allocates_live_blocks_again(split: R
     run = replay(split, conf, device_memory="100MiB").devices[0]
     assert not run.ooms
     assert run.peaks is not None
-    assert (run.peaks.shown, run.peaks.kept) == (Start.ANEW, None)
+    assert (run.peaks.shown, run.peaks.kept) == (Start.REALLOCATED, None)
     assert run.peak_reserved_bytes == run.peaks.anew == (20 + 62) * MIB
     assert "with the initial segments kept, the replay does not complete" in run.notes
 
@@ -223,7 +223,7 @@ def of_all_sorts(written: Written) -> Recording:
 def test_every_live_block_is_allocated_again(conf: str, of_all_sorts: Recording) -> None:
     (prepared,) = prepare(of_all_sorts)
     nothing = changed(prepared, trace=trimmed(prepared.trace, 0, 0))
-    begun = nothing.drive(Setting(conf), None, start=Start.ANEW).allocator
+    begun = nothing.drive(Setting(conf), None, start=Start.REALLOCATED).allocator
     begun.check()
     placed = [
         (segment.pool_id, segment.stream, block.requested_size, block.state == PENDING)
@@ -240,7 +240,7 @@ def test_every_live_block_is_allocated_again(conf: str, of_all_sorts: Recording)
     ]
     assert begun.reserved_bytes < prepared.held  # without the cached memory
     assert begun.calls.of_driver == 0
-    ended = prepared.drive(Setting(conf), None, start=Start.ANEW)
+    ended = prepared.drive(Setting(conf), None, start=Start.REALLOCATED)
     ended.allocator.check()
     stats = ended.allocator.memory_stats()
     assert stats["active_bytes.all.current"] == stats["allocated_bytes.all.current"] == 0

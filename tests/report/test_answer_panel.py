@@ -32,9 +32,9 @@ def explained() -> tuple[DevicePage, DeviceExplanation]:
     """Return a run of sixteen entries that ends out of memory, and the setting that helps."""
     picture, shortages, case = looked_at(oom())
     found = recommend([case], Setting(picture.run.conf))
-    told = answers_of_run(case.prepared, picture.device_run)
+    answers = answers_of_run(case.prepared, picture.device_run)
     explanation = explain_device(case, picture.run, shortages, found)
-    return DevicePage(picture, shortages, explanation, (), told), explanation
+    return DevicePage(picture, shortages, explanation, (), answers), explanation
 
 
 @pytest.fixture(scope="module")

@@ -180,11 +180,11 @@ globalThis.self = globalThis;
 (async () => {
   const { about, laws, questions } = JSON.parse(require("fs").readFileSync(0, "utf8"));
   takeLaws("PROGRAM", about, laws);
-  const told = [];
+  const answers = [];
   for (const question of questions) {
-    told.push(await answerOf(question).catch((error) => ({ refusal: error.message })));
+    answers.push(await answerOf(question).catch((error) => ({ refusal: error.message })));
   }
-  console.log(JSON.stringify(told));
+  console.log(JSON.stringify(answers));
 })();
 """
 
@@ -222,11 +222,11 @@ def told_by_script(text: str, program: str, questions: list[tuple[Task, Gpu]]) -
     return found
 
 
-def is_as_told(told: dict[str, Any], task: Task, gpu: Gpu) -> None:
+def is_as_told(output: dict[str, Any], task: Task, gpu: Gpu) -> None:
     ran = run_by_law(task, gpu)
-    assert told["reserved"] == ran.peak_reserved_bytes
-    assert told["allocated"] == ran.peak_allocated_bytes
-    assert told["fits"] is not ran.is_out_of_memory
+    assert output["reserved"] == ran.peak_reserved_bytes
+    assert output["allocated"] == ran.peak_allocated_bytes
+    assert output["fits"] is not ran.is_out_of_memory
 
 
 @pytest.mark.skipif(NODE is None, reason="Node.js is not installed")
@@ -259,8 +259,8 @@ def test_the_script_has_biases_images_and_sums_of_matrices(
     task, gpu = Task(model=model_of(model), **options), find_gpu("H200")
     words = [f"--{name} {value}" for name, value in options.items()]
     text = page_with(program, " ".join([model, *words]), tmp_path)
-    (told,) = told_by_script(text, program, [(task, gpu)])
-    is_as_told(told, task, gpu)
+    (output,) = told_by_script(text, program, [(task, gpu)])
+    is_as_told(output, task, gpu)
 
 
 @pytest.mark.skipif(NODE is None, reason="Node.js is not installed")

@@ -209,16 +209,16 @@ def compare(page: Opened, question: Drawn) -> str:
         "[...document.querySelectorAll('#purposes tr')].map("
         "(row) => [row.cells[0].textContent, row.cells[1].textContent])"
     )
-    shown, told = dict(rows[:-1]), {name: format_size(n) for name, n in top.categories.items()}
-    if question.task.lora and shown != told:
+    shown, output = dict(rows[:-1]), {name: format_size(n) for name, n in top.categories.items()}
+    if question.task.lora and shown != output:
         # The page divides frozen weights and buffers at another size than Python, so only the sums
         # are compared.
         mine, pythons = (
             sum(parse_size(row.pop(name, "0").removesuffix(" bytes")) for name in _FROZEN)
-            for row in (shown, told)
+            for row in (shown, output)
         )
         assert mine == pytest.approx(pythons, rel=0.005)
-    assert shown == told
+    assert shown == output
     return "retried" if retries else "fits"
 
 
@@ -301,11 +301,11 @@ def test_a_window_is_a_field_where_a_family_has_one(page: Opened) -> None:
 
 
 def test_a_variable_that_the_page_does_not_know_is_refused(page: Opened) -> None:
-    told = page.run(
+    output = page.run(
         "(() => { try { bytesAt({numerator: 1, denominator: 1, variables: ['moon']}, {moon: 1}); }"
         " catch (error) { return error.message; } })()"
     )
-    assert told == "this page does not know the variable moon: write the page again"
+    assert output == "this page does not know the variable moon: write the page again"
 
 
 def test_serving_asks_for_a_prompt_and_tokens_and_gemma_for_its_own_attention(

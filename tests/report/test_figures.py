@@ -134,8 +134,8 @@ def test_segments_beyond_the_bars_are_all_packed_into_rows(gpt2: Picture) -> Non
 def test_steps_and_phases_lie_behind_the_curves() -> None:
     (prepared,) = prepare(load(OOM))
     picture = picture_prepared(prepared)
-    told = answers_of_run(prepared, picture.device_run, bys=())
-    above, _ = memory_figure(picture, LIGHT, told.course).axes
+    answers = answers_of_run(prepared, picture.device_run, bys=())
+    above, _ = memory_figure(picture, LIGHT, answers.course).axes
     legend = above.get_legend()
     assert legend is not None
     assert [text.get_text() for text in legend.get_texts()][-6:] == [
@@ -145,7 +145,7 @@ def test_steps_and_phases_lie_behind_the_curves() -> None:
     bands = {each.get_label(): each for each in above.collections}
     assert len(bands["backward"].get_paths()) == 7
     left = [path.get_extents().x0 for path in bands["backward"].get_paths()]
-    starts = told.course.phase_starts[told.course.phase == 4]
+    starts = answers.course.phase_starts[answers.course.phase == 4]
     assert left == pytest.approx(starts.tolist(), abs=26_064 / 1500)
 
 

@@ -57,8 +57,8 @@ def gpt2() -> tuple[Picture, str, Page]:
     explanation = explain_device(case, picture.run, shortages, found)
     confs = ("expandable_segments:True", "max_split_size_mb:128")
     runs = what_if(case.trials, picture.run, [Setting(conf) for conf in confs])
-    told = answers_of_run(case.prepared, picture.device_run)
-    text = html_report([DevicePage(picture, shortages, explanation, runs, told)])
+    answers = answers_of_run(case.prepared, picture.device_run)
+    text = html_report([DevicePage(picture, shortages, explanation, runs, answers)])
     return picture, text, Page(text)
 
 
@@ -158,8 +158,8 @@ def test_the_page_names_addresses_to_the_byte(first: int) -> None:
     code = (files("allocsim.report") / "html" / "view.js").read_text()
     code += f"data = {json.dumps({'columns': named, 'unit': 512})};"
     code += 'console.log(data.columns["block.place"].map((at) => hex(addressOf(at))).join(" "))'
-    told = subprocess.run([str(NODE), "-e", code], check=True, capture_output=True, text=True)
-    assert told.stdout.split() == [hex(address) for address in addresses]
+    answers = subprocess.run([str(NODE), "-e", code], check=True, capture_output=True, text=True)
+    assert answers.stdout.split() == [hex(address) for address in addresses]
 
 
 def test_steps_and_phases_travel_as_columns(gpt2: tuple[Picture, str, Page]) -> None:
@@ -211,8 +211,8 @@ def test_a_recording_cannot_write_into_the_page() -> None:
     trace = dataclasses.replace(recording.devices[0], frame_table=table)
     hostile = dataclasses.replace(recording, path=evil, frame_table=table, devices=(trace,))
     picture, shortages, case = looked_at(hostile)
-    told = answers_of_run(case.prepared, picture.device_run)
-    page = Page(html_report([DevicePage(picture, shortages, None, (), told)]))
+    answers = answers_of_run(case.prepared, picture.device_run)
+    page = Page(html_report([DevicePage(picture, shortages, None, (), answers)]))
     assert any(evil.replace("\x1b", "\\x1b") in row[0] for table in page.tables for row in table)
     assert (page.wrong, page.open) == ([], [])
     assert set(page.scripts) == {"script", "about-0", "columns-0"}

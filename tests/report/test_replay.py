@@ -104,10 +104,10 @@ def test_idle_is_told_where_most_was_in_use_and_at_its_most(run: Run, shortage: 
     """Reserved memory is constant here, so unused memory must be reported at two other moments."""
     flat = Timeline(np.array([1, 2, 3]), np.array([1, 9, 4]) * GIB, np.array([10, 10, 10]) * GIB)
     device = dataclasses.replace(run.devices[0], timeline=flat)
-    told = lines_of(dataclasses.replace(run, devices=(device,)), shortage)
-    idle = [line[16:] for line in told if line.startswith("Unused")]
+    output = lines_of(dataclasses.replace(run, devices=(device,)), shortage)
+    idle = [line[16:] for line in output if line.startswith("Unused")]
     assert idle == ["1024.00 MiB at peak allocation, after entry 2"]
-    assert "                9.00 GiB at most, after entry 1" in told
+    assert "                9.00 GiB at most, after entry 1" in output
     assert "At peak allocation, 1024.00 MiB of 10.00 GiB reserved were unused." in (
         verdict_sentence(device, ())
     )

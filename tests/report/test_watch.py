@@ -37,24 +37,24 @@ def explained(arrival: Arrival) -> tuple[Run, list[DeviceExplanation]]:
 def test_its_rows_are_those_of_explain(
     arrival: Arrival, explained: tuple[Run, list[DeviceExplanation]]
 ) -> None:
-    told = watch_text(arrival, explained).splitlines()[1:]
-    labels = [line.split("  ")[0] for line in told if line[:1] != " "]
+    output = watch_text(arrival, explained).splitlines()[1:]
+    labels = [line.split("  ")[0] for line in output if line[:1] != " "]
     assert labels == ["Verdict", "Because", "Request", "To paste"]
     screen = str(explanation_screen(*explained)).splitlines()
-    assert [line for line in screen if line in told] == told
+    assert [line for line in screen if line in output] == output
 
 
 def test_those_of_a_text_too(arrival: Arrival) -> None:
     verdicts = explain(f"{TEXT}\nlater\n{TEXT.replace('748', '12')}")
-    told = watch_text(arrival, None, verdicts).splitlines()[1:]
-    assert [line.split("  ")[0] for line in told if line[:1] != " "] == [
+    output = watch_text(arrival, None, verdicts).splitlines()[1:]
+    assert [line.split("  ")[0] for line in output if line[:1] != " "] == [
         "Verdict",
         "Because",
         "Advice",
     ]
-    assert "12.00 MiB tried" in " ".join(told), "the last error is the one that is told"
+    assert "12.00 MiB tried" in " ".join(output), "the last error is printed"
     screen = str(verdicts_screen(verdicts)).splitlines()
-    assert [line for line in screen if line in told] == told
+    assert [line for line in screen if line in output] == output
 
 
 def test_a_line_too_long_to_stand_beside_its_label_is_told(
@@ -65,6 +65,6 @@ def test_a_line_too_long_to_stand_beside_its_label_is_told(
     assert found.best is not None
     conf = "max_split_size_mb:512,roundup_power2_divisions:[256:8,512:4,1024:2,>:1]"
     long = replace(found, best=replace(found.best, setting=Setting(conf)))
-    told = watch_text(arrival, (run, [replace(device, recommendation=long)])).splitlines()
-    assert told[-2] == "To paste"
-    assert told[-1].startswith("export PYTORCH_CUDA_ALLOC_CONF=") and conf in told[-1]
+    output = watch_text(arrival, (run, [replace(device, recommendation=long)])).splitlines()
+    assert output[-2] == "To paste"
+    assert output[-1].startswith("export PYTORCH_CUDA_ALLOC_CONF=") and conf in output[-1]

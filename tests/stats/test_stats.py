@@ -149,14 +149,14 @@ def test_the_peaks_are_those_of_the_model(requests: list[tuple[int, bool]]) -> N
         block = gpu.malloc(size)
         if is_freed:
             gpu.free(block)
-    told = gpu.memory_stats()
+    result = gpu.memory_stats()
     (device,) = stats(read_snapshot("x", gpu.snapshot(), 1 << 20)).devices
-    assert device.peak_reserved_bytes == told["reserved_bytes.all.peak"]
-    assert device.peak_requested_bytes == told["requested_bytes.all.peak"]
-    assert device.allocated_bytes == told["allocated_bytes.all.current"]
-    assert device.requested_bytes == told["requested_bytes.all.current"]
-    assert device.blocks == told["allocation.all.current"]
-    assert device.segments == told["segment.all.current"]
+    assert device.peak_reserved_bytes == result["reserved_bytes.all.peak"]
+    assert device.peak_requested_bytes == result["requested_bytes.all.peak"]
+    assert device.allocated_bytes == result["allocated_bytes.all.current"]
+    assert device.requested_bytes == result["requested_bytes.all.current"]
+    assert device.blocks == result["allocation.all.current"]
+    assert device.segments == result["segment.all.current"]
 
 
 def test_figures_are_those_of_the_replay(recorded: Callable[..., Recording]) -> None:

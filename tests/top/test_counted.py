@@ -46,9 +46,9 @@ def test_the_programs_are_of_twelve_kinds() -> None:
 @pytest.mark.parametrize("name", sorted(COUNTED))
 def test_categories_are_what_the_program_counted(name: str) -> None:
     for moment in moments(name):
-        told = answer(name, moment)
-        assert told.allocated_bytes == moment["allocated"]
-        categories = {each: told.categories.get(each, 0) for each in NAMES}
+        result = answer(name, moment)
+        assert result.allocated_bytes == moment["allocated"]
+        categories = {each: result.categories.get(each, 0) for each in NAMES}
         counted = {each: moment[each] for each in NAMES}
         if moment["what"] == "within backward":
             # A block that is not yet assigned to its parameter counts as well.
@@ -60,13 +60,13 @@ def test_categories_are_what_the_program_counted(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(COUNTED))
 def test_so_are_they_at_every_moment(name: str) -> None:
     for moment in COUNTED[name]:
-        told = answer(name, moment)
+        result = answer(name, moment)
         for each in NAMES:
             if (moment["what"], each) != ("within backward", "gradients"):
-                assert told.categories.get(each, 0) == moment[each], (moment, each)
+                assert result.categories.get(each, 0) == moment[each], (moment, each)
 
 
 @pytest.mark.parametrize("name", sorted(COUNTED))
 def test_next_to_nothing_is_unknown_at_the_peak(name: str) -> None:
-    told = top(recording(name), "peak", by="category")
-    assert told.categories.get("unknown", 0) < 0.05 * told.allocated_bytes
+    result = top(recording(name), "peak", by="category")
+    assert result.categories.get("unknown", 0) < 0.05 * result.allocated_bytes

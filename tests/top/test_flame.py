@@ -41,7 +41,7 @@ def held(size: int, *names: str, category: str = "parameters", silent: str = "")
     return Holding(frames, silent, category, size, 1)
 
 
-def told(flame: FlameGraph) -> list[tuple[int, int, int, str]]:
+def result(flame: FlameGraph) -> list[tuple[int, int, int, str]]:
     """Return depth, start, bytes and function of each box."""
     return [(b.depth, b.start, b.bytes, b.name.rpartition(" ")[2]) for b in flame.boxes]
 
@@ -56,7 +56,7 @@ def test_stacks_are_merged_from_the_outermost_frame_on() -> None:
     flame = flame_of(
         answer(held(100, "main", "a", "b"), held(300, "main", "c"), held(50, "main", "a"))
     )
-    assert told(flame) == [
+    assert result(flame) == [
         (0, 0, 450, "main"),
         (1, 0, 300, "c"),
         (1, 300, 150, "a"),
@@ -90,7 +90,7 @@ def test_what_is_too_narrow_is_one_box_with_all_that_it_holds() -> None:
 def test_what_is_too_deep_is_folded_and_not_lost() -> None:
     deep = [f"f{depth}" for depth in range(9)]
     flame = flame_of(answer(held(7, *deep)), most_rows=4)
-    assert told(flame)[-1] == (3, 0, 7, "other")
+    assert result(flame)[-1] == (3, 0, 7, "other")
     assert flame.rows == 4
 
 

@@ -70,14 +70,14 @@ def test_qualified_names_are_taken_where_the_release_has_them() -> None:
 
 
 def test_the_line_that_calls_the_model_is_never_the_whole_answer() -> None:
-    told = top(load(LLAMA), by="module")
-    assert not any(row.owner.startswith("llama_checkpointing.main") for row in told.rows[:10])
-    assert "linear.__init__ < modeling_llama.__init__:420" in " ".join(r.owner for r in told.rows)
+    result = top(load(LLAMA), by="module")
+    assert not any(row.owner.startswith("llama_checkpointing.main") for row in result.rows[:10])
+    assert "linear.__init__ < modeling_llama.__init__:420" in " ".join(r.owner for r in result.rows)
 
 
 def test_memory_of_autograds_thread_is_given_to_the_forward_it_belongs_to() -> None:
-    told = top(load(LLAMA), by="line")
-    silent = [row for row in told.rows if row.owner.startswith("backward (autograd)")]
+    result = top(load(LLAMA), by="line")
+    silent = [row for row in result.rows if row.owner.startswith("backward (autograd)")]
     assert [row.category for row in silent[:2]] == ["temporaries", "temporaries"]
     assert silent[0].owner == "backward (autograd) of loss_utils.py:42 fixed_cross_entropy"
     assert silent[1].owner == "backward (autograd) of loss_utils.py:66 ForCausalLMLoss"

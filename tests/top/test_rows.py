@@ -52,24 +52,26 @@ def test_so_they_are_in_every_recording(path: Path) -> None:
     held = held_after_every_entry(recording)
     entries = len(recording.devices[0])
     for at in (None, entries // 3, 4 * entries // 5):
-        told = top(recording, at, by="category")
-        assert told.at.entry is not None
-        assert told.allocated_bytes == held[told.at.entry]
-        assert sum(each.bytes for each in told.rows) == told.allocated_bytes
-        assert sum(told.categories.values()) == told.allocated_bytes
+        result = top(recording, at, by="category")
+        assert result.at.entry is not None
+        assert result.allocated_bytes == held[result.at.entry]
+        assert sum(each.bytes for each in result.rows) == result.allocated_bytes
+        assert sum(result.categories.values()) == result.allocated_bytes
         if at is None:
-            assert told.categories.get("unknown", 0) < 0.05 * told.allocated_bytes
+            assert result.categories.get("unknown", 0) < 0.05 * result.allocated_bytes
 
 
 @pytest.mark.parametrize("by", BY)
 def test_rows_of_every_kind_add_up(by: str) -> None:
-    told = top(load(QUICK[2]), by=by)
-    assert told.at.what == "oom"
-    assert sum(row.bytes for row in told.rows) == told.allocated_bytes
-    assert sum(row.blocks for row in told.rows) == told.blocks
-    assert sum(holding.bytes for holding in told.holdings) == told.allocated_bytes
-    assert all(sum(row.categories.values()) == row.bytes for row in told.rows)
-    assert [row.bytes for row in told.rows] == sorted((r.bytes for r in told.rows), reverse=True)
+    result = top(load(QUICK[2]), by=by)
+    assert result.at.what == "oom"
+    assert sum(row.bytes for row in result.rows) == result.allocated_bytes
+    assert sum(row.blocks for row in result.rows) == result.blocks
+    assert sum(holding.bytes for holding in result.holdings) == result.allocated_bytes
+    assert all(sum(row.categories.values()) == row.bytes for row in result.rows)
+    assert [row.bytes for row in result.rows] == sorted(
+        (r.bytes for r in result.rows), reverse=True
+    )
 
 
 def test_what_waits_for_another_stream_is_beside_the_rows() -> None:
@@ -80,10 +82,10 @@ def test_what_waits_for_another_stream_is_beside_the_rows() -> None:
         for prepared in prepare(recording)
     )
     waits = int(np.flatnonzero(blocks.completed - blocks.freed > 10)[0])
-    told = top(recording, int(blocks.freed[waits]), by="stream")
-    assert told.pending_blocks >= 1
-    assert told.pending_bytes >= int(blocks.size[waits])
-    assert told.at.entry is not None and told.at.entry < len(trace)
+    result = top(recording, int(blocks.freed[waits]), by="stream")
+    assert result.pending_blocks >= 1
+    assert result.pending_bytes >= int(blocks.size[waits])
+    assert result.at.entry is not None and result.at.entry < len(trace)
 
 
 def test_the_moment_is_one_that_the_recording_has() -> None:
@@ -102,5 +104,5 @@ def test_the_page_has_every_rule_with_its_reason() -> None:
     assert {rule.category for rule in RULES} <= set(CATEGORIES)
     page = (TRACES.parent / "docs" / "top.md").read_text()
     table = page.partition("<!-- rules -->")[2].partition("<!-- end of rules -->")[0]
-    told = "".join(f"| {rule.category} | {rule.reason} |\n" for rule in RULES)
-    assert table == f"\n| category | because |\n|---|---|\n{told}"
+    result = "".join(f"| {rule.category} | {rule.reason} |\n" for rule in RULES)
+    assert table == f"\n| category | because |\n|---|---|\n{result}"

@@ -63,8 +63,8 @@ def refused_by(conf: str, needs: str | None, possible: tuple[str, ...]) -> list[
     """Return the releases of a layout that refuse a setting without being excluded by its note."""
     versions = list(RELEASES)
     since = versions[0] if needs is None else needs.removeprefix("PyTorch ").split()[0]
-    told = versions[versions.index(since) :]
-    return [version for version in possible if version in told and not takes(conf, version)]
+    output = versions[versions.index(since) :]
+    return [version for version in possible if version in output and not takes(conf, version)]
 
 
 @pytest.mark.parametrize("version", RELEASES)
@@ -93,16 +93,16 @@ def test_what_commands_print_to_paste(
     path = layout(version, stranding)
     (prepared,) = prepare(load(path))
 
-    def told(*argv: str) -> dict[str, object]:
+    def output(*argv: str) -> dict[str, object]:
         capsys.readouterr()
         assert main([*argv, "--json"]) == 0
         document: dict[str, object] = json.loads(capsys.readouterr().out)
         return document
 
-    cure = told("replay", str(path), "--cure")["devices"][0]["cure"]  # type: ignore[index]
+    cure = output("replay", str(path), "--cure")["devices"][0]["cure"]  # type: ignore[index]
     assert cure["best"] is not None
     assert refused_by(cure["best"]["conf"], cure["best_needs"], prepared.releases) == []
-    best = told("tune", str(path))["best"]
+    best = output("tune", str(path))["best"]
     assert isinstance(best, dict)
     assert refused_by(best["conf"], best["needs"], prepared.releases) == []
     (found,) = explain(load(path))
@@ -120,8 +120,8 @@ def test_an_option_that_one_of_two_releases_lacks_is_named_with_the_other(
     assert prepare(load(path))[0].releases == ("2.10", "2.11")
     conf = "large_segment_size_mb:512"
     assert main(["tune", str(path), "--try", conf, "-v"]) == 0
-    told = capsys.readouterr().out
-    assert f"export PYTORCH_CUDA_ALLOC_CONF={conf}" in told
-    assert "(PyTorch 2.11 or later)" in told
+    output = capsys.readouterr().out
+    assert f"export PYTORCH_CUDA_ALLOC_CONF={conf}" in output
+    assert "(PyTorch 2.11 or later)" in output
     assert main(["tune", str(path), "--try", conf, "--torch", "2.11"]) == 0
     assert "or later)" not in capsys.readouterr().out

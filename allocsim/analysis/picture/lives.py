@@ -127,7 +127,7 @@ def _next_is(
 
 
 def _before(history: History) -> list[NDArray[Any]]:
-    """Return columns that allocate the blocks at the start, and free those that are pending."""
+    """Return columns that allocate the blocks at the start, and free the pending ones."""
     rows = []
     for segment in history.start:
         for block in segment.blocks:

@@ -140,9 +140,9 @@ def factored_variables(sizes: Mapping[str, int], card: Card) -> dict[str, int]:
 def factored_way(sizes: Mapping[str, int]) -> str:
     """Return the part of a regime's name that describes Adafactor's sums.
 
-    It lists the matrices whose columns are summed in two passes and those that are small enough for
-    one block. It also says whether an embedding has too many rows for one block, whether a number
-    of columns is not a multiple of four, and whether a matrix is summed in parts.
+    It lists the matrices whose columns are summed in two passes, and the matrices that are small
+    enough for one block. It also says whether an embedding has too many rows for one block, whether
+    a number of columns is not a multiple of four, and whether a matrix is summed in parts.
 
     sizes: sizes of the model by name, and as `factored` the bytes of a parameter's element.
     """

@@ -147,7 +147,7 @@ class _Reader:
             self.n_missed += 1
 
     def _name(self, row: Fields, column: str) -> int:
-        """Return the address of a row's block, or a number that stands for its id."""
+        """Return the address of a row's block, or a number in place of its id."""
         value = row.value(column, "the block's address or id")
         if type(value) is int and 0 <= value <= UINT64_MAX:
             return value

@@ -167,9 +167,9 @@ def test_of_too_many_blocks_those_that_held_most_are_kept(monkeypatch: Any) -> N
         lives.size * (np.minimum(lives.completed, len(recording.devices[0])) - lives.born)
     )
     ends = {e["id"]: e["ts"] for e in found["traceEvents"] if e["ph"] == "e"}
-    told = sorted(e["args"]["bytes"] * (ends[e["id"]] - e["ts"]) for e in kept)
-    assert told[-1] == held[-1]
-    assert told[0] >= held[-21]
+    output = sorted(e["args"]["bytes"] * (ends[e["id"]] - e["ts"]) for e in kept)
+    assert output[-1] == held[-1]
+    assert output[0] >= held[-21]
 
 
 def test_a_long_curve_keeps_its_extremes() -> None:
