@@ -23,7 +23,7 @@ __all__ = ["run_instead"]
 
 _NOTE = (
     "allocsim: an estimate by formula, because PyTorch is missing and this program has no law; "
-    "pip install 'allocsim[fit]' makes the answer exact\n"
+    "with pip install 'allocsim[fit]' the program itself runs\n"
 )
 
 
