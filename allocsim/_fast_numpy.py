@@ -12,15 +12,6 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "address_column",
-    "any_of",
-    "distinct",
-    "int_column",
-    "numbered",
-    "stable_order",
-]
-
 _Number = TypeVar("_Number", np.int32, np.int64, np.uint64)
 
 _WIDEST_TABLE = 4

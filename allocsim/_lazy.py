@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from importlib import import_module
 
-__all__ = ["lazily"]
-
 
 def lazily(namespace: dict[str, object], homes: Mapping[str, str]) -> Callable[[str], object]:
     """Return a `__getattr__` function that imports a name of a package on first use.

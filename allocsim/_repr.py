@@ -9,8 +9,6 @@ import html
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 
-__all__ = ["Shown", "printable"]
-
 _LONGEST_LINE = 300
 
 

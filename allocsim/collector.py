@@ -10,8 +10,6 @@ import contextlib
 import gc
 from collections.abc import Iterator
 
-__all__ = ["collector_paused"]
-
 
 @contextlib.contextmanager
 def collector_paused() -> Iterator[None]:

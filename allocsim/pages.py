@@ -6,8 +6,6 @@ from functools import cache
 
 import numpy as np
 
-__all__ = ["keep_pages"]
-
 _LONGEST = (32 << 20) - (1 << 13)
 """Size in bytes of the largest array that raises glibc's threshold, less its bookkeeping."""
 

@@ -26,13 +26,6 @@ import pytest
 if TYPE_CHECKING:
     from allocsim.analysis.gate import Budget, Gate
 
-__all__ = [
-    "pytest_configure",
-    "pytest_runtest_call",
-    "pytest_runtest_makereport",
-    "pytest_runtest_setup",
-]
-
 _OUTCOME = "ALLOCSIM_PYTEST_OUTCOME"
 """Environment variable with the file for the outcome of a test over a phantom GPU."""
 _MOST_ENTRIES = 2_000_000

@@ -18,8 +18,6 @@ from allocsim.capture.processes import processes_memory
 from allocsim.capture.recorder import RECORDER, RecordedHistory
 from allocsim.units import format_size
 
-__all__ = ["AT_ERROR", "About", "described"]
-
 AT_ERROR = "at an out-of-memory error"
 
 

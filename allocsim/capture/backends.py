@@ -18,8 +18,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["BACKENDS", "DeviceApi"]
-
 
 @dataclass(frozen=True)
 class DeviceApi:

@@ -13,8 +13,6 @@ from typing import Any
 
 from allocsim.capture.session import capture
 
-__all__ = ["for_composer", "for_lightning", "for_transformers"]
-
 
 def for_transformers(path: str, **options: Any) -> Any:
     """Return a `TrainerCallback` for Hugging Face's transformers that captures to `path`.

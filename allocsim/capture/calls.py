@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # not evaluated, because Python 3.8 also reads this file
     MarkRow = tuple[int, int, str, Any]
 
-__all__ = ["CallLog", "counted_rows", "placed_marks"]
-
 COUNTED = ("alloc", "free_requested", "free_completed", "oom")
 """Actions of counted entries."""
 STATISTICS = ("allocation.all.allocated", "allocation.all.freed", "active.all.freed", "num_ooms")

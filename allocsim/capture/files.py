@@ -19,8 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-__all__ = ["Files", "Written", "rank_of"]
-
 PROTOCOL = 4
 """Newest pickle protocol that PyTorch's viewer reads."""
 TEXT_ROOM = 4096

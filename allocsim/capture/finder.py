@@ -12,8 +12,6 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["Finder"]
-
 
 class Finder:
     """Item of sys.meta_path that calls `then` with the module `name` once it is loaded.

@@ -21,8 +21,6 @@ from typing import Any
 from allocsim.capture.quiet import quiet
 from allocsim.capture.session import Capture, capture
 
-__all__ = ["PREFIX", "install"]
-
 PREFIX = "ALLOCSIM_CAPTURE"
 _INSTALLED: list[Capture] = []
 

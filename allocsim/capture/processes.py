@@ -12,8 +12,6 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["processes_memory"]
-
 _LIBRARY = "libnvidia-ml.so.1"
 _MOST_PROCESSES = 1024
 _UNKNOWN = (1 << 64) - 1

@@ -12,8 +12,6 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["LOG", "quiet", "say_once"]
-
 LOG = logging.getLogger("allocsim.capture")
 _said: set[str] = set()
 

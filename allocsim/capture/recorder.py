@@ -24,8 +24,6 @@ from allocsim.capture.finder import Finder
 from allocsim.capture.quiet import quiet, say_once
 from allocsim.collector import collector_paused
 
-__all__ = ["RECORDER", "RecordedHistory", "Listener", "Recorder", "Ring", "when_loaded"]
-
 _MOST_MARKS = 50_000
 """Number of marks above which the older half is dropped, except those still in effect."""
 

@@ -24,8 +24,6 @@ from allocsim.capture.quiet import LOG, quiet, say_once
 from allocsim.capture.recorder import RECORDER, Ring
 from allocsim.units import format_size, parse_size
 
-__all__ = ["MAX_ENTRIES", "Capture", "capture"]
-
 MAX_ENTRIES = 200_000
 """Default number of entries per device; docs/capture.md has the cost in time and memory."""
 MAX_DISK = "4GiB"

@@ -16,8 +16,6 @@ from allocsim.cli.usage import Parser, UsageError, moment
 if TYPE_CHECKING:
     from allocsim.analysis.compare import Comparison
 
-__all__ = ["add_to", "run"]
-
 _SUMMARY = "compare the memory of two runs, and name the code that differs"
 _DESCRIPTION = """\
 Compares recording B with recording A: the peak of reserved memory, its parts

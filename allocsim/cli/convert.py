@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from allocsim.report.formats import Format
     from allocsim.simulation import Run
 
-__all__ = ["FORMAT_NAMES", "add_to", "run"]
-
 FORMAT_NAMES = (
     *("snapshot", "columns", "perfetto", "speedscope", "minimalloc", "csv", "jsonl", "parquet"),
 )

@@ -18,8 +18,6 @@ from allocsim.cli.usage import Parser, UsageError, count, processes
 if TYPE_CHECKING:
     from allocsim.verify import Source
 
-__all__ = ["add_to", "run"]
-
 _SUMMARY = "compare the model with real PyTorch on random scripts"
 _DESCRIPTION = """\
 Generates scripts of allocations, frees, streams, pools, limits and settings,

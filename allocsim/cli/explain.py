@@ -23,8 +23,6 @@ from allocsim.cli.usage import Parser, UsageError, is_there, memory_size
 if TYPE_CHECKING:
     from allocsim.recording import LogFigures, Recording
 
-__all__ = ["add_to", "run"]
-
 _SUMMARY = "explain an out-of-memory error: a text, a log or a recording"
 _DESCRIPTION = """\
 Reads TEXT, an out-of-memory error of PyTorch in any wording since 1.0, or a log

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from allocsim.fitting import Fit, Task
     from allocsim.phantom import Gpu
 
-__all__ = ["add_to", "run"]
-
 _SUMMARY = "report if a model fits a card, by running it without a GPU"
 _DESCRIPTION = """\
 Runs the real program with real PyTorch on a phantom of the card.  No kernel

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from allocsim.fitting import Task
     from allocsim.phantom import Gpu
 
-__all__ = ["prepare_html", "run_html"]
-
 _MODEL, _CARD = "Llama-3.2-1B", "RTX 4090"
 """Model and card that the page shows first if none is given."""
 

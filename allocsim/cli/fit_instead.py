@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from allocsim.fitting import Task
     from allocsim.phantom import Gpu
 
-__all__ = ["run_instead"]
-
 _NOTE = (
     "allocsim: an estimate by formula, because PyTorch is missing and this program has no law; "
     "with pip install 'allocsim[fit]' the program itself runs\n"

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     )
     from allocsim.phantom import Gpu
 
-__all__ = ["add_parallel", "run_by_formula"]
-
 _GROUPS = {
     "tensor": "each layer is split over; with --server too",
     "pipeline": "the layers are split over, in stages (1F1B)",

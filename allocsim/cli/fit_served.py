@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from allocsim.fitting.formulas import Logged
     from allocsim.phantom import Gpu
 
-__all__ = ["add_serving", "note_server", "run_served"]
-
 _SERVERS = ("transformers", "vllm", "sglang", "tensorrt-llm", "llama.cpp", "ollama")
 _KV_TYPES = (*("fp32", "fp16", "bf16", "fp8", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"),)
 _ASKED = ("batch", "prompt", "decode", "requests")

@@ -11,8 +11,6 @@ from enum import Enum
 
 from allocsim.cli.usage import UsageError
 
-__all__ = ["EFFECTS", "ENGINES_OF", "Way", "refuse_ineffective", "way_of"]
-
 
 class Way(Enum):
     """Way of answering; its text explains in an error why an option has no effect."""

@@ -19,8 +19,6 @@ from allocsim.cli.usage import Parser, UsageError, count, fraction, memory_size,
 if TYPE_CHECKING:
     from allocsim.analysis.gate import Baseline, Budget, Gate, Measured
 
-__all__ = ["add_to", "run"]
-
 _SUMMARY = "fail if a recording needs more memory than allowed"
 _DESCRIPTION = """\
 Replays the requests of a recording, or those from one step on, in an empty

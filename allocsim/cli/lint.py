@@ -12,8 +12,6 @@ from allocsim.cli.options import Commands, add_command, add_shared
 from allocsim.cli.output import write_result
 from allocsim.cli.usage import Parser, UsageError
 
-__all__ = ["add_to", "run"]
-
 _SUMMARY = "report problems of a recording or an option string"
 _DESCRIPTION = """\
 Reports what is missing or contradictory in FILE, and what that means for a

@@ -26,16 +26,6 @@ if TYPE_CHECKING:
 
     from allocsim.simulation import Hints
 
-__all__ = [
-    "Commands",
-    "HINTS",
-    "add_command",
-    "add_shared",
-    "dask_executor",
-    "expanded",
-    "hints_of",
-]
-
 Commands = argparse._SubParsersAction  # argparse has no public name for it
 
 _FILE = "a snapshot, a profiler trace or rows of requests (docs/formats.md)"

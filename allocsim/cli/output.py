@@ -21,24 +21,6 @@ if TYPE_CHECKING:
     from allocsim.recording import Recording
     from allocsim.report import Answer
 
-__all__ = [
-    "refuse_input",
-    "refuse_name",
-    "refuse_output",
-    "save_page",
-    "SCHEMA_VERSION",
-    "save_recording",
-    "shown",
-    "versioned",
-    "write",
-    "write_answer",
-    "write_json",
-    "write_other_json",
-    "write_result",
-    "write_warnings",
-    "writing",
-]
-
 SCHEMA_VERSION = 1
 """Version of the JSON documents, raised when a key is removed or changes its meaning; see
 docs/versioning.md."""

@@ -14,14 +14,6 @@ if TYPE_CHECKING:
     from allocsim.replaying import Prepared
     from allocsim.simulation import DeviceRun, Run
 
-__all__ = [
-    "held_at_failure",
-    "held_at_peak",
-    "owners_of",
-    "spilled_in_fit",
-    "spilled_owners_of",
-]
-
 
 def owners_of(devices: Sequence[Prepared], run: Run) -> Top | None:
     """Return the owners of the memory of one device, at its error or else at its peak.

@@ -19,8 +19,6 @@ from allocsim import __version__
 from allocsim.cli.output import write
 from allocsim.cli.usage import Parser, UsageError
 
-__all__ = ["build_parser"]
-
 _DESCRIPTION = (
     "A bit-exact model of PyTorch's CUDA caching allocator.  It replays a recorded memory "
     "history without a GPU, and reports what happened, why memory ran out and what would help."

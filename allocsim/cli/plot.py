@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from allocsim.recording import Recording
     from allocsim.report.figures import Theme
 
-__all__ = ["add_to", "run"]
-
 _SUMMARY = "draw a recording as a figure: memory, address map, flame graph"
 _DESCRIPTION = """\
 Draws FILE, a recording of torch.cuda.memory._record_memory_history(), replayed

@@ -11,8 +11,6 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 
-__all__ = ["ProgressBar"]
-
 _PATIENCE = 0.5
 """Seconds of work before the bar appears."""
 

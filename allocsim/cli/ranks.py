@@ -14,8 +14,6 @@ from allocsim.cli.output import refuse_output, save_page, write_result
 from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, processes
 
-__all__ = ["add_to", "run"]
-
 _SUMMARY = "compare the ranks of a job, and find the rank that needs the most memory"
 _DESCRIPTION = """\
 Replays the recordings of all ranks of a job, from a folder or several files,

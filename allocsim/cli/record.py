@@ -18,8 +18,6 @@ from allocsim.cli.usage import Parser, UsageError, count, memory_size
 if TYPE_CHECKING:
     from allocsim.phantom import Gpu
 
-__all__ = ["add_to", "run"]
-
 _SUMMARY = "record a program's memory history, with or without a GPU"
 _DESCRIPTION = """\
 Runs PROGRAM, unmodified, and writes its memory history as a snapshot for

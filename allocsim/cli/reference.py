@@ -20,8 +20,6 @@ from allocsim.cli.options import expanded
 from allocsim.cli.parser import build_parser
 from allocsim.cli.usage import UsageError
 
-__all__ = ["PAGES", "between_marks", "commands", "page", "section"]
-
 PAGES = {"tune": "tuning.md"}
 """Pages that do not have their command's name."""
 

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from allocsim.replaying import Prepared
     from allocsim.simulation import Run
 
-__all__ = ["add_to", "run"]
-
 _SUMMARY = "replay a recording, check the replay, and report what happened"
 _DESCRIPTION = """\
 Replays FILE, a recording of torch.cuda.memory._record_memory_history().

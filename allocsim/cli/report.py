@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from allocsim.replaying import Prepared
     from allocsim.report.html import DevicePage
 
-__all__ = ["add_to", "run"]
-
 _SUMMARY = "write a recording as one HTML page: timeline, map, errors"
 _DESCRIPTION = """\
 Replays FILE, a recording of torch.cuda.memory._record_memory_history(), and

@@ -15,8 +15,6 @@ from allocsim.cli.owners import owners_of
 from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser
 
-__all__ = ["add_to", "run"]
-
 _SUMMARY = "report how close a run comes to running out of memory"
 _DESCRIPTION = """\
 Replays FILE on a device of the given memory and reports the headroom over time,

@@ -20,8 +20,6 @@ from allocsim.cli.usage import Parser, UsageError, is_there
 if TYPE_CHECKING:
     from allocsim.fitting.scale import Scaled, Scaling
 
-__all__ = ["add_to", "run"]
-
 _SUMMARY = "predict a program's memory at other sizes, from recordings"
 _DESCRIPTION = """\
 Reads recordings of one program at a few sizes, each followed by --at and its

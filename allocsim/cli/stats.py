@@ -11,8 +11,6 @@ from allocsim.cli.options import Commands, add_command, add_shared
 from allocsim.cli.output import write_result
 from allocsim.cli.usage import Parser
 
-__all__ = ["add_to", "run"]
-
 _SUMMARY = "summarize a file in ten lines"
 _DESCRIPTION = """\
 Prints the format, size and digest of FILE, its writer and settings, and for

@@ -20,8 +20,6 @@ from allocsim.cli.usage import Parser, UsageError, count
 if TYPE_CHECKING:
     from allocsim.recording import Recording
 
-__all__ = ["add_to", "run"]
-
 _SUMMARY = "process one request at a time, and explain every decision"
 _DESCRIPTION = """\
 Processes the allocator's requests one at a time and names each decision in the

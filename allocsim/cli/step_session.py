@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from allocsim.analysis.step import Decision, Request
     from allocsim.core import CachingAllocator
 
-__all__ = ["HELP", "Session", "lines_of"]
-
 HELP = """\
   malloc SIZE [stream=N]    request a block, e.g. 3MiB or 512; blocks are numbered from 1
   free N                    free block N

@@ -20,8 +20,6 @@ from typing import TextIO, cast
 
 from allocsim.cli.usage import UsageError
 
-__all__ = ["discard_output", "say", "standard_streams"]
-
 _ENCODING = "utf-8"
 
 

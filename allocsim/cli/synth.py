@@ -14,8 +14,6 @@ from allocsim.cli.options import Commands, add_command
 from allocsim.cli.output import refuse_name, save_recording, write
 from allocsim.cli.usage import Parser, count, memory_size
 
-__all__ = ["SYNTH_KINDS", "add_to", "run"]
-
 _SUMMARY = "write a recording of a synthetic program"
 _DESCRIPTION = """\
 Runs a synthetic program on the model and writes FILE, a recording as PyTorch

@@ -12,8 +12,6 @@ from allocsim.cli.output import write, write_json, write_other_json
 from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, count, moment
 
-__all__ = ["add_to", "run"]
-
 _SUMMARY = "list the owners of the memory at one moment"
 _DESCRIPTION = """\
 Lists the owner of every byte that was allocated at one moment of FILE: the line

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from allocsim.analysis.tune import Tuning
     from allocsim.report import Loan
 
-__all__ = ["add_to", "run"]
-
 _SUMMARY = "find the best setting for one or more recordings"
 _DESCRIPTION = """\
 Replays one recording, or several that must share a setting, under every option

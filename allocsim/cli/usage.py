@@ -11,24 +11,6 @@ from typing import Any, NoReturn
 
 from allocsim.units import parse_size
 
-__all__ = [
-    "Parser",
-    "UsageError",
-    "change",
-    "count",
-    "device_size",
-    "fraction",
-    "is_there",
-    "memory_size",
-    "moment",
-    "one_line",
-    "positive",
-    "processes",
-    "seconds",
-    "share",
-]
-
-
 _LARGEST_DEVICE = 1 << 60
 _MOST_DIGITS = 9
 _LEAST_DEVICE = 1024

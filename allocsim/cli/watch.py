@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from allocsim.analysis.explain import Verdict
     from allocsim.analysis.watch import Arrival, Unreadable
 
-__all__ = ["add_to", "run"]
-
 _SUMMARY = "report new recordings in a folder, and explain their errors"
 _DESCRIPTION = """\
 Polls a folder and its subfolders, and prints a line for each new recording, and

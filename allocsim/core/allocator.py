@@ -43,8 +43,6 @@ from allocsim.errors import OutOfMemoryError, UpstreamAssertionError
 from allocsim.state import DEFAULT_POOL, PoolId, SegmentState
 from allocsim.units import parse_size
 
-__all__ = ["CachingAllocator"]
-
 
 class CallCounts(NamedTuple):
     """Numbers of driver calls and retries.

@@ -21,8 +21,6 @@ from sortedcontainers import SortedDict, SortedList
 from allocsim.core.constants import ADDRESS_CHUNK
 from allocsim.units import round_up
 
-__all__ = ["AddressEvent", "AddressEventKind", "Arena"]
-
 
 class AddressEventKind(Enum):
     """Kind of change in the address space by foreign code."""

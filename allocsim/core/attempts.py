@@ -33,8 +33,6 @@ from allocsim.core.reclaim import (
 from allocsim.core.releases import Overflow
 from allocsim.errors import OutOfMemoryError, UndefinedBehaviorError
 
-__all__ = ["AllocParams", "Attempts"]
-
 
 @dataclass(slots=True)
 class AllocParams:

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from allocsim.core.hash_order import HashOrder
     from allocsim.core.pool import BlockPool
 
-__all__ = ["Block"]
-
 
 class Block:
     """Contiguous range of a segment.

@@ -31,8 +31,6 @@ from allocsim.core.releases import FreeBlockOrder
 from allocsim.core.stats import StatGroup
 from allocsim.errors import InvariantError
 
-__all__ = ["check"]
-
 
 def check(heap: Heap, private: PrivatePools) -> None:
     """Raise InvariantError with the number of a broken invariant, if there is one."""

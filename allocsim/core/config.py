@@ -29,8 +29,6 @@ from allocsim.core.options import OPTIONS, Role
 from allocsim.core.releases import Release
 from allocsim.units import MIB, round_up
 
-__all__ = ["AllocatorConfig", "NO_DIVISIONS", "RoundedSizes", "longest_reserve"]
-
 NO_DIVISIONS = (0,) * N_ROUNDUP_INTERVALS
 
 MAX_KEPT: Final = 1 << 16

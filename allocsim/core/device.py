@@ -15,8 +15,6 @@ from allocsim.core.constants import ADDRESS_CHUNK, DRIVER_RANGES, DRIVER_TOP, PA
 from allocsim.errors import ConfigError
 from allocsim.units import round_up
 
-__all__ = ["ADDRESS_POLICIES", "Device"]
-
 ADDRESS_POLICIES = ("bump", "firstfit", "driver")
 
 

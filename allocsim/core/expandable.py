@@ -12,8 +12,6 @@ from allocsim.core.device import Device
 from allocsim.errors import DriverRefusalError
 from allocsim.units import MIB, round_up
 
-__all__ = ["ExpandableSegment"]
-
 
 class ExpandableSegment:
     """Address space of `size` bytes for one pool and stream.

@@ -26,17 +26,6 @@ from allocsim.core.pool import BlockPool, FreeBlocks, least_expandable_size
 from allocsim.core.private_pools import PrivatePools
 from allocsim.core.sort_key import KeyLayout
 
-__all__ = [
-    "BRIEF",
-    "FREE",
-    "FREE_COMPLETED",
-    "FREE_REQUESTED",
-    "MALLOC",
-    "PlainStep",
-    "plain_pools",
-    "play",
-]
-
 PlainStep = tuple[int, int, int, int]
 """(kind, block name, requested bytes, stream) of one step.
 

@@ -12,8 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator
 from typing import Generic, TypeVar
 
-__all__ = ["HashOrder", "pool_hash", "stream_hash"]
-
 _GOLDEN = 11400714819323198485  # 2**64 divided by the golden ratio, as in upstream
 _WORD = (1 << 64) - 1
 _STREAM_ID = (1 << 48) - 1

@@ -35,8 +35,6 @@ from allocsim.errors import UndefinedBehaviorError, UpstreamAssertionError
 from allocsim.state import PoolId
 from allocsim.units import format_size
 
-__all__ = ["Heap"]
-
 
 class Heap:
     """Memory of one device, with the rules that split and merge it.

@@ -14,8 +14,6 @@ from typing import NamedTuple
 
 from allocsim.state import DEFAULT_POOL, PoolId
 
-__all__ = ["TraceEntry", "Witnessed", "Work"]
-
 
 class TraceEntry(NamedTuple):
     """One action of the allocator.

@@ -27,23 +27,6 @@ from allocsim.core.releases import Overflow
 from allocsim.state import DEFAULT_POOL, PoolId
 from allocsim.units import round_up
 
-__all__ = [
-    "allocated_block",
-    "fingerprint",
-    "free_blocks",
-    "garbage",
-    "handle_sizes",
-    "helping_pools",
-    "finds_free_block",
-    "largest_request",
-    "mapped_for",
-    "pool_of_requests",
-    "returnable_bytes",
-    "returnable_pools",
-    "served_once_free",
-    "would_serve",
-]
-
 
 def allocated_block(allocator: CachingAllocator, address: int) -> Block | None:
     """Return the allocated block that begins at `address`; None if there is none."""

@@ -24,28 +24,6 @@ from typing import Any, Final
 
 from allocsim.core.columns import column_of
 
-__all__ = [
-    "BYTES",
-    "FOLD_AT",
-    "OWN",
-    "OWN_MINUS",
-    "OWN_PLUS",
-    "OWN_STEP",
-    "SHORT",
-    "SPLIT",
-    "Folder",
-    "GroupMoves",
-    "Journal",
-    "Moves",
-    "decode_long",
-    "decode_short",
-    "decode_wait",
-    "encode",
-    "encode_wait",
-    "fold_records",
-    "split_journal",
-]
-
 # _fast_path.pyx repeats these constants for the compiled form.
 
 BYTES: Final = 16

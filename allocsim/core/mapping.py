@@ -20,8 +20,6 @@ from allocsim.core.sort_key import RANK_MASK
 from allocsim.errors import UpstreamAssertionError
 from allocsim.units import format_size
 
-__all__ = ["try_allocate_expandable_block", "find_run", "new_expandable", "unmap_block"]
-
 
 def try_allocate_expandable_block(
     heap: Heap, pool: BlockPool, stream: int, size: int

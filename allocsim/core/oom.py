@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from allocsim.core.config import AllocatorConfig
 from allocsim.units import format_size
 
-__all__ = ["TOO_LARGE", "OomFigures", "oom_text", "rejection_text"]
-
 TOO_LARGE = "CUDA out of memory. Tried to allocate more than 1EB memory."
 
 

@@ -25,8 +25,6 @@ from allocsim.core.releases import Release
 from allocsim.errors import ConfigError
 from allocsim.units import MIB
 
-__all__ = ["BadOptionError", "parse"]
-
 MAX_LENGTH = 64 * 1024
 """Longer strings are refused unread; no environment variable is longer."""
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-__all__ = ["OPTIONS", "Role", "Option"]
-
 
 class Role(Enum):
     """Effect of an option on device memory."""

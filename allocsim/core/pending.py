@@ -18,8 +18,6 @@ from allocsim.core.heap import Heap
 from allocsim.core.history import Work
 from allocsim.core.pool import PrivatePool
 
-__all__ = ["EventQueues", "PendingFrees", "RequestedFree"]
-
 
 class EventQueues:
     """Event queues of one device, one for each stream."""

@@ -19,14 +19,6 @@ from allocsim.core.constants import IS_COMPILED, MIN_BLOCK_SIZE, SMALL_SIZE
 from allocsim.core.sort_key import KeyLayout
 from allocsim.state import DEFAULT_POOL, PoolId
 
-__all__ = [
-    "BlockPool",
-    "FreeBlocks",
-    "PrivatePool",
-    "least_expandable_size",
-    "next_not_expandable",
-]
-
 _KEY_IN_LAYOUT: Final = 1
 """`Block.key` of a free block whose key does not fit a machine word; see `KeyLayout.key_of`."""
 

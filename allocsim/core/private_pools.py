@@ -17,8 +17,6 @@ from allocsim.core.pool import PrivatePool
 from allocsim.errors import UndefinedBehaviorError, UpstreamAssertionError
 from allocsim.state import PoolId
 
-__all__ = ["PrivatePools"]
-
 
 @dataclass(frozen=True, slots=True)
 class Scope:

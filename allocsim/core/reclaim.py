@@ -25,16 +25,6 @@ from allocsim.core.private_pools import PrivatePools
 from allocsim.errors import UpstreamAssertionError
 from allocsim.state import PoolId
 
-__all__ = [
-    "garbage_collect_cached_blocks",
-    "garbage_passes",
-    "holds_releasable",
-    "release_available_cached_blocks",
-    "release_cached_blocks",
-    "release_freeable_pools",
-    "release_cached_blocks_of_pool",
-]
-
 
 def garbage_collect_cached_blocks(heap: Heap) -> None:
     """Release old blocks until reserved memory is at most garbage_collection_threshold * limit.

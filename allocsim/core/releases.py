@@ -16,8 +16,6 @@ from typing import Any
 
 from allocsim.errors import ConfigError
 
-__all__ = ["RELEASES", "NEWEST", "FreeBlockOrder", "Overflow", "Release", "find_release"]
-
 
 class FreeBlockOrder(Enum):
     """Tie-break between free blocks of equal stream and size (semantics 1.5)."""

@@ -25,8 +25,6 @@ if TYPE_CHECKING or not IS_COMPILED:
 else:
     from allocsim.core._fast_path import play
 
-__all__ = ["ReplayAllocator"]
-
 
 class ReplayAllocator(CachingAllocator):
     """Caching allocator for replays; the arguments are those of `CachingAllocator`."""

@@ -18,8 +18,6 @@ from allocsim.core.pool import BlockPool
 from allocsim.core.private_pools import PrivatePools
 from allocsim.state import ALLOCATED, DEFAULT_POOL, PENDING, SegmentState
 
-__all__ = ["plant"]
-
 _NO_OTHER = 1 << 80
 """Above every address."""
 

@@ -17,8 +17,6 @@ from allocsim.core.heap import Heap
 from allocsim.core.history import TraceEntry
 from allocsim.state import ALLOCATED, INACTIVE, PENDING, BlockState, SegmentState
 
-__all__ = ["get_all_blocks", "memory_snapshot", "segments", "snapshot"]
-
 _ENTRY_DEFAULTS: dict[str, Any] = {"compile_context": "N/A", "user_metadata": ""}
 
 

@@ -17,8 +17,6 @@ from allocsim.core.constants import IS_COMPILED, MIN_BLOCK_SIZE, PAGE
 from allocsim.core.releases import FreeBlockOrder
 from allocsim.units import GIB, TIB
 
-__all__ = ["NARROW_PLACES", "NARROW_SIZES", "RANK_MASK", "KeyLayout"]
-
 SIZE_ZERO_BITS: Final = MIN_BLOCK_SIZE.bit_length() - 1
 """Number of low bits that are 0 in sizes and places, while both are multiples of 512."""
 

@@ -24,8 +24,6 @@ from allocsim.core.journal import (
 )
 from allocsim.core.releases import Release
 
-__all__ = ["DeviceStats", "Marked", "Stat", "StatGroup"]
-
 
 @dataclass(slots=True)
 class Stat:

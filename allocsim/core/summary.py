@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-__all__ = ["memory_summary"]
-
 _SINGLE = "-" * 75
 _DOUBLE = "=" * 75
 _SIZE_UNITS = ("B  ", "KiB", "MiB", "GiB", "TiB", "PiB")

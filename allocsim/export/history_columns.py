@@ -22,8 +22,6 @@ from allocsim.recording import ACTION_CODES, Action, Trace
 from allocsim.simulation import DeviceRun, Observer
 from allocsim.state import DEFAULT_POOL, PoolId, SegmentState
 
-__all__ = ["History", "HistoryWatch", "NOT_THE_ALLOCATORS", "columns_of", "own_entries"]
-
 NOT_THE_ALLOCATORS = (Action.SNAPSHOT, Action.ANNOTATE)
 """Kinds of entries in a recorded history that the allocator does not write."""
 _DTYPES = (np.uint8, np.uint64, np.int64, np.uint64, np.int32)

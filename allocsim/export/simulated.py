@@ -26,8 +26,6 @@ from allocsim.replaying import Prepared, bytes_of, prepare, replay_prepared
 from allocsim.simulation import DeviceRun, Hints, Progress, Run, Setting
 from allocsim.state import ALLOCATED, DEFAULT_POOL, BlockState, SegmentState
 
-__all__ = ["Simulated", "simulate"]
-
 _SNAPSHOT_BOUND = 1 << 40
 _NO_CONTEXT = ("N/A", "")
 """Values that PyTorch writes for a missing compile_context and a missing user_metadata."""

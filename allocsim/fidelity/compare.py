@@ -22,8 +22,6 @@ from allocsim.recording import Action, Trace
 from allocsim.simulation import Fidelity, Mismatch, PlacedSteps, Row, Steps, rows_of
 from allocsim.state import INACTIVE, SegmentState
 
-__all__ = ["FidelityCheck", "Uncompared", "ends_alike"]
-
 _ALLOC = Action.ALLOC.text
 
 

@@ -20,8 +20,6 @@ from allocsim.core import TraceEntry
 from allocsim.recording import ACTION_CODES, Action, Trace
 from allocsim.simulation import ENTRIES, FIRST_ACTIONS, PlacedSteps, Row, StepKind, Steps
 
-__all__ = ["Compared", "Expected"]
-
 _IGNORED = (Action.SNAPSHOT, Action.ANNOTATE)
 
 _NAMES = np.array([action.text for action in Action], dtype=object)

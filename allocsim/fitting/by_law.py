@@ -40,11 +40,6 @@ from allocsim.recording import Provenance, Recording
 from allocsim.workload import EMPTY_CACHE as PLAYED_EMPTY_CACHE
 from allocsim.workload import KnownProgram, Played, play_known, write_recording
 
-__all__ = [
-    "OLDEST_CAPABILITY", "card_of", "config_of", "has_law", "is_fused", "laws_name", "mask_unit",
-    "nearest_law", "positions_of", "refuse_card_without_law", "run_by_law", "serving_of",
-]  # fmt: skip
-
 OLDEST_CAPABILITY = (8, 0)
 """Oldest compute capability with FlashAttention; the laws were recorded on such cards."""
 

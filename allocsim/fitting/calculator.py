@@ -53,11 +53,6 @@ from allocsim.fitting.task import OPTIMIZERS, Task
 from allocsim.ownership import purposes_of
 from allocsim.phantom import CARDS, Gpu
 
-__all__ = [
-    "LawModel", "Opening", "law_cards", "law_model", "law_models", "law_programs", "opening_at",
-    "purposes_of_laws",
-]  # fmt: skip
-
 _ON_PAGE = re.compile(
     rf"({'|'.join(FAMILIES)})(_(un)?tied)?_[a-z\d-]+_"
     rf"(serve(_eager)?|({'|'.join(OPTIMIZERS)})(_checkpointing)?(_eager)?(_lora)?)"

@@ -12,8 +12,6 @@ from typing import Any
 
 from allocsim.fitting.model import Configured, Model, UserModel
 
-__all__ = ["why_it_failed"]
-
 _LONGEST = 300
 _ERROR = re.compile(r"^(?:(?:\w+\.)+([A-Z]\w*)|(\w*(?:Error|Exception|Interrupt|Exit))): (.*)")
 """Last line of a traceback: the exception's class, with its module unless it is built in."""

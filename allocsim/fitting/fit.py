@@ -54,8 +54,6 @@ from allocsim.replaying import Trials
 from allocsim.simulation import DeviceRun
 from allocsim.units import TIB, format_size
 
-__all__ = ["Fit", "fit", "fit_command"]
-
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Fit(Shown):

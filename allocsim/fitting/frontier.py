@@ -14,8 +14,6 @@ from allocsim.fitting.largest import SIZES, Largest, largest
 from allocsim.fitting.task import Task, most_of
 from allocsim.phantom import Gpu
 
-__all__ = ["Frontier", "frontier", "usual_values"]
-
 _POWERS = {"seq": 1, "prompt": 1, "image": 2}
 """Power of each size in the product with the batch to which memory is proportional.
 

@@ -21,8 +21,6 @@ from allocsim.fitting.parallel import RESERVED_SEEN, Sharded, shard
 from allocsim.phantom import Gpu
 from allocsim.units import round_up
 
-__all__ = ["GpuCount", "Planned", "plan"]
-
 _TENSOR = (1, 2, 4, 8)
 _MICRO_BATCHES = (1, 2, 4, 8)
 _IN_A_MACHINE = 8

@@ -23,8 +23,6 @@ from allocsim.phantom import Gpu
 from allocsim.recording import write_snapshot
 from allocsim.units import TIB
 
-__all__ = ["Fewest", "Largest", "SIZES", "TriedSize", "fewest", "largest"]
-
 SIZES = ("batch", "seq", "image", "prompt", "decode", "accumulate", "lora")
 """Sizes that can be searched for."""
 _MOST = 1 << 20

@@ -20,10 +20,6 @@ from allocsim.fitting.formulas import KNOWN_TYPES, ModelSizes, shapes_of, sizes_
 from allocsim.fitting.formulas.training import TransformerShape
 from allocsim.fitting.presets import CONFIGURATIONS, TORCHVISION, find_preset, near_presets
 
-__all__ = [
-    "Classifier", "Configured", "Model", "UserModel", "model_of", "most_positions", "shape_of",
-]  # fmt: skip
-
 _HEADS = {
     "ForCausalLM": "AutoModelForCausalLM",
     "LMHeadModel": "AutoModelForCausalLM",

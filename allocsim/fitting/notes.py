@@ -18,12 +18,6 @@ from allocsim.recording import Provenance
 from allocsim.replaying import workspace_note
 from allocsim.units import format_size
 
-__all__ = [
-    "CONVOLUTIONS_NOTE", "CUDNN_ATTENTION", "CUDNN_NOTE", "EXPERTS_NOTE", "MASK_NOTE",
-    "PLANNED_NOTE", "notes_of", "notes_of_context", "notes_of_law", "notes_of_routing",
-    "notes_of_run", "notes_of_speed", "release_note",
-]  # fmt: skip
-
 CUDNN_ATTENTION = (9, 10)
 """Major compute capabilities on which PyTorch prefers cuDNN's attention: Hopper, Blackwell."""
 

@@ -14,8 +14,6 @@ from allocsim.fitting.formulas.training import Precision, Rank, Training
 from allocsim.phantom import CONTEXT_MEMORY_SEEN, Gpu
 from allocsim.units import format_size
 
-__all__ = ["NCCL_SEEN", "RESERVED_SEEN", "Sharded", "precision_of", "shard"]
-
 RESERVED_SEEN = (1.02, 1.07, 1.26)
 """Ratio of reserved to allocated memory at the peak: 10th, 50th and 90th percentile.
 

@@ -18,10 +18,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-__all__ = [
-    "CONFIGURATIONS", "PRESETS", "TORCHVISION", "find_preset", "near_presets", "published_format",
-]  # fmt: skip
-
 Configuration = Mapping[str, Any]
 
 PRESETS: dict[str, dict[str, Any]] = json.loads(

@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from allocsim.fitting.model import IMAGES, Classifier, Configured, UserModel
 from allocsim.fitting.task import ATTENTION, OPTIMIZERS, Task
 
-__all__ = ["program_of"]
-
 _INDENT = "    "
 _WIDTH = 88
 

@@ -38,11 +38,6 @@ from allocsim.replaying import (
 from allocsim.simulation import DeviceRun, SimulatedOom
 from allocsim.workload import Played
 
-__all__ = [
-    "Failure", "Ran", "failure_of", "find_python", "needed_room", "ran_of", "ran_on",
-    "replay_on", "run_program", "run_task",
-]  # fmt: skip
-
 _PROGRAM = "program.py"
 
 

@@ -16,8 +16,6 @@ from allocsim.fitting.run_result import Ran, find_python, run_task
 from allocsim.fitting.task import Task
 from allocsim.phantom import Gpu, UnavailableError
 
-__all__ = ["ENGINES", "engine_for", "run_by", "runner_for"]
-
 ENGINES = ("auto", "program", "laws")
 
 

@@ -13,8 +13,6 @@ from typing import Any, TypeVar
 
 from allocsim.errors import ConfigError
 
-__all__ = ["Answered", "ReadFront", "read_answers", "read_frontier"]
-
 _MOST_BYTES = 1 << 24
 
 

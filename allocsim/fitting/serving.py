@@ -48,8 +48,6 @@ from allocsim.fitting.presets import published_format
 from allocsim.phantom import CONTEXT_MEMORY_SEEN, Gpu
 from allocsim.units import format_range, format_size
 
-__all__ = ["SERVERS", "Served", "ServedMemory", "held_of", "serve"]
-
 SERVERS: dict[str, Callable[[ServingWork], Needs]] = {
     "transformers": transformers,
     "vllm": vllm,

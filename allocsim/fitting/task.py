@@ -15,11 +15,6 @@ from typing import Any
 from allocsim.errors import ConfigError
 from allocsim.fitting.model import Configured, Model, UserModel, most_positions
 
-__all__ = [
-    "ATTENTION", "DTYPES", "OPTIMIZERS", "PARALLEL", "STARTS", "Task", "lengths_of", "most_of",
-    "usual_lengths",
-]  # fmt: skip
-
 DTYPES = {
     "fp32": ("float32", None),
     "bf16": ("bfloat16", None),

@@ -36,14 +36,6 @@ from allocsim.recording import Action
 from allocsim.simulation import Planned, StepKind
 from allocsim.units import round_up
 
-__all__ = [
-    "Cause",
-    "Explanation",
-    "called_explanation",
-    "explanations",
-    "plain_explanation",
-]
-
 
 class Cause(Enum):
     """Cause of the effects in a gap."""

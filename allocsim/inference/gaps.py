@@ -23,18 +23,6 @@ from allocsim.recording import Action, Mark, MarkKind, PoolColumn, Trace, comple
 from allocsim.simulation import Change, PlannedAt, StepKind, Steps, is_at_start, joined, spread
 from allocsim.state import PoolId
 
-__all__ = [
-    "Call",
-    "EntryMasks",
-    "Gap",
-    "PlainSteps",
-    "RecordedEntry",
-    "calls_of",
-    "capacity_from_oom",
-    "classify",
-    "gaps_of",
-]
-
 _REQUESTS = (Action.ALLOC, Action.OOM)
 _GROWS = (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)
 _SHRINKS = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)

@@ -16,8 +16,6 @@ from allocsim.core import UNLIMITED_DEVICE, Block, CachingAllocator, garbage
 from allocsim.inference.gaps import Gap
 from allocsim.recording import Action
 
-__all__ = ["NO_LIMIT", "Threshold"]
-
 _EVEN_SHARES = tuple(share / 100 for share in (*range(95, 0, -5), *range(99, 0, -1)))
 """Memory fractions that programs are likely to set: multiples of 5 % first."""
 

@@ -22,8 +22,6 @@ from allocsim.recording import Action, Trace, Turn
 from allocsim.simulation import Drive, Plan, RecordedDevice, StepKind, fold_allocated
 from allocsim.state import DEFAULT_POOL, PENDING, SegmentState
 
-__all__ = ["Probe", "Quiet", "entries_suffice", "moments_of", "quiet_moments"]
-
 MOMENTS = 2048
 """Largest number of steps after which the cache is examined."""
 

@@ -20,8 +20,6 @@ from allocsim.inference.gaps import Gap, RecordedEntry
 from allocsim.recording import Action
 from allocsim.simulation import StepKind
 
-__all__ = ["Facts", "freed_block", "has_just_set", "is_limited", "was_called"]
-
 
 @dataclass(frozen=True, slots=True)
 class Facts:

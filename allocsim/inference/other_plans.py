@@ -16,15 +16,6 @@ from allocsim.inference.hidden_calls import Quiet
 from allocsim.recording import MarkKind
 from allocsim.simulation import Plan, RecordedDevice, StepKind, joined
 
-__all__ = [
-    "has_unseen_calls",
-    "leaves_open",
-    "may_hide_calls",
-    "needs_quiet_moments",
-    "open_plans",
-    "with_calls",
-]
-
 HIDING = 0.2
 """Smallest share of quiet moments at which the program may have made empty_cache calls that left no
 entry.  Recordings of whole programs mostly have a lower share (docs/fidelity.md)."""

@@ -45,8 +45,6 @@ from allocsim.recording import Action, Mark, Trace, pools_of
 from allocsim.simulation import PAUSE_EVERY, Drive, Plan, Planned, RecordedDevice, StepKind
 from allocsim.units import GIB, TIB, round_up
 
-__all__ = ["DRIVES", "LOOK_BACK", "STEPS", "plan_of", "read_plan"]
-
 LOOK_BACK = 12
 """Number of explanations before the first difference that may be changed."""
 

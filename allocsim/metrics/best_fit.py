@@ -24,8 +24,6 @@ from allocsim.errors import AllocsimError
 from allocsim.metrics.lifetimes import Lifetimes
 from allocsim.metrics.periods import equal_periods, true_ranges
 
-__all__ = ["best_fit"]
-
 _LOOKS_BACK = 4
 """Number of earlier periods to compare with, because two blocks may swap offsets in each period."""
 

@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from allocsim.simulation import Timeline
 
-__all__ = ["Extremes", "Outline", "extremes_of", "levels_of", "outline_of", "turning_rows"]
-
 _PARTS = 120
 """Number of parts of an `Outline`."""
 

@@ -36,8 +36,6 @@ from allocsim.metrics.packing import pack
 from allocsim.recording import Action, Trace
 from allocsim.simulation import DeviceRun
 
-__all__ = ["Measures", "measures_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Measures:

@@ -22,8 +22,6 @@ from allocsim.core import MIN_BLOCK_SIZE
 from allocsim.recording import Action, Trace, Turn
 from allocsim.state import ALLOCATED, PENDING
 
-__all__ = ["Lifetimes", "lifetimes_of"]
-
 
 @dataclass(frozen=True, eq=False)
 class Lifetimes:

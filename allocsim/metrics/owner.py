@@ -21,8 +21,6 @@ import numpy as np
 
 from allocsim.recording import Action, Frame, FrameTable, Trace
 
-__all__ = ["Code", "code_at", "code_names", "code_of", "is_foreign"]
-
 _FOREIGN_PARTS = ("site-packages", "dist-packages", "/torch/", "/lib/python", "/usr/include/")
 _COMPILED = (".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".so", ".inl")
 _TORCH_FILES = frozenset(

@@ -22,8 +22,6 @@ from numpy.typing import NDArray
 from allocsim.metrics.best_fit import best_fit
 from allocsim.metrics.lifetimes import Lifetimes
 
-__all__ = ["MOST_PLACED", "Packing", "pack"]
-
 MOST_PLACED = 12_000
 """Largest number of blocks placed greedily; this takes a few seconds."""
 

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 
 from allocsim.replaying import Prepared
 
-__all__ = ["equal_periods", "period_starts", "true_ranges"]
-
 _Ints = NDArray[np.int64]
 
 

@@ -20,8 +20,6 @@ from allocsim.recording import Action, Trace
 from allocsim.replaying import Prepared
 from allocsim.simulation import live_requests
 
-__all__ = ["RequestedSizes", "Rounded", "Sizes", "requested_of", "merged", "rounded_by", "sizes_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Rounded:

@@ -18,8 +18,6 @@ from allocsim.recording import BLOCK_ACTIONS, Action, Trace, pools_of
 from allocsim.simulation import Timeline
 from allocsim.state import ALLOCATED, DEFAULT_POOL, INACTIVE, PoolId, SegmentState
 
-__all__ = ["Blocks", "blocks_of", "blocks_of_state"]
-
 _Column = NDArray[np.int64]
 _FREES = (Action.FREE_REQUESTED, Action.FREE_COMPLETED)
 

@@ -12,8 +12,6 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable
 
-__all__ = ["LINE", "moved_lines", "status_of"]
-
 LINE = re.compile(r":(\d+)")
 """Line number in the name of an owner."""
 

@@ -15,8 +15,6 @@ from allocsim._fast_numpy import distinct
 from allocsim.ownership.scene import NEVER, Scene
 from allocsim.ownership.stacks import Origin, Phase
 
-__all__ = ["MADE_AS_PARAMETERS", "WORKSPACE_SIZES", "Evidence"]
-
 _Mask = NDArray[np.bool_]
 _Column = NDArray[np.int64]
 

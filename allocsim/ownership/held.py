@@ -21,8 +21,6 @@ from allocsim.recording import Trace
 from allocsim.simulation import Timeline
 from allocsim.state import SegmentState
 
-__all__ = ["BY", "Held", "held_at", "scene_of_run", "scene_of_state"]
-
 BY = ("line", "stack", "module", "category", "stream", "pool")
 """Ways to name the owner of a block; every block has a name of each kind."""
 

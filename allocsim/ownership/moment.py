@@ -12,8 +12,6 @@ from allocsim.ownership.stacks import Phase
 from allocsim.recording import Action, Trace
 from allocsim.simulation import DeviceRun
 
-__all__ = ["Moment", "moment_of", "moment_of_state"]
-
 
 @dataclass(frozen=True, slots=True)
 class Moment:

@@ -20,8 +20,6 @@ from allocsim.ownership.scene import NEVER, Scene, scene_of
 from allocsim.ownership.stacks import Origin, Phase, kinds_of
 from allocsim.recording import FrameTable
 
-__all__ = ["CATEGORIES", "RULES", "UNKNOWN", "CategoryRule", "purposes_of", "rules_of"]
-
 _Mask = NDArray[np.bool_]
 
 PARAMETERS = "parameters"

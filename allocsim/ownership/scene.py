@@ -18,8 +18,6 @@ from allocsim.ownership.blocks import Blocks
 from allocsim.ownership.stacks import Origin, Phase, StackKind
 from allocsim.recording import Mark, MarkKind
 
-__all__ = ["Scene", "Spans", "scene_of"]
-
 _Mask = NDArray[np.bool_]
 _Column = NDArray[np.int64]
 NEVER = np.iinfo(np.int64).max

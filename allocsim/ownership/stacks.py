@@ -16,17 +16,6 @@ from itertools import pairwise
 
 from allocsim.recording import Frame, FrameTable
 
-__all__ = [
-    "Origin",
-    "Phase",
-    "StackKind",
-    "is_call",
-    "is_layer",
-    "is_python",
-    "kinds_of",
-    "stem_of",
-]
-
 
 class Phase(IntEnum):
     """Training phase, or other part of the program, that requested memory."""

@@ -24,8 +24,6 @@ from allocsim.ownership.scene import Scene
 from allocsim.ownership.stacks import is_call, is_layer, is_python, stem_of
 from allocsim.recording import Frame, FrameTable
 
-__all__ = ["AUTOGRAD", "NO_STACK", "Whose", "is_plumbing", "line_of", "module_name", "whose_of"]
-
 AUTOGRAD = "backward (autograd)"
 NO_STACK = "no stack recorded"
 BEFORE = "from before the recording"

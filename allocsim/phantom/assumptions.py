@@ -21,8 +21,6 @@ import functools
 import threading
 from typing import Any
 
-__all__ = ["MOST_EXPERTS", "Router", "end_at_max_length", "leave_unfilled"]
-
 MOST_EXPERTS = 1024
 """Largest number of scores per token that are assumed to be experts; a vocabulary has more."""
 

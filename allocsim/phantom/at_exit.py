@@ -21,8 +21,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-__all__ = ["guesses", "places_of", "read_sites", "reads_text", "watch_reads", "columns_of"]
-
 Frame = tuple[str, int]
 """File and line number."""
 

@@ -20,22 +20,6 @@ from pathlib import Path
 
 from allocsim.errors import AllocsimError
 
-__all__ = [
-    "PhantomError",
-    "ScriptError",
-    "UnavailableError",
-    "RefusedError",
-    "COMMON_OPTIONS",
-    "ORIGIN",
-    "STUB",
-    "Stubs",
-    "build_once",
-    "build_stubs",
-    "compile_source",
-    "digest_of",
-    "find_compiler",
-]
-
 
 class PhantomError(AllocsimError):
     """Base class of the errors of allocsim.phantom."""

@@ -17,8 +17,6 @@ from allocsim.errors import ConfigError
 from allocsim.phantom.gpu import CONTEXT_MEMORY, Gpu, limits_of
 from allocsim.units import GIB, MIB
 
-__all__ = ["CARDS", "find_gpu"]
-
 _Row = tuple[str, str, float, tuple[int, int], int, float]
 """(short name, name in CUDA, GiB as printed, compute capability, number of multiprocessors,
 MiB of L2 cache)"""

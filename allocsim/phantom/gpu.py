@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from allocsim.errors import ConfigError
 from allocsim.units import KIB, MIB, TIB
 
-__all__ = ["CONTEXT_MEMORY", "CONTEXT_MEMORY_SEEN", "Gpu", "Limits", "limits_of"]
-
 CONTEXT_MEMORY = 512 * MIB
 """Assumed bytes of the CUDA context and libraries, if the GPU's are unknown (`cards.py`)."""
 

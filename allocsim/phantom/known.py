@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["MOST_BYTES", "MOST_NUMBERS", "Known"]
-
 MOST_NUMBERS = 1 << 22
 """Largest number of elements of a tensor that is computed."""
 

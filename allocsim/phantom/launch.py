@@ -16,8 +16,6 @@ from allocsim.phantom.build import Stubs, UnavailableError, build_once, build_st
 from allocsim.phantom.gpu import Gpu
 from allocsim.phantom.wheel import PLANS_WITHOUT_DEVICE, cache_root
 
-__all__ = ["TorchInstall", "find_torch", "phantom_environment"]
-
 BASE_ADDRESS = 0x7000_0000_0000
 """First address of device memory, far above the addresses of host memory."""
 

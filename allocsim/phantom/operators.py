@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["is_overwritten", "names", "operands", "overloads", "promoted", "written"]
-
 _ELEMENTWISE = (
     *("add", "sub", "rsub", "mul", "floor_divide", "remainder", "fmod", "pow", "div"),
     *("neg", "abs", "sign", "minimum", "maximum", "clamp", "clamp_min", "clamp_max"),

@@ -11,8 +11,6 @@ import ctypes
 import functools
 from typing import Any
 
-__all__ = ["answer_for_others"]
-
 _DIFFERS = "DDP expects same model across all ranks"
 
 

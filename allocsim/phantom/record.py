@@ -27,8 +27,6 @@ from allocsim.phantom.build import UnavailableError
 from allocsim.phantom.gpu import Gpu
 from allocsim.phantom.launch import TorchInstall, find_torch, phantom_environment
 
-__all__ = ["ProcessRecording", "Recorded", "RecordedProgram", "has_gpu", "record"]
-
 HOOK = Path(__file__).parent / "hook"
 _CONF_NAMES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
 _GPU_FILES = ("/dev/nvidiactl", "/dev/dxg")

@@ -19,8 +19,6 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-__all__ = ["Values", "install"]
-
 _NUMBERS = frozenset({int, float, bool, complex})
 _MOST_KEPT = 1024
 """Largest number of cached tensors that stand for Python numbers."""

@@ -26,13 +26,6 @@ from pathlib import Path
 
 from allocsim.phantom.build import UnavailableError
 
-__all__ = [
-    "PLANS_WITHOUT_DEVICE",
-    "PUBLISHED", "Wheel", "cache_folder", "cache_root", "cached_wheel", "fetch_wheel",
-    "full_version",
-]  # fmt: skip
-
-
 PUBLISHED = {
     "2.1": "2.1.2",
     "2.2": "2.2.2",

@@ -29,8 +29,6 @@ from allocsim.metrics import Sizes
 from allocsim.simulation import IN_STRING, Setting, in_option_string
 from allocsim.units import MIB, round_up
 
-__all__ = ["UNTRIED", "candidates"]
-
 UNTRIED: dict[str, str] = {
     "throw_on_cudamalloc_oom": "refuses more requests and serves none that fails without it",
     "expandable_segments_reserve": "reserves addresses, not memory",

@@ -17,8 +17,6 @@ from allocsim.errors import ConfigError
 from allocsim.recommend.driver_times import H200, DriverTimes
 from allocsim.replaying import Trial
 
-__all__ = ["Cost", "Costs", "cost_of", "driver_time", "read_costs"]
-
 _LONGEST = 1 << 16
 _TAKES = ("malloc", "create", "map")
 """Names in `Device.calls` of the calls that obtain memory; the others return it."""

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 
 from allocsim.units import MIB
 
-__all__ = ["H200", "DriverTimes", "Points"]
-
 Points = tuple[tuple[int, float], ...]
 """(size in MiB, microseconds) of each measured size, ascending."""
 

@@ -43,8 +43,6 @@ from allocsim.replaying import Effect, Prepared
 from allocsim.simulation import Setting, large_segments_matter
 from allocsim.units import round_up
 
-__all__ = ["RULES", "effect_of", "effects_on"]
-
 RULES: dict[str, int | None] = {
     "roundup_power2_divisions": 1,
     "large_segment_size_mb": 2,

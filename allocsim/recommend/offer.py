@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from allocsim.replaying import Trial
 from allocsim.simulation import Setting
 
-__all__ = ["Offer"]
-
 _MANY_CALLS = 2
 """A setting can thrash only if it makes more than this multiple of the baseline's driver calls."""
 

@@ -10,8 +10,6 @@ from collections.abc import Iterable
 
 from allocsim.replaying import Point
 
-__all__ = ["Bar", "dominates", "front", "is_hopeless"]
-
 
 def dominates(better: Point, worse: Point) -> bool:
     """Return True if `better` is worse than `worse` in no number and better in one or more."""

@@ -33,17 +33,6 @@ from allocsim.replaying import Prepared
 from allocsim.simulation import Setting
 from allocsim.units import MIB, round_up
 
-__all__ = [
-    "allows_expandable",
-    "is_fitted",
-    "overflows",
-    "proposals",
-    "read_alike",
-    "rescues",
-    "usual_settings",
-    "was_refused",
-]
-
 _USUAL = (
     "",
     "expandable_segments:True",

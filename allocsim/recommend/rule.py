@@ -32,16 +32,6 @@ from allocsim.recommend.proposals import is_fitted, overflows, proposals, rescue
 from allocsim.replaying import Prepared, Standing, Trials, trial_of_run
 from allocsim.simulation import DeviceRun, Setting, releases_needed
 
-__all__ = [
-    "MIN_SAVING_DIVISOR",
-    "Case",
-    "Recommendation",
-    "WhyNot",
-    "choose",
-    "late_peak",
-    "recommend",
-]
-
 MIN_SAVING_DIVISOR = 100
 """Divisor of the peak: a smaller saving than 1/100 is ignored, as is a smaller difference of two
 settings."""

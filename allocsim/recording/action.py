@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-__all__ = ["ACTION_CODES", "BLOCK_ACTIONS", "INPUT_ACTIONS", "Action"]
-
 
 class Action(IntEnum):
     """Action of an entry; `text` is PyTorch's name for it."""

@@ -16,8 +16,6 @@ import numpy as np
 from allocsim.recording.frames import Frame, FrameTable
 from allocsim.recording.recording import Recording
 
-__all__ = ["Backend", "backend_of", "options_read"]
-
 _STEP = 512
 _SMALL = 1 << 20
 _LEAST_BLOCKS = 8

@@ -22,8 +22,6 @@ from allocsim._fast_numpy import address_column, any_of, int_column, stable_orde
 from allocsim.recording.action import BLOCK_ACTIONS, Action
 from allocsim.state import INACTIVE, PENDING, BlockState, SegmentState
 
-__all__ = ["ByAddress", "Turn", "completes_at_once", "Tiles"]
-
 
 class Turn(IntEnum):
     """Type of a turn; the first three values equal the codes of `Action`."""

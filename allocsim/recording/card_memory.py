@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from allocsim.recording.provenance import Provenance
 from allocsim.units import GIB, KIB, MIB, format_size
 
-__all__ = ["CardMemory", "card_memory"]
-
 CONTEXT = (526 * MIB, 870 * MIB)
 """Lowest and highest bytes of a CUDA context."""
 _NOTABLE_BYTES = GIB

@@ -29,8 +29,6 @@ from allocsim.recording.store import dump_npz, read_npz
 from allocsim.recording.whole_file import whole_file
 from allocsim.units import GIB
 
-__all__ = ["with_cache"]
-
 _FOLDER, _OFF = "ALLOCSIM_CACHE", "ALLOCSIM_NO_CACHE"
 _LONG = 250_000
 """Number of entries from which a recording is cached; smaller recordings load quickly."""

@@ -28,8 +28,6 @@ from allocsim.recording.releases import markers_in
 from allocsim.recording.trace import Trace
 from allocsim.state import PoolId, SegmentState
 
-__all__ = ["read_trace", "MISSING", "Columns", "Entries", "EntryRows", "entries_of"]
-
 
 def read_trace(
     path: str,

@@ -23,8 +23,6 @@ from allocsim.recording.recording import Recording
 from allocsim.recording.trace import Trace
 from allocsim.recording.whole_file import packed_file
 
-__all__ = ["dump_snapshot", "write_snapshot", "snapshot_of", "segments_plain"]
-
 _PROTOCOL = 4
 _OF_BLOCKS = ("address", "size", "requested_size", "state")
 

@@ -11,8 +11,6 @@ from typing import Any, NoReturn, cast
 from allocsim.errors import RecordingError
 from allocsim.state import PoolId
 
-__all__ = ["Fields", "describe", "UINT64_MAX", "INT64_MAX", "INT32_MAX"]
-
 UINT64_MAX = (1 << 64) - 1
 INT64_MAX = (1 << 63) - 1
 INT32_MAX = (1 << 31) - 1

@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 
 from allocsim.recording.fields import INT32_MAX, INT64_MAX, UINT64_MAX, Fields, describe
 
-__all__ = ["Frame", "FrameTable", "FrameInterner", "StackNumbers", "StackReader"]
-
 _WINDOWS = re.compile(r"[A-Za-z]:[\\/]|\\\\")
 
 

@@ -38,8 +38,6 @@ from allocsim.recording.store import read_npz
 from allocsim.recording.unpickle import check_density, unpickle
 from allocsim.units import MIB
 
-__all__ = ["load", "read_snapshot"]
-
 _MAX_DEVICES = 1024
 _LARGE = MIB
 _BYTES_AN_OPERATION = 40

@@ -15,8 +15,6 @@ from allocsim._repr import Shown
 from allocsim.recording.source import TEXTS
 from allocsim.units import format_size
 
-__all__ = ["LogFigure", "LogFigures", "figures_in"]
-
 _LONGEST_LINE = 2000
 _LONGEST_NUMBER = 15
 _SHIFTS = {"B": 0, "K": 10, "M": 20, "G": 30, "T": 40, "P": 50}

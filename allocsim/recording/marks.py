@@ -17,17 +17,6 @@ from enum import StrEnum
 from allocsim.recording.fields import INT32_MAX, INT64_MAX, UINT64_MAX, Fields
 from allocsim.state import PoolId
 
-__all__ = [
-    "MARKS",
-    "Mark",
-    "MarkKind",
-    "cut_marks",
-    "plain_marks",
-    "read_marks",
-    "Annotation",
-    "read_annotations",
-]
-
 MARKS = "marks"
 _Value = str | float | int | PoolId | None
 

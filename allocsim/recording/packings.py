@@ -28,15 +28,6 @@ from typing import Any, BinaryIO, cast
 from allocsim.errors import RecordingError
 from allocsim.units import MIB
 
-__all__ = [
-    "ZIP_MAGIC",
-    "Compression",
-    "is_archive_of_one",
-    "packing_of",
-    "unpacked",
-    "snapshot_in_page",
-]
-
 ZIP_MAGIC = b"PK\x03\x04"
 _CHUNK = 1 << 20
 _ZSTD_CHUNK = 1 << 12

@@ -25,8 +25,6 @@ from allocsim.recording.rewind.ranges import MappedRange, MappedRanges
 from allocsim.recording.trace import Trace
 from allocsim.state import DEFAULT_POOL, PoolId, SegmentState
 
-__all__ = ["Reservation", "reservations_of", "PoolColumn", "pools_of"]
-
 
 @dataclass(slots=True)
 class Reservation:

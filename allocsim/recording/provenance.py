@@ -14,8 +14,6 @@ from allocsim.recording.fields import INT32_MAX, INT64_MAX, Fields
 from allocsim.recording.marks import MARKS, plain_marks, read_marks
 from allocsim.recording.trace import Trace
 
-__all__ = ["KEY", "Provenance", "marked", "read_provenance"]
-
 KEY = "allocsim"
 _UNKNOWN_EXIT = -(1 << 31)
 """Unknown exit code in files of earlier versions."""

@@ -18,8 +18,6 @@ from allocsim.recording.segments import RecordedSettings, WrongSum
 from allocsim.recording.trace import Trace
 from allocsim.units import format_size
 
-__all__ = ["MEMORY_TIMELINE", "PROFILER_TRACE", "ROWS", "Recording"]
-
 PROFILER_TRACE, MEMORY_TIMELINE, ROWS = "profiler trace", "memory timeline", "rows"
 """Layouts that contain only requests."""
 

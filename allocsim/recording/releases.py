@@ -15,8 +15,6 @@ from __future__ import annotations
 from collections.abc import Set
 from dataclasses import dataclass
 
-__all__ = ["RELEASES", "FileLayout", "Marker", "markers_in", "layout_releases", "unrounded_until"]
-
 
 @dataclass(frozen=True, slots=True)
 class Marker:

@@ -16,8 +16,6 @@ from allocsim.recording.fields import INT32_MAX, INT64_MAX, UINT64_MAX, Fields, 
 from allocsim.recording.frames import StackNumbers, StackReader
 from allocsim.state import ALLOCATED, DEFAULT_POOL, INACTIVE, PENDING, BlockState, SegmentState
 
-__all__ = ["SegmentReader", "WrongSum", "RecordedSettings", "read_settings"]
-
 _STATES = {
     ALLOCATED: ALLOCATED,
     PENDING: PENDING,

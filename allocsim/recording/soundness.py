@@ -28,8 +28,6 @@ from allocsim.recording.trace import Trace
 from allocsim.state import INACTIVE, SegmentState
 from allocsim.units import format_size
 
-__all__ = ["Defect", "find_defects", "refuse_contradictions", "refuse_unsound"]
-
 _CONTRADICTS = "the data contradicts itself and cannot be a recording"
 _ALIGNMENT = 512
 _FREES = (Action.FREE_REQUESTED, Action.FREE_COMPLETED)

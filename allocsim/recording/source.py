@@ -27,25 +27,6 @@ from allocsim.recording.packings import (
     unpacked,
 )
 
-__all__ = [
-    "HEAD",
-    "Kind",
-    "is_recording",
-    "kind_of",
-    "open_source",
-    "packing_in",
-    "TEXTS",
-    "name_of_text",
-    "FileForm",
-    "form_of",
-    "sha256_of",
-    "ENDINGS",
-    "recordings_in",
-    "LONGEST_LOG",
-    "decoded",
-    "read_log",
-]
-
 HEAD = 1 << 16
 """Number of first bytes that the detection uses."""
 

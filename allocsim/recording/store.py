@@ -33,8 +33,6 @@ from allocsim.recording.segments import SegmentReader, WrongSum, read_settings
 from allocsim.recording.trace import Trace
 from allocsim.recording.whole_file import whole_file
 
-__all__ = ["dump_npz", "write_npz", "read_npz"]
-
 _HEADER, _FLAT, _OFFSETS = "recording", "stacks.flat", "stacks.offsets"
 _VERSION = 1
 _MAX_ARRAY_HEADER = 1000

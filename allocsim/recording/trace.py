@@ -19,8 +19,6 @@ from allocsim.recording.frames import Frame, FrameTable
 from allocsim.recording.marks import Mark
 from allocsim.state import PoolId, SegmentState
 
-__all__ = ["Entry", "Trace"]
-
 
 @dataclass(frozen=True, slots=True)
 class Entry:

@@ -29,8 +29,6 @@ import numpy as np
 from allocsim.errors import RecordingError
 from allocsim.units import MIB
 
-__all__ = ["unpickle", "scan", "check_density"]
-
 _PROTO, _FRAME, _STOP, _PAIR = 0x80, 0x95, 0x2E, 0x86
 _SHORT_TEXT, _TEXT = 0x8C, 0x58
 _NAMES = {ord(op.code): op.name for op in pickletools.opcodes}

@@ -16,19 +16,6 @@ from allocsim.replaying.prepared import Prepared
 from allocsim.simulation import Start, StartPeaks
 from allocsim.units import format_size
 
-__all__ = [
-    "address_notes",
-    "address_range_note",
-    "cause_notes",
-    "device_note",
-    "known_notes",
-    "peak_notes",
-    "provenance_notes",
-    "start_notes",
-    "open_notes",
-    "workspace_note",
-]
-
 
 def cause_notes(prepared: Prepared) -> list[str]:
     """Return notes on inferred calls and memory limits of the program."""

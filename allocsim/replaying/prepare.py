@@ -20,8 +20,6 @@ from allocsim.replaying.prepared import Prepared
 from allocsim.simulation import Hints, Setting
 from allocsim.state import SegmentState
 
-__all__ = ["can_be_of", "choose_releases", "prepare", "prepare_made"]
-
 _Key = tuple[int | None, str | None, Hints]
 """(device, release, hints)"""
 

@@ -34,8 +34,6 @@ from allocsim.simulation import (
     may_break,
 )
 
-__all__ = ["Prepared"]
-
 
 @dataclass(frozen=True, eq=False)
 class Prepared(RecordedDevice):

@@ -20,8 +20,6 @@ from allocsim.replaying.prepared import Prepared
 from allocsim.replaying.setup import drive_as_recorded, is_recorded_device
 from allocsim.simulation import DeviceRun, Parting, Run
 
-__all__ = ["PartingFinder", "difference_step_by_step", "needs_probe", "parting_of", "with_proof"]
-
 
 def parting_of(prepared: Prepared) -> Parting | None:
     """Return the first difference of the baseline from the recording; None if it is exact.

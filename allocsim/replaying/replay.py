@@ -35,14 +35,6 @@ from allocsim.simulation import (
 )
 from allocsim.units import parse_size
 
-__all__ = [
-    "OTHER_RELEASE",
-    "bytes_of",
-    "replay",
-    "replay_prepared",
-]
-
-
 OTHER_RELEASE = (
     "another release wrote the recording: the replay shows what the requested release would do"
 )

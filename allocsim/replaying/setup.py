@@ -23,8 +23,6 @@ from allocsim.replaying.prepared import Prepared
 from allocsim.simulation import Drive, Observer, Progress, Setting, Start
 from allocsim.units import TIB, format_size, round_up
 
-__all__ = ["device_of", "drive_as_recorded", "is_recorded_device"]
-
 
 def drive_as_recorded(
     prepared: Prepared,

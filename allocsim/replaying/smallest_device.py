@@ -27,15 +27,6 @@ from allocsim.replaying.trial import Trial
 from allocsim.replaying.trials import Trials
 from allocsim.simulation import Setting
 
-__all__ = [
-    "Capacity",
-    "Smallest",
-    "find_smallest",
-    "pages_needed",
-    "smallest_device",
-    "smallest_fraction",
-]
-
 Try = Callable[[int], Trial | None]
 """Function that replays on a size, in steps; it returns None if the start state does not fit."""
 

@@ -16,8 +16,6 @@ from allocsim.replaying.prepare import choose_releases
 from allocsim.state import SegmentState
 from allocsim.units import format_size, round_up
 
-__all__ = ["StateSource", "state_source"]
-
 
 @dataclass(frozen=True, slots=True)
 class StateSource:

@@ -24,8 +24,6 @@ from allocsim.simulation import (
     driver_calls_of,
 )
 
-__all__ = ["run_as_made"]
-
 _SIGNS = {
     Action.SEGMENT_ALLOC: 1,
     Action.SEGMENT_MAP: 1,

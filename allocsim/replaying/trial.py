@@ -21,8 +21,6 @@ from allocsim.simulation import (
     driver_calls_of,
 )
 
-__all__ = ["Point", "Standing", "Trial", "trial_of", "trial_of_run", "with_peaks"]
-
 
 class Point(NamedTuple):
     """Numbers by which settings are compared; they never decrease while a replay runs.

@@ -21,8 +21,6 @@ from allocsim.simulation import (
     fold_allocated,
 )
 
-__all__ = ["Effect", "Trials", "Watch"]
-
 Watch = Callable[[str], Progress | None]
 """Function called with each conf before its replay; it returns the progress function, or None."""
 

@@ -45,8 +45,6 @@ from allocsim.simulation import (
     has_two_starts,
 )
 
-__all__ = ["LeftOpenFinder", "peaks_by_address", "peaks_left_open", "peaks_of", "with_range"]
-
 _NO_RUN = (ConfigError, UndefinedBehaviorError, UpstreamError)
 
 

@@ -16,8 +16,6 @@ from allocsim.replaying.proof import parting_of
 from allocsim.replaying.setup import drive_as_recorded
 from allocsim.simulation import PAUSE_EVERY, Parting, SimulatedOom, Step, StepKind
 
-__all__ = ["Walk"]
-
 _REQUESTS = (
     StepKind.ALLOC, StepKind.OOM, StepKind.FREE, StepKind.FREE_REQUEST, StepKind.FREE_COMPLETE,
     StepKind.EMPTY_CACHE,

@@ -15,18 +15,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from allocsim._repr import printable
 from allocsim.recommend import Recommendation
 from allocsim.replaying import OTHER_RELEASE
-from allocsim.report.layout import (
-    WIDTH,
-    number,
-    paragraph,
-    plural,
-    printable,
-    row,
-    shortened,
-    warned,
-)
+from allocsim.report.layout import WIDTH, number, paragraph, plural, row, shortened, warned
 from allocsim.report.recommendation import paste_line, paste_notes
 from allocsim.simulation import DeviceRun, Run
 from allocsim.units import format_size
@@ -34,11 +26,6 @@ from allocsim.units import format_size
 if TYPE_CHECKING:
     from allocsim.analysis.explain import Cure, DeviceExplanation
     from allocsim.analysis.top import Top
-
-__all__ = [
-    "HEIGHT", "TABLES", "Answer", "AnswerPart", "Tone", "answer_of", "entries", "memory",
-    "most_urgent", "named", "of_owners", "others", "part", "said_first", "to_paste", "warnings",
-]  # fmt: skip
 
 HEIGHT = 22
 TABLES = "-v: every setting and figure; --json: the same for programs"

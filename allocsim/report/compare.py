@@ -26,8 +26,6 @@ from allocsim.units import format_change, format_size
 if TYPE_CHECKING:
     from allocsim.analysis.compare import Change, Comparison, Side
 
-__all__ = ["COUNTS", "PARTS", "compare_document", "compare_text"]
-
 _ROWS = 9
 _FIGURES = "{:>12} {:>11} {:>11}  "
 _BELOW = 8

@@ -14,8 +14,6 @@ from allocsim.report.layout import plural
 from allocsim.simulation import DeviceRun, Run
 from allocsim.units import format_size
 
-__all__ = ["convert_document", "convert_text"]
-
 
 def convert_text(
     output: str, size: int, chosen: Format, recording: Recording, runs: Sequence[Run]

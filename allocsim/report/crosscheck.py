@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from allocsim.report.layout import number, plural, printable, row, table
+from allocsim._repr import printable
+from allocsim.report.layout import number, plural, row, table
 from allocsim.verify import KINDS, Report
-
-__all__ = ["crosscheck_document", "crosscheck_text"]
 
 _TITLES = {
     "operation": "operations",

@@ -11,8 +11,6 @@ from allocsim.recommend import Costs, driver_time
 from allocsim.report.layout import number, plural, rows
 from allocsim.simulation import DeviceRun
 
-__all__ = ["costs_document", "driver_document", "driver_note", "driver_rows"]
-
 _USUAL = 20 << 20
 """Bytes for which `costs_document` gives times: the segment of a request below 10 MiB."""
 

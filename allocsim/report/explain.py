@@ -50,11 +50,6 @@ from allocsim.units import format_size
 if TYPE_CHECKING:
     from allocsim.analysis.top import Top
 
-__all__ = [
-    "CAUSES", "because", "blockers_text", "code_text", "explanation_document", "explanation_text",
-    "idle_in_private_pools", "kinds_table", "repeats_of", "verdicts_document", "verdicts_text",
-]  # fmt: skip
-
 CAUSES = {
     "impossible": "the request alone is larger than the card",
     "host_fallback": "more is allocated than the card has; host memory was used too",

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from allocsim._repr import printable
 from allocsim.report.answer import Answer, answer_of, part
-from allocsim.report.layout import number, printable, row
+from allocsim.report.layout import number, row
 
 if TYPE_CHECKING:
     from allocsim.recording import LogFigure, LogFigures
-
-__all__ = ["log_document", "log_screen", "log_text"]
 
 _SHOWN = 18
 _ADVICE = {

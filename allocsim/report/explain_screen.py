@@ -31,8 +31,6 @@ from allocsim.units import format_size
 if TYPE_CHECKING:
     from allocsim.analysis.top import Top
 
-__all__ = ["explanation_screen", "verdict_of_run", "verdict_of_text", "verdicts_screen"]
-
 _ADVICE_LINES = 15
 _SHOWN_ERRORS = 4
 _HIDDEN = "-v: full answer; --json: the same for programs"

@@ -10,16 +10,15 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from allocsim._repr import printable
 from allocsim.analysis.explain import Blocker, Refusal, StateExplanation, arithmetic_of
 from allocsim.report.answer import Answer, Tone, answer_of, of_owners, part
 from allocsim.report.explain import CAUSES, blockers_text, idle_in_private_pools, kinds_table
-from allocsim.report.layout import exact_size, plural, printable, row, rows
+from allocsim.report.layout import exact_size, plural, row, rows
 from allocsim.units import format_size
 
 if TYPE_CHECKING:
     from allocsim.analysis.top import Top
-
-__all__ = ["state_document", "state_screen", "state_text"]
 
 _SERVED = {
     "cached": "succeeds: a free block serves it, without the driver",

@@ -18,11 +18,6 @@ from allocsim.report.recommendation import paste_line
 from allocsim.report.spill import spill_document, spill_rows
 from allocsim.units import format_size
 
-__all__ = [
-    "fewest_document", "fewest_text", "fit_document", "fit_text", "fits_document", "fits_text",
-    "frontier_document", "frontier_text", "largest_fit_document", "largest_fit_text",
-]  # fmt: skip
-
 _IDLE = "reserved and not allocated"
 _BAR = WIDTH - LABEL - 26
 

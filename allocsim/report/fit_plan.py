@@ -20,8 +20,6 @@ from allocsim.phantom import Gpu
 from allocsim.report.layout import LABEL, exact_size, paragraph, plural, row, table
 from allocsim.units import GIB, format_size
 
-__all__ = ["plan_document", "plan_text", "sharded_document", "sharded_text"]
-
 _SHOWN = 6
 
 

@@ -13,8 +13,6 @@ from allocsim.fitting import Served
 from allocsim.report.layout import LABEL, number, row, table
 from allocsim.units import format_range, format_size
 
-__all__ = ["served_document", "served_text"]
-
 
 def served_text(answers: Sequence[Served]) -> str:
     """Return the text of `allocsim fit --server` for one card or several."""

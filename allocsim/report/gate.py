@@ -24,8 +24,6 @@ from allocsim.report.layout import (
 )
 from allocsim.units import format_change, format_size
 
-__all__ = ["gate_document", "gate_text"]
-
 _ROWS = 9
 _GROWN = "{:>12} {:>11} {:>11}  "
 _HOLDS = "{:>12}  "

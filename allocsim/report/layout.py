@@ -17,30 +17,6 @@ if TYPE_CHECKING:
     from allocsim.recording import CardMemory
     from allocsim.simulation import Parting
 
-__all__ = [
-    "LABEL",
-    "WIDTH",
-    "and_more",
-    "card_document",
-    "clipped",
-    "earlier_errors",
-    "exact_size",
-    "number",
-    "others_text",
-    "paragraph",
-    "parting_document",
-    "plural",
-    "printable",
-    "row",
-    "rows",
-    "shortened",
-    "shown_of",
-    "table",
-    "warned",
-    "when",
-    "with_status",
-]
-
 WIDTH = 80
 LABEL = 16
 _SEPARATORS = ("/", "\\", " ")

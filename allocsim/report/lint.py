@@ -13,8 +13,6 @@ from typing import Any
 from allocsim.analysis.lint import Finding, Lint
 from allocsim.report.layout import row, rows
 
-__all__ = ["lint_document", "lint_text"]
-
 
 def lint_text(found: Lint) -> str:
     """Return the text of `allocsim lint`."""

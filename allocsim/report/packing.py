@@ -17,8 +17,6 @@ from allocsim.report.layout import plural
 from allocsim.state import ALLOCATED, DEFAULT_POOL, INACTIVE, PENDING, PoolId, SegmentState
 from allocsim.units import format_size
 
-__all__ = ["WIDTH", "PackedPool", "packed", "pieces_of", "pool_text", "segment_pool"]
-
 WIDTH = 1200
 """Width of a row in units: pixels on a wide screen."""
 _ROWS = 6

@@ -9,11 +9,10 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from allocsim._repr import printable
 from allocsim.analysis.ranks import RankRun, Ranks
-from allocsim.report.layout import WIDTH, number, paragraph, plural, printable, row
+from allocsim.report.layout import WIDTH, number, paragraph, plural, row
 from allocsim.units import format_size
-
-__all__ = ["ranks_document", "ranks_text"]
 
 _ROWS = 10
 _FIGURES = "{:>6} {:>11} {:>11} {:>11} {:>8} {:>5}  "

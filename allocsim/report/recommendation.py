@@ -19,12 +19,6 @@ from allocsim.units import format_range, format_size
 if TYPE_CHECKING:
     from allocsim.analysis.explain import Cure, DeviceExplanation
 
-__all__ = [
-    "EXPANDABLE_NOTE", "FITTED_NOTE", "NAME", "ends_after", "paste_line", "paste_lines",
-    "paste_notes", "paste_rows", "paste_setting", "peak_text", "range_document", "range_sentence",
-    "recommendation_document", "trial_document",
-]  # fmt: skip
-
 EXPANDABLE_NOTE = "expandable_segments is not available on Windows, WSL and Jetson."
 FITTED_NOTE = (
     "The value was fitted to the first half of this recording and also saves 5 % on the second "

@@ -12,8 +12,6 @@ from allocsim.replaying import routing_text
 from allocsim.report.layout import plural
 from allocsim.units import format_size
 
-__all__ = ["record_document", "record_text"]
-
 
 def record_document(program: RecordedProgram, recorded: Recorded) -> dict[str, Any]:
     """Return the document of `allocsim record --json`."""

@@ -56,8 +56,6 @@ from allocsim.units import format_size
 if TYPE_CHECKING:
     from allocsim.analysis.top import Top
 
-__all__ = ["Found", "least_and_most", "replay_document", "replay_screen", "replay_text"]
-
 _SHOWN_OOMS = 3
 
 

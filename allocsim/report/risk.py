@@ -41,8 +41,6 @@ from allocsim.units import format_size
 if TYPE_CHECKING:
     from allocsim.analysis.top import Top
 
-__all__ = ["risk_document", "risk_screen", "risk_text"]
-
 _BAR = 30
 _WIDTHS = (44, 12, 12, 12)
 

@@ -21,8 +21,6 @@ from allocsim.report.explain import code_text
 from allocsim.report.layout import exact_size, number, plural, row, table
 from allocsim.units import format_size
 
-__all__ = ["largest_text", "scale_document", "scale_frontier_text", "scale_text"]
-
 
 def scale_text(scaling: Scaling, found: Scaled) -> str:
     """Return the text of `allocsim scale --to`."""

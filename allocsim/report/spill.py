@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from allocsim.analysis.top import Top
     from allocsim.analysis.tune import SettingRow, Tuning
 
-__all__ = ["Loan", "spill_document", "spill_rows", "tuning_spill_document", "tuning_spill_rows"]
-
 SLOWER = (10, 63)
 """Range of the slowdown of a byte over PCIe against the card's memory.
 

@@ -10,12 +10,11 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
+from allocsim._repr import printable
 from allocsim.analysis.stats import DeviceSummary, Stats
 from allocsim.recording import ROWS
-from allocsim.report.layout import WIDTH, number, plural, printable, row
+from allocsim.report.layout import WIDTH, number, plural, row
 from allocsim.units import format_size
-
-__all__ = ["stats_document", "stats_text"]
 
 _LABEL = 12
 _EPOCH_US = 946_684_800_000_000

@@ -18,8 +18,6 @@ from allocsim.simulation import Parting
 from allocsim.state import ALLOCATED, DEFAULT_POOL, INACTIVE, PENDING, BlockState, SegmentState
 from allocsim.units import format_size
 
-__all__ = ["segments_text", "step_document", "step_text"]
-
 _BAR = WIDTH - 12
 _CHARACTERS = {ALLOCATED: "#", PENDING: "~", INACTIVE: "."}
 _WORDS = {ALLOCATED: "allocated", PENDING: "pending", INACTIVE: "free"}

@@ -9,16 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from allocsim._repr import printable
 from allocsim.analysis.top import Holding, Top, TopRow
 from allocsim.ownership import Moment
 from allocsim.recording import Frame
-from allocsim.report.layout import WIDTH, and_more, clipped, number, paragraph, plural, printable
+from allocsim.report.layout import WIDTH, and_more, clipped, number, paragraph, plural
 from allocsim.units import format_size
-
-__all__ = [
-    "collapsed_text", "moment_document", "moment_text", "speedscope_document", "top_document",
-    "top_text",
-]  # fmt: skip
 
 _ROWS = 12
 _ROWS_WITH_LINES = 8

@@ -48,8 +48,6 @@ from allocsim.units import format_size
 if TYPE_CHECKING:
     from allocsim.analysis.top import Top
 
-__all__ = ["tuning_document", "tuning_screen", "tuning_text"]
-
 _WIDTHS = (40, 12, 8, 9, 11)
 _MOST_ROWS = 12
 _SHELLS = (("bash", "bash"), ("powershell", "PowerShell"), ("cmd", "cmd"), ("python", "Python"))

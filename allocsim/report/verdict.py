@@ -8,8 +8,6 @@ from allocsim.analysis.explain import Shortage
 from allocsim.simulation import DeviceRun, TimelinePoint
 from allocsim.units import format_size
 
-__all__ = ["verdict_sentence"]
-
 
 def verdict_sentence(device: DeviceRun, shortages: Sequence[Shortage]) -> str:
     """Return a sentence: the replay of one device fits, or runs out of memory, and why."""

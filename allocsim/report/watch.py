@@ -9,16 +9,15 @@ from collections.abc import Iterable, Sequence
 from pathlib import PurePath
 from typing import Any
 
+from allocsim._repr import printable
 from allocsim.analysis.explain import DeviceExplanation, Verdict
 from allocsim.analysis.watch import Arrival, Unreadable
 from allocsim.report.answer import AnswerPart
 from allocsim.report.explain_screen import verdict_of_run, verdict_of_text
-from allocsim.report.layout import plural, printable, row
+from allocsim.report.layout import plural, row
 from allocsim.report.recommendation import paste_line
 from allocsim.simulation import Run
 from allocsim.units import format_size
-
-__all__ = ["watch_document", "watch_text"]
 
 Explained = tuple[Run, Sequence[DeviceExplanation]]
 

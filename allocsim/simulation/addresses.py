@@ -34,8 +34,6 @@ from allocsim.recording import Action, Trace
 from allocsim.state import SegmentState
 from allocsim.units import round_up
 
-__all__ = ["Addresses", "DatedEvent", "read_addresses"]
-
 _GAP, _HOLE, _TAKEN = AddressEventKind.GAP, AddressEventKind.HOLE, AddressEventKind.TAKEN
 
 LEAST_SHARE = 0.5

@@ -38,8 +38,6 @@ from allocsim.simulation.stats_numpy import fold
 from allocsim.simulation.timeline import TimelineBuilder
 from allocsim.state import PoolId, SegmentState
 
-__all__ = ["Drive"]
-
 PAUSE_EVERY = 8192 if IS_COMPILED else 2048
 """Number of steps in a batch; history, progress and checks are updated after each batch.
 

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from allocsim.errors import ConfigError
 from allocsim.recording import Mark, MarkKind, Trace
 
-__all__ = ["EMPTY_CACHE_WAYS", "Hints"]
-
 _NEVER = "never"
 EMPTY_CACHE_WAYS = (_NEVER, "recorded")
 

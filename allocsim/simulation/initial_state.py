@@ -19,8 +19,6 @@ from allocsim.errors import ConfigError, OutOfMemoryError
 from allocsim.state import DEFAULT_POOL, INACTIVE, PENDING, BlockState, SegmentState
 from allocsim.units import format_size
 
-__all__ = ["Start", "StartPeaks", "has_live_blocks", "allocate_live_blocks", "live_requests"]
-
 
 class Start(StrEnum):
     """Kind of start state."""

@@ -11,8 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from allocsim.core import Block, Marked, ReplayAllocator, TraceEntry
 from allocsim.simulation.result import PeakState, SimulatedOom, Spill
 
-__all__ = ["GiveUpError", "Observer", "PeakWatch", "Progress", "SpillWatch"]
-
 Progress = Callable[[int, int], None]
 """Function called with (entries done, entries in total)."""
 

@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 from allocsim._fast_numpy import any_of, distinct, stable_order
 from allocsim.simulation.plan import StepKind, Steps
 
-__all__ = ["CYCLE", "Period", "find_period"]
-
 CYCLE = 4
 """Number of earlier states to compare with, because blocks may alternate between addresses."""
 

@@ -21,16 +21,6 @@ from allocsim.recording import ACTION_CODES, Action
 from allocsim.simulation.plan import StepKind, Steps
 from allocsim.simulation.result import Fidelity
 
-__all__ = [
-    "ENTRIES",
-    "FIRST_ACTIONS",
-    "HistoryCheck",
-    "PlacedSteps",
-    "Row",
-    "PlacedRows",
-    "rows_of",
-]
-
 Row = tuple[str, int, int, int]
 """(action, address, size, stream)"""
 

@@ -31,18 +31,6 @@ from allocsim.core import (
 )
 from allocsim.state import PoolId
 
-__all__ = [
-    "Change",
-    "Plan",
-    "PlannedAt",
-    "Planned",
-    "Step",
-    "StepKind",
-    "Steps",
-    "joined",
-    "spread",
-]
-
 
 class StepKind(IntEnum):
     """Kind of a step.  The first five have the numbers that the core uses."""

@@ -29,8 +29,6 @@ from allocsim.simulation.setting import Setting
 from allocsim.state import SegmentState
 from allocsim.units import format_size
 
-__all__ = ["RecordedDevice", "is_at_start"]
-
 
 def is_at_start(mark: Mark) -> bool:
     """Return True if `mark` is a call before the first entry that sets a memory fraction."""

@@ -14,11 +14,6 @@ from allocsim.simulation.initial_state import StartPeaks
 from allocsim.simulation.timeline import Timeline
 from allocsim.units import format_size
 
-__all__ = [
-    "DeviceRun", "DriverCalls", "Fidelity", "LeftOpen", "Mismatch", "Parting", "PeakState", "Run",
-    "SimulatedOom", "driver_calls_of",
-]  # fmt: skip
-
 DriverCalls = tuple[tuple[str, int, int], ...]
 """Number of driver calls of a replay by name and size, as (call, bytes, number of calls)."""
 

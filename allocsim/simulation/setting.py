@@ -13,8 +13,6 @@ from functools import lru_cache
 from allocsim.core import RELEASES, AllocatorConfig, Release, find_release, parse_conf
 from allocsim.errors import ConfigError
 
-__all__ = ["Setting", "in_option_string", "releases_needed"]
-
 IN_STRING = "per_process_memory_fraction"
 
 

@@ -17,8 +17,6 @@ from allocsim.simulation.initial_state import Start, has_live_blocks, live_reque
 from allocsim.simulation.recorded_device import RecordedDevice
 from allocsim.simulation.setting import Setting
 
-__all__ = ["choose_start", "has_two_starts", "large_segments_matter", "may_break"]
-
 
 def choose_start(device: RecordedDevice, setting: Setting, breaks: Callable[[], bool]) -> Start:
     """Return the start state of a replay under `setting`.

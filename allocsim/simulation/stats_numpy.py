@@ -26,8 +26,6 @@ from allocsim.core import (
     fold_records,
 )
 
-__all__ = ["fold", "fold_allocated", "fold_columns"]
-
 _Ints = NDArray[np.int64]
 
 FEW = 64

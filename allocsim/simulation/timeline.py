@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from allocsim._fast_numpy import int_column
 from allocsim.core import Column
 
-__all__ = ["Timeline", "TimelineBuilder", "TimelinePoint"]
-
 
 @dataclass(frozen=True, slots=True)
 class TimelinePoint:

@@ -21,19 +21,6 @@ from allocsim.phantom import RefusedError, ScriptError
 from allocsim.verify.player import ModelAnswer, play, play_defined
 from allocsim.verify.script import Op, RealAnswer, Script
 
-__all__ = [
-    "Difference",
-    "ScriptResults",
-    "first_difference",
-    "list_difference",
-    "Divergence",
-    "minimised",
-    "shortest",
-    "Real",
-    "Judgement",
-    "judge",
-]
-
 _LISTS = ("addresses", "trace", "segments", "messages")
 
 

@@ -20,8 +20,6 @@ from allocsim.verify.real import RealAllocator
 from allocsim.verify.script import Script
 from allocsim.verify.tally import Tally
 
-__all__ = ["CrossCheck", "Report", "Source", "WheelSource", "crosscheck"]
-
 _BATCH = 10
 """Scripts that a process runs at once; they take about a second."""
 

@@ -22,8 +22,6 @@ from allocsim.units import GIB, KIB, MIB
 from allocsim.verify.random_settings import MANY, RandomSettings, RandomStreams
 from allocsim.verify.script import Op, Script
 
-__all__ = ["make_script"]
-
 _EDGES = (512, KIB, MIB, 2 * MIB, 10 * MIB, 20 * MIB, 21 * MIB, 40 * MIB, 64 * MIB)
 _DEVICES = (
     *(MIB, 5 * MIB, 37 * MIB, 64 * MIB, 100 * MIB + 12345, 128 * MIB, 200 * MIB - 1),

@@ -18,8 +18,6 @@ from allocsim.verify.comparison import list_difference
 from allocsim.verify.real import RealAllocator
 from allocsim.verify.script import RealAnswer, Script
 
-__all__ = ["CaseCheck", "check_case", "first_difference", "load_case"]
-
 _MESSAGES_KEPT = 20
 _FIELDS = ("addresses", "trace", "segments")
 

@@ -30,8 +30,6 @@ from allocsim.verify.on_gpu import on_gpu, without_processes
 from allocsim.verify.real import BASE, plain_environment
 from allocsim.verify.script import RealAnswer, Script, golden_segment, golden_stats, stream_numbers
 
-__all__ = ["InstalledSource", "InstalledTorch", "opened"]
-
 _WITHOUT_ADDRESS = ("oom", "snapshot")
 _LARGEST = (1 << 63) - 1
 _LAST_BYTES = 4096

@@ -20,8 +20,6 @@ from dataclasses import dataclass, replace
 from allocsim.core import Release
 from allocsim.verify.script import Op, Script
 
-__all__ = ["on_gpu", "ProcessMemory", "without_processes"]
-
 _MOST = 0.5
 """Share of the GPU's memory that all concurrent scripts together may use."""
 _FRACTION = re.compile(r"\bper_process_memory_fraction:([\d.]+)")

@@ -25,8 +25,6 @@ from allocsim.errors import (
 from allocsim.units import format_size
 from allocsim.verify.script import Op, Script, golden_segment, golden_stats, stream_numbers
 
-__all__ = ["DriverTrace", "ModelAnswer", "play", "play_defined"]
-
 _NEW_MEMORY = ("segment_alloc", "segment_map")
 _ENDS_A_REQUEST = ("alloc", "oom")
 

@@ -14,8 +14,6 @@ from dataclasses import dataclass, field
 
 from allocsim.core import Release
 
-__all__ = ["RandomSettings", "MANY", "RandomStreams"]
-
 _LARGE_SEGMENT = 20
 _SHARE = 0.3
 """Probability of each option that affects memory; large_segment_size_mb has half of it."""

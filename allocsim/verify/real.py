@@ -36,8 +36,6 @@ from allocsim.phantom import (
 )
 from allocsim.verify.script import ADDRESS_POLICIES, RealAnswer, Script, encode_ops, stream_numbers
 
-__all__ = ["BASE", "RealAllocator", "plain_environment", "build_driver"]
-
 BASE = 1 << 44
 """First address for scripts with base 0, because real PyTorch takes address 0 for an error."""
 

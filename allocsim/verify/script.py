@@ -27,18 +27,6 @@ from typing import Any
 
 from allocsim.phantom import ScriptError
 
-__all__ = [
-    "ADDRESS_POLICIES",
-    "HANDLE",
-    "Op",
-    "RealAnswer",
-    "Script",
-    "encode_ops",
-    "golden_segment",
-    "golden_stats",
-    "stream_numbers",
-]
-
 Op = Sequence[Any]
 HANDLE = 4096
 """Default raw handle of stream 1; stream n has n * HANDLE."""

@@ -12,8 +12,6 @@ from collections.abc import Iterator, Sequence
 
 from allocsim.verify.script import Op, Script
 
-__all__ = ["KINDS", "Tally"]
-
 KINDS = ("operation", "feature", "option", "release", "device", "script")
 _OPERATIONS = {
     "a": "malloc",

@@ -12,8 +12,6 @@ from allocsim.recording import Recording
 from allocsim.units import parse_size
 from allocsim.workload.recorder import Recorder
 
-__all__ = ["graphs"]
-
 _FILE = "graphed.py"
 
 

@@ -17,8 +17,6 @@ from allocsim.core import CachingAllocator, TraceEntry
 from allocsim.recording import Action, FrameTable, Provenance, Recording, Trace, read_snapshot
 from allocsim.state import DEFAULT_POOL, INACTIVE, BlockState, PoolId, SegmentState
 
-__all__ = ["KeptHistory"]
-
 _SNAPSHOT_BOUND = 1 << 40
 _CODES = {action.text: int(action) for action in Action}
 

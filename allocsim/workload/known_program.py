@@ -32,8 +32,6 @@ from allocsim.recording import Action, FrameTable, Mark, MarkKind, Provenance, R
 from allocsim.simulation import PeakState, PeakWatch, fold
 from allocsim.workload.kept_history import KeptHistory
 
-__all__ = ["EMPTY_CACHE", "KnownProgram", "Played", "play_known"]
-
 _Ints = NDArray[np.int64]
 
 EMPTY_CACHE = 9

@@ -26,8 +26,6 @@ from allocsim.recording import (
 from allocsim.simulation import fold
 from allocsim.workload.kept_history import KeptHistory
 
-__all__ = ["BASE_ADDRESS", "SUFFIXES", "Recorder", "write_recording"]
-
 BASE_ADDRESS = 0x7F00_0000_0000
 """Address of the first segment, as on a real machine."""
 

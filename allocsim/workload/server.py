@@ -13,8 +13,6 @@ from allocsim.recording import Recording
 from allocsim.units import MIB, parse_size
 from allocsim.workload.recorder import Recorder
 
-__all__ = ["server"]
-
 _FILE = "serve.py"
 
 

@@ -13,8 +13,6 @@ from allocsim.recording import Recording
 from allocsim.units import parse_size
 from allocsim.workload.recorder import Recorder
 
-__all__ = ["SIDE_STREAM", "streams"]
-
 SIDE_STREAM = 4096
 """Raw handle of the side stream."""
 

@@ -12,8 +12,6 @@ import random
 from allocsim.recording import Recording
 from allocsim.workload.recorder import Recorder
 
-__all__ = ["training"]
-
 _VOCABULARY = 50_257
 _FLOAT, _HALF, _TOKEN = 4, 2, 8
 _FILE = "train.py"

@@ -19,8 +19,6 @@ from allocsim.replaying import Prepared, prepare, replay_prepared
 from allocsim.simulation import Progress, Setting
 from allocsim.units import format_change, format_size
 
-__all__ = ["Comparison", "compare", "compare_settings"]
-
 _SHOWN = 10
 """Number of rows in the table of a notebook."""
 

@@ -16,8 +16,6 @@ from itertools import zip_longest
 
 from allocsim.ownership import LINE, Held, moved_lines, status_of
 
-__all__ = ["Change", "changes_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Change:

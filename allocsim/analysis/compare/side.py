@@ -22,8 +22,6 @@ from allocsim.recording import Recording, Trace, refuse_contradictions
 from allocsim.replaying import Prepared
 from allocsim.simulation import DeviceRun
 
-__all__ = ["Parts", "Side", "side_of_run", "side_of_state"]
-
 
 @dataclass(frozen=True, slots=True)
 class Parts:

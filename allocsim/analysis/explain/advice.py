@@ -18,8 +18,6 @@ from allocsim.analysis.explain.wording import TextRelease
 from allocsim.core import AllocatorConfig
 from allocsim.units import GIB, MIB, format_size
 
-__all__ = ["Situation", "advice_on"]
-
 _WRONG_SHAPE = 4  # a request of 4 times the card or more has a wrong shape
 _SHARED_SEGMENTS = {
     2 * MIB: "2.00 MiB is the segment of a request of 1 MiB or less: idle memory of the large pool "

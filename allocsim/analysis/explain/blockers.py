@@ -32,8 +32,6 @@ from allocsim.core import PAGE
 from allocsim.state import ALLOCATED, INACTIVE, BlockState, SegmentState
 from allocsim.units import round_up
 
-__all__ = ["LARGEST_TABLE", "Blockers", "blockers_of"]
-
 LARGEST_TABLE = 30_000_000
 """Largest table of the exact search, in cells; a larger table would take seconds."""
 

@@ -18,8 +18,6 @@ from math import nan
 
 from allocsim.units import GIB, KIB, MIB, format_size
 
-__all__ = ["MESSAGE_CAUSES", "Figures", "cause_of", "rounding_of", "arithmetic_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Figures:

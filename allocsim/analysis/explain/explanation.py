@@ -42,11 +42,6 @@ from allocsim.simulation import (
 )
 from allocsim.units import format_size, parse_size
 
-__all__ = [
-    "Cure", "DeviceExplanation", "Remedy", "cures_of", "explain", "explain_device",
-    "explain_prepared", "explain_recording",
-]  # fmt: skip
-
 
 @dataclass(frozen=True, slots=True)
 class Cure:

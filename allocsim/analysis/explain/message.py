@@ -23,8 +23,6 @@ from allocsim.analysis.explain.wording import (
     sizes_in,
 )
 
-__all__ = ["OomMessage", "find_messages"]
-
 _OPENING = openings()
 # Distances in characters.
 _LONGEST = 4000  # length of one error with the longest hints

@@ -20,8 +20,6 @@ from allocsim.recording import Recording, Trace
 from allocsim.replaying import StateSource, state_source
 from allocsim.units import format_size
 
-__all__ = ["Refusal", "StateExplanation", "explain_state"]
-
 
 @dataclass(frozen=True, slots=True)
 class Refusal:

@@ -30,8 +30,6 @@ from allocsim.replaying import Prepared
 from allocsim.simulation import DeviceRun, Observer, SimulatedOom
 from allocsim.state import ALLOCATED, DEFAULT_POOL, INACTIVE
 
-__all__ = ["CAUSES", "Blocker", "Findings", "OomWatch", "Shortage", "moment_cause", "shortages_of"]
-
 CAUSES = (*MESSAGE_CAUSES[:-1], "pending_free", "private_pool", MESSAGE_CAUSES[-1])
 
 MOST_WATCHED = 200

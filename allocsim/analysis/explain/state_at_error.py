@@ -26,8 +26,6 @@ from allocsim.core import (
 from allocsim.state import ALLOCATED, DEFAULT_POOL, PENDING, BlockState, PoolId, SegmentState
 from allocsim.units import round_up
 
-__all__ = ["FailedRequest", "KINDS", "StateAtError", "kinds_of", "unexplained_bytes"]
-
 
 @dataclass(frozen=True, slots=True)
 class FailedRequest:

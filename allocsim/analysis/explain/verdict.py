@@ -17,8 +17,6 @@ from allocsim.analysis.explain.wording import TextRelease, text_release
 from allocsim.core import NEWEST, RELEASES, AllocatorConfig, parse_conf
 from allocsim.errors import ConfigError
 
-__all__ = ["Verdict", "judge_text"]
-
 _WINDOWS = re.compile(r"""File ["'][A-Za-z]:[\\/]""")
 """Line of a traceback on Windows."""
 

@@ -22,11 +22,6 @@ from allocsim.analysis.explain.cause import Figures
 from allocsim.core import NEWEST, RELEASES, Release, find_release
 from allocsim.errors import ConfigError
 
-__all__ = [
-    "AFTER", "BEFORE", "ERAS", "EXPANDABLE", "OPENINGS", "Reading", "STATED", "TextRelease",
-    "openings", "read_figures", "sizes_in", "text_release",
-]  # fmt: skip
-
 EARLIER: tuple[tuple[str, tuple[str, ...]], ...] = (("1.0", ()), ("1.10", ("max_split_size_mb",)))
 """(release, options) before the first modelled release.
 

@@ -23,8 +23,6 @@ from allocsim.simulation import Plan, StepKind, Steps, Timeline
 from allocsim.state import ALLOCATED, DEFAULT_POOL, INACTIVE, BlockState, SegmentState
 from allocsim.units import round_up
 
-__all__ = ["PLACES", "Body", "HeldBefore", "body_of"]
-
 PLACES = ("step", "phase", "mark", "entry")
 """Names of places where the measured part may begin."""
 

@@ -16,8 +16,6 @@ from allocsim.errors import ConfigError
 from allocsim.ownership import moved_lines, status_of
 from allocsim.units import format_size
 
-__all__ = ["Budget", "LimitCheck", "Gate", "LineGrowth", "gate", "growth_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class LineGrowth:

@@ -28,8 +28,6 @@ from allocsim.recording import Action, Recording
 from allocsim.replaying import Prepared, prepare
 from allocsim.simulation import Drive, Progress, Setting
 
-__all__ = ["Baseline", "Measured", "measured", "read_baseline", "write_baseline"]
-
 _FORMAT = 1
 _LARGEST = 16 << 20
 _FIGURES = (

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 
 from allocsim.recording import Defect, Entry, Recording
 
-__all__ = ["CHECKS", "ERROR", "NOTE", "WARNING", "LintRule", "Finding", "found", "gathered"]
-
 ERROR, WARNING, NOTE = "error", "warning", "note"
 
 

@@ -17,8 +17,6 @@ from allocsim.recording import Action, Defect, Recording, Trace
 from allocsim.state import INACTIVE, SegmentState
 from allocsim.units import format_size
 
-__all__ = ["about_history", "about_processes", "lost_entries"]
-
 _LEAP = timedelta(days=1)
 """Gap between two entries that indicates a clock change rather than an idle program."""
 

@@ -24,8 +24,6 @@ from allocsim.recording import Defect, Recording, find_defects
 from allocsim.replaying import can_be_of, choose_releases, provenance_notes, workspace_note
 from allocsim.state import SegmentState
 
-__all__ = ["Lint", "lint", "lint_conf"]
-
 _SEVERITIES = (ERROR, WARNING, NOTE)
 _OF_TWO_RUNS = ("overlap", "free_without_allocation", "history")
 """Checks that fail if a file contains the entries of two runs, one after the other."""

@@ -15,11 +15,6 @@ from allocsim.core import RELEASES, AllocatorConfig, Release, parse_conf
 from allocsim.errors import ConfigError
 from allocsim.recording import Action, MarkKind, Recording, Trace
 
-__all__ = [
-    "Assignment", "about_command", "about_conf", "about_recorded", "about_replaying_as",
-    "assignments",
-]  # fmt: skip
-
 _ASSIGNED = re.compile(r"([A-Z][A-Z0-9_]*)=(\"[^\"]*\"|'[^']*'|\S*)")
 _MEANT = re.compile(r"([a-z][a-z0-9_]*)=([^,\s]+)")
 _ALLOC_CONF = "ALLOC_CONF"

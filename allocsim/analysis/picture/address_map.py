@@ -23,10 +23,6 @@ from allocsim.analysis.picture.states import CLASS_NAMES, class_of
 from allocsim.metrics import code_of
 from allocsim.recording import FrameTable
 
-__all__ = [
-    "coverage", "AddressAxis", "COLOURINGS", "AddressMap", "address_map", "axis_of", "owners_of",
-]  # fmt: skip
-
 _Floats = NDArray[np.floating[Any]]
 
 

@@ -19,8 +19,6 @@ from allocsim.export import History, columns_of
 from allocsim.recording import BLOCK_ACTIONS, Action, Trace
 from allocsim.state import INACTIVE, PENDING, PoolId
 
-__all__ = ["BlockLives", "Lives", "SegmentLives", "lives_of"]
-
 _Column = NDArray[np.int64]
 _Addresses = NDArray[np.uint64]
 

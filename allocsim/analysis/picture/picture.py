@@ -31,11 +31,6 @@ from allocsim.replaying import (
 )
 from allocsim.simulation import DeviceRun, Hints, Observer, Progress, Run, Setting, Timeline
 
-__all__ = [
-    "Picture", "WhatIf", "others_of", "picture_of", "picture_prepared", "prepare_one",
-    "shown_device", "what_if",
-]  # fmt: skip
-
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Picture(Shown):

@@ -17,11 +17,6 @@ from allocsim.core import MIN_BLOCK_SIZE, SMALL_BUFFER
 from allocsim.state import ALLOCATED, DEFAULT_POOL, INACTIVE, PENDING, BlockState, SegmentState
 from allocsim.units import KIB, MIB
 
-__all__ = [
-    "BlockSizes", "CLASS_NAMES", "Instant", "MemoryCurve", "block_sizes", "class_of", "instant_of",
-    "memory_curve",
-]  # fmt: skip
-
 
 @dataclass(frozen=True, slots=True)
 class Instant:

@@ -17,8 +17,6 @@ from allocsim.recording import Recording, Trace, refuse_contradictions
 from allocsim.state import ALLOCATED, DEFAULT_POOL, PENDING
 from allocsim.units import format_size
 
-__all__ = ["STILL_KINDS", "Still", "is_still", "still_of"]
-
 STILL_KINDS = {
     "live": "requested and in use",
     "slack": "in live blocks beyond the requested size",

@@ -30,8 +30,6 @@ from allocsim.recording import (
 from allocsim.replaying import Trials, prepare, replay_prepared, smallest_device
 from allocsim.simulation import Setting
 
-__all__ = ["Found", "RankRun", "found_in", "rank_in_name", "run_of"]
-
 _NAMED = re.compile(r"(?:^|[^a-z])(?:global[_-]?)?rank[_\-. =]?(\d+)", re.IGNORECASE)
 _SHORT = re.compile(r"(?:^|[_\-./])r(\d+)(?=$|[_\-./])")
 _NUMBER = re.compile(r"\d+")

@@ -28,8 +28,6 @@ from allocsim.analysis.ranks.rank_run import Found, RankRun, found_in, run_of
 from allocsim.errors import AllocsimError, RecordingError
 from allocsim.units import format_size
 
-__all__ = ["Ranks", "Refused", "ranks"]
-
 Watch = Callable[[int, int], object]
 """Callback with the number of finished files and the number of all files."""
 

@@ -45,8 +45,6 @@ from allocsim.replaying import (
 from allocsim.simulation import DeviceRun, Observer, Progress, Run, Setting, Timeline
 from allocsim.units import format_size
 
-__all__ = ["HeadroomPoint", "Need", "Risk", "Span", "risk_of"]
-
 _SPANS = 12
 
 

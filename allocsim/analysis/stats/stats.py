@@ -18,8 +18,6 @@ from allocsim.recording import Action, FileForm, Recording, Trace, find_defects,
 from allocsim.state import ALLOCATED, SegmentState
 from allocsim.units import format_size
 
-__all__ = ["DeviceSummary", "Stats", "stats"]
-
 
 @dataclass(frozen=True, slots=True)
 class DeviceSummary:

@@ -13,8 +13,6 @@ from allocsim.core import TraceEntry, Witnessed
 from allocsim.errors import OutOfMemoryError
 from allocsim.state import SegmentState
 
-__all__ = ["Candidate", "Decision", "Moved", "Observed", "Request", "Rule"]
-
 
 @dataclass(frozen=True, slots=True)
 class Request:

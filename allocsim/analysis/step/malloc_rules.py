@@ -24,8 +24,6 @@ from allocsim.core import (
 from allocsim.state import DEFAULT_POOL, INACTIVE, PoolId
 from allocsim.units import format_size, round_up
 
-__all__ = ["EXPLAINED", "ROUNDING", "BEST_FIT", "SPLIT", "MISS", "explain_malloc"]
-
 ROUNDING = "Rounding, pools, segment sizes"
 BEST_FIT = "Best fit, and ties"
 SPLIT = "Split and merge"

@@ -23,8 +23,6 @@ from allocsim.replaying import Walk
 from allocsim.simulation import StepKind
 from allocsim.state import INACTIVE, BlockState, SegmentState
 
-__all__ = ["decide", "explain_request", "step", "walk_on"]
-
 _OF_POOLS = {
     "begin_allocate_to_pool": ("begin", "requests use private pool (0, {}) from now on"),
     "end_allocate_to_pool": ("end", "requests no longer use private pool (0, {})"),

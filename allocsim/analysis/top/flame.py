@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from allocsim.analysis.top.top import Holding, Top
 from allocsim.ownership import NO_STACK, is_plumbing, line_of
 
-__all__ = ["FlameBox", "FlameGraph", "flame_of"]
-
 _LEAST_SHARE = 1 / 400
 """Share of all memory below which a frame is folded, because its box would be too narrow."""
 _MOST_ROWS = 48

@@ -32,11 +32,6 @@ from allocsim.replaying import Prepared, prepare, replay_prepared
 from allocsim.simulation import DeviceRun, Progress
 from allocsim.units import format_size
 
-__all__ = [
-    "Course", "Holding", "TopRow", "StackAnswers", "Top", "answers_of_run", "course_of", "top",
-    "top_of_run",
-]  # fmt: skip
-
 _Column = NDArray[np.int64]
 
 

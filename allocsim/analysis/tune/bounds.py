@@ -14,8 +14,6 @@ from allocsim.analysis.tune.lower_bound import needed_of
 from allocsim.metrics import lifetimes_of, pack, period_starts
 from allocsim.replaying import Prepared
 
-__all__ = ["Bounds", "bounds_of", "highest"]
-
 
 @dataclass(frozen=True, slots=True)
 class Bounds:

@@ -23,9 +23,6 @@ from allocsim.recommend import Costs, effect_of, front, is_hopeless
 from allocsim.replaying import Trial, is_recorded_device
 from allocsim.simulation import Setting
 
-__all__ = ["Asked", "Search", "SearchProgress"]
-
-
 _FIRST_CHUNK = 4
 
 SearchProgress = Callable[[int, int], None]

@@ -46,8 +46,6 @@ from allocsim.recording import Action, Trace, pools_of
 from allocsim.replaying import Prepared
 from allocsim.units import round_up
 
-__all__ = ["HOLDS", "Demand", "Floor", "LivePeak", "needed_of"]
-
 HOLDS: dict[str, bool] = {
     "max_split_size_mb": True,
     "max_non_split_rounding_mb": True,

@@ -30,8 +30,6 @@ from allocsim.replaying import Trials
 from allocsim.simulation import Setting
 from allocsim.units import format_size
 
-__all__ = ["further_of", "judge", "propose", "recommendation_of"]
-
 _FURTHER = 20
 """Divisor: a setting is shown in addition to the recommendation if it reserves 1/20 less."""
 

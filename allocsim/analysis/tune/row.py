@@ -14,8 +14,6 @@ from allocsim.recommend import Cost, Costs, cost_of
 from allocsim.replaying import Point, Trial
 from allocsim.simulation import Setting
 
-__all__ = ["SettingRow", "row_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class SettingRow:

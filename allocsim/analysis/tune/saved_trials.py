@@ -18,8 +18,6 @@ from allocsim.errors import ConfigError
 from allocsim.recommend import front
 from allocsim.replaying import Point, Trial
 
-__all__ = ["Results", "SavedTrials", "TriedSetting", "read_tried"]
-
 _FORMAT = "allocsim tune 2"
 
 

@@ -25,8 +25,6 @@ from typing import Any, Generic, TypeVar
 from allocsim.analysis.tune.worker import Job, run_job
 from allocsim.replaying import Trial
 
-__all__ = ["Crew", "sweep"]
-
 _PROCESSES_A_CORE = 4  # largest number of processes in our own pool; more would only take memory
 _WIDEST = 4096  # largest number of jobs submitted at the same time to a caller's executor
 

@@ -20,8 +20,6 @@ from allocsim.recording import Recording, load, write_npz
 from allocsim.replaying import Prepared, prepare
 from allocsim.simulation import Hints
 
-__all__ = ["Target", "Source", "parts_of", "write_columns"]
-
 Source = str | os.PathLike[str] | Recording
 """Recording, or path of a recording."""
 

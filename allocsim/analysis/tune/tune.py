@@ -47,8 +47,6 @@ from allocsim.replaying import (
 from allocsim.simulation import Hints, Parting, Setting, releases_needed
 from allocsim.units import format_size
 
-__all__ = ["Tuning", "tune"]
-
 _SHOWN = 8
 """Number of rows in the table of a notebook."""
 

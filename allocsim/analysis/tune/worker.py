@@ -44,11 +44,6 @@ from allocsim.simulation import (
     fold_allocated,
 )
 
-__all__ = [
-    "EXHAUSTIVE", "MOST_KEPT", "Job", "Tricks", "bounds_for", "forget", "keep", "parting_for",
-    "run_job",
-]  # fmt: skip
-
 MOST_KEPT = 8
 """Number of prepared recordings that a process caches, since every setting needs them again."""
 

@@ -13,8 +13,6 @@ from pathlib import Path
 from allocsim.errors import RecordingError
 from allocsim.recording import Action, Recording, load, recordings_in
 
-__all__ = ["Arrival", "Arrivals", "Unreadable"]
-
 _REST = 2.0
 """Seconds without a change after which a file counts as complete."""
 

@@ -25,8 +25,6 @@ from allocsim.fitting.formulas.needs import (
 )
 from allocsim.units import GIB, MIB, round_up
 
-__all__ = ["FRACTIONS", "sglang", "static_fraction", "tensorrt_llm", "transformers", "vllm"]
-
 FRACTIONS = {"vllm": 0.9, "tensorrt-llm": 0.9}
 """Default of gpu_memory_utilization (0.92 in newer releases) and of free_gpu_memory_fraction."""
 

@@ -20,8 +20,6 @@ from allocsim.errors import ConfigError
 from allocsim.fitting.formulas.shapes import Shape
 from allocsim.fitting.formulas.sizes import ModelSizes
 
-__all__ = ["BASES", "BLOCKS", "NUMBERS", "QuantBlock", "bytes_in", "kind_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class QuantBlock:

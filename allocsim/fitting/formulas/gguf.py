@@ -21,8 +21,6 @@ from allocsim.fitting.formulas.ggml import BLOCKS, NUMBERS, bytes_in
 from allocsim.fitting.formulas.safetensors import StoredTensor
 from allocsim.fitting.formulas.sizes import ModelSizes
 
-__all__ = ["Gguf", "gguf_sizes", "read_gguf"]
-
 _VERSIONS = range(2, 4)
 _MOST_KEYS = 1 << 16
 _MOST_TENSORS = 1 << 17

@@ -20,8 +20,6 @@ from allocsim.fitting.formulas.sizes import ModelSizes
 from allocsim.fitting.formulas.weights import Weights
 from allocsim.units import MIB, TIB
 
-__all__ = ["Grown", "LARGE_WORKSPACE", "WORKSPACE", "grow"]
-
 WORKSPACE = 8_519_680
 """Bytes of cuBLAS's workspace on cards below capability 9.0.
 

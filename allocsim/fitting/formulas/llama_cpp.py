@@ -17,8 +17,6 @@ from dataclasses import replace
 from allocsim.fitting.formulas.needs import MemoryPart, Needs, ServingWork, known_or, kv_bytes
 from allocsim.units import GIB, round_up
 
-__all__ = ["compute_buffer", "llama_cpp", "ollama"]
-
 _BATCH = 512
 """Number of tokens that are computed at a time: the default of --ubatch-size."""
 _CELLS = 256

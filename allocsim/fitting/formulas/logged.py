@@ -15,8 +15,6 @@ from allocsim.errors import ConfigError
 if TYPE_CHECKING:
     from allocsim.recording import LogFigures
 
-__all__ = ["NOTHING_LOGGED", "Logged", "logged_in"]
-
 _LOGS = {"vllm": "vllm", "sglang": "sglang", "llama.cpp": "llama.cpp", "ollama": "llama.cpp"}
 """Kind of log that each engine prints."""
 _PARTS = {

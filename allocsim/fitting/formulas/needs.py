@@ -24,11 +24,6 @@ from allocsim.fitting.formulas.sizes import ModelSizes
 from allocsim.fitting.formulas.weights import Weights
 from allocsim.units import round_up
 
-__all__ = [
-    "AS_LOGGED", "KV_TYPES", "MemoryPart", "Needs", "ServingWork", "bytes_a_token", "known_or",
-    "kv_bytes", "kv_range",
-]  # fmt: skip
-
 _PLAIN = {"fp32": "F32", "fp16": "F16", "bf16": "BF16", "f32": "F32", "f16": "F16", "fp8": "I8"}
 _BLOCKS = ("q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 KV_TYPES = ("fp32", "fp16", "bf16", "fp8", *_BLOCKS)

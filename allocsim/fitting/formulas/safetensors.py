@@ -18,8 +18,6 @@ from typing import Any, TypeGuard
 
 from allocsim.errors import RecordingError
 
-__all__ = ["MOST_HEADER", "StoredTensor", "read_safetensors"]
-
 MOST_HEADER = 16 << 20
 """Largest header in bytes; published models have at most a few megabytes."""
 

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 
 from allocsim.fitting.formulas.sizes import ModelSizes
 
-__all__ = ["FAMILIES", "Shape", "parameters_of", "shapes_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Shape:

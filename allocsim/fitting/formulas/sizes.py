@@ -11,8 +11,6 @@ from typing import Any
 
 from allocsim.errors import ConfigError
 
-__all__ = ["KNOWN_TYPES", "Latent", "ModelSizes", "sizes_of"]
-
 _MOST = 1 << 31
 _DEEPEST = 4096
 

@@ -20,8 +20,6 @@ from allocsim.fitting.formulas.safetensors import StoredTensor
 from allocsim.fitting.formulas.shapes import Shape
 from allocsim.fitting.formulas.weights import Stored, Weights
 
-__all__ = ["unconverted_in", "weights_in"]
-
 _LAYER = re.compile(r"(?:^|\.)(?:blk|layers|h)\.(\d{1,4})\.")
 _OUTPUTS = ("output.weight", "lm_head.weight")
 _EMBEDDINGS = ("token_embd.weight", "embed_tokens.weight", "wte.weight")

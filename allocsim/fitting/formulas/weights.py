@@ -36,11 +36,6 @@ from allocsim.fitting.formulas.shapes import Shape
 from allocsim.fitting.formulas.sizes import ModelSizes
 from allocsim.units import round_up
 
-__all__ = [
-    "FORMATS", "Stored", "Weights", "format_in", "sizes_of_rank", "weights_of",
-    "weights_of_rank",
-]  # fmt: skip
-
 _GROUP = 128
 _BLOCK = 128
 """Rows and columns that share a scale in DeepSeek's FP8."""

@@ -13,8 +13,6 @@ from typing import Any
 
 from allocsim.errors import ConfigError
 
-__all__ = ["CLASSIFIERS", "FAMILIES", "Family", "family_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Family:

@@ -17,8 +17,6 @@ from allocsim.errors import ConfigError
 from allocsim.fitting.laws.repeated import Alive, Links, Repeated, links_of
 from allocsim.fitting.laws.variables import VARIABLES
 
-__all__ = ["EMPTY_CACHE", "FREE", "Formula", "Law", "LawRows", "REQUEST", "Requests", "requests_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Formula:

@@ -21,11 +21,6 @@ from numpy.typing import NDArray
 
 from allocsim.errors import ConfigError
 
-__all__ = [
-    "Alive", "BEFORE", "Links", "MOST_ROWS", "Repeated", "Unrolled", "blocks_of", "links_of",
-    "refuse_too_long",
-]  # fmt: skip
-
 BEFORE = -1
 """Group of the blocks that were allocated before the program began."""
 

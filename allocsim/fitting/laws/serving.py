@@ -17,8 +17,6 @@ from allocsim.fitting.laws.repeated import refuse_too_long
 from allocsim.fitting.laws.sums import Card
 from allocsim.fitting.laws.variables import Sizes, prompt_regime, step_regime, variables_of
 
-__all__ = ["AFTER", "BETWEEN", "END", "MAKE", "START", "STEP", "Serving"]
-
 MAKE, END = "make", "end"
 """Parts by scaling of rotary positions.
 

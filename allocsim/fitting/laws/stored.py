@@ -28,11 +28,6 @@ from allocsim.fitting.laws.law import Formula, Law
 from allocsim.fitting.laws.variables import VARIABLES
 from allocsim.recording import Frame, FrameTable
 
-__all__ = [
-    "DATA", "Laws", "TRANSFORMERS", "find_laws", "installed_transformers", "known_laws",
-    "numbers_of", "transformers_release", "write_laws",
-]  # fmt: skip
-
 TRANSFORMERS = ("5.23", "5.24")
 """Releases with laws. The first is the release that `traces/fit/truth.jsonl` was recorded with.
 

@@ -19,11 +19,6 @@ from dataclasses import dataclass
 from math import prod
 from typing import Final
 
-__all__ = [
-    "AT_ONCE", "Card", "FACTORED", "INDEXED", "IN_TWO_PASSES_ABOVE", "columns_of_a_block",
-    "factored_variables", "factored_way", "filling", "partial_sums", "parts_of",
-]  # fmt: skip
-
 
 @dataclass(frozen=True, slots=True)
 class Card:

@@ -27,11 +27,6 @@ from allocsim.fitting.laws.sums import (
     parts_of,
 )
 
-__all__ = [
-    "COLUMNS", "SIZES", "VARIABLES", "Sizes", "attention_splits", "prompt_regime",
-    "regime_of", "step_regime", "variables_of",
-]  # fmt: skip
-
 Sizes = Mapping[str, int]
 
 SIZES = (

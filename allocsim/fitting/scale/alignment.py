@@ -25,8 +25,6 @@ from allocsim.fitting.laws import BEFORE
 from allocsim.fitting.scale.program import FREES, SizedProgram
 from allocsim.simulation import StepKind
 
-__all__ = ["Insertion", "Likeness", "insertions", "likeness_of", "shared_rows"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Likeness:

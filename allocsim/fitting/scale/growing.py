@@ -25,8 +25,6 @@ from allocsim.fitting.scale.law import (
 )
 from allocsim.fitting.scale.program import SizedProgram
 
-__all__ = ["Growing", "growing_laws", "refuse_otherwise_grown"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Growing:

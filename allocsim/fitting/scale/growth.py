@@ -31,8 +31,6 @@ from allocsim.fitting.scale.alignment import (
 from allocsim.fitting.scale.program import FREES, SizedProgram, numbered
 from allocsim.simulation import StepKind, Steps
 
-__all__ = ["Growth", "ProgramPart", "growth_between", "parts_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class ProgramPart:

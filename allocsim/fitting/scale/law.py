@@ -26,11 +26,6 @@ from numpy.typing import NDArray
 from allocsim.errors import ConfigError, RecordingError
 from allocsim.fitting.scale.program import SizedProgram
 
-__all__ = [
-    "Requested", "Sample", "ScalingLaw", "Sizes", "is_between", "laws_of",
-    "refuse_other_program", "refuse_uncombined", "typed",
-]  # fmt: skip
-
 Sizes = Mapping[str, int]
 """Values of the named sizes in one run, such as batch=2."""
 

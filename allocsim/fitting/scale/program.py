@@ -22,8 +22,6 @@ from allocsim.simulation import StepKind, Steps
 from allocsim.state import INACTIVE
 from allocsim.units import format_size
 
-__all__ = ["FREES", "SizedProgram", "numbered", "program_of"]
-
 FREES = (StepKind.FREE, StepKind.FREE_REQUEST, StepKind.FREE_COMPLETE)
 """Kinds of steps that free a block."""
 

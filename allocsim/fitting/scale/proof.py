@@ -20,8 +20,6 @@ from allocsim.fitting.scale.law import Requested, Sample, ScalingLaw
 from allocsim.simulation import Drive, Plan, Setting, fold_allocated
 from allocsim.units import format_size
 
-__all__ = ["LawCheck", "checks_of", "drive_at", "plan_at"]
-
 
 def plan_at(law: ScalingLaw, requested: Requested) -> Plan:
     """Return the steps of the law's program with the requests' bytes in `requested`."""

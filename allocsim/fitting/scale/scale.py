@@ -21,8 +21,6 @@ from allocsim.replaying import bytes_of, prepare
 from allocsim.simulation import Setting, SimulatedOom
 from allocsim.units import format_size
 
-__all__ = ["LargestSize", "ScaleFrontier", "Scaled", "Scaling", "scaling_of"]
-
 _MOST = 1 << 24
 """Largest value of a size that is tried."""
 

@@ -21,8 +21,6 @@ from allocsim.replaying import bytes_of
 from allocsim.simulation import Drive, Observer, Plan, Setting, StepKind, fold_allocated
 from allocsim.workload import KeptHistory
 
-__all__ = ["recording_at"]
-
 
 def recording_at(
     scaling: Scaling,

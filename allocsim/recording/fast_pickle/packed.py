@@ -26,8 +26,6 @@ from allocsim.recording.fields import INT64_MAX, UINT64_MAX, Fields
 from allocsim.recording.frames import StackReader
 from allocsim.state import PoolId
 
-__all__ = ["MISSING_CODE", "Objects", "Packed", "PackedReader"]
-
 MISSING_CODE = -1
 """Code of an entry that lacks the field."""
 

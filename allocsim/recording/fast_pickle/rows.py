@@ -21,8 +21,6 @@ from numpy.typing import NDArray
 
 from allocsim.recording.fast_pickle.window import Window
 
-__all__ = ["NEW", "Made", "RowShape", "RowBatch", "read_shape", "read_batch"]
-
 NEW = -1
 """Placeholder for the memo number of a value that the row itself creates."""
 

@@ -22,8 +22,6 @@ from allocsim.recording.fast_pickle.packed import Objects, Packed
 from allocsim.recording.fast_pickle.rows import RowBatch, RowShape, read_batch, read_shape
 from allocsim.recording.fast_pickle.window import OtherForm, Window
 
-__all__ = ["read_straight"]
-
 _STOP, _LONGEST = 0x2E, 9
 _SHORTEST_RUN = 16
 _MOST_SHAPES = 4

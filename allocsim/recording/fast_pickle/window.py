@@ -12,8 +12,6 @@ import os
 from bisect import bisect_left
 from typing import BinaryIO
 
-__all__ = ["PAD", "OtherForm", "Window"]
-
 PAD = 64
 """Zero bytes after the data, so that reads beyond its end find no operation."""
 

@@ -16,8 +16,6 @@ from allocsim.recording.fields import UINT64_MAX
 from allocsim.recording.frames import FrameTable
 from allocsim.recording.trace import Trace
 
-__all__ = ["RequestColumns"]
-
 _Row = tuple[int, int, int, int, int, int]
 """(code of the action, address, bytes, stream, time in microseconds, stack number)"""
 

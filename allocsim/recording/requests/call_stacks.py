@@ -14,8 +14,6 @@ from typing import Any
 
 from allocsim.recording.frames import Frame, FrameInterner
 
-__all__ = ["CallStacks"]
-
 _CALLS = ("python_function", "cpu_op", "Operator")
 _PYTHON = re.compile(r"(.{1,1000}?)\((\d{1,9})\): (.*)", re.DOTALL)
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")

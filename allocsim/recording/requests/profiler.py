@@ -30,8 +30,6 @@ from allocsim.recording.requests.blocks import RequestColumns
 from allocsim.recording.requests.call_stacks import CallStacks
 from allocsim.units import format_size
 
-__all__ = ["is_profiler_trace", "read_profiler_trace"]
-
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BARE = re.compile(rb'\s*\[\s*\{[^{}]{0,2000}"ph"\s*:\s*"')
 _BETWEEN = re.compile(r"[\s,]*")

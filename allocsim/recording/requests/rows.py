@@ -25,8 +25,6 @@ from allocsim.recording.frames import Frame, FrameInterner, StackReader
 from allocsim.recording.recording import ROWS, Recording
 from allocsim.recording.requests.blocks import RequestColumns
 
-__all__ = ["is_rows", "read_csv", "read_lines", "read_row_objects"]
-
 _ALLOC, _FREE = "alloc", "free"
 _ALIASES = {
     "action": ("action", "event", "op"),

@@ -21,8 +21,6 @@ from allocsim.recording.recording import MEMORY_TIMELINE, Recording
 from allocsim.recording.requests.blocks import RequestColumns
 from allocsim.units import format_size
 
-__all__ = ["is_timeline", "read_timeline"]
-
 _PREEXISTING, _CREATE, _VERSION, _DESTROY = 1, 2, 3, 4
 CATEGORIES = (
     "parameter",

@@ -20,8 +20,6 @@ from allocsim.recording.by_address import Turn
 from allocsim.recording.trace import Trace
 from allocsim.state import SegmentState
 
-__all__ = ["never_overlap"]
-
 _STRETCH = 4096
 """Least number of entries per stretch.  In shorter stretches, more blocks are counted twice."""
 _MOST_PAIRS = 64

@@ -19,8 +19,6 @@ from allocsim.recording.rewind.slack import Live
 from allocsim.recording.trace import Trace
 from allocsim.state import ALLOCATED, PENDING, BlockState
 
-__all__ = ["live_after", "live_before"]
-
 _FOLLOWS = np.zeros((4, 4), dtype=bool)
 """_FOLLOWS[first, second] is True if `second` may be the next turn of the same address."""
 _FOLLOWS[Turn.ALLOC, [Turn.FREE_REQUESTED, Turn.FREE_COMPLETED, Turn.FREE]] = True

@@ -13,8 +13,6 @@ from dataclasses import dataclass, replace
 from allocsim.state import PoolId
 from allocsim.units import MIB
 
-__all__ = ["MappedRange", "MappedRanges"]
-
 _LARGE_HANDLE = 20 * MIB
 
 

@@ -22,8 +22,6 @@ from allocsim.recording.trace import Trace
 from allocsim.state import SegmentState
 from allocsim.units import MIB
 
-__all__ = ["LaterAllocs", "Live", "true_size"]
-
 _MAX_LARGE_SLACK = MIB
 _MAX_SLACK = 511
 _LAST_ADDRESS = (1 << 64) - 1

@@ -31,8 +31,6 @@ from allocsim.recording.trace import Trace
 from allocsim.state import ALLOCATED, INACTIVE, PENDING, BlockState, PoolId, SegmentState
 from allocsim.units import MIB, round_up
 
-__all__ = ["Rewound", "round_to_512", "start_state", "trimmed"]
-
 _SMALL_SEGMENT = 2 * MIB
 
 

@@ -28,8 +28,6 @@ from allocsim.phantom import CONTEXT_MEMORY_SEEN, Gpu
 from allocsim.report.calculator.packed_laws import PackedLaws
 from allocsim.report.html import json_text
 
-__all__ = ["calculator_page"]
-
 _ENGINE = (
     *("html/columns.js", "calculator/variables.js", "calculator/allocator.js"),
     *("calculator/law.js", "calculator/engine.js"),

@@ -19,8 +19,6 @@ from allocsim.errors import ConfigError
 from allocsim.fitting.laws import REQUEST, VARIABLES, Formula, Laws
 from allocsim.report.html import Packer
 
-__all__ = ["PackedLaws", "packed_laws"]
-
 _PER_ROW = ("kind", "group", "number", "by_copy", "by_copies")
 
 

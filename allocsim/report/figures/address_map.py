@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from allocsim._repr import printable
 from allocsim.analysis.picture import AddressMap, Picture, address_map
 from allocsim.report.figures.canvas import (
     caption,
@@ -21,7 +22,7 @@ from allocsim.report.figures.canvas import (
 )
 from allocsim.report.figures.memory import mark_ooms, title_of, warnings_of
 from allocsim.report.figures.theme import LIGHT, pixels
-from allocsim.report.layout import plural, printable
+from allocsim.report.layout import plural
 from allocsim.units import MIB, format_size
 
 if TYPE_CHECKING:
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from matplotlib.patches import Patch
 
     from allocsim.report.figures.theme import Theme
-
-__all__ = ["address_map_figure"]
 
 SHAPE = (700, 1500)
 """Number of pixel rows and columns."""

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from allocsim.report.figures.theme import Theme
 
-__all__ = ["block_sizes_figure"]
-
 _FEW = 200
 """Height of the tallest bar below which an axis with decades only would have too few labels."""
 

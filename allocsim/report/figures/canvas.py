@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from allocsim._repr import printable
 from allocsim.errors import ConfigError
-from allocsim.report.layout import printable
 from allocsim.units import GIB, MIB
 
 if TYPE_CHECKING:
@@ -24,12 +24,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from allocsim.report.figures.theme import Theme
-
-__all__ = [
-    "caption", "legend", "legend_above", "new_figure", "points", "require_matplotlib",
-    "save_figure", "styled",
-    "unit_of", "whole_numbers",
-]  # fmt: skip
 
 WIDTH, HEIGHT = 10.0, 5.6
 """Size of a figure, in inches."""

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     from allocsim.report.figures.theme import Theme
 
-__all__ = ["changes_figure"]
-
 _MOST = 12
 """Largest number of owners with their own bar."""
 _NAME = 44

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from allocsim._repr import printable
 from allocsim.report.figures.canvas import (
     caption,
     legend,
@@ -19,7 +20,7 @@ from allocsim.report.figures.canvas import (
     whole_numbers,
 )
 from allocsim.report.figures.theme import LIGHT
-from allocsim.report.layout import number, plural, printable
+from allocsim.report.layout import number, plural
 from allocsim.units import format_size
 
 if TYPE_CHECKING:
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 
     from allocsim.fitting import Answered, ReadFront
     from allocsim.report.figures.theme import Theme
-
-__all__ = ["cards_figure", "frontier_figure"]
 
 _MOST = 24
 """Largest number of cards in a figure."""

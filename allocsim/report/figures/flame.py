@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from allocsim._repr import printable
 from allocsim.analysis.top import FlameBox, FlameGraph, Top, flame_of
 from allocsim.report.figures.canvas import (
     caption,
@@ -18,7 +19,7 @@ from allocsim.report.figures.canvas import (
     unit_of,
 )
 from allocsim.report.figures.theme import LIGHT
-from allocsim.report.layout import plural, printable
+from allocsim.report.layout import plural
 from allocsim.report.top import moment_text
 from allocsim.units import format_size
 
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from matplotlib.patches import Patch
 
     from allocsim.report.figures.theme import Theme
-
-__all__ = ["flame_figure"]
 
 _FRAME_HEIGHT, _ROW_HEIGHT = 1.9, 0.21
 """Height in inches of a figure without rows, and of a row."""

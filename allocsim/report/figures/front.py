@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from allocsim._repr import printable
 from allocsim.analysis.tune import SavedTrials, TriedSetting
 from allocsim.report.figures.canvas import (
     caption,
@@ -22,7 +23,7 @@ from allocsim.report.figures.canvas import (
     whole_numbers,
 )
 from allocsim.report.figures.theme import LIGHT
-from allocsim.report.layout import number, plural, printable
+from allocsim.report.layout import number, plural
 from allocsim.units import format_size
 
 if TYPE_CHECKING:
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from matplotlib.lines import Line2D
 
     from allocsim.report.figures.theme import Theme
-
-__all__ = ["front_figure"]
 
 _MOST_NAMES = 9
 _NAME_WIDTH = 40

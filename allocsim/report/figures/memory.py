@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
     from allocsim.report.figures.theme import Theme
 
-__all__ = ["mark_ooms", "memory_figure", "title_of", "warnings_of"]
-
 COLUMNS = 1500
 """Number of columns that the figure can resolve."""
 _FEW_STEPS = 60

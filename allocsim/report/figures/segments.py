@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
     from allocsim.report.figures.theme import Theme
 
-__all__ = ["segments_figure"]
-
 _MOST_BARS = 48
 _SMALL_SEGMENT = 2 * MIB
 _NARROW = 1 / 200

@@ -16,8 +16,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["DARK", "LEAST", "LIGHT", "MOST", "Theme", "pixels"]
-
 LEAST, MOST = 0.25, 0.9
 _TRACE = 1e-4
 """Shares below this value are rounding errors."""

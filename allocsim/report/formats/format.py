@@ -19,8 +19,6 @@ from allocsim.report.formats.perfetto import write_perfetto
 from allocsim.report.formats.rows import write_csv, write_jsonl, write_minimalloc, write_parquet
 from allocsim.report.top import speedscope_document
 
-__all__ = ["FORMATS", "Format", "convert", "endings", "format_of", "write_as"]
-
 _PACKED = ".gz"
 
 

@@ -23,8 +23,6 @@ from allocsim.errors import RecordingError
 from allocsim.metrics import code_names, turning_rows
 from allocsim.recording import Annotation, MarkKind, Recording
 
-__all__ = ["perfetto_events", "write_perfetto"]
-
 _MOST_POINTS = 100_000
 _MOST_BLOCKS = 50_000
 """Largest number of blocks per device; the viewer is slow with more than 100 MB of events."""

@@ -20,8 +20,6 @@ from allocsim.errors import RecordingError
 from allocsim.metrics import code_names, lifetimes_of
 from allocsim.recording import Action, FrameTable, Recording, Trace
 
-__all__ = ["COLUMNS", "write_csv", "write_jsonl", "write_minimalloc", "write_parquet"]
-
 COLUMNS = (
     "device", "entry", "action", "addr", "size", "stream", "time_us", "pool_id", "device_free",
     "compile_context", "user_metadata", "stack", "name",

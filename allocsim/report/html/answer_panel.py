@@ -15,8 +15,6 @@ from allocsim.report.recommendation import paste_lines, paste_notes
 from allocsim.simulation import DeviceRun, Setting
 from allocsim.units import format_size
 
-__all__ = ["device_tabs", "to_paste", "verdict"]
-
 _SHELLS = {
     "powershell": "PowerShell",
     "cmd": "Windows command prompt",

@@ -18,8 +18,6 @@ from allocsim.units import format_change, format_size
 if TYPE_CHECKING:
     from allocsim.analysis.compare import Change, Comparison, Side
 
-__all__ = ["compare_page"]
-
 _SIZE = (900, 180)
 _BAR_WIDTH, _BAR_HEIGHT = 240, 14
 

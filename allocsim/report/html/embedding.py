@@ -25,8 +25,6 @@ from allocsim.recording import Action, FrameTable
 from allocsim.report.packing import pool_text
 from allocsim.state import DEFAULT_POOL
 
-__all__ = ["SERIES", "Packer", "embedded"]
-
 SERIES = ("reserved", "requested", "allocated", "ideal")
 FIRST_LEVEL, FACTOR, ENOUGH = 8, 8, 1500
 _SHOWN_FRAMES = 12

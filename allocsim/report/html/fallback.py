@@ -22,8 +22,6 @@ from allocsim.report.packing import WIDTH, PackedPool, packed, pieces_of
 from allocsim.state import ALLOCATED, INACTIVE, PENDING, SegmentState
 from allocsim.units import format_size
 
-__all__ = ["Scale", "packed_strip", "scale_of", "state_legend", "static_page", "still_curve"]
-
 _SERIES = ("reserved", "allocated")
 _STRETCHES = 300
 _WIDTH, _HEIGHT = 1000, 240

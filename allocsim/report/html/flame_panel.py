@@ -14,8 +14,6 @@ from allocsim.report.layout import number, plural
 from allocsim.report.top import moment_text
 from allocsim.units import format_size
 
-__all__ = ["flame_panel"]
-
 _LEAST_SHARE = 1 / 4000
 """Share of the memory below which a frame is folded.
 

@@ -25,8 +25,6 @@ from allocsim.report.layout import plural, shown_of
 from allocsim.report.verdict import verdict_sentence
 from allocsim.simulation import Parting
 
-__all__ = ["DevicePage", "html_report"]
-
 _SCRIPTS = (
     "columns.js", "device_data.js", "view.js", "axis.js", "copy.js", "owners.js", "bands.js",
     "timeline.js", "map.js", "strip.js", "state.js", "flame.js", "devices.js", "moments.js",

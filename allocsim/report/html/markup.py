@@ -10,13 +10,8 @@ import json
 from collections.abc import Iterable, Sequence
 from importlib.resources import files
 
+from allocsim._repr import printable
 from allocsim.metrics import Extremes
-from allocsim.report.layout import printable
-
-__all__ = [
-    "definitions", "json_text", "legend", "moment_link", "page_part", "sparkline", "steps", "table",
-    "text",
-]  # fmt: skip
 
 _WIDTH, _HEIGHT = 220, 40
 """Size of a sparkline, in pixels."""

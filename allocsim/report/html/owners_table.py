@@ -14,8 +14,6 @@ from allocsim.report.layout import number, plural
 from allocsim.report.top import moment_text
 from allocsim.units import format_size
 
-__all__ = ["owners_tables"]
-
 _MOST_ROWS = 2000
 _FIGURES = ("size", "share", "blocks", "largest")
 

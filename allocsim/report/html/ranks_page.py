@@ -16,8 +16,6 @@ from allocsim.units import format_size
 if TYPE_CHECKING:
     from allocsim.analysis.ranks import RankRun, Ranks
 
-__all__ = ["ranks_page"]
-
 _SIZE = (220, 90)
 _HEADS = ("rank", "reserved", "allocated", "unused", "retries", "OOMs", "smallest device", "file")
 

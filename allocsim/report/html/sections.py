@@ -20,10 +20,6 @@ from allocsim.simulation import Parting
 from allocsim.state import ALLOCATED, INACTIVE, PENDING
 from allocsim.units import format_range, format_size
 
-__all__ = [
-    "memory_table", "ooms_section", "overview", "segments_table", "what_if_section",
-]  # fmt: skip
-
 _STRETCHES = 40
 _SHOWN_ROWS = 60
 _SHOWN_OOMS = 20

@@ -23,8 +23,6 @@ from allocsim.report.packing import segment_pool
 from allocsim.state import ALLOCATED, INACTIVE, PENDING, BlockState, SegmentState
 from allocsim.units import format_size
 
-__all__ = ["still_report"]
-
 _SCRIPTS = ("view.js", "owners.js", "flame.js")
 _SHOWN_HOLES = 30
 _SHOWN_SEGMENTS = 60

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from allocsim.fitting.formulas.training.layout import ParallelLayout
 from allocsim.fitting.formulas.training.shape import TransformerShape
 
-__all__ = ["EAGER", "FUSED", "Practice", "kept_of_layer", "operations_kept"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Practice:

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from allocsim.errors import ConfigError
 from allocsim.fitting.formulas.training.shape import TransformerShape
 
-__all__ = ["ParallelLayout", "RECOMPUTE", "refuse_impossible"]
-
 RECOMPUTE = ("none", "selective", "ops", "full")
 """Activations that are recomputed in backward instead of saved.
 

@@ -13,15 +13,6 @@ size, p pipeline stages, m model chunks of a stage, L layers, v vocabulary, d da
 
 from __future__ import annotations
 
-__all__ = [
-    "edge_activations",
-    "first_stage_activations",
-    "interleaving_factor",
-    "layer_activations",
-    "megatron_bytes",
-    "zero_states",
-]
-
 
 def layer_activations(
     s: int,

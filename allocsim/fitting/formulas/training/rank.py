@@ -15,8 +15,6 @@ from allocsim.fitting.formulas.training.kept import FUSED, Practice, kept_of_lay
 from allocsim.fitting.formulas.training.layout import ParallelLayout, refuse_impossible
 from allocsim.fitting.formulas.training.shape import TransformerShape
 
-__all__ = ["MIXED", "Precision", "Rank", "RankPart", "Training", "rank_memory", "worst_rank"]
-
 _BUCKET = 500_000_000
 """Default number of elements in DeepSpeed's reduce bucket."""
 _ALL = 3

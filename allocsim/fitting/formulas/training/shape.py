@@ -11,8 +11,6 @@ from dataclasses import dataclass, replace
 from allocsim.errors import ConfigError
 from allocsim.fitting.formulas.sizes import Latent
 
-__all__ = ["TransformerShape", "shape_for"]
-
 _HEAD = 128
 _KV_HEADS = 8
 _VOCABULARY = 128256
