@@ -348,7 +348,7 @@ def _read_reserve(parser: _Parser, key: str) -> None:
 
 
 def _read_reserve_by_class(parser: _Parser, key: str) -> None:
-    """Read `[name:x,...]`, which has no effect: streams of the model have no class (4.8)."""
+    """Read `[name:x,...]`, which has no effect: streams here have no class (semantics 4.8)."""
     parser.value(key)
     while parser.value(key) != "]":
         parser.separator(":", key)

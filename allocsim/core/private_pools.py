@@ -73,7 +73,7 @@ class PrivatePools:
         return pool
 
     def end_allocate_to_pool(self, pool_id: PoolId) -> None:
-        """Close the scope of a pool."""
+        """Stop the routing of requests to a pool; UpstreamAssertionError if none is routed."""
         for scope in self.scopes:
             if scope.id == pool_id:
                 self.scopes.remove(scope)

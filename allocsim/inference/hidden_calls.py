@@ -65,9 +65,9 @@ def moments_of(plan: Plan) -> list[int]:
 
 
 def entries_suffice(trace: Trace, plan: Plan) -> bool:
-    """Return True if the entries show which segments are unused, without a replay.
+    """Return True if the quiet moments follow from the entries alone, so that no replay is needed.
 
-    plan: plan with the recorded answers of the driver.
+    plan: plan that contains the addresses and refusals that the driver answered when recorded.
     """
     return (
         not any_of(trace.action, (*_RELEASES, Action.SEGMENT_MAP)).any()
@@ -182,7 +182,7 @@ def _from_drive(device: RecordedDevice, plan: Plan, device_memory: int | None) -
             address_events=device.addresses.events,
             moments=moments,
             quiet=quiet,
-        ).look()
+        ).find()
     except (ConfigError, UndefinedBehaviorError, UpstreamError):
         pass  # the moments found so far are valid
     return Quiet(tuple(moments[number] for number in quiet), len(moments))
@@ -199,8 +199,11 @@ class Probe(Drive):
     moments: Sequence[int] = ()
     quiet: list[int] = field(default_factory=list)
 
-    def look(self) -> None:
-        """Run up to the last moment, or to an out-of-memory error that was not recorded."""
+    def find(self) -> None:
+        """Replay the plan up to the last of `moments`, and fill `quiet`.
+
+        Stop early at an out-of-memory error that the recording does not contain.
+        """
         self._run_some(0, self.moments[-1] + 1 if self.moments else 0)
 
     def _run_some(self, start: int, stop: int) -> None:

@@ -77,9 +77,10 @@ def needs_quiet_moments(device: RecordedDevice, plan: Plan) -> bool:
 
 
 def _with_calls_at_rate(plan: Plan, quiet: Quiet) -> Iterator[Plan]:
-    """Yield a plan with calls at all quiet moments, then plans with random calls.
+    """Yield `plan` with empty_cache calls at all quiet moments, then at random quiet moments.
 
-    The random calls are as frequent as the calls that the recording shows.
+    The random calls are as frequent per step as the empty_cache calls that the recording shows.
+    A quiet moment is a point at which such a call leaves no entry.
     """
     yield with_calls(plan, quiet.after)
     n_steps = len(plan.steps)

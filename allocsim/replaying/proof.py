@@ -42,7 +42,11 @@ def with_proof(run: Run) -> Run:
 
 @dataclass(frozen=True, slots=True)
 class PartingFinder:
-    """Function that returns `parting_of(prepared)`.  Pickling it computes and stores the result."""
+    """Function that returns the first difference of a device's baseline from the recording.
+
+    The first call computes it by a replay.  Pickling does too, so that worker processes receive
+    the result instead of the recording.
+    """
 
     prepared: Prepared
 

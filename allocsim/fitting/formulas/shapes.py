@@ -210,7 +210,7 @@ def _deepseek(sizes: ModelSizes, layer: int) -> _Rows:
 
 
 def _gpt_oss(sizes: ModelSizes, _: int) -> _Rows:
-    """Yield the tensors of a layer with attention sinks, and experts with biases."""
+    """Yield the tensors of a layer that has attention sinks, and experts with biases."""
     yield from _attention(sizes)
     yield "bias", (sizes.heads,)
     count, inner, width = sizes.experts, sizes.expert_inner, sizes.width

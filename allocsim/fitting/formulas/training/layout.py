@@ -93,10 +93,12 @@ class ParallelLayout:
         return self.tensor if self.sequence_parallel else 1
 
     def layers_of(self, stage: int, layers: int) -> range:
-        """Return the indices of the layers of a stage.
+        """Return the indices of the layers of a pipeline stage, without interleaving.
 
-        layers: layers of the model. The first stages have one more if the layers do not divide
-            evenly. With chunks, a stage has the same number of layers, but others than these.
+        layers: number of layers of the model. If they do not divide evenly, each of the first
+            stages has one more.
+
+        With interleaved `chunks`, a stage has the same number of layers, but other indices.
         """
         each, more = divmod(layers, self.pipeline)
         first = stage * each + min(stage, more)
