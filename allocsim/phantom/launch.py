@@ -97,7 +97,12 @@ def find_torch(python: str) -> TorchInstall:
 
 
 def phantom_environment(
-    torch: TorchInstall, gpu: Gpu, *, address_policy: str = "driver", work: str = "when-waited"
+    torch: TorchInstall,
+    gpu: Gpu,
+    *,
+    address_policy: str = "driver",
+    work: str = "when-waited",
+    devices: int = 1,
 ) -> dict[str, str]:
     """Return the variables to add to a program's environment; build the stubs if needed.
 
@@ -105,6 +110,7 @@ def phantom_environment(
         used again) or "firstfit" (the lowest free address).
     work: time when the work of a stream completes: "when-waited" (at a synchronisation, as late as
         possible) or "at-once" (as early as possible).
+    devices: number of equal phantom GPUs; a process can use one.
     Raises UnavailableError if the stubs cannot be built.
     """
     stubs = _stubs(torch.cuda_major)
@@ -119,10 +125,15 @@ def phantom_environment(
         "ALLOCSIM_PHANTOM_NAME": gpu.name,
         "ALLOCSIM_PHANTOM_CAPABILITY": ".".join(map(str, gpu.capability)),
         "ALLOCSIM_PHANTOM_MULTIPROCESSORS": str(gpu.multiprocessors),
+        "ALLOCSIM_PHANTOM_DEVICES": str(devices),
         "ALLOCSIM_PHANTOM_LIMITS": " ".join(map(str, astuple(gpu.limits))),
-        "CUDA_VISIBLE_DEVICES": "0",  # the user's value may hide all devices
+        # The user's value may hide all devices.
+        "CUDA_VISIBLE_DEVICES": ",".join(map(str, range(devices))),
         # Triton links its launchers to the driver and would otherwise search the system for it.
         "TRITON_LIBCUDA_PATH": str(stubs.folder),
+        # Servers load NCCL themselves, with ctypes.
+        "VLLM_NCCL_SO_PATH": str(stubs.nccl),
+        "SGLANG_NCCL_SO_PATH": str(stubs.nccl),
     }
     if tuple(map(int, torch.version.split(".")[:2])) < PLANS_WITHOUT_DEVICE:
         variables["TORCH_CUDNN_V8_API_DISABLED"] = "1"

@@ -27,6 +27,9 @@ BUMP, FIRSTFIT, DRIVER = 0, 1, 2
 SUCCESS, INVALID_VALUE, OUT_OF_MEMORY, NOT_READY, NOT_PERMITTED = 0, 1, 2, 600, 800
 INSUFFICIENT_SIZE = 7
 """Error code of NVML; the other error codes are those of CUDA."""
+NOT_FOUND = 500
+MEMORY_TYPE, MEMORY_OF_HOST, MEMORY_OF_DEVICE = 2, 1, 2
+"""Number of an attribute of a pointer, and its values."""
 HANDLE_OF_NOBODY, HANDLE_OF_FILES, HANDLE_OF_FABRIC = 0, 1, 8
 """Ways for other processes to open a handle's memory."""
 
@@ -513,3 +516,95 @@ def test_a_short_transform_works_in_place(
 ) -> None:
     """Runs on an L40S reserved these sizes (docs/fit-imagegen.md)."""
     assert work_area(ctypes.CDLL(str(libraries.math)), *lengths, batch=5) == 5 * elements * 8
+
+
+def test_symbols_are_found_through_the_driver(device: Device) -> None:
+    """Libraries that load the driver at run time ask it for its functions by name."""
+    found, status = ctypes.c_void_p(), ctypes.c_int(7)
+    ask = device.cuda.cuGetProcAddress_v2
+    flags = ctypes.c_ulonglong(0)
+    # The driver is looked up by its soname among the loaded libraries.
+    ctypes.CDLL("libcuda.so.1", mode=ctypes.RTLD_GLOBAL)
+    assert ask(b"cuMemCreate", ctypes.byref(found), 13000, flags, ctypes.byref(status)) == SUCCESS
+    assert found.value == ctypes.cast(device.cuda.cuMemCreate, ctypes.c_void_p).value
+    assert status.value == 0
+    assert ask(b"cuFly", ctypes.byref(found), 13000, flags, ctypes.byref(status)) == NOT_FOUND
+    assert (found.value, status.value) == (None, 1)
+
+
+def test_a_pinned_address_is_host_memory_for_the_driver(device: Device) -> None:
+    """Triton reads the type of each pointer; pinned host memory is allowed."""
+    on_device, on_host = ctypes.c_void_p(), ctypes.c_void_p()
+    device.cudart.cudaMalloc(ctypes.byref(on_device), ctypes.c_size_t(64))
+    device.cudart.cudaHostAlloc(ctypes.byref(on_host), ctypes.c_size_t(64), 0)
+    kind = ctypes.c_uint()
+
+    def kind_of(address: int | None) -> int | None:
+        error = device.cuda.cuPointerGetAttribute(
+            ctypes.byref(kind), MEMORY_TYPE, ctypes.c_size_t(address or 0)
+        )
+        return None if error else kind.value
+
+    assert kind_of(on_device.value) == MEMORY_OF_DEVICE
+    assert kind_of(on_host.value) == MEMORY_OF_HOST
+    device.cudart.cudaFreeHost(on_host)
+    assert kind_of(on_host.value) is None
+
+
+_ASK_NVML = """
+import ctypes, sys
+for name in sys.argv[1:]:
+    ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL)
+import pynvml, json
+pynvml.nvmlInit()
+devices = []
+for i in range(pynvml.nvmlDeviceGetCount()):
+    handle = pynvml.nvmlDeviceGetHandleByIndex(i)
+    uuid = pynvml.nvmlDeviceGetUUID(handle)
+    again = pynvml.nvmlDeviceGetIndex(pynvml.nvmlDeviceGetHandleByUUID(uuid))
+    memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+    second = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
+    devices.append([
+        again, uuid, pynvml.nvmlDeviceGetName(handle), memory.total, memory.free, second.used,
+        pynvml.nvmlDeviceGetCudaComputeCapability(handle), pynvml.nvmlDeviceGetPciInfo(handle).bus,
+    ])
+print(json.dumps([pynvml.nvmlSystemGetDriverVersion(), devices]))
+"""
+
+
+def test_nvml_describes_the_devices_to_its_published_bindings(libraries: Stubs) -> None:
+    pytest.importorskip("pynvml")
+    described = {
+        "ALLOCSIM_PHANTOM_DEVICES": "2",
+        "ALLOCSIM_PHANTOM_MEMORY": str(80 << 30),
+        "ALLOCSIM_PHANTOM_CONTEXT": str(1 << 30),
+        "ALLOCSIM_PHANTOM_NAME": "NVIDIA H100",
+        "ALLOCSIM_PHANTOM_CAPABILITY": "9.0",
+    }
+    command = [sys.executable, "-c", _ASK_NVML, str(libraries.device), str(libraries.nvml)]
+    done = subprocess.run(
+        command, env=os.environ | described, capture_output=True, text=True, check=True
+    )
+    driver, devices = json.loads(done.stdout)
+    assert driver.startswith("580.")
+    uuids = [f"GPU-616c6c6f-6373-696d-2d70-68616e746f6{last}" for last in "de"]
+    common = ["NVIDIA H100", 80 << 30, 79 << 30, 1 << 30, [9, 0]]
+    assert devices == [[i, uuids[i], *common, 1 + i] for i in range(2)]
+
+
+def test_memory_of_a_process_is_on_one_device(libraries: Stubs) -> None:
+    """Each rank of a server is a process with one device."""
+    program = (
+        "import ctypes, sys\n"
+        "device, cudart = (ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL) for name in sys.argv[1:])\n"
+        "out, count, size = ctypes.c_void_p(), ctypes.c_int(), ctypes.c_size_t(1)\n"
+        "take = lambda: cudart.cudaMalloc(ctypes.byref(out), size)\n"
+        "cudart.cudaGetDeviceCount(ctypes.byref(count))\n"
+        "print(count.value, cudart.cudaSetDevice(2), cudart.cudaSetDevice(1), take(),\n"
+        "      cudart.cudaSetDevice(0), take())\n"
+    )
+    command = [sys.executable, "-c", program, str(libraries.device), str(libraries.cudart)]
+    environment = os.environ | {"ALLOCSIM_PHANTOM_DEVICES": "2"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["2", "101", "0", "0", "0", "2"]
+    assert "expects one process per device" in done.stderr

@@ -29,7 +29,7 @@ UNKNOWN_EXIT = -(1 << 31)
 GRACE_S = 10.0
 POLL_S = 0.02
 # Keys of the recording that are copied to the summary.
-PRINTED = ("stopped_by", "oom_text", "reads_back", "guessed", "routing")
+PRINTED = (*("stopped_by", "oom_text", "reads_back", "guessed", "routing", "hollow", "invented"),)
 
 
 class Recorder:
@@ -54,6 +54,7 @@ class Recorder:
         self.marks = beside("calls", os.path.join(os.pardir, "capture"))
         self.calls = None
         self.values = None
+        self.hollow = None
 
     def on_import(self, torch):
         """Prepare the recording when the program has imported `torch`."""
@@ -173,6 +174,8 @@ class Recorder:
             "stopped_by": self.stopped_by or "",
             **phantom_reports(),
             "routing": self.routing(),
+            "hollow": self.hollow.hollow_modules() if self.hollow else "",
+            "invented": self.hollow.invented_values() if self.hollow else "",
         }
         self.add_marks(snapshot)
         snapshot["allocsim"]["exit_code"] = UNKNOWN_EXIT  # the last value of the pickle
@@ -266,10 +269,14 @@ def conf_of(snapshot):
     return snapshot.get("allocator_settings", {}).get("PYTORCH_CUDA_ALLOC_CONF")
 
 
-def let_generation_end(module):
-    """Let `generate()` end on a phantom GPU, which never reports that a text is complete."""
-    with contextlib.suppress(Exception):  # optional for most programs
-        beside("assumptions").end_at_max_length(module)
+def quietly(patch):
+    """Return a function that calls `patch` with a module and ignores its errors."""
+
+    def patched(module):
+        with contextlib.suppress(Exception):  # optional for most programs
+            patch(module)
+
+    return patched
 
 
 def watch_exceptions(recorder):
@@ -297,7 +304,10 @@ if FOLDER:
     Finder = beside("finder", os.path.join(os.pardir, "capture")).Finder
     sys.meta_path.insert(0, Finder("torch", recorder.on_import))
     if os.environ.get("ALLOCSIM_PHANTOM_MEMORY"):
-        sys.meta_path.insert(0, Finder("transformers.generation.utils", let_generation_end))
+        recorder.hollow = beside("hollow")
+        generation = {"transformers.generation.utils": beside("assumptions").end_at_max_length}
+        for name, patch in {**generation, **recorder.hollow.PATCHES}.items():
+            sys.meta_path.insert(0, Finder(name, quietly(patch)))
     watch_exceptions(recorder)
     # Registered twice: the guard's SystemExit may arrive in the first line of the first call.
     atexit.register(recorder.at_exit)

@@ -28,6 +28,7 @@ static int gone(void *handle) {
   return SUCCESS;
 }
 
+const char *cublasGetStatusString(int status) { return status ? "failed" : "success"; }
 /* --- cuBLAS ---------------------------------------------------------------------------------- */
 
 int cublasCreate_v2(void **handle) { return made(handle); }
@@ -40,6 +41,7 @@ SUCCEEDS(cublasSetSmCountTarget)
 SUCCEEDS(cublasSetStream_v2)
 SUCCEEDS(cublasSetWorkspace_v2)
 
+SUCCEEDS(cublasHgemm)
 SUCCEEDS(cublasCdotc_v2)
 SUCCEEDS(cublasCdotu_v2)
 SUCCEEDS(cublasCgemmStridedBatched)

@@ -4,14 +4,16 @@
  * joins the two and uses no memory.  A module loads and has every function that is requested; a
  * launch runs nothing.  cudart.c gives the reason for the declarations.
  */
+#define _GNU_SOURCE
 #include "device.h"
 
+#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_FOUND = 500,
-       NOT_PERMITTED = 800, NOT_SUPPORTED = 801 };
+enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101,
+       NOT_FOUND = 500, NOT_PERMITTED = 800, NOT_SUPPORTED = 801 };
 
 struct handle {
   size_t size;
@@ -114,7 +116,21 @@ int cuMemGetAddressRange_v2(uintptr_t *start, size_t *size, uintptr_t address) {
   return cuMemGetAddressRange(start, size, address);
 }
 
-/* --- the device and its one context ---------------------------------------------------------- */
+/* --- the devices, with one context each ------------------------------------------------------- */
+
+/* Functions that are missing are "not found", as with an older driver. */
+int cuGetProcAddress_v2(const char *name, void **out, int version, unsigned long long flags,
+                        int *status) {
+  (void)version, (void)flags;
+  void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+  *out = driver ? dlsym(driver, name) : NULL;
+  if (driver) dlclose(driver);
+  if (status) *status = *out ? 0 : 1; /* 1: symbol not found */
+  return *out ? SUCCESS : NOT_FOUND;
+}
+int cuGetProcAddress(const char *name, void **out, int version, unsigned long long flags) {
+  return cuGetProcAddress_v2(name, out, version, flags, NULL);
+}
 
 int cuInit(unsigned flags) { (void)flags; return SUCCESS; }
 /* Private tables of the driver, which the run-time compiler looks up but does not need. */
@@ -123,10 +139,10 @@ int cuGetExportTable(const void **table, const void *id) {
   *table = NULL;
   return NOT_FOUND;
 }
-int cuDeviceGetCount(int *count) { *count = 1; return SUCCESS; }
+int cuDeviceGetCount(int *count) { *count = device_count(); return SUCCESS; }
 int cuDeviceGet(int *device, int ordinal) {
-  *device = 0;
-  return ordinal ? INVALID_VALUE : SUCCESS;
+  *device = ordinal;
+  return ordinal < 0 || ordinal >= device_count() ? INVALID_DEVICE : SUCCESS;
 }
 int cuDeviceGetAttribute(int *value, int attribute, int device) {
   (void)device;
@@ -139,8 +155,7 @@ int cuDeviceGetName(char *name, int length, int device) {
   return SUCCESS;
 }
 int cuDeviceGetUuid(char uuid[16], int device) {
-  (void)device;
-  memcpy(uuid, "allocsim-phantom", 16);
+  device_uuid(device, uuid);
   return SUCCESS;
 }
 int cuDeviceGetUuid_v2(char uuid[16], int device) { return cuDeviceGetUuid(uuid, device); }
@@ -150,7 +165,7 @@ int cuDeviceTotalMem_v2(size_t *bytes, int device) {
   return SUCCESS;
 }
 
-static int the_context;
+static char contexts[DEVICE_MOST];
 
 int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active) {
   (void)device;
@@ -159,19 +174,21 @@ int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active) {
   return SUCCESS;
 }
 int cuDevicePrimaryCtxRetain(void **context, int device) {
-  (void)device;
   device_start_context();
-  *context = &the_context;
+  *context = &contexts[device];
   return SUCCESS;
 }
 int cuDevicePrimaryCtxRelease_v2(int device) { (void)device; return SUCCESS; }
-int cuCtxGetCurrent(void **context) { *context = &the_context; return SUCCESS; }
-int cuCtxSetCurrent(void *context) { (void)context; return SUCCESS; }
+int cuCtxGetCurrent(void **context) { *context = &contexts[device_current()]; return SUCCESS; }
+int cuCtxSetCurrent(void *context) {
+  if (context) device_select((int)((char *)context - contexts));
+  return SUCCESS;
+}
 int cuCtxPushCurrent(void *context) { (void)context; return SUCCESS; }
 int cuCtxPushCurrent_v2(void *context) { (void)context; return SUCCESS; }
 int cuCtxPopCurrent(void **context) { return cuCtxGetCurrent(context); }
 int cuCtxPopCurrent_v2(void **context) { return cuCtxGetCurrent(context); }
-int cuCtxGetDevice(int *device) { *device = 0; return SUCCESS; }
+int cuCtxGetDevice(int *device) { *device = device_current(); return SUCCESS; }
 int cuCtxSetLimit(int limit, size_t value) { (void)limit, (void)value; return SUCCESS; }
 int cuCtxGetLimit(size_t *value, int limit) {
   (void)limit;
@@ -187,16 +204,18 @@ int cuStreamGetCtx(void *stream, void **context) {
   return cuCtxGetCurrent(context);
 }
 
+enum { HOST = 1, DEVICE = 2 };
 /* CU_POINTER_ATTRIBUTE_CONTEXT, _MEMORY_TYPE, _DEVICE_POINTER, _DEVICE_ORDINAL. */
 int cuPointerGetAttribute(void *out, int attribute, uintptr_t address) {
   uintptr_t start;
   size_t size;
-  if (device_find(address, &start, &size)) return INVALID_VALUE;
+  const int is_on_host = device_find(address, &start, &size) != 0;
+  if (is_on_host && !device_is_pinned(address)) return INVALID_VALUE;
   switch (attribute) {
-    case 1: *(void **)out = &the_context; return SUCCESS;
-    case 2: *(unsigned *)out = 2; return SUCCESS;
+    case 1: *(void **)out = &contexts[device_owner()]; return SUCCESS;
+    case 2: *(unsigned *)out = is_on_host ? HOST : DEVICE; return SUCCESS;
     case 3: *(uintptr_t *)out = address; return SUCCESS;
-    case 9: *(int *)out = 0; return SUCCESS;
+    case 9: *(int *)out = device_owner(); return SUCCESS;
     default: return NOT_SUPPORTED;
   }
 }

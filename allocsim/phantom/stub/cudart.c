@@ -58,11 +58,12 @@ int cudaGetLastError(void) {
 }
 int cudaPeekAtLastError(void) { return last_error; }
 
-/* --- the one device ----------------------------------------------------------------------- */
+/* --- the devices -------------------------------------------------------------------------- */
 
-int cudaGetDeviceCount(int *count) { *count = 1; return SUCCESS; }
-int cudaGetDevice(int *device) { *device = 0; return SUCCESS; }
-int cudaSetDevice(int device) { return answer(device == 0 ? SUCCESS : INVALID_DEVICE); }
+int cudaGetDeviceCount(int *count) { *count = device_count(); return SUCCESS; }
+int cudaGetDevice(int *device) { *device = device_current(); return SUCCESS; }
+int cudaSetDevice(int device) { return answer(device_select(device) ? INVALID_DEVICE : SUCCESS); }
+static int is_device(int device) { return device >= 0 && device < device_count(); }
 int cudaDriverGetVersion(int *version) { *version = PHANTOM_CUDA * 1000; return SUCCESS; }
 int cudaRuntimeGetVersion(int *version) { *version = PHANTOM_CUDA * 1000; return SUCCESS; }
 int cudaDeviceSynchronize(void) { device_finish_all(); return SUCCESS; }
@@ -82,11 +83,10 @@ int cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
 
 int cudaDeviceGetAttribute(int *value, int attribute, int device) {
   *value = device_attribute(attribute);
-  return answer(device == 0 ? SUCCESS : INVALID_DEVICE);
+  return answer(is_device(device) ? SUCCESS : INVALID_DEVICE);
 }
 int cudaDeviceGetPCIBusId(char *text, int length, int device) {
-  (void)device;
-  snprintf(text, (size_t)length, "0000:01:00.0");
+  snprintf(text, (size_t)length, "0000:%02x:00.0", 1 + device);
   return SUCCESS;
 }
 int cudaDeviceSetLimit(int limit, size_t value) { (void)limit, (void)value; return SUCCESS; }
@@ -124,12 +124,12 @@ struct properties {
   int major, minor;
 };
 
-static int properties(struct properties *front) {
+static int properties(struct properties *front, int device) {
   const struct device_card *card = device_card();
   char *bytes = (char *)front;
   memset(bytes, 0, PROPERTIES_SIZE);
   memcpy(front->name, card->name, sizeof front->name);
-  memcpy(front->uuid, "allocsim-phantom", sizeof front->uuid);
+  device_uuid(device, front->uuid);
   front->total_global_mem = device_capacity();
   front->shared_mem_per_block = (size_t)device_attribute(8);
   front->regs_per_block = device_attribute(12);
@@ -144,7 +144,7 @@ static int properties(struct properties *front) {
   front->major = card->major;
   front->minor = card->minor;
   *(int *)(bytes + MULTIPROCESSORS) = card->multiprocessors;
-  *(int *)(bytes + PCI_BUS) = 1;
+  *(int *)(bytes + PCI_BUS) = 1 + device;
   *(int *)(bytes + L2) = device_attribute(38);
   *(int *)(bytes + MULTIPROCESSOR_THREADS) = device_attribute(39);
   *(size_t *)(bytes + MULTIPROCESSOR_SHARED) = (size_t)device_attribute(81);
@@ -156,7 +156,7 @@ static int properties(struct properties *front) {
 }
 
 int cudaGetDeviceProperties(void *out, int device) {
-  return device == 0 ? properties(out) : answer(INVALID_DEVICE);
+  return is_device(device) ? properties(out, device) : answer(INVALID_DEVICE);
 }
 int cudaGetDeviceProperties_v2(void *out, int device) {
   return cudaGetDeviceProperties(out, device);
@@ -223,9 +223,9 @@ int cudaPointerGetAttributes(struct pointer_attributes *out, const void *pointer
   size_t size;
   void *address = (void *)pointer;
   if (device_find((uintptr_t)pointer, &start, &size) == 0)
-    *out = (struct pointer_attributes){2, 0, address, NULL};
+    *out = (struct pointer_attributes){2, device_owner(), address, NULL};
   else if (device_is_pinned((uintptr_t)pointer))
-    *out = (struct pointer_attributes){1, 0, address, address};
+    *out = (struct pointer_attributes){1, device_owner(), address, address};
   else
     *out = (struct pointer_attributes){0, -2, NULL, address};
   return SUCCESS;
@@ -289,6 +289,13 @@ int cudaMemcpyPeerAsync(void *to, int to_device, const void *from, int from_devi
 }
 int cudaMemsetAsync(void *address, int value, size_t size, void *stream) {
   if (!is_on_device(address)) memset(address, value, size);
+  device_launch((uintptr_t)stream);
+  return SUCCESS;
+}
+int cudaMemset2DAsync(void *address, size_t pitch, int value, size_t width, size_t height,
+                      void *stream) {
+  if (!is_on_device(address))
+    for (size_t row = 0; row < height; row++) memset((char *)address + row * pitch, value, width);
   device_launch((uintptr_t)stream);
   return SUCCESS;
 }

@@ -52,12 +52,39 @@ static struct device_stream *streams[STREAM_SLOTS];  /* by handle */
 static struct device_stream *in_order[STREAM_SLOTS]; /* by first use */
 static size_t n_streams;
 
+static int n_devices = 1;
+static int owner = -1; /* -1 until the first request */
+static __thread int selected;
+
+int device_count(void) { return n_devices; }
+int device_current(void) { return selected; }
+int device_select(int device) {
+  if (device < 0 || device >= n_devices) return -1;
+  selected = device;
+  return 0;
+}
+int device_owner(void) { return owner < 0 ? selected : owner; }
+void device_uuid(int device, char uuid[16]) {
+  memcpy(uuid, "allocsim-phantom", 16);
+  uuid[15] = (char)(uuid[15] + device);
+}
+
+/* Return 0 if the selected device can hold memory of this process. */
+static int own(void) {
+  if (owner < 0) owner = selected;
+  if (owner == selected) return 0;
+  fprintf(stderr, "allocsim: a process that uses device %d requested memory of device %d; a phantom "
+          "GPU expects one process per device\n", owner, selected);
+  return -1;
+}
+
 void device_configure(size_t new_capacity, enum device_policy new_policy, uintptr_t new_base) {
   LOCKED;
   capacity = new_capacity;
   policy = new_policy;
   base = next = new_base;
   used = 0;
+  owner = -1;
   space.count = 0;
   arena_reset(base);
   device_finish_all();
@@ -87,6 +114,7 @@ __attribute__((constructor)) static void configure_from_environment(void) {
              : !strcmp(text, "firstfit") ? DEVICE_FIRSTFIT
                                          : DEVICE_BUMP;
   if ((text = variable("ALLOCSIM_PHANTOM_BASE"))) base = next = strtoull(text, NULL, 10);
+  if ((text = variable("ALLOCSIM_PHANTOM_DEVICES"))) n_devices = atoi(text);
   if ((text = variable("ALLOCSIM_PHANTOM_STARTUP"))) startup = (unsigned)strtoul(text, NULL, 10);
   if ((text = variable("ALLOCSIM_PHANTOM_WORK"))) at_once = strcmp(text, "at-once") == 0;
   if ((text = variable("ALLOCSIM_PHANTOM_NAME"))) snprintf(card.name, sizeof card.name, "%s", text);
@@ -98,6 +126,8 @@ __attribute__((constructor)) static void configure_from_environment(void) {
     sscanf(text, "%d %d %d %d %d %d", &limits->threads, &limits->blocks, &limits->shared,
            &limits->block_shared, &limits->l2, &limits->registers);
   }
+  if (n_devices < 1) n_devices = 1;
+  if (n_devices > DEVICE_MOST) n_devices = DEVICE_MOST;
   if (used > capacity) used = capacity;
   arena_reset(base);
   if ((text = variable("ALLOCSIM_PHANTOM_CONTEXT_CHUNKS"))) arena_add_context(text);
@@ -250,7 +280,7 @@ int device_find(uintptr_t address, uintptr_t *start, size_t *size) {
 
 int device_take(size_t size) {
   LOCKED;
-  if (size > capacity - used) return -1;
+  if (own() || size > capacity - used) return -1;
   used += size;
   return 0;
 }

@@ -13,9 +13,13 @@
  *   - nothing is computed, so no address is ever read or written.
  *
  * The device is configured by ALLOCSIM_PHANTOM_MEMORY, _CONTEXT, _POLICY, _BASE, _WORK, _NAME,
- * _CAPABILITY, _MULTIPROCESSORS, _LIMITS (the six integers of device_limits, in their order) and
- * _STARTUP (milliseconds that a process waits for its context), read once when the library is
- * loaded, or by device_configure.
+ * _CAPABILITY, _MULTIPROCESSORS, _LIMITS (the six integers of device_limits, in their order),
+ * _DEVICES and _STARTUP (milliseconds that a process waits for its context), read once when the
+ * library is loaded, or by device_configure.
+ *
+ * A machine can have several equal devices (_DEVICES). A process uses one of them, as the ranks of a
+ * server do.  The memory of a process belongs to the first device that it allocates on, and a
+ * request on another device fails.
  */
 #ifndef ALLOCSIM_PHANTOM_DEVICE_H
 #define ALLOCSIM_PHANTOM_DEVICE_H
@@ -67,6 +71,16 @@ void device_configure(size_t capacity, enum device_policy policy, uintptr_t base
 
 /* Sleep for the startup time of a context, once per process. */
 void device_start_context(void);
+
+#define DEVICE_MOST 64
+/* Number of devices, and the device that this thread selected; -1 if there is no such device. */
+int device_count(void);
+int device_current(void);
+int device_select(int device);
+/* Device that holds the memory of this process; before the first request, the selected one. */
+int device_owner(void);
+/* Write the 16 bytes of the UUID of a device. */
+void device_uuid(int device, char uuid[16]);
 
 size_t device_capacity(void);
 const struct device_card *device_card(void);

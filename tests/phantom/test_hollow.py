@@ -1,0 +1,80 @@
+"""Kernels that an engine compiles at run time, replaced by functions that do nothing."""
+
+from __future__ import annotations
+
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from allocsim.phantom import hollow
+
+
+@pytest.fixture(autouse=True)
+def empty_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hollow, "_hollow", {})
+    monkeypatch.setattr(hollow, "_invented", set())
+
+
+class JitSpec:
+    """The part of FlashInfer's class that loads a module of kernels."""
+
+    def __init__(self, name: str, *, is_aot: bool) -> None:
+        self.name, self.is_aot = name, is_aot
+
+    def build_and_load(self) -> Any:
+        return f"compiled {self.name}"
+
+
+def patched_flashinfer() -> type[JitSpec]:
+    module: Any = ModuleType("flashinfer.jit.core")
+    module.JitSpec = type("JitSpec", (JitSpec,), {})
+    hollow.PATCHES["flashinfer.jit.core"](module)
+    return module.JitSpec  # type: ignore[no-any-return]
+
+
+def test_a_hollow_kernel_does_nothing_and_is_named_once_it_is_called() -> None:
+    spec = patched_flashinfer()
+    sampling = spec("sampling", is_aot=False).build_and_load()
+    spec("never_called", is_aot=False).build_and_load()
+    assert hollow.hollow_modules() == ""
+    assert sampling.top_k_top_p(1, scale=2) is None
+    assert hollow.hollow_modules() == "flashinfer sampling"
+    assert hollow.invented_values() == ""
+
+
+def test_a_plan_of_zeros_is_named_as_invented() -> None:
+    decode = patched_flashinfer()("batch_decode", is_aot=False).build_and_load()
+    assert set(decode.plan()) == {0}
+    assert hollow.invented_values() == "plan of flashinfer batch_decode"
+
+
+def test_installed_kernels_are_loaded() -> None:
+    spec = patched_flashinfer()("sampling", is_aot=True)
+    assert spec.build_and_load() == "compiled sampling"
+
+
+def test_a_request_samples_one_token_once_its_prompt_is_complete() -> None:
+    """The second request is in the middle of its prompt."""
+    import numpy as np  # noqa: PLC0415
+
+    class Runner:
+        def sample(self, _states: Any, _batch: Any) -> tuple[Any, Any]:
+            return "tokens", SimpleNamespace()
+
+    class Output:
+        def __init__(self, num_sampled_tokens: Any) -> None:
+            del num_sampled_tokens
+            self.num_sampled_tokens_np = np.zeros(2, dtype=int)
+
+    module: Any = ModuleType("vllm.v1.worker.gpu.model_runner")
+    module.GPUModelRunner, module.AsyncOutput = Runner, Output
+    hollow.PATCHES["vllm.v1.worker.gpu.model_runner"](module)
+    batch = SimpleNamespace(
+        num_computed_prefill_tokens_np=np.array([90, 50]),
+        num_scheduled_tokens=np.array([10, 10]),
+        prefill_len_np=np.array([100, 100]),
+    )
+    _, count = Runner().sample("states", batch)
+    assert Output(num_sampled_tokens=count).num_sampled_tokens_np.tolist() == [1, 0]
+    assert hollow.invented_values() == "number of sampled tokens"
