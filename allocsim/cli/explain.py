@@ -85,9 +85,10 @@ def run(arguments: argparse.Namespace) -> int:
     verdicts = explain(
         text, arguments.conf, torch_version=arguments.torch, device_memory=arguments.device_memory
     )
-    # For a text without an error, the only verdict has an empty message.
-    printed = None if verdicts[0].message.text else _figures_in(text)
-    if printed is not None:
+    # For a text without an error, the only verdict has an empty message. A refusal of a server may
+    # contain the words of an error of PyTorch, and has more figures.
+    printed = _figures_in(text)
+    if printed is not None and (printed.refusals or not verdicts[0].message.text):
         write_answer(
             arguments,
             partial(log_document, printed),

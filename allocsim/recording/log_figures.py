@@ -3,25 +3,42 @@
 Rule: every number was printed by the engine, and belongs to the device that its line names. Numbers
 are never added, and a later number for the same device replaces an earlier one. All units are
 powers of 1,024, whatever their names: vLLM and SGLang print GB and mean GiB.
+
+The forms are those of vLLM 0.6 to 0.33, SGLang 0.4 to 0.5, llama.cpp of 2024 to 2026 and Ollama.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from allocsim._repr import Shown
+from allocsim.recording.refusals import Refusal, refusals_in
 from allocsim.recording.source import TEXTS
 from allocsim.units import format_size
 
-_LONGEST_LINE = 2000
-_LONGEST_NUMBER = 15
+_LONGEST_LINE = 4000
+_LONGEST_NUMBER = 20
 _SHIFTS = {"B": 0, "K": 10, "M": 20, "G": 30, "T": 40, "P": 50}
-_SIZE = r"(?P<size>[\d,]{1,20}(?:\.\d{1,9})?)\s?(?P<unit>(?:[KMGTP]i?)?B)\b"
-_COUNT = r"(?P<count>[\d,]{1,20}(?:\.\d{1,4})?)"
-_RANK = re.compile(r"\b(?:TP|DP|PP|Worker_TP|rank[ =]?)\d{1,5}\b", re.IGNORECASE)
+_SIZE = r"(?P<size>-?\d[\d,]{0,19}(?:\.\d{1,9})?)\s?(?P<unit>(?:[KMGTP]i?)?B|bytes)\b"
+_COUNT = r"(?P<count>\d[\d,]{0,19}(?:\.\d{1,16})?)"
+_RANK = re.compile(
+    r"\b(?:Worker(?:_[A-Z]{2}\d{1,5})+|(?:TP|DP|PP|rank[ =]?)\d{1,5})(?![\dA-Za-z])", re.IGNORECASE
+)
 _BUFFER = r"(?P<device>\w{1,20})"
+_MARKS = re.compile(
+    r"(?i)mem|cache|[gm]i?b|weight|token|bytes|buffer|n_ctx|offload|max_|_size|fraction|block|utili|cuda"
+)
+"""Words in lines with a number; most lines of a server's log have none of them."""
+_VERSIONS = {
+    "vllm": re.compile(
+        r"(?:\bvLLM (?:API server )?version v?|LLM engine \(v)(\d{1,4}\.\d{1,4}[\w.+-]{0,60})"
+    ),
+    "sglang": re.compile(r"\bsglang[ _=]v?(\d{1,4}\.\d{1,4}[\w.+-]{0,60})", re.IGNORECASE),
+    "llama.cpp": re.compile(r"\b(?:build|version)\s*[:=]\s*(\d{1,8})\b"),
+}
+"""Words after which an engine prints its release."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +74,15 @@ class LogFigures(Shown):
 
     kind: "vllm", "sglang", "llama.cpp" or "memory_summary".
     what: description of the kind, for people.
+    version: release of the engine, "" if the log does not print it.
+    refusals: reasons for which the engine did not start.
     """
 
     kind: str
     what: str
     figures: tuple[LogFigure, ...]
+    version: str = ""
+    refusals: tuple[Refusal, ...] = ()
 
     def headline(self) -> str:
         """Return the description of the text."""
@@ -75,13 +96,19 @@ class LogFigures(Shown):
 
 @dataclass(frozen=True, slots=True)
 class _Pattern:
+    """Words before or around a number; `is_rough` if an earlier number is more exact."""
+
     name: str
     label: str
     words: re.Pattern[str]
+    is_rough: bool = False
 
 
 def _patterns(*rows: tuple[str, str, str]) -> tuple[_Pattern, ...]:
-    return tuple(_Pattern(name, label, re.compile(words)) for name, label, words in rows)
+    return tuple(
+        _Pattern(name, label.removesuffix("~"), re.compile(words), label.endswith("~"))
+        for name, label, words in rows
+    )
 
 
 def _table(*names: tuple[str, str]) -> tuple[_Pattern, ...]:
@@ -110,6 +137,7 @@ _PATTERNS = {
             ("num_alloc_retries", "retries", rf"cudaMalloc retries:\s*{_COUNT}"),
         ),
     ),
+    # A label that ends in ~ marks a number that repeats an earlier one with fewer digits.
     "vllm": _patterns(
         (
             "weights_bytes",
@@ -117,36 +145,86 @@ _PATTERNS = {
             r"(?:[Ll]oading model weights took|[Mm]odel loading took|[Mm]odel weights take"
             r"|weights memory:)\s+" + _SIZE,
         ),
+        ("weights_bytes", "weights~", _SIZE + r" for weights?\b"),
+        ("consumed_bytes", "weights and memory beside PyTorch", _SIZE + " for consumed memory"),
         (
             "activation_bytes",
             "activations at the peak",
             r"(?:activation peak memory(?: takes)?|torch peak memory increase:)\s+" + _SIZE,
         ),
+        ("activation_bytes", "activations at the peak~", _SIZE + " for peak activation"),
         ("peak_torch_bytes", "PyTorch at the peak", rf"peak_torch_memory=\s*{_SIZE}"),
         (
             "other_bytes",
             "beside PyTorch",
             r"(?:non_torch_memory(?:=| takes|)|non-torch forward increase memory:)\s*" + _SIZE,
         ),
+        ("other_bytes", "beside PyTorch~", _SIZE + " for non-torch memory"),
         (
             "kv_cache_bytes",
             "KV cache",
             r"(?:Available KV cache memory:|reserved for KV Cache is|kv_cache_size="
             r"|available_kv_cache_memory)\s*" + _SIZE,
         ),
-        ("total_bytes", "the card", rf"total_gpu_memory\s*[=(]?\s*{_SIZE}"),
-        ("fraction", "gpu_memory_utilization", rf"gpu_memory_utilization'?\s*[=(:]?\s*{_COUNT}"),
-        ("kv_cache_tokens", "tokens in the KV cache", rf"GPU KV cache size:\s*{_COUNT} tokens"),
+        (
+            "kv_cache_bytes",
+            "KV cache",
+            r"[Cc]urrent kv cache memory in use is\s*(?P<size>\d{5,20})\s(?P<unit>bytes)",
+        ),
+        (
+            "total_bytes",
+            "the card",
+            r"(?:total_gpu_memory\s*[=(]?\s*|Free memory on device (?:\S{1,20} )?\([\d.]{1,12}/)"
+            + _SIZE,
+        ),
+        (
+            "free_bytes",
+            "free at the start",
+            r"Free memory on device (?:\S{1,20} )?\((?P<size>[\d.]{1,12})/[\d.]{1,12} "
+            r"(?P<unit>GiB)",
+        ),
+        (
+            "fraction",
+            "gpu_memory_utilization",
+            r"(?i:gpu[-_ ]memory[-_ ]utilization)'?(?: is)?\s*[=(:]?\s*" + _COUNT,
+        ),
+        (
+            "kv_cache_tokens",
+            "tokens in the KV cache",
+            rf"\b[A-Z]{{3}}(?: \+ host)? KV cache size:\s*{_COUNT} tokens",
+        ),
         ("kv_cache_blocks", "blocks of the KV cache", rf"# (?:GPU|cuda) blocks:\s*{_COUNT}"),
         ("concurrency", "requests at once", rf"Maximum concurrency for [^:]{{1,60}}:\s*{_COUNT}x"),
+        ("max_model_len", "max_model_len", rf"Maximum concurrency for {_COUNT} tokens"),
+        ("max_model_len", "max_model_len~", rf"\bmax_(?:seq|model)_len'?[=:]\s*{_COUNT}"),
+        ("max_num_seqs", "max_num_seqs", rf"\bmax_num_seqs'?[=:]\s*{_COUNT}"),
+        ("batched_tokens", "max_num_batched_tokens", rf"\bmax_num_batched_tokens'?[=:]\s*{_COUNT}"),
+        ("tensor_parallel", "tensor_parallel_size", rf"\btensor_parallel_size'?[=:]\s*{_COUNT}"),
         (
             "graphs_bytes",
             "CUDA graphs",
             r"(?:Graph capturing finished in .{1,40}?took|CUDA graph pool memory:)\s+" + _SIZE,
         ),
+        ("graphs_bytes", "CUDA graphs~", _SIZE + r" for (?:CUDAGraph|NPU graph) memory"),
+        ("graphs_estimate_bytes", "CUDA graphs, estimated", _SIZE + r" \(estimated\)"),
+        (
+            "graphs_estimate_bytes",
+            "CUDA graphs, estimated",
+            rf"Estimated CUDA graph memory:\s*{_SIZE}",
+        ),
     ),
     "sglang": _patterns(
         ("weights_bytes", "weights", rf"Load weight end\..{{0,200}}?mem usage=\s*{_SIZE}"),
+        (
+            "free_before_bytes",
+            "free before the weights",
+            rf"Load weight begin\..{{0,200}}?avail mem=\s*{_SIZE}",
+        ),
+        (
+            "free_loaded_bytes",
+            "free behind the weights",
+            rf"Load weight end\..{{0,200}}?avail mem=\s*{_SIZE}",
+        ),
         (
             "kv_cache_tokens",
             "tokens in the KV cache",
@@ -155,10 +233,35 @@ _PATTERNS = {
         ("k_cache_bytes", "K cache", rf"KV Cache is allocated.*?\bK size:\s*{_SIZE}"),
         ("v_cache_bytes", "V cache", rf"KV Cache is allocated.*?\bV size:\s*{_SIZE}"),
         ("kv_cache_bytes", "KV cache", rf"KV Cache is allocated.*?\bKV size:\s*{_SIZE}"),
+        ("kv_cache_bytes", "both KV caches", rf"SWAKVPool mem usage:\s*{_SIZE}"),
+        (
+            "window_tokens",
+            "tokens in the cache of windows",
+            rf"SWAKVPool mem usage:.*?swa size:\s*{_COUNT}",
+        ),
+        (
+            "kv_cache_tokens",
+            "tokens in the KV cache",
+            rf"SWAKVPool mem usage:.*?full size:\s*{_COUNT}",
+        ),
+        ("conv_bytes", "convolution states", rf"Mamba Cache is.*?conv_state size:\s*{_SIZE}"),
+        ("recurrent_bytes", "recurrent states", rf"Mamba Cache is.*?ssm_state size:\s*{_SIZE}"),
         ("free_bytes", "free behind the pools", rf"Memory pool end\. avail mem=\s*{_SIZE}"),
-        ("graphs_bytes", "CUDA graphs", rf"Capture cuda graph end\..*?mem usage=\s*{_SIZE}"),
+        (
+            "graphs_bytes",
+            "CUDA graphs",
+            r"Capture (?:target |draft )?(?:decode )?(?i:cuda graph) end\..*?mem usage=\s*" + _SIZE,
+        ),
+        (
+            "prefill_graphs_bytes",
+            "CUDA graphs of prefill",
+            r"Capture [\w ]{0,20}?(?:prefill|piecewise) (?i:cuda graph) end\..*?mem usage=\s*"
+            + _SIZE,
+        ),
         ("max_total_tokens", "tokens at once", rf"max_total_num_tokens=\s*{_COUNT}"),
-        ("fraction", "mem_fraction_static", rf"mem_fraction_static=\s*{_COUNT}"),
+        ("max_model_len", "context_len", rf"\bcontext_len=\s*{_COUNT}"),
+        ("fraction", "mem_fraction_static", rf"mem_fraction_static'?[=:]\s*{_COUNT}"),
+        ("tensor_parallel", "tp_size", rf"\btp_size'?[=:]\s*{_COUNT}"),
     ),
     "llama.cpp": _patterns(
         (
@@ -170,9 +273,20 @@ _PATTERNS = {
         ("recurrent_bytes", "recurrent state", rf":\s*{_BUFFER}\s+RS buffer size\s*=\s*{_SIZE}"),
         ("compute_bytes", "compute buffer", rf":\s*{_BUFFER}\s+compute buffer size\s*=\s*{_SIZE}"),
         ("output_bytes", "output buffer", rf":\s*{_BUFFER}\s+output buffer size\s*=\s*{_SIZE}"),
+        *(
+            (f"{name}_bytes", label, rf'msg="{words}" device="?{_BUFFER}"? size="{_SIZE}"')
+            for name, label, words in (
+                ("weights", "weights", "(?:offloaded )?model weights"),
+                ("kv_cache", "KV cache", "kv cache"),
+                ("compute", "compute buffer", "compute graph"),
+            )
+        ),
         ("context_tokens", "context", rf"\bn_ctx\s*=\s*{_COUNT}"),
+        ("gpu_layers", "layers on the card", rf"\boffloaded {_COUNT}/\d{{1,5}} layers to GPU"),
     ),
 }
+_WINDOWS = re.compile(r"creating\s+SWA KV cache|creating\s+(non-SWA) KV cache")
+"""Lines before the two caches of llama.cpp for a model with sliding windows."""
 
 
 def figures_in(text: str) -> LogFigures | None:
@@ -181,19 +295,30 @@ def figures_in(text: str) -> LogFigures | None:
     for kind, what, words in TEXTS:
         if kind in _PATTERNS and re.search(words, sample):
             found = tuple(_figures(kind, text))
-            if found:
-                return LogFigures(kind, what, found)
+            refusals = refusals_in(kind, text, {each.name: each.value for each in found})
+            if found or refusals:
+                version = _VERSIONS[kind].search(text) if kind in _VERSIONS else None
+                return LogFigures(kind, what, found, version[1] if version else "", refusals)
     return None
 
 
 def _figures(kind: str, text: str) -> Iterator[LogFigure]:
     last: dict[tuple[str, str], LogFigure] = {}
+    of_windows = False
     for number, line in enumerate(text.splitlines(), start=1):
+        if kind == "llama.cpp" and (begins := _WINDOWS.search(line)):
+            of_windows = begins[1] is None
+        if not _MARKS.search(line[:_LONGEST_LINE]):
+            continue
         # A later number of the same name and device replaces an earlier one.
         for pattern in _PATTERNS[kind]:
             found = pattern.words.search(line[:_LONGEST_LINE])
-            if found is not None:
-                figure = _figure(pattern, found, line, number)
+            if found is None:
+                continue
+            figure = _figure(pattern, found, line, number)
+            if of_windows and figure.name == "kv_cache_bytes":
+                figure = replace(figure, name="window_cache_bytes", label="KV cache of windows")
+            if not (pattern.is_rough and (figure.name, figure.device) in last):
                 last[figure.name, figure.device] = figure
     yield from last.values()
 
@@ -204,7 +329,7 @@ def _figure(pattern: _Pattern, found: re.Match[str], line: str, number: int) -> 
     if not device and (rank := _RANK.search(line[:_LONGEST_LINE])) is not None:
         device = rank[0]
     if "size" in named:
-        value = _number(named["size"]) * (1 << _SHIFTS[named["unit"][0]])
+        value = _number(named["size"]) * (1 << _SHIFTS[named["unit"][0].upper()])
         return LogFigure(pattern.name, pattern.label, int(value), device, number)
     return LogFigure(pattern.name, pattern.label, _number(named["count"]), device, number)
 

@@ -181,18 +181,21 @@ TEXTS = (
         "vllm",
         "a start-up log of vLLM",
         rb"GPU KV cache size:|Available KV cache memory|[Mm]odel weights take"
-        rb"|# (?:GPU|cuda) blocks:|[Mm]odel loading took|Loading model weights took",
+        rb"|# (?:GPU|cuda) blocks:|[Mm]odel loading took|Loading model weights took"
+        rb"|Free memory on device|max seq len \(|memory for the cache blocks|warming up sampler",
     ),
     (
         "sglang",
         "a start-up log of SGLang",
-        rb"KV Cache is allocated|Load weight (?:begin|end)\b|max_total_num_tokens=",
+        rb"KV Cache is allocated|Load weight (?:begin|end)\b|max_total_num_tokens="
+        rb"|--mem-fraction-static",
     ),
     (
         "llama.cpp",
         "a start-up log of llama.cpp",
         rb"(?:llm_load_tensors|load_tensors|llama_kv_cache\w*|llama_new_context_with_model"
-        rb"|llama_context|ggml_backend_\w+|llama_model_load\w*):",
+        rb"|llama_context|ggml_backend_\w+|llama_model_load\w*):"
+        rb'|msg="(?:offloaded )?model weights',
     ),
 )
 """Short name, description and regular expression of each known text."""

@@ -1,10 +1,12 @@
 """Memory sizes in the log of a server or a table of PyTorch, as text and as JSON.
 
-Rule: the kind of log comes first. Sizes are shown as the log prints them, and are never added up.
+Rule: refusals to start come first, each with what helps. Sizes are shown as the log prints them,
+and are never added up.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from allocsim._repr import printable
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from allocsim.recording import LogFigure, LogFigures
 
 _SHOWN = 18
+_SHOWN_REFUSALS = 3
 _ADVICE = {
     "memory_summary": "reserved minus allocated is idle; a recording shows what keeps it: allocsim "
     "record, or torch.cuda.memory._record_memory_history()",
@@ -34,15 +37,20 @@ def log_text(found: LogFigures) -> str:
 
 def log_screen(found: LogFigures) -> Answer:
     """Return the first screen of `allocsim explain` for a log."""
-    shown = found.figures[:_SHOWN]
-    lines = _lines(found, shown)
+    refusals = found.refusals[:_SHOWN_REFUSALS]
+    shown = found.figures[: _SHOWN - 3 * len(refusals)]
+    lines = _lines(replace(found, refusals=refusals), shown)
     if (hidden := len(found.figures) - len(shown)) > 0:
         lines += row("", f"({hidden} more; -v shows them)")
     return answer_of([part(lines)])
 
 
 def _lines(found: LogFigures, figures: tuple[LogFigure, ...]) -> list[str]:
-    lines = row("Text", found.what)
+    lines = []
+    for refusal in found.refusals:
+        lines += row("Verdict", f"did not start: {refusal.what} (line {number(refusal.line)})")
+        lines += row("Helps", refusal.helps)
+    lines += row("Text", f"{found.what} {found.version}".rstrip())
     label = "Figures"
     for figure in figures:
         lines += row(label, _line(figure))
@@ -67,4 +75,8 @@ def log_document(found: LogFigures) -> dict[str, Any]:
         }
         for each in found.figures
     ]
-    return {"log": {"kind": found.kind, "what": found.what, "figures": figures}}
+    refusals = [
+        {"what": each.what, "helps": each.helps, "line": each.line} for each in found.refusals
+    ]
+    known = {"kind": found.kind, "what": found.what, "version": found.version or None}
+    return {"log": {**known, "refusals": refusals, "figures": figures}}

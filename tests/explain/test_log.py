@@ -58,6 +58,7 @@ def test_a_log_of_vllm() -> None:
         ("kv_cache_blocks", ""): 1381,
         ("kv_cache_tokens", ""): 22_096,
         ("concurrency", ""): 10.79,
+        ("max_model_len", ""): 2048,
         ("kv_cache_bytes", "Worker_TP1"): 8.25 * GIB,
         ("graphs_bytes", ""): GIB / 4,
     }
@@ -65,6 +66,8 @@ def test_a_log_of_vllm() -> None:
 
 def test_a_log_of_sglang() -> None:
     assert figures(SGLANG) == {
+        ("free_before_bytes", "TP0"): int(137.29 * GIB),
+        ("free_loaded_bytes", "TP0"): int(230.2 * GIB),
         ("weights_bytes", "TP0"): 56.5 * GIB,
         ("kv_cache_tokens", "TP0"): 1_669_816,
         ("k_cache_bytes", "TP0"): 76.5 * GIB,

@@ -1,0 +1,138 @@
+"""Refusals of servers to start are explained from their logs, with the smallest change that works.
+
+The texts are our own, with the wording of the engines.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from allocsim.cli import main
+from allocsim.recording import LogFigures, figures_in
+
+NOT_FREE = (
+    "ValueError: Free memory on device {}(19.77/22.05 GiB) on startup is less than desired GPU "
+    "memory utilization (0.9, 19.84 GiB). Decrease GPU memory utilization or reduce GPU memory "
+    "used by other processes.\n"
+)
+CACHE = (
+    "ValueError: To serve at least one request with the model's max seq len (131072), (16.00 GiB "
+    "KV cache is needed, which is larger than the available KV cache memory (4.75 GiB). {}Try "
+    "increasing `gpu_memory_utilization` or decreasing `max_model_len`.\n"
+)
+TOKENS = (
+    "ValueError: The model's max seq len (131072) is larger than the maximum number of tokens that "
+    "can be stored in KV cache (38944). Try increasing `gpu_memory_utilization` or decreasing "
+    "`max_model_len` when initializing the engine.\n"
+)
+SAMPLER = (
+    "RuntimeError: CUDA out of memory occurred when warming up sampler with 1024 dummy requests. "
+    "Please try lowering `max_num_seqs` or `gpu_memory_utilization`.\n"
+)
+STATIC = "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.\n"
+LOADED = (
+    "[TP0] Load weight begin. avail mem=23.10 GB\n"
+    "[TP0] Load weight end. type=X, avail mem=4.00 GB, mem usage=19.10 GB.\n"
+)
+BUFFER = (
+    "load_tensors:      CUDA0 model buffer size =  4403.50 MiB\n"
+    "ggml_backend_cuda_buffer_type_alloc_buffer: allocating 560.00 MiB on device 0: cudaMalloc "
+    "failed: out of memory\n"
+)
+
+
+def read(text: str) -> LogFigures:
+    found = figures_in(text)
+    assert found is not None
+    return found
+
+
+def helps(text: str) -> str:
+    (refusal,) = read(text).refusals
+    return refusal.helps
+
+
+@pytest.mark.parametrize("device", ["", "cuda:0 "])
+def test_too_little_free_memory_gives_the_largest_utilization_that_starts(device: str) -> None:
+    """19.77 of 22.05 GiB are 0.8966 of the card."""
+    (refusal,) = read(NOT_FREE.format(device)).refusals
+    assert refusal.what == "19.77 of 22.05 GiB are free, and 0.9 of the card is 19.84 GiB"
+    assert refusal.helps == "--gpu-memory-utilization 0.89, or 0.07 GiB less in other use"
+
+
+def test_a_full_card_has_no_utilization_that_starts() -> None:
+    text = NOT_FREE.format("").replace("(19.77/", "(0.10/")
+    assert helps(text) == "end the processes that hold 21.95 GiB of the card"
+
+
+def test_a_request_beyond_the_cache_gets_the_length_that_vllm_prints() -> None:
+    estimate = "Based on the available memory, the estimated maximum model length is 38912. "
+    assert helps(CACHE.format(estimate)) == "--max-model-len 38912"
+
+
+def test_a_request_beyond_the_cache_gets_a_length_in_proportion_without_it() -> None:
+    """131,072 x 4.745 / 16.005 tokens are 38,859, and 38,848 is a whole number of blocks."""
+    assert helps(CACHE.format("")) == "--max-model-len 38848"
+
+
+def test_a_request_beyond_the_cache_gets_a_utilization_if_the_card_is_known() -> None:
+    """11.26 of 40 GiB are 0.2815 of the card."""
+    text = "total_gpu_memory (40.00GiB) x gpu_memory_utilization (0.50) = 20GiB\n" + CACHE
+    assert helps(text.format("")).endswith(", or --gpu-memory-utilization 0.79")
+
+
+def test_a_longest_request_beyond_the_tokens_gets_those_tokens() -> None:
+    assert helps(TOKENS) == "--max-model-len 38944, or a larger --gpu-memory-utilization"
+
+
+def test_no_cache_at_all_gets_the_utilization_that_leaves_some() -> None:
+    """-1.05 of 8.00 GiB are 0.131 of the card, which had 0.70."""
+    text = (
+        "the current vLLM instance can use total_gpu_memory (8.00GiB) x gpu_memory_utilization "
+        "(0.70) = 5.60GiB\nmodel weights take 5.20GiB; the rest of the memory reserved for KV "
+        "Cache is -1.05GiB.\nValueError: No available memory for the cache blocks. Try increasing\n"
+    )
+    assert helps(text).startswith("--gpu-memory-utilization 0.84 or more, ")
+
+
+def test_a_sampler_without_memory_gets_fewer_sequences() -> None:
+    assert helps(SAMPLER).startswith("--max-num-seqs 512")
+
+
+def test_weights_beyond_the_static_memory_of_sglang_get_a_larger_fraction() -> None:
+    """19.10 of 23.10 GiB are 0.8268."""
+    assert helps(LOADED + STATIC).startswith("--mem-fraction-static 0.83 or more")
+
+
+def test_a_buffer_that_llama_cpp_cannot_allocate_keeps_the_figures_before_it() -> None:
+    found = read(BUFFER)
+    assert found.refusals[0].what == "card 0 has no 560.00 MiB for the next buffer"
+    assert [figure.name for figure in found.figures] == ["weights_bytes"]
+
+
+def test_a_refusal_that_every_rank_prints_is_told_once() -> None:
+    text = "".join(f"(Worker_TP{rank} pid=9) ERROR {NOT_FREE.format('')}" for rank in range(4))
+    (refusal,) = read(text).refusals
+    assert refusal.line == 1
+
+
+def test_lines_that_a_terminal_broke_are_read() -> None:
+    assert helps(TOKENS.replace(" tokens", "\ntokens")).startswith("--max-model-len 38944")
+
+
+@pytest.mark.parametrize("text", [NOT_FREE.format(""), SAMPLER, BUFFER], ids=["f", "s", "b"])
+def test_explain_begins_with_the_refusal(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "server.log"
+    path.write_text(text)
+    assert main(["explain", str(path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("Verdict         did not start: ")
+    assert len(lines) <= 22
+    assert main(["explain", str(path), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)["log"]
+    assert document["refusals"][0]["helps"]
