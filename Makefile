@@ -48,6 +48,7 @@ docs: .venv/.docs-installed ## the documentation site, in build/docs/html
 	mkdir -p build/docs
 	cp -r docs build/docs/source
 	cp -r notebooks CONTRIBUTING.md CHANGELOG.md build/docs/source
+	$(BIN)/python -m tests.api build/docs/source
 	$(BIN)/sphinx-build -q -W --keep-going -b html build/docs/source build/docs/html
 
 lint: .venv/.installed ## ruff: rules and format
@@ -94,7 +95,7 @@ mutants-inference: .venv/.installed
 laws: .venv/.installed ## the laws of `fit --engine laws`, by the PyTorch at PYTHON_TORCH (hours)
 	$(BIN)/python -m benchmarks.laws --python "$(PYTHON_TORCH)"
 
-crosscheck: .venv/.installed ## the model beside real PyTorch (fetches 0.7 GB; docs/crosscheck.md)
+crosscheck: .venv/.installed ## the model beside real PyTorch (fetches 0.7 GB; docs/commands/crosscheck.md)
 	$(BIN)/python -m allocsim.phantom fetch --torch 2.15
 	ALLOCSIM_TORCH_PYTHON="$(PYTHON_TORCH)" $(BIN)/python -m pytest -n 2 -m slow tests/phantom tests/verify tests/core
 	$(BIN)/allocsim crosscheck --torch all --ops $(OPS) --jobs 2

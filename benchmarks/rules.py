@@ -1,6 +1,6 @@
 """Compare common rules of thumb with measurements.
 
-    python -m benchmarks.rules              print docs/rules-of-thumb.md
+    python -m benchmarks.rules              print docs/evidence/rules-of-thumb.md
     python -m benchmarks.rules docs         write it
 
 Every error is computed here, from traces/fit/truth.jsonl (real PyTorch on a phantom GPU),
@@ -45,7 +45,7 @@ from benchmarks.measured.__main__ import figures as measured_figures
 __all__ = ["PAGE", "figures", "page"]
 
 ROOT = Path(__file__).parents[1]
-PAGE = "rules-of-thumb.md"
+PAGE = "evidence/rules-of-thumb.md"
 _COMMAND = "python -m benchmarks.rules docs"
 CARD = 24_564 * MIB
 BERT = 109_514_298

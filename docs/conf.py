@@ -1,7 +1,8 @@
 """Configuration of the documentation site; `make docs` builds it without a network.
 
 `make docs` copies docs/, notebooks/, CONTRIBUTING.md and CHANGELOG.md into one source folder,
-because Sphinx reads only files below its configuration.
+because Sphinx reads only files below its configuration. `python -m tests.api` adds the page of the
+Python API.
 """
 
 from __future__ import annotations

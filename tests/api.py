@@ -1,7 +1,7 @@
 """Public names as Markdown, from their docstrings.
 
     python -m tests.api              print it
-    python -m tests.api docs         write docs/api.md
+    python -m tests.api FOLDER       write the page below that folder, as `make docs` does
 
 Rule: the page has only the text of `help()`, in the order of each `__all__`.
 """
@@ -22,15 +22,15 @@ from allocsim import capture, errors, plot, results, units, workload
 
 __all__ = ["PAGE", "page"]
 
-PAGE = "api.md"
+PAGE = "reference/api.md"
 MODULES = (results, plot, errors, units)
 """Public modules whose names are on the page, after those of the package."""
 _HEAD = """\
 # From Python
 
-The public names with their docstrings: those of `allocsim`, then those of its modules. Written by
-`python -m tests.api docs`. Sizes are bytes; entries are numbered from 0. At a prompt a result shows
-itself on a line, in a notebook as a small table.
+The public names with their docstrings: those of `allocsim`, then those of its modules. Sizes are
+bytes; entries are numbered from 0. At a prompt a result shows itself on a line, in a notebook as a
+small table.
 """
 _NAMES = re.compile(r"\w+(?:, \w+)*: ")
 _GAP = re.compile(r"\n{3,}")
@@ -139,7 +139,9 @@ def _flowing(paragraph: str) -> str:
 def main(arguments: list[str]) -> None:
     """Print or write the page."""
     if arguments:
-        (Path(arguments[0]) / PAGE).write_text(page())
+        path = Path(arguments[0], PAGE)
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(page())
     else:
         print(page())
 

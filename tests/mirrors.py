@@ -1,7 +1,7 @@
 """Counterparts in allocsim of the classes and functions of PyTorch's allocator (upstream).
 
     python -m tests.mirrors             print the table
-    python -m tests.mirrors docs        write it into allocator.md of that folder
+    python -m tests.mirrors docs        write it into concepts/allocator.md of that folder
 
 A class or function of the core with upstream's name (`SAME_NAMES`) is its counterpart.  Where the
 names differ, a line of the docstring gives upstream's: `Mirrors: should_split`, `Mirrors: a, b`.
@@ -23,7 +23,7 @@ __all__ = ["PAGE", "SAME_NAMES", "Mirror", "lines", "mirrors", "rewritten", "sam
 
 PACKAGE = Path(__file__).parents[1] / "allocsim"
 CORE = PACKAGE / "core"
-PAGE = "allocator.md"
+PAGE = "concepts/allocator.md"
 LINE = re.compile(r"^ *Mirrors: (\w[\w:~]*(?:, \w[\w:]*)*)$", re.MULTILINE)
 
 SAME_NAMES = {

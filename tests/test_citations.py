@@ -20,7 +20,7 @@ import pytest
 from allocsim.core import RELEASES
 
 ROOT = Path(__file__).parents[1]
-PAGE = (ROOT / "docs" / "semantics.md").read_text()
+PAGE = (ROOT / "docs" / "concepts" / "semantics.md").read_text()
 HEADINGS = re.findall(r"^##+ (\d[\w.]*) ", PAGE, re.MULTILINE)
 SOURCES = sorted([*(ROOT / "allocsim").rglob("*.py"), *(ROOT / "tests").rglob("*.py")])
 COMMENT = re.compile(r"(?:^\s*|  )#+ ?(.*)$")

@@ -277,11 +277,11 @@ class Witness(CachingAllocator):
 
 @pytest.mark.slow
 def test_the_real_allocator_does_what_the_theory_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every allocator of docs/allocator.md, repeated on the real release."""
+    """Every allocator of docs/concepts/allocator.md, repeated on the real release."""
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(allocsim, "CachingAllocator", Witness)
     monkeypatch.setattr(Witness, "made", [])
-    execute(ROOT / "docs" / "allocator.md", slow=True)
+    execute(ROOT / "docs" / "concepts" / "allocator.md", slow=True)
     asked = 0
     for witness in Witness.made:
         try:

@@ -94,6 +94,7 @@ def test_the_page_is_written_between_its_marks(tmp_path: Path) -> None:
     before, mark, rest = text.partition("-->\n\n| upstream |")
     after = rest.partition("<!-- end of mirrors -->")[2]
     assert mark
+    (tmp_path / PAGE).parent.mkdir()
     (tmp_path / PAGE).write_text(f"{before}-->\n<!-- end of mirrors -->{after}")
     main([str(tmp_path)])
     assert (tmp_path / PAGE).read_text() == text

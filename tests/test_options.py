@@ -128,13 +128,13 @@ def test_no_option_is_both_tried_and_left() -> None:
 
 
 def test_the_page_on_tuning_lists_what_is_tried_and_what_is_left() -> None:
-    text = (ROOT / "docs" / "tuning.md").read_text()
+    text = (ROOT / "docs" / "commands" / "tune.md").read_text()
     assert all(f"| `{name}` | " in text for name in searched())
     assert all(f"| `{name}` | {why} |" in text for name, why in UNTRIED.items())
 
 
 def test_the_section_that_step_cites_for_an_option_names_it() -> None:
-    page = (ROOT / "docs" / "allocator.md").read_text()
+    page = (ROOT / "docs" / "concepts" / "allocator.md").read_text()
     sections = dict(part.split("\n", 1) for part in page.split("\n## ")[1:])
     for name, section in EXPLAINED.items():
         if section:

@@ -34,7 +34,7 @@ PAGES = (
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
     # Ranges in the page of rules end where a rule changed.
-    *sorted(set((ROOT / "docs").glob("*.md")) - {ROOT / "docs" / "semantics.md"}),
+    *sorted(set((ROOT / "docs").rglob("*.md")) - {ROOT / "docs" / "concepts" / "semantics.md"}),
 )
 RANGE = re.compile(rf"\b{re.escape(FIRST)}\s+to\s+(\d+\.\d+)\b")
 

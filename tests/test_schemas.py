@@ -159,7 +159,7 @@ def test_words_are_those_of_the_code() -> None:
 
 
 def test_no_key_of_a_document_disappears() -> None:
-    """A key may be removed only in a release that raises `SCHEMA_VERSION` (docs/versioning.md)."""
+    """docs/reference/versioning.md: only a release that raises `SCHEMA_VERSION` removes a key."""
     recorded = set(RECORDED.read_text().split())
     assert recorded - keys() == set()
     assert keys() - recorded == set(), "new keys: python -m tests.schemas records them"
@@ -174,9 +174,9 @@ def test_every_document_begins_with_the_version_of_the_schemas() -> None:
 
 
 def test_the_page_about_formats_links_every_schema() -> None:
-    page = (ROOT / "docs" / "formats.md").read_text()
+    page = (ROOT / "docs" / "reference" / "formats.md").read_text()
     section = page.partition("## JSON output")[2]
-    linked = set(re.findall(r"\(schemas/(\w+)\.json\)", section))
+    linked = set(re.findall(r"\(\.\./schemas/(\w+)\.json\)", section))
     assert linked == set(schemas())
 
 

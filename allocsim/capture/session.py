@@ -25,7 +25,7 @@ from allocsim.capture.recorder import RECORDER, Ring
 from allocsim.units import format_size, parse_size
 
 MAX_ENTRIES = 200_000
-"""Default number of entries per device; docs/capture.md has the cost in time and memory."""
+"""Default number of entries per device; the cost of each is in docs/commands/capture.md."""
 MAX_DISK = "4GiB"
 OCCASIONS = ("oom", "exit", "step")
 PHASES = ("setup", "forward", "backward", "optimizer")

@@ -32,7 +32,7 @@ _SUMMARY = "report if a model fits a card, by running it without a GPU"
 _DESCRIPTION = """\
 Runs the real program with real PyTorch on a phantom of the card.  No kernel
 runs, so a full-size model takes seconds.  Workspaces of kernels, and sizes that
-depend on values, can differ from those on the card: docs/real-gpu.md compares
+depend on values, can differ from those on the card: docs/evidence/real-gpu.md compares
 runs with an H200.  MODEL is a preset (--list-models), a Hugging Face
 config.json or its folder, or MODULE:FUNCTION that returns a model, or a model
 and a batch.  Any program may follow -- instead.  Without PyTorch, the requests

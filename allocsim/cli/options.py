@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 Commands = argparse._SubParsersAction  # argparse has no public name for it
 
-_FILE = "a snapshot, a profiler trace or rows of requests (docs/formats.md)"
+_FILE = "a snapshot, a profiler trace or rows of requests (docs/reference/formats.md)"
 _SHARED: dict[str, dict[str, Any]] = {
     "file": {"metavar": "FILE", "help": _FILE},
     "files": {"metavar": "FILE", "nargs": "+", "help": _FILE},

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 """Version of the JSON documents, raised when a key is removed or changes its meaning; see
-docs/versioning.md."""
+docs/reference/versioning.md."""
 
 _OBEYED = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\U000e0000-\U000e007f]"

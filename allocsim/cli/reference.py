@@ -20,13 +20,10 @@ from allocsim.cli.options import expanded
 from allocsim.cli.parser import build_parser
 from allocsim.cli.usage import UsageError
 
-PAGES = {"tune": "tuning.md"}
-"""Pages that do not have their command's name."""
-
 
 def page(command: str) -> str:
-    """Return the file name of the page about `command`, e.g. "replay.md"."""
-    return PAGES.get(command, f"{command}.md")
+    """Return the path of the page about `command` below docs/, e.g. "commands/replay.md"."""
+    return f"commands/{command}.md"
 
 
 def commands() -> dict[str, argparse.ArgumentParser]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _SUMMARY = "process one request at a time, and explain every decision"
 _DESCRIPTION = """\
 Processes the allocator's requests one at a time and names each decision in the
-terms of docs/allocator.md, with the segments drawn before and after.
+terms of docs/concepts/allocator.md, with the segments drawn before and after.
 
 FILE is a recording, or an op script (JSON with "ops"); KIND is a kind of
 `allocsim synth`.  Without either, requests are read from standard input, typed

@@ -1,7 +1,7 @@
 """Exact model of PyTorch's native CUDA caching allocator, for one device.
 
 In the core, "upstream" is the C++ source of PyTorch (c10::cuda::CUDACachingAllocator), and a number
-such as (1.5) is a section of docs/semantics.md.
+such as (1.5) is a section of docs/concepts/semantics.md.
 
 Read in this order: constants, releases (differences between releases), options, config, block,
 sort_key, pool, heap (search, split, merge, segments), allocator (the calls of torch.cuda), attempts

@@ -1,6 +1,6 @@
 """Segments, blocks and pools, and the effect of a request or a free on them.
 
-Rules, each with its section of docs/semantics.md:
+Rules, each with its section of docs/concepts/semantics.md:
 1. Best fit per stream.  If the candidate is too large for the request, the search ends (1.5, 1.6).
 2. A split makes a new object for the front; the old object becomes the tail (1.7).
 3. A freed block absorbs its free neighbours; mapped and unmapped blocks do not merge (2.2).

@@ -18,7 +18,7 @@ from allocsim.simulation import Plan, RecordedDevice, StepKind, joined
 
 HIDING = 0.2
 """Smallest share of quiet moments at which the program may have made empty_cache calls that left no
-entry.  Recordings of whole programs mostly have a lower share (docs/fidelity.md)."""
+entry.  Recordings of whole programs mostly have a lower share (docs/evidence/fidelity.md)."""
 
 LEAST_DRAWN, MOST_DRAWN, MOST_SINGLE = 4, 64, 16
 """Fewest random plans; most random plans with several calls; most with a single call."""

@@ -34,7 +34,9 @@ UNTRIED: dict[str, str] = {
     "expandable_segments_reserve": "reserves addresses, not memory",
     "graph_capture_record_stream_reuse": "a recording does not show which blocks a capture reuses",
 }
-"""Options that affect device memory but are not varied, with the reason; listed in docs/tuning.md.
+"""Options that affect device memory but are not varied, with the reason.
+
+Listed in docs/commands/tune.md.
 """
 
 _SPLITS, _SEGMENTS, _LIMITS = 10, 8, 3

@@ -9,7 +9,8 @@ Layouts (semantics 6.5): a dictionary with `segments` and `device_traces`, or a 
 `memory_snapshot()` returns it.  Blocks of 2.0 have `history` and no address.  Each layout can be a
 pickle or JSON, plain or compressed.  Host segments and host traces are ignored, since they are not
 CUDA memory.  Pickles of 1 MiB or more are read by `straight.py`, others by `unpickle.py`.  Files
-that contain only requests have their own readers (`requests/`).  docs/formats.md lists all formats.
+that contain only requests have their own readers (`requests/`).  docs/reference/formats.md lists
+all formats.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def load(path: str | os.PathLike[str]) -> Recording:
     pickle, JSON or page of `_memory_viz trace_plot`, and allocsim's column files (.npz).  Traces
     and memory timelines of PyTorch's profiler and rows of CSV or JSON give recordings with requests
     only.  All but .npz may be compressed by gzip, xz, zstd or zip.  The columns of large files are
-    cached (docs/convert.md).  Raises RecordingError for any other file.
+    cached (docs/commands/convert.md).  Raises RecordingError for any other file.
     """
     return with_cache(os.fspath(path), _load)
 

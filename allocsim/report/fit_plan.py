@@ -72,7 +72,7 @@ def _grounds(training: Training) -> list[str]:
         *row("Training", f"{training.name}, {_layout_text(training.layout)}"),
         *row("Model", _shape_text(shape)),
         *row("Precision", _precision_text(training)),
-        *row("Computed by", f"formula, {_practice_text(training)} (docs/parallel.md)"),
+        *row("Computed by", f"formula, {_practice_text(training)} (docs/reference/parallel.md)"),
     ]
 
 
@@ -214,7 +214,7 @@ def _model_lines(training: Training) -> list[str]:
         *row("Training", f"{training.name}, sequences of {training.layout.seq:,} tokens"),
         *row("Model", _shape_text(training.shape)),
         *row("Precision", _precision_text(training)),
-        *row("Computed by", f"formula, {_practice_text(training)} (docs/parallel.md)"),
+        *row("Computed by", f"formula, {_practice_text(training)} (docs/reference/parallel.md)"),
     ]
 
 

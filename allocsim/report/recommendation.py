@@ -182,5 +182,5 @@ def range_sentence(trial: Trial) -> str | None:
         return None
     return (
         "The recording starts mid-run: the peak depends on where the setting places the blocks "
-        "from before the first entry (docs/replay.md)."
+        "from before the first entry (docs/commands/replay.md)."
     )

@@ -4,7 +4,7 @@ It is empty unless the recording starts mid-run.
 Under the recorded settings, the recorded segments are kept.  A what-if has two choices, and both
 are inexact.  The recorded segments may have sizes and splits that the tried setting would not have
 produced.  If instead only the blocks in use are requested again, the cached memory of the run is
-missing.  docs/fidelity.md gives the error of both choices.
+missing.  docs/evidence/fidelity.md gives the error of both choices.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 To find the better default, recordings of whole runs were cut in the middle, and what-ifs of the
 parts were compared with what-ifs of the whole runs.  The default is the start state with the
-smaller error (benchmarks/midrun.py; table in docs/fidelity.md).  A what-if reports the peak under
-the other start state too.
+smaller error (benchmarks/midrun.py; table in docs/evidence/fidelity.md).  A what-if reports the
+peak under the other start state too.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from benchmarks.laws.samples import Variant, regimes
 __all__ = ["PAGE", "RESULTS", "missing", "page_with", "write"]
 
 _ROOT = Path(__file__).parents[2]
-PAGE = _ROOT / "docs" / "laws.md"
+PAGE = _ROOT / "docs" / "reference" / "laws.md"
 RESULTS = _ROOT / "benchmarks" / "results" / "laws-missing.txt"
 
 _BEGIN, _END = "<!-- laws: begin -->", "<!-- laws: end -->"

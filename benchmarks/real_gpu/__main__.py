@@ -1,4 +1,4 @@
-"""Tables of `docs/real-gpu.md` and `benchmarks/results/real-gpu.md`.
+"""Tables of `docs/evidence/real-gpu.md` and `benchmarks/results/real-gpu.md`.
 
     python -m benchmarks.real_gpu                        print the tables
     python -m benchmarks.real_gpu docs                   write them into both pages, and a summary
@@ -24,7 +24,7 @@ from benchmarks.real_gpu.comparison import comparison_lines, sections, summary
 from benchmarks.real_gpu.predictions import RESULTS, predictions_of, read_predictions
 
 ROOT = Path(__file__).parents[2]
-PAGE, README = ROOT / "docs" / "real-gpu.md", ROOT / "README.md"
+PAGE, README = ROOT / "docs" / "evidence" / "real-gpu.md", ROOT / "README.md"
 DETAILS = ROOT / "benchmarks" / "results" / "real-gpu.md"
 COMMAND = "python -m benchmarks.real_gpu docs"
 ON_THE_PAGE = ("programs", "cases", "kernels", "driver times")
@@ -33,7 +33,7 @@ IN_DETAIL = ("programs", "kernels", "driver times")
 
 
 def page() -> str:
-    """Return the text of docs/real-gpu.md with new tables."""
+    """Return the text of docs/evidence/real-gpu.md with new tables."""
     predicted = read_predictions()
     text, found = PAGE.read_text(), sections(H200, predicted)
     versions = (

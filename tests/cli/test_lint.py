@@ -65,7 +65,7 @@ def test_the_page_shows_what_is_printed(
 ) -> None:
     """The tests of the pages omit commands that end with exit code 1."""
     monkeypatch.chdir(traces.parent)
-    page = (traces.parent / "docs" / "lint.md").read_text()
+    page = (traces.parent / "docs" / "commands" / "lint.md").read_text()
     failing = re.findall(r"code 1 -->\n```sh\n(.*)\n```\n\n```text\n((?:.*\n)*?)```", page)
     assert len(failing) == 2
     for command, shown in failing:

@@ -32,7 +32,10 @@ def test_the_page_has_the_options_of_the_parser(command: str) -> None:
 def test_a_table_names_arguments_values_and_defaults() -> None:
     text = section(COMMANDS["tune"])
     assert text.startswith("`allocsim tune FILE ...`\n")
-    assert "| `FILE` | a snapshot, a profiler trace or rows of requests (docs/formats.md) |" in text
+    assert (
+        "| `FILE` | a snapshot, a profiler trace or rows of requests (docs/reference/formats.md) |"
+        in text
+    )
     assert "| `--jobs N` | number of processes (default: 1) |" in text
 
 
@@ -54,6 +57,7 @@ def test_pages_are_written_between_their_marks(tmp_path: Path) -> None:
         before, _, rest = text.partition("<!-- options")
         after = rest.partition("<!-- end of options -->")[2]
         kept = f"<!-- options{rest.partition('-->')[0]}-->\n<!-- end of options -->"
+        (tmp_path / page(command)).parent.mkdir(exist_ok=True)
         (tmp_path / page(command)).write_text(f"{before}{kept}{after}")
     main([str(tmp_path)])
     for command in COMMANDS:
@@ -61,7 +65,9 @@ def test_pages_are_written_between_their_marks(tmp_path: Path) -> None:
 
 
 def test_a_page_without_marks_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "replay.md").write_text("# allocsim replay\n")
+    path = tmp_path / page("replay")
+    path.parent.mkdir()
+    path.write_text("# allocsim replay\n")
     with pytest.raises(UsageError, match=r"replay\.md: the marks .* are not on the page"):
         main([str(tmp_path)])
-    assert (tmp_path / "replay.md").read_text() == "# allocsim replay\n"
+    assert path.read_text() == "# allocsim replay\n"

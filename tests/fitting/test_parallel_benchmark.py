@@ -1,4 +1,4 @@
-"""Tables of docs/parallel.md and benchmarks/results agree with benchmarks.parallel."""
+"""Tables of docs/reference/parallel.md and benchmarks/results agree with benchmarks.parallel."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from benchmarks.parallel import Real, measured, measured_lines, summary, truth, truth_lines
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "parallel.md").read_text()
+PAGE = (ROOT / "docs" / "reference" / "parallel.md").read_text()
 
 
 def test_the_results_that_are_kept_are_todays() -> None:

@@ -1,1 +1,1 @@
-"""Fuzzing of every reader: `make fuzz` and docs/security.md."""
+"""Fuzzing of every reader: `make fuzz` and docs/evidence/security.md."""

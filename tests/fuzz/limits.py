@@ -1,4 +1,4 @@
-"""Limits per input, which `docs/security.md` promises."""
+"""Limits per input, which `docs/evidence/security.md` promises."""
 
 __all__ = ["MEMORY", "SECONDS"]
 

@@ -514,7 +514,7 @@ def work_area(math: ctypes.CDLL, *lengths: int, batch: int) -> int:
 def test_a_short_transform_works_in_place(
     libraries: Stubs, lengths: tuple[int, ...], elements: int
 ) -> None:
-    """Runs on an L40S reserved these sizes (docs/fit-imagegen.md)."""
+    """Runs on an L40S reserved these sizes (docs/evidence/fit-imagegen.md)."""
     assert work_area(ctypes.CDLL(str(libraries.math)), *lengths, batch=5) == 5 * elements * 8
 
 

@@ -1,4 +1,4 @@
-"""`docs/real-gpu.md`, its details and the summary in README.md agree with the recordings."""
+"""The page, its details and the summary in README.md agree with the recordings of the card."""
 
 from __future__ import annotations
 

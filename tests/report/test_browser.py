@@ -1,7 +1,7 @@
 """The report in a real browser: no requests, speed, mouse and keyboard.
 
 Run with `-m slow` if Chromium and the `playwright` package are installed. Times are loose bounds
-for a busy machine; docs/report.md has measured ones.
+for a busy machine; docs/commands/report.md has measured ones.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Decisions of `step` agree with docs/allocator.md and with recordings."""
+"""Decisions of `step` agree with docs/concepts/allocator.md and with recordings."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ def test_a_slice_of_a_real_recording_has_its_addresses() -> None:
 )
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_rule_names_a_section_of_the_theory(kind: str, conf: str) -> None:
-    theory = (ROOT / "docs" / "allocator.md").read_text()
+    theory = (ROOT / "docs" / "concepts" / "allocator.md").read_text()
     headings = re.findall(r"^## (.*)$", theory, re.MULTILINE)
     recording = KINDS[kind](conf=conf, **({} if kind == "oom" else {"entries": 200}))
     walk = Walk(prepare(recording)[0])

@@ -102,7 +102,7 @@ def test_the_moment_is_one_that_the_recording_has() -> None:
 
 def test_the_page_has_every_rule_with_its_reason() -> None:
     assert {rule.category for rule in RULES} <= set(CATEGORIES)
-    page = (TRACES.parent / "docs" / "top.md").read_text()
+    page = (TRACES.parent / "docs" / "commands" / "top.md").read_text()
     table = page.partition("<!-- rules -->")[2].partition("<!-- end of rules -->")[0]
     result = "".join(f"| {rule.category} | {rule.reason} |\n" for rule in RULES)
     assert table == f"\n| category | because |\n|---|---|\n{result}"

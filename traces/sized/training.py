@@ -1,6 +1,6 @@
 """Training of a Llama of 0.1 billion parameters in bfloat16; all of its sizes are options.
 
-Recordings at a few sizes predict other sizes (docs/scale.md).  The last line of output is
+Recordings at a few sizes predict other sizes (docs/commands/scale.md).  The last line of output is
 `torch.cuda.memory_stats()` as JSON.
 """
 

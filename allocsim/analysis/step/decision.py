@@ -52,7 +52,7 @@ class Candidate:
 class Rule:
     """Rule that the allocator applied to a request.
 
-    section: section of docs/allocator.md that explains the rule.
+    section: section of docs/concepts/allocator.md that explains the rule.
     text: how the rule applied to this request.
     """
 

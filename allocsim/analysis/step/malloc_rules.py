@@ -46,7 +46,7 @@ EXPLAINED: dict[str, str] = {
     "expandable_segments_reserve": EXPANDABLE,
     "graph_capture_record_stream_reuse": "",
 }
-"""Section of docs/allocator.md that explains each option; "" if no state or entry shows it."""
+"""Section of docs/concepts/allocator.md on each option; "" if no state or entry shows it."""
 
 _RETRY = Rule(
     "retry",

@@ -1,4 +1,4 @@
-/* Addresses that the CUDA driver of a Linux host chooses for cudaMalloc (docs/semantics.md).
+/* Addresses that the CUDA driver of a Linux host chooses for cudaMalloc (docs/concepts/semantics.md).
  *
  * Address space is taken in chunks.  A chunk is the smallest multiple of 32 MiB that holds the
  * request that caused it.  A request goes to the lowest hole that is large enough; a hole never

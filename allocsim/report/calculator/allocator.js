@@ -1,4 +1,4 @@
-// PyTorch's caching allocator in its default configuration, on one stream (docs/semantics.md 1, 2).
+// PyTorch's caching allocator in its default configuration, on one stream (docs/concepts/semantics.md 1, 2).
 // Rule: requests, frees and empty_cache give the same blocks as allocsim/core.
 
 const QUANTUM = 512;

@@ -1,4 +1,4 @@
-// A law at given sizes: its rows in order, and the bytes of each request (docs/laws.md).
+// A law at given sizes: its rows in order, and the bytes of each request (docs/reference/laws.md).
 // Rule: only sizes and the number of layers change; anything that a law does not define is refused.
 
 const REQUEST = 0, FREE = 1, EMPTY_CACHE = 2;

@@ -24,7 +24,7 @@ COLUMNS = (
     "device", "entry", "action", "addr", "size", "stream", "time_us", "pool_id", "device_free",
     "compile_context", "user_metadata", "stack", "name",
 )  # fmt: skip
-"""Columns in order; docs/formats.md describes them."""
+"""Columns in order; docs/reference/formats.md describes them."""
 
 _FORMULAS = "=+-@\t\r"
 """Characters with which a spreadsheet formula begins."""
