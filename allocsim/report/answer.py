@@ -79,7 +79,10 @@ def part(
 
 
 def answer_of(parts: Sequence[AnswerPart], more: str = _MORE) -> Answer:
-    """Return a screen of the parts that fit in `HEIGHT` lines; `more` is its last line."""
+    """Return a screen of the parts that fit in `HEIGHT` lines.
+
+    more: last line of the screen, which names the options that show the rest.
+    """
     kept = [each for each in parts if each.lines]
     while _height(kept) > HEIGHT and (ranks := [each.rank for each in kept if each.rank]):
         # Of parts with equal rank, the last is removed first, since the most needed part is first.
@@ -101,7 +104,7 @@ def _height(parts: Sequence[AnswerPart]) -> int:
 
 
 def of_owners(top: Top | None, rank: int = 0) -> AnswerPart:
-    """Return the allocated memory by line of code (the three largest) and by category.
+    """Return lines with the allocated memory of the three largest lines of code and each category.
 
     rank: as in `AnswerPart`.
     """
@@ -142,12 +145,15 @@ def said_first(warnings: Sequence[str], notes: Sequence[str]) -> AnswerPart:
 
 
 def named(label: str, run: Run, device: DeviceRun) -> tuple[str, str]:
-    """Return `label` and "device N: "; the second text is empty if `run` has one device."""
+    """Return `label`, and "device N: " as the beginning of the row's text.
+
+    The beginning is "" if `run` has one device.
+    """
     return label, f"device {device.device}: " if len(run.devices) > 1 else ""
 
 
 def others(run: Run, shown: Sequence[DeviceRun]) -> AnswerPart:
-    """Return a line with the number of devices that are not in `shown`, and of errors on them."""
+    """Return a line that counts the devices not in `shown`, and those of them with an error."""
     hidden = [device for device in run.devices if device not in shown]
     if not hidden:
         return part(())
@@ -183,7 +189,7 @@ def to_paste(
 ) -> list[AnswerPart]:
     """Return the setting to paste, and sentences on what the replays prove about it.
 
-    devices: as in `paste_notes`.
+    devices: trials of settings on each device; used for the number of entries after its error.
     """
     if found is None:
         return []

@@ -130,7 +130,7 @@ def _row(each: Change, *, is_long: bool) -> list[str]:
 
 
 def _lines(owner: str) -> str:
-    """Return the line numbers of code that holds memory, e.g. ":7, :12"."""
+    """Return the line numbers in the name of an owner of memory, e.g. ":7, :12"."""
     return ", ".join(match[0] for match in LINE.finditer(owner))
 
 

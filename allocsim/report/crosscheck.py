@@ -1,4 +1,6 @@
-"""Result of a cross-check: numbers of scripts and calls, then a verdict or a test that fails.
+"""Result of a comparison of the model with real PyTorch on random scripts, as text and as JSON.
+
+The text counts scripts and calls. Then it says that all agree, or prints a test for a difference.
 
 Rule: the verdict is the last line.
 """

@@ -27,7 +27,7 @@ def driver_note(costs: Costs) -> str:
 
 
 def driver_rows(run: DeviceRun, is_expandable: bool) -> list[str]:
-    """Return lines with the numbers of driver calls, the time that they take, and the retries."""
+    """Return lines with the numbers of a replay's driver calls and retries, and their time."""
     stats, costs = run.stats, Costs()
     retries = plural(stats["num_alloc_retries"], "retry", "retries")
     calls = [f"{retries} after cached memory was released to the driver"]

@@ -122,7 +122,7 @@ def _shortage(shortage: Shortage, *, is_unproved: bool) -> list[str]:
 
 
 def because(shortage: Shortage) -> str:
-    """Return a sentence with the comparison of sizes that decided the cause."""
+    """Return a sentence that compares the sizes from which the cause of an error follows."""
     findings = shortage.findings
     if shortage.cause == "pending_free" and findings is not None:
         return (
@@ -150,7 +150,7 @@ def kinds_table(kinds: Mapping[str, int]) -> list[str]:
 
 
 def code_text(code: Code | None) -> str:
-    """Return a line of code, and how it was inferred if the recorded stack does not name it."""
+    """Return the name of a line of code; if no stack names it, also how it was inferred."""
     if code is None:
         return "the recording has no stack frames"
     folded = f" ({plural(code.folded, 'frame')} of libraries inside)" if code.folded else ""
@@ -332,12 +332,12 @@ _SHOWN_LETTERS = 160
 
 
 def repeats_of(verdicts: Sequence[Verdict]) -> list[list[Verdict]]:
-    """Return the verdicts in order; equal consecutive verdicts form a group."""
+    """Group equal consecutive verdicts (explanations of one error each), in order."""
     return [list(run) for _, run in groupby(verdicts, lambda v: (v.figures, v.cause, v.advice))]
 
 
 def verdicts_text(verdicts: Sequence[Verdict]) -> str:
-    """Return the text of `allocsim explain -v` for an error text; equal errors are shown once."""
+    """Return the output of `allocsim explain -v` for an error text; equal errors are shown once."""
     runs = repeats_of(verdicts)
     parts = [_verdict(run, is_alone=len(verdicts) == 1) for run in runs[:_SHOWN]]
     if len(runs) > _SHOWN:

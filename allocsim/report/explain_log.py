@@ -1,7 +1,7 @@
 """Memory sizes in the log of a server or a table of PyTorch, as text and as JSON.
 
-Rule: refusals to start come first, each with what helps. Sizes are shown as the log prints them,
-and are never added up.
+Rule: reasons why a server refused to start come first, each with the change that helps. Sizes are
+shown as the log prints them, and are never added up.
 """
 
 from __future__ import annotations

@@ -55,7 +55,10 @@ def parting_document(parting: Parting | None) -> dict[str, Any] | None:
 
 
 def card_document(card: CardMemory | None) -> dict[str, Any] | None:
-    """Return the memory of the recorded card by user of it as JSON; None if it is unknown."""
+    """Return as JSON how much of the recorded card's memory this and other processes held.
+
+    Return None if it is unknown.
+    """
     if card is None:
         return None
     return {
@@ -71,7 +74,7 @@ def card_document(card: CardMemory | None) -> dict[str, Any] | None:
 
 
 def shown_of(picture: Picture | Still) -> tuple[str, ...]:
-    """Return warnings that a picture shows another run, or only one device of several."""
+    """Return warnings that a picture shows a what-if replay, or only one device of several."""
     return (*picture.warnings, *others_text(picture.trace.device, picture.others))
 
 
@@ -131,7 +134,10 @@ def plural(count: int, noun: str, nouns: str | None = None) -> str:
 
 
 def with_status(status: str, text: str) -> str:
-    """Return `text`, a line of code, after "new" or "gone" if only one of two moments has it."""
+    """Return "new: TEXT" or "gone: TEXT" for an owner of memory at only one of two moments.
+
+    Return `text` for any other `status`.
+    """
     return f"{status}: {text}" if status in ("new", "gone") else text
 
 

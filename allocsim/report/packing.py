@@ -46,7 +46,7 @@ class PackedPool:
 
 
 def packed(instant: Instant) -> list[PackedPool]:
-    """Return the pools of a moment, the default pools first."""
+    """Place the segments of each pool on a strip; return the strips, default pools first."""
     pools: dict[str, list[SegmentState]] = {}
     for segment in sorted(instant.segments, key=lambda s: (-s.total_size, s.address)):
         pools.setdefault(segment_pool(segment), []).append(segment)
@@ -56,7 +56,10 @@ def packed(instant: Instant) -> list[PackedPool]:
 
 
 def pieces_of(first: int, last: int) -> Iterator[tuple[int, int, int]]:
-    """Yield (row, first unit, end unit) for each row that the units `first` to `last` touch."""
+    """Cut the units from `first` to before `last` of a strip at the ends of rows.
+
+    Yield (row, begin, end) of each piece; begin and end are units from the start of the row.
+    """
     while first < last:
         row = first // WIDTH
         end = min(last, (row + 1) * WIDTH)

@@ -48,7 +48,7 @@ def paste_notes(
 ) -> list[str]:
     """Return sentences on what the replays prove about the recommended setting.
 
-    devices: trials on each device; they have the number of entries recorded after its error.
+    devices: trials of settings on each device; used for the number of entries after its error.
     """
     best = found.best
     if best is None:
@@ -70,7 +70,10 @@ def paste_notes(
 
 
 def ends_after(entries_left: int, what: str) -> str:
-    """Return a sentence with the number of entries recorded after the error `what`."""
+    """Return a clause with the number of entries that the recording has after an error.
+
+    what: words for the error, e.g. "that one".
+    """
     if not entries_left:
         return f"the recording ends with {what}"
     return f"the recording ends {plural(entries_left, 'entry', 'entries')} after {what}"
@@ -163,7 +166,10 @@ def range_document(trial: Trial) -> dict[str, int | None]:
 
 
 def peak_text(trial: Trial) -> str:
-    """Return the peak of reserved memory; a range if it depends on blocks from before entry 0."""
+    """Return the peak of reserved memory as text.
+
+    It is a range if it depends on where blocks from before entry 0 are placed.
+    """
     low, high = trial.peak_range or (0, 0)
     if low == high:
         return format_size(trial.peak_reserved_bytes)
@@ -171,7 +177,7 @@ def peak_text(trial: Trial) -> str:
 
 
 def range_sentence(trial: Trial) -> str | None:
-    """Return a sentence on a peak that depends on blocks from before entry 0; else None."""
+    """Return a sentence if the peak depends on blocks from before entry 0; otherwise None."""
     if trial.peak_range is None:
         return None
     low, high = trial.peak_range

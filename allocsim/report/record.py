@@ -73,7 +73,7 @@ def record_text(program: RecordedProgram, recorded: Recorded) -> str:
 
 
 def _next(process: ProcessRecording, exit_code: int) -> str:
-    """Return the command line that reads a recording best, given how its program ended."""
+    """Return a line with the command to run next on a recording, given how its program ended."""
     if process.oom_text:
         return f"next: allocsim explain {process.file}"
     if exit_code and not process.stopped_by:

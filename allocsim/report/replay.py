@@ -117,7 +117,7 @@ NOTHING_RECORDED = "none: the file holds requests only, without addresses or seg
 
 
 def _proof_rows(device: DeviceRun) -> list[str]:
-    """Return lines on the addresses, entries and segments that equal the recorded ones."""
+    """Return lines that count the addresses, entries and segments equal to the recorded ones."""
     fidelity = device.fidelity
     if fidelity is None:
         return row(

@@ -84,7 +84,7 @@ def spill_document(device: DeviceRun, spill: Spill, top: Top | None) -> dict[str
 
 @dataclass(frozen=True, slots=True)
 class Loan:
-    """Card of `card` bytes, enlarged by `lent` bytes of host memory."""
+    """Host memory lent to a simulated card: a card of `card` bytes, enlarged by `lent` bytes."""
 
     card: int
     lent: int

@@ -87,7 +87,7 @@ def moment_text(at: Moment) -> str:
 
 
 def _names(row: TopRow, by: str) -> tuple[str, str]:
-    """Return the text to the right of a row's numbers, and the text on the line below ("" if none).
+    """Return an owner's text beside the numbers of its row, and on the line below ("" if none).
 
     by: kind of owner, e.g. "line" or "stack".
     """

@@ -278,7 +278,7 @@ def _best(tuning: Tuning, best: SettingRow) -> dict[str, Any]:
 
 
 def _part(part: Trial) -> dict[str, Any]:
-    """Return a trial as JSON, without the numbers of driver calls by size, since these are many."""
+    """Return a trial as JSON, without the long table of driver calls by size."""
     return {name: value for name, value in part.plain().items() if name != "driver_calls"}
 
 
@@ -347,7 +347,7 @@ def tuning_screen(tuning: Tuning, top: Top | None = None, loan: Loan | None = No
 
 
 def _searched(tuning: Tuning, top: Top | None) -> list[AnswerPart]:
-    """Return the parts that may be left out: bounds, further results, owners, number of trials."""
+    """Return the optional parts of the screen: bounds, better settings, owners, trial counts."""
     bounds = tuning.bounds
     ideal = (
         f"{format_size(bounds.peak_live_bytes)} live at once, the least for any allocator; "

@@ -42,7 +42,12 @@ def calculator_page(
     cards: Mapping[str, Gpu],
     opening: Opening,
 ) -> str:
-    """Return the page as HTML; `opening` has the question that it shows first."""
+    """Return the calculator page as HTML.
+
+    laws: compressed laws of each program that the page can evaluate.
+    models, cards: models and GPUs among which the reader can choose.
+    opening: model, card and sizes that the page shows first.
+    """
     about = {
         "models": [_model(model) for model in _with(models, opening.model)],
         "keys": {name: _keys(family) for name, family in FAMILIES.items()},
@@ -99,7 +104,7 @@ def _model(model: LawModel) -> dict[str, Any]:
 
 
 def _keys(family: Family) -> dict[str, str]:
-    """Return the configuration key of each size of a model family, e.g. of its hidden size."""
+    """Return the key in a model's configuration of each of its sizes, e.g. of its hidden size."""
     window = {} if family.window is None else {"window": "sliding_window"}
     return {**family.keys, **window}
 

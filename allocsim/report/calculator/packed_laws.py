@@ -27,8 +27,8 @@ class PackedLaws:
     """Compressed laws of the program `name`.
 
     about: description of the columns, for JSON.
-    text: compressed columns; `about["columns"]` has their places.
-    n_laws: number of laws, one per regime.
+    text: compressed columns; `about["columns"]` has the offset and length of each.
+    n_laws: number of laws, one for each range of sizes.
     releases: releases of PyTorch and transformers, as text.
     """
 

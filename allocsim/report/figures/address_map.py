@@ -38,7 +38,10 @@ _LONGEST_NAME = 34
 
 
 def address_map_figure(picture: Picture, theme: Theme = LIGHT, colouring: str = "state") -> Figure:
-    """Draw the map; `colouring` is "state", "size" or "owner"."""
+    """Draw the address map of a run.
+
+    colouring: property that gives blocks their colour: "state", "size" or "owner".
+    """
     found = address_map(picture.lives, picture.trace.frame_table, colouring, SHAPE)
     colours = _colours(theme, colouring, len(found.layers))
     figure, (axes,) = new_figure(theme)

@@ -30,9 +30,9 @@ _FEW = 200
 def block_sizes_figure(
     picture: Picture | Still, theme: Theme = LIGHT, at: str | int | None = None
 ) -> Figure:
-    """Draw the histograms.
+    """Draw two histograms by block size: number of blocks over the run, memory at one moment.
 
-    at: moment of the second histogram; None for the peak of reserved memory.
+    at: moment of the memory, as in `Picture.at`; None for the peak of reserved memory.
     """
     instant = picture.at(at)
     is_still = isinstance(picture, Still)
@@ -65,7 +65,7 @@ def block_sizes_figure(
 
 
 def _count_axis(axes: Axes, most: int) -> None:
-    """Set a logarithmic axis from 1 with 0 below it, with minor labels if there are few decades."""
+    """Make the y axis logarithmic for counts from 0 to `most`, and label minor ticks if few fit."""
     from matplotlib.ticker import StrMethodFormatter, SymmetricalLogLocator  # noqa: PLC0415
 
     axes.set_yscale("symlog", linthresh=1)

@@ -44,7 +44,10 @@ _MIXED = "several categories"
 
 
 def flame_figure(top: Top, theme: Theme = LIGHT, *, is_one_of: bool = False) -> Figure:
-    """Draw the flame graph; `is_one_of` puts the device in the title, for several devices."""
+    """Draw the owners in `top` as a flame graph.
+
+    is_one_of: name the device in the title, since the recording has several devices.
+    """
     flame = flame_of(top)
     rows = max(flame.rows, _LEAST_ROWS)
     figure, (axes,) = new_figure(theme, height=_FRAME_HEIGHT + _ROW_HEIGHT * rows)
@@ -97,7 +100,7 @@ def _notes(top: Top, flame: FlameGraph) -> list[str]:
 
 
 def _colours(flame: FlameGraph, theme: Theme) -> dict[str, str]:
-    """Return a colour for each category; the last colour is shared if there are too few."""
+    """Return a colour for each category; categories beyond the colours share the last one."""
     *kinds, rest = theme.kinds
     named = dict(zip(flame.categories, kinds, strict=False))
     return {"": theme.free, **dict.fromkeys(flame.categories, rest), **named}

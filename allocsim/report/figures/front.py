@@ -98,7 +98,8 @@ def _axes(axes: Axes, front: Sequence[TriedSetting], theme: Theme, unit: int) ->
 def _names(named: Sequence[TriedSetting], whole: Sequence[TriedSetting]) -> list[str]:
     """Return the legend text of each named setting.
 
-    whole: settings replayed to the end.  Texts are shortened if the legend would be too tall.
+    whole: all settings that were replayed to the end.
+    Texts are shortened if the legend would be too tall.
     """
     figures = []
     for each in named:

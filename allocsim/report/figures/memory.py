@@ -43,7 +43,7 @@ _FEW_OOMS = 60
 
 
 def memory_figure(picture: Picture, theme: Theme = LIGHT, course: Course | None = None) -> Figure:
-    """Draw the curves, with the driver calls below them.
+    """Draw the memory curves of a run, with the driver calls below them.
 
     course: steps and phases of the program, drawn in the background; None if unknown.
     """
@@ -76,7 +76,10 @@ _IDEAL = (
 
 
 def title_of(picture: Picture | Still, what: str) -> str:
-    """Return the title: `what` is drawn, name of the recording, and settings if not default."""
+    """Return the title of a chart: its subject, the recording's name and any non-default settings.
+
+    what: subject of the chart, e.g. "block sizes".
+    """
     if isinstance(picture, Still):
         named = picture.trace.device or picture.others
         device = f", device {picture.trace.device}" if named else ""
@@ -95,7 +98,7 @@ def warnings_of(picture: Picture | Still) -> list[str]:
 
 
 def _curves(axes: Axes, picture: Picture, theme: Theme, step: int, unit: int) -> None:
-    """Draw the four curves, from thick to thin, so that all are visible where they coincide.
+    """Draw the four memory curves, from thick to thin, so that coinciding curves stay visible.
 
     step: entries per column of the image.
     unit: bytes of the axis unit.
@@ -124,8 +127,9 @@ def _curves(axes: Axes, picture: Picture, theme: Theme, step: int, unit: int) ->
 
 
 def _bands(axes: Axes, course: Course, n: int, theme: Theme) -> None:
-    """Draw steps as lines, and phases as bands in the colour at the middle of each column.
+    """Draw a line at the start of each training step, and a coloured band for each phase.
 
+    A column of the image with several phases has the colour of the phase at its middle.
     n: number of entries.
     """
     middles = (np.arange(COLUMNS) + 0.5) * n / COLUMNS

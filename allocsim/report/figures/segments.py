@@ -48,7 +48,7 @@ _TITLE_HEIGHT = 13
 def segments_figure(
     picture: Picture | Still, theme: Theme = LIGHT, at: str | int | None = None
 ) -> Figure:
-    """Draw the segments.
+    """Draw a bar for each segment, divided into its blocks.
 
     at: moment, as in `Picture.at`; None for the peak of reserved memory.
     """

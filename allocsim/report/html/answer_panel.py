@@ -1,6 +1,6 @@
 """First panel of a report: devices, verdict, and the setting to paste.
 
-Its sentences are those that `allocsim replay` and `allocsim explain` print.
+`allocsim replay` and `allocsim explain` print the same sentences.
 """
 
 from __future__ import annotations

@@ -35,8 +35,9 @@ _ALIGNMENT = 8
 
 
 def embedded(picture: Picture, course: Course | None = None) -> tuple[dict[str, Any], str]:
-    """Return (description for JSON, compressed columns); `columns` of the first locates the second.
+    """Return (description for JSON, compressed columns) of a device's history.
 
+    The key "columns" of the description has the offset and length of each column.
     course: steps and phases of the program; None if unknown.
     """
     packer = Packer()
@@ -73,7 +74,10 @@ def embedded(picture: Picture, course: Course | None = None) -> tuple[dict[str, 
 
 
 def _curve(packer: Packer, picture: Picture) -> list[int]:
-    """Add the memory curves at each level of detail; return the entries per point of each level."""
+    """Add the memory curves to `packer`, at several levels of detail.
+
+    Return the number of entries that a point covers, for each level.
+    """
     steps: list[int] = []
     for name in SERIES:
         values = getattr(picture.curve, name)
@@ -89,9 +93,9 @@ def _curve(packer: Packer, picture: Picture) -> list[int]:
 
 
 def _blocks(packer: Packer, picture: Picture, streams: Any) -> tuple[list[str], list[str]]:
-    """Add the blocks.  Return the lines of code that own them, and the texts of their stacks.
+    """Add the blocks to `packer`.  Return the owning lines of code, and the texts of the stacks.
 
-    streams: sorted raw handles; a block has the number of its stream among them.
+    streams: sorted raw handles; a block stores the index of its stream in this list.
     """
     blocks = picture.lives.blocks
     place = axis_of(picture.lives).place(blocks.address)
@@ -120,7 +124,10 @@ def _course(packer: Packer, course: Course | None) -> None:
 
 
 def _time(packer: Packer, picture: Picture) -> None:
-    """Add the microseconds since the first entry, if recorded; they never decrease."""
+    """Add the time of each entry to `packer`: non-decreasing microseconds since the first entry.
+
+    Add nothing if the recording has no times.
+    """
     time = picture.trace.time_us
     if time is None or bool((np.diff(time) == 1).all()):
         return  # not recorded, or a simulated recording
@@ -129,7 +136,7 @@ def _time(packer: Packer, picture: Picture) -> None:
 
 
 def _segments(packer: Packer, picture: Picture) -> list[str]:
-    """Add the segments.  Return the names of the pools; a segment has the number of its pool."""
+    """Add the segments to `packer`, each with the index of its pool.  Return the pools' names."""
     segments = picture.lives.segments
     place = axis_of(picture.lives).place(segments.address)
     names, group = _pools(picture)
@@ -142,7 +149,7 @@ def _segments(packer: Packer, picture: Picture) -> list[str]:
 
 
 def _pools(picture: Picture) -> tuple[list[str], NDArray[np.int64]]:
-    """Return the names of all pools, and the number of each segment's pool among them."""
+    """Return the names of all pools, and for each segment the index of its pool among them."""
     lives, segments = picture.lives, picture.lives.segments
     numbers: dict[str, int] = {}
     kinds = zip(
@@ -177,7 +184,10 @@ def _stack_text(table: FrameTable, number: int) -> str:
 
 @dataclass(slots=True)
 class Packer:
-    """Collector of columns; `index` has type, length and offset of each column in `text()`."""
+    """Columns of numbers to compress together.
+
+    index: type, length and offset of each column in the bytes behind `text()`.
+    """
 
     index: dict[str, list[object]] = field(default_factory=dict)
     _parts: list[bytes] = field(default_factory=list)

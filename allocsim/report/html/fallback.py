@@ -57,14 +57,21 @@ class Scale:
     entries: int
 
     def note(self, what: str) -> str:
-        """Return a legend, and a sentence on the scale; `what` is its first word, e.g. "Both"."""
+        """Return the HTML of a legend and of a sentence on the scale.
+
+        what: first word of the sentence, e.g. "Both".
+        """
         size, entries = format_size(self.top), number(self.entries)
         note = f"{what} from 0 to {size} upwards and over {entries} entries."
         shown = legend((name, f"--{name}") for name in _SERIES)
         return f'{shown}<p class="note">{text(note)}</p>\n'
 
     def curve(self, outline: Outline, size: tuple[int, int]) -> str:
-        """Return an SVG of reserved and allocated memory; `size` is width and height in pixels."""
+        """Return an SVG of the curves of reserved and allocated memory.
+
+        outline: points of the curves.
+        size: width and height in pixels.
+        """
         width, height = size
         wide = width * outline.entries / max(self.entries, 1)
         scale = (height - 2) / max(self.top, 1)
@@ -80,13 +87,16 @@ class Scale:
 
 
 def scale_of(outlines: Sequence[Outline]) -> Scale:
-    """Return the scale that fits the highest and the longest of the curves."""
+    """Return a scale on which the highest and the longest of the curves fit."""
     top = max(max(outline.reserved) for outline in outlines)
     return Scale(top, max(outline.entries for outline in outlines))
 
 
 def still_curve(picture: Picture, course: Course | None) -> str:
-    """Return the HTML of the curve; `course` has the phases to draw in the background."""
+    """Return the HTML of a run's memory curve.
+
+    course: steps and phases to draw in the background; None if unknown.
+    """
     curve, n = picture.curve, len(picture.curve)
     step = max(1, -(-n // _STRETCHES))
     top = max(int(curve.reserved.max(initial=0)), 1)
@@ -165,7 +175,7 @@ def _pool(pool: PackedPool) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class _Stretch:
     """Adjacent pixel columns of a segment that look the same.
 
     first, last: first column, and the column after the last.
@@ -184,11 +194,11 @@ def _shapes(segment: SegmentState, at: int, wide: int) -> Iterator[tuple[str, st
     """
     for row, first, last in pieces_of(at, at + wide):
         yield "--free", _box(first, row, last - first, 0, _SHADES)
-    for run in _runs(segment, wide):
+    for each in _stretches(segment, wide):
         bottom = 0
-        for (paint, _), top in zip(_COLOURS, run.tops, strict=True):
+        for (paint, _), top in zip(_COLOURS, each.tops, strict=True):
             if top > bottom:
-                for row, first, last in pieces_of(at + run.first, at + run.last):
+                for row, first, last in pieces_of(at + each.first, at + each.last):
                     yield paint, _box(first, row, last - first, bottom, top)
             bottom = top
 
@@ -199,19 +209,19 @@ def _box(x: int, row: int, wide: int, bottom: int, top: int) -> str:
     return f"M{x} {y}h{wide}v{high}h-{wide}z"
 
 
-def _runs(segment: SegmentState, wide: int) -> Iterator[_Run]:
+def _stretches(segment: SegmentState, wide: int) -> Iterator[_Stretch]:
     tops = zip(_shaded(segment, ALLOCATED, wide), _shaded(segment, PENDING, wide), strict=True)
     at = 0
-    for (allocated, waiting), run in groupby(tops):
-        length = sum(1 for _ in run)
-        yield _Run(at, at + length, (allocated, min(allocated + waiting, _SHADES)))
+    for (allocated, waiting), equal in groupby(tops):
+        length = sum(1 for _ in equal)
+        yield _Stretch(at, at + length, (allocated, min(allocated + waiting, _SHADES)))
         at += length
 
 
 def _shaded(segment: SegmentState, state: str, wide: int) -> list[int]:
-    """Return the share of bytes in `state` of each of `wide` columns, from 0 to `_SHADES`.
+    """Return for each of `wide` columns the share of its bytes in `state`, from 0 to `_SHADES`.
 
-    A share above 0 is at least 1.
+    A column with any such byte has at least 1.
     """
     share = [0.0] * wide
     scale = wide / segment.total_size

@@ -41,8 +41,9 @@ class DevicePage:
     """Contents of a page for one device.
 
     picture: history of the device.
-    shortages: its out-of-memory errors.
-    explanation, runs: replays under other settings, if any were tried.
+    shortages: explained out-of-memory errors of the device.
+    explanation: remedies and recommended setting; None if no other settings were tried.
+    runs: replays under other settings; empty if none were tried.
     answers: memory by line of code and by category; None for a what-if replay.
     """
 
@@ -150,7 +151,7 @@ def _tables(page: DevicePage) -> str:
 
 
 def _data(page: DevicePage) -> str:
-    """Return script elements with the numbers of the device, decoded when its tab is opened."""
+    """Return HTML script elements with the numbers that the device's charts draw."""
     about, columns = embedded(page.picture, page.course)
     number = page.number
     return (

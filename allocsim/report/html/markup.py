@@ -71,7 +71,7 @@ def moment_link(entry: int, words: str, *, is_button: bool = False) -> str:
 
 
 def definitions(pairs: Iterable[tuple[str, str]]) -> str:
-    """Return a definition list."""
+    """Return an HTML definition list; `pairs` are term and definition."""
     items = (f"<div><dt>{text(name)}</dt><dd>{text(what)}</dd></div>\n" for name, what in pairs)
     return f"<dl>{''.join(items)}</dl>\n"
 

@@ -27,7 +27,7 @@ _SHOWN_BLOCKERS = 30
 
 
 def overview(picture: Picture) -> str:
-    """Return a list of the recording, its settings, its peaks and its driver calls."""
+    """Return the HTML of a list: name of the recording, settings, peaks and driver calls."""
     run, device = picture.run, picture.device_run
     memory = "unknown" if device.device_memory is None else exact_size(device.device_memory)
     fidelity = device.fidelity
@@ -115,6 +115,7 @@ def ooms_section(
 ) -> str:
     """Return a description of each error: cause, use of memory, blocks that prevent the request.
 
+    explanation: remedies that were tried; None if none were.
     parting: first difference between replay and recording; None if they are equal.
     """
     if not shortages:
