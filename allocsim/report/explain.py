@@ -51,8 +51,8 @@ if TYPE_CHECKING:
     from allocsim.analysis.top import Top
 
 CAUSES = {
-    "impossible": "the request alone is larger than the card",
-    "host_fallback": "more is allocated than the card has; host memory was used too",
+    "impossible": "the request alone is larger than the device allows",
+    "host_fallback": "PyTorch holds more than the card has; host memory was used too",
     "fraction_limit": "a limit set for PyTorch stopped it, not the card",
     "free_above_request": "the driver refused although enough was free",
     "fragmentation": "PyTorch held enough idle memory, but not in one usable piece",
@@ -357,7 +357,8 @@ def _verdict(run: Sequence[Verdict], *, is_alone: bool) -> list[str]:
         text = verdict.message.text
         dots = "..." if text[_SHOWN_LETTERS:] else ""
         lines += [*paragraph(text[:_SHOWN_LETTERS] + dots, indent=4), ""]
-    lines += row("Verdict", f"{verdict.cause}: {CAUSES[verdict.cause]}")
+    outside = f"; {verdict.outside}" if verdict.outside else ""
+    lines += row("Verdict", f"{verdict.cause}: {CAUSES[verdict.cause]}{outside}")
     if verdict.arithmetic:
         lines += row("Because", verdict.arithmetic)
     return lines + rows("Advice", verdict.advice)

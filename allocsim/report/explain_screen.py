@@ -101,7 +101,8 @@ def verdict_of_text(verdicts: Sequence[Verdict]) -> list[AnswerPart]:
     """Return the lines with the cause of the last error in a text, and the advice."""
     verdict = repeats_of(verdicts)[-1][0]
     tone = Tone.PLAIN if verdict.cause == "no_figures" else Tone.FAILURE
-    parts = [part(row("Verdict", f"{verdict.cause}: {CAUSES[verdict.cause]}"), tone)]
+    outside = f"; {verdict.outside}" if verdict.outside else ""
+    parts = [part(row("Verdict", f"{verdict.cause}: {CAUSES[verdict.cause]}{outside}"), tone)]
     if verdict.arithmetic:
         parts.append(part(row("Because", verdict.arithmetic)))
     lines: list[str] = []

@@ -78,7 +78,7 @@ def test_a_limit_that_is_far_away_is_not_the_cause() -> None:
     assert cause_of(replace(FULL, tried_bytes=MIB, limit_bytes=6 * GIB - 1)) == "free_above_request"
 
 
-def test_rounding_of_a_limit() -> None:
+def test_limit_decides_only_if_the_printed_sizes_exceed_it() -> None:
     """1,072 MiB are reserved, 2 requested, and "1.05 GiB" allowed, which may be 1,070 MiB."""
     forgotten = Figures(
         tried_bytes=2 * MIB,
@@ -89,9 +89,8 @@ def test_rounding_of_a_limit() -> None:
         limit_bytes=int(1.05 * GIB),
         printed=True,
     )
-    assert cause_of(forgotten) == "fraction_limit"
-    assert cause_of(replace(forgotten, printed=False)) == "free_above_request"
-    # Without free memory the driver is the more likely reason.
+    assert cause_of(forgotten) == "free_above_request"
+    assert cause_of(replace(forgotten, tried_bytes=4 * MIB)) == "fraction_limit"
     assert cause_of(replace(forgotten, free_bytes=0)) == "fragmentation"
 
 

@@ -120,9 +120,9 @@ def test_cached_is_idle_memory() -> None:
             "MPS backend out of memory (MPS allocated: 17.26 GB, other allocations: 768.00 KB, "
             "max allowed: 18.13 GB). Tried to allocate 1.00 GB on private pool.",
             {"tried": 1024.0, "allocated": 17674.24, "limit": 18565.12, "process": 17674.99},
-            "fraction_limit",
+            "full",
         ),
-        (  # a memory fraction on AMD
+        (  # a limit on AMD that the request reaches only within the rounding
             "HIP out of memory. Tried to allocate 2.00 MiB. GPU 0 has a total capacity of 255.98 "
             "GiB of which 244.65 GiB is free. 1.05 GiB allowed; Of the allocated memory 1017.01 "
             "MiB is allocated by PyTorch, with 17.00 MiB allocated in private pools (e.g., HIP "
@@ -136,7 +136,7 @@ def test_cached_is_idle_memory() -> None:
                 "limit": 1075.2,
                 "pool": 17.0,
             },
-            "fraction_limit",
+            "free_above_request",
         ),
         (  # PyTorch 2.12's policy
             "CUDA out of memory. Allocation was preemptively rejected because it would exceed "

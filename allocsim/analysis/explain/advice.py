@@ -10,15 +10,14 @@ semantics 8 (option names).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from allocsim.analysis.explain.cause import Figures
-from allocsim.analysis.explain.message import OomMessage
-from allocsim.analysis.explain.wording import TextRelease
-from allocsim.core import AllocatorConfig
+from allocsim.analysis.explain.situation import Situation, outside_of
+from allocsim.analysis.explain.without_figures import RECORD, SMALLER, without_figures
 from allocsim.units import GIB, MIB, format_size
 
 _WRONG_SHAPE = 4  # a request of 4 times the card or more has a wrong shape
+_LARGEST_OF_INTEL = 4 * GIB  # largest single allocation of Level Zero by default
 _SHARED_SEGMENTS = {
     2 * MIB: "2.00 MiB is the segment of a request of 1 MiB or less: idle memory of the large pool "
     "cannot serve it.",
@@ -30,19 +29,11 @@ _SHAPE = (
     "First look at the line that made the request: this size is usually a wrong shape, a wrong "
     "index or an accidental broadcast."
 )
-_SMALLER = (
-    "Split the work: a smaller batch or sequence, attention that does not build the whole "
-    "matrix (scaled_dot_product_attention), or the model on several cards."
-)
 _MODEL = (
     "Training: a smaller batch with gradient accumulation, activation checkpointing, bf16 "
     "instead of fp32, an optimizer with less state (8-bit or sharded).",
     "Inference: torch.inference_mode(), a smaller KV cache (context length, sequences at "
     "once), quantized weights, or a model over several cards.",
-)
-_RECORD = (
-    "To see which blocks hold the memory and to prove settings, record the run "
-    "(torch.cuda.memory._record_memory_history) and run allocsim replay on the snapshot."
 )
 _REUSE = (
     "Without settings: allocate the largest shape first, pad to few distinct shapes, and call "
@@ -50,74 +41,39 @@ _REUSE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Situation:
-    """One error with everything known about it.
-
-    cause: name of the cause, one of `CAUSES`.
-    config: settings in force; None if the user gave none.
-    release: release given by the user, or recognised from the words of the error; None if unknown.
-    other_total: memory in bytes of another device, to say if the request would fit there; or None.
-    is_windows: True if the text has Windows paths.
-    """
-
-    message: OomMessage
-    figures: Figures
-    cause: str
-    config: AllocatorConfig | None = None
-    release: TextRelease | None = None
-    other_total: int | None = None
-    is_windows: bool = False
-
-    @property
-    def variable(self) -> str:
-        """Environment variable to set: named in the text, or else derived from the backend."""
-        backend = self.message.backend if self.message.backend in ("HIP", "NPU") else "CUDA"
-        return self.message.variable or f"PYTORCH_{backend}_ALLOC_CONF"
-
-    @property
-    def has_native_allocator(self) -> bool:
-        """True if the backend reads PYTORCH_CUDA_ALLOC_CONF or a similar variable."""
-        return not self.message.is_async and self.message.backend not in ("MPS", "CPU", "XPU")
-
-    @property
-    def is_expandable(self) -> bool:
-        """True if the settings or the text show that expandable segments are on."""
-        config = self.config
-        return self.message.is_expandable or (config is not None and config.expandable_segments)
-
-    @property
-    def max_split_size_mb(self) -> int | None:
-        """Value of max_split_size_mb in MiB; None if it is not set."""
-        if self.config is None or self.config.max_split_size_stat() < 0:
-            return None
-        return self.config.max_split_size // MIB
-
-    def knows(self, option: str) -> bool:
-        """Return True if the release has the option, or if the release is unknown."""
-        if self.release is None or self.message.backend == "NPU":
-            return True
-        return option in self.release.options
-
-
 def advice_on(situation: Situation) -> tuple[str, ...]:
     """Return sentences of advice, most useful first."""
     found = [*_BY_CAUSE[situation.cause](situation), *_on_settings(situation)]
+    if outside_of(situation.message, situation.figures):
+        found = [*_foreign(situation), *found]
+    if situation.figures.is_contradictory:
+        found = [_contradiction(situation), *found]
     if situation.other_total is not None:  # the user's own question is answered first
         found = [*_on_another_card(situation, situation.other_total), *found]
     return tuple(dict.fromkeys(found))
 
 
+def _contradiction(situation: Situation) -> str:
+    figures = situation.figures
+    return (
+        f"The sizes contradict each other: {format_size(figures.free_bytes or 0)} are free of "
+        f"{format_size(figures.total_bytes or 0)} in total. With unified memory (APUs), the total "
+        "is only the part that the firmware set aside for the GPU; look at the system's memory."
+    )
+
+
 def _impossible(situation: Situation) -> list[str]:
     figures = situation.figures
     tried, total = figures.tried_bytes or 0, figures.total_bytes or 0
+    if figures.largest_bytes is not None:
+        return [*_single_allocation(figures.largest_bytes), SMALLER]
     if not tried or not total:
         return ["No setting can help: the request alone is larger than any card.", _SHAPE]
     found = [
         f"No setting can help: the request alone, {format_size(tried)}, is more than the whole "
         f"card, {format_size(total)}."
     ]
-    found += [_SHAPE, _SMALLER] if tried >= _WRONG_SHAPE * total else [_SMALLER, _SHAPE]
+    found += [_SHAPE, SMALLER] if tried >= _WRONG_SHAPE * total else [SMALLER, _SHAPE]
     if situation.message.backend == "HIP":
         found.append(
             f"If the card has more than {format_size(total)}: with unified memory the driver "
@@ -126,12 +82,21 @@ def _impossible(situation: Situation) -> list[str]:
     return found
 
 
+def _single_allocation(largest: int) -> list[str]:
+    """Return advice on the largest allocation that Intel's driver accepts."""
+    return [
+        f"Intel's driver refuses single allocations above {format_size(largest)} by default, even "
+        "if more is free. UR_L0_ENABLE_RELAXED_ALLOCATION_LIMITS=1 removes this limit, if the "
+        "driver supports it.",
+    ]
+
+
 def _host_fallback(situation: Situation) -> list[str]:
     figures = situation.figures
     live, total = figures.allocated_bytes or 0, figures.total_bytes or 0
     over = live + (figures.tried_bytes or 0) - total
     return [
-        "No allocator setting can help: more memory is allocated than the card has, so the driver "
+        "No allocator setting can help: PyTorch holds more memory than the card has, so the driver "
         "(Windows, WSL) has moved a part to the host's memory, which is slow and is used up too.",
         f"To fit without host memory, the program must allocate {format_size(over)} less, "
         "including this request.",
@@ -143,8 +108,6 @@ def _host_fallback(situation: Situation) -> list[str]:
 
 def _fraction_limit(situation: Situation) -> list[str]:
     figures = situation.figures
-    if situation.message.backend == "MPS":
-        return _apple_limit(figures)
     share = ""
     if figures.limit_bytes is not None and figures.total_bytes:
         part = figures.limit_bytes / figures.total_bytes
@@ -183,9 +146,13 @@ def _apple_limit(figures: Figures) -> list[str]:
 
 def _free_above_request(situation: Situation) -> list[str]:
     figures = situation.figures
+    backend, tried = situation.message.backend, figures.tried_bytes or 0
+    is_large_for_intel = backend == "XPU" and tried >= _LARGEST_OF_INTEL
     return [
         "No setting of PyTorch's allocator can help: the driver refused although "
         f"{format_size(figures.free_bytes or 0)} are free, so this is not fragmentation.",
+        *(_single_allocation(_LARGEST_OF_INTEL) if is_large_for_intel else ()),
+        *_close_limit(figures),
         *_hidden_fraction(situation),
         "Look for another process that held memory at the request and ended before free memory "
         "was read, which happens after the failure (nvidia-smi; several ranks on one card).",
@@ -194,12 +161,35 @@ def _free_above_request(situation: Situation) -> list[str]:
     ]
 
 
+def _close_limit(figures: Figures) -> list[str]:
+    """Name a printed limit that the request reaches within the rounding of the text."""
+    held, limit = figures.limited, figures.real_limit
+    if held is None or limit is None or figures.tried_bytes is None:
+        return []
+    if held + figures.tried_bytes + figures.doubt(held, figures.tried_bytes, limit) <= limit:
+        return []
+    return [
+        f"First look for torch.cuda.set_per_process_memory_fraction: {format_size(held)} are held "
+        f"of {format_size(limit)} allowed, so the request may exceed the limit by less than the "
+        "text shows."
+    ]
+
+
 def _hidden_fraction(situation: Situation) -> list[str]:
     """Suggest a memory fraction that the text does not print (up to 2.4) but the sizes show."""
     figures = situation.figures
-    held, tried, total = figures.reserved, figures.tried_bytes, figures.total_bytes
+    held, tried = figures.reserved, figures.tried_bytes
     is_printed = situation.release is not None and situation.release.prints_limit
-    if is_printed or figures.limit_bytes is not None or held is None or not tried or not total:
+    is_cuda = situation.message.backend not in ("XPU", "NPU", "MPS")
+    total = figures.capacity
+    if (
+        is_printed
+        or not is_cuda
+        or figures.limit_bytes is not None
+        or held is None
+        or not tried
+        or not total
+    ):
         return []
     twentieths = -(-20 * held // total)
     limit = total * twentieths // 20
@@ -216,7 +206,7 @@ def _fragmentation(situation: Situation) -> list[str]:
     figures = situation.figures
     if not situation.has_native_allocator:
         return [f"{format_size(figures.idle or 0)} are idle, but in pieces.", _REUSE, *_MODEL]
-    found = [*_expandable(situation), *_split_limit(situation)]
+    found = [*_weight(figures), *_expandable(situation), *_split_limit(situation)]
     if figures.pool_bytes:
         found.append(
             f"{format_size(figures.pool_bytes)} belong to private pools (CUDA graphs), which "
@@ -224,7 +214,18 @@ def _fragmentation(situation: Situation) -> list[str]:
         )
     if figures.tried_bytes in _SHARED_SEGMENTS:
         found.append(_SHARED_SEGMENTS[figures.tried_bytes])
-    return [*found, *_foreign(situation), _REUSE, _RECORD]
+    return [*found, *_foreign(situation), _REUSE, RECORD]
+
+
+def _weight(figures: Figures) -> list[str]:
+    """Say how little a setting can gain, if less than 1/20 of the reserved memory is idle."""
+    idle, reserved = figures.idle, figures.reserved
+    if idle is None or not reserved or idle * 20 >= reserved:
+        return []
+    return [
+        f"Only {idle / reserved:.1%} of PyTorch's memory is idle, so a setting may serve this "
+        "request but not much more: a program that allocates less helps more."
+    ]
 
 
 def _expandable(situation: Situation) -> list[str]:
@@ -234,7 +235,8 @@ def _expandable(situation: Situation) -> list[str]:
     if situation.is_expandable:
         return [
             "expandable_segments:True is set already, so the idle memory is kept for another "
-            "stream, for small requests or for a private pool; no setting joins these."
+            "stream, for small requests or for a private pool, or is in pages of 20 MiB that other "
+            "blocks use too; no setting joins these."
         ]
     if not situation.knows("expandable_segments"):
         return ["Upgrade to PyTorch 2.1 or later, where expandable_segments:True addresses this."]
@@ -243,11 +245,13 @@ def _expandable(situation: Situation) -> list[str]:
             "expandable_segments:True would address this but is not available on Windows, and "
             "this text has Windows paths."
         ]
+    limits = "on Windows, WSL or Jetson, with CUDA IPC, or in pools with a custom allocator."
+    if situation.message.backend == "HIP":
+        limits = "below ROCm 7, where PyTorch ignores it; crashes with it were reported."
     return [
         f"Set {situation.variable}=expandable_segments:True before the program starts: segments "
         "then grow in place, and idle pieces can be unmapped and used again.",
-        "It is not available on Windows, WSL or Jetson, with CUDA IPC, or in pools with a custom "
-        "allocator.",
+        f"It is not available {limits}",
     ]
 
 
@@ -268,7 +272,7 @@ def _split_limit(situation: Situation) -> list[str]:
 def _fragmentation_likely(situation: Situation) -> list[str]:
     if situation.is_expandable:
         text = "expandable_segments:True is set already; no other setting joins idle and free "
-        return [f"{text}memory.", *_foreign(situation), *_MODEL, _RECORD]
+        return [f"{text}memory.", *_foreign(situation), *_MODEL, RECORD]
     idle = format_size(situation.figures.idle or 0)
     free = format_size(situation.figures.free_bytes or 0)
     return [
@@ -281,8 +285,15 @@ def _fragmentation_likely(situation: Situation) -> list[str]:
 def _full(situation: Situation) -> list[str]:
     figures = situation.figures
     tried, free, idle = figures.tried_bytes or 0, figures.free_bytes or 0, figures.idle
+    if situation.message.backend == "MPS":
+        return _apple_limit(figures)
     short = format_size(max(0, tried - free - (idle or 0)))
-    if figures.free_bytes is None:
+    if figures.has_little_idle and tried <= free + (idle or 0):
+        first = (
+            f"No setting can help much: at most {format_size(idle or 0)} are fragmented, and all "
+            "other memory of PyTorch is in use."
+        )
+    elif figures.free_bytes is None:
         first = "No setting can help: the memory that is not allocated is less than the request."
     elif idle is None:
         first = f"The card is full: {short} are missing; the text does not show idle memory."
@@ -308,37 +319,6 @@ def _foreign(situation: Situation) -> list[str]:
     return [
         f"About {format_size(rest)} are held outside this process's PyTorch: other processes, "
         "or libraries in this one; nvidia-smi lists them. Free those first."
-    ]
-
-
-def _no_figures(situation: Situation) -> list[str]:
-    message, figures = situation.message, situation.figures
-    if message.backend == "CPU":
-        return ["This is the host's memory, not a GPU's: no setting of the GPU can help.", _SMALLER]
-    if figures.tried_bytes is not None and figures.allocated_bytes is not None:
-        return [
-            "The text does not show how much memory was free, and without that the cause cannot "
-            "be decided; nvidia-smi and similar tools show it.",
-            _RECORD,
-        ]
-    if figures.tried_bytes is not None:
-        return [
-            f"The text shows only the request, {format_size(figures.tried_bytes)}: paste all of "
-            "it, with total, free, allocated and reserved memory (PyTorch 2.3 cuts it off after "
-            "'GPU'), or give --device-memory.",
-            _RECORD,
-        ]
-    if message.text:
-        return [
-            "The text has no figures, as before PyTorch 1.0 or from a library that calls the "
-            "driver itself; paste the line with 'Tried to allocate', if there is one.",
-            "nvidia-smi shows whether another process holds the card.",
-            _RECORD,
-        ]
-    return [
-        "No out-of-memory error was found in this text; paste the line with 'out of memory. Tried "
-        "to allocate ...', or the whole traceback.",
-        _RECORD,
     ]
 
 
@@ -379,5 +359,5 @@ _BY_CAUSE: dict[str, Callable[[Situation], list[str]]] = {
     "fragmentation": _fragmentation,
     "fragmentation_likely": _fragmentation_likely,
     "full": _full,
-    "no_figures": _no_figures,
+    "no_figures": without_figures,
 }

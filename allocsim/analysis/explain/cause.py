@@ -4,10 +4,12 @@ Each cause in `MESSAGE_CAUSES` has a comparison of sizes, such as request > devi
 first comparison that holds gives the cause.  A comparison with an unknown size does not hold.  If
 no comparison holds, the cause is `no_figures`.
 
-PyTorch prints rounded sizes, which matters for two comparisons.  Free memory counts as enough for
-the request only if it exceeds the request by more than the rounding error.  A limit counts as
-reached if free memory was enough, and reserved memory plus the request come within the rounding
-error of the limit.
+PyTorch prints rounded sizes, so free memory counts as enough for the request only if it exceeds the
+request by more than the rounding error.
+
+Idle memory is no cause if it is less than 1/200 of the reserved memory: the card is full then, with
+or without fragmentation.  A total that is less than the free memory is not the device's memory
+(drivers of GPUs with unified memory print such totals), so no comparison uses it.
 """
 
 from __future__ import annotations
@@ -17,6 +19,9 @@ from dataclasses import dataclass
 from math import nan
 
 from allocsim.units import GIB, KIB, MIB, format_size
+
+_LEAST_IDLE = 200
+"""Idle memory below 1/200 of the reserved memory is not called fragmentation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +36,8 @@ class Figures:
     limit_bytes: largest number of bytes that PyTorch may reserve.
     process_bytes: memory that the process holds on the device.
     pool_bytes: part of allocated_bytes in private pools.
+    others_bytes: memory of the other processes that an error text lists.
+    largest_bytes: size above which the device refuses a single allocation.
     printed: True if the sizes come from a text, where PyTorch rounds them to two decimals.
     """
 
@@ -43,6 +50,8 @@ class Figures:
     limit_bytes: int | None = None
     process_bytes: int | None = None
     pool_bytes: int | None = None
+    others_bytes: int | None = None
+    largest_bytes: int | None = None
     printed: bool = False
 
     @property
@@ -70,11 +79,28 @@ class Figures:
         return None if idle is None or self.free_bytes is None else idle + self.free_bytes
 
     @property
+    def is_contradictory(self) -> bool:
+        """True if more memory is free than the device has in total."""
+        total, free = self.total_bytes, self.free_bytes
+        return total is not None and free is not None and free - total > self.doubt(total, free)
+
+    @property
+    def capacity(self) -> int | None:
+        """Total memory of the device; None if the total is unknown or contradicts free memory."""
+        return None if self.is_contradictory else self.total_bytes
+
+    @property
     def unallocated(self) -> int | None:
-        """Total minus allocated bytes, an upper bound of idle and free memory."""
-        if self.total_bytes is None or self.allocated_bytes is None:
+        """Capacity minus allocated bytes, an upper bound of idle and free memory."""
+        if self.capacity is None or self.allocated_bytes is None:
             return None
-        return max(0, self.total_bytes - self.allocated_bytes)
+        return max(0, self.capacity - self.allocated_bytes)
+
+    @property
+    def has_little_idle(self) -> bool:
+        """True if idle memory is less than 1/200 of the reserved memory."""
+        idle, reserved = self.idle, self.reserved
+        return idle is not None and reserved is not None and idle * _LEAST_IDLE < reserved
 
     @property
     def limited(self) -> int | None:
@@ -125,22 +151,26 @@ def _comparisons(figures: Figures) -> Iterator[bool]:
 
     An unknown size is nan, so every comparison with it is False.
     """
-    tried, total = _known(figures.tried_bytes), _known(figures.total_bytes)
-    live, free = _known(figures.allocated_bytes), _known(figures.free_bytes)
-    held, limit = _known(figures.limited), _known(figures.real_limit)
-    yield tried > total
-    yield live > total and live - total >= figures.doubt(
-        figures.allocated_bytes, figures.total_bytes
-    )
-    over = held + tried - limit
-    doubt = figures.doubt(figures.limited, figures.tried_bytes, figures.real_limit)
-    yield over > 0 or (not free < tried and over + doubt > 0)
+    tried, capacity = _known(figures.tried_bytes), _known(figures.capacity)
+    free = _known(figures.free_bytes)
+    yield tried > capacity or tried > _known(figures.largest_bytes)
+    yield _spilled(figures) is not None
+    yield _known(figures.limited) + tried > _known(figures.real_limit)
     # One byte of tolerance, since the rounding errors are rounded themselves.
     yield free - tried >= max(0, figures.doubt(figures.tried_bytes, figures.free_bytes) - 1)
-    yield _known(figures.idle) >= tried
-    yield _known(figures.within_reach) >= tried
+    yield not figures.has_little_idle and _known(figures.idle) >= tried
+    yield not figures.has_little_idle and _known(figures.within_reach) >= tried
     # If idle memory is unknown (asynchronous backend, log lines), the card counts as full.
     yield figures.free_bytes is not None or tried > _known(figures.unallocated)
+
+
+def _spilled(figures: Figures) -> str | None:
+    """Return the size that exceeds the device's memory, with its name; None if no size does."""
+    for name, size in (("allocated", figures.allocated_bytes), ("reserved", figures.reserved)):
+        over = _known(size) - _known(figures.capacity)
+        if over > 0 and over >= figures.doubt(size, figures.capacity):
+            return f"{_size(size)} {name}"
+    return None
 
 
 def _known(size: int | None) -> float:
@@ -152,9 +182,9 @@ def arithmetic_of(cause: str, figures: Figures) -> str:
     line = tried = f"{_size(figures.tried_bytes)} tried"
     match cause:
         case "impossible":
-            line = "" if figures.total_bytes is None else f"{tried} > {_total(figures)}"
+            line = _too_large_line(tried, figures)
         case "host_fallback":
-            return f"{_size(figures.allocated_bytes)} allocated > {_total(figures)}"
+            return f"{_spilled(figures)} > {_total(figures)}"
         case "fraction_limit" if figures.real_limit is not None and figures.limited is not None:
             return _limit_line(tried, figures.limited, figures.real_limit, figures)
         case "free_above_request":
@@ -164,6 +194,12 @@ def arithmetic_of(cause: str, figures: Figures) -> str:
         case "fragmentation_likely" | "full":
             return _together_line(tried, figures)
     return "" if figures.tried_bytes is None else line
+
+
+def _too_large_line(tried: str, figures: Figures) -> str:
+    if figures.largest_bytes is not None:
+        return f"{tried} > {_size(figures.largest_bytes)}, the most that one allocation may have"
+    return "" if figures.total_bytes is None else f"{tried} > {_total(figures)}"
 
 
 def _size(size: int | None) -> str:
@@ -189,8 +225,11 @@ def _together_line(tried: str, figures: Figures) -> str:
     if reach is None:
         return f"{tried} > {free} free"
     sign = "<=" if figures.tried_bytes is not None and figures.tried_bytes <= reach else ">"
-    idle = _size(figures.idle)
-    return f"{tried} {sign} {_size(reach)} = {idle} idle + {free} free{_doubt(figures)}"
+    idle, reserved = _size(figures.idle), figures.reserved
+    line = f"{tried} {sign} {_size(reach)} = {idle} idle + {free} free{_doubt(figures)}"
+    if sign == "<=" and reserved and figures.has_little_idle:
+        line += f"; only {(figures.idle or 0) / reserved:.1%} of {_size(reserved)} is idle"
+    return line
 
 
 def _idle(figures: Figures) -> str:

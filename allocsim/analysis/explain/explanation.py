@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from typing import overload
 
 from allocsim._repr import Shown
-from allocsim.analysis.explain.advice import Situation, advice_on
+from allocsim.analysis.explain.advice import advice_on
 from allocsim.analysis.explain.message import OomMessage
 from allocsim.analysis.explain.shortage import OomWatch, Shortage, shortages_of
+from allocsim.analysis.explain.situation import Situation
 from allocsim.analysis.explain.verdict import Verdict, judge_text
 from allocsim.analysis.explain.wording import text_release
 from allocsim.core import find_release, parse_conf

@@ -50,6 +50,7 @@ _NAMED = re.compile(
 )
 _BACKEND = re.compile(r"\b(CUDA|HIP|NPU|XPU|MPS|CPU|MUSA|MLU|HPU|GCU)\b", re.IGNORECASE)
 _ASYNC = re.compile(r"Allocation (?:failed )?on device|would exceed allowed memory")
+_NVML = re.compile(r"NVML_SUCCESS\s==\sr\s")
 _FIRST_WORD = re.compile(r"THCudaCheck FAIL")  # printed before the error itself
 _VARIABLE = re.compile(r"PYTORCH_(?:(?:CUDA|HIP|NPU|XPU|MUSA)_)?ALLOC_CONF")
 
@@ -67,6 +68,7 @@ class OomMessage:
     since: oldest release that prints these words; None if unknown.
     is_expandable: True if the error says that expandable segments are on.
     is_async: True for the cudaMallocAsync backend.
+    is_of_nvml: True if PyTorch failed while it wrote the text, because NVML refused to answer.
     stated: name of the cause that the error states; "" if there is none.
     has_figures: True if the error prints any size.
     """
@@ -80,6 +82,7 @@ class OomMessage:
     since: str | None = None
     is_expandable: bool = False
     is_async: bool = False
+    is_of_nvml: bool = False
     stated: str = ""
     has_figures: bool = False
 
@@ -170,6 +173,7 @@ def _message(text: str, span: _Span, floor: int, line: int) -> OomMessage:
         since=next((era for said, era in ERAS if said in plain), None),
         is_expandable=EXPANDABLE in plain,
         is_async=_ASYNC.search(plain[:_NEAR]) is not None,
+        is_of_nvml=_NVML.search(plain[:_NEAR]) is not None,
     )
 
 

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from allocsim._repr import Shown
-from allocsim.analysis.explain.advice import Situation, advice_on
+from allocsim.analysis.explain.advice import advice_on
 from allocsim.analysis.explain.cause import Figures, arithmetic_of, cause_of
 from allocsim.analysis.explain.message import OomMessage, find_messages
+from allocsim.analysis.explain.situation import Situation, outside_of
 from allocsim.analysis.explain.wording import TextRelease, text_release
 from allocsim.core import NEWEST, RELEASES, AllocatorConfig, parse_conf
 from allocsim.errors import ConfigError
@@ -42,6 +43,11 @@ class Verdict(Shown):
     def figures(self) -> Figures:
         """Sizes that the text prints."""
         return self.message.figures
+
+    @property
+    def outside(self) -> str:
+        """Memory outside this process's PyTorch that decides, with its holder; "" if none does."""
+        return outside_of(self.message, self.figures)
 
     def headline(self) -> str:
         """Return the cause and the deciding comparison in one line."""
@@ -96,6 +102,8 @@ def _judge(
     if figures.total_bytes is None and device_memory is not None:
         figures, other = replace(figures, total_bytes=device_memory), None
     cause = message.stated or cause_of(figures)
+    if cause == "fraction_limit" and message.backend == "MPS":
+        cause = "full"  # Apple's limit is a share of the machine's memory, which no program sets.
     if release is None and message.since is not None:
         release = text_release(message.since)
     situation = Situation(message, figures, cause, config, release, other, is_windows)

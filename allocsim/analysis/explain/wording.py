@@ -72,6 +72,7 @@ BEFORE: tuple[tuple[str, str], ...] = (
     ("tried", r"to allocate|tried"),
     ("tried", r"(?:requested|requesting|request)(?: (?:size|memory|bytes|allocation))?"),
     ("tried", r"(?:allocation|allocating|allocate)(?: size| request)?|invalid buffer size"),
+    ("largest", r"(?:block )?(?:with )?size larger than"),
     ("limit", r"(?:max|maximum|is|memory) allowed|allowed|pytorch limit|memory limit"),
     ("limit", r"limit \([^()]{0,80}\)"),
     ("total", r"(?:total )?capac(?:ity|ty)|device (?:limit|total|memory)"),
@@ -113,6 +114,8 @@ OPENINGS: tuple[tuple[str, bool], ...] = (
     (r"failed\swith\sOOM|OUT_OF_MEMORY|preemptively\srejected", True),
     (r"not\senough\smemory|can't\sallocate\smemory", True),
     (r"STATUS_ALLOC_FAILED|Invalid\sbuffer\ssize", True),
+    (r"NOT\sallocate\smemory\sblock", True),
+    (r"NVML_SUCCESS\s==\sr\s", True),
     (
         r"(?:tri(?:ed|es)|trying|fail(?:ed|ure)|unable|attempt(?:ed|ing)|need(?:ed|s)?|wanted)\sto\sallocate",
         False,
@@ -255,13 +258,28 @@ def _figures(found: dict[str, int], others: list[tuple[int, int]]) -> Figures:
         process = found["allocated"] + found["rest"]
     if process is None and others:
         process = _own(found, [size for _, size in others])
-    names = ("tried", "total", "allocated", "reserved", "idle", "free", "pool")
+    names = ("tried", "total", "allocated", "reserved", "idle", "free", "pool", "largest")
     return Figures(
         **{f"{name}_bytes": found.get(name) for name in names},
         limit_bytes=None if limit is not None and limit >= _UNSET else limit,
         process_bytes=process,
+        others_bytes=_of_others(others, process, this_process=found.get("process")),
         printed=True,
     )
+
+
+def _of_others(
+    others: list[tuple[int, int]], process: int | None, *, this_process: int | None
+) -> int | None:
+    """Return the bytes of the other processes; None if the text lists none.
+
+    process: bytes of this process, which may be one of the listed processes.
+    this_process: the same, if the text says which process it is.
+    """
+    sizes = [size for _, size in others]
+    if this_process is None and process in sizes:
+        sizes.remove(process)
+    return sum(sizes) if sizes else None
 
 
 def _own(found: dict[str, int], sizes: list[int]) -> int | None:
