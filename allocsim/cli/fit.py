@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from allocsim.cli.fit_html import prepare_html, run_html
 from allocsim.cli.fit_instead import run_instead
 from allocsim.cli.fit_parallel import add_parallel, run_by_formula
-from allocsim.cli.fit_served import add_serving, note_server, run_served
+from allocsim.cli.fit_served import add_serving, note_server, refuse_out, run_served, run_started
 from allocsim.cli.fit_ways import Way, refuse_ineffective, way_of
 from allocsim.cli.options import Commands, add_command, add_shared
 from allocsim.cli.output import write, write_result
@@ -198,6 +198,8 @@ def run(arguments: argparse.Namespace) -> int:
         return _list(arguments)
     if way is Way.PAGE:
         return _write_page(arguments)
+    if way is Way.ENGINE:
+        return run_started(arguments, _gpus(arguments))
     if way in (Way.SERVER, Way.TRANSFORMERS, Way.GGML):
         return run_served(arguments, _gpus(arguments))
     if way in (Way.LAYOUT, Way.PLAN):
@@ -309,7 +311,7 @@ def _fit(arguments: argparse.Namespace, task: Task | None, gpus: list[Gpu]) -> i
     from allocsim.report import fit_document, fit_text, fits_document, fits_text  # noqa: PLC0415
 
     if arguments.out is not None:
-        _refuse_out(arguments.out)
+        refuse_out(arguments.out)
     keep = arguments.out
     more = {"keep": keep, "host_spill": arguments.host_spill, "values": not arguments.no_values}
 
@@ -339,11 +341,6 @@ def _fit(arguments: argparse.Namespace, task: Task | None, gpus: list[Gpu]) -> i
         document, text = partial(fits_document, found), partial(fits_text, found)
     write_result(arguments.json, document, text)
     return 0 if any(each.fits or each.runs_on_loan for each in found) else _DOES_NOT_FIT
-
-
-def _refuse_out(out: Path) -> None:
-    if out.suffix != ".pickle" or not out.absolute().parent.is_dir():
-        raise UsageError(f"{out} cannot be a recording; expected a .pickle in an existing folder")
 
 
 def _find(arguments: argparse.Namespace, task: Task, gpus: list[Gpu]) -> int:
@@ -406,7 +403,7 @@ def _values(text: str | None, other: str) -> tuple[int, ...]:
 def _of_a_search(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the keyword arguments that the functions for --find have in common."""
     if arguments.out is not None:
-        _refuse_out(arguments.out)
+        refuse_out(arguments.out)
     return _how(arguments) | {"keep": arguments.out}
 
 

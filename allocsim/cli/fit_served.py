@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import argparse
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from allocsim.cli.output import write_result
+from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, UsageError, count
 
 if TYPE_CHECKING:
@@ -36,6 +38,9 @@ def add_serving(parser: Parser) -> None:
     )
     add("--log", metavar="FILE", help="serving: start-up log of the engine with this model on one "
         "card; its figures replace assumptions")  # fmt: skip
+    parser.with_dashes = frozenset(("--server-args",))
+    add("--server-args", metavar="WORDS", help="serving, with --engine program: arguments of the "
+        "engine's command, e.g. '--max-model-len 8192'")  # fmt: skip
     add("-ngl", "--gpu-layers", metavar="N", type=count, help="llama.cpp: layers on the card "
         "(default: all)")  # fmt: skip
 
@@ -75,6 +80,46 @@ def run_served(arguments: argparse.Namespace, gpus: list[Gpu]) -> int:
     ]
     write_result(arguments.json, partial(served_document, answers), partial(served_text, answers))
     return 0 if any(each.fits for each in answers) else _DOES_NOT_FIT
+
+
+def run_started(arguments: argparse.Namespace, gpus: list[Gpu]) -> int:
+    """Start the engine on one card, print the answer, and return the exit code."""
+    import shlex  # noqa: PLC0415
+
+    from allocsim.fitting import start  # noqa: PLC0415
+    from allocsim.report import started_document, started_text  # noqa: PLC0415
+
+    if len(arguments.words) != 1:
+        raise UsageError("--server needs one MODEL: allocsim fit Qwen2.5-7B --server vllm")
+    if len(gpus) != 1:
+        raise UsageError("an engine is started on one kind of card; expected one --gpu")
+    if arguments.out is not None:
+        refuse_out(arguments.out)
+    try:
+        words = shlex.split(arguments.server_args or "")
+    except ValueError as error:
+        raise UsageError(f"--server-args {arguments.server_args}: {error}") from None
+    with ProgressBar() as bar:
+        if stage := bar.stage("starting"):
+            stage(0, 1)
+        found = start(
+            arguments.words[0],
+            arguments.server,
+            gpus[0],
+            arguments=words,
+            python=arguments.python,
+            cards=arguments.tensor_parallel or 1,
+            conf=arguments.conf,
+            keep=arguments.out,
+        )
+    write_result(arguments.json, partial(started_document, found), partial(started_text, found))
+    return 0 if found.fits else _DOES_NOT_FIT
+
+
+def refuse_out(out: Path) -> None:
+    """Raise UsageError unless a recording can be written to `out`."""
+    if out.suffix != ".pickle" or not out.absolute().parent.is_dir():
+        raise UsageError(f"{out} cannot be a recording; expected a .pickle in an existing folder")
 
 
 def _logged(path: str, server: str) -> Logged:

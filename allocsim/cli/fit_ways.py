@@ -20,6 +20,7 @@ class Way(Enum):
     SHOW = "--{option} has no effect with --show-program"
     SERVER = "--{option} has no effect with --server"
     TRANSFORMERS = "--{option} has no effect with --server transformers"
+    ENGINE = "--{option} has no effect on an engine that is started; use --server-args"
     GGML = "--{option} has no effect with --server llama.cpp or ollama"
     LAYOUT = "--{option} applies to a program that runs; formulas do not use it"
     PLAN = "--{option} has no effect with --plan"
@@ -35,6 +36,8 @@ _SEARCHES = frozenset((Way.FIND, Way.FRONTIER, Way.FEWEST))
 _RUNS = _SEARCHES | {Way.ONE, Way.SHOW}
 _MODELS = _RUNS | {Way.PAGE}
 _SERVERS = frozenset((Way.SERVER, Way.TRANSFORMERS, Way.GGML))
+_STARTED = ("vllm",)
+"""Servers that can be started on a phantom GPU."""
 _FORMULAS = frozenset((Way.LAYOUT, Way.PLAN))
 _LAYOUT = frozenset((Way.LAYOUT,))
 _GROUPS = ("pipeline_parallel", "data_parallel", "expert_parallel", "zero", "recompute")
@@ -43,7 +46,7 @@ EFFECTS: dict[str, frozenset[Way]] = {
     **dict.fromkeys(("words", "gpus", "device_memory"), _ALL),
     "host_spill": frozenset((Way.ONE, Way.COMMAND, Way.SHOW)),
     "train": _MODELS | _FORMULAS,
-    "serve": _MODELS | _SERVERS,
+    "serve": _MODELS | _SERVERS | {Way.ENGINE},
     **dict.fromkeys(("dtype", "seq", "optimizer", "accumulate", "attention"), _MODELS | _FORMULAS),
     "batch": _MODELS | _FORMULAS | _SERVERS,
     "checkpointing": _MODELS | _LAYOUT,
@@ -52,23 +55,26 @@ EFFECTS: dict[str, frozenset[Way]] = {
     **dict.fromkeys(("ranks", "rank"), _RUNS - {Way.FEWEST}),
     **dict.fromkeys(("prompt", "decode"), _MODELS | _SERVERS),
     "requests": _MODELS | {Way.TRANSFORMERS},
-    **dict.fromkeys(("server", "weights"), _SERVERS),
+    "server": _SERVERS | {Way.ENGINE},
+    "server_args": frozenset((Way.ENGINE,)),
+    "weights": _SERVERS,
     **dict.fromkeys(("kv_cache_type", "log"), _SERVERS - {Way.TRANSFORMERS}),
     "gpu_layers": frozenset((Way.GGML,)),
     "find": _SEARCHES | {Way.SHOW},
     "others": frozenset((Way.FRONTIER, Way.SHOW)),
     "multiple_of": frozenset((Way.FIND, Way.FRONTIER, Way.SHOW)),
-    **dict.fromkeys(("conf", "torch"), _RUNS | {Way.COMMAND}),
+    "conf": _RUNS | {Way.COMMAND, Way.ENGINE},
+    "torch": _RUNS | {Way.COMMAND},
     "transformers": _MODELS,
-    "python": _RUNS,
+    "python": _RUNS | {Way.ENGINE},
     "no_values": frozenset((Way.ONE, Way.COMMAND)),
     "engine": _ALL,
-    "out": _RUNS | {Way.COMMAND},
+    "out": _RUNS | {Way.COMMAND, Way.ENGINE},
     "html": frozenset((Way.PAGE,)),
     "show_program": frozenset((Way.SHOW,)),
     **dict.fromkeys(("list_models", "list_gpus"), frozenset((Way.LIST,))),
     "json": _ALL - {Way.PAGE},
-    "tensor_parallel": _LAYOUT | {Way.SERVER},
+    "tensor_parallel": _LAYOUT | {Way.SERVER, Way.ENGINE},
     **dict.fromkeys(_GROUPS, _LAYOUT),
     **dict.fromkeys(("context_parallel", "virtual_stages", "no_sequence_parallel"), _FORMULAS),
     **dict.fromkeys(("grad_dtype", "kernels", "parameters"), _FORMULAS),
@@ -84,6 +90,7 @@ _OF_FORMULAS = tuple(
 ENGINES_OF: dict[Way, tuple[str, ...]] = {
     Way.PAGE: ("auto", "laws"),
     Way.COMMAND: ("auto", "program"),
+    Way.ENGINE: ("auto", "program"),
     **dict.fromkeys((*_SERVERS, *_FORMULAS), ("auto", "formula")),
     **dict.fromkeys(_RUNS, ("auto", "program", "laws")),
     Way.LIST: ("auto", "program", "laws", "formula"),
@@ -99,6 +106,7 @@ _BELONGS = {
         ("weights", "kv_cache_type", "log"), "needs --server ENGINE, e.g. --server vllm"
     ),
     "gpu_layers": "needs --server llama.cpp or --server ollama",
+    "server_args": "needs --server vllm with --engine program",
     "others": "needs --find with two sizes, e.g. batch,seq",
     "multiple_of": "needs --find with a size",
     "no_values": "applies to a single answer by a program",
@@ -110,6 +118,7 @@ _BETWEEN_SERVERS = {
     "kv_cache_type": "has no effect with transformers, whose cache has the model's type",
     "log": "has no effect with transformers, which prints no log",
     "requests": "has an effect with transformers only; other servers reserve their cache first",
+    "server_args": "needs --server vllm with --engine program",
     "tensor_parallel": "has an effect with vllm, sglang and tensorrt-llm only",
 }
 
@@ -121,11 +130,20 @@ def way_of(arguments: argparse.Namespace) -> Way:
     if arguments.html is not None:
         return Way.PAGE
     if arguments.server is not None:
+        if _is_started(arguments):
+            return Way.ENGINE
         known = {"transformers": Way.TRANSFORMERS, "llama.cpp": Way.GGML, "ollama": Way.GGML}
         return known.get(arguments.server, Way.SERVER)
     if len(arguments.words) > 1 or arguments.has_separator:
         return Way.SHOW if arguments.show_program else Way.COMMAND
     return _way_of_model(arguments)
+
+
+def _is_started(arguments: argparse.Namespace) -> bool:
+    """Return True if the server is started: on request, or if its interpreter is given."""
+    is_asked = arguments.engine == "program"
+    is_found = arguments.engine in (None, "auto") and arguments.python is not None
+    return arguments.server in _STARTED and (is_asked or is_found)
 
 
 def _way_of_model(arguments: argparse.Namespace) -> Way:

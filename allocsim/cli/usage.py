@@ -30,20 +30,33 @@ class Parser(argparse.ArgumentParser):
 
     argparse suggests commands and choices from Python 3.14 on, but no options; this parser gives
     the same sentences on every version.
+
+    with_dashes: options whose value may begin with a dash.
     """
 
     suggest_on_error = False
+    with_dashes: frozenset[str] = frozenset()
     _given: Sequence[str] = ()
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse as argparse does, but report unknown arguments under the command's name."""
         self._given = sys.argv[1:] if args is None else args
-        known, unknown = super().parse_known_args(args, namespace)
+        known, unknown = super().parse_known_args(self._joined(self._given), namespace)
         if hasattr(known, "has_separator"):  # set by a command that uses it
             known.has_separator = "--" in self._given
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
         return known, unknown
+
+    def _joined(self, words: Sequence[str]) -> list[str]:
+        """Return the words with each option of `with_dashes` joined to its value."""
+        joined: list[str] = []
+        for word in words:
+            if joined and joined[-1] in self.with_dashes and "--" not in joined:
+                joined[-1] += f"={word}"
+            else:
+                joined.append(word)
+        return joined
 
     def error(self, message: str) -> NoReturn:
         """Raise UsageError; argparse calls this with a sentence about the first wrong argument."""

@@ -28,6 +28,7 @@ from allocsim.fitting.program import program_of
 from allocsim.fitting.run_result import Ran, run_program, run_task
 from allocsim.fitting.saved_answers import Answered, ReadFront, read_answers, read_frontier
 from allocsim.fitting.serving import SERVERS, Served, ServedMemory, held_of, serve
+from allocsim.fitting.serving_program import Phase, Started, start
 from allocsim.fitting.task import (
     ATTENTION,
     DTYPES,
@@ -40,14 +41,13 @@ from allocsim.fitting.task import (
 )
 
 __all__ = [
-    "ATTENTION", "Answered", "CONFIGURATIONS", "CONVOLUTIONS_NOTE", "CUDNN_ATTENTION",
-    "CUDNN_NOTE", "Configured", "DTYPES", "EXPERTS_NOTE", "Fewest", "Fit", "Frontier",
-    "GpuCount", "Largest", "LawModel", "MASK_NOTE", "Model", "NCCL_SEEN", "OPTIMIZERS",
-    "Opening", "PARALLEL", "Planned", "RESERVED_SEEN", "Ran", "ReadFront", "SERVERS", "SIZES",
-    "STARTS", "Served", "ServedMemory", "Sharded", "TORCHVISION", "Task", "TriedSize", "fewest",
-    "fit", "fit_command", "frontier", "held_of", "largest", "law_cards", "law_models",
-    "law_programs", "lengths_of", "model_of", "most_positions", "opening_at", "plan",
-    "precision_of", "program_of", "purposes_of_laws", "read_answers", "read_frontier",
-    "run_by_law", "run_program", "run_task", "serve", "shape_of", "shard", "usual_lengths",
-    "usual_values",
+    "ATTENTION", "Answered", "CONFIGURATIONS", "CONVOLUTIONS_NOTE", "CUDNN_ATTENTION", "CUDNN_NOTE",
+    "Configured", "DTYPES", "EXPERTS_NOTE", "Fewest", "Fit", "Frontier", "GpuCount", "Largest",
+    "LawModel", "MASK_NOTE", "Model", "NCCL_SEEN", "OPTIMIZERS", "Opening", "PARALLEL", "Phase",
+    "Planned", "RESERVED_SEEN", "Ran", "ReadFront", "SERVERS", "SIZES", "STARTS", "Served",
+    "ServedMemory", "Sharded", "Started", "TORCHVISION", "Task", "TriedSize", "fewest", "fit",
+    "fit_command", "frontier", "held_of", "largest", "law_cards", "law_models", "law_programs",
+    "lengths_of", "model_of", "most_positions", "opening_at", "plan", "precision_of", "program_of",
+    "purposes_of_laws", "read_answers", "read_frontier", "run_by_law", "run_program", "run_task",
+    "serve", "shape_of", "shard", "start", "usual_lengths", "usual_values",
 ]  # fmt: skip

@@ -20,6 +20,7 @@ from allocsim.phantom.build import (
     find_compiler,
 )
 from allocsim.phantom.cards import CARDS, find_gpu
+from allocsim.phantom.engines import Starter, starter_of
 from allocsim.phantom.gpu import CONTEXT_MEMORY_SEEN, Gpu, Limits, limits_of
 from allocsim.phantom.launch import find_torch, phantom_environment
 from allocsim.phantom.record import ProcessRecording, Recorded, RecordedProgram, has_gpu, record
@@ -28,7 +29,7 @@ from allocsim.phantom.wheel import Wheel, cached_wheel, fetch_wheel, full_versio
 __all__ = [
     "CARDS", "COMMON_OPTIONS", "CONTEXT_MEMORY_SEEN", "Gpu", "Limits", "ORIGIN", "PhantomError",
     "ProcessRecording", "Recorded", "RecordedProgram", "RefusedError", "STUB", "ScriptError",
-    "Stubs", "UnavailableError", "Wheel", "build_once", "build_stubs", "cached_wheel",
+    "Starter", "Stubs", "UnavailableError", "Wheel", "build_once", "build_stubs", "cached_wheel",
     "compile_source", "digest_of", "fetch_wheel", "find_compiler", "find_gpu", "find_torch",
-    "full_version", "has_gpu", "limits_of", "phantom_environment", "record",
+    "full_version", "has_gpu", "limits_of", "phantom_environment", "record", "starter_of",
 ]  # fmt: skip

@@ -75,6 +75,13 @@ def guesses() -> str:
     return str(ask().decode())
 
 
+def device_peak_bytes() -> int:
+    """Return the largest use of the phantom GPU's memory, with the CUDA context."""
+    ask = ctypes.CDLL(None).device_peak_bytes
+    ask.restype = ctypes.c_size_t
+    return int(ask())
+
+
 def places_of(sites: Iterable[Site]) -> list[tuple[str, int]]:
     """Return (file and line, number of reads) of each line of the program that read values.
 

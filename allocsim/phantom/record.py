@@ -88,6 +88,7 @@ class ProcessRecording:
         host depends on it.
     hollow: modules of kernels that were not compiled, and whose functions did nothing; "" if none.
     invented: values that were invented for the program; "" if none.
+    device_peak_bytes: largest use of a phantom GPU's memory, with its context; 0 on a real GPU.
     """
 
     file: Path
@@ -99,6 +100,7 @@ class ProcessRecording:
     routing: str = ""
     hollow: str = ""
     invented: str = ""
+    device_peak_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,7 @@ from allocsim.recording.whole_file import packed_file
 
 if TYPE_CHECKING:
     from allocsim.recording.log_figures import LogFigure, LogFigures, figures_in
+    from allocsim.recording.refusals import Refusal
 
 __all__ = [
     "ACTION_CODES",
@@ -62,6 +63,7 @@ __all__ = [
     "PoolColumn",
     "Provenance",
     "RELEASES",
+    "Refusal",
     "ROWS",
     "TEXTS",
     "RecordedSettings",
@@ -95,5 +97,9 @@ __all__ = [
 ]
 
 __getattr__ = lazily(
-    globals(), dict.fromkeys(("LogFigure", "LogFigures", "figures_in"), "log_figures")
+    globals(),
+    {
+        **dict.fromkeys(("LogFigure", "LogFigures", "figures_in"), "log_figures"),
+        "Refusal": "refusals",
+    },
 )

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     )
     from allocsim.report.fit_plan import plan_document, plan_text, sharded_document, sharded_text
     from allocsim.report.fit_served import served_document, served_text
+    from allocsim.report.fit_started import started_document, started_text
     from allocsim.report.gate import gate_document, gate_text
     from allocsim.report.layout import others_text, shown_of, warned
     from allocsim.report.lint import lint_document, lint_text
@@ -56,21 +57,21 @@ if TYPE_CHECKING:
     from allocsim.report.watch import watch_document, watch_text
 
 __all__ = [
-    "Answer", "Loan", "Tone", "collapsed_text", "compare_document",
-    "compare_text", "convert_document", "convert_text", "crosscheck_document", "crosscheck_text",
+    "Answer", "Loan", "Tone", "collapsed_text", "compare_document", "compare_text",
+    "convert_document", "convert_text", "crosscheck_document", "crosscheck_text",
     "explanation_document", "explanation_screen", "explanation_text", "fewest_document",
     "fewest_text", "fit_document", "fit_text", "fits_document", "fits_text", "frontier_document",
     "frontier_text", "largest_fit_document", "largest_fit_text", "largest_text", "others_text",
     "gate_document", "gate_text", "lint_document", "lint_text", "log_document", "log_screen",
-    "log_text", "plan_document", "plan_text", "ranks_document", "ranks_text",
-    "record_document", "record_text", "replay_document",
-    "replay_screen", "replay_text", "risk_document", "risk_screen", "risk_text", "scale_document",
-    "scale_frontier_text", "scale_text", "segments_text", "served_document", "served_text",
-    "sharded_document", "sharded_text", "shown_of", "speedscope_document", "state_document",
+    "log_text", "plan_document", "plan_text", "ranks_document", "ranks_text", "record_document",
+    "record_text", "replay_document", "replay_screen", "replay_text", "risk_document",
+    "risk_screen", "risk_text", "scale_document", "scale_frontier_text", "scale_text",
+    "segments_text", "served_document", "served_text", "sharded_document", "sharded_text",
+    "shown_of", "speedscope_document", "started_document", "started_text", "state_document",
     "state_screen", "state_text", "stats_document", "stats_text", "step_document", "step_text",
-    "top_document", "top_text",
-    "tuning_document", "tuning_screen", "tuning_text", "verdicts_document", "verdicts_screen",
-    "verdicts_text", "warned", "watch_document", "watch_text",
+    "top_document", "top_text", "tuning_document", "tuning_screen", "tuning_text",
+    "verdicts_document", "verdicts_screen", "verdicts_text", "warned", "watch_document",
+    "watch_text",
 ]  # fmt: skip
 
 
@@ -131,6 +132,8 @@ _HOMES = {
     "sharded_text": "fit_plan",
     "shown_of": "layout",
     "speedscope_document": "top",
+    "started_document": "fit_started",
+    "started_text": "fit_started",
     "state_document": "explain_state",
     "state_screen": "explain_state",
     "state_text": "explain_state",

@@ -23,6 +23,7 @@ BASES: dict[Way, tuple[str, ...]] = {
     Way.SHOW: (*GPT2, "--show-program"),
     Way.SERVER: (*GPT2, *ON, *SERVE, "vllm"),
     Way.TRANSFORMERS: (*GPT2, *ON, *SERVE, "transformers"),
+    Way.ENGINE: (*GPT2, *ON, *SERVE, "vllm", "--engine", "program"),
     Way.GGML: (*GPT2, *ON, *SERVE, "llama.cpp"),
     Way.LAYOUT: (*GPT2, *ON, "--engine", "formula"),
     Way.PLAN: (*GPT2, *ON, "--plan"),
@@ -64,6 +65,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "kv_cache_type": ("--kv-cache-type", "fp32"),
     "log": ("--log", "start.log"),
     "gpu_layers": ("--gpu-layers", "0"),
+    "server_args": ("--server-args", "--max-model-len 512"),
     "find": ("--find", "batch"),
     "others": ("--with", "seq=64"),
     "multiple_of": ("--multiple-of", "1"),
@@ -219,6 +221,16 @@ def test_an_option_that_is_taken_changes_the_answer(
         ),
         ((*SERVE, "vllm", "--tensor-parallel", "5"), "5 cards do not divide 12 attention heads"),
         (("--engine", "laws", "--python", "python3"), "--python applies to a program that runs"),
+        ((*SERVE, "vllm", "--server-args", "-q"), "--server-args needs --server vllm with"),
+        ((*SERVE, "vllm", "--engine", "program", "--batch", "2"), "use --server-args"),
+        (
+            (*SERVE, "vllm", "--engine", "program", "--gpu", "L4"),
+            "an engine is started on one kind of card; expected one --gpu",
+        ),
+        (
+            (*SERVE, "vllm", "--engine", "program", "--server-args", "'"),
+            "--server-args ': No closing quotation",
+        ),
     ],
 )
 def test_the_sentence_says_what_the_option_is_for(
@@ -235,3 +247,9 @@ def test_a_log_of_one_card_tells_nothing_of_several(cli: Cli, tmp_path: Path) ->
     done = cli(*GPT2, *ON, *SERVE, "vllm", "--tensor-parallel", "2", "--log", log)
     assert done.code == 2
     assert "a log describes one card" in done.err
+
+
+def test_arguments_of_a_server_may_begin_with_a_dash() -> None:
+    words = (*GPT2, *SERVE, "vllm", "--server-args", "--enforce-eager", "--json")
+    assert parsed(words).server_args == "--enforce-eager"
+    assert parsed(words).json

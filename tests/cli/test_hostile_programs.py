@@ -53,8 +53,14 @@ def test_record_says_what_a_program_left_in_plain_words(
     """The report has the file, the error, lines that read values back, and missing libraries."""
 
     def recorded(_: object) -> Recorded:
-        texts = {"oom_text": ESCAPES, "reads_back": f"{ESCAPES}.py:3", "guessed": ESCAPES}
-        process = ProcessRecording(tmp_path / f"a{ESCAPES}", 3, stopped_by="", **texts)
+        process = ProcessRecording(
+            tmp_path / f"a{ESCAPES}",
+            3,
+            stopped_by="",
+            oom_text=ESCAPES,
+            reads_back=f"{ESCAPES}.py:3",
+            guessed=ESCAPES,
+        )
         return Recorded(1, (process,), TorchInstall("python", f"2.15{ESCAPES}", "13.2"))
 
     monkeypatch.setattr("allocsim.phantom.record", recorded)

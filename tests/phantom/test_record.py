@@ -491,3 +491,35 @@ def test_real_pytorch_trains_one_rank_of_several(group: str, python: str, tmp_pa
     document, _ = recorded_by_torch(python, tmp_path, program)
     assert document["recordings"][0]["reads_back"] is None
     assert replay(load(tmp_path / "out.pickle")).devices[0].parting is None
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_server_engine_in_a_process_of_multiprocessing_is_recorded(
+    pretend: Path, method: str
+) -> None:
+    """The parent imports torch first; only the child uses CUDA."""
+    program = (
+        "import multiprocessing, torch\n"
+        "def serve():\n    torch.cuda.init()\n"
+        "if __name__ == '__main__':\n"
+        f"    engine = multiprocessing.get_context({method!r}).Process(target=serve)\n"
+        "    engine.start()\n    engine.join()\n    raise SystemExit(engine.exitcode)\n"
+    )
+    recorded = run(pretend, program)
+    assert recorded.exit_code == 0
+    assert len(recorded.processes) == 1
+
+
+def test_an_engine_that_is_killed_soon_after_it_was_terminated_is_recorded(pretend: Path) -> None:
+    """Its parent waits until the recording is written."""
+    program = (
+        "import multiprocessing, os, signal, time, torch\n"
+        "def serve(up):\n"
+        "    def end(*_):\n        time.sleep(1)\n        raise SystemExit\n"
+        "    signal.signal(signal.SIGTERM, end)\n"
+        "    torch.cuda.init()\n    up.set()\n    time.sleep(60)\n"
+        "up = multiprocessing.Event()\n"
+        "engine = multiprocessing.get_context('fork').Process(target=serve, args=(up,))\n"
+        "engine.start()\nup.wait()\nengine.terminate()\nengine.kill()\nengine.join()\n"
+    )
+    assert len(run(pretend, program).processes) == 1

@@ -14,11 +14,13 @@ file in the same folder has a summary.
 import atexit
 import contextlib
 import ctypes
+import functools
 import importlib.machinery
 import importlib.util
 import json
 import os
 import pickle
+import signal
 import sys
 import threading
 import time
@@ -27,9 +29,14 @@ FOLDER = os.environ.get("ALLOCSIM_RECORD_FOLDER")
 # Placeholder for the program's exit code, which is overwritten in place when it is known.
 UNKNOWN_EXIT = -(1 << 31)
 GRACE_S = 10.0
+# Longest time to write the recording of a process that another one will kill.
+WRITE_S = 120.0
 POLL_S = 0.02
 # Keys of the recording that are copied to the summary.
-PRINTED = (*("stopped_by", "oom_text", "reads_back", "guessed", "routing", "hollow", "invented"),)
+PRINTED = (
+    *("stopped_by", "oom_text", "reads_back", "guessed", "routing", "hollow", "invented"),
+    "device_peak_bytes",
+)
 
 
 class Recorder:
@@ -65,6 +72,17 @@ class Recorder:
             with contextlib.suppress(Exception):  # only an optimisation
                 beside("assumptions").leave_unfilled(torch)
         torch.cuda._lazy_call(self.on_cuda)
+        os.register_at_fork(after_in_child=self.on_fork)
+        self.start_guard()
+
+    def on_fork(self):
+        """Take over in a forked child that can still initialise CUDA, such as a server's engine."""
+        self.lock = threading.RLock()  # another thread of the parent may have held it
+        if not self.is_recording:
+            self.pid = os.getpid()
+            self.start_guard()
+
+    def start_guard(self):
         if self.max_seconds or self.max_entries:
             threading.Thread(target=self.guard, name="allocsim-guard", daemon=True).start()
 
@@ -77,6 +95,8 @@ class Recorder:
         with contextlib.suppress(Exception):  # optional information
             self.conf_at_start = conf_of(self.torch.cuda.memory._snapshot())
         self.is_recording = True
+        with contextlib.suppress(OSError), open(marker_of(self.pid), "w"):
+            pass
         if os.environ.get("ALLOCSIM_PHANTOM_MEMORY"):
             with contextlib.suppress(Exception):  # optional information
                 ctypes.CDLL(None).device_watch_reads(1)
@@ -141,6 +161,9 @@ class Recorder:
                     self.is_ending = True
                     with beside("collector", os.pardir).collector_paused():
                         self.write()
+                    if self.is_recording and os.getpid() == self.pid:
+                        with contextlib.suppress(OSError):
+                            os.unlink(marker_of(self.pid))
                     finish_work(self.torch)
                 return
             except SystemExit:
@@ -155,7 +178,7 @@ class Recorder:
         is_ours = os.getpid() == self.pid and os.path.isdir(self.folder)
         if self.is_written or not self.is_recording or not is_ours or not self.entries():
             return
-        rank = os.environ.get("RANK", "")
+        rank = self.rank()
         name = f"rank{rank}" if rank.isdigit() else f"process{self.pid}"
         place = os.path.join(self.folder, name + ".pickle")
         snapshot = self.torch.cuda.memory._snapshot()
@@ -190,6 +213,15 @@ class Recorder:
             json.dump(about, file)
         os.replace(place + ".part", place)
         self.is_written = True
+
+    def rank(self):
+        """Return the rank of this process in its job; "" without one.
+
+        Ranks that are numbered by a server have no variable, but one phantom device each.
+        """
+        if int(os.environ.get("ALLOCSIM_PHANTOM_DEVICES") or 1) > 1:
+            return str(ctypes.CDLL(None).device_owner())
+        return os.environ.get("RANK", "")
 
     def routing(self):
         """Return the distribution of tokens over experts; "" if nothing depended on it."""
@@ -255,11 +287,12 @@ def memory_of(torch, card):
 
 def phantom_reports():
     """Return the lines that read values, and the guessed libraries; empty texts on a real GPU."""
-    reports = {"reads_back": "", "guessed": ""}
+    reports = {"reads_back": "", "guessed": "", "device_peak_bytes": 0}
     if os.environ.get("ALLOCSIM_PHANTOM_MEMORY"):
         with contextlib.suppress(Exception):  # optional information
             module = beside("at_exit")
             reports["guessed"] = module.guesses()
+            reports["device_peak_bytes"] = module.device_peak_bytes()
             reports["reads_back"] = module.reads_text(module.places_of(module.read_sites()))
     return reports
 
@@ -275,6 +308,53 @@ def quietly(patch):
     def patched(module):
         with contextlib.suppress(Exception):  # optional for most programs
             patch(module)
+
+    return patched
+
+
+def marker_of(pid):
+    """Return the path of the file that exists while process `pid` records."""
+    return os.path.join(FOLDER, f"{pid}.recording")
+
+
+def wait_before_kill():
+    """Let a process that was terminated write its recording before it is killed.
+
+    Servers terminate their engine and kill it seconds later, or immediately.
+    """
+    kill, terminated = os.kill, set()
+
+    @functools.wraps(kill)
+    def kill_later(pid, number):
+        if number == signal.SIGTERM:
+            terminated.add(pid)
+        elif number == signal.SIGKILL and pid in terminated:
+            end = time.monotonic() + WRITE_S
+            while os.path.exists(marker_of(pid)) and time.monotonic() < end and is_alive(pid):
+                time.sleep(POLL_S)
+        return kill(pid, number)
+
+    os.kill = kill_later
+
+
+def is_alive(pid):
+    """Return False if process `pid` has ended, although its parent may not have noticed."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/stat") as file:
+        return file.read().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+def write_in_children(recorder):
+    """Return a function of multiprocessing.util that lets forked children write recordings.
+
+    A process that multiprocessing forked ends without the functions of atexit.
+    """
+
+    def patched(util):
+        def at_end(recorder):
+            util.Finalize(None, recorder.at_exit, exitpriority=0)
+
+        util.register_after_fork(recorder, at_end)
 
     return patched
 
@@ -308,6 +388,8 @@ if FOLDER:
         generation = {"transformers.generation.utils": beside("assumptions").end_at_max_length}
         for name, patch in {**generation, **recorder.hollow.PATCHES}.items():
             sys.meta_path.insert(0, Finder(name, quietly(patch)))
+    wait_before_kill()
+    sys.meta_path.insert(0, Finder("multiprocessing.util", quietly(write_in_children(recorder))))
     watch_exceptions(recorder)
     # Registered twice: the guard's SystemExit may arrive in the first line of the first call.
     atexit.register(recorder.at_exit)

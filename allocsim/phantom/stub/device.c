@@ -33,7 +33,7 @@ struct range {
 #define STREAM_SLOTS 65536 /* a power of two, far above the number of streams of any script */
 
 static size_t capacity = (size_t)16 << 30;
-static size_t used;
+static size_t used, most_used;
 static enum device_policy policy = DEVICE_BUMP;
 static uintptr_t base = (uintptr_t)1 << 44;
 static uintptr_t next = (uintptr_t)1 << 44;
@@ -83,7 +83,7 @@ void device_configure(size_t new_capacity, enum device_policy new_policy, uintpt
   capacity = new_capacity;
   policy = new_policy;
   base = next = new_base;
-  used = 0;
+  used = most_used = 0;
   owner = -1;
   space.count = 0;
   arena_reset(base);
@@ -129,12 +129,14 @@ __attribute__((constructor)) static void configure_from_environment(void) {
   if (n_devices < 1) n_devices = 1;
   if (n_devices > DEVICE_MOST) n_devices = DEVICE_MOST;
   if (used > capacity) used = capacity;
+  most_used = used;
   arena_reset(base);
   if ((text = variable("ALLOCSIM_PHANTOM_CONTEXT_CHUNKS"))) arena_add_context(text);
 }
 
 size_t device_capacity(void) { return capacity; }
 size_t device_free_bytes(void) { return capacity - used; }
+size_t device_peak_bytes(void) { return most_used; }
 size_t device_ranges(void) { return space.count; }
 const struct device_card *device_card(void) { return &card; }
 
@@ -282,6 +284,7 @@ int device_take(size_t size) {
   LOCKED;
   if (own() || size > capacity - used) return -1;
   used += size;
+  if (used > most_used) most_used = used;
   return 0;
 }
 

@@ -89,6 +89,8 @@ int device_attribute(int number);
 /* Return how many blocks of `threads` threads and `shared` bytes a multiprocessor can hold. */
 int device_occupancy(int threads, size_t shared);
 size_t device_free_bytes(void);
+/* Return the most bytes that were in use at once, with those of the context. */
+size_t device_peak_bytes(void);
 /* Return the number of address ranges in use; 0 once everything is released. */
 size_t device_ranges(void);
 

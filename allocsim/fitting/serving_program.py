@@ -1,0 +1,274 @@
+"""Start of a serving engine on a phantom GPU, which shows if a model fits and its cache's size.
+
+Rule: the engine is unmodified and computes its own sizes; they are read from the lines that it
+prints.  Only the values of weights and results of kernels are missing.  A refusal is the engine's.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from allocsim._repr import Shown
+from allocsim.errors import ConfigError
+from allocsim.fitting.failure import why_it_failed
+from allocsim.fitting.model import Configured, model_of
+from allocsim.fitting.presets import published_format
+from allocsim.fitting.run_result import find_python
+from allocsim.phantom import Gpu, Recorded, RecordedProgram, Starter, record, starter_of
+from allocsim.recording import Refusal, figures_in
+
+_DTYPES = ("dtype", "torch_dtype")
+_QUANTISED: dict[str, dict[str, Any]] = {
+    "awq-int4": {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True,
+                 "version": "gemm"},
+    "gptq-int4": {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False,
+                  "sym": True},
+    "gptq-int8": {"quant_method": "gptq", "bits": 8, "group_size": 128, "desc_act": False,
+                  "sym": True},
+    "fp8-blocks": {"quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3",
+                   "weight_block_size": [128, 128]},
+    "mxfp4": {"quant_method": "mxfp4"},
+}  # fmt: skip
+"""Entry `quantization_config` of published weights, by their format."""
+
+
+class Phase(Enum):
+    """Last phase of a start that an engine entered; the value completes "it ended …"."""
+
+    ARGUMENTS = "before it accepted its arguments"
+    WEIGHTS = "while it loaded the weights"
+    PROFILING = "while it measured the memory of activations"
+    CACHE = "when it reserved the KV cache"
+    GRAPHS = "while it captured CUDA graphs and warmed up"
+    READY = "when it was ready"
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Started(Shown):
+    """Answer of `start`.
+
+    model: name of the model.
+    engine: name and release of the engine, such as "vLLM 0.33.0".
+    arguments: arguments of the engine beyond the model.
+    cards: number of cards; sizes are of one card.
+    phase: last phase that the engine entered.
+    sizes: numbers that the engine printed, by the names of `recording.LogFigures`.
+    peak_bytes: largest use of one card's memory, with the CUDA context.
+    failure: the error that ended the engine; "" if it was ready.
+    refusals: reasons that the engine gave for not starting, with what helps.
+    hollow, invented: kernels that did nothing, and values that were invented; "" for none.
+    torch_version: release of PyTorch.
+    """
+
+    model: str
+    gpu: Gpu
+    engine: str
+    arguments: tuple[str, ...]
+    cards: int
+    phase: Phase
+    sizes: Mapping[str, float]
+    peak_bytes: int
+    failure: str
+    refusals: tuple[Refusal, ...]
+    hollow: str
+    invented: str
+    torch_version: str
+    seconds: float
+
+    @property
+    def fits(self) -> bool:
+        """True if the engine was ready for requests."""
+        return self.phase is Phase.READY
+
+    def headline(self) -> str:
+        """Return the verdict in one line."""
+        where = self.gpu.name if self.cards == 1 else f"{self.cards} of {self.gpu.name}"
+        if not self.fits:
+            return f"{self.engine} does not start on {where}: it ended {self.phase.value}"
+        tokens = self.sizes.get("kv_cache_tokens")
+        room = f", with room for {tokens:,.0f} tokens" if tokens else ""
+        return f"{self.engine} starts on {where}{room}"
+
+    def parts(self) -> Iterator[tuple[str, float]]:
+        """Yield the parts of the memory of one card, as the engine counts them, in bytes."""
+        sizes = self.sizes
+        weights, consumed = sizes.get("weights_bytes"), sizes.get("consumed_bytes")
+        if weights is not None:
+            yield "weights", weights
+        if weights is not None and consumed is not None:
+            yield "other memory after loading", max(consumed - weights, 0)
+        estimate = sizes.get("graphs_estimate_bytes", 0.0)
+        activation = sizes.get("activation_bytes")
+        if activation is not None:
+            # vLLM prints the estimate of the graphs as part of the activations.
+            yield "activations at the peak of profiling", max(activation - estimate, 0)
+        if estimate or "graphs_bytes" in sizes:
+            yield "CUDA graphs, estimated by the engine", estimate
+        if "kv_cache_bytes" in sizes:
+            yield "KV cache", sizes["kv_cache_bytes"]
+
+    def figures_shown(self) -> Iterator[tuple[str, str]]:
+        """Yield the name and the size of each part."""
+        for name, size in self.parts():
+            yield name, f"{size / (1 << 30):.2f} GiB"
+
+
+def start(
+    model: str,
+    server: str,
+    gpu: Gpu,
+    *,
+    arguments: Sequence[str] = (),
+    python: str | None = None,
+    cards: int = 1,
+    conf: str | None = None,
+    keep: Path | None = None,
+) -> Started:
+    """Start the engine `server` with a model on a phantom of `gpu`, as its own command would.
+
+    model: text that `model_of` accepts, of a language model.
+    server: "vllm".
+    arguments: further arguments of the engine's command.
+    python: interpreter that has the engine; default: this one, or the one on the PATH.
+    cards: number of cards; each layer is split over them.
+    conf: value of PYTORCH_CUDA_ALLOC_CONF.
+    keep: file to which the recording is written; ranks have files with their numbers.
+
+    Raises UnavailableError if the interpreter lacks the engine, ConfigError for a model that is no
+    language model, and for arguments that the engine does not know.
+    """
+    began = time.perf_counter()
+    found = model_of(model)
+    if not isinstance(found, Configured):
+        raise ConfigError(f"{found.name} is not a language model with a configuration")
+    interpreter = find_python(python)
+    if cards > 1:
+        arguments = (*arguments, "--tensor-parallel-size", str(cards))
+    with TemporaryDirectory(prefix="allocsim-start-") as place:
+        folder = Path(place)
+        described = folder / (found.name.replace("/", "-") or "model")
+        described.mkdir()
+        (described / "config.json").write_text(json.dumps(_config(found, model)))
+        starter = starter_of(server)
+        command = (interpreter, str(starter.script), str(described), *arguments)
+        out, log = folder / "start.pickle", folder / "log"
+        recorded = record(
+            RecordedProgram(
+                command,
+                out,
+                gpu,
+                conf=conf,
+                log=log,
+                devices=cards,
+                by_column=keep is None,  # PyTorch's own viewer needs rows
+                sizes_only=True,
+            )
+        )
+        text = log.read_text("utf-8", "replace")
+        if keep is not None:
+            _keep(recorded, keep)
+    asked = _Question(found, gpu, starter, tuple(arguments), cards)
+    return _started(asked, recorded, text, time.perf_counter() - began)
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """Arguments of `start`, read."""
+
+    model: Configured
+    gpu: Gpu
+    starter: Starter
+    arguments: tuple[str, ...]
+    cards: int
+
+
+def _config(model: Configured, text: str) -> dict[str, Any]:
+    """Return the configuration with the type and the format of the published weights."""
+    config = dict(model.config)
+    if not any(config.get(name) for name in _DTYPES):
+        config["torch_dtype"] = "bfloat16"
+    if model.path is None and "quantization_config" not in config:
+        weights = published_format(text)
+        if weights is not None:
+            if weights not in _QUANTISED:
+                raise ConfigError(
+                    f"{text[:80]}: weights in {weights} cannot be described to an engine; expected "
+                    f"16 bits or one of {', '.join(_QUANTISED)}, or a config.json"
+                )
+            config["quantization_config"] = _QUANTISED[weights]
+    return config
+
+
+def _keep(recorded: Recorded, keep: Path) -> None:
+    """Copy the recordings to `keep`, with the suffix of each rank if there are several."""
+    for process in recorded.processes:
+        name = process.file.name.removeprefix("start").removesuffix(".pickle")
+        shutil.copyfile(process.file, keep.with_name(keep.stem + name + keep.suffix))
+
+
+def _started(asked: _Question, recorded: Recorded, log: str, seconds: float) -> Started:
+    """Return the answer that a log gives; raise ConfigError if the arguments were refused."""
+    starter = asked.starter
+    found = figures_in(log)
+    sizes = {} if found is None else _least(found.figures)
+    refusals = () if found is None else found.refusals
+    phase = _phase(sizes, is_ready=starter.ready in log, is_taken=starter.configured in log)
+    failure = ""
+    if phase is not Phase.READY:
+        failure = why_it_failed(log, recorded.exit_code, phase.value, asked.model)
+        if phase is Phase.ARGUMENTS and not refusals:
+            raise ConfigError(failure)
+    version = found.version if found is not None else ""
+    assert recorded.torch is not None
+    return Started(
+        model=asked.model.name,
+        gpu=asked.gpu,
+        engine=f"{starter.name} {version}".strip(),
+        arguments=asked.arguments,
+        cards=asked.cards,
+        phase=phase,
+        sizes=sizes,
+        peak_bytes=max((each.device_peak_bytes for each in recorded.processes), default=0),
+        failure=failure,
+        refusals=refusals,
+        hollow=_joined(each.hollow for each in recorded.processes),
+        invented=_joined(each.invented for each in recorded.processes),
+        torch_version=recorded.torch.version,
+        seconds=seconds,
+    )
+
+
+def _least(figures: Sequence[Any]) -> dict[str, float]:
+    """Return the numbers by name; of several ranks the least cache, and the most of the others."""
+    sizes: dict[str, float] = {}
+    for each in figures:
+        before = sizes.get(each.name)
+        choose = min if each.name.startswith("kv_cache") else max
+        sizes[each.name] = each.value if before is None else choose(before, each.value)
+    return sizes
+
+
+def _phase(sizes: Mapping[str, float], *, is_ready: bool, is_taken: bool) -> Phase:
+    if is_ready:
+        return Phase.READY
+    if "kv_cache_tokens" in sizes:
+        return Phase.GRAPHS
+    if "kv_cache_bytes" in sizes:
+        return Phase.CACHE
+    if "weights_bytes" in sizes:
+        return Phase.PROFILING
+    return Phase.WEIGHTS if is_taken else Phase.ARGUMENTS
+
+
+def _joined(texts: Iterator[str]) -> str:
+    """Return the names in several texts, each once."""
+    names = {name for text in texts for name in text.split(", ") if name}
+    return ", ".join(sorted(names))

@@ -1,0 +1,117 @@
+"""Answer of `allocsim fit --server vllm --engine program`: an engine's start, as text and JSON.
+
+Rule: sizes are those that the engine printed.  The JSON has the keys of a formula's answer; both
+ends of its ranges are the same.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from allocsim.fitting import Started
+from allocsim.report.layout import LABEL, number, row
+from allocsim.units import format_size
+
+_NOT_COUNTED = (
+    "the driver's own memory for loaded kernels, CUDA graphs and NCCL is not in these sizes"
+)
+_WITHOUT = "values of weights, the tokenizer and the API server are left out"
+
+
+def started_text(found: Started) -> str:
+    """Return the text of `allocsim fit --server vllm --engine program`."""
+    sizes = found.sizes
+    lines = row("Verdict", found.headline())
+    if found.failure:
+        lines += row("Failed", found.failure)
+    for refusal in found.refusals:
+        lines += row("Reason", refusal.what)
+        lines += row("Helps", refusal.helps)
+    parts = [(name, size) for name, size in found.parts() if size]
+    if parts:
+        lines += row("Memory", _budget(found))
+        for name, size in parts:
+            lines.append(f"{format_size(round(size)):>{LABEL + 14}}  {name}")
+    if "graphs_bytes" in sizes:
+        lines += row("Graphs", f"took {format_size(round(sizes['graphs_bytes']))} when captured")
+    if tokens := sizes.get("kv_cache_tokens"):
+        lines += row("Room", f"{number(round(tokens))} tokens{_requests(found)}")
+    if found.peak_bytes:
+        peak = format_size(found.peak_bytes)
+        lines += row("Card", f"{peak} of {format_size(found.gpu.memory)} in use at the peak")
+    lines.append("")
+    lines += row("Model", f"{found.model}, with {found.engine} and PyTorch {found.torch_version}")
+    if found.arguments:
+        lines += row("Arguments", " ".join(found.arguments))
+    if found.hollow:
+        lines += row("Hollow", f"kernels that did nothing: {found.hollow}")
+    if found.invented:
+        lines += row("Invented", found.invented)
+    lines += row("Note", f"{_NOT_COUNTED}; {_WITHOUT}")
+    return "\n".join(lines) + "\n"
+
+
+def _budget(found: Started) -> str:
+    fraction = found.sizes.get("fraction")
+    each = "" if found.cards == 1 else " on each card"
+    if fraction is None:
+        return f"as the engine counts it{each}:"
+    budget = format_size(round(found.gpu.memory * fraction))
+    return f"{budget}{each} at gpu_memory_utilization {fraction:g}:"
+
+
+def _requests(found: Started) -> str:
+    most, length = found.sizes.get("concurrency"), found.sizes.get("max_model_len")
+    if most is None or length is None:
+        return ""
+    return f": {most:g} requests of {number(round(length))} tokens at once"
+
+
+def started_document(found: Started) -> dict[str, Any]:
+    """Return the document of `allocsim fit --server vllm --engine program --json`."""
+    parts = {name: round(size) for name, size in found.parts()}
+    context = found.gpu.context_memory
+    peak = max(found.peak_bytes - context, 0)
+    tokens = found.sizes.get("kv_cache_tokens")
+    return {
+        "fits": found.fits,
+        "may_fit": found.fits,
+        "gpu": found.gpu.name,
+        "device_memory": found.gpu.memory,
+        "context_memory": context,
+        "peak_reserved_bytes": peak,
+        "peak_allocated_bytes": peak,
+        "peak_reserved_bytes_keeping_up": None,
+        "peak_reserved_bytes_skewed": None,
+        "needed_bytes": peak if found.fits else None,
+        "num_alloc_retries": 0,
+        "process_bytes": [found.peak_bytes, found.peak_bytes],
+        "engine": "program",
+        "server": found.engine,
+        "torch_version": found.torch_version,
+        "transformers": None,
+        "conf": None,
+        "oom": None,
+        "helps": None,
+        "seconds": found.seconds,
+        "notes": [f"{_NOT_COUNTED}.", f"{_WITHOUT}."],
+        "breakdown": parts,
+        "ranges": {name: [size, size] for name, size in parts.items()},
+        "reasons": {},
+        "host": {},
+        "taken_bytes": None,
+        "room_tokens": None if tokens is None else [round(tokens)] * 2,
+        "paste": " ".join(found.arguments) or None,
+        "tensor_parallel": found.cards,
+        "weights": {"format": "as loaded", "bytes": parts.get("weights", 0)},
+        "source": f"a start of {found.engine} on a phantom GPU",
+        "program": f"{found.engine} {found.model} {' '.join(found.arguments)}".strip(),
+        "start": {
+            "phase": found.phase.name.lower(),
+            "failure": found.failure or None,
+            "refusals": [{"what": each.what, "helps": each.helps} for each in found.refusals],
+            "figures": dict(found.sizes),
+            "hollow": found.hollow or None,
+            "invented": found.invented or None,
+        },
+    }

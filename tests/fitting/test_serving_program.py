@@ -1,0 +1,216 @@
+"""Start of a serving engine on a phantom GPU.
+
+The interpreter and the program that starts the engine are real; torch and vLLM are packages of a
+few lines, and the engine prints lines of a log of vLLM 0.33.  The slow test starts the real vLLM.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from allocsim.errors import ConfigError
+from allocsim.fitting import Phase, start
+from allocsim.phantom import find_gpu
+from allocsim.units import GIB
+from tests.pythons import PYTHONS
+
+H100 = find_gpu("H100")
+
+_UP = """\
+INFO core.py Initializing a V1 LLM engine (v0.33.0) with config: max_seq_len=8192
+INFO model_runner.py Model loading took 15.0 GiB memory and 16.7 seconds
+INFO gpu_worker.py Available KV cache memory: 53.16 GiB
+INFO kv_cache_utils.py GPU KV cache size: 435,472 tokens, Maximum concurrency for 8,192 tokens \
+per request: 53.16x
+INFO model_runner.py Graph capturing finished in 11 secs, took 0.38 GiB
+INFO gpu_worker.py CUDA graph pool memory: 0.38 GiB (actual), 0.7 GiB (estimated), difference: 0.31
+INFO gpu_worker.py Free memory on device (78.57/79.1 GiB) on startup. Desired GPU memory \
+utilization is (0.9, 71.19 GiB). Actual usage is 15.55 GiB for consumed memory (weights + \
+non-torch), 2.48 GiB for peak activation, and 0.38 GiB for CUDAGraph memory."""
+_REFUSED = """\
+INFO core.py Initializing a V1 LLM engine (v0.33.0) with config: max_seq_len=131072
+INFO model_runner.py Model loading took 15.0 GiB memory and 16.7 seconds
+INFO gpu_worker.py Available KV cache memory: 2.05 GiB"""
+_REFUSAL = (
+    "To serve at least one request with the models's max seq len (131072), (16.0 GiB KV cache is "
+    "needed, which is larger than the available KV cache memory (2.05 GiB). Based on the available "
+    "memory, the estimated maximum model length is 16784."
+)
+
+_MODULES = {
+    "entrypoints/common/cli_args": """
+class Parser:
+    def parse_args(self, words):
+        if "--fly" in words:
+            raise SystemExit("error: unrecognized arguments: --fly")
+        return words
+make_arg_parser = lambda parser: Parser()
+""",
+    "utils/argparse_utils": "class FlexibleArgumentParser: pass",
+    "usage/usage_lib": "class UsageContext:\n    OPENAI_API_SERVER = 'server'",
+    "engine/arg_utils": """
+import json, os
+class AsyncEngineArgs:
+    def __init__(self, words): self.words = words
+    from_cli_args = classmethod(lambda kind, words: kind(words))
+    def create_engine_config(self, usage_context):
+        folder = self.words[self.words.index("--model") + 1]
+        config = json.load(open(os.path.join(folder, "config.json")))
+        assert usage_context == "server" and os.environ["HF_HUB_OFFLINE"] == "1"
+        with open(os.environ["SEEN"], "w") as file:
+            json.dump([config, self.words], file)
+        return config
+""",
+    "v1/executor": """
+class Executor:
+    get_class = staticmethod(lambda config: "an executor")
+""",
+    "v1/engine/core": """
+import os
+class EngineCore:
+    def __init__(self, config, executor, log_stats):
+        print(os.environ["PRINTED"], flush=True)
+        if os.environ["REFUSED"]:
+            raise ValueError(os.environ["REFUSED"])
+    def shutdown(self): pass
+""",
+}
+_NAMES = (
+    "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES = {'llama': 'LlamaForCausalLM'}\nMODEL_MAPPING_NAMES = {}"
+)
+
+
+@pytest.fixture
+def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """Return a function that sets what the engine prints; it returns the file of its arguments."""
+    torch = tmp_path / "torch"
+    torch.mkdir()
+    (torch / "__init__.py").write_text("")
+    (torch / "version.py").write_text('__version__ = "2.14.0+cu130"\ncuda = "13.0"\n')
+    sources = {f"vllm/{name}": text for name, text in _MODULES.items()}
+    sources["transformers/models/auto/modeling_auto"] = _NAMES
+    for name, text in sources.items():
+        place = tmp_path / f"{name}.py"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("SEEN", str(tmp_path / "seen.json"))
+
+    def prints(text: str, refusal: str = "") -> Path:
+        monkeypatch.setenv("PRINTED", text)
+        monkeypatch.setenv("REFUSED", refusal)
+        return tmp_path / "seen.json"
+
+    return prints
+
+
+def test_an_engine_that_starts_gives_its_own_sizes(engine: Callable[..., Path]) -> None:
+    """The arguments reach the engine, and the model has the class that transformers names."""
+    seen = engine(_UP)
+    words = ("--max-model-len", "8192")
+    found = start("Llama-3.1-8B", "vllm", H100, arguments=words, python=sys.executable)
+    assert found.fits
+    assert found.engine == "vLLM 0.33.0"
+    assert found.headline().endswith("with room for 435,472 tokens")
+    parts = {name: round(size / GIB, 2) for name, size in found.parts()}
+    assert parts == {
+        "weights": 15.0,
+        "other memory after loading": 0.55,
+        "activations at the peak of profiling": 1.78,
+        "CUDA graphs, estimated by the engine": 0.7,
+        "KV cache": 53.16,
+    }
+    assert found.sizes["graphs_bytes"] == pytest.approx(0.38 * GIB)
+    config, arguments = json.loads(seen.read_text())
+    assert config["architectures"] == ["LlamaForCausalLM"]
+    assert config["torch_dtype"] == "bfloat16"
+    assert arguments[-2:] == list(words)
+    assert "--skip-tokenizer-init" in arguments
+
+
+def test_parts_of_a_start_fill_the_budget(engine: Callable[..., Path]) -> None:
+    engine(_UP)
+    found = start("Llama-3.1-8B", "vllm", H100, python=sys.executable)
+    assert sum(size for _, size in found.parts()) / GIB == pytest.approx(71.19, abs=0.02)
+
+
+def test_a_refusal_of_the_engine_is_reported_with_the_smallest_change(
+    engine: Callable[..., Path],
+) -> None:
+    engine(_REFUSED, _REFUSAL)
+    found = start("Llama-3.1-8B", "vllm", find_gpu("L4"), python=sys.executable)
+    assert not found.fits
+    assert found.phase is Phase.CACHE
+    (refusal,) = found.refusals
+    assert "131,072 tokens needs 16.00 GiB" in refusal.what
+    assert refusal.helps.startswith("--max-model-len 16784")
+
+
+def test_several_cards_are_given_to_the_engine(engine: Callable[..., Path]) -> None:
+    seen = engine(_UP)
+    found = start("Llama-3.1-8B", "vllm", H100, python=sys.executable, cards=2)
+    assert "starts on 2 of NVIDIA H100" in found.headline()
+    assert json.loads(seen.read_text())[1][-2:] == ["--tensor-parallel-size", "2"]
+
+
+def test_published_quantised_weights_are_described_to_the_engine(
+    engine: Callable[..., Path],
+) -> None:
+    seen = engine(_UP)
+    start("Qwen/Qwen2.5-7B-Instruct-AWQ", "vllm", H100, python=sys.executable)
+    quantised = json.loads(seen.read_text())[0]["quantization_config"]
+    assert (quantised["quant_method"], quantised["bits"]) == ("awq", 4)
+
+
+def test_arguments_that_the_engine_does_not_know_are_an_error(
+    engine: Callable[..., Path],
+) -> None:
+    engine(_UP)
+    with pytest.raises(ConfigError, match="unrecognized arguments: --fly"):
+        start("Llama-3.1-8B", "vllm", H100, arguments=("--fly",), python=sys.executable)
+
+
+def test_a_model_without_text_is_refused() -> None:
+    with pytest.raises(ConfigError, match="ResNet-18 is not a language model"):
+        start("ResNet-18", "vllm", H100, python=sys.executable)
+
+
+def test_a_server_that_cannot_be_started_is_refused(engine: Callable[..., Path]) -> None:
+    engine(_UP)
+    with pytest.raises(ConfigError, match="ollama cannot be started"):
+        start("Llama-3.1-8B", "ollama", H100, python=sys.executable)
+
+
+def _has_vllm(python: str) -> bool:
+    place = Path(python).absolute().parent.parent / "lib"
+    return any(place.glob("python3*/site-packages/vllm/__init__.py"))
+
+
+WITH_VLLM = [python for python in PYTHONS if _has_vllm(python)]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not WITH_VLLM, reason="ALLOCSIM_TORCH_PYTHON names no Python with vLLM")
+def test_vllm_starts_and_its_recording_is_whole(tmp_path: Path) -> None:
+    """The cache is what the engine's budget leaves, and the replay has each recorded address."""
+    from allocsim.recording import load  # noqa: PLC0415
+    from allocsim.replaying import replay  # noqa: PLC0415
+
+    out = tmp_path / "start.pickle"
+    words = ("--max-model-len", "4096", "--enforce-eager")
+    found = start(
+        "Qwen3-0.6B", "vllm", H100, arguments=words, python=WITH_VLLM[0], keep=out
+    )  # fmt: skip
+    assert found.fits, found.failure
+    # 596,049,920 parameters of two bytes; a token has 28 layers of 2 x 8 x 128 numbers.
+    assert found.sizes["weights_bytes"] / GIB == pytest.approx(596_049_920 * 2 / GIB, abs=0.02)
+    a_token = 28 * 2 * 8 * 128 * 2
+    in_cache = found.sizes["kv_cache_tokens"] * a_token
+    assert in_cache == pytest.approx(found.sizes["kv_cache_bytes"], rel=0.001)
+    (device,) = replay(load(out)).devices
+    assert device.parting is None
