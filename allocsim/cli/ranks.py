@@ -33,6 +33,7 @@ def add_to(commands: Commands[Parser]) -> None:
     add("-o", "--output", metavar="FILE", help="write a page of all ranks, .html")
     smallest = "find the smallest device on which each rank succeeds, with about ten replays"
     add("--smallest", action="store_true", help=smallest)
+    add("--mixed", action="store_true", help="accept files that cannot be of one job")
     add("--jobs", metavar="N", type=processes, help="number of processes (default: one per core)")
     add_shared(parser, "--dask")
     add_shared(parser, "--torch", text="release of PyTorch, {releases} (default: as recorded)")
@@ -53,6 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
             conf=arguments.conf,
             torch_version=arguments.torch,
             smallest=arguments.smallest,
+            mixed=arguments.mixed,
             jobs=arguments.jobs,
             executor=executor,
             watch=bar.stage("replaying"),

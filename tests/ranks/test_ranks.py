@@ -242,3 +242,34 @@ def test_a_release_that_is_not_modelled_is_refused_by_every_file(tmp_path: Path)
     write(tmp_path / "rank0.pickle", 2)
     with pytest.raises((ConfigError, RecordingError), match=r"1\.0"):
         ranks([str(tmp_path)], torch_version="1.0")
+
+
+def write_run(path: Path, *, version: str = "", start_us: int | None = None) -> None:
+    """Write a recording of a few entries that begins at `start_us`."""
+    write(path, 2)
+    snapshot = pickle.loads(path.read_bytes())
+    if version:
+        snapshot["allocsim"] = {"torch_version": version}
+    for number, entry in enumerate(snapshot["device_traces"][0]):
+        if start_us is not None:
+            entry["time_us"] = start_us + number
+    path.write_bytes(pickle.dumps(snapshot, protocol=4))
+
+
+def test_files_of_two_releases_are_refused_unless_mixed(tmp_path: Path) -> None:
+    write_run(tmp_path / "rank0.pickle", version="2.11.0")
+    write_run(tmp_path / "rank1.pickle", version="2.15.0")
+    with pytest.raises(RecordingError, match=r"by PyTorch 2\.15, and .*rank0.* by PyTorch 2\.11"):
+        ranks([str(tmp_path)])
+    assert len(ranks([str(tmp_path)], mixed=True).runs) == 2
+
+
+def test_files_recorded_hours_apart_are_refused_unless_mixed(tmp_path: Path) -> None:
+    hour = 3600 * 1_000_000
+    for rank, start in enumerate((0, hour // 2, 4 * hour)):
+        write_run(tmp_path / f"rank{rank}.pickle", start_us=1_700_000_000_000_000 + start)
+    with pytest.raises(RecordingError, match=r"rank2.*begins 3\.5 hours after the end of .*rank1"):
+        ranks([str(tmp_path)])
+    assert main(["ranks", str(tmp_path), "--mixed"]) == 0
+    (tmp_path / "rank2.pickle").unlink()
+    assert len(ranks([str(tmp_path)]).runs) == 2

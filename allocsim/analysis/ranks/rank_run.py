@@ -88,6 +88,28 @@ def _by_difference(paths: Sequence[str]) -> list[int | None] | None:
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """Program run that a recording comes from.
+
+    release: release of PyTorch that the file names; "" if it names none.
+    first_us, last_us: time of the first and last entry in microseconds since 1970; None if the
+        entries have no times.
+    """
+
+    release: str
+    first_us: int | None = None
+    last_us: int | None = None
+
+
+def origin_of(recording: Recording, trace: Trace) -> Origin:
+    """Return the origin of the entries of one device."""
+    release = "" if recording.provenance is None else recording.provenance.release
+    if trace.time_us is None or not len(trace):
+        return Origin(release)
+    return Origin(release, int(trace.time_us.min()), int(trace.time_us.max()))
+
+
+@dataclass(frozen=True, slots=True)
 class RankRun:
     """Results of replaying one rank.
 
@@ -105,6 +127,7 @@ class RankRun:
     outline: curve of memory over the run, for a small chart.
     smallest_device: memory in bytes of the smallest sufficient device; None if it was not searched
         or if no device suffices.
+    origin: program run that the file comes from, as far as the file shows it.
     """
 
     path: str
@@ -119,6 +142,7 @@ class RankRun:
     is_as_recorded: bool | None
     outline: Outline | None
     smallest_device: int | None
+    origin: Origin
 
     @property
     def unused_bytes(self) -> int:
@@ -176,6 +200,7 @@ def run_of(
         is_as_recorded=fidelity.is_exact if fidelity is not None and fidelity.is_compared else None,
         outline=outline_of(timeline, len(trace)),
         smallest_device=None if found is None else found.device_memory,
+        origin=origin_of(recording, trace),
     )
 
 
@@ -197,4 +222,5 @@ def _of_state(recording: Recording, trace: Trace, rank: int | None) -> RankRun:
         is_as_recorded=None,
         outline=None,
         smallest_device=None,
+        origin=origin_of(recording, trace),
     )

@@ -34,6 +34,9 @@ Watch = Callable[[int, int], object]
 _ALONE = 2
 """Largest number of files that are read in this process; starting more would take longer."""
 
+_LONGEST_GAP_US = 3600 * 1_000_000
+"""Longest time between the entries of two ranks of one job; their histories may be short."""
+
 _SHOWN = 10
 """Number of rows in the table of a notebook."""
 
@@ -125,6 +128,7 @@ def ranks(
     conf: str | None = None,
     torch_version: str | None = None,
     smallest: bool = False,
+    mixed: bool = False,
     jobs: int | None = None,
     executor: Executor | None = None,
     watch: Watch | None = None,
@@ -135,11 +139,13 @@ def ranks(
     conf: PYTORCH_CUDA_ALLOC_CONF for all ranks; None for the recorded value of each rank.
     torch_version: release to model; None for the recorded release.
     smallest: also find the smallest device of each rank, which takes about ten replays.
+    mixed: accept files that cannot be of one job.
     jobs: number of processes; None for one per core.
     executor: executor for the replays instead of processes; its workers must be able to read the
         files.
     watch: progress callback.
-    Raises RecordingError if no file can be read, or if two files have the same rank.
+    Raises RecordingError if no file can be read, if two files have the same rank, or if files
+    differ in their release or were recorded more than an hour apart, unless `mixed`.
     """
     found = found_in(names)
     width = min(jobs or os.cpu_count() or 1, len(found))
@@ -162,6 +168,8 @@ def ranks(
         first = refused[0]
         why = first.error.removeprefix(f"{first.path}: ")
         raise RecordingError(first.path, f"{why}; no recording can be read")
+    if not mixed:
+        _refuse_strangers(runs)
     _refuse_twins(runs)
     notes = []
     if unnamed:
@@ -182,6 +190,24 @@ def _refuse_twins(runs: Sequence[RankRun]) -> None:
             what = f"has rank {run.rank}, as has {known[run.rank]}; expected one file per rank"
             raise RecordingError(run.path, what)
         known[run.rank] = run.path
+
+
+def _refuse_strangers(runs: Sequence[RankRun]) -> None:
+    """Raise RecordingError if two files cannot be of one job."""
+    unless = "to compare files of several jobs, use --mixed (mixed=True)"
+    named = [run for run in runs if run.origin.release]
+    for run in named:
+        if run.origin.release != named[0].origin.release:
+            what = f"was recorded by PyTorch {run.origin.release}, and {named[0].path} by PyTorch "
+            raise RecordingError(run.path, f"{what}{named[0].origin.release}; {unless}")
+    timed = sorted((run.origin.first_us, run.origin.last_us or 0, run.path) for run in runs
+                   if run.origin.first_us is not None)  # fmt: skip
+    end, last = timed[0][1:] if timed else (0, "")
+    for first, until, path in timed:
+        if (gap := (first or 0) - end) > _LONGEST_GAP_US:
+            hours = f"{gap / _LONGEST_GAP_US:.1f} hours"
+            raise RecordingError(path, f"begins {hours} after the end of {last}; {unless}")
+        end, last = max((end, last), (until, path))
 
 
 _Answer = Callable[[str], RankRun | Refused]
