@@ -28,6 +28,7 @@ from allocsim.fitting.formulas import (
     Grown,
     ModelSizes,
     Needs,
+    ServerOptions,
     ServingWork,
     Weights,
     grow,
@@ -499,7 +500,7 @@ def _busy(row: _Loaded, base: float) -> tuple[float, float]:
 def _asked(preset: str, name: str, tokens: int) -> ServingWork:
     sizes, weights = model(preset, name)
     return ServingWork(sizes=sizes, weights=weights, memory=CARD, context=CONTEXT_MEMORY_SEEN,
-                prompt=tokens - 1, decode=1)  # fmt: skip
+                prompt=tokens - 1, decode=1, options=ServerOptions(version=(0, 12)))  # fmt: skip
 
 
 def _of_vllm() -> list[Figure]:

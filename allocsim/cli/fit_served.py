@@ -6,16 +6,18 @@ Rule: `fit_ways.py` decides which options have an effect on a serving engine.
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from allocsim.cli.output import write_result
+from allocsim.cli.options import add_shared
+from allocsim.cli.output import write_answer, write_result
 from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, UsageError, count
 
 if TYPE_CHECKING:
-    from allocsim.fitting.formulas import Logged
+    from allocsim.fitting.formulas import Logged, ServerOptions
     from allocsim.phantom import Gpu
 
 _SERVERS = ("transformers", "vllm", "sglang", "tensorrt-llm", "llama.cpp", "ollama")
@@ -36,11 +38,16 @@ def add_serving(parser: Parser) -> None:
         choices=_KV_TYPES,
         help="serving: type of the KV cache (default: the engine's)",
     )
-    add("--log", metavar="FILE", help="serving: start-up log of the engine with this model on one "
-        "card; its figures replace assumptions")  # fmt: skip
+    add("--log", metavar="FILE", help="serving: start-up log of the engine with this model; "
+        "its figures replace assumptions")  # fmt: skip
     parser.with_dashes = frozenset(("--server-args",))
-    add("--server-args", metavar="WORDS", help="serving, with --engine program: arguments of the "
-        "engine's command, e.g. '--max-model-len 8192'")  # fmt: skip
+    add("--server-args", metavar="WORDS", help="serving: arguments of the engine's command, e.g. "
+        "'--max-model-len 8192 --max-num-seqs 64'")  # fmt: skip
+    add("--server-version", metavar="RELEASE", help="vllm: release, which determines defaults "
+        "(default: that of the log, or 0.33)")  # fmt: skip
+    add("--offline", action="store_true", default=None, help="vllm: defaults of LLM() in Python "
+        "instead of those of the server")  # fmt: skip
+    add_shared(parser, "--verbose", text="serving: print the reason of each range, too")
     add("-ngl", "--gpu-layers", metavar="N", type=count, help="llama.cpp: layers on the card "
         "(default: all)")  # fmt: skip
 
@@ -57,13 +64,14 @@ def note_server(arguments: argparse.Namespace) -> None:
 def run_served(arguments: argparse.Namespace, gpus: list[Gpu]) -> int:
     """Print the answer for each card, and return the exit code."""
     from allocsim.fitting import held_of, serve  # noqa: PLC0415
-    from allocsim.report import served_document, served_text  # noqa: PLC0415
+    from allocsim.report import served_document, served_screen, served_text  # noqa: PLC0415
 
     if len(arguments.words) != 1:
         raise UsageError("--server needs one MODEL: allocsim fit Qwen2.5-7B --server vllm")
     given = {name: getattr(arguments, name) for name in _ASKED}
     given = {name: value for name, value in given.items() if value is not None}
-    held = held_of(arguments.words[0], arguments.server, arguments.weights)
+    options = _options(arguments)
+    held = held_of(arguments.words[0], arguments.server, arguments.weights or options.weights)
     logged = None if arguments.log is None else _logged(arguments.log, arguments.server)
     answers = [
         serve(
@@ -73,12 +81,18 @@ def run_served(arguments: argparse.Namespace, gpus: list[Gpu]) -> int:
             kv_type=arguments.kv_cache_type or "",
             gpu_layers=arguments.gpu_layers,
             logged=logged,
-            cards=arguments.tensor_parallel or 1,
+            cards=arguments.tensor_parallel,
+            options=options,
             **given,
         )
         for gpu in gpus
     ]
-    write_result(arguments.json, partial(served_document, answers), partial(served_text, answers))
+    write_answer(
+        arguments,
+        partial(served_document, answers),
+        partial(served_text, answers),
+        partial(served_screen, answers),
+    )
     return 0 if any(each.fits for each in answers) else _DOES_NOT_FIT
 
 
@@ -120,6 +134,23 @@ def refuse_out(out: Path) -> None:
     """Raise UsageError unless a recording can be written to `out`."""
     if out.suffix != ".pickle" or not out.absolute().parent.is_dir():
         raise UsageError(f"{out} cannot be a recording; expected a .pickle in an existing folder")
+
+
+def _options(arguments: argparse.Namespace) -> ServerOptions:
+    """Return the options of the server; raise UsageError if two of them contradict each other."""
+    from allocsim.fitting.formulas import ServerOptions, options_in, version_of  # noqa: PLC0415
+
+    words = arguments.server_args
+    found = ServerOptions() if words is None else options_in(words, arguments.server)
+    for option, name in (("tensor-parallel", "cards"), ("gpu-layers", "gpu_layers")):
+        own, of_server = getattr(arguments, option.replace("-", "_")), getattr(found, name)
+        if own is not None and of_server is not None and own != of_server:
+            raise UsageError(f"--{option} {own} contradicts {of_server} in --server-args")
+    if found.weights and arguments.weights:
+        raise UsageError("--weights contradicts the quantization in --server-args")
+    release = arguments.server_version
+    version = None if release is None else version_of(release)
+    return replace(found, version=version, is_offline=arguments.offline)
 
 
 def _logged(path: str, server: str) -> Logged:

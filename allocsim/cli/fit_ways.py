@@ -56,9 +56,10 @@ EFFECTS: dict[str, frozenset[Way]] = {
     **dict.fromkeys(("prompt", "decode"), _MODELS | _SERVERS),
     "requests": _MODELS | {Way.TRANSFORMERS},
     "server": _SERVERS | {Way.ENGINE},
-    "server_args": frozenset((Way.ENGINE,)),
-    "weights": _SERVERS,
+    "server_args": _SERVERS - {Way.TRANSFORMERS} | {Way.ENGINE},
+    **dict.fromkeys(("weights", "verbose"), _SERVERS),
     **dict.fromkeys(("kv_cache_type", "log"), _SERVERS - {Way.TRANSFORMERS}),
+    **dict.fromkeys(("server_version", "offline"), frozenset((Way.SERVER,))),
     "gpu_layers": frozenset((Way.GGML,)),
     "find": _SEARCHES | {Way.SHOW},
     "others": frozenset((Way.FRONTIER, Way.SHOW)),
@@ -103,10 +104,11 @@ _OPTIONS = {
 }
 _BELONGS = {
     **dict.fromkeys(
-        ("weights", "kv_cache_type", "log"), "needs --server ENGINE, e.g. --server vllm"
+        ("weights", "kv_cache_type", "log", "server_args"),
+        "needs --server ENGINE, e.g. --server vllm",
     ),
     "gpu_layers": "needs --server llama.cpp or --server ollama",
-    "server_args": "needs --server vllm with --engine program",
+    **dict.fromkeys(("server_version", "offline"), "needs --server vllm"),
     "others": "needs --find with two sizes, e.g. batch,seq",
     "multiple_of": "needs --find with a size",
     "no_values": "applies to a single answer by a program",
@@ -117,8 +119,10 @@ _BETWEEN_SERVERS = {
     "gpu_layers": "has an effect with llama.cpp and ollama only",
     "kv_cache_type": "has no effect with transformers, whose cache has the model's type",
     "log": "has no effect with transformers, which prints no log",
+    "server_args": "has no effect with transformers, which is no server",
+    "server_version": "has an effect with vllm only",
+    "offline": "has an effect with vllm only",
     "requests": "has an effect with transformers only; other servers reserve their cache first",
-    "server_args": "needs --server vllm with --engine program",
     "tensor_parallel": "has an effect with vllm, sglang and tensorrt-llm only",
 }
 

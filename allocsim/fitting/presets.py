@@ -95,7 +95,8 @@ def published_format(name: str) -> str | None:
     A suffix such as "-AWQ" determines it, else the preset.
     """
     words = set(_words(name.rsplit("/", 1)[-1]))
-    for word, quantised in (("awq", "awq-int4"), ("bnb", "nf4")):
+    unsloth = "nf4-double" if name.lower().startswith("unsloth/") else "nf4"
+    for word, quantised in (("awq", "awq-int4"), ("bnb", unsloth)):
         if word in words:
             return quantised
     if "gptq" in words:
@@ -105,6 +106,11 @@ def published_format(name: str) -> str | None:
     preset = find_preset(name)
     kind = PRESETS[preset].get("weights") if preset in PRESETS else None
     return str(kind) if kind and not words & {"bf16", "gguf"} else None
+
+
+def hub_name(preset: str) -> str:
+    """Return the repository on the Hugging Face hub whose configuration a preset is."""
+    return str(PRESETS[preset]["hub"]) if preset in PRESETS else preset
 
 
 @lru_cache(maxsize=1)

@@ -17,11 +17,13 @@ from allocsim.errors import ConfigError
 from allocsim.fitting.formulas import (
     AS_LOGGED,
     BASES,
+    DEFAULTS,
     LARGE_WORKSPACE,
     WORKSPACE,
     Logged,
     ModelSizes,
     Needs,
+    ServerOptions,
     ServingWork,
     Weights,
     bytes_a_token,
@@ -44,9 +46,9 @@ from allocsim.fitting.formulas import (
     weights_of_rank,
 )
 from allocsim.fitting.model import Configured, model_of
-from allocsim.fitting.presets import published_format
-from allocsim.phantom import CONTEXT_MEMORY_SEEN, Gpu
-from allocsim.units import format_range, format_size
+from allocsim.fitting.presets import hub_name, published_format
+from allocsim.phantom import CARDS, CONTEXT_MEMORY_SEEN, Gpu
+from allocsim.units import GIB, MIB, format_range, format_size
 
 SERVERS: dict[str, Callable[[ServingWork], Needs]] = {
     "transformers": transformers,
@@ -62,6 +64,11 @@ _GGML_SERVERS = ("llama.cpp", "ollama")
 _PARALLEL_SERVERS = ("vllm", "sglang", "tensorrt-llm")
 _AS_GGML = {"fp32": "F32", "fp16": "F16", "bf16": "BF16"}
 _MOST_TOKENS = 1 << 24
+_NAMES = frozenset(card.name for card in CARDS.values())
+_DRIVERS = (-32 * MIB, 192 * MIB)
+"""Difference of the capacity that drivers report from that of `CARDS`, in posted logs."""
+_ROUNDED = (-0.005 * GIB, 0.005 * GIB)
+"""Error of a number in GiB with two decimals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +76,14 @@ class ServedMemory:
     """A model with its weights in the format that an engine loads.
 
     source: origin of the bytes of the weights, such as "its configuration".
+    address: file, or name on the Hugging Face hub, for a line to paste.
     """
 
     name: str
     sizes: ModelSizes
     weights: Weights
     source: str
+    address: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -144,7 +153,7 @@ def held_of(text: str, server: str, weights: str | None = None) -> ServedMemory:
         file = read_gguf(place)
         sizes = gguf_sizes(place, file)
         return ServedMemory(
-            place.stem, sizes, weights_in(file.tensors, "as in the file"), "its header"
+            place.stem, sizes, weights_in(file.tensors, "as in the file"), "its header", text
         )
     is_folder = place.is_dir() and any(place.glob("*.safetensors"))
     if place.suffix == ".safetensors" or (is_folder and weights is None):
@@ -158,7 +167,8 @@ def held_of(text: str, server: str, weights: str | None = None) -> ServedMemory:
         weights = format_in(model.config) or (None if model.path else published_format(text))
         kept = {"is_unconverted": unconverted_in(model.config)}
     found = weights_of(shapes_of(sizes), _format(server, weights), sizes, **kept)
-    return ServedMemory(model.name, sizes, found, "its configuration")
+    address = text if model.path or "/" in text else hub_name(model.name)
+    return ServedMemory(model.name, sizes, found, "its configuration", address)
 
 
 def _from_tensors(place: Path, server: str) -> ServedMemory:
@@ -170,7 +180,8 @@ def _from_tensors(place: Path, server: str) -> ServedMemory:
     model = model_of(str(folder / "config.json"))
     assert isinstance(model, Configured)
     weights = weights_in(tensors, "as in the files")
-    return ServedMemory(model.name, sizes_of(model.config), weights, "the files' headers")
+    sizes = sizes_of(model.config)
+    return ServedMemory(model.name, sizes, weights, "the files' headers", str(folder))
 
 
 def _format(server: str, weights: str | None) -> str:
@@ -198,7 +209,8 @@ def serve(
     kv_type: str = "",
     gpu_layers: int | None = None,
     logged: Logged | None = None,
-    cards: int = 1,
+    cards: int | None = None,
+    options: ServerOptions = DEFAULTS,
 ) -> Served:
     """Return the memory that `server`, one of `SERVERS`, needs to do the work on `gpu`.
 
@@ -206,25 +218,42 @@ def serve(
     requests: number of requests, served one after another.
     kv_type: type of the cache, one of `KV_TYPES`; default: the engine's.
     gpu_layers: number of layers on the GPU for llama.cpp and Ollama; default: all.
-    logged: sizes from a log of the server with this model on one card.
+    logged: sizes from a log of the server with this model.
     cards: number of cards that share each layer (tensor parallelism); the answer is for each card.
+        Default: that of the options or the log, else 1.
+    options: further options of the server, which replace those of the log.
 
     Raises ConfigError for options that the engine does not have.
     """
+    given = ServerOptions(cards=cards, kv_type=kv_type or None, gpu_layers=gpu_layers).over(options)
+    if logged is not None:
+        if (given.cards or 1) != (logged.options.cards or 1) and given.cards:
+            n_logged = logged.options.cards or 1
+            of = "one card" if n_logged == 1 else f"{n_logged} cards"
+            raise ConfigError(f"a log describes {of}; expected one of {given.cards}")
+        given = given.over(logged.options)
+        # A log does not print the types; the bytes of a token are compared below.
+        unseen = {"kv_type": None, "weights": None}
+        if replace(given, **unseen) == replace(logged.options, **unseen):
+            logged = logged.of_this_start()
+    cards = given.cards or 1
     counts = {"batch": batch, "prompt": prompt, "decode": decode, "requests": requests}
     counts["tensor-parallel"] = cards
     for name, value in counts.items():
         if not 0 < value <= _MOST_TOKENS:
             raise ConfigError(f"{name} {value} is not possible; expected 1 to {_MOST_TOKENS:,}")
-    if gpu_layers is not None and server not in _GGML_SERVERS:
+    if given.gpu_layers is not None and server not in _GGML_SERVERS:
         raise ConfigError(f"--gpu-layers is for llama.cpp and ollama, not {server}")
-    if kv_type and server == "transformers":
+    if given.kv_type and server == "transformers":
         raise ConfigError("transformers keeps its cache in the model's type; omit the type")
     if cards > 1 and server not in _PARALLEL_SERVERS:
         known = ", ".join(_PARALLEL_SERVERS)
         raise ConfigError(f"tensor parallelism is for {known}, not {server}")
-    if cards > 1 and logged is not None:
-        raise ConfigError(f"a log describes one card, not {cards} that share a model")
+    if given.longest and prompt + decode > given.longest and server not in _GGML_SERVERS:
+        raise ConfigError(
+            f"a request of {prompt + decode:,} tokens is longer than the server's {given.longest:,}"
+        )
+    is_named = gpu.name in _NAMES
     work = ServingWork(
         sizes=held.sizes if cards == 1 else sizes_of_rank(held.sizes, cards),
         weights=held.weights if cards == 1 else weights_of_rank(held.weights, held.sizes, cards),
@@ -235,16 +264,24 @@ def serve(
         prompt=prompt,
         decode=decode,
         requests=requests,
-        kv_type=kv_type,
-        gpu_layers=gpu_layers,
+        kv_type=given.kv_type or "",
+        gpu_layers=given.gpu_layers,
         workspace=WORKSPACE if gpu.capability < (9, 0) else LARGE_WORKSPACE,
+        options=given,
+        card=gpu.name,
+        capability=gpu.capability,
+        drivers=_DRIVERS if is_named else (0, 0),
     )
     if logged is None:
         return Served(held, gpu, work, SERVERS[server](work))
     if not work.sizes.windowed:
-        kind = kv_type or ("fp16" if server in _GGML_SERVERS else work.computed_in)
+        kind = work.kv_type or ("fp16" if server in _GGML_SERVERS else work.computed_in)
         logged.refuse_other(bytes_a_token(work.sizes, kind), held.name)
-    work = replace(work, logged=logged)
+    drivers = work.drivers
+    if logged.total is not None:
+        low, high = (round(logged.total - gpu.memory + each) for each in _ROUNDED)
+        drivers = low, high
+    work = replace(work, logged=logged, drivers=drivers)
     needs = SERVERS[server](work)
     needs = replace(needs, notes=(*needs.notes, _from_log(needs, logged)))
     return Served(held, gpu, work, needs)
@@ -253,8 +290,10 @@ def serve(
 def _from_log(needs: Needs, logged: Logged) -> str:
     """Return a note that names the parts of the answer that come from the log."""
     names = [part.name for part in needs.parts if part.why == AS_LOGGED]
-    if logged.fraction:
-        names.append(f"the fraction of {logged.fraction:g}")
+    if logged.room or logged.pool:
+        names.append("room of the cache")
+    if logged.options.fraction:
+        names.append(f"the fraction of {logged.options.fraction:g}")
     if not names:
         return "the log has no figure for this work"
     return f"from the log: {', '.join(names)}"

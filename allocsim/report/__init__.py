@@ -34,7 +34,7 @@ if TYPE_CHECKING:
         largest_fit_text,
     )
     from allocsim.report.fit_plan import plan_document, plan_text, sharded_document, sharded_text
-    from allocsim.report.fit_served import served_document, served_text
+    from allocsim.report.fit_served import served_document, served_screen, served_text
     from allocsim.report.fit_started import started_document, started_text
     from allocsim.report.gate import gate_document, gate_text
     from allocsim.report.layout import others_text, shown_of, warned
@@ -66,10 +66,10 @@ __all__ = [
     "log_text", "plan_document", "plan_text", "ranks_document", "ranks_text", "record_document",
     "record_text", "replay_document", "replay_screen", "replay_text", "risk_document",
     "risk_screen", "risk_text", "scale_document", "scale_frontier_text", "scale_text",
-    "segments_text", "served_document", "served_text", "sharded_document", "sharded_text",
-    "shown_of", "speedscope_document", "started_document", "started_text", "state_document",
-    "state_screen", "state_text", "stats_document", "stats_text", "step_document", "step_text",
-    "top_document", "top_text", "tuning_document", "tuning_screen", "tuning_text",
+    "segments_text", "served_document", "served_screen", "served_text", "sharded_document",
+    "sharded_text", "shown_of", "speedscope_document", "started_document", "started_text",
+    "state_document", "state_screen", "state_text", "stats_document", "stats_text", "step_document",
+    "step_text", "top_document", "top_text", "tuning_document", "tuning_screen", "tuning_text",
     "verdicts_document", "verdicts_screen", "verdicts_text", "warned", "watch_document",
     "watch_text",
 ]  # fmt: skip
@@ -127,6 +127,7 @@ _HOMES = {
     "scale_text": "scale",
     "segments_text": "step",
     "served_document": "fit_served",
+    "served_screen": "fit_served",
     "served_text": "fit_served",
     "sharded_document": "fit_plan",
     "sharded_text": "fit_plan",

@@ -7,46 +7,87 @@ Rule: an unknown size is shown as a range with its reason. The JSON has the keys
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from allocsim.fitting import Served
+from allocsim.report.answer import Answer, AnswerPart, Tone, answer_of, part
 from allocsim.report.layout import LABEL, number, row, table
 from allocsim.units import format_range, format_size
 
+if TYPE_CHECKING:
+    from allocsim.fitting.formulas import Largest
+
+_COMMANDS = {
+    "vllm": "vllm serve {} ",
+    "sglang": "python -m sglang.launch_server --model-path {} ",
+    "llama.cpp": "llama-server -m {} ",
+}
+"""Command that starts each engine, before its options."""
+
 
 def served_text(answers: Sequence[Served]) -> str:
-    """Return the text of `allocsim fit --server` for one card or several."""
+    """Return the text of `allocsim fit --server -v` for one card or several."""
     if len(answers) > 1:
         return _of_cards(answers)
-    found = answers[0]
+    parts = [*_lines(answers[0]), part(_reasons(answers[0]))]
+    return "".join(f"{line}\n" for each in parts for line in ([""] * each.starts + [*each.lines]))
+
+
+def served_screen(answers: Sequence[Served]) -> Answer:
+    """Return the first screen of `allocsim fit --server`; a table of several cards is whole."""
+    if len(answers) > 1:
+        return Answer(tuple((line, Tone.PLAIN) for line in _of_cards(answers).splitlines()))
+    return answer_of(_lines(answers[0]), "-v: the reason of each range; --json: for programs")
+
+
+def _lines(found: Served) -> list[AnswerPart]:
+    """Return the parts of the answer, without the reasons of ranges."""
     needs = found.needs
-    lines = row("Verdict", found.headline())
     needed = format_range(needs.low, needs.high)
     where = "on the card" if found.work.cards == 1 else "on each card"
-    lines += row("Memory", f"{needed} {where}, with {needs.engine}:")
-    for part in needs.parts:
-        lines.append(f"{format_range(part.low, part.high):>{LABEL + 24}}  {part.name}")
-    if found.needs.taken is not None:
-        taken = f"{format_range(*found.needs.taken)} by default, whatever the request"
-        lines += row("Takes", taken)
+    memory = row("Memory", f"{needed} {where}, with {needs.engine}:")
+    for each in needs.parts:
+        memory.append(f"{format_range(each.low, each.high):>{LABEL + 24}}  {each.name}")
+    parts = [
+        part(row("Verdict", found.headline()), Tone.GOOD if found.fits else Tone.FAILURE),
+        part(memory),
+    ]
+    if needs.taken is not None:
+        taken = f"{format_range(*needs.taken)} by its fraction of the card"
+        parts.append(part(row("Takes", taken), rank=2))
     if needs.room is not None:
-        lines += row(
-            "Room", f"for {number(needs.room[0])} to {number(needs.room[1])} tokens in that memory"
-        )
-    host = [f"{format_range(part.low, part.high)} {part.name}" for part in needs.host if part.high]
+        parts.append(part(row("Room", f"for {_tokens(needs.room)} tokens in that memory")))
+    if needs.largest is not None:
+        largest = needs.largest
+        text = f"{largest.option} {largest.value:g}, with room for {_tokens(largest.room)} tokens; "
+        text += f"one request: {largest.length} {largest.longest}"
+        parts.append(part(row("Largest safe", text)))
+    host = [f"{format_range(each.low, each.high)} {each.name}" for each in needs.host if each.high]
     if host:
-        lines += row("Host", ", ".join(host))
+        parts.append(part(row("Host", ", ".join(host))))
     if needs.paste:
-        lines += row("To paste", needs.paste)
-    lines.append("")
-    lines += row("Model", _model(found))
-    lines += row("Work", _work(found))
-    for part in needs.parts:
-        if part.low != part.high and part.why:
-            lines += row("Assumed", f"{part.name}: {part.why}")
-    for note in needs.notes:
-        lines += row("Note", note)
-    return "\n".join([*lines, *row("Source", needs.source)]) + "\n"
+        command = _COMMANDS.get(needs.engine, "").format(found.held.address)
+        parts.append(part(row("To paste", command + needs.paste), Tone.PASTE))
+    elif needs.largest is not None:
+        parts.append(part(row("To paste", "nothing: this work does not fit for certain")))
+    if needs.least:
+        parts.append(part(row("Least", f"{needs.least} for this work"), rank=3))
+    parts.append(part([*row("Model", _model(found)), *row("Work", _work(found))], starts=True))
+    parts.append(part((line for note in needs.notes for line in row("Note", note)), rank=1))
+    return parts
+
+
+def _tokens(room: tuple[int, int]) -> str:
+    low, high = map(number, room)
+    return low if low == high else f"{low} to {high}"
+
+
+def _reasons(found: Served) -> list[str]:
+    lines = []
+    for each in found.needs.parts:
+        if each.low != each.high and each.why:
+            lines += row("Assumed", f"{each.name}: {each.why}")
+    return lines + row("Source", found.needs.source)
 
 
 def _model(found: Served) -> str:
@@ -113,9 +154,22 @@ def _document(found: Served) -> dict[str, Any]:
         "host": {part.name: [part.low, part.high] for part in needs.host},
         "taken_bytes": None if needs.taken is None else list(needs.taken),
         "room_tokens": None if needs.room is None else list(needs.room),
+        "largest": _largest(needs.largest),
         "paste": needs.paste or None,
+        "least": needs.least or None,
         "tensor_parallel": found.work.cards,
         "weights": {"format": found.held.weights.name, "bytes": found.held.weights.size},
         "source": needs.source,
         "program": f"{needs.engine} {found.held.name}, {_work(found)}",
+    }
+
+
+def _largest(largest: Largest | None) -> dict[str, Any] | None:
+    if largest is None:
+        return None
+    return {
+        "option": largest.option,
+        "value": largest.value,
+        "room_tokens": list(largest.room),
+        "longest_request": largest.longest,
     }

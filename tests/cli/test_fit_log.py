@@ -75,7 +75,7 @@ def test_a_card_without_room_has_none(cli: Cli, log: Path) -> None:
     words = ("Qwen2.5-7B", "--server", "vllm", "--weights", "awq-int4", "--device-memory", "8GiB")
     found = answer(cli, log, SMALL_CARD, *words)
     assert found["room_tokens"] == [0, 0]
-    assert found["taken_bytes"][0] == int(8 * GIB * 0.7)
+    assert found["taken_bytes"][0] == pytest.approx(8 * GIB * 0.7, rel=0.001)
     assert found["breakdown"]["weights"] == int(5.2 * GIB)
 
 
@@ -130,9 +130,15 @@ def test_a_log_of_sglang_says_its_fraction() -> None:
             "the log's cache takes 131,074 bytes a token and gpt2 36,864",
         ),
         (
-            ("Llama-3-8B", "--server", "vllm"),
+            ("Llama-3-8B", "--server", "vllm", "--tensor-parallel", "4"),
             "(Worker_TP0) Model loading took 7.5 GiB\n(Worker_TP1) Model loading took 7.5 GiB\n",
-            "the log is of Worker_TP0, Worker_TP1; expected one of a single card",
+            "a log describes 2 cards; expected one of 4",
+        ),
+        (
+            ("Llama-3-8B", "--server", "llama.cpp"),
+            "load_tensors: CUDA0 model buffer size = 5 MiB\n"
+            "load_tensors: CUDA1 model buffer size = 5 MiB\n",
+            "the log is of CUDA0, CUDA1; expected one of a single card",
         ),
     ],
 )

@@ -111,3 +111,53 @@ def test_an_image_model_is_not_served(cli: Cli) -> None:
     done = cli("fit", "ResNet-50", *ON, "--server", "vllm")
     assert done.code == 2
     assert "not a language model" in done.err
+
+
+@pytest.mark.parametrize("server", ["vllm", "sglang", "tensorrt-llm", "llama.cpp", "ollama"])
+def test_an_answer_is_one_screen(cli: Cli, server: str) -> None:
+    words = ("fit", "Qwen2.5-32B", "--serve", "--server", server, "--gpu", "H100")
+    cards = () if server in ("llama.cpp", "ollama") else ("--tensor-parallel", "4")
+    done = cli(*words, *cards, "--prompt", "4000", "--decode", "500", "--batch", "8")
+    assert len(done.out.splitlines()) <= 22
+    assert len(cli(*words, *cards, "-v").out.splitlines()) > 15
+
+
+def test_the_largest_safe_fraction_and_a_command_are_named(cli: Cli) -> None:
+    done = cli(*SERVE, "vllm", *ON)
+    assert "Largest safe    --gpu-memory-utilization 0.9" in done.out
+    assert "To paste        vllm serve Qwen/Qwen2.5-7B --gpu-memory-utilization 0.9" in done.out
+    answer = json.loads(cli(*SERVE, "vllm", *ON, "--json").out)
+    assert answer["largest"]["option"] == "--gpu-memory-utilization"
+    low, high = answer["largest"]["room_tokens"]
+    assert answer["room_tokens"][0] < low < high
+    assert answer["largest"]["longest_request"] <= low
+
+
+def test_work_that_does_not_fit_for_certain_has_no_line_to_paste(cli: Cli) -> None:
+    done = cli(*SERVE, "vllm", "--gpu", "T4")
+    assert "To paste        nothing: this work does not fit for certain" in done.out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--server-args", "--enable-lora"), "'--enable-lora' has no effect on the formula"),
+        (("--server-args", "-tp 2", "--tensor-parallel", "4"), "--tensor-parallel 4 contradicts 2"),
+        (("--server-args", "-q fp8", "--weights", "nf4"), "--weights contradicts"),
+        (("--server-version", "newest"), "release 'newest' is not known"),
+    ],
+)
+def test_server_options_without_effect_are_refused(
+    cli: Cli, words: tuple[str, ...], said: str
+) -> None:
+    done = cli(*SERVE, "vllm", *ON, *words)
+    assert (done.code, done.out) == (2, "")
+    assert said in done.err.replace("\n", " ")
+
+
+def test_server_options_change_the_answer(cli: Cli) -> None:
+    words = ("--server-args", "--gpu-memory-utilization 0.8 --max-num-seqs 4 --enforce-eager")
+    answer = json.loads(cli(*SERVE, "vllm", *ON, *words, "--json").out)
+    assert answer["ranges"]["CUDA graphs"] == [0, 0]
+    assert "--gpu-memory-utilization 0.80 " in answer["paste"]
+    assert answer["paste"].endswith("--max-num-seqs 4 --enforce-eager")

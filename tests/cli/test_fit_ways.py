@@ -89,6 +89,9 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "context_parallel": ("--context-parallel", "2"),
     "virtual_stages": ("--virtual-stages", "1"),
     "no_sequence_parallel": ("--no-sequence-parallel",),
+    "server_version": ("--server-version", "0.33"),
+    "offline": ("--offline",),
+    "verbose": ("--verbose",),
     "grad_dtype": ("--grad-dtype", "fp32"),
     "kernels": ("--kernels", "eager"),
     "parameters": ("--parameters", "1B"),
@@ -221,7 +224,7 @@ def test_an_option_that_is_taken_changes_the_answer(
         ),
         ((*SERVE, "vllm", "--tensor-parallel", "5"), "5 cards do not divide 12 attention heads"),
         (("--engine", "laws", "--python", "python3"), "--python applies to a program that runs"),
-        ((*SERVE, "vllm", "--server-args", "-q"), "--server-args needs --server vllm with"),
+        ((*SERVE, "vllm", "--server-args", "-q"), "-q of vllm needs a value"),
         ((*SERVE, "vllm", "--engine", "program", "--batch", "2"), "use --server-args"),
         (
             (*SERVE, "vllm", "--engine", "program", "--gpu", "L4"),

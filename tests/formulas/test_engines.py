@@ -15,6 +15,7 @@ from allocsim.fitting.formulas import (
     LARGE_WORKSPACE,
     WORKSPACE,
     Needs,
+    ServerOptions,
     ServingWork,
     bytes_a_token,
     compute_buffer,
@@ -99,7 +100,8 @@ def test_a_window_is_the_least_and_all_tokens_the_most() -> None:
 
 def test_vllm_has_room_for_what_it_logged() -> None:
     """vllm-project/vllm#10511: Llama 3 8B on 79.22 GiB had 53.29 GiB for its cache."""
-    needs = vllm(work("Llama-3-8B", memory=round(79.22 * GIB)))
+    options = ServerOptions(version=(0, 6), longest=8192)
+    needs = vllm(work("Llama-3-8B", memory=round(79.22 * GIB), options=options))
     assert needs.room is not None
     low, high = needs.room
     logged = 53.29 * GIB / 131_072
@@ -114,8 +116,16 @@ def test_the_value_to_paste_holds_all_that_is_needed() -> None:
     asked = work("Qwen2.5-7B", batch=4, prompt=4000, decode=96)
     needs = vllm(asked)
     fraction = float(needs.paste.split()[1])
-    assert needs.high / asked.memory <= fraction < needs.high / asked.memory + 0.01
-    assert f"--kv-cache-memory-bytes {parts(needs)['keys and values'][1]}" in needs.paste
+    assert needs.paste.endswith(" --max-model-len 4096 --max-num-seqs 4")
+    pasted = ServerOptions(fraction=fraction, longest=4096, sequences=4)
+    started = vllm(replace(asked, options=pasted))
+    cache = parts(needs)["keys and values"][1]
+    assert started.pool is not None
+    assert started.pool[0] >= cache
+    context, graphs = (parts(started)[name][1] for name in ("CUDA context", "CUDA graphs"))
+    left = (1 - fraction) * asked.memory - context - graphs
+    assert 0 <= left < asked.memory / 100
+    assert f"--kv-cache-memory-bytes {cache}" in needs.least
     too_small = replace(asked, memory=8 * GIB)
     assert vllm(too_small).paste == sglang(too_small).paste == tensorrt_llm(too_small).paste == ""
     assert vllm(too_small).room == (0, 0)
@@ -128,7 +138,8 @@ def test_sglang_leaves_by_card_what_its_formula_says() -> None:
     assert fraction == 0.835
     needs = sglang(work("Qwen2.5-7B", memory=24564 * MIB))
     assert needs.taken == (24564 * MIB - 3760 * MIB, 24564 * MIB)
-    assert "--mem-fraction-static 0.6" in needs.paste
+    assert "--mem-fraction-static 0.847" in needs.paste
+    assert "--mem-fraction-static 0.6" in needs.least
 
 
 def test_tensorrt_llm_takes_nine_tenths_of_what_is_left() -> None:

@@ -3,14 +3,7 @@
 No program is run.
 """
 
-from allocsim.fitting.formulas.engines import (
-    FRACTIONS,
-    sglang,
-    static_fraction,
-    tensorrt_llm,
-    transformers,
-    vllm,
-)
+from allocsim.fitting.formulas.engines import sglang, static_fraction, tensorrt_llm, transformers
 from allocsim.fitting.formulas.ggml import BASES, BLOCKS, NUMBERS, QuantBlock, bytes_in, kind_of
 from allocsim.fitting.formulas.gguf import Gguf, gguf_sizes, read_gguf
 from allocsim.fitting.formulas.growing import LARGE_WORKSPACE, WORKSPACE, Grown, grow
@@ -19,6 +12,7 @@ from allocsim.fitting.formulas.logged import Logged, logged_in
 from allocsim.fitting.formulas.needs import (
     AS_LOGGED,
     KV_TYPES,
+    Largest,
     MemoryPart,
     Needs,
     ServingWork,
@@ -27,9 +21,11 @@ from allocsim.fitting.formulas.needs import (
     kv_range,
 )
 from allocsim.fitting.formulas.safetensors import StoredTensor, read_safetensors
+from allocsim.fitting.formulas.server_options import DEFAULTS, ServerOptions, options_in, version_of
 from allocsim.fitting.formulas.shapes import FAMILIES, Shape, parameters_of, shapes_of
 from allocsim.fitting.formulas.sizes import KNOWN_TYPES, Latent, ModelSizes, sizes_of
 from allocsim.fitting.formulas.stored import unconverted_in, weights_in
+from allocsim.fitting.formulas.vllm import vllm
 from allocsim.fitting.formulas.weights import (
     FORMATS,
     Stored,
@@ -41,12 +37,12 @@ from allocsim.fitting.formulas.weights import (
 )
 
 __all__ = [
-    "AS_LOGGED", "BASES", "BLOCKS", "FAMILIES", "FORMATS", "FRACTIONS", "Gguf", "Grown",
-    "KNOWN_TYPES", "KV_TYPES", "LARGE_WORKSPACE", "Latent", "Logged",
-    "MemoryPart", "ModelSizes", "NUMBERS", "Needs", "QuantBlock", "ServingWork", "Shape", "Stored",
-    "StoredTensor", "WORKSPACE", "Weights", "bytes_a_token", "bytes_in", "compute_buffer",
-    "format_in", "gguf_sizes", "grow", "kind_of", "kv_bytes", "kv_range",
-    "llama_cpp", "logged_in", "ollama", "parameters_of", "read_gguf", "read_safetensors",
-    "sglang", "shapes_of", "sizes_of", "sizes_of_rank", "static_fraction", "tensorrt_llm",
-    "transformers", "unconverted_in", "vllm", "weights_in", "weights_of", "weights_of_rank",
+    "AS_LOGGED", "BASES", "BLOCKS", "DEFAULTS", "FAMILIES", "FORMATS", "Gguf", "Grown",
+    "KNOWN_TYPES", "KV_TYPES", "LARGE_WORKSPACE", "Largest", "Latent", "Logged", "MemoryPart",
+    "ModelSizes", "NUMBERS", "Needs", "QuantBlock", "ServerOptions", "ServingWork", "Shape",
+    "Stored", "StoredTensor", "WORKSPACE", "Weights", "bytes_a_token", "bytes_in", "compute_buffer",
+    "format_in", "gguf_sizes", "grow", "kind_of", "kv_bytes", "kv_range", "llama_cpp", "logged_in",
+    "ollama", "options_in", "parameters_of", "read_gguf", "read_safetensors", "sglang", "shapes_of",
+    "sizes_of", "sizes_of_rank", "static_fraction", "tensorrt_llm", "transformers",
+    "unconverted_in", "version_of", "vllm", "weights_in", "weights_of", "weights_of_rank",
 ]  # fmt: skip

@@ -270,6 +270,7 @@ def gguf_sizes(path: Path, file: Gguf) -> ModelSizes:
         head=size("attention.key_length", max(width // heads, 1)),
         vocabulary=max(embedding.dims[0], 1),
         tied="output.weight" not in names,
+        longest=size("context_length", 1) if f"{family}.context_length" in file.metadata else 0,
         window=window if has_window and isinstance(window, int) else 0,
         windowed=layers if has_window else 0,
     )

@@ -14,12 +14,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from allocsim.fitting.formulas.needs import MemoryPart, Needs, ServingWork, known_or, kv_bytes
+from allocsim.fitting.formulas.needs import (
+    Largest,
+    MemoryPart,
+    Needs,
+    ServingWork,
+    known_or,
+    kv_bytes,
+)
+from allocsim.fitting.formulas.server_options import options_again
 from allocsim.units import GIB, round_up
 
 _BATCH = 512
 """Number of tokens that are computed at a time: the default of --ubatch-size."""
 _CELLS = 256
+_MOST_CELLS = 1 << 20
 _KEEP = 4096
 _SOURCE = "llama.cpp, src/llama-model.cpp and src/llama-context.cpp"
 
@@ -30,26 +39,68 @@ def compute_buffer(work: ServingWork) -> tuple[int, int]:
     With flash attention it holds the logits of a batch and their inputs. Without it, it holds the
     attention scores of all heads and the mask, if they are larger.
     """
-    sizes = work.sizes
-    with_flash = 4 * _BATCH * (sizes.vocabulary + sizes.width)
-    context = round_up(work.tokens, _CELLS) * work.batch
-    scores = 4 * _BATCH * (context * (sizes.heads + 1) + 4 * sizes.width)
-    return with_flash, max(with_flash, scores)
+    sizes, rows = work.sizes, work.options.chunk or _BATCH
+    with_flash = 4 * rows * (sizes.vocabulary + sizes.width)
+    scores = 4 * rows * (_cells(work) * (sizes.heads + 1) + 4 * sizes.width)
+    without = max(with_flash, scores)
+    if work.options.has_flash is None:
+        return with_flash, without
+    return (with_flash, with_flash) if work.options.has_flash else (without, without)
+
+
+def _cells(work: ServingWork) -> int:
+    """Return the tokens of the whole context: those given by -c, or those of all sequences."""
+    if work.options.longest:
+        return round_up(work.options.longest, _CELLS)
+    return round_up(work.tokens, _CELLS) * work.batch
 
 
 def llama_cpp(work: ServingWork) -> Needs:
     """Estimate the memory of llama-server or llama-cli.
 
-    The context of each sequence holds its prompt and decoded tokens.
+    The context of each sequence holds its prompt and decoded tokens, unless -c is given.
     """
+    gpu_layers, layers = _gpu_layers(work), work.sizes.layers
+    parts = _parts(work, *gpu_layers)
+    total, whole = work.weights.size, _cache(work, layers)
+    weights, cache = parts[1], parts[2]
+    host = (
+        MemoryPart(
+            "weights",
+            total - _counted(work, weights.high),
+            total - _counted(work, weights.low),
+            "the token embedding, and the layers that are not on the card; mapped from the file",
+        ),
+        MemoryPart("keys and values", whole - cache.high, whole - cache.low),
+    )
+    note = "flash attention is on if the card supports it; the compute buffer's low end assumes it"
+    count = gpu_layers[0]
+    longest = _longest(work)
+    sequences = work.options.sequences or work.batch
+    return Needs(
+        engine="llama.cpp",
+        parts=parts,
+        host=host,
+        source=_SOURCE,
+        largest=Largest("-ngl", count, (longest, longest), longest, "-c") if longest else None,
+        paste=f"-ngl {count} -c {_cells(work)} -np {sequences}"
+        + options_again(work.options, "llama.cpp"),
+        notes=() if work.options.has_flash is not None else (note,),
+    )
+
+
+def _gpu_layers(work: ServingWork) -> tuple[int, int]:
+    """Return the layers on the card, counting the output as one, and all layers of the model."""
     layers = work.sizes.layers
-    gpu_layers = layers + 1 if work.gpu_layers is None else min(work.gpu_layers, layers + 1)
-    spared = _weights_on_card(
-        work, max(gpu_layers - 1, 0), with_output=gpu_layers > 0
-    )  # Newer releases put the output on the card first, older ones last.
+    given = work.gpu_layers if work.options.gpu_layers is None else work.options.gpu_layers
+    return (layers + 1 if given is None else min(given, layers + 1)), layers
+
+
+def _parts(work: ServingWork, gpu_layers: int, layers: int) -> tuple[MemoryPart, ...]:
+    # Newer releases put the output on the card first, older ones last.
+    spared = _weights_on_card(work, max(gpu_layers - 1, 0), with_output=gpu_layers > 0)
     plain = _weights_on_card(work, min(gpu_layers, layers), with_output=gpu_layers > layers)
-    weights = sorted((spared, plain))
-    total = work.weights.size
+    low, high = sorted((spared, plain))
     fewest, most = max(gpu_layers - 1, 0), min(gpu_layers, layers)
     cache = [_cache(work, count) for count in (fewest, most)]
     # With all layers on the card, both orders place the whole cache there.
@@ -57,32 +108,11 @@ def llama_cpp(work: ServingWork) -> Needs:
         cache[0] = cache[1]
     why = f"{gpu_layers} of {layers + 1} layers; "
     why += "releases from 2026 on put the output there first, others last"
-    parts = (
+    return (
         _context(work, gpu_layers),
-        MemoryPart("weights", weights[0], weights[1], f"{work.weights.name}, {why}"),
+        MemoryPart("weights", low, high, f"{work.weights.name}, {why}"),
         MemoryPart("keys and values", cache[0], cache[1], f"allocated at once, {_kind(work)}"),
         _buffer(work, gpu_layers),
-    )
-    whole = _cache(work, layers)
-    host = (
-        MemoryPart(
-            "weights",
-            total - _counted(work, weights[1]),
-            total - _counted(work, weights[0]),
-            "the token embedding, and the layers that are not on the card; mapped from the file",
-        ),
-        MemoryPart("keys and values", whole - cache[1], whole - cache[0]),
-    )
-    notes = [
-        "flash attention is on if the card supports it; the compute buffer's low end assumes it"
-    ]
-    return Needs(
-        engine="llama.cpp",
-        parts=parts,
-        host=host,
-        source=_SOURCE,
-        paste=f"-ngl {gpu_layers} -c {round_up(work.tokens, _CELLS) * work.batch} -np {work.batch}",
-        notes=tuple(notes),
     )
 
 
@@ -93,9 +123,14 @@ def ollama(work: ServingWork) -> Needs:
     """
     prompt = max(work.prompt, _KEEP - work.decode)
     needs = llama_cpp(replace(work, prompt=prompt))
+    *parts, buffer = needs.parts
+    # Ollama's own engine computes the logits of a prompt's last token only.
+    hidden = 4 * _BATCH * 2 * (work.sizes.inner + work.sizes.width)
+    why = f"{buffer.why}, and with logits of one token only"
+    buffer = replace(buffer, low=min(buffer.low, hidden), why=why)
     return Needs(
         engine="ollama",
-        parts=needs.parts,
+        parts=(*parts, buffer),
         host=needs.host,
         source="Ollama, docs/faq.md and docs/context-length.md; " + _SOURCE,
         paste=f"OLLAMA_CONTEXT_LENGTH={prompt + work.decode} OLLAMA_NUM_PARALLEL={work.batch}",
@@ -112,8 +147,19 @@ def _kind(work: ServingWork) -> str:
 
 
 def _cache(work: ServingWork, layers: int) -> int:
-    cells = round_up(work.tokens, _CELLS)
-    return work.batch * kv_bytes(work.sizes, cells, _kind(work), layers=layers)
+    return kv_bytes(work.sizes, _cells(work), _kind(work), layers=layers)
+
+
+def _longest(work: ServingWork) -> int:
+    """Return the largest context, in tokens, with which everything fits the card for certain."""
+    low, high = 0, (work.sizes.longest or _MOST_CELLS) * work.batch // _CELLS
+    while low < high:
+        middle = (low + high + 1) // 2
+        tried = replace(work, options=replace(work.options, longest=middle * _CELLS))
+        parts = _parts(tried, *_gpu_layers(tried))
+        is_held = sum(part.high for part in parts) <= work.memory
+        low, high = (middle, high) if is_held else (low, middle - 1)
+    return low * _CELLS
 
 
 def _weights_on_card(work: ServingWork, count: int, *, with_output: bool) -> int:
@@ -144,10 +190,11 @@ def _context(work: ServingWork, gpu_layers: int) -> MemoryPart:
 def _buffer(work: ServingWork, gpu_layers: int) -> MemoryPart:
     low, high = compute_buffer(work)
     if gpu_layers:
-        why = f"{_BATCH} tokens at a time, with and without flash attention"
+        rows = work.options.chunk or _BATCH
+        why = f"{rows} tokens at a time, with and without flash attention"
         part = MemoryPart("compute buffer", low, high, why)
         logged = work.logged
-        is_same = logged.cache_tokens == round_up(work.tokens, _CELLS) * work.batch
+        is_same = logged.cache_tokens == _cells(work)
         return known_or(part, logged.compute_buffer if is_same else None)
     biggest = max(each.size for each in work.weights.tensors)
     why = "nothing at first; for long prompts the products of one tensor at a time"

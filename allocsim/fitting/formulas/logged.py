@@ -1,16 +1,19 @@
 """Numbers from a serving engine's start-up log that replace assumptions about a model.
 
-Rule: a number replaces an assumption only if the log is of the same engine and of one card. If the
-log gives the bytes per token of the cache, they must agree with the configuration.
+Rule: a number replaces an assumption only if the log is of the same engine. If the log gives the
+bytes per token of the cache, they must agree with the configuration. Of several cards, the largest
+number counts, and of caches the smallest, because the engine uses that on all cards.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from allocsim.errors import ConfigError
+from allocsim.fitting.formulas.server_options import DEFAULTS, ServerOptions, version_of
+from allocsim.units import GIB
 
 if TYPE_CHECKING:
     from allocsim.recording import LogFigures
@@ -21,17 +24,32 @@ _PARTS = {
     "weights_bytes": "weights",
     "activation_bytes": "activations",
     "graphs_bytes": "graphs",
+    "graphs_estimate_bytes": "estimated_graphs",
     "other_bytes": "beside_torch",
+    "consumed_bytes": "consumed",
+    "total_bytes": "total",
     "kv_cache_bytes": "cache",
     "kv_cache_tokens": "cache_tokens",
     "context_tokens": "cache_tokens",
     "compute_bytes": "compute_buffer",
-    "fraction": "fraction",
 }
+_SMALLEST = ("cache", "cache_tokens")
+_OPTIONS = {
+    "max_model_len": "longest",
+    "max_num_seqs": "sequences",
+    "batched_tokens": "chunk",
+    "tensor_parallel": "cards",
+}
+"""Options that a log prints as whole numbers."""
 _HALVES = ("k_cache_bytes", "v_cache_bytes")
 """Sizes of both halves of the cache, which SGLang logs instead of its total."""
 _ROUNDED = 0.02
-"""Largest relative error of the ratio of two numbers that are printed with two decimals."""
+"""Largest relative error of bytes per token: whole blocks, and states beside the tokens."""
+_DECIMALS = 0.006 * GIB
+"""Largest error of a number in GiB with two decimals."""
+_BLOCK = 16
+"""Tokens of a block, which older releases of vLLM print instead of tokens."""
+_RANK = re.compile(r"(?:TP|rank[ =]?)(\d+)", re.IGNORECASE)
 _HOST = re.compile(r"CPU.*|AMX|.*Host")
 """Buffers of llama.cpp in host memory: CPU_Mapped, CPU_AARCH64, CUDA_Host, ROCm_Host and others."""
 
@@ -41,21 +59,31 @@ class Logged:
     """Sizes from an engine's log, in bytes; None for a size that the log does not give.
 
     weights, activations, graphs: memory of weights, activations and CUDA graphs.
+    estimated_graphs: memory of CUDA graphs that the engine expected.
     beside_torch: bytes used on the card outside PyTorch.
+    consumed: sum of weights and beside_torch, where the engine prints only the sum.
+    total: bytes of the card.
     cache: bytes of keys and values.
     cache_tokens: number of tokens that the cache holds.
     compute_buffer: memory of llama.cpp's compute buffer.
-    fraction: gpu_memory_utilization or mem_fraction_static, as a share of the card.
+    pool: lowest and highest bytes of the cache, if the options are those of the log.
+    room: lowest and highest number of tokens of the cache, if the options are those of the log.
+    options: options of the server.
     """
 
     weights: float | None = None
     activations: float | None = None
     graphs: float | None = None
+    estimated_graphs: float | None = None
     beside_torch: float | None = None
+    consumed: float | None = None
+    total: float | None = None
     cache: float | None = None
     cache_tokens: float | None = None
     compute_buffer: float | None = None
-    fraction: float | None = None
+    pool: tuple[int, int] | None = None
+    room: tuple[int, int] | None = None
+    options: ServerOptions = DEFAULTS
 
     def refuse_other(self, a_token: int, name: str) -> None:
         """Raise ConfigError unless a token takes `a_token` bytes in the logged model's cache.
@@ -65,18 +93,33 @@ class Logged:
         Fewer bytes are accepted from llama.cpp, whose card may hold only some of the layers.
         """
         found, is_part = self.bytes_a_token, self.compute_buffer is not None
-        if found is None or abs(found - a_token) <= _ROUNDED * a_token:
+        if found is None or not self.cache_tokens:
+            return
+        if abs(found - a_token) <= _ROUNDED * a_token + _DECIMALS / self.cache_tokens:
             return
         if not is_part or found > a_token:
             raise ConfigError(
                 f"the log's cache takes {found:,.0f} bytes a token and {name} {a_token:,}; "
-                "expected a log of the same model and --kv-cache-type, on one card"
+                "expected a log of the same model, --kv-cache-type and --tensor-parallel"
             )
 
     @property
     def bytes_a_token(self) -> float | None:
         """Bytes per token in the cache, or None if the log does not give them."""
         return self.cache / self.cache_tokens if self.cache and self.cache_tokens else None
+
+    def of_this_start(self) -> Logged:
+        """Return the sizes for a start with the options of the log, which has the same cache."""
+        if self.cache is not None and self.cache <= 0:
+            return replace(self, pool=(0, 0), room=(0, 0))
+        if self.compute_buffer is not None or (self.cache is None and self.cache_tokens is None):
+            return self
+        pool = room = None
+        if self.cache is not None:
+            pool = round(self.cache - _DECIMALS), round(self.cache + _DECIMALS)
+        if self.cache_tokens is not None:
+            room = int(self.cache_tokens), int(self.cache_tokens)
+        return replace(self, pool=pool, room=room)
 
 
 NOTHING_LOGGED = Logged()
@@ -87,7 +130,7 @@ def logged_in(figures: LogFigures | None, engine: str) -> Logged:
 
     figures: numbers of the log, None without a log.
 
-    Raises ConfigError for a log of another engine, and for a log of several cards.
+    Raises ConfigError for a log of another engine, and for one of llama.cpp with several cards.
     """
     kind = _LOGS.get(engine)
     if kind is None:
@@ -97,10 +140,37 @@ def logged_in(figures: LogFigures | None, engine: str) -> Logged:
         raise ConfigError(f"the text is {found}; expected the start-up log of {kind}")
     on_card = [each for each in figures.figures if not _HOST.fullmatch(each.device)]
     cards = sorted({each.device for each in on_card} - {""})
-    if len(cards) > 1:
+    if kind == "llama.cpp" and len(cards) > 1:
         raise ConfigError(f"the log is of {', '.join(cards[:8])}; expected one of a single card")
-    parts = {_PARTS[each.name]: each.value for each in on_card if each.name in _PARTS}
-    halves = {each.name: each.value for each in on_card if each.name in _HALVES}
-    if len(halves) == len(_HALVES):
-        parts["cache"] = sum(halves.values())
-    return Logged(**parts)
+    values: dict[str, list[float]] = {}
+    for each in on_card:
+        values.setdefault(_PARTS.get(each.name, each.name), []).append(each.value)
+    parts = {
+        name: (min if name in _SMALLEST else max)(found)
+        for name, found in values.items()
+        if name in _PARTS.values()
+    }
+    if all(name in values for name in _HALVES):
+        parts["cache"] = sum(min(values[name]) for name in _HALVES)
+    if "cache_tokens" not in parts and "kv_cache_blocks" in values:
+        parts["cache_tokens"] = min(values["kv_cache_blocks"]) * _BLOCK
+    loaded = ("free_before_bytes", "free_loaded_bytes")
+    if "weights" not in parts and all(name in values for name in loaded):
+        parts["weights"] = max(values[loaded[0]]) - min(values[loaded[1]])
+    ranks = {rank[1] for each in cards if (rank := _RANK.search(each))}
+    options = _options(values, figures.version, kind)
+    if options.cards is None and ranks:
+        options = replace(options, cards=len(ranks))
+    return Logged(options=options, **parts)  # type: ignore[arg-type]
+
+
+def _options(values: dict[str, list[float]], version: str, kind: str) -> ServerOptions:
+    counts = {_OPTIONS[name]: int(max(found)) for name, found in values.items() if name in _OPTIONS}
+    fraction = max(values["fraction"]) if "fraction" in values else None
+    if fraction is not None and not 0 < fraction <= 1:
+        raise ConfigError(
+            f"the log has a fraction of {fraction:g}; expected one above 0, at most 1"
+        )
+    given = {name: count for name, count in counts.items() if count > 0}
+    release = version_of(version) if version and kind == "vllm" else None
+    return ServerOptions(version=release, fraction=fraction, **given)  # type: ignore[arg-type]

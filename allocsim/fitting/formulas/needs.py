@@ -20,6 +20,7 @@ from allocsim.errors import ConfigError
 from allocsim.fitting.formulas.ggml import BLOCKS
 from allocsim.fitting.formulas.growing import WORKSPACE
 from allocsim.fitting.formulas.logged import NOTHING_LOGGED, Logged
+from allocsim.fitting.formulas.server_options import DEFAULTS, ServerOptions
 from allocsim.fitting.formulas.sizes import ModelSizes
 from allocsim.fitting.formulas.weights import Weights
 from allocsim.units import round_up
@@ -93,6 +94,10 @@ class ServingWork:
     workspace: bytes of cuBLAS's workspace.
     logged: sizes from the engine's log, which replace assumptions.
     cards: number of cards that share each layer; sizes and weights are then those of one card.
+    options: options of the server that were given or logged.
+    card: name of the card, for defaults that depend on it.
+    capability: compute capability of the card.
+    drivers: least and most bytes by which the memory that drivers report differs from `memory`.
     """
 
     sizes: ModelSizes
@@ -108,6 +113,15 @@ class ServingWork:
     workspace: int = WORKSPACE
     logged: Logged = NOTHING_LOGGED
     cards: int = 1
+    options: ServerOptions = DEFAULTS
+    card: str = ""
+    capability: tuple[int, int] = (8, 0)
+    drivers: tuple[int, int] = (0, 0)
+
+    @property
+    def capacity(self) -> tuple[int, int]:
+        """Lowest and highest bytes of the card."""
+        return self.memory + self.drivers[0], self.memory + self.drivers[1]
 
     @property
     def tokens(self) -> int:
@@ -145,6 +159,24 @@ def known_or(part: MemoryPart, logged: float | None) -> MemoryPart:
     return MemoryPart(part.name, round(logged), round(logged), AS_LOGGED)
 
 
+@dataclass(frozen=True, slots=True)
+class Largest:
+    """Largest safe value of the option that divides a card's memory, and what it gives.
+
+    option: name of the option, such as "--gpu-memory-utilization".
+    value: largest value with which the start cannot run out of memory.
+    room: lowest and highest number of tokens that the cache then holds.
+    longest: tokens of the longest request that the cache then holds for certain.
+    length: name of the option for the longest request.
+    """
+
+    option: str
+    value: float
+    room: tuple[int, int]
+    longest: int
+    length: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
     """Memory that one engine needs.
@@ -154,8 +186,12 @@ class Needs:
     host: parts in host memory.
     taken: lowest and highest bytes that the engine reserves by default, or None if it reserves what
         it needs.
+    loaded_beside: most bytes that its log counts as weights beside them.
+    pool: lowest and highest bytes of its cache then, or None.
     room: lowest and highest number of tokens that its cache then holds, or None.
+    largest: largest safe setting, or None if the engine has none.
     paste: settings for this work, or "".
+    least: smallest settings that hold this work, or "".
     notes: assumptions, one sentence each.
     """
 
@@ -164,8 +200,12 @@ class Needs:
     source: str
     host: tuple[MemoryPart, ...] = ()
     taken: tuple[int, int] | None = None
+    loaded_beside: int = 0
+    pool: tuple[int, int] | None = None
     room: tuple[int, int] | None = None
+    largest: Largest | None = None
     paste: str = ""
+    least: str = ""
     notes: tuple[str, ...] = ()
 
     @property

@@ -59,6 +59,7 @@ class ModelSizes:
         position embedding.
     tied: True if the output layer shares the embedding's weights.
     positions: learned positions, or 0.
+    longest: tokens of the longest sequence that the configuration allows, or 0 if it gives none.
     experts: experts per layer, or 0.
     chosen: experts that a token chooses.
     expert_inner: width of one expert.
@@ -81,6 +82,7 @@ class ModelSizes:
     vocabulary: int
     tied: bool
     positions: int = 0
+    longest: int = 0
     experts: int = 0
     chosen: int = 0
     expert_inner: int = 0
@@ -149,6 +151,7 @@ def sizes_of(config: Mapping[str, Any]) -> ModelSizes:
         vocabulary=_size(config, "vocab_size"),
         tied=bool(is_tied),
         positions=_size(config, "n_positions", default=1024) if family == "gpt2" else 0,
+        longest=_count(config, "max_position_embeddings" if family != "gpt2" else "n_positions"),
         window=window,
         windowed=windowed,
         attention_bias=bool(config.get("attention_bias", family in _BIASED)),

@@ -1,0 +1,282 @@
+"""Options of serving engines that change their memory, with the defaults of a release and card.
+
+Rule: only options that a formula uses are read. Any other option is refused with a sentence,
+because an answer that ignores it would be wrong without a sign.
+
+Sources: vLLM, `EngineArgs` and its defaults by usage context and card, and "Conserving Memory";
+SGLang, "Server Arguments"; llama.cpp, tools/server/README.md; TensorRT-LLM, trtllm-serve. That
+vLLM's fraction includes CUDA graphs from 0.21 on is from its logs; its default is 0.92 in logs of
+0.22, and the default of 0.21 is not known.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+
+from allocsim.errors import ConfigError
+from allocsim.units import GIB
+
+NEWEST = {"vllm": (0, 33)}
+"""Release that is assumed if none is given."""
+WITH_GRAPHS = (0, 21)
+"""First release of vLLM that subtracts an estimate of the CUDA graphs from the cache."""
+OLD_MEMORY = (0, 7)
+"""First release of vLLM whose memory beside PyTorch excludes the CUDA context."""
+_FIRST_V1, _LAST_V0 = (0, 8), (0, 10)
+"""First release of vLLM whose default engine is V1, and first without the V0 engine."""
+
+_LARGE_CARD = 70 * GIB
+_HUGE_CARD = 160 * GIB
+_MOST = 1 << 24
+_UNITS = {"": 1, "k": 1000, "K": 1 << 10, "m": 10**6, "M": 1 << 20}
+_VERSION = re.compile(r"v?(\d{1,3})\.(\d{1,3})(?:\.\S*)?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerOptions:
+    """Options of a server; None for an option with the engine's default.
+
+    version: release of the engine as major and minor number.
+    fraction: gpu_memory_utilization, mem_fraction_static or free_gpu_memory_fraction.
+    longest: tokens of the longest request.
+    sequences: requests at a time.
+    chunk: tokens that are computed at a time.
+    captured: largest batch for which a CUDA graph is captured.
+    is_eager: True if no CUDA graph is captured.
+    is_offline: True if the engine is used from Python, as `LLM()`, and not as a server.
+    has_flash: True with flash attention, False without it.
+    kv_type: type of the cache.
+    weights: format to which the engine quantises 16-bit weights.
+    cards: number of cards that share each layer.
+    gpu_layers: number of layers on the card.
+    """
+
+    version: tuple[int, int] | None = None
+    fraction: float | None = None
+    longest: int | None = None
+    sequences: int | None = None
+    chunk: int | None = None
+    captured: int | None = None
+    is_eager: bool | None = None
+    is_offline: bool | None = None
+    has_flash: bool | None = None
+    kv_type: str | None = None
+    weights: str | None = None
+    cards: int | None = None
+    gpu_layers: int | None = None
+
+    def over(self, other: ServerOptions) -> ServerOptions:
+        """Return these options, with those of `other` where these have the default."""
+        given = {each.name: getattr(self, each.name) for each in fields(self)}
+        return replace(other, **{name: value for name, value in given.items() if value is not None})
+
+
+DEFAULTS = ServerOptions()
+"""No option given."""
+
+
+def version_of(text: str) -> tuple[int, int]:
+    """Return the major and minor number of a release such as "0.12.0" or "v0.26.1rc1".
+
+    Raises ConfigError for any other text.
+    """
+    found = _VERSION.match(text)
+    if found is None:
+        raise ConfigError(f"release {text[:40]!r} is not known; expected a number such as 0.12")
+    return int(found[1]), int(found[2])
+
+
+def options_in(text: str, server: str) -> ServerOptions:
+    """Return the options in the command line `text` of a server.
+
+    Raises ConfigError for an option that the formula of `server` does not use, and for a value that
+    the option cannot have.
+    """
+    table = _OPTIONS.get(server)
+    if table is None:
+        raise ConfigError(f"the formula of {server} has no server options; omit them")
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise ConfigError(f"server options {text[:80]!r}: {error}") from None
+    given: dict[str, object] = {}
+    while words:
+        option, is_joined, value = words.pop(0).partition("=")
+        known = table.get(option.replace("_", "-") if option.startswith("--") else option)
+        if known is None:
+            used = ", ".join(name for name in table if name.startswith("--"))
+            raise ConfigError(
+                f"{option[:60]!r} has no effect on the formula of {server}; omit it, or expected "
+                f"one of {used}"
+            )
+        name, read = known
+        if read == _FLAG:
+            if is_joined:
+                raise ConfigError(f"{option} has no value; omit {value[:40]!r}")
+            found: object = True
+        else:
+            if not is_joined:
+                if not words:
+                    raise ConfigError(f"{option} of {server} needs a value")
+                value = words.pop(0)
+            found = _value(option, value, read)
+        if found is not None and given.setdefault(name, found) != found:
+            raise ConfigError(f"{option} {value[:40]} contradicts an earlier option")
+    return ServerOptions(**given)  # type: ignore[arg-type]
+
+
+_FLAG, _COUNT, _FRACTION = "flag", "count", "fraction"
+_KIND, _FORMAT, _SWITCH = "kind", "format", "switch"
+_KINDS = {
+    **dict.fromkeys(("fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc"), "fp8"),
+    **{"auto": None, "bfloat16": "bf16", "bf16": "bf16", "float16": "fp16", "half": "fp16"},
+    **{"f16": "fp16", "f32": "fp32", "float32": "fp32", "fp16": "fp16", "fp32": "fp32"},
+    **{name: name for name in ("q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")},
+}
+"""Type of a cache, by the names that engines have for it; None for the type of the model."""
+_FORMATS = {"fp8": "fp8", "bitsandbytes": "nf4", "w8a8_fp8": "fp8"}
+"""Format of weights, by the method with which an engine converts 16-bit weights at load."""
+_SWITCHES: dict[str, object] = {
+    "on": True,
+    "1": True,
+    "true": True,
+    "off": False,
+    "0": False,
+    "false": False,
+}
+
+_NAMES: dict[str, Mapping[str, object]] = {_KIND: _KINDS, _FORMAT: _FORMATS, _SWITCH: _SWITCHES}
+"""Values of options that have names, by kind of value."""
+
+
+def _value(option: str, text: str, read: str) -> object:
+    """Return the value of an option; None if it means the engine's default."""
+    if read == _COUNT:
+        found = re.fullmatch(r"(\d{1,9})([kKmM]?)", text)
+        least = 0 if "layers" in option or option == "-ngl" else 1
+        if found and least <= (count := int(found[1]) * _UNITS[found[2]]) <= _MOST:
+            return count
+        raise ConfigError(f"{option} {text[:40]!r}: expected a whole number, {least} to {_MOST:,}")
+    if read == _FRACTION:
+        try:
+            fraction = float(text)
+        except ValueError:
+            fraction = 0
+        if 0 < fraction <= 1:
+            return fraction
+        raise ConfigError(f"{option} {text[:40]!r}: expected a number above 0, at most 1")
+    names = _NAMES[read]
+    if text not in names and not (read == _SWITCH and text == "auto"):
+        raise ConfigError(f"{option} {text[:40]!r} has no formula; expected {', '.join(names)}")
+    return names.get(text)
+
+
+_OPTIONS: dict[str, dict[str, tuple[str, str]]] = {
+    "vllm": {
+        "--gpu-memory-utilization": ("fraction", _FRACTION),
+        "--max-model-len": ("longest", _COUNT),
+        "--max-num-seqs": ("sequences", _COUNT),
+        "--max-num-batched-tokens": ("chunk", _COUNT),
+        "--max-cudagraph-capture-size": ("captured", _COUNT),
+        "--enforce-eager": ("is_eager", _FLAG),
+        "--kv-cache-dtype": ("kv_type", _KIND),
+        "--quantization": ("weights", _FORMAT),
+        "-q": ("weights", _FORMAT),
+        "--tensor-parallel-size": ("cards", _COUNT),
+        "-tp": ("cards", _COUNT),
+    },
+    "sglang": {
+        "--mem-fraction-static": ("fraction", _FRACTION),
+        "--context-length": ("longest", _COUNT),
+        "--max-running-requests": ("sequences", _COUNT),
+        "--chunked-prefill-size": ("chunk", _COUNT),
+        "--cuda-graph-max-bs": ("captured", _COUNT),
+        "--disable-cuda-graph": ("is_eager", _FLAG),
+        "--kv-cache-dtype": ("kv_type", _KIND),
+        "--quantization": ("weights", _FORMAT),
+        "--tp-size": ("cards", _COUNT),
+        "--tensor-parallel-size": ("cards", _COUNT),
+        "--tp": ("cards", _COUNT),
+    },
+    "tensorrt-llm": {
+        "--kv-cache-free-gpu-memory-fraction": ("fraction", _FRACTION),
+        "--max-num-tokens": ("chunk", _COUNT),
+        "--tp-size": ("cards", _COUNT),
+    },
+    "llama.cpp": {
+        "--ctx-size": ("longest", _COUNT),
+        "-c": ("longest", _COUNT),
+        "--parallel": ("sequences", _COUNT),
+        "-np": ("sequences", _COUNT),
+        "--ubatch-size": ("chunk", _COUNT),
+        "-ub": ("chunk", _COUNT),
+        "--n-gpu-layers": ("gpu_layers", _COUNT),
+        "-ngl": ("gpu_layers", _COUNT),
+        "--flash-attn": ("has_flash", _SWITCH),
+        "-fa": ("has_flash", _SWITCH),
+        "--cache-type-k": ("kv_type", _KIND),
+        "-ctk": ("kv_type", _KIND),
+        "--cache-type-v": ("kv_type", _KIND),
+        "-ctv": ("kv_type", _KIND),
+    },
+}
+"""Field and kind of value of each option that a formula uses, by engine."""
+
+
+def of_vllm(
+    options: ServerOptions, memory: int, card: str = "", capability: tuple[int, int] = (8, 0)
+) -> ServerOptions:
+    """Return `options` with vLLM's defaults for a card of `memory` bytes.
+
+    card: name of the card; an A100 has the defaults of smaller cards.
+    capability: compute capability of the card; older ones have the V0 engine up to release 0.9.
+    """
+    version = options.version or NEWEST["vllm"]
+    is_large = memory >= _LARGE_CARD and "A100" not in card.upper()
+    is_huge = memory >= _HUGE_CARD and version >= (0, 28)
+    if version < _FIRST_V1 or (version < _LAST_V0 and capability < (8, 0)):
+        sequences, chunk = 256, 2048
+        if options.longest is not None and options.longest <= 1 << 15:  # prompts are not divided
+            chunk = max(options.longest, chunk)
+    elif is_large or is_huge:
+        sequences, chunk = 1024, 16384 if options.is_offline or is_huge else 8192
+    else:
+        sequences, chunk = 256, 8192 if options.is_offline else 2048
+    sequences = options.sequences or sequences
+    if options.longest is not None and options.chunk is None:
+        chunk = min(chunk, sequences * options.longest)
+    chunk = options.chunk or chunk
+    return options.over(
+        ServerOptions(
+            version=version,
+            fraction=0.92 if version >= WITH_GRAPHS else 0.9,
+            sequences=min(sequences, chunk),
+            chunk=chunk,
+            captured=min(2 * sequences, 512),
+            is_eager=False,
+        )
+    )
+
+
+def options_again(options: ServerOptions, server: str) -> str:
+    """Return the given options that a line to paste must repeat, each after a space.
+
+    Fraction, length, sequences and cards are in the line already.
+    """
+    own = ("fraction", "longest", "sequences", "cards", "gpu_layers")
+    names: dict[str, tuple[str, str]] = {}
+    for option, (name, read) in _OPTIONS[server].items():
+        names.setdefault(name, (option, read))
+    words = []
+    for name, (option, read) in names.items():
+        value = getattr(options, name)
+        if name in own or value is None:
+            continue
+        texts = (text for text, meant in _NAMES.get(read, {}).items() if meant == value)
+        text = str(next(texts, value))
+        words += [option] if read == _FLAG else [option, text]
+        words += ["--cache-type-v", text] if option == "--cache-type-k" else []
+    return "".join(f" {word}" for word in words)

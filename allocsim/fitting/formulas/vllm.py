@@ -1,0 +1,251 @@
+"""Memory that a vLLM server needs and reserves.
+
+Rule: the budget is a fraction of the card. The cache takes what weights, the peak of the profiling
+run, memory beside PyTorch and, from 0.21 on, an estimate of the CUDA graphs leave of it. The CUDA
+context is outside of the budget, and so are the graphs of older releases. Numbers that vLLM
+measures when it starts are ranges.
+
+The ranges are those of public start-up logs, compared in docs/evidence/serving.md. Other sources:
+vLLM, "Conserving Memory", and `determine_available_memory`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from allocsim.fitting.formulas.needs import (
+    Largest,
+    MemoryPart,
+    Needs,
+    ServingWork,
+    bytes_a_token,
+    known_or,
+)
+from allocsim.fitting.formulas.paged_cache import BLOCK, PagedCache
+from allocsim.fitting.formulas.parts import (
+    cache_part,
+    communication_parts,
+    context_part,
+    forward_bytes,
+    parallel_option,
+    weights_part,
+)
+from allocsim.fitting.formulas.server_options import (
+    OLD_MEMORY,
+    WITH_GRAPHS,
+    ServerOptions,
+    of_vllm,
+    options_again,
+)
+from allocsim.units import MIB
+
+_SORTED = (37, 40)
+"""Bytes of each logit while PyTorch sorts them to sample a token."""
+_KERNEL, _OTHER_KERNEL = (13, 15), (6, 15)
+"""Bytes of each logit with FlashInfer's kernel for sampling, and on cards without it."""
+_FLASHINFER = (8, 0)
+_FIRST_KERNEL, _LAST_SORTED = (0, 16), (0, 16)
+_A_GRAPH = (MIB, 65 * MIB)
+_A_LATER_GRAPH = (MIB, 26 * MIB)
+"""Bytes of each captured batch size; from 0.18 on no log has more than 22 MiB."""
+_LATER = (0, 18)
+_ESTIMATED = (2 * MIB, 26 * MIB)
+"""Bytes that vLLM estimates for each captured batch size."""
+_MADE_AT_LOAD = 144 * MIB
+"""Most bytes of buffers that are made while weights are loaded, beside the rotary table."""
+_KERNELS, _OLD_KERNELS = (20 * MIB, 360 * MIB), (20 * MIB, 1200 * MIB)
+"""Bytes beside PyTorch that vLLM measures on one card, from 0.7 on and before."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Start:
+    """Start of a server.
+
+    options: all options, with defaults.
+    is_logged: True if they are those of the log, so that its peak is that of this start.
+    """
+
+    work: ServingWork
+    options: ServerOptions
+    is_logged: bool
+
+    @property
+    def has_graphs_inside(self) -> bool:
+        """True if the budget includes an estimate of the CUDA graphs."""
+        return self.options.version is not None and self.options.version >= WITH_GRAPHS
+
+    @cached_property
+    def parts(self) -> tuple[MemoryPart, ...]:
+        """Parts of the memory of the card."""
+        return (
+            context_part(self.work),
+            weights_part(self.work),
+            self.tables,
+            cache_part(self.work, BLOCK),
+            self.activations,
+            self.graphs,
+            *communication_parts(self.work),
+        )
+
+    @cached_property
+    def tables(self) -> MemoryPart:
+        """Rotary table and buffers made at load, which a log counts as weights, and kernels."""
+        low, high = _OLD_KERNELS if (self.options.version or (0, 0)) < OLD_MEMORY else _KERNELS
+        if self.work.logged.beside_torch is not None:
+            low = high = round(self.work.logged.beside_torch)
+        if self.work.logged.weights is None and self.work.logged.consumed is None:
+            high += self.loaded_beside
+        why = "rotary table, buffers made at load, kernels, handles of libraries, in posted logs"
+        return MemoryPart("tables, buffers and kernels", low, high, why)
+
+    @property
+    def loaded_beside(self) -> int:
+        """Most bytes that a log counts as weights beside them: rotary table and buffers."""
+        sizes = self.work.sizes
+        turning = sizes.latent.turning if sizes.latent else sizes.head
+        return sizes.longest * turning * self.work.number_size + _MADE_AT_LOAD
+
+    @cached_property
+    def activations(self) -> MemoryPart:
+        """Peak of the profiling run: a chunk of prompts, or sampling for all requests at a time."""
+        rows, sequences = self.options.chunk or 1, self.options.sequences or 1
+        version = self.options.version or (0, 0)
+        kernel = _KERNEL if self.work.capability >= _FLASHINFER else _OTHER_KERNEL
+        low_each = (_SORTED if version < _FIRST_KERNEL else kernel)[0]
+        high_each = (_SORTED if version <= _LAST_SORTED else kernel)[1]
+        logits = sequences * self.work.sizes.vocabulary
+        hidden = rows * self.work.sizes.width * self.work.number_size
+        low, high = forward_bytes(self.work, rows)
+        low = max(low, logits * low_each + hidden)
+        high = max(high, logits * high_each + hidden)
+        why = f"{rows:,} tokens at a time, or sampling for {sequences:,} sequences"
+        part = MemoryPart("activations", low, high, why)
+        return self._as_logged(part, self.work.logged.activations)
+
+    @cached_property
+    def graphs(self) -> MemoryPart:
+        """CUDA graphs of all batch sizes, which share the memory of the largest graph."""
+        version = self.options.version or (0, 0)
+        low, high = _A_GRAPH if version < _LATER else _A_LATER_GRAPH
+        count = self._n_graphs
+        where = "in the fraction" if self.has_graphs_inside else "beside the fraction"
+        why = f"{count} batch sizes of 1 to {high // MIB} MiB in posted logs; {where}"
+        part = MemoryPart("CUDA graphs", count * low, count * high, why)
+        return self._as_logged(part, self.work.logged.graphs)
+
+    @property
+    def _n_graphs(self) -> int:
+        """Number of batch sizes that are captured: 1, 2, 4, 8, 16 … 256, 272 … 512."""
+        most = 0 if self.options.is_eager else self.options.captured or 0
+        return sum(size <= most for size in (1, 2, 4, *range(8, 256, 8), *range(256, 513, 16)))
+
+    def _as_logged(self, part: MemoryPart, logged: float | None) -> MemoryPart:
+        """Return the logged size; with fewer requests than in the log, it is the most."""
+        if self.is_logged or logged is None:
+            return known_or(part, logged)
+        return replace(part, low=min(part.low, round(logged)), high=min(part.high, round(logged)))
+
+    @cached_property
+    def inside(self) -> tuple[int, int]:
+        """Lowest and highest bytes of the budget that the cache does not get."""
+        logged = self.work.logged
+        parts = [self.parts[1], self.tables, self.activations, *self.parts[6:]]
+        if logged.consumed is not None:
+            consumed = round(logged.consumed)
+            parts = [MemoryPart("", consumed, consumed), self.activations]
+        elif logged.beside_torch is not None:
+            parts = parts[:3]
+        elif (self.options.version or (0, 0)) < OLD_MEMORY:
+            parts.append(self.parts[0])
+        if self.has_graphs_inside:
+            low, high = (self._n_graphs * each for each in _ESTIMATED)
+            part = MemoryPart("", low, high)
+            parts.append(self._as_logged(part, logged.estimated_graphs))
+        return sum(part.low for part in parts), sum(part.high for part in parts)
+
+    @property
+    def budget(self) -> tuple[int, int]:
+        """Lowest and highest bytes of the fraction of the card."""
+        low, high = (math.floor(each * (self.options.fraction or 0)) for each in self.work.capacity)
+        return low, high
+
+    @property
+    def pool(self) -> tuple[int, int]:
+        """Lowest and highest bytes of the cache."""
+        if self.is_logged and self.work.logged.pool is not None:
+            return self.work.logged.pool
+        return self.budget[0] - self.inside[1], self.budget[1] - self.inside[0]
+
+    @property
+    def cache(self) -> PagedCache:
+        """Cache with the lengths of these options."""
+        a_token = bytes_a_token(self.work.sizes, self.work.computed_in) // self.work.sizes.layers
+        longest = self.options.longest or self.work.sizes.longest or self.work.tokens
+        return PagedCache(self.work.sizes, a_token, longest, self.options.chunk or 1)
+
+    @property
+    def safe_fraction(self) -> float:
+        """Largest fraction with which the start cannot run out of memory, in hundredths."""
+        # The estimate of the graphs in the budget may be smaller than the graphs.
+        outside = [self.parts[0], self.graphs, *self.parts[6:]]
+        low = self.work.capacity[0]
+        return max(math.floor((1 - sum(part.high for part in outside) / low) * 100), 0) / 100
+
+
+def vllm(work: ServingWork) -> Needs:
+    """Estimate the memory of a vLLM server."""
+    options, card = work.options, (work.memory, work.card, work.capability)
+    asked = _Start(work, of_vllm(options, *card), is_logged=True)
+    # The line to paste limits requests and their length, and so activations and graphs.
+    limits = ServerOptions(sequences=work.batch, longest=work.tokens)
+    limited = _Start(work, of_vllm(options.over(limits), *card), is_logged=False)
+    largest = limited.safe_fraction
+    fraction = options.fraction or largest
+    at_largest, pasted = (
+        replace(limited, options=replace(limited.options, fraction=each))
+        for each in (largest, fraction)
+    )
+    needed = max(asked.parts[3].high, pasted.cache.bytes_of(pasted.options.longest or 1))
+    least = math.ceil((limited.inside[1] + needed) / work.capacity[0] * 100) / 100
+    outside = (0, 0) if asked.has_graphs_inside else (asked.graphs.low, asked.graphs.high)
+    free = replace(at_largest.cache, longest=work.sizes.longest or work.tokens)
+    pool = at_largest.pool
+    cards = parallel_option(work, "--tensor-parallel-size")
+    length = f"--max-model-len {pasted.options.longest} --max-num-seqs {pasted.options.sequences}"
+    return Needs(
+        engine="vllm",
+        parts=asked.parts,
+        source="vLLM, Conserving Memory and determine_available_memory; public start-up logs",
+        taken=(asked.budget[0] + outside[0], asked.budget[1] + outside[1]),
+        loaded_beside=asked.loaded_beside,
+        pool=asked.pool,
+        room=work.logged.room or asked.cache.tokens(*asked.pool),
+        largest=Largest(
+            "--gpu-memory-utilization",
+            largest,
+            pasted.cache.tokens(*pool),
+            free.longest_in(pool[0]),
+            "--max-model-len",
+        ),
+        paste=f"{cards}--gpu-memory-utilization {fraction:.2f} {length}"
+        f"{options_again(options, 'vllm')}"
+        if pasted.pool[0] >= needed
+        else "",
+        least=f"--gpu-memory-utilization {least:.2f}, or --kv-cache-memory-bytes {needed}"
+        if least < 1
+        else "",
+        notes=_notes(asked),
+    )
+
+
+def _notes(start: _Start) -> tuple[str, ...]:
+    options = start.options
+    version = ".".join(map(str, options.version or ()))
+    how = "LLM()" if options.is_offline else "vllm serve"
+    note = (
+        f"defaults of {how} {version} on this card: --gpu-memory-utilization {options.fraction}, "
+    )
+    note += f"--max-num-seqs {options.sequences}, --max-num-batched-tokens {options.chunk}"
+    return (note,)

@@ -1,0 +1,1 @@
+"""Memory that serving engines print when they start, compared with predictions."""
