@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     arrivals = Arrivals(Path(folder))
     try:
         while True:
-            for arrived in arrivals.look(time.time()):
+            for arrived in arrivals.scan(time.time()):
                 _report(arrived, as_json=arguments.json)
             if arguments.once and not arrivals.waits:
                 return 0

@@ -24,18 +24,18 @@ def test_a_recording_is_read_once_and_again_when_it_changed(
     tmp_path: Path, write: Callable[..., Path]
 ) -> None:
     arrivals = Arrivals(tmp_path)
-    assert not list(arrivals.look(LONG_AFTER))
+    assert not list(arrivals.scan(LONG_AFTER))
     path = write(asks, name="run.pickle")
-    (found,) = arrivals.look(LONG_AFTER)
+    (found,) = arrivals.scan(LONG_AFTER)
     assert isinstance(found, Arrival)
     assert (found.path, found.ooms, found.has_failed) == (str(path), 0, False)
     assert (found.reserved_bytes, found.allocated_bytes) == (30 * MIB, 30 * MIB)
-    assert not list(arrivals.look(LONG_AFTER))
+    assert not list(arrivals.scan(LONG_AFTER))
     os.utime(path, (5, 5))
-    assert len(list(arrivals.look(LONG_AFTER))) == 1
+    assert len(list(arrivals.scan(LONG_AFTER))) == 1
     (tmp_path / "below").mkdir()
     write(asks, name="below/run.pickle")
-    assert len(list(arrivals.look(LONG_AFTER))) == 1
+    assert len(list(arrivals.scan(LONG_AFTER))) == 1
 
 
 def test_a_file_that_grows_is_waited_for(tmp_path: Path, write: Callable[..., Path]) -> None:
@@ -46,12 +46,12 @@ def test_a_file_that_grows_is_waited_for(tmp_path: Path, write: Callable[..., Pa
     for part in (3, 2):
         path.write_bytes(whole[: len(whole) // part])
         os.utime(path, (now, now))
-        assert not list(arrivals.look(now + 0.5))
+        assert not list(arrivals.scan(now + 0.5))
         assert arrivals.waits
     path.write_bytes(whole)
     os.utime(path, (now, now))
-    assert not list(arrivals.look(now + 1)), "it has grown since the last look"
-    (found,) = arrivals.look(now + 1.5)
+    assert not list(arrivals.scan(now + 1)), "it has grown since the last scan"
+    (found,) = arrivals.scan(now + 1.5)
     assert isinstance(found, Arrival) and not arrivals.waits
 
 
@@ -61,13 +61,13 @@ def test_what_is_no_recording_is_named_once(tmp_path: Path) -> None:
     (tmp_path / "half.pickle.part").write_bytes(b"\x80")
     (tmp_path / "gone.pickle").symlink_to("nowhere")
     arrivals = Arrivals(tmp_path)
-    (found,) = arrivals.look(LONG_AFTER)
+    (found,) = arrivals.scan(LONG_AFTER)
     assert isinstance(found, Unreadable) and "bad.pickle" in found.reason
-    assert not list(arrivals.look(LONG_AFTER))
+    assert not list(arrivals.scan(LONG_AFTER))
 
 
 def test_a_folder_that_is_gone_is_empty(tmp_path: Path) -> None:
-    assert not list(Arrivals(tmp_path / "nowhere").look(LONG_AFTER))
+    assert not list(Arrivals(tmp_path / "nowhere").scan(LONG_AFTER))
 
 
 @pytest.mark.parametrize("has_room", [True, False])
@@ -80,5 +80,5 @@ def test_one_that_failed_says_so(
             gpu.malloc(90 * MIB)
 
     write(fails, name="run.pickle", memory="200MiB" if has_room else "100MiB")
-    (found,) = Arrivals(tmp_path).look(LONG_AFTER)
+    (found,) = Arrivals(tmp_path).scan(LONG_AFTER)
     assert isinstance(found, Arrival) and found.has_failed is not has_room

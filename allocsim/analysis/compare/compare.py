@@ -93,7 +93,8 @@ def compare(
         recording without entries has only "end".
     by: grouping of owners: "line", "stack", "module", "category", "stream" or "pool".
     device: device number in both; None if only one device is recorded.
-    torch_version, progress: as for `replay`.
+    torch_version: release to model; None to choose it from each recording.
+    progress: callback for the progress of the replays.
     Raises RecordingError for an unknown device or moment, and ValueError for an unknown `by`.
     """
     sides = []
@@ -120,7 +121,8 @@ def compare_settings(
     """Compare `recording` under two settings.
 
     confs: PYTORCH_CUDA_ALLOC_CONF of A and of B; None for the recorded value.
-    The other arguments are those of `compare`.  Also raises RecordingError for a recording without
+    at, by, device, torch_version, progress: see `compare`.
+    Raises the errors of `compare`.  Also raises RecordingError for a recording without
     entries, and ConfigError for a setting that the release refuses.
     """
     trace = recording.only_device(device)

@@ -72,7 +72,7 @@ def changes_of(a: Held, b: Held, by: str) -> tuple[Change, ...]:
 
 
 class _Owned:
-    """Allocated blocks of one run, by owner."""
+    """Allocated blocks of one run, grouped by owner."""
 
     def __init__(self, held: Held, by: str) -> None:
         self.held, self.sizes = held, held.sizes

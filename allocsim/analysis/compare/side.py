@@ -27,8 +27,8 @@ from allocsim.simulation import DeviceRun
 class Parts:
     """Parts of peak reserved memory, in bytes; their sum is the peak.
 
-    requested: requested bytes of the blocks at peak allocated memory; if the recording has only
-        rounded sizes, these.
+    requested: requested bytes of the blocks at peak allocated memory; their rounded bytes if the
+        recording has only rounded sizes.
     rounding: bytes that size rounding adds to these blocks.
     unused: peak reserved minus peak allocated memory: fragmentation, cached blocks of other sizes,
         and freed blocks that wait for other streams.
@@ -48,13 +48,13 @@ class Parts:
 class Side:
     """One of two compared runs.
 
-    conf: settings of the run.
+    conf: PYTORCH_CUDA_ALLOC_CONF of the run.
     reserved: parts of peak reserved memory.
     at: moment at which owners are compared.
     held: blocks allocated at this moment.
     retries, ooms, driver_calls: num_alloc_retries, num_ooms and num_device_alloc of the whole run;
         None if the recording has no entries, or if the release does not count them.
-    notes: sentences about inferred facts.
+    notes: sentences about what was inferred, not recorded.
     outline: curve of memory over the run, for a small chart; None if the recording has no entries.
     """
 
@@ -77,8 +77,10 @@ class Side:
 
 
 def side_of_run(prepared: Prepared, device_run: DeviceRun, conf: str, at: str | int | None) -> Side:
-    """Return one side of a comparison from a finished replay.
+    """Return the peaks and owners of a finished replay, as one side of a comparison.
 
+    conf: PYTORCH_CUDA_ALLOC_CONF to report.
+    at: moment at which owners are compared, as in `compare`.
     Raises RecordingError if the moment `at` does not exist.
     """
     trace = prepared.trace
@@ -108,7 +110,10 @@ def side_of_run(prepared: Prepared, device_run: DeviceRun, conf: str, at: str | 
 
 
 def side_of_state(recording: Recording, trace: Trace, at: str | int | None) -> Side:
-    """Return one side of a comparison from a recording without entries."""
+    """Return the sizes and owners of a recording without entries, as one side of a comparison.
+
+    at: moment at which owners are compared; such a recording has only "end".
+    """
     moment = moment_of_state(recording.path, at)
     refuse_contradictions(recording)
     scene = scene_of_state(trace)

@@ -176,7 +176,10 @@ def _close_limit(figures: Figures) -> list[str]:
 
 
 def _hidden_fraction(situation: Situation) -> list[str]:
-    """Suggest a memory fraction that the text does not print (up to 2.4) but the sizes show."""
+    """Return a sentence on a memory fraction that only the sizes show, not the text of the error.
+
+    Releases up to 2.4 do not print it.
+    """
     figures = situation.figures
     held, tried = figures.reserved, figures.tried_bytes
     is_printed = situation.release is not None and situation.release.prints_limit

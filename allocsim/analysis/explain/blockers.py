@@ -100,7 +100,7 @@ def _cheapest_run(state: StateAtError, blocks: Sequence[BlockState]) -> Blockers
 
 
 def _widened(blocks: Sequence[BlockState], first: int, last: int) -> tuple[int, int]:
-    """Return [start, stop) of the blocks `first` to `last` with the free blocks next to them."""
+    """Extend the index range `first` to `last` by free neighbours; return it as [start, stop)."""
     while first > 0 and blocks[first - 1].state == INACTIVE:
         first -= 1
     while last + 1 < len(blocks) and blocks[last + 1].state == INACTIVE:
@@ -189,7 +189,7 @@ def _units(state: StateAtError, segment: SegmentState, *, counts_reserved: bool)
 
 
 def _price(blocks: Sequence[BlockState]) -> int:
-    """Return a number that compares sets of blocks: first their bytes, then their count."""
+    """Return a number that orders sets of blocks by their bytes, then by their count."""
     return sum(block.size for block in blocks) * _ONE + len(blocks)
 
 
@@ -223,7 +223,13 @@ def _traced(
     *,
     is_taken: bool,
 ) -> list[_Unit]:
-    """Return the units behind the lowest price, by going back through the decisions."""
+    """Return the chosen units of the knapsack by following its decisions from the last unit back.
+
+    was_taken: for each unit and number of pages, if the unit before it is taken, when this unit is
+        left and when it is taken.
+    pages: number of pages to cover.
+    is_taken: True if the last unit is taken.
+    """
     chosen = []
     for unit, (before_left, before_taken) in zip(reversed(units), reversed(was_taken), strict=True):
         if is_taken:

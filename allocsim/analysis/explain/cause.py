@@ -240,7 +240,7 @@ def _idle(figures: Figures) -> str:
 
 
 def _doubt(figures: Figures) -> str:
-    """Return the rounding error as text if it could change the comparison, else ""."""
+    """Return a text on the rounding of printed sizes if it could change the cause; otherwise ""."""
     tried, idle, reach = figures.tried_bytes, figures.idle, figures.within_reach
     if tried is None or idle is None:
         return ""

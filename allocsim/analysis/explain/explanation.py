@@ -69,7 +69,10 @@ class Cure:
 
 
 def cures_of(recommendation: Recommendation, cases: Sequence[Case]) -> tuple[Cure, ...]:
-    """Return the result for each device; `cases` must be those of `recommendation`."""
+    """Return for each device the trials and the best setting of a recommendation.
+
+    cases: the replayed devices for which `recommendation` was computed, in the same order.
+    """
     best = recommendation.best
     return tuple(
         Cure(
@@ -181,7 +184,7 @@ def explain_recording(
 
     Return the replay, and one explanation for each device.
     watch: progress callback for the replays that search for remedies; see `Watch`.
-    The other arguments are those of `replay`.
+    conf, device_memory, torch_version, device, hints, progress: see `replay`.
     """
     devices = prepare(recording, device, torch_version, hints=hints)
     return explain_prepared(
@@ -224,9 +227,12 @@ def explain_device(
     recommendation: Recommendation,
     index: int = 0,
 ) -> DeviceExplanation:
-    """Explain one device of a recording that has been replayed.
+    """Return the errors of one replayed device, the changes that avoid them, and advice.
 
+    case: the device with its replay.
     run: baseline replay of all devices.
+    shortages: the device's explained errors.
+    recommendation: recommended setting for all devices.
     index: index of the device in `run` and in the trials of `recommendation`.
     """
     device_run = case.device_run
@@ -248,7 +254,12 @@ def explain_device(
 def _remedies(
     case: Case, setting: Setting, tried: Sequence[Trial], best: Trial | None
 ) -> tuple[Remedy, ...]:
-    """Return the remedies of one device, first the recommended trial `best`."""
+    """Return the remedies of one device, first the recommended one.
+
+    setting: setting of the baseline.
+    tried: trials of other settings.
+    best: trial of the recommended setting; None if there is none.
+    """
     trials, memory = case.trials, case.device_run.device_memory
     found: list[Remedy] = []
     if memory is not None:
@@ -304,7 +315,7 @@ def _advice(
 
 
 def _in_general(run: Run, shortage: Shortage) -> Sequence[str]:
-    """Return the advice that follows from the cause, without the results of replays."""
+    """Return advice on an error from its cause and sizes alone, without trying settings."""
     if shortage.cause == "pending_free":
         return (
             "Repeat the request: it succeeds the second time, since the wait has ended. To avoid "

@@ -111,7 +111,7 @@ def find_messages(text: str) -> tuple[OomMessage, ...]:
 
 
 def _spans(text: str) -> Iterator[_Span]:
-    """Yield the part of the text that belongs to each error."""
+    """Yield the position in the text of each error's words."""
     current: _Span | None = None
     last, has_request = 0, False
     for match in _OPENING.finditer(text):

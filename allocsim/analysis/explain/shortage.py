@@ -220,7 +220,10 @@ def findings_of(state: StateAtError) -> Findings:
 
 
 def _late(state: StateAtError) -> int:
-    """Return the bytes of the largest run of free and pending blocks that the request accepts."""
+    """Return the bytes of the largest sequence of free and pending blocks that would have served.
+
+    A pending block is freed, but its memory still waits for another stream.
+    """
     usable = [segment for segment in state.segments if state.request.may_use(segment)]
     runs = (
         sum(block.size for block in run)
@@ -245,7 +248,11 @@ def _holds_in_private_pool(state: StateAtError) -> bool:
 def _resolved(
     findings: Findings, blockers: Blockers, trace: Trace | None, entry: int
 ) -> tuple[Blocker, ...]:
-    """Return the blockers with their entries and code, largest first."""
+    """Look up the entry and the code of each block in the way; return them, largest first.
+
+    trace: recording of the device; None if there is none.
+    entry: entry of the error.
+    """
     recorded = findings.recorded_addresses
     addresses = [recorded[b.address] for b in blockers.blocks if b.address in recorded]
     made = {} if trace is None else _made(trace, entry, addresses)

@@ -74,7 +74,7 @@ class StateAtError:
     context_bytes: memory held outside PyTorch, for example by the CUDA context.
     limit_bytes: largest number of bytes that a memory fraction allows; None if none is set.
     releases_cache: False during the capture of a CUDA graph, when no memory returns to the driver.
-    returnable_pools: pools whose free segments return to the driver when a request fails.
+    returnable_pools: private pools whose free segments return to the driver when a request fails.
     handle_sizes: size of the mapped handles of each expandable segment, by its address.
     largest_request_bytes: largest request, before rounding, that would have succeeded.
     segments: all segments with their blocks.

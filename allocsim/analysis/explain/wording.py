@@ -35,7 +35,7 @@ _VERSION = re.compile(r"(\d{1,3})\.(\d{1,3})")
 class TextRelease:
     """Properties of a release that the advice depends on.
 
-    rules: modelled release that parses a conf; the oldest if the release itself is not modelled.
+    rules: modelled release whose rules parse a conf; the oldest if this release is not modelled.
     options: names of the options that the release has.
     prints_limit: True if the error text of the release prints the limit.
     """
@@ -217,7 +217,10 @@ def sizes_in(text: str) -> Iterator[tuple[int, int]]:
 
 
 def read_figures(text: str) -> Reading:
-    """Return the sizes in `text`, the words of one error.  A second request ends the error."""
+    """Return the sizes in `text`, the words of one error.
+
+    Reading stops where `text` names the size of a second request.
+    """
     found: dict[str, int] = {}
     others: list[tuple[int, int]] = []
     end = understood = 0

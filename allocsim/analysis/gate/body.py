@@ -136,7 +136,7 @@ def _asked(blocks: list[tuple[SegmentState, BlockState]]) -> int:
 def _with_stacks(
     trace: Trace, first: int, kept: list[tuple[SegmentState, BlockState]]
 ) -> list[tuple[SegmentState, BlockState]]:
-    """Add the recorded stacks of their requests to the blocks."""
+    """Return the blocks `kept`, each with the recorded stack of its request before `first`."""
     asks = np.flatnonzero(trace.action[:first] == Action.ALLOC)
     stacks = dict(zip(trace.addr[asks].tolist(), trace.frames[asks].tolist(), strict=True))
     return [
@@ -146,7 +146,7 @@ def _with_stacks(
 
 
 def _apart(kept: list[tuple[SegmentState, BlockState]]) -> tuple[SegmentState, ...]:
-    """Put each block into a separate segment, largest block first."""
+    """Return a segment for each block that contains only this block, largest first."""
     ordered = sorted(kept, key=lambda each: -(each[1].requested_size or each[1].size))
     found, address = [], _APART
     for segment, block in ordered:
@@ -173,7 +173,11 @@ def _plan(prepared: Prepared, first: int) -> Plan:
 
 
 def _place(prepared: Prepared, kind: str, which: str, annotations: Sequence[Annotation]) -> int:
-    """Return the entry where a place begins; `kind` is one of `PLACES`, `which` its name."""
+    """Return the entry at which a place of the program begins, such as step 2.
+
+    kind: one of `PLACES`, e.g. "step".
+    which: name or number of the place, e.g. "2".
+    """
     trace, path = prepared.trace, prepared.path
     if kind not in PLACES:
         raise ValueError(f"{kind!r} is not one of {', '.join(PLACES)}")
@@ -214,7 +218,7 @@ def _steps(prepared: Prepared) -> dict[str, int]:
 
 
 def _texts(trace: Trace) -> dict[str, int]:
-    """Return the first entry with each text of `user_metadata`, by text."""
+    """Return the first entry of each `user_metadata` text of the program, by text."""
     if trace.user_metadata is None:
         return {}
     numbers, first = np.unique(trace.user_metadata, return_index=True)

@@ -162,7 +162,8 @@ def measured(
     counts_held: count the memory that is held from before the part until its last request.
     conf: PYTORCH_CUDA_ALLOC_CONF; None for the recorded value.
     device: device number; None if only one device is recorded.
-    torch_version, progress: as for `replay`.
+    torch_version: release to model; None to choose it from the recording.
+    progress: callback for the progress of the replay.
     Raises RecordingError if there is nothing to replay or no such place, and ConfigError for
     settings that the release refuses.
     """

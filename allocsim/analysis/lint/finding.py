@@ -145,7 +145,10 @@ def found(
 
 
 def gathered(recording: Recording, findings: Iterable[Defect]) -> Iterable[Finding]:
-    """Convert findings of `allocsim.recording`; errors stay errors."""
+    """Convert defects that the reader of recordings found into lint findings.
+
+    A defect that makes a replay impossible stays an error.
+    """
     for each in findings:
         row = CHECKS[each.check]
         is_error = each.severity == "error"

@@ -53,7 +53,7 @@ def lost_entries(trace: Trace, start: tuple[SegmentState, ...]) -> Finding | Non
 
 
 def _leaps(trace: Trace) -> Iterator[Finding]:
-    """Yield a finding if the clock was set forward."""
+    """Yield a finding if the times of the entries show that the clock was set forward."""
     if trace.time_us is None:
         return
     ahead = np.diff(trace.time_us)

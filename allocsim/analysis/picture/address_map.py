@@ -47,7 +47,10 @@ def coverage(
 
 
 def _ends(first: _Floats, last: _Floats, length: int) -> list[tuple[NDArray[np.int64], _Floats]]:
-    """Return (pixels, weights) whose running sum is the covered length of each pixel."""
+    """Return the sides of the intervals [first, last) as (pixel, weight) pairs.
+
+    The running sum of the weights is the covered length of each of `length` pixels.
+    """
     found = []
     for side, sign in ((first, 1.0), (last, -1.0)):
         end = np.clip(side, 0, length)

@@ -116,7 +116,10 @@ def _blocks(history: History, trace: Trace, n_entries: int) -> BlockLives:
 def _next_is(
     action: NDArray[np.uint8], address: _Addresses, order: _Column, at: _Column, wanted: Action
 ) -> _Column:
-    """Return the row at each position `at` of `order`; -1 if its action or address is another."""
+    """Return the row at each position `at` of `order`, if it continues the life of the same block.
+
+    A row that does not have the action `wanted` and the address of the block becomes -1.
+    """
     inside = np.minimum(at, len(order) - 1)
     row = order[inside]
     own = address[order[np.maximum(at - (1 if wanted == Action.FREE_REQUESTED else 2), 0)]]
@@ -125,7 +128,10 @@ def _next_is(
 
 
 def _before(history: History) -> list[NDArray[Any]]:
-    """Return columns that allocate the blocks at the start, and free the pending ones."""
+    """Return columns of entries that would produce the blocks from before the first entry.
+
+    Each block is allocated; a block that was waiting for a stream is also freed.
+    """
     rows = []
     for segment in history.start:
         for block in segment.blocks:
@@ -143,7 +149,10 @@ _GIVES = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
 
 
 def _segments(history: History, n_entries: int) -> SegmentLives:
-    """Return the lifetimes of segments.  If part of a range is released, the rest stays live."""
+    """Return the lifetimes of segments.
+
+    If only part of a mapped range is unmapped, the rest of the range stays live.
+    """
     number = {pool: i for i, pool in enumerate(history.pools)}
     held = {
         s.address: (s.total_size, s.stream, -1, number.get(s.pool_id, -1)) for s in history.start

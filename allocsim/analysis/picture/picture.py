@@ -140,7 +140,8 @@ def picture_of(
 ) -> Picture:
     """Replay one device of a recording for charts and pages.
 
-    The arguments are those of `replay`.
+    conf, device_memory, torch_version, progress: see `replay`.
+    device: device number; None for the first device with entries.
     """
     prepared = prepare_one(recording, device, torch_version)
     return picture_prepared(
@@ -192,6 +193,7 @@ STRETCHES = 160
 class WhatIf:
     """Replay under one setting.
 
+    trial: peaks, driver calls and errors of the replay.
     reserved: lowest and highest reserved bytes in consecutive groups of entries.
     """
 
@@ -202,6 +204,7 @@ class WhatIf:
 def what_if(trials: Trials, run: Run, settings: Iterable[Setting] = ()) -> tuple[WhatIf, ...]:
     """Replay one device under several settings, for a chart of reserved memory.
 
+    trials: runner of the replays.
     run: baseline replay of the device, which is the first item of the result.
     settings: settings to replay; if empty, the settings that `tune` would propose.
     Settings under which PyTorch would fail an assertion are left out.

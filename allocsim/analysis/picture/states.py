@@ -108,8 +108,8 @@ class MemoryCurve:
 
     active: allocated bytes, and freed bytes that wait for other streams.
     requested: allocated bytes before rounding.
-    ideal: highest sum of live requests so far, each rounded up to 512 bytes.  An allocator that
-        returns no memory to the driver cannot reserve less.
+    ideal: highest sum of live requests at this or an earlier entry, each rounded up to 512 bytes.
+        An allocator that returns no memory to the driver cannot reserve less.
     driver_takes, driver_gives: entries at which memory was obtained from the driver and returned.
     """
 
@@ -161,7 +161,7 @@ CLASS_NAMES = (*(f"up to {_text(limit)}" for limit in _LIMITS), f"above {_text(_
 
 
 def class_of(size: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the class of each size, as an index into `CLASS_NAMES`."""
+    """Return the size class of each size in bytes, as an index into `CLASS_NAMES`."""
     return np.searchsorted(np.array(_LIMITS), size, side="left")
 
 
@@ -182,7 +182,11 @@ class BlockSizes:
 
 
 def block_sizes(lives: Lives | None, instant: Instant) -> BlockSizes:
-    """Return the histograms; `lives` is None if only one moment is recorded."""
+    """Count blocks by size over a run, and their memory by size at one moment.
+
+    lives: lifetimes of all blocks; None if only one moment is recorded.
+    instant: segments and blocks at the moment.
+    """
     there = [block for segment in instant.segments for block in segment.blocks]
     used = np.array([block.size for block in there if block.state != INACTIVE], dtype=np.int64)
     free = np.array([block.size for block in there if block.state == INACTIVE], dtype=np.int64)

@@ -77,7 +77,10 @@ def rank_in_name(path: str) -> int | None:
 
 
 def _by_difference(paths: Sequence[str]) -> list[int | None] | None:
-    """Return the only number that differs between paths; None if the paths differ otherwise."""
+    """Return the value of each path for the only number that differs between the paths.
+
+    Return None if the paths differ in anything else.
+    """
     numbers = [[int(each) for each in _NUMBER.findall(path)] for path in paths]
     if len(paths) == 1 or len({_NUMBER.sub("#", path) for path in paths}) > 1:
         return None

@@ -56,7 +56,7 @@ class Ranks(Shown):
     runs: result of each rank, ordered by rank.
     refused: files that could not be replayed.
     conf: setting of all ranks; None for the recorded settings.
-    notes: sentences about inferred facts.
+    notes: sentences about what was inferred, not recorded.
     """
 
     runs: tuple[RankRun, ...]

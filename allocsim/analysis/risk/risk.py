@@ -161,7 +161,7 @@ class Risk(Shown):
     code: code of the request at `tightest`; None if unknown.
     largest_entry, largest_bytes: entry and size of the largest request.
     needs: smallest sufficient device of each setting.
-    measures: measures of fragmentation.
+    measures: numbers that describe fragmentation.
     recommendation: recommended setting for this device memory.
     """
 
@@ -216,7 +216,7 @@ def risk_of(
     confs: further settings for which to find the smallest device; None for the usual settings.
     device: device number; None if only one device is recorded.
     watch: progress callback for the replays that search for the smallest device.
-    The other arguments are those of `replay`.
+    conf, device_memory, torch_version, progress: see `replay`.
     Raises RecordingError if several devices are recorded and `device` is None, or if the device has
     no entries.
     """

@@ -63,7 +63,10 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """Statistic that a request changed; `key` is its key in torch.cuda.memory_stats()."""
+    """Statistic that a request changed, with its values before and after the request.
+
+    key: key of the statistic in torch.cuda.memory_stats().
+    """
 
     key: str
     before: int
@@ -110,7 +113,7 @@ class Decision(Shown):
 class Observed:
     """Observation of one request.
 
-    written: entries that the request added, each with the work that added it.
+    written: entries that the request added, each with the part of the allocator that added it.
     stats_before, stats_after: memory_stats() before and after the request.
     before, after: segments before and after the request.
     """

@@ -67,7 +67,7 @@ def explain_malloc(
 
 
 class _Malloc:
-    """Malloc that has finished, with the facts that its rules depend on."""
+    """Finished malloc, with the observed states from which its rules are derived."""
 
     def __init__(self, allocator: CachingAllocator, seen: Observed) -> None:
         self.seen = seen
@@ -191,7 +191,10 @@ class _Malloc:
         return Rule("no fit", BEST_FIT, f"{text}: too small")
 
     def _refused(self, candidate: Candidate) -> Rule:
-        """Return the rule of the setting that refuses the best fit, which ends the search (1.6)."""
+        """Return the rule by which an option refuses the best fit.
+
+        Such a refusal ends the search (semantics 1.6).
+        """
         size, limit = f"{candidate.size:,} bytes fit, but", self.config.max_split_size
         if limit != UNLIMITED and self.rounded < limit <= candidate.size:
             text = f"{size} a block of max_split_size_mb or more serves no smaller request"
@@ -282,7 +285,11 @@ class _Malloc:
 
 
 def _by(option: str, name: str, text: str) -> Rule:
-    """Return the rule `name` of an option, with its section."""
+    """Return a rule that an allocator option caused, with the section that explains the option.
+
+    option: name of the option in PYTORCH_CUDA_ALLOC_CONF.
+    name, text: name of the rule, and how it applied.
+    """
     return Rule(name, EXPLAINED[option], text)
 
 

@@ -145,7 +145,10 @@ def step(allocator: CachingAllocator, request: Request) -> Decision:
 
 
 def decide(allocator: CachingAllocator, request: Request, act: Callable[[], None]) -> Decision:
-    """Call `act`, which makes `request`, and return the allocator's decision; see `step`."""
+    """Call `act`, and return the allocator's decision about the request that `act` makes.
+
+    request: description of the request.
+    """
     seen = _observe(allocator, request, act)
     rules, candidates = explain_request(allocator, seen)
     stats = ((key, seen.stats_before.get(key, 0), now) for key, now in seen.stats_after.items())
@@ -201,9 +204,9 @@ def _ask(allocator: CachingAllocator, request: Request) -> None:
 
 
 def walk_on(walk: Walk) -> tuple[int, Decision] | None:
-    """Run the next request of a recording.
+    """Send the next request of a recording to the allocator of `walk`.
 
-    Return its entry and the allocator's decision; None at the end of the recording.
+    Return the request's entry and the allocator's decision; None at the end of the recording.
     """
     upcoming = walk.upcoming()
     if upcoming is None:

@@ -99,7 +99,7 @@ def flame_of(
 
 
 def _names(holding: Holding) -> tuple[_Name, ...]:
-    """Return the names from the outermost frame on, without wrapper frames."""
+    """Return the names of a stack's frames, outermost first, without frames of wrappers."""
     frames = [frame for frame in reversed(holding.frames) if not is_plumbing(frame)]
     names = [(line_of(frame), frame.filename) for frame in frames]
     if holding.silent:

@@ -131,7 +131,7 @@ class Top(Shown):
     rows: owners, largest first.
     categories: bytes of each category, largest first.
     holdings: the same memory, grouped by stack and category.
-    notes: sentences about inferred facts.
+    notes: sentences about what was inferred, not recorded.
     """
 
     path: str
@@ -166,7 +166,10 @@ class Top(Shown):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StackAnswers:
-    """Owners in several groupings, in the requested order, and the steps and phases of the run."""
+    """Owners of memory at one moment in several groupings, and the run's steps and phases.
+
+    tops: one result for each requested grouping, in the requested order.
+    """
 
     tops: tuple[Top, ...]
     course: Course
@@ -190,7 +193,8 @@ def top(
     frames: number of frames in the name of an owner; None for 1 with lines, 8 with stacks and 3
         with modules.
     device: device number; None if only one device is recorded.
-    torch_version, progress: as for `replay`.
+    torch_version: release to model; None to choose it from the recording.
+    progress: callback for the progress of the replay.
     Raises RecordingError if several devices are recorded and `device` is None, or if there is no
     such moment, and ValueError for an unknown `by`.
     """
@@ -230,7 +234,11 @@ def answers_of_run(
     frames: int | None = None,
     since: int = -1,
 ) -> StackAnswers:
-    """Return the owners of one moment in several groupings; faster than several calls of `top`."""
+    """Return the owners of memory in a finished baseline replay, in several groupings.
+
+    This is faster than several calls of `top_of_run`, which explains the parameters.
+    bys: groupings, in the order of the result.
+    """
     trace = prepared.trace
     scene = scene_of_run(trace, prepared.start, device_run.timeline)
     moment = moment_of(prepared.path, trace, device_run, scene, at)
@@ -289,7 +297,7 @@ def _answer(asked: _Asked, trace: Trace, scene: Scene, notes: Sequence[str]) -> 
 
 
 class _Table:
-    """Allocated blocks of one moment, to be grouped."""
+    """Allocated blocks of one moment, grouped by owner on request."""
 
     def __init__(self, held: Held) -> None:
         self._held, self._sizes = held, held.sizes

@@ -1,7 +1,7 @@
-"""Replay the settings of a search in chunks.
+"""Replay the settings of a search in batches.
 
-A replay ends early if a setting of an earlier chunk is better in memory, driver calls and retries.
-Settings of the same chunk do not matter, so the result is the same for any number and speed of
+A replay ends early if a setting of an earlier batch is better in memory, driver calls and retries.
+Settings of the same batch do not matter, so the result is the same for any number and speed of
 workers, and for a resumed search.  `_search` in `tune.py` selects the settings.
 """
 
@@ -33,11 +33,12 @@ SearchProgress = Callable[[int, int], None]
 class Asked:
     """Parameters of a search for the best setting.
 
-    parts: devices of the recordings; a setting must suit all of them.
+    parts: all devices of all recordings; a setting must suit each of them.
     device_memory: bytes of the smallest device; None if no device memory is known.
-    memories: device memory of each part in bytes.
+    memories: device memory in bytes of each device in `parts`.
     knows_device: False if device memory was only estimated from refused requests.
     costs: times of driver calls.
+    tricks: shortcuts that the search may take.
     by_device: prefer the smallest sufficient device instead of the lowest peak.
     """
 
@@ -53,7 +54,7 @@ class Asked:
 
 @dataclass(slots=True)
 class Search:
-    """Running search.
+    """Search for the best setting that is under way: its workers, and the results until now.
 
     crew: runner of the replays.
     results: results file; None if trials are not saved.
@@ -98,8 +99,8 @@ class Search:
         if not self.asked.by_device:
             fresh.sort(key=self._promise)
         total = len(fresh) + self._done
-        for chunk in _chunks(fresh):
-            self._run(chunk, total, is_whole=False)
+        for batch in _batches(fresh):
+            self._run(batch, total, is_whole=False)
 
     def bounds(self) -> Callable[[], Bounds]:
         """Start computing the bounds in the background; return a function that waits for them.
@@ -112,8 +113,8 @@ class Search:
     def partings(self) -> Callable[[], None]:
         """Start comparing the baseline replays with the recordings in the background.
 
-        Return a function that waits for the results and stores them in the parts.  If the device is
-        the recorded one, the baseline trial makes this comparison, so no job is started.
+        Return a function that waits for the results and stores them in the prepared devices.  If
+        the device is the recorded one, the baseline trial makes this comparison, so no job starts.
         """
         under_way = [
             (part.prepared, self.crew.beside(parting_for, job))
@@ -129,12 +130,15 @@ class Search:
         return known
 
     def _of_parts(self) -> list[Job]:
-        """Return one job for each part, for work that does not depend on the setting."""
+        """Return one job for each device, for work that does not depend on the setting."""
         baseline = self.asked.parts[0].prepared.recorded
         return self._jobs(baseline, (), None, is_whole=True, as_recorded=True)
 
     def _promise(self, setting: Setting) -> int:
-        """Return a sort key: likely good settings first, so that later replays can end early."""
+        """Return a sort key that puts settings first that are likely good.
+
+        Replays of later settings can then end early.
+        """
         try:
             config = setting.config(self.asked.release)
         except ConfigError:
@@ -176,9 +180,9 @@ class Search:
         return fresh
 
     def _bar(self) -> tuple[SettingRow, ...]:
-        """Return the Pareto front of the settings that do not thrash (see `SettingRow.rank`).
+        """Return the best finished settings; a replay that is worse than one of them ends early.
 
-        A replay that is worse than one of these rows ends early.
+        These are the Pareto front of the settings that do not call the driver all the time.
         """
         if not self.asked.tricks.drop or self.asked.by_device:
             return ()
@@ -283,7 +287,10 @@ class Search:
         ]
 
     def _known(self, job: Job) -> Trial | None:
-        """Return the stored trial of a job; None if the job might now give another trial."""
+        """Return the trial of a job from the results file.
+
+        Return None if it has no such trial, or if the job might now give another one.
+        """
         trial = None if self.results is None else self.results.known.get(job.key)
         if trial is None or trial.error is not None:
             return None
@@ -297,11 +304,11 @@ class Search:
         return row_of(setting, self.asked.release, parts, self.asked.costs, same_as)
 
 
-def _chunks(settings: Sequence[Setting]) -> Iterator[Sequence[Setting]]:
-    """Yield chunks of 4, 8, 16, … settings.
+def _batches(settings: Sequence[Setting]) -> Iterator[Sequence[Setting]]:
+    """Yield batches of 4, 8, 16, … settings.
 
-    The first chunks are small, so that later replays can end early.  The later chunks are large, so
-    that few workers wait for the end of a chunk.
+    The first batches are small, so that later replays can end early.  The later batches are large,
+    so that few workers wait for the end of a batch.
     """
     start, length = 0, _FIRST_CHUNK
     while start < len(settings):

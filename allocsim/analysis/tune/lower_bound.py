@@ -101,7 +101,7 @@ class Demand:
         self._known: dict[tuple[tuple[int, ...], int], dict[int, _Peaks]] = {}
 
     def _changes_of_groups(self, prepared: Prepared) -> list[NDArray[np.int32]]:
-        """Return the allocations and frees of each group in order, as rows of `_Changes`."""
+        """Return the allocations and frees of each (pool, stream), encoded as in `_Changes`."""
         lifetimes = lifetimes_of(prepared.trace)
         rows = np.flatnonzero((lifetimes.start >= 0) & (self.size[lifetimes.start] > 0))
         asked = lifetimes if len(rows) == len(lifetimes) else lifetimes.take(rows)
@@ -148,7 +148,7 @@ class Demand:
         }
 
     def _changes_by_class(self, size_class: NDArray[np.int64]) -> dict[int, _Changes]:
-        """Return the changes of each request class.
+        """Return the allocations and frees of each request class.
 
         The last few results are cached, since most settings have the same size classes.
         """
@@ -187,8 +187,9 @@ class _Changes(NamedTuple):
 
 
 def _changes_of(which: NDArray[np.intp], turns: NDArray[np.intp]) -> NDArray[np.int32]:
-    """Return the rows of `_Changes` for blocks whose sizes have the indices `which`.
+    """Return the allocations and frees of blocks in order of time, encoded as in `_Changes`.
 
+    which: index of each block's size.
     turns: positions that sort all allocations, followed by all frees, by time.
     The encoding includes the sign, so that one table lookup gives the signed sizes under a setting.
     """
@@ -219,7 +220,11 @@ def _once(
 
 
 def _signed(rows: NDArray[np.int32], held: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the change of live bytes at each row; `held` has the block size of each index."""
+    """Return the change of live bytes at each allocation and free.
+
+    rows: encoded as in `_Changes`.
+    held: block size in bytes for each size index.
+    """
     return np.column_stack((held, -held)).ravel()[rows]
 
 
@@ -228,8 +233,9 @@ def _peak_of(rows: NDArray[np.int32], held: NDArray[np.int64]) -> int:
 
 
 def _peaks_of(changes: _Changes, held: NDArray[np.int64], *, is_large: bool) -> _Peaks:
-    """Return the peak of live bytes of one request class, above each of a few request sizes.
+    """Return (request size, peak of live bytes in requests of at least this size) for a few sizes.
 
+    changes: allocations and frees of one request class.
     held: block size in bytes for each size index.
     """
     signed = _signed(changes.rows, held)
@@ -268,13 +274,13 @@ def _oversize_from(config: AllocatorConfig, rounded: NDArray[np.int64]) -> int:
 
 @dataclass(slots=True)
 class _RequestClass:
-    """State of one request class during the replay; bytes.
+    """State of one request class during a replay; all numbers are bytes.
 
     bound: lower bound of the reserved bytes of this class at the peak.
     thresholds: request sizes for which `needed` is updated.
     needed: for each threshold, peak live bytes of requests of at least this size, plus the bytes of
         smaller segments, which cannot serve these requests.
-    held: reserved bytes so far.
+    held: bytes that the class has reserved.
     """
 
     bound: int
@@ -294,9 +300,9 @@ class _RequestClass:
 
 
 class Floor:
-    """Lower bound of the peak of one replay.
+    """Lower bound of a replay's peak reserved memory, raised while the replay runs.
 
-    reserved: bytes that peak reserved memory will at least reach.
+    reserved: the bound in bytes.
     """
 
     def __init__(
@@ -344,9 +350,9 @@ def needed_of(trace: Trace) -> Lifetimes:
 
 
 class LivePeak:
-    """Peak of live bytes of one recording under any rounding of sizes.
+    """Peak of a recording's live bytes, as a function of how a setting rounds sizes.
 
-    No replay reserves less.  Blocks from before the recording keep their sizes.
+    No replay under the setting reserves less.  Blocks from before the recording keep their sizes.
     rounds: first entries of the rounds (such as training steps) that may repeat.
     """
 

@@ -128,7 +128,7 @@ def judge(
 
 
 def _saved(asked: Asked, baseline: SettingRow, best: SettingRow) -> tuple[str, int, int]:
-    """Return (saving as text, saved bytes, bytes under the baseline)."""
+    """Return (text, bytes that `best` saves, bytes that the baseline needs)."""
     before, after = baseline.min_device_memory_bytes, best.min_device_memory_bytes
     if asked.by_device and before is not None and after is not None:
         words = f"a device with {format_size(before - after)} less suffices{_share(before, after)}"

@@ -172,9 +172,12 @@ def row_of(
     costs: Costs,
     same_as: Setting | None = None,
 ) -> SettingRow:
-    """Return the row of a setting from its trials.
+    """Return the results of a setting from its trial on each device.
 
-    setting: must be accepted by `release`.
+    setting: setting that `release` accepts.
+    parts: trial on each device of each recording.
+    costs: times of driver calls, for the estimate.
+    same_as: equivalent setting that was replayed instead; None if `setting` was replayed.
     """
     every = [cost_of(part, costs) for part in parts]
     cost = max(every, key=lambda cost: (cost.is_thrashing, cost.total))

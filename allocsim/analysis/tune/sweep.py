@@ -92,7 +92,7 @@ class Crew:
 
 
 class _Beside(Generic[_Found]):
-    """Background job, started at most once."""
+    """Background job with a function that starts it; it is started at most once."""
 
     def __init__(self, crew: Crew, act: Callable[[Job], _Found], job: Job) -> None:
         self._crew = crew
@@ -122,9 +122,9 @@ def sweep(jobs: Sequence[Job], crew: Crew, done: Done) -> None:
 
 
 class _Sweep:
-    """Jobs of one sweep.
+    """Jobs of one call of `sweep`, running in worker processes.
 
-    Suspects are the jobs that were running when a worker died.
+    Jobs that were running when a worker died are run again one at a time.
     """
 
     def __init__(self, crew: Crew, done: Done) -> None:

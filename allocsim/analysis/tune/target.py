@@ -99,7 +99,9 @@ def parts_of(
 
 
 def _looked_through(prepared: Prepared) -> Sizes:
-    """Return the requested sizes, and cache the repeated steps for the worker processes.
+    """Return the requested sizes, and find the repeated training steps ahead of the replays.
+
+    Worker processes inherit the repeated steps from the cache of `prepared`.
 
     NumPy releases the interpreter lock in both computations, so two threads save a quarter of the
     time.

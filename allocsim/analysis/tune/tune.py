@@ -83,7 +83,7 @@ class Tuning(Shown):
     recommendation: recommendation that other commands would make too; None with `by_device`.
     further: setting that reserves at least 5 % less than `best`, or None.  It is not recommended,
         since its values are fitted to these recordings.
-    parts: (recording, device number, device memory in bytes) of each trial of a row.
+    parts: (recording, device number, device memory in bytes) of each device that was tuned.
     prepared: prepared device; None if there are several.
     """
 
@@ -223,7 +223,7 @@ def _asked(
 
 
 def _tricks(parts: tuple[Target, ...]) -> Tricks:
-    """Return the shortcuts that are valid for every part.
+    """Return the shortcuts of the search that are valid for every device.
 
     If a recorded program changes settings while it runs, no shortcut is valid.
     """
@@ -232,9 +232,10 @@ def _tricks(parts: tuple[Target, ...]) -> Tricks:
 
 
 def _borrowed(part: Target, least: int | None) -> int | None:
-    """Return the memory to assume for a part whose device memory is unknown.
+    """Return the memory in bytes to assume for a device whose memory is unknown.
 
-    It is `least`, the smallest known device memory, if the recorded run fits; else None.
+    It is `least`, the smallest known memory of the other devices, if the recorded run fits into it;
+    otherwise None.
     """
     return least if is_recorded_device(part.prepared, least) else None
 
@@ -300,7 +301,13 @@ def _tuning(
     bounds: Bounds,
     begin: float,
 ) -> Tuning:
-    """Return the result; `begin` is the time.monotonic() at the start of the search."""
+    """Return the result of a finished search.
+
+    baseline: recorded setting.
+    proposed: settings that may be recommended.
+    bounds: lower bounds of the memory that the requests need.
+    begin: time.monotonic() at the start of the search, in seconds.
+    """
     asked, rows = search.asked, _ranked(search)
     replayed = [trial for row in rows if row.same_as is None for trial in row.parts]
     first = search.rows[baseline]
@@ -350,7 +357,7 @@ def _tuning(
 
 
 def _named(asked: Asked, part: Target) -> str:
-    """Return the prefix of a note, such as "rank1.pickle, device 0: "; "" for a single device."""
+    """Return the beginning of a note on a device: "rank1.pickle, device 0: "; "" for one device."""
     if len(asked.parts) == 1:
         return ""
     file = "" if len({p.name for p in asked.parts}) == 1 else f"{Path(part.name).name}, "

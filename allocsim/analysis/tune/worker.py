@@ -111,7 +111,7 @@ class Job:
 
 
 class _Kept:
-    """Prepared recording, with lower bounds that all settings share."""
+    """Prepared device, with data on its requests that the lower bounds of all settings use."""
 
     def __init__(self, prepared: Prepared) -> None:
         self.prepared = prepared
@@ -189,7 +189,7 @@ def run_job(job: Job) -> Trial:
 
 
 def bounds_for(job: Job) -> Bounds:
-    """Return the bounds of the recording of `job`."""
+    """Return how much memory the requests of the device of `job` need under any allocator."""
     return bounds_of(_kept(job).prepared)
 
 
@@ -282,14 +282,20 @@ def _drive(prepared: Prepared, job: Job, memory: int | None, watch: _Watch) -> T
 
 
 def _empties(prepared: Prepared, drive: Drive) -> bool:
-    """Return True if only empty_cache() calls of the program release memory."""
+    """Return True if the program calls empty_cache(), and no option makes PyTorch release memory.
+
+    Retries of failed requests release memory in any case and do not count.
+    """
     config = drive.allocator.config
     frees_unasked = config.max_split_size != UNLIMITED or config.garbage_collection_threshold > 0
     return prepared.plan.empties_cache and not frees_unasked
 
 
 def _as_recorded(prepared: Prepared, job: Job) -> Trial | None:
-    """Return the trial of the baseline; None if setting, release or device is another."""
+    """Return the trial of the replay under the recorded setting, release and device.
+
+    Return None if the job differs in one of these.
+    """
     memory = job.device_memory
     asked = None if memory == device_of(prepared)[0] else memory
     is_same = job.setting == prepared.recorded and prepared.is_own_release
@@ -313,7 +319,10 @@ def _as_recorded(prepared: Prepared, job: Job) -> Trial | None:
 
 
 class _Devices:
-    """Search for the smallest sufficient device; `tight` is the trial on `job.within`, or None."""
+    """Search for the smallest device on which a job's setting succeeds.
+
+    tight: trial on a device of `job.within` bytes; None if there is none.
+    """
 
     def __init__(self, kept: _Kept, job: Job, tight: Trial | None) -> None:
         self._kept = kept

@@ -22,7 +22,7 @@ _Look = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Arrival:
-    """New recording.
+    """New or changed recording in the folder.
 
     rank: distributed rank stored in the file; "" if there is none.
     captured: time of the capture, as stored in the file; "" if there is none.
@@ -72,7 +72,7 @@ class Arrivals:
         self._last: dict[Path, _Look] = {}
         self._read: dict[Path, _Look] = {}
 
-    def look(self, now: float) -> Iterator[Arrival | Unreadable]:
+    def scan(self, now: float) -> Iterator[Arrival | Unreadable]:
         """Scan the folder and yield the files that are new or changed, ordered by name.
 
         now: current time in seconds, as time.time().
