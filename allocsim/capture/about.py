@@ -103,7 +103,9 @@ def _largest(segments: list[Any]) -> int:
 
 
 def _memory(about: About, device: int, card: Any) -> dict[str, int]:
-    """Return the use of the device's memory in bytes, by the names of `Provenance`.
+    """Return how much memory of the device is free, of this process and of others, in bytes.
+
+    The keys are field names of `Provenance`.
 
     context_memory is the memory that is neither free nor reserved by PyTorch; 0 if unknown.
     """

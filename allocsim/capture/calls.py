@@ -97,7 +97,7 @@ class CallLog:
         while self._undo:
             self._undo.pop()()
 
-    def note(self, describe: Callable[..., Any], *args: Any, **named: Any) -> list[MarkRow]:
+    def marks_of(self, describe: Callable[..., Any], *args: Any, **named: Any) -> list[MarkRow]:
         """Return the marks of a call that happens now: one, or one per device.
 
         describe: function of the call's arguments that returns (kind, value) for all devices,
@@ -125,7 +125,7 @@ class CallLog:
         @functools.wraps(call)
         def watched(*args: Any, **named: Any) -> Any:
             # Counted before the call and kept only if it does not raise.
-            marks = self.note(describe, *args, **named)
+            marks = self.marks_of(describe, *args, **named)
             result = call(*args, **named)
             self.marks += marks
             return result
@@ -139,11 +139,11 @@ class CallLog:
         @functools.wraps(make)
         def made(this: Any, *args: Any, **named: Any) -> None:
             make(this, *args, **named)
-            self.marks += self.note(lambda: ("MemPool created", list(this.id)))
+            self.marks += self.marks_of(lambda: ("MemPool created", list(this.id)))
 
         def deleted(this: Any) -> None:
             # C++ releases the pool after this.
-            self.marks += self.note(lambda: ("MemPool deleted", list(this.id)))
+            self.marks += self.marks_of(lambda: ("MemPool deleted", list(this.id)))
             if delete is not None:
                 delete(this)
 

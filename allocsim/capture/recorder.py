@@ -133,7 +133,7 @@ class Recorder:
         """Add a mark to every device, after its latest entry."""
         if self.is_here and self.calls is not None:
             marks = self.calls.marks
-            marks += self.calls.note(lambda: (kind, value))
+            marks += self.calls.marks_of(lambda: (kind, value))
             if len(marks) > _MOST_MARKS:
                 self._thin(marks)
 

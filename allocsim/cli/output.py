@@ -75,7 +75,11 @@ def write_warnings(warnings: Iterable[str]) -> None:
 def write_result(
     as_json: bool, document: Callable[..., object], text: Callable[..., str], *result: object
 ) -> None:
-    """Write `document(*result)` as JSON or `text(*result)` as text; only that one is called."""
+    """Write a result to standard output as JSON or as text.
+
+    document, text: functions of `result` that return the JSON document and the text. Only the
+        function that is needed is called.
+    """
     if as_json:
         write_json(document(*result))
     else:
@@ -108,7 +112,10 @@ def write_answer(
     text: Callable[[], str],
     screen: Callable[[], Answer],
 ) -> None:
-    """Write the answer that the options request: --json, --verbose, else its first screen."""
+    """Write an answer as JSON with --json, in full with --verbose, else its first screen.
+
+    document, text, screen: functions that return these forms; only one of them is called.
+    """
     if arguments.json:
         write_json(document())
     elif arguments.verbose:
@@ -133,8 +140,9 @@ def save_page(page: str, output: str) -> None:
 
 
 def refuse_output(output: str, read: Iterable[str] = (), suffixes: tuple[str, ...] = ()) -> None:
-    """Raise UsageError if a command must not write the file `output`; called before it reads files.
+    """Raise UsageError if a command must not write the file `output`.
 
+    This is called before the command reads its files.
     read: files that the command will read.
     suffixes: allowed endings of `output`; () for any ending.
     """

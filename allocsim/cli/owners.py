@@ -63,7 +63,7 @@ def spilled_owners_of(
 
 
 def held_at_peak(found: Fit) -> Top:
-    """Return the memory at the peak by category."""
+    """Return the memory at the peak of a simulated run, by category."""
     from allocsim.analysis.top import top_of_run  # noqa: PLC0415
 
     ran = found.ran
@@ -71,7 +71,10 @@ def held_at_peak(found: Fit) -> Top:
 
 
 def held_at_failure(found: Fit) -> Top | None:
-    """Return the memory at the failed request by category; None if none failed."""
+    """Return the memory at the failed request of a simulated run, by category.
+
+    Return None if no request failed.
+    """
     from allocsim.analysis.top import top_of_run  # noqa: PLC0415
 
     failure, ran = found.failure, found.ran
@@ -81,7 +84,10 @@ def held_at_failure(found: Fit) -> Top | None:
 
 
 def spilled_in_fit(found: Fit) -> Top | None:
-    """Return the memory requested after the card was full by category; None if none spilled."""
+    """Return the memory that a simulated run requested after the card was full, by category.
+
+    Return None if nothing was spilled to host memory.
+    """
     if found.unlimited is None or found.lent is None:
         return None
     return spilled_owners_of([found.unlimited.prepared], [found.lent], by="category")

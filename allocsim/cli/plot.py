@@ -144,7 +144,10 @@ def _of_an_answer(arguments: argparse.Namespace, theme: Theme) -> Figure:
 
 
 def _still(arguments: argparse.Namespace, recording: Recording) -> Still | None:
-    """Return the recorded segments to draw; None if the chart needs a history or has one."""
+    """Return the segments of a recording without a history, for a chart that needs none.
+
+    Return None if the chart needs a history, or if the recording has one.
+    """
     from allocsim.analysis.picture import is_still, shown_device, still_of  # noqa: PLC0415
 
     device = shown_device(recording, arguments.device)

@@ -113,7 +113,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _compare_strictly(devices: Sequence[Prepared], result: Run) -> None:
-    """Compare with replays that process every step separately; both must agree."""
+    """Replay again without shortcuts, one step at a time, and compare with `result`.
+
+    Raises InvariantError at the first difference, and UsageError if `result` is a what-if replay or
+    the recording has no addresses to compare.
+    """
     from allocsim.replaying import difference_step_by_step  # noqa: PLC0415
 
     for device_run in result.devices:

@@ -134,7 +134,7 @@ def _refuse_confused(arguments: argparse.Namespace) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """Text and document of an answer.
+    """Answer of `allocsim scale` as text and as JSON document.
 
     found: result at the predicted size; None if no size fits.
     """

@@ -42,7 +42,10 @@ class Session:
         self._blocks: list[int | None] = []
 
     def ask(self, line: str) -> Decision:
-        """Carry out a line, and return the allocator's decision; UsageError for a wrong line."""
+        """Send the request of a line such as "malloc 2MiB" to the allocator; return its decision.
+
+        Raises UsageError for a wrong line.
+        """
         from allocsim.analysis.step import step  # noqa: PLC0415
 
         try:

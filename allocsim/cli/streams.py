@@ -24,7 +24,7 @@ _ENCODING = "utf-8"
 
 
 class _NoOutput(io.TextIOBase):
-    """Standard output that is closed; writing raises UsageError."""
+    """Stand-in for a closed standard output; writing to it raises UsageError."""
 
     encoding = _ENCODING
 

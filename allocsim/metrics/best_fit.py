@@ -134,7 +134,7 @@ class _Arena:
     """Placed blocks and the free ranges between them.
 
     offset: offset in bytes of each block.
-    top: end of the highest block so far, in bytes.
+    top: highest end of any block that was placed, in bytes.
 
     A free range is one integer, `size << shift | start`, so that a sorted list of integers is
     ordered by size and then by start.  `run` is one loop without helper calls and tuples, which

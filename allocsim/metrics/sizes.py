@@ -23,7 +23,7 @@ from allocsim.simulation import live_requests
 
 @dataclass(frozen=True, slots=True)
 class Rounded:
-    """Request sizes rounded under a setting (1.2).
+    """Request sizes rounded under a setting (semantics 1.2).
 
     each: rounded size of every item of `RequestedSizes.sizes`, as the raw bytes of an int64 array,
         which are fast to compare and hash.
@@ -66,8 +66,8 @@ class Sizes:
     counts: distinct request sizes before rounding, ascending, each with its number of requests.
     present: sizes of the segments and blocks from before the first entry.
     peak_live: peak of the live requests, each rounded up to 512.
-    peak_middle: the same for requests above 1 MiB and below 10 MiB, which share segments of
-        large_segment_size_mb.
+    peak_middle: peak of the live requests above 1 MiB and below 10 MiB, each rounded up to 512.
+        They share segments of large_segment_size_mb.
     recorded_peak: peak reserved bytes in the recording.
     living: request sizes, ascending, of blocks from before the first entry.
     """
@@ -87,7 +87,10 @@ class Sizes:
 
 
 def rounded_by(config: AllocatorConfig, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the block size for each request size, which is at least 1 byte (1.2)."""
+    """Return the block size for each request size; both are bytes (semantics 1.2).
+
+    sizes: request sizes, at least 1 byte each.
+    """
     starts, steps = _pieces(config, int(sizes.max(initial=1)))
     step = steps[np.searchsorted(starts, sizes, side="right") - 1]
     return -(-sizes // step) * step

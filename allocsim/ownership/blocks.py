@@ -154,7 +154,10 @@ def _next_free(
 
 
 def _ends(action: NDArray[np.uint8], row: NDArray[np.intp]) -> NDArray[np.bool_]:
-    """Return the mask of the rows that are a free_completed; -1 is not."""
+    """Return a mask of the entry numbers in `row` that are a free_completed.
+
+    The number -1, for a missing entry, gives False.
+    """
     found: NDArray[np.bool_] = (row >= 0) & (np.append(action, 255)[row] == Action.FREE_COMPLETED)
     return found
 

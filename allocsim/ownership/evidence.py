@@ -215,7 +215,10 @@ class Evidence:
 
     @cached_property
     def call_end(self) -> tuple[_Column, _Column]:
-        """Last entry of the forward pass before each block's allocation, and first of the next."""
+        """End of the latest forward pass and start of the next one, as entries, for each block.
+
+        The latest pass is the last that began at or before the block's allocation.
+        """
         last, _ = self.scene.span_end(self.scene.forwards)
         return last, self.scene.forwards.next_first(self.blocks.born)
 

@@ -100,7 +100,7 @@ class Held:
 
 
 def scene_of_run(trace: Trace, start: tuple[SegmentState, ...], timeline: Timeline) -> Scene:
-    """Return the blocks of a recording with their training phases and origins.
+    """Return the blocks of a recording, each with the phase and kind of code that requested it.
 
     start: segments before the first entry.
     timeline: allocated bytes after each entry of the baseline replay.
@@ -109,7 +109,10 @@ def scene_of_run(trace: Trace, start: tuple[SegmentState, ...], timeline: Timeli
 
 
 def scene_of_state(trace: Trace) -> Scene:
-    """Return the blocks of a recording without entries, with their training phases and origins."""
+    """Return the blocks of a recording without entries.
+
+    Each block has the training phase and the kind of code that requested it.
+    """
     return _scene(trace, blocks_of_state(trace), is_state_only=True)
 
 

@@ -64,9 +64,9 @@ class Spans:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scene:
-    """Blocks of one device with their training phases and origins.
+    """Blocks of one device with the training phase and the kind of code that requested each.
 
-    phase, origin: `Phase` and `Origin` of the stack that allocated each block.
+    phase, origin: codes of `Phase` and `Origin` (kind of code), inferred from each block's stack.
     is_engine_thread: mask of blocks allocated by Python code in autograd's thread.
     is_without_grad: mask of blocks allocated while gradients were disabled.
     is_bare: mask of blocks allocated by autograd itself, or without Python frames.
@@ -171,7 +171,7 @@ def scene_of(
     is_state_only: bool,
     marks: Sequence[Mark] = (),
 ) -> Scene:
-    """Return the training phases and origins of `blocks`.
+    """Return `blocks` with the training phase and the kind of code that requested each.
 
     kinds: classification of each stack, by stack number.
     is_state_only: True if the recording has no entries.
@@ -224,7 +224,7 @@ def _marked_steps(marks: Sequence[Mark]) -> tuple[_Column, _Column]:
 
 
 def _marked_phases(marks: Sequence[Mark], born: _Column) -> NDArray[np.uint8]:
-    """Return the phase that the marks give for each allocation, UNTOLD without a mark before it.
+    """Return the phase that the marks give for each allocation; UNTOLD before the first mark.
 
     born: entry of each allocation.
     """

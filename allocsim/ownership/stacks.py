@@ -154,7 +154,7 @@ def is_call(frame: Frame) -> bool:
 def kinds_of(table: FrameTable, stacks: Sequence[int]) -> dict[int, StackKind]:
     """Return the classification of each stack number in `stacks`.
 
-    The other stacks have an influence, because they show which files define modules.
+    The result also depends on the other stacks of `table`, which show the files of modules.
     """
     known = {stack: table.stack(stack) for stack in stacks}
     python = {
@@ -169,7 +169,7 @@ def kinds_of(table: FrameTable, stacks: Sequence[int]) -> dict[int, StackKind]:
 
 
 class _Facts:
-    """Facts derived from all stacks of a recording."""
+    """Files and lines, found in all stacks of a recording, that classify a single stack."""
 
     def __init__(self, stacks: Sequence[tuple[Frame, ...]]) -> None:
         self.has_roots = any(stack and _is_root(stack) for stack in stacks)

@@ -99,7 +99,10 @@ def effect_of(setting: Setting, release: Release, parts: tuple[RequestedSizes, .
 
 
 def _limit(setting: Setting, config: AllocatorConfig, release: Release) -> float | None:
-    """Return the memory fraction that limits the process (1.11); None if there is no limit."""
+    """Return the memory fraction that limits the process; None if there is no limit.
+
+    Source: semantics 1.11.
+    """
     if setting.call_fraction is not None:
         is_none = setting.call_fraction == 1.0 and not release.full_fraction_is_limit
         return None if is_none else setting.call_fraction

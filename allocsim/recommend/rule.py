@@ -94,7 +94,10 @@ class Recommendation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Case:
-    """One device of a recommendation, with its replay and its trials."""
+    """One device for which a setting is sought, with its baseline replay.
+
+    trials: runner of replays of this device under other settings.
+    """
 
     trials: Trials
     device_run: DeviceRun
@@ -207,7 +210,7 @@ def _standing(
     """Return the memory and retries that `setting` must beat to be chosen; None while all fail.
 
     This must agree with `_simplest`, which makes the choice.
-    found: offers so far.
+    found: offers that were replayed before.
     needed: see `_needed_by`.
     """
     known = [Standing(baseline.memory, baseline.retries)] if baseline.goes_through else []
@@ -261,8 +264,10 @@ def choose(
     release: Release,
     possible: Sequence[str],
 ) -> Recommendation:
-    """Return the recommendation among `offers`.
+    """Choose the recommended setting among replayed candidates.
 
+    baseline: replay under the recorded settings.
+    offers: replays of the candidates.
     late: function from a setting to its peak reserved bytes in the second half of the recording.
     release: modelled release.
     possible: releases that the recording can come from.

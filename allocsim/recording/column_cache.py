@@ -125,7 +125,11 @@ def _is_slow(source: str, recording: Recording) -> bool:
 
 
 def _keep(recording: Recording, place: Path, before: _Key) -> None:
-    """Write the columns to the cache unless the source changed while it was read."""
+    """Write the columns to the cache unless the source changed while it was read.
+
+    place: file to write.
+    before: identity of the source before it was read.
+    """
     digest = sha256_of(before.source)
     if _stated(before.source) != before:
         return

@@ -85,7 +85,7 @@ class FrameInterner:
         return self._stacks.setdefault(key, len(self._stacks)) if key else -1
 
     def table(self) -> FrameTable:
-        """Return the table of all frames and stacks added so far."""
+        """Return the table of all frames and stacks that were added."""
         lengths = [0, *(len(stack) for stack in self._stacks)]
         flat = [number for stack in self._stacks for number in stack]
         return FrameTable(
@@ -96,7 +96,7 @@ class FrameInterner:
 
 
 class StackNumbers:
-    """Replacement for `StackReader` for column files, which store stack numbers and a table."""
+    """Reader of the stacks in column files, which store a table of stacks, and numbers into it."""
 
     __slots__ = ("_count",)
 

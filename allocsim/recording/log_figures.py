@@ -96,7 +96,11 @@ class LogFigures(Shown):
 
 @dataclass(frozen=True, slots=True)
 class _Pattern:
-    """Words before or around a number; `is_rough` if an earlier number is more exact."""
+    """Pattern of the words around one number of a log.
+
+    words: expression whose groups are the number and its unit.
+    is_rough: True if the number is rounded, so that an earlier number of this name is kept.
+    """
 
     name: str
     label: str

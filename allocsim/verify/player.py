@@ -134,7 +134,7 @@ def play(
         if check_every and number % check_every == 0:
             allocator.check()
     allocator.check()
-    player.tell()
+    player.store_state()
     return player.outcome
 
 
@@ -223,7 +223,7 @@ class _Player:
         else:
             self._pools[what](pool)
 
-    def tell(self) -> None:
+    def store_state(self) -> None:
         """Store statistics, segments and history in the results."""
         outcome, number = self.outcome, stream_numbers(self._handles)
         outcome.stats = golden_stats(self._allocator.memory_stats())

@@ -20,7 +20,7 @@ _SHARE = 0.3
 
 
 class RandomSettings:
-    """Maker of the confs of one script.
+    """Random generator of the confs of one script.
 
     has_pools: True if the script begins allocating to pools.  Up to 2.12 PyTorch treats that as the
         capture of a CUDA graph, and graph_capture_record_stream_reuse would read a graph that does

@@ -5,10 +5,10 @@ CUDA.  Each script runs in a fork of this process, with the conf of the script i
 Creating a CUDA context on a real GPU takes long, so some forks start before their scripts arrive
 and create their context through the driver, without a call of PyTorch.
 
-The interpreter needs torch and may lack allocsim.  Each line of standard input is a request in
+The interpreter needs torch and may lack allocsim.  Each line of standard input is a command in
 JSON, [path of the script, path for the results].  The answer is a line with the exit status of the
 fork.  The argument is the number of forks that start before their scripts.  `installed.py` sends
-the requests.
+the commands.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ NO_CONTEXT = 4
 
 
 class PhantomWork:
-    """Streams on the phantom GPU, whose work completes when `finish` is called."""
+    """Streams of a script on the phantom GPU, whose work completes when `finish` is called."""
 
     def __init__(self, torch: Any, script: dict[str, Any]) -> None:
         self._torch = torch
@@ -61,7 +61,7 @@ class PhantomWork:
 
 
 class RealWork:
-    """Streams on a real GPU.
+    """Streams of a script on a real GPU.
 
     Each stream is created by PyTorch and then used as an external stream.  PyTorch polls events in
     an order that depends on the id of a stream, which is the raw handle only if it is external.
@@ -233,7 +233,7 @@ class Fork:
         run(torch, reading, starts_context=starts_context)
 
     def answer(self, line: str) -> int:
-        """Run the script of the request `line` and return the wait status of the process."""
+        """Run the script that the command `line` names; return the wait status of the process."""
         with suppress(BrokenPipeError):  # the fork has ended, and its status gives the reason
             os.write(self._asking, line.encode())
         os.close(self._asking)
@@ -246,9 +246,9 @@ class Fork:
 
 
 def run(torch: Any, reading: int, *, starts_context: bool) -> None:
-    """Wait for a request, run its script and exit; this is the code of the forked process.
+    """Wait for a command, run its script and exit; this is the code of the forked process.
 
-    reading: file descriptor of the pipe for the request.
+    reading: file descriptor of the pipe for the command.
     """
     code = 1
     try:
@@ -279,7 +279,7 @@ def run(torch: Any, reading: int, *, starts_context: bool) -> None:
 
 
 def main() -> None:
-    """Answer requests until standard input ends."""
+    """Run the scripts that commands on standard input name, until standard input ends."""
     torch = importlib.import_module("torch")
     gc.freeze()
     n_ahead = int(sys.argv[1])

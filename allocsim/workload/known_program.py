@@ -159,7 +159,7 @@ class _Player:
     def _play_stretch(self, number: int) -> int:
         """Simulate one stretch, or reuse earlier results for one or two; return how many."""
         starts, repeats = self._program.stretches, self._repeats
-        repeats.found(number, small_places(self._allocator))
+        repeats.store(number, small_places(self._allocator))
         span = repeats.span(number)
         if not span:
             self._play_all(starts[number], starts[number + 1])
@@ -341,7 +341,7 @@ class _Repeats:
         counts_objects = allocator.release.free_block_order is FreeBlockOrder.CREATION
         self._may = allocator.collects_garbage_above is None and not counts_objects
 
-    def found(self, number: int, places: object) -> None:
+    def store(self, number: int, places: object) -> None:
         """Store `places`, the state of the small pool at the start of stretch `number`."""
         self._found[number] = places
 
@@ -362,7 +362,10 @@ class _Repeats:
             self._found[one] = self._found[one - span]
 
     def _key(self, number: int) -> tuple[bytes, ...]:
-        """Return a stretch's calls to the small pool, with blocks numbered from its first block."""
+        """Return a key that is equal for stretches with the same calls to the small pool.
+
+        Blocks are numbered from the stretch's first block.
+        """
         if number not in self._keys:
             program = self._program
             start, stop = program.stretches[number], program.stretches[number + 1]

@@ -77,7 +77,7 @@ class Recorder:
 
     @property
     def n_entries(self) -> int:
-        """Number of entries recorded so far."""
+        """Number of recorded entries."""
         return self._taken + len(self._history)
 
     def code(self, filename: str, name: str, line: int) -> int:
@@ -115,7 +115,10 @@ class Recorder:
 
     @contextmanager
     def program(self) -> Iterator[None]:
-        """Return a context whose block an out-of-memory error ends, which sets `oom_text`."""
+        """Return a context manager for the code of the simulated program.
+
+        An out-of-memory error ends its block, and its text is stored in `oom_text`.
+        """
         try:
             yield
         except OutOfMemoryError as error:
@@ -129,7 +132,7 @@ class Recorder:
     # -- the recording -------------------------------------------------------------------
 
     def recording(self, kind: str, options: Mapping[str, object]) -> Recording:
-        """Return the recording of all requests so far.
+        """Return the recording of all requests until now.
 
         kind, options: kind of program and options of `allocsim synth`, for the provenance.
         """
@@ -147,7 +150,7 @@ class Recorder:
         return self._kept.recording(f"synth {kind}", self.allocator, table, provenance)
 
     def _take(self) -> None:
-        """Move the history so far to `_kept`, with the line of each entry."""
+        """Move the allocator's history to `_kept`, and add the line of code to each entry."""
         ends, codes = np.array(self._calls, dtype=np.int64).T
         self._kept.take(self._history, np.repeat(codes, np.diff(ends, prepend=0)))
         self._taken += len(self._history)

@@ -1,4 +1,4 @@
-"""A language model that serves several requests at once, each with a growing key-value cache.
+"""A language model that serves several users at once, each with a growing key-value cache.
 
 A cache grows by allocation of a larger cache and a free of the old cache.  The freed memory is
 always slightly too small for the next cache, because all caches keep growing.
@@ -18,7 +18,7 @@ _FILE = "serve.py"
 
 @dataclass(slots=True)
 class _Session:
-    """Request in progress.
+    """User whose question the server is answering.
 
     cache: address of the cache.
     tokens: number of tokens in the cache.
@@ -46,8 +46,8 @@ def server(
 ) -> Recording:
     """Simulate the growing key-value caches of a server.
 
-    requests: number of requests.
-    concurrent: number of requests in progress at a time.
+    requests: number of questions from users.
+    concurrent: number of questions that the server answers at the same time.
     prompt, answer: highest number of tokens of a prompt and of an answer.  Actual numbers are
         random, from an eighth of the highest number on.
     growth: tokens by which a cache grows at a time.

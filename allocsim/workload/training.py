@@ -51,7 +51,7 @@ def training(
 
 
 class _Loop:
-    """Program whose parameters and Adam state are never freed, and gradients after each step."""
+    """Simulated program: it frees gradients after each step, but no parameters or Adam state."""
 
     def __init__(self, recorder: Recorder, layers: int, hidden: int) -> None:
         self._recorder = recorder

@@ -234,8 +234,7 @@ def _tricks(parts: tuple[Target, ...]) -> Tricks:
 def _borrowed(part: Target, least: int | None) -> int | None:
     """Return the memory in bytes to assume for a device whose memory is unknown.
 
-    It is `least`, the smallest known memory of the other devices, if the recorded run fits into it;
-    otherwise None.
+    It is `least`, the smallest known memory of a device, if the recorded run fits; otherwise None.
     """
     return least if is_recorded_device(part.prepared, least) else None
 
@@ -303,9 +302,6 @@ def _tuning(
 ) -> Tuning:
     """Return the result of a finished search.
 
-    baseline: recorded setting.
-    proposed: settings that may be recommended.
-    bounds: lower bounds of the memory that the requests need.
     begin: time.monotonic() at the start of the search, in seconds.
     """
     asked, rows = search.asked, _ranked(search)

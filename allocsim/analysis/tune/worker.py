@@ -282,10 +282,7 @@ def _drive(prepared: Prepared, job: Job, memory: int | None, watch: _Watch) -> T
 
 
 def _empties(prepared: Prepared, drive: Drive) -> bool:
-    """Return True if the program calls empty_cache(), and no option makes PyTorch release memory.
-
-    Retries of failed requests release memory in any case and do not count.
-    """
+    """Return True if the program calls empty_cache() and no option makes PyTorch release memory."""
     config = drive.allocator.config
     frees_unasked = config.max_split_size != UNLIMITED or config.garbage_collection_threshold > 0
     return prepared.plan.empties_cache and not frees_unasked
@@ -319,10 +316,7 @@ def _as_recorded(prepared: Prepared, job: Job) -> Trial | None:
 
 
 class _Devices:
-    """Search for the smallest device on which a job's setting succeeds.
-
-    tight: trial on a device of `job.within` bytes; None if there is none.
-    """
+    """Search for a job's smallest sufficient device; `tight` is its trial on `within` bytes."""
 
     def __init__(self, kept: _Kept, job: Job, tight: Trial | None) -> None:
         self._kept = kept
