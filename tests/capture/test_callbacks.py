@@ -35,7 +35,7 @@ def moments_of(path: Path) -> list[tuple[str, object]]:
     return [(mark.kind.value, mark.value) for mark in load(path).devices[0].marks]
 
 
-def test_the_trainer_of_transformers(
+def test_transformers_callback_captures_steps_and_phases(
     torch: Pretend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     framework(monkeypatch, "transformers", "TrainerCallback")
@@ -54,7 +54,9 @@ def test_the_trainer_of_transformers(
     assert load(tmp_path / "run-exit.pickle").devices[0].marks[0].entry == 2
 
 
-def test_lightning(torch: Pretend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lightning_callback_captures_steps_and_phases(
+    torch: Pretend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     framework(monkeypatch, "lightning.pytorch", "Callback")
     callback = for_lightning(str(tmp_path / "run.pickle"), on="exit")
     trainer = types.SimpleNamespace(fit_loop=types.SimpleNamespace(total_batch_idx=4))
@@ -72,7 +74,7 @@ def test_lightning(torch: Pretend, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert made is not None and made.oom_text == "full"
 
 
-def test_lightning_under_its_old_name(
+def test_lightning_callback_works_under_the_old_package_name(
     torch: Pretend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in [name for name in sys.modules if name.split(".")[0] == "lightning"]:
@@ -82,7 +84,9 @@ def test_lightning_under_its_old_name(
     assert torch.log == []
 
 
-def test_composer(torch: Pretend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_composer_callback_captures_steps_and_phases(
+    torch: Pretend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     framework(monkeypatch, "composer", "Callback")
     callback = for_composer(str(tmp_path / "run.pickle"), on="exit")
     state = types.SimpleNamespace(timestamp=types.SimpleNamespace(batch=2))

@@ -54,7 +54,7 @@ def train(torch: Pretend, recording: Capture, steps: int = 4) -> None:
         torch.cuda.empty_cache()
 
 
-def test_importing_it_imports_the_standard_library_alone() -> None:
+def test_import_of_capture_loads_only_the_standard_library() -> None:
     code = (
         "import sys; before = set(sys.modules); import allocsim.capture\n"
         "new = {name.split('.')[0] for name in set(sys.modules) - before}\n"

@@ -57,7 +57,7 @@ def asked(library: Nvml, used: int) -> dict[str, int]:
     return processes_memory(CARD, used, lambda _name: library)
 
 
-def test_what_is_not_this_process_s_is_other_processes() -> None:
+def test_memory_not_of_this_process_is_of_others() -> None:
     library = Nvml({os.getpid(): 8 * GIB, 600: 131 * GIB})
     assert asked(library, 140 * GIB) == {
         "process_memory": 8 * GIB,
@@ -77,7 +77,7 @@ def test_what_is_not_this_process_s_is_other_processes() -> None:
         object(),
     ],
 )
-def test_what_the_driver_does_not_tell_is_left_out(library: Any) -> None:
+def test_processes_memory_leaves_out_what_the_driver_does_not_report(library: Any) -> None:
     assert asked(library, 2 * GIB) == {}
 
 

@@ -225,7 +225,9 @@ print(_memory_viz.segsum(snapshot), _memory_viz.trace(snapshot), _memory_viz.tra
     ],
     ids=["read-only", "nearly full", "full"],
 )
-def test_no_room_or_no_right_to_write(tmp_path: Path, mount: str, said: str) -> None:
+def test_capture_without_room_or_permission_does_not_stop_the_program(
+    tmp_path: Path, mount: str, said: str
+) -> None:
     """The folder is another file system, in a separate mount namespace."""
     for name in ("disk", "other", "plain"):
         (tmp_path / name).mkdir()

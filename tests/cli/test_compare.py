@@ -12,7 +12,7 @@ import pytest
 Cli = Callable[..., Any]
 
 
-def test_two_recordings(cli: Cli, traces: Path) -> None:
+def test_compare_prints_the_difference_of_two_recordings(cli: Cli, traces: Path) -> None:
     files = traces / "sized" / "layers2.npz.gz", traces / "sized" / "layers3.npz.gz"
     done = cli("compare", *files, "--by", "category", "--json")
     assert (done.code, done.err) == (0, "")
@@ -22,7 +22,7 @@ def test_two_recordings(cli: Cli, traces: Path) -> None:
     assert [document[side]["path"] for side in "ab"] == list(map(str, files))
 
 
-def test_one_recording_under_two_settings(cli: Cli, traces: Path) -> None:
+def test_compare_prints_the_difference_of_two_settings(cli: Cli, traces: Path) -> None:
     file = traces / "sized" / "layers2.npz.gz"
     confs = "expandable_segments:True", "max_split_size_mb:128"
     document = json.loads(cli("compare", file, "--conf", confs[0], "--json").out)
@@ -43,7 +43,7 @@ def test_one_recording_under_two_settings(cli: Cli, traces: Path) -> None:
         (["nowhere.pickle"], "nowhere.pickle"),
     ],
 )
-def test_what_cannot_be_compared_is_one_sentence(
+def test_compare_refuses_wrong_input_in_a_sentence(
     cli: Cli, traces: Path, more: list[str], sentence: str
 ) -> None:
     done = cli("compare", traces / "sized" / "layers2.npz.gz", *more)

@@ -55,7 +55,7 @@ def test_each_format_is_written_plain_and_packed(
     assert packed.read_bytes() == before
 
 
-def test_it_says_what_it_wrote(cli: Any, small: Path, tmp_path: Path) -> None:
+def test_convert_reports_the_written_file(cli: Any, small: Path, tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     made = cli("convert", small, path)
     assert (made.code, made.err) == (0, "")
@@ -92,7 +92,7 @@ def test_under_other_settings_it_is_the_run_under_them(
     assert snapshot["allocator_settings"]["expandable_segments"] is True
 
 
-def test_json_says_it_too(cli: Any, small: Path, tmp_path: Path) -> None:
+def test_convert_reports_the_written_file_as_json(cli: Any, small: Path, tmp_path: Path) -> None:
     made = json.loads(cli("convert", small, tmp_path / "a.csv", "--json").out)
     assert made["format"] == "csv"
     assert made["bytes"] == (tmp_path / "a.csv").stat().st_size
@@ -171,7 +171,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("name", "sentence"), WRONG)
-def test_what_is_wrong_is_one_sentence(
+def test_convert_refuses_wrong_input_in_a_sentence(
     cli: Any, small: Path, tmp_path: Path, name: str, sentence: str
 ) -> None:
     (tmp_path / "folder.csv").mkdir()

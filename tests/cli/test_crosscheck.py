@@ -30,7 +30,7 @@ def at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("at_hand")
-def test_counts_and_a_verdict(cli: Cli) -> None:
+def test_crosscheck_prints_counts_and_a_verdict(cli: Cli) -> None:
     done = cli("crosscheck", "--torch", "2.15", "2.9.1", "--ops", 500, "--seed", 3)
     assert (done.code, done.err) == (0, "")
     lines = done.out.splitlines()
@@ -44,7 +44,7 @@ def test_counts_and_a_verdict(cli: Cli) -> None:
 
 
 @pytest.mark.usefixtures("at_hand")
-def test_the_same_for_programs(cli: Cli) -> None:
+def test_crosscheck_prints_its_result_as_json(cli: Cli) -> None:
     done = cli("crosscheck", "--torch", "2.15", "--ops", 500, "--conf", "", "--json")
     assert done.code == 0
     document = json.loads(done.out)
@@ -57,7 +57,9 @@ def test_the_same_for_programs(cli: Cli) -> None:
 
 @pytest.mark.usefixtures("at_hand")
 @pytest.mark.skipif(IS_COMPILED, reason="a compiled core cannot be changed")
-def test_a_divergence(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_crosscheck_prints_a_divergence_and_exits_with_1(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(*MISTAKE)
         done = cli("crosscheck", "--torch", "2.15", "--conf", "")
@@ -91,7 +93,7 @@ def test_a_divergence(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 @pytest.mark.usefixtures("at_hand")
-def test_what_cannot_be_checked(words: list[str], sentence: str, cli: Cli) -> None:
+def test_crosscheck_refuses_what_it_cannot_check(words: list[str], sentence: str, cli: Cli) -> None:
     done = cli("crosscheck", *words)
     assert (done.code, done.out) == (2, "")
     assert done.err.startswith(f"allocsim: {sentence}")
@@ -114,7 +116,9 @@ def test_a_release_that_the_cache_lacks(
 
 
 @pytest.mark.usefixtures("at_hand")
-def test_all_means_all_that_the_cache_has(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_crosscheck_all_runs_every_cached_release(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
     at_hand = {"2.3": 1, "2.14": 1}
     monkeypatch.setattr(phantom, "cached_wheel", at_hand.get)
     done = cli("crosscheck", "--torch", "all", "--ops", 1)

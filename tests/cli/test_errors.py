@@ -101,11 +101,13 @@ def test_recordings_with_nothing_to_replay(cli: Cli, name: str, words: str) -> N
         (["--stri"], "--stri"),
     ],
 )
-def test_options_that_are_wrong(cli: Cli, traces: Path, options: list[str], words: str) -> None:
+def test_wrong_option_values_are_refused(
+    cli: Cli, traces: Path, options: list[str], words: str
+) -> None:
     refused(cli("replay", traces / NAME, *options), words)
 
 
-def test_commands_that_are_wrong(cli: Cli) -> None:
+def test_wrong_commands_are_refused(cli: Cli) -> None:
     refused(cli("replay"), "FILE")
     refused(cli("fly"), "fly")
 
@@ -124,7 +126,7 @@ def test_a_device_smaller_than_what_it_holds_at_the_start(cli: Cli) -> None:
         ZeroDivisionError("division by zero"),
     ],
 )
-def test_our_own_errors_are_called_so(
+def test_internal_error_is_called_an_error_of_allocsim(
     cli: Cli, traces: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     def fail(*_: object, **__: object) -> None:
@@ -148,7 +150,7 @@ def test_our_own_errors_are_called_so(
         (KeyboardInterrupt(), 130),
     ],
 )
-def test_other_ends(
+def test_other_errors_end_a_command_with_their_code_and_one_line(
     cli: Cli,
     traces: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -79,7 +79,7 @@ def documents(cli: Cli, path: Path, out: Path) -> Iterator[tuple[str, Any]]:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name.split(".npz")[0])
-def test_nothing_contradicts_the_file(cli: Cli, path: Path, tmp_path: Path) -> None:
+def test_commands_contradict_no_recording_in_the_tree(cli: Cli, path: Path, tmp_path: Path) -> None:
     facts = devices(path)
     for line, said in documents(cli, path, tmp_path):
         if line == "replay --no-cure":

@@ -80,7 +80,7 @@ def test_json_of_several_is_a_list(cli: Cli) -> None:
         assert {"figures", "advice", "entry", "kinds", "blockers", "cures"} <= set(oom)
 
 
-def test_a_log_in_a_file(cli: Cli, tmp_path: Path) -> None:
+def test_explain_reads_a_log_file(cli: Cli, tmp_path: Path) -> None:
     log = tmp_path / "train.log"
     log.write_text(f"step 1\n{TEXT}\nstep 2\n{OTHER}\n")
     assert causes(cli("explain", log, "--json")) == ["fragmentation_likely", "full"]
@@ -106,7 +106,7 @@ def test_a_json_log_is_no_recording(cli: Cli, tmp_path: Path) -> None:
     assert causes(cli("explain", log, "--json")) == ["fragmentation_likely"]
 
 
-def test_standard_input(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_explain_reads_standard_input(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     for arguments in (("explain", "-", "--json"), ("explain", "--json")):
         given_on_standard_input(monkeypatch, TEXT.encode())
         assert causes(cli(*arguments)) == ["fragmentation_likely"]
@@ -146,7 +146,7 @@ def test_text_without_an_error_has_a_verdict(cli: Cli) -> None:
     assert outcome.out.startswith("Verdict         no_figures")
 
 
-def test_wrong_input(
+def test_explain_refuses_wrong_input(
     cli: Cli, traces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refused(cli("explain", ""), "empty")

@@ -87,7 +87,7 @@ def test_a_device_of_one_s_own_may_be_asked_about(cli: Cli, stranded: Path) -> N
     assert "no request failed" in done.out
 
 
-def test_another_conf_too(cli: Cli, stranded: Path) -> None:
+def test_explain_replays_under_another_conf(cli: Cli, stranded: Path) -> None:
     document = json.loads(cli("explain", stranded, "--conf", "max_split_size_mb:20", "--json").out)
     assert document["ooms"] == []
     assert document["conf"] == "max_split_size_mb:20"

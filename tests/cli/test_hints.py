@@ -83,7 +83,7 @@ def test_explain_and_report_take_the_same_words(cli: Cli, path: Path, tmp_path: 
         (("--set", "1:no_such:64"), "no_such"),
     ],
 )
-def test_what_cannot_be_is_one_sentence(
+def test_invalid_hints_are_refused_in_a_sentence(
     cli: Cli, path: Path, words: tuple[str, ...], sentence: str
 ) -> None:
     done = cli("replay", path, *words)

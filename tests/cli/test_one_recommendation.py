@@ -117,6 +117,8 @@ def test_nothing_that_windows_lacks_is_recommended_or_tried(output: Told, tmp_pa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", EVERY, ids=lambda path: path.name.split(".npz")[0])
-def test_on_every_recording(output: Told, tmp_path: Path, path: Path) -> None:
+def test_commands_recommend_the_same_line_on_every_recording(
+    output: Told, tmp_path: Path, path: Path
+) -> None:
     found = lines_of(output, path, tmp_path)
     assert len(set(found.values())) == 1, found

@@ -144,7 +144,9 @@ def test_what_was_asked_before_the_parting_is_as_recorded(cli: Cli, parted: Part
         pytest.param("sizes", marks=pytest.mark.slow),
     ],
 )
-def test_a_figure_says_it(cli: Cli, parted: Parted, tmp_path: Path, kind: str) -> None:
+def test_figure_says_that_the_replay_is_unproved(
+    cli: Cli, parted: Parted, tmp_path: Path, kind: str
+) -> None:
     path, entry = parted(fails=True)
     figure = tmp_path / "figure.svg"
     done = cli("plot", kind, path, "-o", figure)
@@ -154,7 +156,7 @@ def test_a_figure_says_it(cli: Cli, parted: Parted, tmp_path: Path, kind: str) -
     assert f"{PARTED} {entry} on" in text
 
 
-def test_a_page_says_it(cli: Cli, parted: Parted, tmp_path: Path) -> None:
+def test_page_says_that_the_replay_is_unproved(cli: Cli, parted: Parted, tmp_path: Path) -> None:
     path, entry = parted(fails=True)
     page = tmp_path / "page.html"
     done = cli("report", path, "-o", page)

@@ -45,7 +45,9 @@ LINES = (
 @pytest.mark.parametrize(
     "path", [TRACE, pytest.param(TIMELINE, marks=pytest.mark.slow)], ids=["trace", "timeline"]
 )
-def test_a_command_answers(path: Path, line: str, cli: Cli, tmp_path: Path) -> None:
+def test_commands_answer_for_files_of_requests_only(
+    path: Path, line: str, cli: Cli, tmp_path: Path
+) -> None:
     words = line.replace("FILE", str(path)).replace("OUT", str(tmp_path / "out")).split()
     done = cli(*words)
     assert done.code == 0, done.err

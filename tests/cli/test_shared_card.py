@@ -49,7 +49,9 @@ def words(text: str) -> str:
 
 
 @pytest.mark.parametrize("command", ["replay", "explain", "risk", "replay -v", "explain -v"])
-def test_it_is_said_first(cli: Cli, shared: Path, command: str) -> None:
+def test_commands_begin_with_the_warning_of_a_shared_card(
+    cli: Cli, shared: Path, command: str
+) -> None:
     name, *options = command.split()
     done = cli(name, shared, *options)
     assert done.code == 0
@@ -57,7 +59,9 @@ def test_it_is_said_first(cli: Cli, shared: Path, command: str) -> None:
     assert "CUDA context holds 20" not in words(done.out)
 
 
-def test_a_report_says_it_first(cli: Cli, shared: Path, tmp_path: Path) -> None:
+def test_report_begins_with_the_warning_of_a_shared_card(
+    cli: Cli, shared: Path, tmp_path: Path
+) -> None:
     page = tmp_path / "page.html"
     assert cli("report", shared, "-o", page, "--no-what-if").code == 0
     html = page.read_text()

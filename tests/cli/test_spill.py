@@ -27,7 +27,7 @@ def test_the_answer_says_what_spilled_when_and_whose_it_is(cli: Cli, traces: Pat
     assert max(map(len, done.out.splitlines())) <= 80
 
 
-def test_the_json_has_it_for_programs(cli: Cli, traces: Path) -> None:
+def test_json_has_the_spilled_memory(cli: Cli, traces: Path) -> None:
     file = traces / "gpt2-ragged-torch2.15.pickle.gz"
     (device,) = json.loads(cli("replay", file, *LENT, "--json").out)["devices"]
     spill = device["spill"]

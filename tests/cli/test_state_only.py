@@ -16,14 +16,14 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 
 @pytest.mark.parametrize("kind", ["segments", "sizes", "flame"])
-def test_its_state_is_drawn(cli: Cli, state: Path, tmp_path: Path, kind: str) -> None:
+def test_plot_draws_a_state(cli: Cli, state: Path, tmp_path: Path, kind: str) -> None:
     file = tmp_path / "figure.png"
     done = cli("plot", kind, state, "-o", file, "--at", "end")
     assert (done.code, done.out) == (0, "")
     assert file.read_bytes().startswith(PNG)
 
 
-def test_its_figures_say_when_it_was(cli: Cli, state: Path, tmp_path: Path) -> None:
+def test_plot_of_a_state_names_its_moment(cli: Cli, state: Path, tmp_path: Path) -> None:
     file = tmp_path / "figure.svg"
     assert cli("plot", "segments", state, "-o", file).code == 0
     assert "segments as the snapshot was taken" in file.read_text()
@@ -33,7 +33,7 @@ def test_its_figures_say_when_it_was(cli: Cli, state: Path, tmp_path: Path) -> N
     assert "blocks in use (count)" in file.read_text()
 
 
-def test_its_report_tells_what_a_state_can(cli: Cli, state: Path, tmp_path: Path) -> None:
+def test_report_of_a_state_has_its_blocks_and_owners(cli: Cli, state: Path, tmp_path: Path) -> None:
     file = tmp_path / "report.html"
     done = cli("report", state, "-o", file)
     assert (done.code, done.out, done.err) == (0, "", "")
@@ -44,7 +44,7 @@ def test_its_report_tells_what_a_state_can(cli: Cli, state: Path, tmp_path: Path
     assert "it does not show what was requested and when" in page
 
 
-def test_its_report_counts_on_the_device_that_is_named(
+def test_report_of_a_state_uses_the_given_device_memory(
     cli: Cli, state: Path, tmp_path: Path
 ) -> None:
     file = tmp_path / "report.html"

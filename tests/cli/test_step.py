@@ -20,7 +20,7 @@ def session(cli: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     return run
 
 
-def test_a_session_through_a_pipe(session: Any) -> None:
+def test_step_answers_a_session_through_a_pipe(session: Any) -> None:
     done = session("malloc 3MiB\nfree 1  # a comment\nempty_cache\nsegments\n")
     assert (done.code, done.err) == (0, "")
     assert "> malloc 3MiB    (block 1)" in done.out
@@ -78,7 +78,7 @@ def test_a_wrong_line_is_one_sentence(line: str, sentence: str, session: Any) ->
     assert done.err.count("\n") == 1
 
 
-def test_an_entry_of_a_recording(cli: Any, traces: Path) -> None:
+def test_step_explains_an_entry_of_a_recording(cli: Any, traces: Path) -> None:
     done = cli("step", traces / "gpt2-ragged-oom-torch2.15.pickle.gz", "--at", 26059)
     assert done.code == 0
     assert done.out.startswith("entry 26,059: malloc ")
@@ -93,7 +93,7 @@ def test_a_kind_in_json(cli: Any) -> None:
     assert documents[0]["rules"][0]["section"] == "Rounding, pools, segment sizes"
 
 
-def test_an_op_script(cli: Any, tmp_path: Path) -> None:
+def test_step_runs_an_op_script(cli: Any, tmp_path: Path) -> None:
     path = tmp_path / "script.json"
     ops = [["a", "x", 1000, 1], ["r", "x", 2], ["f", "x"], ["S"], ["e"], ["m", "0.5"]]
     path.write_text(json.dumps({"ops": ops, "device_memory": 1 << 30, "conf": ""}))
@@ -104,7 +104,7 @@ def test_an_op_script(cli: Any, tmp_path: Path) -> None:
     assert "op 0: ['a', 1] is not an op" in cli("step", path).err
 
 
-def test_a_word_that_is_nothing(cli: Any) -> None:
+def test_step_refuses_a_word_that_is_no_file_and_no_kind(cli: Any) -> None:
     done = cli("step", "riot")
     assert done.code == 2
     assert (

@@ -33,7 +33,7 @@ def test_the_help_says_what_is_shown(cli: Any) -> None:
     assert all(len(line) <= 80 for line in shown.splitlines())
 
 
-def test_what_is_wrong_is_one_sentence(cli: Any, tmp_path: Path) -> None:
+def test_synth_refuses_wrong_input_in_a_sentence(cli: Any, tmp_path: Path) -> None:
     wrong = cli("synth", "oom", "-o", "oom.csv")
     assert (wrong.code, wrong.out) == (2, "")
     assert (

@@ -72,7 +72,7 @@ def test_stacks_for_a_viewer(cli: Cli, traces: Path) -> None:
         (("--device", "3"), "device 3 is not in the recording; it has: 0"),
     ],
 )
-def test_what_is_wrong_is_one_sentence(
+def test_top_refuses_wrong_input_in_a_sentence(
     cli: Cli, traces: Path, arguments: tuple[str, ...], sentence: str
 ) -> None:
     done = cli("top", traces / OOM, *arguments)

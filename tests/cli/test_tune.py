@@ -133,7 +133,7 @@ def test_costs_of_one_s_own_are_used(cli: Cli, traces: Path, tmp_path: Path) -> 
         (["--results", "/"], "/: cannot be used as results file"),
     ],
 )
-def test_what_is_wrong_gets_one_sentence(
+def test_tune_command_refuses_wrong_input_in_a_sentence(
     cli: Cli, traces: Path, arguments: list[str], sentence: str
 ) -> None:
     done = cli("tune", traces / RAGGED, *arguments)

@@ -47,7 +47,9 @@ def flat(text: str) -> str:
 
 
 @pytest.mark.parametrize("command", ["replay", "explain"])
-def test_all_devices_are_told_of_and_notes_name_theirs(cli: Cli, both: Path, command: str) -> None:
+def test_commands_report_all_devices_and_notes_name_theirs(
+    cli: Cli, both: Path, command: str
+) -> None:
     done = cli(command, both, "-v")
     assert done.code == 0, done.err
     for line in ("== device 0 ==", "== device 1 =="):
@@ -62,7 +64,7 @@ def test_the_memory_of_each_device_stands_above(cli: Cli, both: Path) -> None:
     assert "Device memory device 0: 1024.00 MiB (1,073,741,824 bytes) device 1: unknown" in output
 
 
-def test_one_is_chosen_by_its_number(cli: Cli, both: Path, tmp_path: Path) -> None:
+def test_device_option_chooses_one_device(cli: Cli, both: Path, tmp_path: Path) -> None:
     explained = json.loads(cli("explain", both, "--device", 1, "--json").out)
     assert [each["device"] for each in explained["devices"]] == [1]
     assert explained["ooms"] == []
@@ -84,7 +86,7 @@ def test_a_text_has_no_device(cli: Cli) -> None:
     assert "--device selects a device of a recording" in done.err
 
 
-def test_a_figure_says_which_it_shows(cli: Cli, both: Path, tmp_path: Path) -> None:
+def test_figure_names_its_device(cli: Cli, both: Path, tmp_path: Path) -> None:
     figure = tmp_path / "memory.svg"
     done = cli("plot", "memory", both, "-o", figure)
     assert "device 0 is shown; the recording also has device 1 (--device)" in done.err

@@ -28,7 +28,7 @@ def folder(tmp_path: Path, traces: Path) -> Path:
     return tmp_path / "dumps"
 
 
-def test_once_reads_what_is_there(cli: Cli, folder: Path) -> None:
+def test_watch_once_reads_the_present_files(cli: Cli, folder: Path) -> None:
     done = cli("watch", folder, "--once")
     assert (done.code, done.err) == (0, "")
     lines = done.out.splitlines()
@@ -36,7 +36,7 @@ def test_once_reads_what_is_there(cli: Cli, folder: Path) -> None:
     assert sum(line.startswith("gpt2-torch2.15.npz.gz: no error, ") for line in lines) == 1
 
 
-def test_json_is_an_object_a_line(cli: Cli, folder: Path) -> None:
+def test_watch_json_is_one_object_per_line(cli: Cli, folder: Path) -> None:
     output = [
         json.loads(line) for line in cli("watch", folder, "--once", "--json").out.splitlines()
     ]
@@ -46,7 +46,9 @@ def test_json_is_an_object_a_line(cli: Cli, folder: Path) -> None:
     assert output[0]["error"] and output[2]["num_ooms"] == 0
 
 
-def test_one_that_failed_is_explained(cli: Cli, tmp_path: Path, write: Callable[..., Path]) -> None:
+def test_watch_explains_a_failed_recording(
+    cli: Cli, tmp_path: Path, write: Callable[..., Path]
+) -> None:
     def fails(gpu: Any) -> None:
         gpu.malloc(30 << 20)
         with contextlib.suppress(RuntimeError):
@@ -60,7 +62,9 @@ def test_one_that_failed_is_explained(cli: Cli, tmp_path: Path, write: Callable[
     assert lines[1].startswith("Verdict         full: ")
 
 
-def test_an_interrupt_is_its_end(cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watch_ends_at_an_interrupt(
+    cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     waits: list[float] = []
 
     def sleep(seconds: float) -> None:

@@ -17,7 +17,7 @@ TRUTH = json.loads((Path(__file__).parents[2] / "traces" / "gpt2-ragged-what-if.
 @pytest.mark.parametrize(
     "truth", TRUTH, ids=lambda run: f"{run['conf'] or 'defaults'} on {run['device_memory'] >> 20}M"
 )
-def test_the_prediction_is_what_happened(
+def test_what_if_replay_predicts_the_real_run(
     cli: Callable[..., Any], traces: Path, truth: dict[str, Any]
 ) -> None:
     done = cli(

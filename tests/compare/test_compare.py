@@ -87,7 +87,7 @@ def test_checkpointing_keeps_fewer_activations() -> None:
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=str)
-def test_the_other_way_round_every_difference_has_the_other_sign(pair: tuple[str, str]) -> None:
+def test_comparison_of_b_with_a_has_the_opposite_signs(pair: tuple[str, str]) -> None:
     a, b = map(recorded, pair)
     there, back = compare(a, b), compare(b, a)
     adds_up(there)
@@ -98,7 +98,7 @@ def test_the_other_way_round_every_difference_has_the_other_sign(pair: tuple[str
     )
 
 
-def test_a_recording_does_not_differ_from_itself() -> None:
+def test_comparison_of_a_recording_with_itself_has_no_change() -> None:
     found = compare(recorded("sized/layers2"), recorded("sized/layers2"))
     assert found.reserved_change == found.allocated_change == 0
     assert {each.status for each in found.changes} == {"same"}
@@ -158,7 +158,7 @@ def test_where_lines_are_added_nobody_guesses_which_of_them_is_new() -> None:
     assert statuses == {"a.py:3 f": "gone", "a.py:5 f": "new", "a.py:6 f": "new"}
 
 
-def test_a_request_more_is_not_all_of_them_resized() -> None:
+def test_additional_request_does_not_count_as_resized() -> None:
     """If four requests become five, the one without a match is new, at any position."""
     a = snapshot_of([("a.py", 1, "f", size * MIB) for size in (1, 2, 3, 4)])
     b = snapshot_of([("a.py", 1, "f", size * MIB) for size in (7, 1, 2, 3, 4)])
@@ -182,7 +182,7 @@ def test_a_request_more_is_not_all_of_them_resized() -> None:
         for _ in "ab"
     ]
 )
-def test_whatever_is_compared_adds_up(
+def test_changes_of_any_grouping_add_up_to_the_difference(
     a: list[tuple[str, int, str, int]], b: list[tuple[str, int, str, int]]
 ) -> None:
     first, second = snapshot_of(a), snapshot_of(b)
@@ -211,7 +211,7 @@ def test_a_state_without_history_is_compared_as_it_was() -> None:
         compare_settings(state([4]), (None, "expandable_segments:True"))
 
 
-def test_what_cannot_be_compared_is_refused() -> None:
+def test_compare_refuses_a_wrong_grouping_moment_or_setting() -> None:
     a = recorded("sized/layers2")
     with pytest.raises(ValueError, match="by='file' is not one of line, stack"):
         compare(a, a, by="file")

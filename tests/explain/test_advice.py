@@ -75,7 +75,7 @@ def test_where_no_setting_can_help_it_is_said_first_and_none_is_offered(cause: s
     assert "ALLOC_CONF" not in " ".join([first, *rest])
 
 
-def test_fragmentation() -> None:
+def test_advice_on_fragmentation_names_expandable_segments() -> None:
     said = advice(FRAGMENTED)
     assert "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" in said
     assert "not available on Windows, WSL or Jetson" in said
@@ -179,7 +179,7 @@ def test_memory_of_others_is_named() -> None:
     assert "held outside" not in advice(FULL)
 
 
-def test_sizes_of_requests() -> None:
+def test_advice_depends_on_the_size_of_the_request() -> None:
     assert "wrong shape" in one(HUGE).advice[1]
     assert "Split the work" in one(HUGE.replace("243.00", "10.00")).advice[1]
     small = modern("2.00 MiB", "0 bytes", "7.00 GiB", "900.00 MiB")
@@ -187,7 +187,7 @@ def test_sizes_of_requests() -> None:
     assert "between 1 and 10 MiB" in advice(small.replace("2.00 MiB", "20.00 MiB"))
 
 
-def test_the_device_memory_of_the_user() -> None:
+def test_advice_says_if_the_request_fits_another_card() -> None:
     bare = "CUDA out of memory. Tried to allocate 20.00 GiB"
     assert one(bare).cause == "no_figures"
     given = one(bare, device_memory="16GiB")

@@ -47,7 +47,7 @@ def is_answered_without(seed: int, addresses: Iterable[int], size: int) -> bool:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_no_cheaper_set_would_do(seed: int) -> None:
+def test_blockers_are_the_cheapest_set(seed: int) -> None:
     size = 45 * MIB if seed % 2 else 36 * MIB
     gpu = crowded(seed)
     try:

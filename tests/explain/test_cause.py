@@ -34,7 +34,7 @@ def test_the_names_and_their_order_are_those_of_the_contract() -> None:
     )
 
 
-def test_each_cause_in_turn() -> None:
+def test_cause_of_returns_each_cause_for_its_sizes() -> None:
     """Go from the last cause to the first; each further figure has precedence over later causes."""
     assert cause_of(FULL) == "full"
     likely = replace(FULL, tried_bytes=700 * MIB)
@@ -94,7 +94,7 @@ def test_limit_decides_only_if_the_printed_sizes_exceed_it() -> None:
     assert cause_of(replace(forgotten, free_bytes=0)) == "fragmentation"
 
 
-def test_rounding_of_free_memory() -> None:
+def test_free_memory_must_exceed_the_request_by_the_rounding_error() -> None:
     """The driver refused 1,020 MiB, so "1.00 GiB" free must be less."""
     close = replace(FULL, tried_bytes=1020 * MIB, free_bytes=GIB + 1, printed=True)
     assert cause_of(close) == "fragmentation_likely"
@@ -124,5 +124,5 @@ figures = st.builds(
 
 
 @given(figures)
-def test_any_figures_have_a_cause(found: Figures) -> None:
+def test_cause_of_returns_a_cause_for_any_sizes(found: Figures) -> None:
     assert cause_of(found) in MESSAGE_CAUSES

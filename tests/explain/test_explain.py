@@ -28,7 +28,9 @@ def text_and_recording(tmp_path: Path) -> tuple[str, Path]:
     return str(caught.value), path
 
 
-def test_a_text_and_the_recording_of_the_same_error(text_and_recording: tuple[str, Path]) -> None:
+def test_explain_agrees_on_a_text_and_the_recording_of_its_error(
+    text_and_recording: tuple[str, Path],
+) -> None:
     text, path = text_and_recording
     (verdict,) = explain(text)
     (device,) = explain(load(str(path)))
@@ -39,6 +41,6 @@ def test_a_text_and_the_recording_of_the_same_error(text_and_recording: tuple[st
     assert verdict.cause == shortage.cause == "full"
 
 
-def test_what_is_neither_is_refused_by_name() -> None:
+def test_explain_refuses_a_source_of_another_type() -> None:
     with pytest.raises(ConfigError, match="got bytes"):
         explain(b"CUDA out of memory")  # type: ignore[call-overload]

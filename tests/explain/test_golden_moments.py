@@ -71,7 +71,7 @@ def is_answered_without(oom: GoldenOom, blocks: Sequence[BlockState]) -> bool:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_sample_adds_up_to_the_byte(family: str) -> None:
+def test_kinds_of_memory_add_up_for_a_sample_of_golden_errors(family: str) -> None:
     found = list(golden_ooms(family, step=17, most=4))
     assert found
     for oom in found:
@@ -87,7 +87,7 @@ def test_the_largest_request_and_the_blockers_of_a_sample(family: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_error_adds_up_to_the_byte(family: str) -> None:
+def test_kinds_of_memory_add_up_for_every_golden_error(family: str) -> None:
     for oom in golden_ooms(family):
         check_kinds(oom)
 

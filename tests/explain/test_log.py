@@ -105,20 +105,22 @@ def test_what_is_printed_again_replaces_what_was_before() -> None:
     assert figures(text)["kv_cache_bytes", "CUDA0"] == 64 * MIB
 
 
-def test_an_ordinary_text_has_none() -> None:
+def test_ordinary_text_has_no_log_figures() -> None:
     assert figures_in("epoch 1, loss 2.3\n") is None
     assert figures_in("") is None
     assert figures_in("llama_context: nothing of interest\n") is None
 
 
 @given(st.text(max_size=200), st.sampled_from([VLLM, SGLANG, LLAMA]), st.integers(0, 500))
-def test_no_text_makes_it_raise(text: str, log: str, at: int) -> None:
+def test_figures_in_accepts_any_text(text: str, log: str, at: int) -> None:
     found = figures_in(log[:at] + text + log[at:])
     assert found is None or isinstance(found, LogFigures)
 
 
 @pytest.mark.parametrize("text", [VLLM, SGLANG, LLAMA], ids=["vllm", "sglang", "llama.cpp"])
-def test_explain_shows_them(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_command_prints_the_figures_of_a_log(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "server.log"
     path.write_text(text)
     assert main(["explain", str(path)]) == 0

@@ -63,7 +63,7 @@ WHOLE = mebibytes(find_messages(MODERN)[0].figures)
 
 
 @pytest.mark.parametrize("row", MESSAGES, ids=lambda row: str(row["id"]))
-def test_messages_of_real_people(row: dict[str, Any]) -> None:
+def test_find_messages_reads_published_error_texts(row: dict[str, Any]) -> None:
     verdict = one(row["text"])
     assert verdict.cause in row["cause"]
     for key, size in row["parsed_bytes"].items():
@@ -83,7 +83,7 @@ def test_every_figure_of_the_newest_wording() -> None:
     }
 
 
-def test_cached_is_idle_memory() -> None:
+def test_cached_in_old_texts_means_idle_memory() -> None:
     """pytorch#31252, of 2019: 4.01 + 0.35 + 5.54 GiB fill a card of 10.76 GiB only then."""
     figures = one(
         "CUDA out of memory. Tried to allocate 1.72 GiB (GPU 0; 10.76 GiB total capacity; "
@@ -165,7 +165,9 @@ def test_cached_is_idle_memory() -> None:
         ),
     ],
 )
-def test_other_wordings(text: str, expected: dict[str, float], cause: str) -> None:
+def test_find_messages_reads_wordings_of_other_releases(
+    text: str, expected: dict[str, float], cause: str
+) -> None:
     verdict = one(text)
     assert mebibytes(verdict.figures) == expected
     assert verdict.cause == cause
@@ -220,7 +222,7 @@ def test_other_processes_are_told_from_this_one() -> None:
 
 
 @pytest.mark.parametrize("width", [24, 33, 60, 79])
-def test_wrapped_lines(width: int) -> None:
+def test_find_messages_joins_wrapped_lines(width: int) -> None:
     by_words = "\n".join(textwrap.wrap(MODERN, width))
     by_letters = "\n".join(MODERN[i : i + width] for i in range(0, len(MODERN), width))
     assert mebibytes(one(by_words).figures) == WHOLE
@@ -242,7 +244,7 @@ def test_wrapped_lines(width: int) -> None:
         "| ",
     ],
 )
-def test_lines_with_prefixes(prefix: str) -> None:
+def test_find_messages_skips_prefixes_of_lines(prefix: str) -> None:
     text = "".join(f"{prefix}{line}\r\n" for line in textwrap.wrap(MODERN, 60))
     assert mebibytes(one(text).figures) == WHOLE
 
@@ -347,7 +349,7 @@ NAMES = ("tried", "total", "allocated", "reserved", "idle", "free", "limit", "pr
 
 @pytest.mark.parametrize("wording", WORDINGS)
 @given(values=st.lists(amounts, min_size=10, max_size=10))
-def test_what_is_printed_is_read(wording: str, values: list[int]) -> None:
+def test_find_messages_reads_any_sizes_that_pytorch_prints(wording: str, values: list[int]) -> None:
     sizes = dict(zip((*NAMES, "other"), values, strict=True))
     text = WORDINGS[wording].format(**{name: format_size(size) for name, size in sizes.items()})
     (message,) = find_messages(text)
@@ -384,7 +386,7 @@ scraps = st.sampled_from(
 
 @settings(max_examples=200)
 @given(st.one_of(st.text(), st.lists(scraps | st.text(max_size=4)).map("".join)))
-def test_no_text_is_an_error(text: str) -> None:
+def test_find_messages_accepts_any_text(text: str) -> None:
     for verdict in judge_text(text):
         assert verdict.advice
 
@@ -418,7 +420,7 @@ def _seconds(text: str) -> float:
 
 
 @pytest.mark.slow
-def test_five_megabytes_of_log() -> None:
+def test_find_messages_reads_five_megabytes_in_time() -> None:
     lines = "2026-04-29 01:46:33 INFO step 17 loss 0.213 allocated 12.1 GiB of memory\n" * 60_000
     log = lines[:2_500_000] + MODERN + "\n" + lines[:2_500_000]
     assert _seconds(log) < 2

@@ -52,7 +52,7 @@ def refused(recording: Recording, request: int, **options: Any) -> Refusal:
         (101 * MIB, 124 * MIB, "retry"),
     ],
 )
-def test_what_serves_a_request_is_told(
+def test_state_explanation_names_the_source_of_a_requests_memory(
     state: Recording, request_bytes: int, memory: int | None, served: str
 ) -> None:
     found = asked(state, request_bytes, device_memory=memory)

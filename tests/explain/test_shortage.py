@@ -57,7 +57,7 @@ def test_the_figures_are_those_of_pytorch_s_text(shortage: Shortage) -> None:
     assert shortage.figures.within_reach == shortage.idle_bytes + 396 * MIB
 
 
-def test_causes_in_order(device_run: DeviceRun) -> None:
+def test_cause_of_a_shortage_is_the_first_that_holds(device_run: DeviceRun) -> None:
     assert cause_of(device_run, tried_bytes=6 * GIB) == "impossible"
     assert cause_of(device_run, limit_bytes=5 * GIB) == "fraction_limit"
     assert cause_of(device_run, tried_bytes=20 * MIB) == "free_above_request"
@@ -89,7 +89,7 @@ def test_blocks_prove_more_than_figures(
     assert moment_cause(figures, findings) == cause
 
 
-def test_an_error_of_the_replay_s_own(recording: Recording) -> None:
+def test_shortage_of_a_what_if_replay_has_the_sizes_of_the_replay(recording: Recording) -> None:
     device = replay(recording, device_memory="4GiB").devices[0]
     (found,) = shortages_of(device, recording.devices[0])
     assert device.stopped_at == found.oom.entry

@@ -121,7 +121,7 @@ def after(warm_up: Program, path: Path, *, more: int = 0) -> Recording:
 
 
 @pytest.mark.parametrize("counts_held", [True, False])
-def test_five_warm_ups_and_one_number(tmp_path: Path, counts_held: bool) -> None:
+def test_gate_measures_the_same_peak_after_any_warm_up(tmp_path: Path, counts_held: bool) -> None:
     found, ended_with = set(), set()
     for warm_up in WARM_UPS:
         recording = after(warm_up, tmp_path / "run.pickle")
@@ -299,7 +299,7 @@ def test_settings_that_were_changed_before_hold_on(tmp_path: Path) -> None:
         (("entry", "-1"), "there is no entry -1"),
     ],
 )
-def test_a_place_that_is_not_there_is_named(at: tuple[str, str], sentence: str) -> None:
+def test_gate_names_a_missing_place(at: tuple[str, str], sentence: str) -> None:
     with pytest.raises(RecordingError, match=sentence):
         measured(load(TRACES / "sized" / "batch2.npz.gz"), at=at)
 
@@ -323,20 +323,20 @@ def document_of(tmp_path: Path) -> dict[str, Any]:
         {"conf": None},
     ],
 )
-def test_what_is_no_baseline_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
+def test_gate_refuses_a_file_that_is_no_baseline(tmp_path: Path, change: dict[str, Any]) -> None:
     (tmp_path / "b.json").write_text(json.dumps(document_of(tmp_path) | change))
     with pytest.raises(ConfigError, match=r"b\.json is not a baseline; --update writes one"):
         read_baseline(tmp_path / "b.json")
 
 
 @pytest.mark.parametrize("text", ["", "[]", "null", "[" * 100_000, "\udcff"])
-def test_what_is_no_json_is_refused(tmp_path: Path, text: str) -> None:
+def test_gate_refuses_a_baseline_that_is_no_json(tmp_path: Path, text: str) -> None:
     (tmp_path / "b.json").write_bytes(text.encode("utf-8", "surrogateescape"))
     with pytest.raises(ConfigError, match="is not a baseline"):
         read_baseline(tmp_path / "b.json")
 
 
-def test_a_baseline_of_something_else_is_refused(tmp_path: Path) -> None:
+def test_gate_refuses_a_baseline_of_another_part_or_settings(tmp_path: Path) -> None:
     document_of(tmp_path)
     baseline = read_baseline(tmp_path / "b.json")
     for other, sentence in (

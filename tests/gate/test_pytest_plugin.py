@@ -98,7 +98,7 @@ def run(
     )
 
 
-def test_it_is_an_entry_point_of_pytest() -> None:
+def test_plugin_is_an_entry_point_of_pytest() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     plugin = import_module(project["entry-points"]["pytest11"]["allocsim"])
     assert {"pytest_configure", "pytest_runtest_call"} <= set(plugin.__all__)
@@ -127,7 +127,7 @@ def test_marks_that_cannot_be_meant_fail_with_a_sentence(tmp_path: Path) -> None
 @pytest.mark.slow
 @NEEDS_TORCH
 @pytest.mark.parametrize("python", PYTHONS)
-def test_over_real_pytorch(python: str, tmp_path: Path) -> None:
+def test_plugin_measures_a_test_with_real_pytorch(python: str, tmp_path: Path) -> None:
     site = tmp_path / "site"
     site.mkdir()
     for name in NEEDED:

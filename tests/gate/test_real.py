@@ -58,7 +58,9 @@ def record(python: str, folder: Path, which: str, more: int = 0) -> Path:
 
 
 @pytest.mark.parametrize("python", PYTHONS)
-def test_five_warm_ups_one_number_and_three_percent_fail(python: str, tmp_path: Path) -> None:
+def test_gate_of_real_runs_ignores_warm_up_and_fails_on_three_percent(
+    python: str, tmp_path: Path
+) -> None:
     found, recorded = set(), set()
     for which in WARM_UPS:
         recording = load(record(python, tmp_path, which))

@@ -275,7 +275,7 @@ def test_clocks_that_were_set_are_notes_since_a_replay_takes_no_times() -> None:
     assert "time_us jumps ahead once, first at entry 4 by 3.0 days" in texts
 
 
-def test_a_pause_of_an_hour_is_nothing() -> None:
+def test_lint_accepts_a_pause_of_an_hour() -> None:
     made = snapshot(run())
     for entry in made["device_traces"][0][4:]:
         entry["time_us"] += 3600 * 1_000_000
@@ -348,7 +348,7 @@ def test_findings_come_in_the_order_of_severity_and_each_is_there_once() -> None
     assert found.headline() == "failed: 1 error, 1 warning, 1 note"
 
 
-def test_a_finding_shows_itself(recorded: Callable[..., Recording]) -> None:
+def test_finding_has_a_readable_representation(recorded: Callable[..., Recording]) -> None:
     found = lint(recorded(lambda gpu: gpu.malloc(1 << 20), "1GiB"), "max_split_size_mb=64")
     assert repr(found).startswith("Lint(failed: 1 error")
     assert "<table>" in found._repr_html_()

@@ -60,7 +60,7 @@ def test_the_new_name_of_the_variable_is_read_from_2_10_on(torch: str, is_read: 
         )
 
 
-def test_of_two_variables_the_one_named_after_cuda_wins() -> None:
+def test_option_check_prefers_the_variable_named_after_cuda() -> None:
     both = (
         "PYTORCH_ALLOC_CONF=expandable_segments:True PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:64"
     )
@@ -173,7 +173,7 @@ def test_an_unknown_release_is_refused() -> None:
     ),
     st.sampled_from([*RELEASES]),
 )
-def test_what_is_refused_is_what_the_parser_refuses(options: list[str], torch: str) -> None:
+def test_option_check_refuses_what_the_parser_refuses(options: list[str], torch: str) -> None:
     conf = ",".join(options)
     try:
         parse_conf(conf, RELEASES[torch])

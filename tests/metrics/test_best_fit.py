@@ -86,7 +86,7 @@ def test_periods_change_no_place(loop: Loop) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_without_periods(seed: int) -> None:
+def test_best_fit_equals_a_naive_placement(seed: int) -> None:
     places = best_fit(chance(seed, 200))
     assert places is not None
     assert places.tolist() == naive(chance(seed, 200))
@@ -138,7 +138,7 @@ def test_periods_of_other_sizes_are_gone_through(monkeypatch: pytest.MonkeyPatch
     assert events_run(monkeypatch, lifetimes(*rows), range(0, 400, 4)) > 200
 
 
-def test_a_recorded_loop(recorded: Callable[..., Recording]) -> None:
+def test_periods_of_a_recording_do_not_change_best_fit(recorded: Callable[..., Recording]) -> None:
     """The periods of the recording's plan do not change the result."""
     prepared = prepare(recorded(training(0, steps=300), "16GiB"), 0)[0]
     blocks, periods = lifetimes_of(prepared.trace), period_starts(prepared)

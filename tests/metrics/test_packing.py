@@ -38,7 +38,7 @@ def check(blocks: Lifetimes, packing: Packing) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("most_placed", [0, 30, 300])
-def test_random_programs(seed: int, most_placed: int) -> None:
+def test_packing_of_random_programs_is_valid(seed: int, most_placed: int) -> None:
     blocks = chance(seed, 300)
     packing = pack(blocks, most_placed)
     check(blocks, packing)
@@ -69,7 +69,7 @@ def test_a_gap_between_two_is_used() -> None:
     assert packing.height == blocks.peak_bytes == 1536
 
 
-def test_nothing_to_pack() -> None:
+def test_packing_of_no_blocks_has_height_0() -> None:
     assert pack(lifetimes()).height == 0
     assert lifetimes().peak_bytes == 0
 

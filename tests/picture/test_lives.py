@@ -133,7 +133,7 @@ def test_blocks_never_overlap_and_lie_in_segments() -> None:
             assert all(block.size > 0 for block in segment.blocks)
 
 
-def test_what_was_there_before_is_born_at_minus_one() -> None:
+def test_block_from_before_the_recording_is_born_at_minus_one() -> None:
     recording = load(TRACES / "gpt2-ragged-torch2.15.pickle.gz")
     late = _from(recording, 20_000)
     picture = picture_of(late)
@@ -151,7 +151,7 @@ def _from(recording: Recording, entry: int) -> Recording:
 
 
 @pytest.mark.parametrize("conf", [None, "max_split_size_mb:64", "expandable_segments:True"])
-def test_looking_on_changes_nothing(conf: str | None) -> None:
+def test_observers_of_lives_do_not_change_the_replay(conf: str | None) -> None:
     recording = load(TRACES / "gpt2-ragged-oom-torch2.15.pickle.gz")
     seen, unseen = picture_of(recording, conf).device_run, replay(recording, conf).devices[0]
     assert seen.stats == unseen.stats

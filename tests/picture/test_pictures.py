@@ -60,7 +60,7 @@ def test_a_rectangle_within_a_pixel_is_not_lost() -> None:
     assert one(2.5, 2.51, 0.5, 0.6) == [[0, 0, 0.001, 0], [0, 0, 0, 0], [0, 0, 0, 0]]
 
 
-def test_what_leaves_the_grid_is_cut_off() -> None:
+def test_coverage_clips_rectangles_to_the_grid() -> None:
     assert one(-5, 9, 2, 7) == [[0] * 4, [0] * 4, [1] * 4]
 
 
@@ -140,7 +140,7 @@ def test_owners_are_the_users_lines_the_greatest_first(gpt2: Picture) -> None:
     assert (np.diff(weights) <= 0).all()
 
 
-def test_a_class_ends_at_its_limit() -> None:
+def test_size_class_includes_its_upper_limit() -> None:
     sizes = np.array([512, 16 * KIB, 16 * KIB + 512, MIB, MIB + 512, 10 * MIB, 300 * MIB])
     assert class_of(sizes).tolist() == [0, 0, 1, 1, 2, 2, 5]
     assert (CLASS_NAMES[1], CLASS_NAMES[5]) == ("up to 1 MiB", "above 200 MiB")

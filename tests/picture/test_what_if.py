@@ -22,7 +22,7 @@ def compared(recording: Recording, *confs: str) -> tuple[Run, tuple[WhatIf, ...]
     return run, what_if(Trials(prepared), run, [Setting(conf) for conf in confs])
 
 
-def test_the_run_itself_stands_first() -> None:
+def test_what_if_begins_with_the_baseline() -> None:
     run, (base, other) = compared(load(OOM), "expandable_segments:True")
     assert (base.trial.conf, base.trial.oom_entry) == ("", 26_059)
     assert base.reserved.high.max() == run.devices[0].peak_reserved_bytes

@@ -92,7 +92,7 @@ def test_a_file_s_own_mark_goes_before_its_name(tmp_path: Path) -> None:
     assert [run.rank for run in ranks([str(tmp_path)]).runs] == [1, 7]
 
 
-def test_where_nothing_tells_ranks_it_is_said(tmp_path: Path) -> None:
+def test_ranks_without_any_rank_are_numbered_and_noted(tmp_path: Path) -> None:
     for name in ("first.pickle", "second.pickle"):
         write(tmp_path / name, 2)
     found = ranks([str(tmp_path)])
@@ -100,7 +100,7 @@ def test_where_nothing_tells_ranks_it_is_said(tmp_path: Path) -> None:
     assert "numbered by name" in found.notes[0]
 
 
-def test_bad_files_are_named_and_the_rest_done(tmp_path: Path) -> None:
+def test_ranks_names_unreadable_files_and_replays_the_others(tmp_path: Path) -> None:
     for rank in (0, 2):
         write(tmp_path / f"rank{rank}.pickle", 2)
     (tmp_path / "rank1.pickle").write_bytes(b"half a file")
@@ -208,7 +208,7 @@ def test_the_job_needs_the_device_of_its_neediest_rank(tmp_path: Path) -> None:
 
 @NEEDS_TORCH
 @pytest.mark.slow
-def test_all_ranks_of_a_sharded_job_over_a_group_that_only_pretends(tmp_path: Path) -> None:
+def test_ranks_of_a_simulated_sharded_job_are_compared(tmp_path: Path) -> None:
     for rank in range(8):
         asked = f"fit gpt2 --gpu A100-80GB --batch 1 --seq 256 --fsdp --ranks 8 --rank {rank}"
         out = tmp_path / f"rank{rank}.pickle"

@@ -28,7 +28,7 @@ def loaded(snapshot: Plain, folder: Path) -> Recording:
 
 
 @pytest.mark.parametrize("release", ["2.1", "2.12", "2.15"])
-def test_it_is_the_recording_that_the_rows_are(release: str, tmp_path: Path) -> None:
+def test_recording_by_column_equals_the_recording_by_rows(release: str, tmp_path: Path) -> None:
     history = training_step()
     history.oom(1 << 40, device_free=4096)
     rows = loaded(history.snapshot(release), tmp_path)

@@ -199,7 +199,7 @@ def test_a_key_that_is_none_is_passed_over(folder: Path, source: Path, key: byte
     assert same(load(source), truth)
 
 
-def test_a_broken_source_is_told_as_ever_and_leaves_nothing(folder: Path, source: Path) -> None:
+def test_broken_source_is_refused_and_not_cached(folder: Path, source: Path) -> None:
     load(source)
     (kept,) = folder.iterdir()
     source.write_bytes(b"\x80\x04nonsense")
@@ -227,7 +227,7 @@ def test_small_recordings_and_columns_leave_nothing(
     assert len(reads) == 3
 
 
-def test_it_can_be_switched_off(
+def test_cache_can_be_switched_off(
     folder: Path, reads: Reads, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ALLOCSIM_NO_CACHE", "1")
@@ -240,7 +240,7 @@ def test_it_can_be_switched_off(
     assert len(reads) == 3
 
 
-def test_where_nothing_can_be_kept_nothing_is_wrong(
+def test_load_works_where_the_cache_cannot_be_written(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("ALLOCSIM_NO_CACHE")
@@ -268,7 +268,7 @@ def test_a_full_disk_leaves_no_half_file(
     assert len(reads) == 1
 
 
-def test_what_was_not_used_for_longest_goes_first(
+def test_cache_deletes_the_least_recently_used_file_first(
     folder: Path, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load(source)
@@ -289,13 +289,15 @@ def test_what_was_not_used_for_longest_goes_first(
     assert len(list(folder.iterdir())) == 2
 
 
-def test_only_the_user_may_look(folder: Path, source: Path) -> None:
+def test_cache_is_readable_by_the_user_only(folder: Path, source: Path) -> None:
     load(source)
     assert folder.stat().st_mode & 0o077 == 0
 
 
 @pytest.mark.slow
-def test_it_pays(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_load_is_faster(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A recording with 250,000 entries, the smallest that is cached, loads faster."""
     from allocsim.workload import training  # noqa: PLC0415
 

@@ -80,7 +80,7 @@ def program(rng: random.Random, is_sound: bool) -> tuple[Trace, tuple[SegmentSta
 
 
 @pytest.mark.parametrize("stretch", [1, 7, 4096])
-def test_it_is_sure_of_those_that_do_not_overlap_and_of_no_other(
+def test_never_overlap_is_true_only_without_overlaps(
     stretch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For any length of stretches, and blocks that live across them."""

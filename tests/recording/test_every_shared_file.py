@@ -29,7 +29,7 @@ pytestmark = pytest.mark.skipif(not FILES, reason="needs files of other people")
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_it_loads_or_is_refused_by_name(path: Path) -> None:
+def test_shared_file_loads_or_is_refused_by_name(path: Path) -> None:
     if path.parent.name in ("recordings", "profiler") and path.suffix in LAYOUTS:
         assert load(path).layout in LAYOUTS[path.suffix]
         return

@@ -83,7 +83,7 @@ def files(folder: Path) -> Iterator[Path]:
 
 @pytest.mark.parametrize("fault", [no_memory, no_disk, half, nothing])
 @pytest.mark.parametrize("large", [0, 1 << 60], ids=["straight", "as objects"])
-def test_a_fault_at_any_read(
+def test_load_reports_a_read_fault_anywhere_in_a_sentence(
     fault: Fault, large: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[Failing] = []

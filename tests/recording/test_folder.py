@@ -18,12 +18,12 @@ def test_every_form_that_can_be_read_is_found(tmp_path: Path, ending: str, packe
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "run.pickle.part", "run.gz", "run.pickle.gz.gz"])
-def test_other_files_are_not(tmp_path: Path, name: str) -> None:
+def test_recordings_in_a_folder_exclude_other_files(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"")
     assert recordings_in(tmp_path) == []
 
 
-def test_what_is_no_file_is_not(tmp_path: Path) -> None:
+def test_recordings_in_a_folder_exclude_what_is_no_file(tmp_path: Path) -> None:
     """A folder with such a name is searched; a dangling link is ignored."""
     (tmp_path / "run.pickle").mkdir()
     (tmp_path / "gone.pickle").symlink_to("nowhere")
@@ -33,7 +33,7 @@ def test_what_is_no_file_is_not(tmp_path: Path) -> None:
     assert recordings_in(tmp_path) == [inside]
 
 
-def test_they_come_in_the_order_of_their_whole_names(tmp_path: Path) -> None:
+def test_recordings_in_a_folder_are_sorted_by_path(tmp_path: Path) -> None:
     names = ["a-b/run.pkl", "a/run.pkl", "a.pkl"]
     for name in names:
         (tmp_path / name).parent.mkdir(exist_ok=True)

@@ -62,7 +62,7 @@ def test_a_foreign_file_is_called_what_it_is(name: str, tmp_path: Path) -> None:
     assert message in refusal(path)
 
 
-def test_what_is_no_file(tmp_path: Path) -> None:
+def test_load_refuses_what_is_no_file(tmp_path: Path) -> None:
     assert "does not exist" in refusal(tmp_path / "missing")
     assert "is a directory" in refusal(tmp_path)
     os.mkfifo(tmp_path / "pipe")
@@ -104,7 +104,7 @@ class Payload:
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
-def test_nothing_is_executed(
+def test_load_executes_no_pickle(
     protocol: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

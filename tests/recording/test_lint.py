@@ -59,7 +59,7 @@ def test_the_state_alone_cannot_be_replayed() -> None:
     assert "is empty" in texts(History().snapshot(), "error")
 
 
-def test_an_unchronological_order() -> None:
+def test_time_that_goes_back_is_a_note() -> None:
     snapshot = training_step().snapshot()
     snapshot["device_traces"][0][5]["time_us"] = 3
     (finding,) = findings(snapshot)

@@ -133,7 +133,9 @@ LEFT = st.tuples(st.sampled_from([512, 600]), st.sampled_from([ALLOCATED, PENDIN
 
 
 @given(st.lists(ROWS, max_size=8), st.dictionaries(st.integers(0, 2), LEFT))
-def test_any_entries_at_all(rows: list[Row], blocks: dict[int, tuple[int, str]]) -> None:
+def test_live_before_equals_undoing_for_random_entries(
+    rows: list[Row], blocks: dict[int, tuple[int, str]]
+) -> None:
     at_once, one_by_one = both_ways(trace_of(rows, blocks), 0)
     assert at_once == one_by_one
 

@@ -106,7 +106,7 @@ def test_tables_that_a_small_file_asks_for_are_bounded(tmp_path: Path) -> None:
     assert "is damaged as a zstd file" in refusal(path)
 
 
-def test_packed_twice(tmp_path: Path) -> None:
+def test_file_that_is_compressed_twice_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_bytes(gzip.compress(lzma.compress(b"x")))
     assert "is xz inside gzip" in refusal(path)

@@ -76,7 +76,7 @@ def test_what_is_no_recording_says_what_it_is() -> None:
 @pytest.mark.slow
 @NEEDS_TORCH
 @pytest.mark.parametrize("python", PYTHONS)
-def test_all_that_a_run_writes_is_read_and_agrees(python: str, tmp_path: Path) -> None:
+def test_all_files_of_a_profiled_run_agree(python: str, tmp_path: Path) -> None:
     try:
         out = profiled(python, tmp_path)
     except UnavailableError as error:

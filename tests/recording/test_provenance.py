@@ -56,7 +56,7 @@ def written(path: Path, value: object) -> Recording:
     return load(path)
 
 
-def test_it_survives_every_form(tmp_path: Path) -> None:
+def test_provenance_survives_every_format(tmp_path: Path) -> None:
     recording = written(tmp_path / "a.pickle", snapshot(allocsim=MADE.plain()))
     assert recording.provenance == MADE
     write_npz(recording, tmp_path / "a.npz")
@@ -128,9 +128,7 @@ def test_room_that_was_left_behind_a_text_is_not_part_of_it(tmp_path: Path) -> N
         ({"kind": "phase", "value": 3}, "value 3, expected text"),
     ],
 )
-def test_a_mark_that_is_none_refuses_the_file(
-    tmp_path: Path, value: dict[str, object], sentence: str
-) -> None:
+def test_invalid_mark_is_refused(tmp_path: Path, value: dict[str, object], sentence: str) -> None:
     mark = {"device": 0, "entry": 0, "kind": "empty_cache", "value": None, **value}
     with pytest.raises(RecordingError, match=sentence):
         written(tmp_path / "a.pickle", snapshot(allocsim={"marks": [mark]}))
@@ -153,7 +151,9 @@ def test_any_snapshot_without_it_reads_as_before(tmp_path: Path) -> None:
         ("exit_code", "0", "has exit_code '0', expected an integer"),
     ],
 )
-def test_a_wrong_value_is_named(tmp_path: Path, key: str, value: object, sentence: str) -> None:
+def test_wrong_value_of_the_provenance_is_named(
+    tmp_path: Path, key: str, value: object, sentence: str
+) -> None:
     with pytest.raises(RecordingError, match=rf"the snapshot's 'allocsim' {sentence}"):
         written(tmp_path / "a.pickle", snapshot(allocsim={key: value}))
 
@@ -171,7 +171,7 @@ def test_a_replay_takes_release_device_and_context_from_it(tmp_path: Path) -> No
     assert "total capacity of 3.40 GiB of which 2.90 GiB is free" in oom.message
 
 
-def test_another_device_is_another_question(tmp_path: Path) -> None:
+def test_replay_on_another_device_is_not_compared_and_keeps_the_context(tmp_path: Path) -> None:
     """Fidelity is measured on the recorded device only; the context has the same size elsewhere."""
     recording = written(tmp_path / "a.pickle", snapshot(allocsim=MADE.plain()))
     assert replay(recording, device_memory="24GiB").devices[0].fidelity is not None

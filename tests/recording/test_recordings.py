@@ -68,7 +68,7 @@ def test_random_data_is_called_so() -> None:
 
 
 @pytest.mark.parametrize("name", ["decomfl-torch2.9", "gpt2-expandable-oom-torch2.15"])
-def test_both_forms_hold_a_recording(name: str, tmp_path: Path) -> None:
+def test_recording_survives_npz_and_snapshot(name: str, tmp_path: Path) -> None:
     found = recording(name)
     write_npz(found, tmp_path / "a.npz")
     write_snapshot(found, tmp_path / "a.pickle")

@@ -109,7 +109,7 @@ def test_what_the_allocator_did_is_passed_over(tmp_path: Path) -> None:
     assert any("2 rows of other actions are passed over" in note for note in recording.notes)
 
 
-def test_devices_stay_apart(tmp_path: Path) -> None:
+def test_rows_of_several_devices_become_separate_traces(tmp_path: Path) -> None:
     recording = read(tmp_path, "action,id,size,device\nalloc,a,512,3\nalloc,a,1024,0\n")
     assert [(t.device, int(t.size[0])) for t in recording.devices] == [(0, 1024), (3, 512)]
 

@@ -65,7 +65,7 @@ def test_a_frame_without_a_line_may_be_written_unsigned(tmp_path: Path) -> None:
     assert load(tmp_path / "a.npz").device(0)[1].frames[0].line == -1
 
 
-def test_settings_and_annotations(tmp_path: Path) -> None:
+def test_snapshot_gives_settings_and_annotations(tmp_path: Path) -> None:
     recording = load(write(training_step().snapshot("2.9"), tmp_path / "a.pickle"))
     assert recording.settings == RecordedSettings(
         conf="max_split_size_mb:64",
@@ -132,7 +132,7 @@ def test_the_form_is_told_by_content(
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
-def test_any_binary_protocol(protocol: int, tmp_path: Path) -> None:
+def test_snapshot_of_any_binary_protocol_is_read(protocol: int, tmp_path: Path) -> None:
     path = write(training_step().snapshot(), tmp_path / "a", protocol)
     assert len(load(path).device(0)) == 8
 

@@ -27,7 +27,7 @@ def assert_same(left: Recording, right: Recording) -> None:
 
 
 @pytest.mark.parametrize("release", RELEASES)
-def test_both_forms_round_trip(release: str, tmp_path: Path) -> None:
+def test_recording_round_trips_as_npz_and_snapshot(release: str, tmp_path: Path) -> None:
     history = training_step()
     history.oom(1 << 30, 5)
     recording = load(write(history.snapshot(release), tmp_path / "a.pickle"))

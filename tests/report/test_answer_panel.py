@@ -43,7 +43,7 @@ def gpt2() -> StackAnswers:
     return answers_of_run(case.prepared, picture.device_run)
 
 
-def test_the_answer_stands_before_everything_else(
+def test_page_begins_with_the_answer(
     explained: tuple[DevicePage, DeviceExplanation],
 ) -> None:
     text = html_report([explained[0]])
@@ -96,7 +96,7 @@ def test_a_line_that_is_not_proved_is_not_called_so(
     assert LINE in panel
 
 
-def test_where_there_is_nothing_to_paste_it_says_why(
+def test_panel_gives_the_reason_for_no_setting(
     explained: tuple[DevicePage, DeviceExplanation],
 ) -> None:
     explanation = explained[1]
@@ -118,7 +118,7 @@ def test_the_owners_are_told_by_line_and_by_category(gpt2: StackAnswers) -> None
     assert len(by_line) == 10
 
 
-def test_what_a_table_cannot_hold_is_counted(gpt2: StackAnswers) -> None:
+def test_owners_table_counts_the_rows_left_out(gpt2: StackAnswers) -> None:
     """Names from a recording are escaped."""
     (top, _) = gpt2.tops
     many = tuple(

@@ -109,7 +109,7 @@ def opened(browser: Any, small: Path) -> Iterator[Opened]:
     opened.page.close()
 
 
-def test_it_opens_where_the_error_is(opened: Opened) -> None:
+def test_page_opens_at_the_last_error(opened: Opened) -> None:
     assert opened.text("#time-readout").startswith(
         "Entry 26,059 (oom): reserved 5.08 GiB, requested 4.60 GiB, allocated 4.63 GiB, "
     )
@@ -347,7 +347,7 @@ def test_the_pictures_of_page_and_figure_agree(opened: Opened) -> None:
     assert share == pytest.approx(held, rel=1e-9)
 
 
-def test_dark_and_light(browser: Any, small: Path) -> None:
+def test_page_switches_from_dark_to_light(browser: Any, small: Path) -> None:
     opened = Opened(browser, small, color_scheme="dark")
     background = "getComputedStyle(document.body).backgroundColor"
     assert opened.run(background) == "rgb(20, 23, 26)"
@@ -376,7 +376,7 @@ def test_without_scripts_the_curve_is_there(browser: Any, small: Path) -> None:
     opened.close()
 
 
-def test_steps_and_phases_lie_behind_the_curve(opened: Opened) -> None:
+def test_curve_has_steps_and_phases_in_its_background(opened: Opened) -> None:
     assert not opened.page.is_visible("#time .still")
     assert "; step 7, backward; " in opened.text("#time-readout")
     names = (
@@ -399,7 +399,7 @@ def test_steps_and_phases_lie_behind_the_curve(opened: Opened) -> None:
     ]
 
 
-def test_what_no_stack_tells_has_no_bands(browser: Any, hundreds: Path) -> None:
+def test_page_without_known_steps_has_no_bands(browser: Any, hundreds: Path) -> None:
     opened = Opened(browser, hundreds)
     assert opened.run("data.columns['step.start'].length") == 0
     assert "step" not in opened.text("#time-readout")
@@ -416,7 +416,7 @@ def test_everything_that_can_be_used_has_a_name(opened: Opened) -> None:
     assert opened.run("document.querySelectorAll('table:not(:has(caption))').length") == 0
 
 
-def test_an_entry_lasts_until_the_next(opened: Opened) -> None:
+def test_entry_of_the_curve_lasts_until_the_next_entry(opened: Opened) -> None:
     """Pointing at a place and clicking it select the same entry."""
     opened.run("setX(13690, 13700)")
     opened.settle()
@@ -451,7 +451,7 @@ def test_escape_closes_the_hover_box(opened: Opened) -> None:
     assert not opened.page.is_visible("#tip")
 
 
-def test_keys_of_the_browser_stay_its_own(opened: Opened) -> None:
+def test_page_leaves_the_browsers_own_keys_alone(opened: Opened) -> None:
     for selector in ("#timeline", "#map-canvas"):
         taken = opened.run(
             f"""["+", "-", "0", "ArrowLeft"].filter((key) => {{
@@ -499,7 +499,9 @@ def test_a_finger_that_scrolls_lets_go_of_the_map(opened: Opened) -> None:
     assert opened.run("[moving, view.x0]") == [False, pytest.approx(6_516 - moved)]
 
 
-def test_both_axes_name_different_places(browser: Any, opened: Opened, strange: Path) -> None:
+def test_axis_labels_are_distinct_at_every_zoom(
+    browser: Any, opened: Opened, strange: Path
+) -> None:
     """At every zoom, axis labels are distinct, and no tick is at half an entry."""
     for span in ("16, 40", "data.axis - 16, data.axis", "1e6, 1.1e6", "0, data.axis"):
         opened.run(f"setY({span})")
@@ -542,7 +544,7 @@ def test_legends_tell_the_bytes_of_the_moment(opened: Opened) -> None:
         assert held == pytest.approx(whole - 462.32, abs=10)
 
 
-def test_names_of_any_kind_and_length(browser: Any, strange: Path) -> None:
+def test_page_shows_names_of_any_kind_and_length(browser: Any, strange: Path) -> None:
     opened = Opened(browser, strange)
     opened.page.select_option("#colouring", "owner")
     opened.settle()
@@ -578,7 +580,7 @@ def test_hundreds_of_errors_leave_the_pictures_readable(browser: Any, hundreds: 
     opened.close()
 
 
-def test_a_run_that_reserved_nothing(browser: Any, tmp_path: Path) -> None:
+def test_page_of_a_run_without_memory_works(browser: Any, tmp_path: Path) -> None:
     """The only entry is the error."""
     recorder = Recorder("60MiB")
     with recorder.program():
@@ -599,7 +601,7 @@ def test_a_run_that_reserved_nothing(browser: Any, tmp_path: Path) -> None:
     opened.close()
 
 
-def test_one_of_each_is_not_a_plural(browser: Any, tmp_path: Path) -> None:
+def test_page_uses_the_singular_for_one_item(browser: Any, tmp_path: Path) -> None:
     recorder = Recorder("60MiB")
     with recorder.program():
         recorder.malloc(512, recorder.code("one.py", "f", 1))
@@ -690,7 +692,7 @@ def test_the_line_is_copied_by_a_button(browser: Any, cured: Path, before: str) 
     opened.close()
 
 
-def test_a_link_to_a_moment_opens_there(browser: Any, small: Path) -> None:
+def test_page_opens_at_the_moment_in_its_link(browser: Any, small: Path) -> None:
     opened = Opened(browser, small, fragment="#entry=13695")
     assert opened.text("#state-text").startswith("After entry 13,695 (alloc): 5.46 GiB reserved")
     opened.run("location.hash = '#entry=26059'")
@@ -717,7 +719,7 @@ def test_the_moment_chosen_is_the_pages_address(opened: Opened) -> None:
     assert link.endswith(".html#entry=13695")
 
 
-def test_errors_and_blockers_are_links_to_their_moments(opened: Opened) -> None:
+def test_page_links_errors_and_blockers_to_their_moments(opened: Opened) -> None:
     opened.run("setEntry(0)")
     opened.page.click("#ooms a >> text=Show entry 26,059")
     opened.settle()
@@ -728,7 +730,7 @@ def test_errors_and_blockers_are_links_to_their_moments(opened: Opened) -> None:
     assert opened.text("#state-text").startswith("After entry 25,914 (alloc): ")
 
 
-def test_devices_are_tabs(browser: Any, two: Path) -> None:
+def test_page_has_a_tab_for_each_device(browser: Any, two: Path) -> None:
     opened = Opened(browser, two)
     chosen = "document.querySelector('[data-tab][aria-selected=true]').dataset.tab"
     assert opened.run(chosen) == "1", "the one that failed"
@@ -845,7 +847,7 @@ def test_a_phone_scrolls_downwards_only(browser: Any, small: Path, strange: Path
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_words_stand_out(browser: Any, small: Path, scheme: str) -> None:
+def test_text_and_curves_have_enough_contrast(browser: Any, small: Path, scheme: str) -> None:
     """Contrast is 4.5 to 1 for text (WCAG 2), and 3 to 1 for swatches and curves with meaning."""
     opened = Opened(browser, small, color_scheme=scheme)
     ratios = opened.run(
@@ -864,7 +866,7 @@ def test_words_stand_out(browser: Any, small: Path, scheme: str) -> None:
     opened.close()
 
 
-def test_on_paper_it_is_light_and_whole(browser: Any, small: Path) -> None:
+def test_printed_page_is_light_and_complete(browser: Any, small: Path) -> None:
     opened = Opened(browser, small, color_scheme="dark")
     opened.run(
         """(() => { const note = () => { window.paper = [document.documentElement.dataset.theme,
@@ -881,7 +883,7 @@ def test_on_paper_it_is_light_and_whole(browser: Any, small: Path) -> None:
     opened.close()
 
 
-def test_the_map_is_on_paper_too(browser: Any, small: Path) -> None:
+def test_printed_page_has_the_address_map(browser: Any, small: Path) -> None:
     """Browsers print drawn images, but not pixels set with putImageData."""
     opened = Opened(browser, small)
     opened.run(
@@ -907,7 +909,7 @@ def test_a_browser_that_cannot_unpack_shows_the_tables(browser: Any, small: Path
     page.close()
 
 
-def test_links_lead_somewhere_without_scripts(browser: Any, small: Path) -> None:
+def test_links_of_the_page_work_without_scripts(browser: Any, small: Path) -> None:
     opened = Opened(browser, small, java_script_enabled=False)
     targets = [link.get_attribute("href") for link in opened.page.locator("nav a:visible").all()]
     assert targets == ["#owners", "#time", "#overview", "#stacks", "#ooms", "#what-if", "#tables"]
@@ -928,7 +930,7 @@ def test_a_new_moment_keeps_what_is_drawn(opened: Opened) -> None:
     assert not opened.run("painted.image === before")
 
 
-def test_a_million_entries(browser: Any, tmp_path: Path) -> None:
+def test_page_of_a_million_entries_opens_and_draws_in_time(browser: Any, tmp_path: Path) -> None:
     recording, file = tmp_path / "million.npz", tmp_path / "million.html"
     write_npz(training(entries=1_000_000, ragged=True), recording)
     began = time.monotonic()

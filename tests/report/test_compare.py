@@ -27,7 +27,7 @@ def test_the_answer_fits_a_screen(by: str) -> None:
     assert max(map(len, lines)) <= 80
 
 
-def test_the_answer_stands_before_its_parts() -> None:
+def test_text_begins_with_the_verdict() -> None:
     text = " ".join(compare_text(found("line")).split())
     assert "Reserved 3.38 GiB -> 4.22 GiB at the peak: +860.00 MiB (+24.8%)" in text
     assert "Allocated 2.88 GiB -> 4.06 GiB at the peak: +1.18 GiB (+41.1%)" in text
@@ -43,13 +43,13 @@ def test_what_is_not_shown_is_counted_in_the_last_row() -> None:
     assert "more: -n" not in compare_text(answer, 0)
 
 
-def test_who_is_new_and_who_is_gone_is_said() -> None:
+def test_text_marks_new_and_gone_owners() -> None:
     text = compare_text(found("line", "batch2-checkpointing"), 0)
     assert "new: " in text
     assert "gone: " in text
 
 
-def test_json_adds_up() -> None:
+def test_json_changes_add_up_to_the_difference() -> None:
     document = compare_document(found("module"))
     rows = document["changes"]
     assert sum(row["bytes"] for row in rows) == document["allocated_change"]

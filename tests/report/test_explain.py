@@ -77,7 +77,7 @@ def test_no_set_of_blocks_and_nothing_in_the_way_are_told_apart(explained: Expla
         assert expected in words(run, dataclasses.replace(device, shortages=(other,)))
 
 
-def test_devices_are_kept_apart(explained: Explained) -> None:
+def test_text_of_explain_separates_the_devices(explained: Explained) -> None:
     run, device = explained
     second = dataclasses.replace(
         device, device_run=dataclasses.replace(device.device_run, device=1), shortages=(), advice=()

@@ -92,7 +92,7 @@ def test_a_long_run_is_drawn_by_extremes_and_says_so(gpt2: Picture) -> None:
     assert "entries; none" not in words_of(memory_figure(picture_of(oom()), LIGHT))
 
 
-def test_driver_calls_are_counted(gpt2: Picture) -> None:
+def test_memory_figure_counts_the_driver_calls(gpt2: Picture) -> None:
     labels = [text.get_text() for text in memory_figure(gpt2, LIGHT).axes[1].get_legend().texts]  # type: ignore[union-attr]
     assert labels == ["cudaMalloc, 124 in total", "cudaFree, 40 in total"]
 
@@ -185,7 +185,7 @@ def test_a_flame_graph_is_as_wide_as_what_was_allocated() -> None:
     assert any(name.endswith("…") for name in names), "cut to fit"
 
 
-def test_what_is_small_is_never_drawn_as_nothing() -> None:
+def test_small_memory_is_visible_in_the_figures() -> None:
     reserved = np.ones((1, 4), dtype=np.float32)
     used = np.array([[0, 0.001, 0.999, 1]], dtype=np.float32)
     image = pixels(reserved, [used], ["#FF0000"], "#000000", "#FFFFFF")
@@ -247,7 +247,7 @@ def test_the_front_leaves_out_what_another_beats(tmp_path: Path) -> None:
     assert figure.axes[0].get_xlabel() == "peak of reserved memory (MiB)"
 
 
-def test_results_lines_are_read_as_well(tmp_path: Path) -> None:
+def test_front_figure_reads_a_results_file(tmp_path: Path) -> None:
     file = tmp_path / "tune.jsonl"
     lines = [
         {"format": "allocsim tune 2"},

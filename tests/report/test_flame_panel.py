@@ -49,7 +49,7 @@ def test_every_box_says_what_it_is(gpt2: Top) -> None:
     assert "optimizer state" in page.words.partition("Find")[0], "in the legend"
 
 
-def test_names_are_words_and_no_tags(gpt2: Top) -> None:
+def test_flame_panel_escapes_names(gpt2: Top) -> None:
     frame = Frame('/a"b/<script>alert(1)</script>.py', "f</text>", 3)
     odd = replace(gpt2, holdings=(Holding((frame,), "", "inputs", gpt2.allocated_bytes, 1),))
     page = Page(flame_panel(odd))
@@ -57,6 +57,6 @@ def test_names_are_words_and_no_tags(gpt2: Top) -> None:
     assert "f</text>" in page.words
 
 
-def test_where_nothing_was_held_it_says_so(gpt2: Top) -> None:
+def test_flame_panel_without_memory_says_so(gpt2: Top) -> None:
     nothing = replace(gpt2, holdings=(), allocated_bytes=0, blocks=0, categories={})
     assert "Nothing was allocated." in flame_panel(nothing)

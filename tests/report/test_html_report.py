@@ -76,7 +76,7 @@ def test_the_page_is_well_formed(gpt2: tuple[Picture, str, Page]) -> None:
     assert re.search(r"\$[a-z_]+\b(?!:)", page.words) is None, "every place of it is filled"
 
 
-def test_the_page_asks_for_nothing(gpt2: tuple[Picture, str, Page]) -> None:
+def test_page_loads_nothing(gpt2: tuple[Picture, str, Page]) -> None:
     _, text, page = gpt2
     assert {link[0] for link in page.asked} == {"#"}, "links within the page only"
     moments = {link for link in page.asked if re.fullmatch(r"#entry=\d+", link)}
@@ -91,7 +91,7 @@ def test_the_page_asks_for_nothing(gpt2: tuple[Picture, str, Page]) -> None:
         assert word not in code
 
 
-def test_the_words_tell_the_verdict(gpt2: tuple[Picture, str, Page]) -> None:
+def test_page_has_the_verdict_in_words(gpt2: tuple[Picture, str, Page]) -> None:
     _, _, page = gpt2
     words = " ".join(page.words.split())
     assert "Verdict: fragmentation likely. 694.00 MiB were requested" in words
@@ -134,7 +134,7 @@ def test_other_settings_stand_side_by_side(gpt2: tuple[Picture, str, Page]) -> N
     assert text.count('<svg class="spark"') == 3
 
 
-def test_the_columns_are_the_picture(classic: tuple[Picture, Page]) -> None:
+def test_embedded_columns_equal_the_picture(classic: tuple[Picture, Page]) -> None:
     picture, page = classic
     columns = page.columns()
     assert columns["block.born"].tolist() == [1, 2, 4, 5, 7, 8]
@@ -193,7 +193,7 @@ def test_a_page_of_other_settings_tells_no_phases(classic: tuple[Picture, Page])
     assert "entries 0 to 16 from left to right." in " ".join(page.words.split())
 
 
-def test_levels_keep_the_extremes(gpt2: tuple[Picture, str, Page]) -> None:
+def test_curve_levels_keep_minima_and_maxima(gpt2: tuple[Picture, str, Page]) -> None:
     picture, _, page = gpt2
     columns = page.columns()
     for step in page.about()["levels"]:
@@ -247,7 +247,7 @@ def test_a_run_without_errors_says_so() -> None:
     assert page.wrong == []
 
 
-def test_packed_columns_come_back() -> None:
+def test_embedded_columns_unpack_to_the_same_numbers() -> None:
     packer = Packer()
     columns = {
         "small": np.array([3, 1, 2]),

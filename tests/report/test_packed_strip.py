@@ -54,7 +54,7 @@ def full() -> Instant:
     return Instant(0, tuple(segment(i << 34, size, size) for i, size in enumerate(sizes)))
 
 
-def test_of_seventeen_hundred_segments_every_one_is_seen(full: Instant) -> None:
+def test_strip_shows_each_of_seventeen_hundred_segments(full: Instant) -> None:
     strip = packed_strip(full)
     grounds = boxes(strip, "--free")
     whole = sum(wide for _, _, wide, _ in grounds)
@@ -66,7 +66,7 @@ def test_of_seventeen_hundred_segments_every_one_is_seen(full: Instant) -> None:
     assert Page(strip).wrong == []
 
 
-def test_widths_are_bytes(full: Instant) -> None:
+def test_widths_on_the_strip_are_proportional_to_bytes(full: Instant) -> None:
     """A segment of 90 MiB is about 4.5 times as wide as one of 20."""
     few = Instant(0, full.segments[190:210])
     widths = Counter(wide for _, _, wide, _ in boxes(packed_strip(few), "--free"))
@@ -74,7 +74,7 @@ def test_widths_are_bytes(full: Instant) -> None:
     assert max(one, other) / min(one, other) == pytest.approx(4.5, rel=0.02)
 
 
-def test_what_is_used_waits_and_is_free_lies_in_place() -> None:
+def test_strip_draws_used_pending_and_free_bytes_at_their_place() -> None:
     strip = packed_strip(Instant(0, (segment(0, 40 * MIB, 10 * MIB, 20 * MIB),)))
     first_row = 1200
     (_, _, ground, _), *_ = boxes(strip, "--free")
@@ -110,7 +110,7 @@ def test_pools_have_names_and_the_default_ones_come_first() -> None:
     assert "free 40.00 MiB" in legend
 
 
-def test_private_pools_of_a_replay_are_told() -> None:
+def test_strip_names_the_private_pools_of_a_replay() -> None:
     """The segments of CUDA graphs are not those of the default pool."""
     picture = picture_of(load(TRACES / "recordings" / "cuda_graphs-default-torch2.6.npz.gz"))
     instant = picture.at()

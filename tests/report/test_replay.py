@@ -44,7 +44,7 @@ def with_fidelity(run: Run, fidelity: Fidelity | None) -> Run:
     return dataclasses.replace(run, devices=(device,))
 
 
-def test_a_difference_is_shown_plainly(run: Run) -> None:
+def test_text_shows_the_first_difference_from_the_recording(run: Run) -> None:
     mismatch = Mismatch(812, "alloc of 512 bytes at 0x200", "alloc of 512 bytes at 0x400")
     lines = lines_of(with_fidelity(run, Fidelity(100, 99, 10, 9, 300, 200, mismatch)))
     assert "Proof           99 of 100 addresses as recorded" in lines
@@ -61,7 +61,7 @@ def test_a_difference_in_the_final_segments(run: Run) -> None:
     assert "                the first difference is in the final segments:" in lines
 
 
-def test_nothing_to_compare_with(run: Run) -> None:
+def test_text_says_that_a_replay_has_nothing_to_compare_with(run: Run) -> None:
     assert "nothing to compare" in " ".join(lines_of(with_fidelity(run, None)))
 
 
@@ -79,14 +79,14 @@ def test_many_errors_are_cut_and_counted(run: Run, shortage: Shortage) -> None:
     assert any("2 earlier errors" in line for line in lines)
 
 
-def test_devices_are_kept_apart(run: Run) -> None:
+def test_text_separates_the_devices(run: Run) -> None:
     second = dataclasses.replace(run.devices[0], device=1)
     lines = lines_of(dataclasses.replace(run, devices=(run.devices[0], second)))
     assert "== device 0 ==" in lines
     assert "== device 1 ==" in lines
 
 
-def test_nothing_steers_the_terminal(run: Run) -> None:
+def test_text_escapes_control_characters(run: Run) -> None:
     path = "evil\x1b[2J\u202e.pickle"
     text = replay_text(dataclasses.replace(run, path=path), {})
     assert "\x1b" not in text
@@ -100,7 +100,9 @@ def test_the_document_counts_what_the_text_counts(run: Run, shortage: Shortage) 
     assert document["devices"][0]["ooms"][0]["idle_bytes"] == shortage.idle_bytes
 
 
-def test_idle_is_told_where_most_was_in_use_and_at_its_most(run: Run, shortage: Shortage) -> None:
+def test_text_gives_unused_memory_at_peak_allocation_and_at_its_maximum(
+    run: Run, shortage: Shortage
+) -> None:
     """Reserved memory is constant here, so unused memory must be reported at two other moments."""
     flat = Timeline(np.array([1, 2, 3]), np.array([1, 9, 4]) * GIB, np.array([10, 10, 10]) * GIB)
     device = dataclasses.replace(run.devices[0], timeline=flat)

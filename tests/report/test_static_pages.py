@@ -104,7 +104,7 @@ def test_the_rows_of_a_comparison_add_up(found: Comparison) -> None:
         assert 180 - min(y for _, y in line) == pytest.approx(expected, abs=0.06)
 
 
-def test_names_are_text(found: Comparison, job: Ranks) -> None:
+def test_pages_escape_hostile_names(found: Comparison, job: Ranks) -> None:
     changes = tuple(replace(each, owner=HOSTILE, was=HOSTILE) for each in found.changes)
     pages = [
         compare_page(replace(found, changes=changes, a=replace(found.a, path=HOSTILE))),

@@ -86,13 +86,13 @@ def test_owners_are_those_of_top(shown: tuple[Still, Page]) -> None:
     ]
 
 
-def test_the_words_say_what_a_state_lacks(shown: tuple[Still, Page]) -> None:
+def test_page_names_what_a_state_without_history_lacks(shown: tuple[Still, Page]) -> None:
     _, page = shown
     assert "140.00 MiB reserved in 3 segments, as the snapshot was taken" in page.words
     assert "nothing in it can be proved by a replay" in page.words
 
 
-def test_a_state_without_a_hole_says_so() -> None:
+def test_page_of_a_state_without_free_blocks_says_so() -> None:
     recording = state()
     (trace,) = recording.devices
     idle = tuple(each for each in trace.segments if each.is_idle)

@@ -34,7 +34,7 @@ def explained(arrival: Arrival) -> tuple[Run, list[DeviceExplanation]]:
     return run, list(devices)
 
 
-def test_its_rows_are_those_of_explain(
+def test_watch_text_of_a_recording_has_the_rows_of_explain(
     arrival: Arrival, explained: tuple[Run, list[DeviceExplanation]]
 ) -> None:
     output = watch_text(arrival, explained).splitlines()[1:]
@@ -44,7 +44,7 @@ def test_its_rows_are_those_of_explain(
     assert [line for line in screen if line in output] == output
 
 
-def test_those_of_a_text_too(arrival: Arrival) -> None:
+def test_watch_text_of_an_error_text_has_the_rows_of_explain(arrival: Arrival) -> None:
     verdicts = explain(f"{TEXT}\nlater\n{TEXT.replace('748', '12')}")
     output = watch_text(arrival, None, verdicts).splitlines()[1:]
     assert [line.split("  ")[0] for line in output if line[:1] != " "] == [
@@ -57,7 +57,7 @@ def test_those_of_a_text_too(arrival: Arrival) -> None:
     assert [line for line in screen if line in output] == output
 
 
-def test_a_line_too_long_to_stand_beside_its_label_is_told(
+def test_watch_text_puts_a_long_setting_below_its_label(
     arrival: Arrival, explained: tuple[Run, list[DeviceExplanation]]
 ) -> None:
     run, (device,) = explained

@@ -91,7 +91,7 @@ def test_a_recording_that_no_file_holds_has_no_form() -> None:
     assert "<table>" in found._repr_html_()
 
 
-def test_of_requests_alone_what_was_requested_is_told() -> None:
+def test_stats_of_requests_only_gives_requested_bytes() -> None:
     found = stats(load(TRACES / "profiled" / "timeline-torch2.15.json.xz"))
     (device,) = found.devices
     assert (found.layout, found.releases, device.begins) == ("memory timeline", (), "requests")
@@ -100,7 +100,7 @@ def test_of_requests_alone_what_was_requested_is_told() -> None:
     assert device.actions == {"alloc": 174, "free_requested": 150, "free_completed": 150}
 
 
-def test_how_a_history_begins() -> None:
+def test_stats_gives_the_state_before_the_first_entry() -> None:
     def begins(snapshot: object) -> str:
         return stats(read_snapshot("x", snapshot, 1 << 20)).devices[0].begins
 

@@ -158,7 +158,7 @@ def test_a_pending_block_waits_and_is_polled() -> None:
     assert [c.verdict for c in again.candidates] == ["taken"]
 
 
-def test_stepping_changes_nothing() -> None:
+def test_stepping_leaves_the_allocators_behaviour_unchanged() -> None:
     session, plain = Session("60MiB"), CachingAllocator("60MiB", record_history=True)
     blocks = [session.malloc(9 * MIB) for _ in range(6)]
     for block in blocks[::2]:
@@ -221,11 +221,11 @@ def test_every_rule_names_a_section_of_the_theory(kind: str, conf: str) -> None:
         assert {rule.section for rule in found[1].rules} <= set(headings)
 
 
-def test_an_entry_that_is_not_there() -> None:
+def test_step_refuses_a_missing_entry() -> None:
     with pytest.raises(RecordingError, match="entry 16: there is no such entry; expected 0 to 15"):
         Walk(prepare(oom())[0]).go_to(16)
 
 
-def test_a_history_is_needed() -> None:
+def test_step_refuses_an_allocator_without_history() -> None:
     with pytest.raises(ValueError, match="record_history=True"):
         step(CachingAllocator("1GiB"), Request("malloc", 512))

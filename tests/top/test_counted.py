@@ -44,7 +44,7 @@ def test_the_programs_are_of_twelve_kinds() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(COUNTED))
-def test_categories_are_what_the_program_counted(name: str) -> None:
+def test_categories_at_the_peak_are_what_the_program_counted(name: str) -> None:
     for moment in moments(name):
         result = answer(name, moment)
         assert result.allocated_bytes == moment["allocated"]
@@ -58,7 +58,7 @@ def test_categories_are_what_the_program_counted(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(COUNTED))
-def test_so_are_they_at_every_moment(name: str) -> None:
+def test_categories_at_every_moment_are_what_the_program_counted(name: str) -> None:
     for moment in COUNTED[name]:
         result = answer(name, moment)
         for each in NAMES:
@@ -67,6 +67,6 @@ def test_so_are_they_at_every_moment(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(COUNTED))
-def test_next_to_nothing_is_unknown_at_the_peak(name: str) -> None:
+def test_hardly_any_memory_has_an_unknown_category_at_the_peak(name: str) -> None:
     result = top(recording(name), "peak", by="category")
     assert result.categories.get("unknown", 0) < 0.05 * result.allocated_bytes

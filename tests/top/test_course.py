@@ -34,7 +34,7 @@ def seen(recording: Recording) -> tuple[Scene, Course]:
 
 
 @pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.name)
-def test_the_stretches_are_those_of_the_moments(path: Path) -> None:
+def test_course_agrees_with_the_steps_and_phases_of_moments(path: Path) -> None:
     scene, course = seen(load(path))
     edges = {int(at) for at in (*course.step_starts, *course.phase_starts)}
     last = scene.blocks.n_entries - 1
@@ -63,7 +63,7 @@ def test_a_run_that_stops_early_has_the_course_of_what_was_run() -> None:
     assert course.phase_starts.max() < 8_158
 
 
-def test_without_stacks_nothing_is_told() -> None:
+def test_course_without_stacks_has_no_steps_and_phases() -> None:
     none = np.zeros(3, dtype=np.int64)
     blocks = Blocks(
         address=none.astype(np.uint64),

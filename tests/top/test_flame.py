@@ -114,7 +114,7 @@ def test_memory_without_a_stack_has_a_box_of_its_own() -> None:
     assert [box.name for box in flame.boxes] == ["no stack recorded", "from before the recording"]
 
 
-def test_where_nothing_was_held_there_is_no_box() -> None:
+def test_flame_graph_without_memory_has_no_box() -> None:
     flame = flame_of(answer())
     assert (flame.boxes, flame.rows) == ((), 0)
 

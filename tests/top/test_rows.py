@@ -47,7 +47,7 @@ def test_blocks_in_use_are_what_the_replay_has_allocated_after_every_entry(path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.name)
-def test_so_they_are_in_every_recording(path: Path) -> None:
+def test_blocks_in_use_of_every_recording_add_up_to_allocated_bytes(path: Path) -> None:
     recording = load(path)
     held = held_after_every_entry(recording)
     entries = len(recording.devices[0])

@@ -52,13 +52,13 @@ def assert_same(path: Path) -> Tuning:
 
 
 @pytest.mark.parametrize("name", FEW)
-def test_of_recordings_in_the_tree(name: str) -> None:
+def test_baseline_of_recordings_in_the_tree_is_as_recorded(name: str) -> None:
     assert_same(TRACES / name)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ALL)
-def test_of_every_recording_in_the_tree(name: str) -> None:
+def test_baseline_of_every_recording_in_the_tree_is_as_recorded(name: str) -> None:
     assert_same(TRACES / name)
 
 
@@ -68,7 +68,7 @@ def full(gpu: CachingAllocator) -> None:
         gpu.free(gpu.malloc((150 + step) * MIB))
 
 
-def test_of_a_device_that_only_its_retries_tell(write: Write) -> None:
+def test_baseline_is_as_recorded_if_only_retries_show_the_device(write: Write) -> None:
     """Without a limit the run would differ: more reserved memory and no retries."""
     path = write(full, memory="256MiB")
     tuning = assert_same(path)
@@ -78,7 +78,7 @@ def test_of_a_device_that_only_its_retries_tell(write: Write) -> None:
     assert all(row.memory_fraction is None for row in tune(path).rows)
 
 
-def test_of_a_device_that_its_error_tells(write: Write) -> None:
+def test_baseline_is_as_recorded_if_an_error_shows_the_device(write: Write) -> None:
     def program(gpu: CachingAllocator) -> None:
         full(gpu)
         with pytest.raises(OutOfMemoryError):

@@ -56,7 +56,7 @@ ROUNDINGS = ["", "roundup_power2_divisions:2", "roundup_power2_divisions:[1:8,>:
 
 
 @given(loops(), st.sampled_from(ROUNDINGS))
-def test_rounds_change_no_peak(loop: Loop, conf: str) -> None:
+def test_repeated_rounds_do_not_change_the_live_peak(loop: Loop, conf: str) -> None:
     config = parse_conf(conf, RELEASES["2.15"])
     every, some = LivePeak(loop.blocks, NO_ROUNDS), LivePeak(loop.blocks, loop.periods)
     assert some.under(config) == every.under(config)
@@ -72,10 +72,10 @@ def moves_left(*rows: tuple[int, int, int], length: int) -> int:
     return len(_once(moves[blocks.turns], blocks.moments, length * np.arange(9)))
 
 
-def test_of_equal_rounds_one_is_left() -> None:
+def test_once_keeps_one_of_equal_rounds() -> None:
     """The first round frees no earlier block, and the end of the last is unknown."""
     assert moves_left((0, 3, MIB), (1, 12, KIB), length=10) == 3 + 4 + (4 + 1)
 
 
-def test_what_piles_up_is_left_whole() -> None:
+def test_once_keeps_rounds_that_accumulate_memory() -> None:
     assert moves_left((0, 3, MIB), (1, 999, KIB), length=10) == 9 * 4

@@ -34,7 +34,7 @@ def cluster() -> Iterator[Any]:
         yield found
 
 
-def test_a_cluster_gives_what_one_process_gives(cluster: Any, write: Write) -> None:
+def test_dask_cluster_gives_the_results_of_one_process(cluster: Any, write: Write) -> None:
     path = write(ragged(6))
     with distributed.Client(cluster) as client:
         far = tune(path, "2GiB", executor=client.get_executor())
@@ -83,7 +83,7 @@ def test_the_command_takes_a_scheduler(cluster: Any, write: Write, capsys: Any) 
     assert "Best" in capsys.readouterr().out
 
 
-def test_a_scheduler_that_is_not_there_is_said_so(write: Write, capsys: Any) -> None:
+def test_tune_reports_a_missing_dask_scheduler(write: Write, capsys: Any) -> None:
     from allocsim.cli import main  # noqa: PLC0415
 
     command = ["tune", str(write(ragged(6))), "--dask", "tcp://127.0.0.1:9"]

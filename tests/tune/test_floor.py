@@ -65,7 +65,7 @@ def one_stream_after_the_other(gpu: CachingAllocator) -> None:
     gpu.free(gpu.malloc(60 * MIB, 7))
 
 
-def test_each_stream_comes_to_what_it_asks_for_whenever_that_is(write: Write) -> None:
+def test_bound_adds_the_peaks_of_all_streams(write: Write) -> None:
     assert watched(write(one_stream_after_the_other)).bounds == [160 * MIB] * 3
 
 
@@ -77,7 +77,7 @@ def a_pool_of_its_own(gpu: CachingAllocator) -> None:
     gpu.free(gpu.malloc(KIB))
 
 
-def test_so_does_each_pool_and_the_small_requests(write: Write) -> None:
+def test_bound_adds_the_peaks_of_private_pools_and_small_requests(write: Write) -> None:
     path = write(a_pool_of_its_own)
     assert watched(path).bounds[0] == 72 * MIB
     assert (
@@ -91,7 +91,7 @@ def a_short_one_then_a_long_one(gpu: CachingAllocator) -> None:
     gpu.free(gpu.malloc(50 * MIB))
 
 
-def test_a_segment_serves_nothing_longer(write: Write) -> None:
+def test_bound_adds_the_segments_that_are_too_small_for_a_request(write: Write) -> None:
     """80 MiB will be reserved beside the 50 MiB, unless an expandable segment grows."""
     path = write(a_short_one_then_a_long_one)
     assert watched(path).bounds == [80 * MIB, 130 * MIB, 130 * MIB]
@@ -112,7 +112,7 @@ def test_above_a_split_limit_memory_is_kept_for_its_like(write: Write) -> None:
     assert watched(path, "max_split_size_mb:26").bounds[0] == 80 * MIB  # 25 MiB get a segment of 26
 
 
-def test_no_more_is_told_than_a_refusal_would_leave(write: Write) -> None:
+def test_bound_stays_a_segment_below_the_limit(write: Write) -> None:
     """On 150 MiB the request of the third stream releases the memory of the first."""
 
     def program(gpu: CachingAllocator) -> None:
@@ -143,7 +143,7 @@ def emptying(gpu: CachingAllocator) -> None:
     ],
     ids=["the cache is emptied", "garbage is collected", "odd segments", "a reserve"],
 )
-def test_where_memory_may_go_back_nothing_is_told(
+def test_no_bound_where_memory_may_return_to_the_driver(
     program: Program, conf: str, write: Write
 ) -> None:
     prepared = prepare(load(write(program)), 0)[0]
@@ -198,7 +198,7 @@ def anything(seed: int) -> Program:
 
 @pytest.mark.parametrize("conf", CONFS)
 @pytest.mark.parametrize("seed", range(12))
-def test_the_peak_is_never_below_what_was_told(conf: str, seed: int, write: Write) -> None:
+def test_peak_is_never_below_the_bound(conf: str, seed: int, write: Write) -> None:
     path = write(anything(seed), memory="64GiB")
     free = watched(path, conf)
     assert free.bounds == sorted(free.bounds)
@@ -212,7 +212,7 @@ def test_the_peak_is_never_below_what_was_told(conf: str, seed: int, write: Writ
 
 @pytest.mark.parametrize("name", ["two_streams-default", "resnet_training-default"])
 @pytest.mark.parametrize("conf", ["", "expandable_segments:True", "max_split_size_mb:24"])
-def test_of_a_real_program_most_is_told_before_it_is_reserved(name: str, conf: str) -> None:
+def test_bound_of_a_real_program_is_near_the_peak_early(name: str, conf: str) -> None:
     found = watched(TRACES / f"recordings/{name}-torch2.15.npz.gz", conf)
     assert found.bounds[-1] <= found.reserved[-1]
     half = len(found.bounds) // 2

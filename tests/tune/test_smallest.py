@@ -51,7 +51,9 @@ def test_a_block_in_use_pins_its_segment(write: Write) -> None:
 
 @pytest.mark.parametrize("conf", ["", "max_split_size_mb:64", "roundup_power2_divisions:4"])
 @pytest.mark.parametrize("seed", range(3))
-def test_the_peak_tells_what_replays_find(seed: int, conf: str, write: Write) -> None:
+def test_smallest_device_from_the_peak_equals_that_from_replays(
+    seed: int, conf: str, write: Write
+) -> None:
     path = write(ragged(seed, steps=5))
     by_peak, looked_for = outcome(path, conf), outcome(path, conf, tricks=Tricks(from_peak=False))
     assert by_peak.unrefused_device == looked_for.unrefused_device is not None
@@ -65,7 +67,7 @@ def test_the_peak_tells_what_replays_find(seed: int, conf: str, write: Write) ->
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_of_expandable_segments_only_a_replay_tells(seed: int, write: Write) -> None:
+def test_smallest_device_for_expandable_segments_needs_replays(seed: int, write: Write) -> None:
     path, conf = write(ragged(seed, steps=5)), "expandable_segments:True"
     assert outcome(path, conf).unrefused_device is None
     confirmed = outcome(path, conf, confirms=True).unrefused_device
@@ -82,7 +84,7 @@ def test_a_fraction_moves_with_the_device_so_its_peak_tells_nothing(write: Write
     assert found.unrefused_device is None
 
 
-def test_what_the_context_holds_comes_on_top() -> None:
+def test_smallest_device_includes_the_context() -> None:
     seen = []
 
     def trial(pages: int) -> Trial:
@@ -106,5 +108,5 @@ def test_the_search_goes_up_where_the_peak_was_cut_short() -> None:
     assert found.steps == 300
 
 
-def test_what_goes_through_nowhere_has_no_device() -> None:
+def test_setting_that_fails_everywhere_has_no_smallest_device() -> None:
     assert find_smallest(lambda _: None, lambda _: True, least=1, first=1) is None

@@ -80,7 +80,9 @@ def test_a_job_that_cannot_be_done_is_an_outcome_with_its_error() -> None:
     assert "no/such/file.pickle" in (found["0|0|"].error or "")
 
 
-def test_a_deadly_job_takes_no_other_with_it(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_job_that_kills_its_worker_loses_no_other_job(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The pool breaks with all its jobs; all but the deadly one still give a trial."""
     monkeypatch.setattr(sweep_module, "run_job", deadly)
     jobs = jobs_on(write(ragged(0)), *CONFS[:2], POISON, *CONFS[2:])
@@ -105,7 +107,7 @@ def test_a_broken_executor_of_the_caller_is_said_to_be_broken() -> None:
     }
 
 
-def test_an_unforeseen_error_is_an_outcome_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unexpected_error_of_a_job_becomes_a_trial(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweep_module, "run_job", len)
     with ThreadPoolExecutor(1) as executor:
         found = outcomes_of(jobs_on("any", ""), Crew(executor=executor))
@@ -160,7 +162,7 @@ def test_what_runs_beside_a_sweep_is_handed_over_behind_its_jobs(write: Write) -
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a process there is not killed by a signal")
-def test_what_dies_elsewhere_is_found_here(write: Write) -> None:
+def test_background_job_of_a_dead_worker_runs_in_this_process(write: Write) -> None:
     jobs = jobs_on(write(ragged(0)), *CONFS)
     with Crew(2) as crew:
         found = crew.beside(only_here, jobs[0])
@@ -196,7 +198,7 @@ def test_columns_are_written_for_processes_that_begin_with_nothing(
     assert written == [recording.path] * (method != "fork")
 
 
-def test_they_are_written_where_a_process_keeps_fewer_recordings(
+def test_columns_are_written_if_a_process_caches_fewer_recordings(
     write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recordings = [load(write(ragged(0))) for _ in range(MOST_KEPT + 1)]
@@ -246,7 +248,7 @@ def test_what_was_given_up_then_is_run_if_nothing_gives_it_up_now(
     assert row.is_whole
 
 
-def test_results_of_another_question_are_refused(write: Write, tmp_path: Path) -> None:
+def test_results_file_of_another_search_is_refused(write: Write, tmp_path: Path) -> None:
     results = tmp_path / "results.jsonl"
     tune(write(ragged(1)), "2GiB", results=results, confs=[])
     with pytest.raises(ConfigError, match="results for device_memory"):

@@ -68,7 +68,7 @@ def test_the_best_is_proved_by_its_own_replay(write: Write) -> None:
     assert again.best.point == tuning.best.point
 
 
-def test_nothing_helps_is_an_answer_with_its_reason(write: Write) -> None:
+def test_tune_without_a_better_setting_gives_the_reason(write: Write) -> None:
     tuning = tune(write(plain), "4GiB")
     assert not tuning.helps
     assert "only 0.0% of the peak is not live memory" in tuning.reason
@@ -182,7 +182,7 @@ def test_one_recording_that_fails_makes_the_setting_fail(write: Write) -> None:
     assert tuning.baseline.num_ooms == 1
 
 
-def test_a_recording_in_memory_will_do(write: Write) -> None:
+def test_tune_accepts_a_recording_in_memory(write: Write) -> None:
     path = write(ragged(1))
     assert thrifty(tune(load(path), "4GiB")) == thrifty(tune(path, "4GiB"))
 
@@ -223,7 +223,7 @@ ALWAYS_SPARE = {1, 2, 4}
 
 
 @pytest.mark.parametrize("trick", EACH, ids=["equivalent", "drop", "from_peak", "fast_path", "all"])
-def test_no_trick_changes_a_result(
+def test_shortcuts_change_no_result(
     trick: Tricks, write: Write, exhaustive: dict[int, Tuning]
 ) -> None:
     path = write(ragged(4, steps=4))
@@ -253,7 +253,7 @@ def compare(quick: Tuning, slow: Tuning) -> None:
         assert (own.point, own.num_ooms) == (other.point, other.num_ooms)
 
 
-def test_no_trick_changes_which_device_is_the_smallest(write: Write) -> None:
+def test_shortcuts_do_not_change_the_smallest_device(write: Write) -> None:
     path = write(ragged(5, steps=2))
     quick = tune(path, find_device=True, expandable=False)
     slow = tune(path, find_device=True, expandable=False, tricks=EXHAUSTIVE)
@@ -275,7 +275,7 @@ def test_on_every_recording_the_results_are_those_of_an_exhaustive_search(path: 
 # -- errors ------------------------------------------------------------------------------
 
 
-def test_what_cannot_be_asked_is_said_in_a_sentence(write: Write) -> None:
+def test_tune_refuses_invalid_arguments_in_a_sentence(write: Write) -> None:
     path = write(plain)
     with pytest.raises(ConfigError, match="unrecognized key 'max_split'"):
         tune(path, confs=["max_split:5"])

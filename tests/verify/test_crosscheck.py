@@ -48,7 +48,7 @@ def test_a_right_model_has_no_divergence() -> None:
 
 
 @pytest.mark.slow
-def test_processes_change_nothing() -> None:
+def test_crosscheck_result_is_independent_of_the_number_of_processes() -> None:
     checks = [CrossCheck((RightSource("2.10"),), ops=2000, jobs=jobs) for jobs in (1, 2)]
     one, two = (crosscheck(check) for check in checks)
     assert one.tally.as_dict() == two.tally.as_dict()
@@ -95,7 +95,7 @@ def test_each_kind_of_divergence_becomes_a_test_that_fails(
     executed(found.as_test())()
 
 
-def test_a_statistic_alone() -> None:
+def test_difference_in_one_statistic_is_a_divergence() -> None:
     class CountsOneMore(RightModel):
         def run(self, script: Script) -> RealAnswer:
             results = super().run(script)

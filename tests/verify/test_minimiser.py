@@ -8,7 +8,7 @@ from allocsim.verify.comparison import shortest
 from allocsim.verify.script import Op
 
 
-def test_only_what_matters_is_left() -> None:
+def test_minimised_script_has_only_the_ops_that_matter() -> None:
     ops: list[Op] = [["a", n, 512, 0] for n in range(100)]
 
     def holds(script: Script) -> bool:
@@ -28,7 +28,7 @@ def test_a_pair_that_only_goes_together_goes_once_the_rest_has() -> None:
     assert shortest(Script(ops, GIB), holds).ops == [["d"]]
 
 
-def test_conditions_stay() -> None:
+def test_minimised_script_keeps_its_settings() -> None:
     script = Script([["S"], ["e"]], 7, "backend:native", "firstfit", 4096)
     short = shortest(script, lambda _: True)
     assert short == Script(short.ops, 7, "backend:native", "firstfit", 4096)

@@ -82,7 +82,7 @@ def test_the_first_difference_is_named() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("release", GOLDEN)
-def test_golden_cases(release: str) -> None:
+def test_golden_cases_equal_the_real_allocator(release: str) -> None:
     real = allocator(release)
     verdicts = [check_case(real, case) for case in cases()]
     outcomes = Counter(verdict.outcome for verdict in verdicts)
@@ -117,7 +117,7 @@ def test_a_script_beyond_the_golden_ones() -> None:
 
 
 @pytest.mark.slow
-def test_refusals_and_stops() -> None:
+def test_real_allocator_reports_refusals_and_stops() -> None:
     real = allocator("2.15")
     with pytest.raises(RefusedError, match=r"^torch 2\.15\.0 failed: Unrecognized key 'no' in"):
         real.run(Script([], 1 << 30, conf="no:1"))

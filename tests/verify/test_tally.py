@@ -60,7 +60,7 @@ def test_a_script_is_counted() -> None:
     assert counts["script"] == {"equal": 1}
 
 
-def test_counts_add_up() -> None:
+def test_tallies_add_up() -> None:
     one, other = Tally(), Tally()
     for tally in (one, other):
         tally.add(Script([["S"]], GIB, "", "firstfit"), "2.1", [], "equal")

@@ -36,7 +36,7 @@ def answer(script: Script, release: str, names: tuple[str, str, str] = NEW) -> d
 
 
 @pytest.mark.parametrize(("release", "names"), [("2.6", OLD), ("2.15", NEW)])
-def test_what_it_tells_is_what_the_model_makes_of_the_script(
+def test_player_of_torch_gives_the_results_of_the_model(
     release: str, names: tuple[str, str, str]
 ) -> None:
     for seed in range(25):

@@ -55,7 +55,7 @@ def test_a_file_that_grows_is_waited_for(tmp_path: Path, write: Callable[..., Pa
     assert isinstance(found, Arrival) and not arrivals.waits
 
 
-def test_what_is_no_recording_is_named_once(tmp_path: Path) -> None:
+def test_unreadable_file_is_reported_once(tmp_path: Path) -> None:
     (tmp_path / "bad.pickle").write_bytes(b"\x80\x04no")
     (tmp_path / "notes.txt").write_text("nothing of ours")
     (tmp_path / "half.pickle.part").write_bytes(b"\x80")
@@ -71,7 +71,7 @@ def test_a_folder_that_is_gone_is_empty(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("has_room", [True, False])
-def test_one_that_failed_says_so(
+def test_recording_with_an_error_is_reported_as_failed(
     tmp_path: Path, write: Callable[..., Path], has_room: bool
 ) -> None:
     def fails(gpu: CachingAllocator) -> None:

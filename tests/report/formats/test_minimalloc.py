@@ -42,7 +42,7 @@ def most_at_once(found: list[Buffer]) -> int:
 
 @given(recordings())
 @settings(max_examples=20)
-def test_every_request_is_a_buffer_with_a_life(recording: Recording) -> None:
+def test_minimalloc_has_a_buffer_with_its_lifetime_for_each_request(recording: Recording) -> None:
     if not recording.devices or not len(recording.devices[0]):
         return
     trace = recording.devices[0]
@@ -56,7 +56,7 @@ def test_every_request_is_a_buffer_with_a_life(recording: Recording) -> None:
     assert most_at_once(found) == lifetimes_of(trace).peak_bytes
 
 
-def test_blocks_from_before_begin_at_0() -> None:
+def test_blocks_from_before_the_recording_begin_at_0_in_minimalloc() -> None:
     found = buffers(load(TRACES / "counted" / "warm_start-torch2.15.npz.gz"))
     before = [buffer for buffer in found if buffer[0].startswith("before-")]
     assert len(before) == 60
@@ -64,7 +64,7 @@ def test_blocks_from_before_begin_at_0() -> None:
     assert all(lower == int(name) + 1 for name, lower, _, _ in found if name.isdigit())
 
 
-def test_it_is_of_one_device_and_its_entries() -> None:
+def test_minimalloc_refuses_two_devices_and_a_state_without_entries() -> None:
     entry = {"action": "alloc", "addr": 0, "size": 1, "stream": 0}
     two = read_snapshot("two", {"segments": [], "device_traces": [[entry], [entry]]}, 1 << 20)
     with pytest.raises(RecordingError, match="--device"):

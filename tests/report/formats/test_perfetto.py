@@ -100,7 +100,7 @@ def test_every_block_and_segment_is_a_slice(oom: Any, picture: Picture) -> None:
     assert "gpt.py:22 <module>" in names
 
 
-def test_an_error_is_an_instant_with_its_text(oom: Any) -> None:
+def test_perfetto_error_is_an_instant_event_with_its_text(oom: Any) -> None:
     (event,) = (event for event in oom["traceEvents"] if event["ph"] == "i")
     assert event["args"]["message"].startswith("CUDA out of memory. Tried to allocate")
     assert event["args"]["entry"] == 26_059
@@ -114,7 +114,7 @@ def test_annotations_by_another_clock_are_left_out(oom: Any, picture: Picture) -
     assert all(first[0] <= event["ts"] <= first[-1] + 1 for event in found)
 
 
-def test_without_times_an_entry_is_a_microsecond() -> None:
+def test_perfetto_entry_takes_a_microsecond_without_recorded_times() -> None:
     path = TRACES / "recordings" / "greedy_decoding-default-torch2.6.npz.gz"
     recording = load(path)
     annotated = replace(recording, annotations=(Annotation("a", "START", 0, 1),))
@@ -126,7 +126,7 @@ def test_without_times_an_entry_is_a_microsecond() -> None:
     assert not [event for event in found["traceEvents"] if event.get("cat") == "annotation"]
 
 
-def test_steps_and_phases_have_threads_of_their_own() -> None:
+def test_perfetto_steps_and_phases_are_in_two_threads() -> None:
     recording = load(TRACES / "counted" / "gpt2-torch2.15.npz.gz")
     marks = [Mark(0, MarkKind.STEP, 0), Mark(0, MarkKind.PHASE, "forward")]
     marks += [Mark(900, MarkKind.PHASE, "backward"), Mark(2000, MarkKind.STEP, 1)]
@@ -144,7 +144,7 @@ def test_steps_and_phases_have_threads_of_their_own() -> None:
     assert named == {1: "steps", 2: "phases"}
 
 
-def test_a_clock_that_steps_back_stands_still() -> None:
+def test_perfetto_times_never_decrease_when_the_clock_steps_back() -> None:
     recording = training(steps=2, layers=2)
     trace = recording.devices[0]
     assert trace.time_us is not None
@@ -154,7 +154,7 @@ def test_a_clock_that_steps_back_stands_still() -> None:
     check(document(stepped)["traceEvents"])
 
 
-def test_of_too_many_blocks_those_that_held_most_are_kept(monkeypatch: Any) -> None:
+def test_perfetto_keeps_the_largest_blocks_of_a_long_recording(monkeypatch: Any) -> None:
     monkeypatch.setattr(perfetto, "_MOST_BLOCKS", 20)
     recording = training(steps=2, layers=2)
     lives = picture_of(recording).lives.blocks
@@ -184,7 +184,7 @@ def test_a_long_curve_keeps_its_extremes() -> None:
     assert turning_rows(np.zeros(0, np.int64), 300).tolist() == []
 
 
-def test_a_state_has_no_time() -> None:
+def test_perfetto_refuses_a_state_without_entries() -> None:
     state = read_snapshot("state", {"segments": [], "device_traces": [[]]}, 1 << 20)
     with pytest.raises(RecordingError, match="state: holds no entries"):
         document(state)

@@ -62,7 +62,7 @@ def requests_of(recording: Recording) -> list[tuple[Any, ...]]:
 
 @given(recordings())
 @settings(max_examples=30)
-def test_both_texts_hold_every_request(recording: Recording) -> None:
+def test_csv_and_json_lines_hold_every_request(recording: Recording) -> None:
     if not recording.devices or not len(recording.devices[0]):
         return
     wanted = requests_of(recording)
@@ -70,7 +70,7 @@ def test_both_texts_hold_every_request(recording: Recording) -> None:
     assert requests_in(of_lines(recording)) == wanted
 
 
-def test_a_row_is_an_entry_in_pytorchs_own_words() -> None:
+def test_row_has_the_keys_and_values_of_pytorchs_entry() -> None:
     recording = training(steps=1, layers=2)
     trace = recording.devices[0]
     rows = of_lines(recording)
@@ -86,14 +86,14 @@ def test_a_row_is_an_entry_in_pytorchs_own_words() -> None:
         assert f"{file} {name}" in [f"{f.filename}:{f.line} {f.name}" for f in entry.frames]
 
 
-def test_an_error_has_free_bytes_and_no_address() -> None:
+def test_row_of_an_error_has_free_bytes_and_no_address() -> None:
     recording = oom()
     (row,) = (row for row in of_lines(recording) if row["action"] == "oom")
     assert row["device_free"] == recording.devices[0][row["entry"]].addr
     assert "addr" not in row
 
 
-def test_what_is_not_recorded_is_empty() -> None:
+def test_missing_value_is_an_empty_cell() -> None:
     recording = load(TRACES / "recordings" / "greedy_decoding-default-torch2.6.npz.gz")
     first = of_csv(recording)[0]
     assert {"time_us", "pool_id", "compile_context", "user_metadata"}.isdisjoint(first)
@@ -107,7 +107,7 @@ def hostile() -> Recording:
     return read_snapshot("x", {"segments": [], "device_traces": [entries]}, 1 << 20)
 
 
-def test_a_strangers_text_is_no_formula_and_breaks_no_row() -> None:
+def test_untrusted_text_in_csv_is_no_formula_and_breaks_no_row() -> None:
     rows = of_csv(hostile())
     assert len(rows) == 2
     assert rows[0]["name"] == '\'=cmd|"/c calc"!A0:1 f\n,'
@@ -118,7 +118,7 @@ def test_a_strangers_text_is_no_formula_and_breaks_no_row() -> None:
     assert lines[1]["name"] == "\\ud800.py:2 @sum"
 
 
-def test_a_state_has_no_rows() -> None:
+def test_csv_refuses_a_state_without_entries() -> None:
     recording = read_snapshot("state", {"segments": [], "device_traces": [[]]}, 1 << 20)
     with pytest.raises(RecordingError, match="state: holds no entries"):
         written("csv", recording)
@@ -139,7 +139,7 @@ def test_parquet_is_the_same_table_with_whole_stacks() -> None:
         assert (text.split("\n") if text else []) == wanted
 
 
-def test_parquet_takes_a_strangers_text_and_several_devices() -> None:
+def test_parquet_stores_untrusted_text_and_several_devices() -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     snapshot = {"action": "alloc", "addr": (1 << 64) - 512, "size": 1, "stream": (1 << 64) - 1}
     both = [[snapshot], [], [snapshot, snapshot]]
