@@ -568,8 +568,12 @@ def _cell(figure: Figure) -> tuple[str, ...]:
     is_range = figure.high != figure.low
     inside = ("yes" if figure.is_inside else "**no**") if is_range else ""
     unit = "" if figure.unit == "MiB" else f" ({figure.unit})"
-    method = figure.method + (f"; {figure.why}" if figure.why else "")
-    return figure.what + unit, measured, ours, error, inside, method
+    return figure.what + unit, measured, ours, error, inside
+
+
+def _method(figure: Figure) -> str:
+    """Return how a figure is derived, and the reason for a range."""
+    return figure.method + (f"; {figure.why}" if figure.why else "")
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -596,9 +600,12 @@ def figures_table() -> str:
         "ours, MiB",
         "error",
         "inside",
-        "method, and reason for a range",
+        "method",
     )
-    text = _table(head, map(_cell, found)) + "\n"
+    methods = list(dict.fromkeys(map(_method, found)))
+    rows = [(*_cell(each), str(methods.index(_method(each)) + 1)) for each in found]
+    text = _table(head, rows) + "\n\nMethods, and reasons for a range:\n\n"
+    text += "".join(f"{n}. {method}\n" for n, method in enumerate(methods, 1))
     exact = [each for each in found if each.low == each.high]
     ranges = [each for each in found if each.low != each.high and each.measured is not None]
     worst = max(abs(each.errors[0]) for each in exact)

@@ -16,8 +16,8 @@ missing ones. `make laws` runs this command.
 0, and exits with 1 if a law is refuted. With --mend, refuted laws are derived again with the
 recording that refuted them, or removed.
 
---write updates the list of programs with laws in docs/reference/laws.md, and the list of programs
-without laws, each with the nearest program that has laws, in benchmarks/results/laws-missing.txt.
+--write updates the list of programs with laws in benchmarks/results/laws.md, and the list of
+programs without laws, each with the nearest program that has laws, in laws-missing.txt there.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Lists for the documentation of the programs with and without laws in the package.
+"""Lists of the programs with and without laws in the package.
 
 Rule: the lists follow from the package's files and the list of programs. A test checks that the
-pages show the same lists.
+files show the same lists.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from benchmarks.laws.samples import Variant, regimes
 __all__ = ["PAGE", "RESULTS", "missing", "page_with", "write"]
 
 _ROOT = Path(__file__).parents[2]
-PAGE = _ROOT / "docs" / "reference" / "laws.md"
+PAGE = _ROOT / "benchmarks" / "results" / "laws.md"
 RESULTS = _ROOT / "benchmarks" / "results" / "laws-missing.txt"
 
 _BEGIN, _END = "<!-- laws: begin -->", "<!-- laws: end -->"
