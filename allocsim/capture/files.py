@@ -87,8 +87,8 @@ class Files:
         """Write `snapshot` with as many of its newest entries as fit, and return the file.
 
         name: file name.
-        describe: function of the kept entries of each device and the number of entries left out
-            that returns the object to pickle.
+        describe: function that returns the object to pickle. Its arguments are the kept entries of
+            each device, and the number of entries left out.
         Raises OSError if not even the segments can be written.
         """
         failure: OSError | None = None

@@ -106,7 +106,7 @@ class Scene:
         return self.blocks.freed > self.last_alloc
 
     def span_end(self, spans: Spans) -> tuple[_Column, _Column]:
-        """Return `last` and `after` of the span that allocated each block."""
+        """Return `last` and `after` of the latest span begun before each block's allocation."""
         at = spans.of(self.blocks.born)
         return np.append(spans.last, -1)[at], np.append(spans.after, NEVER)[at]
 

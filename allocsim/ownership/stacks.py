@@ -208,7 +208,7 @@ class _Facts:
         return StackKind(phase, origin, is_engine_thread, is_without_grad)
 
     def _made_by(self, python: tuple[Frame, ...]) -> Origin:
-        """Return the origin of a part of a model; OTHER if the stack does not create a model."""
+        """Return the kind of code that created a part of a model; OTHER if none was created."""
         names = {frame.name for frame in python}
         if "_init_sharded_param" in names:
             return Origin.SHARDED
@@ -227,7 +227,7 @@ class _Facts:
         return Origin.LOADED if any(_LOADS.search(name) for name in names) else Origin.OTHER
 
     def _constructed(self, constructor: Frame) -> Origin:
-        """Return the origin of memory that a constructor requested.
+        """Return the kind of code of a constructor that requested memory.
 
         A norm allocates weight and bias first, then its running statistics in three lines.
         """

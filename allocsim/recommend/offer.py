@@ -65,5 +65,8 @@ class Offer:
         return max(trial.num_device_alloc + trial.num_device_free for trial in self.trials)
 
     def thrashes(self, baseline: Offer) -> bool:
-        """Return True if the offer churns and makes many more driver calls than the baseline."""
+        """Return True if the replay obtains released memory again and again.
+
+        It must also make many more driver calls than the baseline.
+        """
         return self.churns and self.calls > _MANY_CALLS * baseline.calls

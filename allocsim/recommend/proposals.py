@@ -166,7 +166,7 @@ def _fitted(parts: Sequence[Prepared]) -> Iterator[str]:
 
 
 def _shared_peak(prepared: Prepared) -> int:
-    """Return the peak bytes of the live requests of 1 to 10 MiB, for requests of the first half."""
+    """Return the peak bytes of the live requests of 1 to 10 MiB in the recording's first half."""
     lives = lifetimes_of(prepared.trace)
     shares = (lives.size > SMALL_SIZE) & (lives.size < MIN_LARGE_ALLOC)
     return lives.peak_bytes_among(shares & (lives.start < len(prepared.trace) // 2))

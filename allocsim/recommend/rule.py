@@ -373,7 +373,7 @@ def late_peak(trials: Trials, setting: Setting, device_memory: int | None) -> in
 
 
 def _since(conf: str, release: Release) -> str:
-    """Return the oldest release from which on all releases read `conf` as `release` does."""
+    """Return the oldest release that reads `conf` as `release` does, as do all later releases."""
     versions = list(RELEASES)
     at = versions.index(release.version)
     while at and releases_needed(conf, release, versions[at - 1 : at]) is None:

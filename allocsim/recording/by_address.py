@@ -46,7 +46,7 @@ def completes_at_once(action: NDArray[np.uint8], addr: NDArray[np.uint64]) -> ND
 
 @dataclass(frozen=True, slots=True)
 class ByAddress:
-    """Turns sorted by address, in recorded order within one address.
+    """Turns (allocations and frees) sorted by address, in recorded order within one address.
 
     entry: entry number; for a FREE, the number of its free_completed.
     addr: address of the block.

@@ -27,7 +27,7 @@ _ODD_SEGMENTS = re.compile(r"\blarge_segment_size_mb:(\d*[13579])\b")
 
 
 def on_gpu(script: Script, release: Release, device_memory: int, jobs: int = 1) -> Script:
-    """Return the script for a GPU of `device_memory` bytes that runs `jobs` scripts at once."""
+    """Adapt a script to a GPU of `device_memory` bytes that runs `jobs` scripts at once."""
     share = min(_MOST / jobs, script.device_memory / device_memory)
     defers = release.scope_is_capture and any(op[0] == "P" for op in script.ops)
     kept = (op for op in script.ops if not (defers and op[0] == "r"))

@@ -134,7 +134,7 @@ class _Place:
         self.set(conf)
 
     def set(self, conf: str) -> None:
-        """Apply `conf`; if it does not set expandable_segments, keep the previous value."""
+        """Apply a conf set at run time; expandable_segments keeps its value if `conf` lacks it."""
         if "expandable_segments:" in conf:
             self.is_expandable = "expandable_segments:True" in conf
 

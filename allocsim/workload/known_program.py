@@ -255,7 +255,7 @@ class _Player:
             allocator.free(taken)
 
     def _keep(self, rows: _Ints, ends: _Ints) -> None:
-        """Store the history entries, `ends` after each row, and the journal records of `rows`."""
+        """Store the entries and journal records of `rows`; `ends` is the entry count after each."""
         self._allocator.statistics()
         program = self._program
         of_entry = np.repeat(rows, np.diff(ends, prepend=0))

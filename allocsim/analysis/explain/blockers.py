@@ -160,7 +160,7 @@ def _needed(state: StateAtError) -> int:
 
 
 def _units(state: StateAtError, segment: SegmentState, *, counts_reserved: bool) -> Iterator[_Unit]:
-    """Yield the units of a segment.
+    """Yield the parts of a segment that return to the driver as a whole: itself, or its handles.
 
     counts_reserved: count the pages of reserved memory, as a limit does; otherwise count the pages
         that the driver receives.

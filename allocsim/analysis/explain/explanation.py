@@ -54,7 +54,7 @@ class Cure:
     entries_left: number of entries after the last recorded error; None if the recording has no such
         error.
     is_withheld: True if nothing is recommended because the replay differs from the recorded run.
-    needs: releases with the same meaning of the best setting, in words; None if these include every
+    needs: releases that read the best setting as intended, in words; None if these include every
         release that may have written the recording.
     """
 
@@ -112,7 +112,7 @@ class Remedy:
     device_memory: device memory in the replay, in bytes.
     trial: result of the replay.
     smaller_fails_at: entry that fails on a device that is 2 MiB smaller; only for "device_memory".
-    needs: releases with the same meaning of `conf`, in words; None if these include every release
+    needs: releases that read `conf` as intended, in words; None if these include every release
         that may have written the recording.
     """
 

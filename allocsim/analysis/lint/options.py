@@ -146,7 +146,7 @@ def about_recorded(recording: Recording, release: Release) -> Iterator[Finding]:
 
 
 def about_replaying_as(recording: Recording, release: Release) -> Iterator[Finding]:
-    """Yield a finding if `release`, which is not the recorded one, refuses the recorded conf."""
+    """Yield a finding if `release`, chosen in place of the recorded one, refuses its conf."""
     conf = "" if recording.settings is None else recording.settings.conf
     for each in _about_string(conf, conf, release, has_limit=True):
         if each.check == "option_refused":

@@ -118,7 +118,7 @@ class Span:
 
 
 def spans_of(timeline: Timeline, count: int) -> tuple[Span, ...]:
-    """Divide a timeline into `count` spans with about the same number of steps."""
+    """Divide a timeline into `count` spans with about equally many changes of memory."""
     rows = len(timeline.entry)
     edges = np.unique(np.linspace(0, rows, count + 1).astype(np.int64))
     return tuple(

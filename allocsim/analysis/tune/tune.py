@@ -78,7 +78,7 @@ class Tuning(Shown):
     known: number of trials taken from the results file.
     warnings: differences between baseline replays and recorded runs; with any difference the search
         proves nothing.
-    needs: releases with the same meaning of the best setting, in words; None if these include every
+    needs: releases that read the best setting as intended, in words; None if these include every
         release that may have written the first recording.
     recommendation: recommendation that other commands would make too; None with `by_device`.
     further: setting that reserves at least 5 % less than `best`, or None.  It is not recommended,

@@ -185,7 +185,7 @@ class _Machine:
         return items
 
     def _growing(self, kind: type[Any]) -> Any:
-        """Return the list or dictionary to which items are added.
+        """Return the list or dictionary to which the next operation adds items.
 
         Raise OtherForm if it has another type, or if the pickle refers to it twice.
         """

@@ -69,7 +69,7 @@ def _alive(block: BlockState) -> Live:
 
 
 def _fits(turns: ByAddress, size: NDArray[np.int64]) -> bool:
-    """Return True if allocations and frees alternate, and each free has its block's size.
+    """Return True if allocations and frees alternate at each address, with equal sizes.
 
     size: bytes of the entry of each turn.
     """

@@ -42,7 +42,7 @@ class PackedLaws:
 def packed_laws(laws: Laws, purposes: Mapping[str, NDArray[np.int64]]) -> PackedLaws:
     """Return the compressed laws of a program.
 
-    purposes: for each regime, the category number of each request of its law.
+    purposes: for each law, by its range of sizes, the category number of each request.
     Raises ConfigError for a release that orders free blocks otherwise than by address, since the
     page does not implement it.
     """

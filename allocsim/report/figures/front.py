@@ -130,7 +130,10 @@ def _handles(names: Sequence[str], theme: Theme) -> list[Line2D]:
 def _numbers(
     figure: Figure, axes: Axes, points: tuple[list[float], list[int]], theme: Theme
 ) -> None:
-    """Write the number of each setting near its marker, without overlaps if possible."""
+    """Write the number of each setting near its marker, without overlaps if possible.
+
+    points: x and y of the markers.
+    """
     # Distances between markers are known only after the layout.
     figure.draw_without_rendering()
     marks = (axes.transData.transform(np.column_stack(points)) * 72 / figure.dpi).tolist()

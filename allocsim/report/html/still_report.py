@@ -40,7 +40,7 @@ _CANNOT = (
 def still_report(
     still: Still, source: StateSource, fitting: Mapping[int, int], tops: Sequence[Top]
 ) -> str:
-    """Return the page as HTML.
+    """Return the page of a snapshot without a history as HTML.
 
     still: recorded segments of a device.
     source: settings and device memory that the model used.
