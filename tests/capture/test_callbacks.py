@@ -154,7 +154,7 @@ torch.empty(1 << 40)
 """
 
 
-def test_a_program_that_nobody_edits(tmp_path: Path) -> None:
+def test_environment_variable_captures_an_unmodified_program(tmp_path: Path) -> None:
     """Output, errors and exit code do not change, and the program's sitecustomize still runs."""
     (tmp_path / "torch.py").write_text(_TORCH)
     (tmp_path / "sitecustomize.py").write_text("print('its sitecustomize')\n")

@@ -91,7 +91,7 @@ def test_an_error_is_written_before_it_is_raised_and_passes_as_it_is(
     assert (made.device_memory, made.device_name, made.release) == (64 * MIB, "Pretend", "2.15")
 
 
-def test_marks_stand_where_the_calls_were(torch: Pretend, tmp_path: Path) -> None:
+def test_marks_are_at_the_entries_of_their_calls(torch: Pretend, tmp_path: Path) -> None:
     with capture(tmp_path / "run.pickle", on="exit") as recording:
         recording.step()
         recording.phase("forward")
@@ -167,7 +167,7 @@ def test_stacks_can_be_left_out(torch: Pretend, tmp_path: Path) -> None:
     assert torch.log[0][1]["context"] is None
 
 
-def test_what_the_program_records_itself_stays_its_own(
+def test_capture_leaves_the_programs_own_recording_alone(
     use: Callable[[Pretend], Pretend], tmp_path: Path
 ) -> None:
     torch = use(Pretend(is_recording=True))
@@ -366,7 +366,7 @@ class _Full:
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EFBIG])
-def test_on_a_full_disk_what_has_room_is_saved(
+def test_capture_on_a_full_disk_saves_what_fits(
     torch: Pretend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     monkeypatch.setattr(files, "pickle", _Full(12 * KIB, code))
@@ -380,7 +380,7 @@ def test_on_a_full_disk_what_has_room_is_saved(
     assert len(recording_.devices[0]) < 300 and "left out" in captured(recording_)
 
 
-def test_where_nothing_can_be_written_the_temporary_folder_is_taken(
+def test_capture_uses_the_temporary_folder_if_its_own_is_read_only(
     torch: Pretend,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -396,7 +396,7 @@ def test_where_nothing_can_be_written_the_temporary_folder_is_taken(
     assert f"{tmp_path}/file cannot be written to; captures go to {tmp_path}/other" in caplog.text
 
 
-def test_a_failure_of_ours_is_logged_once_and_not_raised(
+def test_error_of_the_capture_is_logged_once_and_not_raised(
     torch: Pretend, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken() -> None:
@@ -419,7 +419,7 @@ def test_a_failure_of_ours_is_logged_once_and_not_raised(
 @pytest.mark.parametrize(
     "broken", ["_record_memory_history", "_snapshot", "observer", "memory_stats"]
 )
-def test_whatever_of_torch_fails_the_program_goes_on(
+def test_program_continues_when_any_function_of_torch_fails(
     torch: Pretend, tmp_path: Path, broken: str
 ) -> None:
     def fails(*_: Any, **__: Any) -> None:
@@ -497,7 +497,7 @@ def test_an_error_that_the_program_handles_is_written_and_has_no_text(
     assert made is not None and made.oom_text == ""
 
 
-def test_without_an_observer_an_error_is_written_when_it_comes_out(
+def test_capture_without_an_observer_writes_an_error_that_leaves_it(
     torch: Pretend, tmp_path: Path
 ) -> None:
     """XPU has no callback for out-of-memory errors."""

@@ -81,7 +81,7 @@ def test_processes_memory_leaves_out_what_the_driver_does_not_report(library: An
     assert asked(library, 2 * GIB) == {}
 
 
-def test_a_machine_without_the_library_tells_nothing() -> None:
+def test_processes_memory_without_nvml_is_empty() -> None:
     def load(name: str) -> Any:
         raise OSError(f"{name}: cannot open shared object file")
 
@@ -97,7 +97,7 @@ class Beside(Pretend):
 
 
 @pytest.mark.parametrize("occasion", ["oom", "exit"])
-def test_a_capture_tells_free_own_and_other_memory_apart(
+def test_capture_separates_free_own_and_other_memory(
     use: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, occasion: str
 ) -> None:
     torch = use(Beside())

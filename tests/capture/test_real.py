@@ -189,7 +189,7 @@ _TOO_MUCH = """
 
 
 @pytest.mark.parametrize("python", PYTHONS)
-def test_every_release_can_be_captured(tmp_path: Path, python: str) -> None:
+def test_capture_works_with_every_release(tmp_path: Path, python: str) -> None:
     done = run(python, tmp_path, _STEPS.format(path="run.pickle", inside=_TOO_MUCH))
     assert done.returncode == 1 and "too much" not in done.stdout
     names = sorted(path.name for path in tmp_path.glob("*.pickle"))
@@ -313,7 +313,7 @@ def test_a_forked_worker_writes_nothing_and_ends_well(tmp_path: Path) -> None:
     )
 
 
-def test_a_program_that_nobody_edits(tmp_path: Path) -> None:
+def test_unmodified_program_is_captured_with_real_pytorch(tmp_path: Path) -> None:
     """This interpreter's package is loaded into the program's interpreter."""
     program = """
 import torch

@@ -30,7 +30,7 @@ def file(write: Callable[..., Path]) -> Path:
     return write(lambda gpu: [gpu.malloc(1 << 20), gpu.malloc(1 << 21)])
 
 
-def test_every_command_is_asked() -> None:
+def test_closed_stream_tests_cover_every_command() -> None:
     assert set(LINES) == set(_COMMANDS)
 
 

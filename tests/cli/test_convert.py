@@ -31,19 +31,19 @@ def small(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_names_of_the_formats_are_the_formats() -> None:
+def test_format_names_of_the_parser_are_those_of_the_table() -> None:
     assert tuple(FORMATS) == FORMAT_NAMES
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_every_suffix_tells_its_format(name: str) -> None:
+def test_convert_chooses_the_format_by_every_suffix(name: str) -> None:
     for suffix in FORMATS[name].suffixes:
         for end in (suffix, f"{suffix}.gz", suffix.upper()):
             assert format_of(f"a{end}") is FORMATS[name]
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_each_format_is_written_plain_and_packed(
+def test_convert_writes_each_format_plain_and_compressed(
     cli: Any, small: Path, tmp_path: Path, name: str
 ) -> None:
     plain, packed = (tmp_path / f"a{FORMATS[name].suffixes[0]}{end}" for end in ("", ".gz"))
@@ -119,7 +119,7 @@ def test_an_error_as_recorded_does_not_end_it(cli: Any, small: Path, tmp_path: P
     assert made.out.endswith("60.00 MiB reserved at the peak, out of memory at entry 15\n")
 
 
-def test_one_device_can_be_chosen(cli: Any, small: Path, tmp_path: Path) -> None:
+def test_convert_writes_only_the_chosen_device(cli: Any, small: Path, tmp_path: Path) -> None:
     snapshot = pickle.loads(small.read_bytes())
     snapshot["device_traces"] *= 2
     snapshot["segments"] += [segment | {"device": 1} for segment in snapshot["segments"]]

@@ -53,7 +53,7 @@ def given_on_standard_input(monkeypatch: pytest.MonkeyPatch, content: bytes) -> 
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
 
 
-def test_the_verdict_comes_first_and_fits_the_terminal(cli: Cli) -> None:
+def test_explain_begins_with_the_verdict_and_fits_the_terminal(cli: Cli) -> None:
     outcome = cli("explain", TEXT)
     assert (outcome.code, outcome.err) == (0, "")
     lines = outcome.out.splitlines()

@@ -56,7 +56,7 @@ def test_json_has_the_keys_that_scripts_rely_on(cli: Cli, stranded: Path) -> Non
     assert all(isinstance(sentence, str) for sentence in oom["advice"])
 
 
-def test_every_cure_says_what_proved_it(cli: Cli, stranded: Path) -> None:
+def test_explain_gives_the_proof_of_every_remedy(cli: Cli, stranded: Path) -> None:
     (oom,) = json.loads(cli("explain", stranded, "--json").out)["ooms"]
     kinds = {cure["kind"] for cure in oom["cures"]}
     assert kinds == {"conf", "device_memory"}
@@ -82,7 +82,7 @@ def test_the_text_names_cause_memory_blockers_and_cures(cli: Cli, stranded: Path
     assert max(map(len, done.out.splitlines())) <= 80
 
 
-def test_a_device_of_one_s_own_may_be_asked_about(cli: Cli, stranded: Path) -> None:
+def test_explain_uses_the_given_device_memory(cli: Cli, stranded: Path) -> None:
     done = cli("explain", stranded, "--device-memory", "2GiB")
     assert "no request failed" in done.out
 

@@ -68,7 +68,7 @@ def assert_whole(command: str, screen: str) -> None:
 
 
 @pytest.mark.parametrize("command", ["explain", "replay"])
-def test_an_error_on_one_screen(cli: Cli, command: str) -> None:
+def test_first_screen_of_an_error_fits(cli: Cli, command: str) -> None:
     done = cli(command, TRACES / "recordings" / "gpt2_training-oom-torch2.6.npz.gz")
     assert (done.code, done.err) == (0, "")
     assert_whole(command, done.out)
@@ -77,14 +77,14 @@ def test_an_error_on_one_screen(cli: Cli, command: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("path", FAILED, ids=lambda path: path.name.split(".npz")[0])
-def test_every_recorded_error_on_one_screen(cli: Cli, path: Path, command: str) -> None:
+def test_first_screen_of_every_recorded_error_fits(cli: Cli, path: Path, command: str) -> None:
     done = cli(command, path)
     assert (done.code, done.err) == (0, "")
     assert_whole(command, done.out)
 
 
 @pytest.mark.parametrize("number", range(len(MESSAGES)))
-def test_every_message_on_one_screen(cli: Cli, number: int) -> None:
+def test_first_screen_of_every_error_text_fits(cli: Cli, number: int) -> None:
     done = cli("explain", MESSAGES[number])
     assert done.code == 0
     assert fits(done.out), done.out
@@ -114,7 +114,7 @@ def many(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("command", ["explain", "replay", "tune"])
-def test_eight_devices_on_one_screen(cli: Cli, many: Path, command: str) -> None:
+def test_first_screen_of_eight_devices_fits(cli: Cli, many: Path, command: str) -> None:
     done = cli(command, many)
     assert done.code == 0, done.err
     assert fits(done.out), done.out
@@ -133,7 +133,7 @@ def test_where_it_is_simply_too_much_the_owners_are_the_answer(cli: Cli) -> None
 # -- omitted parts and styles -------------------------------------------------------------
 
 
-def test_what_has_no_room_is_left_out_whole_the_least_needed_first() -> None:
+def test_first_screen_leaves_out_the_least_needed_parts() -> None:
     parts = [part(["a"] * 10), part(["b"] * 6, rank=1), part(["c"] * 8, rank=2), part(["d"] * 4)]
     lines = [line for line in str(answer_of(parts, "more")).splitlines() if line]
     assert lines == ["a"] * 10 + ["b"] * 6 + ["d"] * 4 + ["more"]
@@ -178,7 +178,7 @@ def on_a_terminal(monkeypatch: pytest.MonkeyPatch, **environment: str) -> str:
     return out.getvalue()
 
 
-def test_a_terminal_has_colour(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_screen_on_a_terminal_has_colour(monkeypatch: pytest.MonkeyPatch) -> None:
     printed = on_a_terminal(monkeypatch)
     assert printed.count("\x1b[1;3") == 2
     assert "[red]x[/red]" in printed
@@ -189,6 +189,6 @@ def test_no_color_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "\x1b" not in on_a_terminal(monkeypatch, TERM="dumb")
 
 
-def test_a_pipe_is_plain(capsys: pytest.CaptureFixture[str]) -> None:
+def test_first_screen_in_a_pipe_has_no_colour(capsys: pytest.CaptureFixture[str]) -> None:
     write_screen(SCREEN)
     assert capsys.readouterr().out == "Verdict\n[red]x[/red]\ny\n"

@@ -75,7 +75,7 @@ def test_limits_need_no_baseline(cli: Cli, traces: Path) -> None:
         (["--max-driver-calls", "5", "--conf", "x:1"], "x"),
     ],
 )
-def test_what_cannot_be_gated_is_one_sentence(
+def test_gate_command_refuses_wrong_input_in_a_sentence(
     cli: Cli, traces: Path, more: list[str], sentence: str
 ) -> None:
     done = cli("gate", traces / "sized" / "layers2.npz.gz", *more)

@@ -56,7 +56,7 @@ def test_a_slip_is_answered_with_what_was_meant(cli: Cli, arguments: str, senten
 
 
 @pytest.mark.parametrize("arguments", ["frobnicate", "replay x --zzz", "record -- python --josn"])
-def test_where_nothing_is_near_nothing_is_suggested(cli: Cli, arguments: str) -> None:
+def test_unlike_word_gets_no_suggestion(cli: Cli, arguments: str) -> None:
     assert "did you mean" not in cli(*arguments.split()).err
 
 
@@ -86,7 +86,7 @@ def test_bash_completes_commands_options_values_and_files(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish", "tcsh"])
-def test_other_shells_have_a_script_too(cli: Cli, shell: str) -> None:
+def test_completion_scripts_exist_for_other_shells(cli: Cli, shell: str) -> None:
     pytest.importorskip("shtab", reason="needs the package shtab (allocsim[completion])")
     done = cli("--print-completion", shell)
     assert (done.code, done.err) == (0, "")

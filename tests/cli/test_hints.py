@@ -32,7 +32,7 @@ def path(write: Callable[..., Path]) -> Path:
     return write(collects, memory="100MiB", conf=CONF)
 
 
-def test_replay_is_told_of_the_fraction(cli: Cli, path: Path) -> None:
+def test_replay_uses_the_given_memory_fraction(cli: Cli, path: Path) -> None:
     done = cli("replay", path, *TOLD, "--json", "--strict")
     assert (done.code, done.err) == (0, "")
     (device,) = json.loads(done.out)["devices"]
@@ -92,7 +92,7 @@ def test_invalid_hints_are_refused_in_a_sentence(
     assert done.err.count("\n") == 1
 
 
-def test_a_text_has_no_program_to_be_told_of(cli: Cli) -> None:
+def test_explain_of_a_text_refuses_hints(cli: Cli) -> None:
     done = cli(
         "explain", "CUDA out of memory. Tried to allocate 2.00 GiB", "--empty-cache", "never"
     )

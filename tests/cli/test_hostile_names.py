@@ -114,7 +114,7 @@ def test_what_is_converted_says_nothing_that_a_terminal_obeys(
     assert_plain(done.out + done.err)
 
 
-def test_a_sentence_about_a_file_is_plain(tmp_path: Path, cli: Cli) -> None:
+def test_errors_about_a_file_escape_its_name(tmp_path: Path, cli: Cli) -> None:
     for name, value in [("size", -1), ("action", ESCAPES), ("addr", ESCAPES), ("frames", ESCAPES)]:
         snapshot = hostile("")
         snapshot["device_traces"][0][3][name] = value
@@ -126,7 +126,7 @@ def test_a_sentence_about_a_file_is_plain(tmp_path: Path, cli: Cli) -> None:
         assert "entry 3" in done.err
 
 
-def test_options_are_quoted_plainly(cli: Cli, file: Path) -> None:
+def test_errors_escape_option_values(cli: Cli, file: Path) -> None:
     for arguments in (
         ("replay", file, "--conf", ESCAPES),
         ("replay", file, f"--{ESCAPES}"),

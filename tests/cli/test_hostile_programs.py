@@ -47,7 +47,7 @@ def configured(folder: Path, name: str) -> Path:
 
 
 @pytest.mark.parametrize("form", ["", "--json"])
-def test_record_says_what_a_program_left_in_plain_words(
+def test_record_escapes_text_of_the_program(
     form: str, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The report has the file, the error, lines that read values back, and missing libraries."""
@@ -71,7 +71,7 @@ def test_record_says_what_a_program_left_in_plain_words(
     assert "owned" in (done.out if form else done.err)
 
 
-def test_a_command_that_is_none_is_named_plainly(cli: Cli) -> None:
+def test_record_escapes_the_name_of_a_missing_command(cli: Cli) -> None:
     done = cli("record", "--gpu", "L4", "--", f"/nowhere/x{ESCAPES}")
     assert done.code == 2
     assert_plain(done.err)
@@ -84,7 +84,7 @@ def test_a_command_that_is_none_is_named_plainly(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_configuration_is_named_plainly(
+def test_errors_escape_the_name_of_a_configuration(
     name: str, cli: Cli, pretend: Pretend, tmp_path: Path
 ) -> None:
     pretended = pretend(a_batch)
@@ -96,7 +96,7 @@ def test_a_configuration_is_named_plainly(
         assert_plain(done.out + done.err)
 
 
-def test_the_last_words_of_a_program_are_plain(cli: Cli, pretend: Pretend) -> None:
+def test_last_output_of_a_failed_program_is_escaped(cli: Cli, pretend: Pretend) -> None:
     pretend(a_batch, f"Traceback ...\nValueError: {ESCAPES}\n")
     done = cli("fit", "gpt2", "--gpu", "L4")
     assert done.code == 2

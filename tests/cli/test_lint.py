@@ -37,7 +37,7 @@ def test_a_sound_recording_passes(cli: Cli, traces: Path) -> None:
     assert done.out.splitlines()[0] == "Verdict         passed: nothing found"
 
 
-def test_what_matters_fails_with_entry_value_and_meaning(cli: Cli, late: Path) -> None:
+def test_lint_command_fails_with_entry_value_and_meaning(cli: Cli, late: Path) -> None:
     done = cli("lint", late)
     assert (done.code, done.err) == (1, "")
     text = " ".join(done.out.split())
@@ -73,7 +73,7 @@ def test_the_page_shows_what_is_printed(
         assert (done.code, done.out) == (1, shown)
 
 
-def test_an_option_string_is_looked_at_without_a_file(cli: Cli) -> None:
+def test_lint_command_checks_a_conf_without_a_file(cli: Cli) -> None:
     conf = "PYTORCH_ALLOC_CONF=expandable_segments:True"
     done = cli("lint", "--conf", conf, "--torch", "2.9.1")
     assert done.code == 1
@@ -91,7 +91,7 @@ def test_an_option_string_is_looked_at_without_a_file(cli: Cli) -> None:
         (("stats", "gone.pickle"), "gone.pickle: does not exist"),
     ],
 )
-def test_what_cannot_be_read_is_one_sentence(
+def test_lint_command_refuses_an_unreadable_file_in_a_sentence(
     cli: Cli, arguments: tuple[str, ...], sentence: str
 ) -> None:
     done = cli(*arguments)

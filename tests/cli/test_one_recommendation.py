@@ -68,7 +68,9 @@ def lines_of(output: Told, path: Path, folder: Path) -> dict[str, str | None]:
 
 
 @pytest.mark.parametrize("name", QUICK)
-def test_the_same_line_to_paste_from_all_commands(output: Told, tmp_path: Path, name: str) -> None:
+def test_all_commands_recommend_the_same_line_to_paste(
+    output: Told, tmp_path: Path, name: str
+) -> None:
     (path,) = (each for each in EVERY if each.name.startswith(f"{name}."))
     found = lines_of(output, path, tmp_path)
     assert len(set(found.values())) == 1, found
@@ -94,7 +96,9 @@ def test_devices_of_one_program_share_a_line(output: Told, tmp_path: Path) -> No
     assert set(found.values()) == {"expandable_segments:True"}, found
 
 
-def test_nothing_that_windows_lacks_is_recommended_or_tried(output: Told, tmp_path: Path) -> None:
+def test_expandable_segments_are_not_tried_for_windows_programs(
+    output: Told, tmp_path: Path
+) -> None:
     gpu = CachingAllocator("2GiB", record_history=True)
     for _ in range(3):
         gpu.free(gpu.malloc(530 * MIB))

@@ -49,7 +49,7 @@ def refused(done: Any, sentence: str) -> None:
         *((name, lambda read, other: (other, read)) for name in OF_TWO),
     ],
 )
-def test_what_is_read_is_not_written_over(
+def test_output_does_not_overwrite_an_input(
     cli: Cli, tmp_path: Path, name: str, files: Callable[[Path, Path], tuple[Path, ...]]
 ) -> None:
     """The output may be another name of the input file; a recording cannot be made again."""

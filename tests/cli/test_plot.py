@@ -74,7 +74,7 @@ def test_the_settings_of_a_search(cli: Callable[..., Any], traces: Path, tmp_pat
         (["memory", "-o", "x.png", "--device", "3"], "device 3 is not in the recording"),
     ],
 )
-def test_what_cannot_be_drawn_is_one_sentence(
+def test_plot_refuses_what_it_cannot_draw_in_a_sentence(
     cli: Callable[..., Any], traces: Path, options: list[str], sentence: str
 ) -> None:
     kind, *rest = options

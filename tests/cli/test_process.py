@@ -53,13 +53,13 @@ def test_citation_names_the_version_of_the_package() -> None:
     assert f"\nversion: {allocsim.__version__}\n" in citation
 
 
-def test_no_command_at_all_is_a_question() -> None:
+def test_program_without_a_command_prints_help() -> None:
     done = run("-m", "allocsim")
     assert (done.returncode, done.stderr) == (0, "")
     assert "replay" in done.stdout
 
 
-def test_a_reader_that_goes_away_is_no_error() -> None:
+def test_closed_pipe_is_no_error() -> None:
     code = (
         "import os, sys; from allocsim.cli import main; r, w = os.pipe(); os.close(r); "
         f"os.dup2(w, 1); sys.exit(main(['replay', {NAME!r}, '--json']))"
@@ -145,7 +145,7 @@ def test_the_help_fits_a_terminal() -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-def test_a_full_disk_is_said_so() -> None:
+def test_full_disk_is_reported() -> None:
     with Path("/dev/full").open("w") as full:
         ended = subprocess.run(
             [sys.executable, "-m", "allocsim", "replay", NAME, "--no-cure"],

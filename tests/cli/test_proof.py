@@ -84,7 +84,7 @@ Parted = Callable[..., tuple[Path, int]]
         "step --at 0",
     ],
 )
-def test_every_command_says_it_first_and_recommends_nothing(
+def test_commands_begin_with_the_missing_proof_and_recommend_nothing(
     cli: Cli, parted: Parted, options: str, *, fails: bool
 ) -> None:
     path, entry = parted(fails=fails)

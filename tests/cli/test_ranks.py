@@ -29,7 +29,7 @@ def job(tmp_path: Path) -> Path:
     return folder
 
 
-def test_the_rank_that_decides_stands_first_on_one_screen(cli: Cli, job: Path) -> None:
+def test_ranks_command_lists_the_largest_rank_first_on_one_screen(cli: Cli, job: Path) -> None:
     done = cli("ranks", job, "--jobs", "1")
     assert (done.code, done.err) == (0, "")
     lines = done.out.splitlines()
@@ -53,7 +53,7 @@ def test_json_has_every_rank(cli: Cli, job: Path) -> None:
     assert [Path(each["path"]).name for each in document["refused"]] == ["rank16.pickle"]
 
 
-def test_what_is_no_job_is_one_sentence(cli: Cli, tmp_path: Path) -> None:
+def test_ranks_command_refuses_wrong_input_in_a_sentence(cli: Cli, tmp_path: Path) -> None:
     done = cli("ranks", tmp_path)
     assert (done.code, done.out) == (2, "")
     assert "the folder holds no recording" in done.err

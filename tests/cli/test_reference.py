@@ -13,7 +13,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 COMMANDS = commands()
 
 
-def test_every_command_is_there() -> None:
+def test_reference_has_every_command() -> None:
     assert set(COMMANDS) == {
         *("replay", "explain", "top", "compare", "ranks", "risk", "fit", "scale", "tune", "record"),
         *("crosscheck", "step", "synth", "plot", "report", "gate", "watch", "convert", "lint"),
@@ -45,7 +45,7 @@ def test_a_bar_does_not_end_a_cell() -> None:
     assert text.startswith("`allocsim step [FILE|KIND]`")
 
 
-def test_commands_below_a_command_have_tables_of_their_own() -> None:
+def test_reference_has_a_table_for_each_subcommand() -> None:
     text = section(COMMANDS["synth"])
     assert "`allocsim synth training`" in text
     assert "`allocsim synth oom`" in text

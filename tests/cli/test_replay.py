@@ -29,7 +29,7 @@ KNOWN = {
 
 
 @pytest.mark.parametrize("name", KNOWN)
-def test_every_recording_in_the_tree_comes_out_whole(cli: Cli, traces: Path, name: str) -> None:
+def test_replay_proves_every_recording_in_the_tree(cli: Cli, traces: Path, name: str) -> None:
     entries, allocations, segments, oom = KNOWN[name]
     done = cli("replay", traces / f"{name}.pickle.gz", "--json", "--strict")
     assert (done.code, done.err) == (0, "")
@@ -72,7 +72,7 @@ def test_json_has_the_keys_that_scripts_rely_on(cli: Cli, traces: Path) -> None:
     assert "cure" not in device
 
 
-def test_json_brings_the_cure_when_asked(cli: Cli, traces: Path) -> None:
+def test_replay_json_has_the_recommendation_with_cure(cli: Cli, traces: Path) -> None:
     document = json.loads(cli("replay", traces / OOM, "--json", "--cure").out)
     assert document["devices"][0]["cure"]["best"]["conf"] == "expandable_segments:True"
 
@@ -88,28 +88,28 @@ def test_the_first_screen_proves_explains_and_cures(cli: Cli, traces: Path) -> N
     assert max(map(len, done.out.splitlines())) <= 80
 
 
-def test_what_cannot_be_cured_is_said_to_be_so(cli: Cli, traces: Path) -> None:
+def test_replay_says_that_no_setting_avoids_the_error(cli: Cli, traces: Path) -> None:
     done = cli("replay", traces / "gpt2-expandable-oom-torch2.15.pickle.gz")
     assert "the device is full" in done.out
     assert "export PYTORCH" not in done.out.partition("To paste")[2]
     assert "what is in use at once is more than the device has" in " ".join(done.out.split())
 
 
-def test_a_run_that_fits_is_told_what_would_reserve_less(cli: Cli, traces: Path) -> None:
+def test_replay_of_a_run_that_fits_recommends_less_memory(cli: Cli, traces: Path) -> None:
     done = cli("replay", traces / FITS)
     assert "no request failed; the memory of the device is unknown" in (" ".join(done.out.split()))
     assert "reserves at most 5.71 GiB instead of 8.62 GiB" in " ".join(done.out.split())
 
 
 @pytest.mark.parametrize("option", [["--no-cure"], ["--conf", "max_split_size_mb:64"]])
-def test_the_search_can_be_skipped(cli: Cli, traces: Path, option: list[str]) -> None:
+def test_replay_with_no_cure_tries_no_settings(cli: Cli, traces: Path, option: list[str]) -> None:
     done = cli("replay", traces / OOM, *option)
     assert done.code == 0
     assert "Settings tried" not in done.out
     assert "To paste" not in done.out
 
 
-def test_other_settings_leave_nothing_to_compare(cli: Cli, traces: Path) -> None:
+def test_replay_under_other_settings_is_not_compared(cli: Cli, traces: Path) -> None:
     document = json.loads(
         cli("replay", traces / OOM, "--json", "--conf", "expandable_segments:True").out
     )
@@ -117,7 +117,7 @@ def test_other_settings_leave_nothing_to_compare(cli: Cli, traces: Path) -> None
     assert document["devices"][0]["ooms"] == []
 
 
-def test_the_end_of_memory_fails_only_when_asked_to(cli: Cli, traces: Path) -> None:
+def test_replay_exits_with_an_error_for_an_oom_only_if_requested(cli: Cli, traces: Path) -> None:
     assert cli("replay", traces / OOM, "--no-cure").code == 0
     assert cli("replay", traces / OOM, "--no-cure", "--fail-on-oom").code == 3
     assert cli("replay", traces / FITS, "--no-cure", "--fail-on-oom").code == 0
@@ -171,6 +171,6 @@ def test_invariants_are_walked_on_request(cli: Cli, traces: Path) -> None:
     assert cli("replay", traces / OOM, "--check-every", 5000, "--no-cure").code == 0
 
 
-def test_one_device_can_be_chosen(cli: Cli, traces: Path) -> None:
+def test_replay_command_replays_only_the_chosen_device(cli: Cli, traces: Path) -> None:
     document = json.loads(cli("replay", traces / FITS, "--device", 0, "--json").out)
     assert [device["device"] for device in document["devices"]] == [0]

@@ -51,7 +51,7 @@ def test_a_setting_is_tried_beside_it(
         (["-o", "r.html", "--try", "nonsense:1"], "nonsense"),
     ],
 )
-def test_what_cannot_be_written_is_one_sentence(
+def test_report_refuses_a_wrong_output_in_a_sentence(
     cli: Callable[..., Any], traces: Path, options: list[str], sentence: str
 ) -> None:
     outcome = cli("report", traces / OOM, "--no-what-if", *options)
@@ -60,7 +60,7 @@ def test_what_cannot_be_written_is_one_sentence(
     assert len(outcome.err.splitlines()) == 1
 
 
-def test_every_device_with_entries_is_in_the_page(cli: Callable[..., Any], tmp_path: Path) -> None:
+def test_report_has_every_device_with_entries(cli: Callable[..., Any], tmp_path: Path) -> None:
     """The page has one line to paste for all devices."""
     recording, file = tmp_path / "two.npz", tmp_path / "two.html"
     write_npz(of_two_devices(oom()), recording)
@@ -75,7 +75,7 @@ def test_every_device_with_entries_is_in_the_page(cli: Callable[..., Any], tmp_p
     assert page.columns(1)["block.born"].tolist() == [1, 2, 4, 5, 7, 8]
 
 
-def test_one_device_can_be_asked_for(cli: Callable[..., Any], tmp_path: Path) -> None:
+def test_report_has_only_the_chosen_device(cli: Callable[..., Any], tmp_path: Path) -> None:
     recording, file = tmp_path / "two.npz", tmp_path / "one.html"
     write_npz(of_two_devices(oom()), recording)
     outcome = cli("report", recording, "-o", file, "--device", "1", "--no-what-if")

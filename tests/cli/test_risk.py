@@ -31,7 +31,7 @@ def loads(tmp_path: Path) -> Path:
     return path
 
 
-def test_json_tells_headroom_sizes_and_measures(cli: Cli, loads: Path) -> None:
+def test_risk_json_has_headroom_sizes_and_measures(cli: Cli, loads: Path) -> None:
     done = cli(
         "risk", loads, "--device-memory", "1200MiB", "--try", "max_split_size_mb:20", "--json"
     )
@@ -58,7 +58,7 @@ def test_the_text_fits_the_terminal(cli: Cli, loads: Path) -> None:
     assert "Avoidable 260.00 MiB" in text
 
 
-def test_a_device_that_is_too_small_is_said_to_be_so(cli: Cli, loads: Path) -> None:
+def test_risk_reports_a_device_that_is_too_small(cli: Cli, loads: Path) -> None:
     arguments = ("risk", loads, "--device-memory", "1000MiB", "--try", "")
     done = cli(*arguments)
     assert done.code == 0
@@ -79,7 +79,7 @@ def test_a_wrong_setting_is_refused_in_one_sentence(cli: Cli, loads: Path) -> No
     assert done.err.count("\n") == 1
 
 
-def test_several_devices_want_one_named(cli: Cli, tmp_path: Path) -> None:
+def test_risk_asks_for_one_of_several_devices(cli: Cli, tmp_path: Path) -> None:
     first, second = (CachingAllocator("1GiB", record_history=True, device=n) for n in (0, 1))
     first.malloc(MIB)
     second.malloc(MIB)

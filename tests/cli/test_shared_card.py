@@ -75,7 +75,7 @@ def test_the_device_is_described_by_who_holds_it(cli: Cli, shared: Path) -> None
     assert held in out
 
 
-def test_json_tells_free_own_and_other_memory_apart(cli: Cli, shared: Path) -> None:
+def test_json_separates_free_own_and_other_memory(cli: Cli, shared: Path) -> None:
     card = json.loads(cli("replay", shared, "--json").out)["card"]
     assert card == {
         "total_bytes": 24 * GIB,
@@ -96,7 +96,7 @@ def test_json_tells_free_own_and_other_memory_apart(cli: Cli, shared: Path) -> N
     assert sum(oom["kinds"].values()) == 24 * GIB
 
 
-def test_another_card_is_free_of_the_other_process(cli: Cli, shared: Path) -> None:
+def test_replay_on_another_card_ignores_the_other_process(cli: Cli, shared: Path) -> None:
     """With --device-memory, the card has no other process, so 8 GiB are enough."""
     done = cli("replay", shared, "--device-memory", "8GiB", "--json")
     said = json.loads(done.out)
@@ -111,7 +111,7 @@ def test_the_recorded_card_still_replays_as_recorded(cli: Cli, shared: Path) -> 
     assert said["devices"][0]["fidelity"]["is_exact"]
 
 
-def test_where_nothing_is_stated_the_usual_context_is_taken_off(cli: Cli, tmp_path: Path) -> None:
+def test_usual_context_is_subtracted_if_none_is_recorded(cli: Cli, tmp_path: Path) -> None:
     path = captured(tmp_path / "run.pickle")
     assert words(cli("replay", path).out).startswith(
         "Warning another process holds about 19.8 GiB of 24.00 GiB on this card, or several do "

@@ -38,7 +38,7 @@ def test_json_has_the_spilled_memory(cli: Cli, traces: Path) -> None:
     assert "spill" not in device
 
 
-def test_where_the_card_has_room_it_says_that_none_was_needed(cli: Cli, traces: Path) -> None:
+def test_replay_says_that_no_host_memory_was_needed(cli: Cli, traces: Path) -> None:
     file = traces / "gpt2-ragged-torch2.15.pickle.gz"
     done = cli("replay", file, "--device-memory", "24GiB", "--host-spill", "8GiB", "-v")
     assert "nothing: everything fitted on the card" in " ".join(done.out.split())

@@ -68,7 +68,7 @@ def test_report_of_a_state_uses_the_given_device_memory(
         (["report", "-o", "x.html", "--device", "3"], "device 3 is not in the recording"),
     ],
 )
-def test_what_a_state_cannot_tell_is_refused(
+def test_commands_that_need_a_history_refuse_a_state(
     cli: Cli, state: Path, arguments: list[str], sentence: str
 ) -> None:
     command, *rest = arguments

@@ -40,7 +40,7 @@ def test_blocks_keep_their_numbers(session: Any) -> None:
     assert "empty_cache               torch.cuda.empty_cache()" in done.out
 
 
-def test_every_word_of_a_session(session: Any) -> None:
+def test_session_accepts_every_word(session: Any) -> None:
     words = "malloc 30MiB\nrecord 1 stream=5\nfree 1\nsync stream=5\nsync\nfraction 0.5\n"
     pools = (
         "conf max_split_size_mb:64\nbegin 1\nmalloc 4MiB\nend 1\nfree 2\nrelease 1\nquit\nfrob\n"

@@ -26,7 +26,7 @@ def test_json_keeps_the_contract(cli: Cli, traces: Path) -> None:
     assert sum(row["bytes"] for row in document["rows"]) == document["allocated_bytes"]
 
 
-def test_at_an_entry_it_is_the_moment_after_it(cli: Cli, traces: Path) -> None:
+def test_top_at_an_entry_reports_the_moment_after_it(cli: Cli, traces: Path) -> None:
     document = json.loads(cli("top", traces / OOM, "--at", "172", "--json").out)
     assert document["at"]["what"] == "entry"
     assert set(document["categories"]) == {"parameters", "temporaries", "inputs"}

@@ -94,7 +94,7 @@ def test_a_free_search_finds_one_at_least_as_good(cli: Cli, traces: Path) -> Non
     assert document["entries_replayed"] < document["entries"] * len(document["rows"]) / 2
 
 
-def test_a_person_gets_a_line_for_each_shell(cli: Cli, traces: Path) -> None:
+def test_tune_prints_a_line_for_each_shell(cli: Cli, traces: Path) -> None:
     done = cli("tune", traces / RAGGED, "--device-memory", "24GiB", "--try", CONFS[2], "-v")
     assert "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n" in done.out
     assert "$env:PYTORCH_CUDA_ALLOC_CONF = 'expandable_segments:True'\n" in done.out
@@ -103,7 +103,7 @@ def test_a_person_gets_a_line_for_each_shell(cli: Cli, traces: Path) -> None:
     assert "33.7% of 8.62 GiB" in done.out
 
 
-def test_nothing_helps_is_said_with_its_reason(cli: Cli, traces: Path) -> None:
+def test_tune_prints_the_reason_if_no_setting_helps(cli: Cli, traces: Path) -> None:
     file = traces / "gpt2-expandable-oom-torch2.15.pickle.gz"
     done = cli("tune", file, "--try", "max_split_size_mb:64")
     assert done.code == 0
@@ -113,7 +113,7 @@ def test_nothing_helps_is_said_with_its_reason(cli: Cli, traces: Path) -> None:
     assert "export PYTORCH" not in done.out
 
 
-def test_costs_of_one_s_own_are_used(cli: Cli, traces: Path, tmp_path: Path) -> None:
+def test_tune_uses_the_given_costs(cli: Cli, traces: Path, tmp_path: Path) -> None:
     costs = tmp_path / "costs.json"
     costs.write_text('{"cuda_malloc": 1000}')
     done = cli("tune", traces / RAGGED, "--costs", costs, "--try", "", "--json")
@@ -142,7 +142,7 @@ def test_tune_command_refuses_wrong_input_in_a_sentence(
     assert done.err.count("\n") == 1
 
 
-def test_without_dask_it_is_said_how_to_get_it(
+def test_tune_without_dask_says_how_to_install_it(
     cli: Cli, traces: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "distributed", None)

@@ -59,7 +59,7 @@ def test_commands_report_all_devices_and_notes_name_theirs(
     assert "device 1: a release of cached memory is attributed to a call of empty_cache" in output
 
 
-def test_the_memory_of_each_device_stands_above(cli: Cli, both: Path) -> None:
+def test_replay_prints_the_memory_of_each_device(cli: Cli, both: Path) -> None:
     output = flat(cli("replay", both, "-v").out)
     assert "Device memory device 0: 1024.00 MiB (1,073,741,824 bytes) device 1: unknown" in output
 

@@ -85,7 +85,7 @@ def test_watch_ends_at_an_interrupt(
         ([".", "--interval", "0"], "'0' is not a time; expected seconds above 0"),
     ],
 )
-def test_what_cannot_be_watched_is_one_sentence(cli: Cli, more: list[str], sentence: str) -> None:
+def test_watch_refuses_wrong_input_in_a_sentence(cli: Cli, more: list[str], sentence: str) -> None:
     done = cli("watch", *more)
     assert (done.code, done.out) == (2, "")
     assert sentence in done.err

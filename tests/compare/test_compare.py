@@ -151,7 +151,7 @@ def test_lines_that_moved_are_the_same_lines() -> None:
     }
 
 
-def test_where_lines_are_added_nobody_guesses_which_of_them_is_new() -> None:
+def test_added_lines_are_not_paired_with_moved_ones() -> None:
     a = snapshot_of([("a.py", 3, "f", 4 * MIB)])
     b = snapshot_of([("a.py", 5, "f", 4 * MIB), ("a.py", 6, "f", 2 * MIB)])
     statuses = {each.owner: each.status for each in compare(a, b).changes}

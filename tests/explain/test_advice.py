@@ -58,7 +58,7 @@ def advice(text: str, conf: str | None = None, **options: str) -> str:
 
 
 @pytest.mark.parametrize("cause", MESSAGE_CAUSES)
-def test_each_cause_has_its_own_advice(cause: str) -> None:
+def test_advice_differs_for_each_cause(cause: str) -> None:
     verdict = one(EXAMPLES[cause])
     assert verdict.cause == cause
     others = {one(text).advice[0] for name, text in EXAMPLES.items() if name != cause}
@@ -67,7 +67,7 @@ def test_each_cause_has_its_own_advice(cause: str) -> None:
 
 
 @pytest.mark.parametrize("cause", ["impossible", "host_fallback", "free_above_request", "full"])
-def test_where_no_setting_can_help_it_is_said_first_and_none_is_offered(cause: str) -> None:
+def test_advice_begins_with_the_fact_that_no_setting_helps(cause: str) -> None:
     first, *rest = one(EXAMPLES[cause]).advice
     assert first.startswith("No ")
     assert "setting" in first
@@ -216,7 +216,7 @@ def test_the_arithmetic_in_one_line(text: str, line: str) -> None:
     assert one(text).arithmetic == line
 
 
-def test_rounding_that_leaves_it_open_is_said() -> None:
+def test_comparison_within_the_rounding_error_is_marked() -> None:
     """64 MiB are requested; "3.41 GiB" minus "3.35 GiB" idle may be 51 to 72 MiB."""
     text = (
         "CUDA out of memory. Tried to allocate 64.00 MiB (GPU 0; 4.00 GiB total capacity; 3.35 GiB "
@@ -239,7 +239,7 @@ def test_wrong_options_are_refused_by_name() -> None:
         explain(12)  # type: ignore[call-overload]
 
 
-def test_every_pair_of_text_release_and_setting_has_an_answer() -> None:
+def test_advice_exists_for_every_text_release_and_setting() -> None:
     confs = (None, "", "expandable_segments:True", "max_split_size_mb:64", "garbage_collection_"
              "threshold:0.5")  # fmt: skip
     releases = (None, "1.0", "1.13.1", "2.0", *RELEASES)

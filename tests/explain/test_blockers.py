@@ -105,7 +105,9 @@ def test_handles_of_an_expandable_segment_go_back_one_by_one(failed: Failed) -> 
     assert (found.way, found.cost_bytes, found.is_exact) == ("driver", 20 * MIB, False)
 
 
-def test_many_units_are_chosen_by_ratio(failed: Failed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blockers_among_many_segments_are_chosen_by_cost_per_page(
+    failed: Failed, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def program(gpu: CachingAllocator) -> None:
         for size in (30, 12, 14, 40):
             gpu.malloc(size * MIB)

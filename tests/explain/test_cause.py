@@ -21,7 +21,7 @@ FULL = Figures(
 """A request of 900 MiB with only 400 MiB idle and 300 MiB free."""
 
 
-def test_the_names_and_their_order_are_those_of_the_contract() -> None:
+def test_causes_are_named_and_ordered_as_documented() -> None:
     assert MESSAGE_CAUSES == (
         "impossible",
         "host_fallback",
@@ -50,7 +50,7 @@ def test_cause_of_returns_each_cause_for_its_sizes() -> None:
     assert cause_of(replace(spilled, tried_bytes=8 * GIB)) == "impossible"
 
 
-def test_reserved_stands_for_idle_and_idle_for_reserved() -> None:
+def test_reserved_and_idle_memory_are_derived_from_each_other() -> None:
     told_whole = replace(FULL, idle_bytes=None, reserved_bytes=5 * GIB + 400 * MIB)
     assert told_whole.idle == FULL.idle == 400 * MIB
     assert told_whole.reserved == FULL.reserved == 5 * GIB + 400 * MIB

@@ -30,7 +30,7 @@ def recommended(recording: Recording, run: Run, seen: list[str]) -> tuple[Recomm
     return recommend([case], case.prepared.recorded), case
 
 
-def test_the_best_setting_goes_through_when_replayed(fragmented: Recording) -> None:
+def test_best_setting_succeeds_in_a_replay(fragmented: Recording) -> None:
     seen: list[str] = []
     found, case = recommended(fragmented, replay(fragmented), seen)
     (cure,) = cures_of(found, [case])
@@ -43,7 +43,7 @@ def test_the_best_setting_goes_through_when_replayed(fragmented: Recording) -> N
     assert again.peak_reserved_bytes == cure.best.peak_reserved_bytes
 
 
-def test_where_more_lives_than_fits_nothing_is_searched_for() -> None:
+def test_no_setting_is_tried_if_live_memory_exceeds_the_device() -> None:
     recording, seen = load(TRACES / "gpt2-expandable-oom-torch2.15.pickle.gz"), list[str]()
     found, _ = recommended(recording, replay(recording), seen)
     assert (found.best, found.why_not, seen) == (None, WhyNot.FULL, [])

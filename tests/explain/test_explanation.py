@@ -53,9 +53,7 @@ def test_the_kinds_of_the_ragged_run_add_up(ragged: DeviceExplanation) -> None:
 
 
 @pytest.mark.slow
-def test_every_remedy_is_what_a_replay_says(
-    ragged: DeviceExplanation, recording: Recording
-) -> None:
+def test_remedies_agree_with_replays(ragged: DeviceExplanation, recording: Recording) -> None:
     settings = [remedy for remedy in ragged.remedies if remedy.kind == "conf"]
     assert settings[0].conf == "expandable_segments:True"
     assert "roundup_power2_divisions:8" not in [remedy.conf for remedy in settings]
@@ -68,7 +66,7 @@ def test_every_remedy_is_what_a_replay_says(
             assert less.devices[0].ooms[0].entry == remedy.smaller_fails_at
 
 
-def test_the_recording_is_said_to_end_there(ragged: DeviceExplanation) -> None:
+def test_explanation_says_that_the_recording_ends_at_the_error(ragged: DeviceExplanation) -> None:
     assert ragged.entries_left == 4
 
 

@@ -100,7 +100,7 @@ def test_a_table_of_memory_summary() -> None:
     assert found["num_ooms", ""] == 0
 
 
-def test_what_is_printed_again_replaces_what_was_before() -> None:
+def test_later_figure_of_a_log_replaces_the_earlier_one() -> None:
     text = LLAMA + "llama_kv_cache:      CUDA0 KV buffer size =  64.00 MiB\n"
     assert figures(text)["kv_cache_bytes", "CUDA0"] == 64 * MIB
 

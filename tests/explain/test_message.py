@@ -71,7 +71,7 @@ def test_find_messages_reads_published_error_texts(row: dict[str, Any]) -> None:
         assert abs(read - size) <= max(1, rounding_of(size)), key
 
 
-def test_every_figure_of_the_newest_wording() -> None:
+def test_find_messages_reads_every_size_of_the_newest_wording() -> None:
     assert WHOLE == {
         "tried": 546.0,
         "total": 16148.48,
@@ -201,11 +201,11 @@ def test_an_asynchronous_text_ends_before_the_table_that_follows_it() -> None:
         "\n| 41C    P8    31W / 149W |    451MiB /  6144MiB |      0%      Default |",
     ],
 )
-def test_what_other_programs_print_afterwards_is_not_read(after: str) -> None:
+def test_find_messages_ignores_text_of_other_programs_after_the_error(after: str) -> None:
     assert mebibytes(one(MODERN + after).figures) == WHOLE
 
 
-def test_other_processes_are_told_from_this_one() -> None:
+def test_find_messages_separates_other_processes_from_this_one() -> None:
     named = find_messages(
         "CUDA out of memory. Tried to allocate 12.00 GiB. GPU 0 has a total capacty of 23.65 GiB "
         "of which 7.95 GiB is free. Process 1957120 has 7.10 GiB memory in use. Including "
@@ -276,7 +276,7 @@ def test_a_log_with_several_errors() -> None:
         assert verdict.cause in row["cause"]
 
 
-def test_one_error_is_not_taken_for_several() -> None:
+def test_find_messages_counts_one_error_once() -> None:
     """Class name, driver text and allocator text are one error, as is the line of a check."""
     assert len(judge_text(f"torch.cuda.OutOfMemoryError: {MODERN}")) == 1
     assert (

@@ -106,7 +106,7 @@ def test_the_code_of_the_request_is_inferred_and_marked_so(shortage: Shortage) -
     assert code.inferred == "the allocation before it, entry 26,055"
 
 
-def test_blockers_carry_age_and_the_user_s_own_line(
+def test_blockers_have_their_age_and_the_users_line(
     shortage: Shortage, recording: Recording
 ) -> None:
     trace = recording.devices[0]

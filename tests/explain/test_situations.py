@@ -64,7 +64,7 @@ def test_vllm_the_split_limit_cures_it(recorded: Recorded) -> None:
     assert sizes_needed[""].smaller_fails_at is not None
 
 
-def test_vllm_s_own_value_does_as_well(recorded: Recorded) -> None:
+def test_split_limit_that_vllm_uses_avoids_the_error(recorded: Recorded) -> None:
     recording = recorded(load_weights, "800MiB")
     device = explained(recording, conf="max_split_size_mb:20")
     assert device.shortages == ()
@@ -174,7 +174,7 @@ def test_a_private_pool_keeps_what_would_have_served(failed: Failed, recorded: R
     assert [shortage.cause for shortage in device.shortages] == ["private_pool"]
 
 
-def test_a_release_that_is_told_of_a_limit_names_it(failed: Failed) -> None:
+def test_failed_request_under_a_memory_fraction_has_the_limit(failed: Failed) -> None:
     def limited(gpu: CachingAllocator) -> None:
         gpu.set_per_process_memory_fraction(0.5)
         gpu.malloc(60 * MIB)

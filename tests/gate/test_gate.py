@@ -205,7 +205,7 @@ def test_a_baseline_is_the_same_text_for_the_same_run(tmp_path: Path) -> None:
         (Budget(max_fragmentation=0.1), False),
     ],
 )
-def test_each_limit_is_a_check_and_what_meets_it_holds(budget: Budget, passed: bool) -> None:
+def test_gate_checks_each_limit_and_passes_an_equal_value(budget: Budget, passed: bool) -> None:
     assert gate(training("batch2", "2"), budget).passed is passed
     exact = Budget(max_reserved=training("batch2", "2").peak_reserved_bytes)
     assert gate(training("batch2", "2"), exact).passed

@@ -97,7 +97,7 @@ def test_runs_of_the_model_raise_no_alarm_and_lose_their_beginning_at_most(
 
 
 @pytest.mark.slow
-def test_of_all_recordings_in_the_tree_the_one_that_starts_mid_run_is_told() -> None:
+def test_lint_reports_the_only_recording_that_starts_mid_run() -> None:
     found = {
         path.name: checks(lint(load(path)))
         for path in phantom_recordings()
@@ -132,13 +132,13 @@ def test_recordings_of_others_have_the_findings_that_are_true_of_them(name: str)
     assert checks(lint(load(SHARED / f"{name}.pickle"))) == OF_OTHERS[name]
 
 
-def test_what_requests_alone_lack_is_a_warning() -> None:
+def test_lint_warns_of_what_a_file_of_requests_lacks() -> None:
     found = lint(load(TRACES / "profiled" / "timeline-torch2.15.json.xz"))
     assert checks(found) == ["reader"]
     assert not found.passed
 
 
-def test_another_build_is_a_note_and_one_that_is_not_modelled_an_error() -> None:
+def test_lint_notes_another_build_and_refuses_one_not_modelled() -> None:
     made = snapshot(run())
     made["device_traces"][0][1]["frames"] = [{**STACK[0], "name": "c10::hip::malloc"}]
     assert only(linted(made), "backend").severity == "note"
@@ -149,7 +149,7 @@ def test_another_build_is_a_note_and_one_that_is_not_modelled_an_error() -> None
 # -- lost entries -------------------------------------------------------------------------
 
 
-def test_a_full_ring_is_told_by_blocks_that_have_a_stack_and_no_entry() -> None:
+def test_blocks_with_a_stack_but_no_entry_show_lost_entries() -> None:
     made = snapshot(run())
     del made["device_traces"][0][:2]
     found = linted(made)
@@ -188,7 +188,7 @@ def test_a_free_that_was_requested_before_the_first_entry_makes_a_ring_suspected
 # -- contradictions ------------------------------------------------------------------------
 
 
-def test_a_free_without_allocation_is_told_with_its_entry() -> None:
+def test_free_without_allocation_is_reported_with_its_entry() -> None:
     made = snapshot(run())
     entries = made["device_traces"][0]
     (free,) = [i for i, entry in enumerate(entries) if entry["action"] == "free_requested"]
@@ -201,7 +201,7 @@ def test_a_free_without_allocation_is_told_with_its_entry() -> None:
     assert not found.passed
 
 
-def test_sums_that_do_not_add_up_are_told_with_what_the_blocks_hold() -> None:
+def test_wrong_sum_is_reported_with_the_sum_of_the_blocks() -> None:
     made = snapshot(run())
     made["segments"][0]["allocated_size"] += 512
     made["segments"][1]["active_size"] = "many"
@@ -224,7 +224,7 @@ def test_a_file_of_columns_keeps_what_was_wrong_with_its_source(tmp_path: Path) 
     assert lint(load(tmp_path / "run.npz")).findings == lint(source).findings
 
 
-def test_two_runs_in_one_file_are_told_from_a_file_that_is_damaged() -> None:
+def test_lint_distinguishes_two_runs_in_one_file_from_damage() -> None:
     made = snapshot(run())
     entries = made["device_traces"][0]
     made["device_traces"][0] = [*entries, *(dict(entry) for entry in entries)]
@@ -315,7 +315,7 @@ def recording(made: Plain, **changes: Any) -> Recording:
     return replace(read_snapshot("run.pickle", made, 1 << 20), **changes)
 
 
-def test_a_release_with_other_workspaces_than_the_recorded_one_is_told() -> None:
+def test_lint_reports_a_release_with_other_workspaces() -> None:
     old = run().snapshot("2.6")
     old["allocator_settings"] |= {"max_split_size": -1, "garbage_collection_threshold": 0.0}
     old["allocator_settings"] |= {"PYTORCH_CUDA_ALLOC_CONF": "", "roundup_power2_divisions": {}}
@@ -328,7 +328,7 @@ def test_a_release_with_other_workspaces_than_the_recorded_one_is_told() -> None
     assert linted(old).findings == ()
 
 
-def test_what_a_phantom_could_not_know_is_a_note() -> None:
+def test_lint_notes_what_a_phantom_gpu_cannot_know() -> None:
     made = Provenance(torch_version="2.15.0", is_phantom=True, reads_back="a.py:3", guessed="cuDNN")
     found = lint(recording(snapshot(run()), provenance=made))
     assert checks(found) == ["provenance", "provenance"]

@@ -89,7 +89,7 @@ def test_a_line_is_read_as_shells_take_it(text: str) -> None:
     assert found(text) == []
 
 
-def test_a_recorded_command_tells_of_variables_that_were_ignored(recorded: Record) -> None:
+def test_lint_reports_ignored_variables_of_a_recorded_command(recorded: Record) -> None:
     recording = recorded(program, "1GiB", torch_version="2.9")
     command = "env PYTORCH_ALLOC_CONF=expandable_segments:True python train.py LR=0.1"
     made = Provenance(torch_version="2.9.1", command=command)
@@ -194,7 +194,7 @@ def found_refused(conf: str, torch: str) -> bool:
 # -- settings of a recording ---------------------------------------------------------------
 
 
-def test_the_settings_of_a_recording_are_looked_at_in_its_release(recorded: Record) -> None:
+def test_recorded_settings_are_checked_for_the_recorded_release(recorded: Record) -> None:
     conf = "expandable_segments:True,max_split_size_mb:64"
     finding = only(about(recorded(program, "1GiB", conf)))
     assert (finding.check, finding.value) == ("option_unsafe", conf)
@@ -241,7 +241,7 @@ def test_expandable_segments_that_the_platform_refused_are_seen_in_the_segments(
     assert "is False at the end, but there are expandable segments" in finding.text
 
 
-def test_a_recorded_string_that_the_release_asked_for_refuses_cannot_be_replayed(
+def test_recorded_conf_that_the_given_release_refuses_is_an_error(
     recorded: Record,
 ) -> None:
     conf = "large_segment_size_mb:40"
@@ -255,7 +255,7 @@ def test_a_recorded_string_that_the_release_asked_for_refuses_cannot_be_replayed
         replay(recording, torch_version="2.9")
 
 
-def test_a_string_to_be_set_is_looked_at_in_the_release_asked_for(recorded: Record) -> None:
+def test_given_conf_is_checked_for_the_given_release(recorded: Record) -> None:
     recording = recorded(program, "1GiB", torch_version="2.9")
     asked = "per_process_memory_fraction:0.9"
     assert [each.check for each in about(recording, asked)] == ["option_refused"]

@@ -115,7 +115,7 @@ def events_run(monkeypatch: pytest.MonkeyPatch, blocks: Lifetimes, periods: Sequ
     return sum(n_run)
 
 
-def test_a_loop_is_gone_through_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_first_periods_of_a_loop_are_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
     """With three blocks per period and one of them freed in the next, two periods are simulated."""
     rows = [
         row
@@ -125,13 +125,15 @@ def test_a_loop_is_gone_through_a_few_times(monkeypatch: pytest.MonkeyPatch) -> 
     assert events_run(monkeypatch, lifetimes(*rows), range(0, 1000, 10)) < 40
 
 
-def test_what_piles_up_is_gone_through_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_periods_that_accumulate_memory_are_simulated_to_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """If one block of each period stays, the free ranges repeat but the top does not."""
     rows = [row for at in range(0, 200, 4) for row in ((at, 300, UNIT), (at + 1, at + 3, UNIT))]
     assert events_run(monkeypatch, lifetimes(*rows), range(0, 200, 4)) > 100
 
 
-def test_periods_of_other_sizes_are_gone_through(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_periods_of_different_sizes_are_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(1)
     rows = [(at, at + 3, UNIT * rng.randrange(1, 9)) for at in range(0, 400, 4)]
     rows += [(at + 1, at + 6, UNIT) for at in range(0, 400, 4)]

@@ -37,13 +37,13 @@ def keys(setting: Setting) -> set[str]:
 
 
 @pytest.mark.parametrize("release", RELEASES)
-def test_every_setting_is_one_that_the_release_takes(release: str) -> None:
+def test_candidates_are_accepted_by_their_release(release: str) -> None:
     for setting in tried(release):
         parse_conf(setting.conf, find_release(release))
 
 
 @pytest.mark.parametrize("release", RELEASES)
-def test_no_unsafe_pair_is_ever_proposed(release: str) -> None:
+def test_candidates_have_no_unsafe_pair_of_options(release: str) -> None:
     for setting in tried(release):
         config = setting.config(find_release(release))
         assert not (config.expandable_segments and "max_split_size_mb" in setting.conf)
@@ -84,7 +84,7 @@ def test_older_releases_have_fewer_and_set_the_fraction_by_a_call() -> None:
     assert all(setting.call_fraction is None for setting in tried("2.15"))
 
 
-def test_rounding_comes_in_both_forms() -> None:
+def test_candidates_have_both_forms_of_rounding() -> None:
     confs = [setting.conf for setting in tried("2.15")]
     assert "roundup_power2_divisions:4" in confs
     assert any(conf.startswith("roundup_power2_divisions:[") for conf in confs)
@@ -100,7 +100,7 @@ def test_a_list_that_ends_in_the_same_divisions_is_written_short(release: str) -
         assert divisions[-1] in (4, 8)
 
 
-def test_split_limits_come_from_the_sizes_asked_for() -> None:
+def test_candidate_split_limits_come_from_the_request_sizes() -> None:
     splits = {
         setting.config(find_release("2.15")).max_split_size // MIB
         for setting in tried("2.15")
@@ -124,7 +124,7 @@ def test_expandable_segments_can_be_forbidden() -> None:
     assert not any("expandable" in setting.conf for setting in tried("2.15", expandable=False))
 
 
-def test_what_does_not_cut_memory_stays_as_recorded() -> None:
+def test_candidates_keep_options_without_effect_on_placement() -> None:
     kept = "pinned_num_register_threads:8"
     for setting in tried("2.15", f"{kept},max_split_size_mb:64"):
         assert setting.conf.endswith(kept)
@@ -135,7 +135,7 @@ def test_without_a_device_there_is_no_fraction_to_try() -> None:
     assert not [s for s in candidates(SIZES, config) if "fraction" in s.conf]
 
 
-def test_no_requests_leave_little_to_try() -> None:
+def test_candidates_without_requests_are_few() -> None:
     none = Sizes(counts=(), present=(), peak_live=0, peak_middle=0, recorded_peak=0)
     found = candidates(none, parse_conf("", find_release("2.15")))
     assert Setting("") in found

@@ -88,7 +88,7 @@ def test_a_segment_size_that_is_never_used_is_no_bound() -> None:
     assert same("max_split_size_mb:32", large, 24 * MIB + MIB // 2)
 
 
-def test_without_a_request_nothing_matters() -> None:
+def test_all_settings_are_equivalent_without_requests() -> None:
     assert same("max_split_size_mb:25", "")
 
 
@@ -112,7 +112,7 @@ def test_segment_sizes_matter_only_to_those_who_share_or_map() -> None:
     assert same(f"{mapped},large_segment_size_mb:64", mapped, 512)
 
 
-def test_waste_matters_only_to_oversize_requests() -> None:
+def test_max_non_split_rounding_affects_only_oversize_requests() -> None:
     assert same("max_non_split_rounding_mb:64", "", 40 * MIB, 100 * MIB)
     split = "max_split_size_mb:30"
     # A cached segment of 100 MiB wastes 60 on the request of 40.

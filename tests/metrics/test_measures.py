@@ -43,7 +43,7 @@ def test_the_stranded_half_of_a_block(recorded: Recorded) -> None:
     assert found.slack_share == 0
 
 
-def test_slack_is_what_nobody_asked_for(recorded: Recorded) -> None:
+def test_slack_is_the_part_of_blocks_beyond_the_requests(recorded: Recorded) -> None:
     found = measured(recorded(lambda gpu: gpu.malloc(19 * MIB + 512 * 1024), "16GiB"))
     assert found.slack_share == pytest.approx(1 - 19.5 / 20)
     assert found.lower_bound_bytes == 19 * MIB + 512 * 1024

@@ -31,7 +31,7 @@ def test_no_row_is_higher_than_its_stretch_and_the_peak_is_the_peak(
             assert outlined[at * len(outlined) // entries] >= value
 
 
-def test_what_lasts_is_drawn_where_nothing_happens() -> None:
+def test_outline_shows_memory_that_lasts_without_entries() -> None:
     entry, size = np.array([0, 999]), np.array([700, 500])
     found = outline_of(Timeline(entry, size, size), 1000)
     assert found is not None

@@ -52,7 +52,7 @@ def test_libraries_and_compiled_code_are_foreign(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["/home/me/train.py", "gpt.py", "C:\\me\\module.py", "/a/adam.py"])
-def test_other_files_are_the_user_s_own(name: str) -> None:
+def test_files_outside_libraries_belong_to_the_user(name: str) -> None:
     assert not is_foreign(Frame(name, "f", 1))
 
 
@@ -63,7 +63,7 @@ def test_the_innermost_own_frame_is_named_and_what_lies_inside_is_folded() -> No
     assert str(code) == "/home/me/model.py:19 forward"
 
 
-def test_where_all_is_foreign_python_is_shown() -> None:
+def test_code_without_own_frames_shows_the_innermost_python_frame() -> None:
     code = code_at(trace_of([Frame("??", "at::empty", 0), TORCH]), 0)
     assert code is not None
     assert code.frame == TORCH
@@ -85,6 +85,6 @@ def test_a_row_seen_before_tells_what_follows() -> None:
     assert code.inferred == "what followed the same allocations earlier in the recording"
 
 
-def test_nothing_is_made_up() -> None:
+def test_code_without_evidence_is_unknown() -> None:
     assert code_at(trace_of([], [], []), 2) is None
     assert code_at(trace_of([]), 0) is None

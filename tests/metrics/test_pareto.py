@@ -16,7 +16,7 @@ def test_less_memory_for_more_calls_is_a_choice() -> None:
     assert front([quick, small, Point(9, 117, 0)]) == (small, quick)
 
 
-def test_retries_are_a_price_of_their_own() -> None:
+def test_retries_count_separately_on_the_front() -> None:
     assert front([Point(5, 100, 2), Point(6, 100, 0)]) == (Point(5, 100, 2), Point(6, 100, 0))
 
 
@@ -26,7 +26,7 @@ def test_equal_points_are_one_and_dominate_nothing() -> None:
     assert front([point, point]) == (point,)
 
 
-def test_what_only_ties_is_hopeless_if_the_other_is_simpler() -> None:
+def test_equal_point_is_hopeless_if_the_other_setting_is_simpler() -> None:
     point = Point(5, 100, 0)
     assert is_hopeless(((point, True),), point)
     assert not is_hopeless(((point, False),), point)
@@ -35,7 +35,7 @@ def test_what_only_ties_is_hopeless_if_the_other_is_simpler() -> None:
 
 
 @given(POINTS)
-def test_every_point_is_on_the_front_or_dominated_by_one_that_is(points: list[Point]) -> None:
+def test_point_is_on_the_front_or_dominated_by_the_front(points: list[Point]) -> None:
     best = front(points)
     for point in points:
         assert (point in best) != any(dominates(other, point) for other in best)

@@ -64,13 +64,13 @@ def chosen(*offers: Offer, base: Offer = BASE, late: dict[str, int] | None = Non
     return None if found.best is None else found.best.setting.conf
 
 
-def test_of_all_within_a_hundredth_of_the_best_it_is_the_simplest() -> None:
+def test_simplest_setting_within_1_percent_of_the_best_is_recommended() -> None:
     best = offer(BOTH, 700 * MIB, calls=10)
     assert chosen(best, offer(EXPANDABLE, 707 * MIB)) == EXPANDABLE
     assert chosen(best, offer(EXPANDABLE, 708 * MIB)) == BOTH
 
 
-def test_of_equally_simple_ones_the_fewest_driver_calls_decide() -> None:
+def test_fewest_driver_calls_decide_among_equally_simple_settings() -> None:
     wide, narrow = "large_segment_size_mb:64", "large_segment_size_mb:32"
     assert chosen(offer(wide, 705 * MIB, calls=9), offer(narrow, 700 * MIB, calls=10)) == wide
 
@@ -85,7 +85,7 @@ def test_less_than_a_hundredth_is_not_worth_a_line() -> None:
     assert chosen(offer(EXPANDABLE, 990 * MIB)) == EXPANDABLE
 
 
-def test_what_answers_every_request_goes_before_what_saves() -> None:
+def test_setting_without_errors_is_preferred_to_less_memory() -> None:
     base = offer("", 500 * MIB, fails=7)
     assert chosen(offer(EXPANDABLE, 900 * MIB), offer(BOTH, 400 * MIB, fails=9), base=base) == (
         EXPANDABLE
@@ -100,7 +100,7 @@ def test_fewer_retries_go_before_less_memory() -> None:
     assert chosen(offer(BOTH, 500 * MIB, retries=1)) is None
 
 
-def test_what_saves_by_thrashing_is_not_recommended() -> None:
+def test_thrashing_setting_is_not_recommended() -> None:
     thrashing = replace(offer(EXPANDABLE, 700 * MIB, calls=500), churns=True)
     assert chosen(thrashing) is None
     assert chosen(replace(thrashing, trials=offer("", 700 * MIB, calls=200).trials)) == EXPANDABLE
@@ -164,7 +164,7 @@ def test_a_fitted_value_must_save_however_the_recording_began() -> None:
     assert chosen(open_ended) is None
 
 
-def test_what_hangs_on_how_a_recording_began_is_not_called_proved() -> None:
+def test_saving_that_depends_on_the_start_state_is_not_called_proved() -> None:
     (trial,) = offer(EXPANDABLE, 700 * MIB).trials
     for kept, is_sure in ((980 * MIB, True), (1000 * MIB, False)):
         ends = replace(trial, peak_kept=kept, peak_anew=700 * MIB)
@@ -227,7 +227,7 @@ def test_fitted_values_come_from_the_first_half(tmp_path: Path) -> None:
     assert f"large_segment_size_mb:{9 * 31 + 1}" not in confs
 
 
-def test_the_second_half_is_looked_at_by_itself(tmp_path: Path) -> None:
+def test_late_peak_measures_only_the_second_half(tmp_path: Path) -> None:
     (prepared,) = prepare(recorded(tmp_path, [[40], [40], [200]]))
     trials = Trials(prepared)
     assert late_peak(trials, Setting(""), None) == 240 * MIB
@@ -235,7 +235,7 @@ def test_the_second_half_is_looked_at_by_itself(tmp_path: Path) -> None:
     assert late_peak(Trials(early), Setting("max_split_size_mb:50"), None) == 240 * MIB
 
 
-def test_nothing_is_searched_for_where_nothing_is_idle(tmp_path: Path) -> None:
+def test_no_setting_is_tried_without_unused_memory(tmp_path: Path) -> None:
     found = recommended(recorded(tmp_path, [[64] * 20]))
     assert (found.best, found.offers) == (None, ())
 
@@ -276,7 +276,7 @@ def on_xpu(prepared: Prepared) -> Prepared:
     return replace(prepared, trace=replace(prepared.trace, frame_table=frames))
 
 
-def test_what_a_build_does_not_read_is_not_proposed_for_its_programs(tmp_path: Path) -> None:
+def test_option_that_a_build_ignores_is_not_proposed(tmp_path: Path) -> None:
     """XPU's build reads only expandable_segments and the memory fraction."""
     (prepared,) = prepare(recorded(tmp_path, [[9] * 30]))
     parts, config = [prepared, on_xpu(prepared)], prepared.config
@@ -344,7 +344,7 @@ def same_answer(short: Recommendation, whole: Recommendation) -> bool:
 
 
 @pytest.mark.parametrize("name", ["gpt2-ragged-oom-torch2.15", "gpt2-ragged-torch2.15"])
-def test_what_cannot_win_any_more_is_given_up_and_the_answer_stays(name: str) -> None:
+def test_giving_up_hopeless_replays_keeps_the_recommendation(name: str) -> None:
     short, whole = shortened_and_whole(load(TRACES / f"{name}.pickle.gz"))
     assert same_answer(short, whole)
     ends = [trial.dropped_at for offer in short.offers for trial in offer.trials]

@@ -39,7 +39,9 @@ def test_a_column_is_rounded_as_its_sizes_are(conf: str, torch: str) -> None:
     divisions=st.lists(st.sampled_from((0, 1, 2, 4, 8, 16, 32, 64)), min_size=1, max_size=5),
     torch=st.sampled_from(list(RELEASES)),
 )
-def test_any_list_of_divisions(sizes: list[int], divisions: list[int], torch: str) -> None:
+def test_rounded_by_agrees_with_the_model_for_any_divisions(
+    sizes: list[int], divisions: list[int], torch: str
+) -> None:
     pairs = [f"{4**at}:{value}" for at, value in enumerate(divisions) if value]
     conf = f"roundup_power2_divisions:[{','.join(pairs)}]" if pairs else ""
     config = parse_conf(conf, find_release(torch))

@@ -38,7 +38,7 @@ def test_a_run_that_ends_early_has_a_shorter_curve() -> None:
     assert len(other.reserved.high) < len(base.reserved.high)
 
 
-def test_without_settings_the_usual_ones_are_tried() -> None:
+def test_what_if_without_settings_tries_the_usual_settings() -> None:
     _, found = compared(oom())
     confs = [each.trial.conf for each in found]
     assert confs[0] == ""

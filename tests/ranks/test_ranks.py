@@ -48,7 +48,7 @@ def write(path: Path, *sizes: int, rank: str = "", memory: str = "8GiB") -> None
         ("snapshot_3.pickle", None),
     ],
 )
-def test_a_name_tells_the_rank_as_launchers_write_it(path: str, rank: int | None) -> None:
+def test_rank_is_read_from_file_names_of_launchers(path: str, rank: int | None) -> None:
     assert rank_in_name(path) == rank
 
 
@@ -86,7 +86,7 @@ def test_the_figures_are_those_of_a_replay_of_each(tmp_path: Path) -> None:
     assert found == ranks([str(tmp_path)], jobs=1), "in one process or in two"
 
 
-def test_a_file_s_own_mark_goes_before_its_name(tmp_path: Path) -> None:
+def test_rank_stored_in_a_file_has_precedence_over_its_name(tmp_path: Path) -> None:
     write(tmp_path / "rank0.pickle", 2, rank="7")
     write(tmp_path / "rank1.pickle", 2)
     assert [run.rank for run in ranks([str(tmp_path)]).runs] == [1, 7]
@@ -221,7 +221,7 @@ def test_ranks_of_a_simulated_sharded_job_are_compared(tmp_path: Path) -> None:
     assert found.imbalance < 1.05
 
 
-def test_states_stand_beside_recordings(tmp_path: Path) -> None:
+def test_ranks_lists_states_beside_recordings(tmp_path: Path) -> None:
     gpu = CachingAllocator("8GiB")
     gpu.malloc(30 * MIB)
     snapshot = gpu.snapshot() | {"device_traces": [[]]}

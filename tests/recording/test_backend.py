@@ -57,7 +57,7 @@ def test_a_stack_names_the_build(filename: str, name: str, backend: str, tmp_pat
     assert (found.name, found.evidence) == (backend, "its stacks name it")
 
 
-def test_blocks_tell_an_npu_without_stacks(tmp_path: Path) -> None:
+def test_npu_is_detected_from_block_sizes(tmp_path: Path) -> None:
     recording = loaded(tmp_path, snapshot(32))
     found = backend_of(recording)
     assert found is not None
@@ -77,7 +77,7 @@ def test_requests_rounded_by_divisions_are_no_npus(release: str, tmp_path: Path)
     assert backend_of(recording) is None
 
 
-def test_a_few_blocks_tell_nothing(tmp_path: Path) -> None:
+def test_backend_is_not_inferred_from_a_few_blocks(tmp_path: Path) -> None:
     value = snapshot(32)
     for segment in value["segments"]:
         del segment["blocks"][5:]

@@ -47,7 +47,7 @@ def test_recording_by_column_equals_the_recording_by_rows(release: str, tmp_path
     assert [each.addr for each in mine if each.action.text == "oom"] == [4096]
 
 
-def test_every_release_is_told_from_it(tmp_path: Path) -> None:
+def test_release_of_a_recording_by_column_is_detected(tmp_path: Path) -> None:
     for release in RELEASES[1:]:
         snapshot = training_step().snapshot(release)
         markers = loaded(snapshot, tmp_path).markers
@@ -60,7 +60,7 @@ def refused(snapshot: Plain, folder: Path) -> str:
     return str(error.value)
 
 
-def test_what_is_wrong_in_a_column_is_named_with_its_entry(tmp_path: Path) -> None:
+def test_wrong_value_in_a_column_is_named_with_its_entry(tmp_path: Path) -> None:
     def spoilt(name: str, value: object) -> str:
         snapshot = by_column(training_step().snapshot())
         snapshot["device_traces"][0][name][3] = value
@@ -81,7 +81,7 @@ def test_columns_of_other_lengths_are_refused(tmp_path: Path) -> None:
     assert "has size 5, expected a list" in refused(snapshot, tmp_path)
 
 
-def test_no_entries_are_no_device(tmp_path: Path) -> None:
+def test_device_without_entries_by_column_is_no_device(tmp_path: Path) -> None:
     history = History()
     snapshot = by_column(history.snapshot())
     assert snapshot["device_traces"] == [{}, {}]

@@ -24,7 +24,7 @@ def made(outside: int, text: str = "", total: int = H200, **known: Any) -> Prove
     return Provenance(device_memory=total, context_memory=outside, oom_text=text, **known)
 
 
-def test_what_a_capture_states_is_taken_as_it_is() -> None:
+def test_recorded_card_memory_is_used_unchanged() -> None:
     card = card_memory(made(133 * GIB, other_memory=132 * GIB, other_processes=2))
     assert card is not None
     assert (card.others, card.context, card.is_estimated) == (132 * GIB, GIB, False)
@@ -34,7 +34,7 @@ def test_what_a_capture_states_is_taken_as_it_is() -> None:
     )
 
 
-def test_a_text_that_names_processes_tells_them_apart() -> None:
+def test_error_text_gives_the_memory_of_each_process() -> None:
     text = TEXT.format("Process 600 has 100.00 GiB memory in use. Process 601 has 31.69 GiB memory "
                        f"in use. {OWN}")  # fmt: skip
     card = card_memory(made(132 * GIB + 400 * MIB, text))
@@ -80,7 +80,7 @@ def test_an_estimate_calls_only_much_another_process(
     ("total", "others", "is_shared"),
     [(H200, GIB, True), (H200, GIB - 1, False), (8 * GIB, 410 * MIB, True)],
 )
-def test_what_is_known_is_notable_from_1_gib_or_5_percent_on(
+def test_recorded_memory_of_others_is_notable_from_1_gib_or_5_percent(
     total: int, others: int, is_shared: bool
 ) -> None:
     card = card_memory(made(others + 500 * MIB, total=total, other_memory=others))

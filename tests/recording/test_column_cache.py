@@ -139,7 +139,7 @@ def test_a_copy_is_a_source_of_its_own(folder: Path, reads: Reads, source: Path)
     assert len(list(folder.iterdir())) == 2
 
 
-def test_other_readers_read_again(
+def test_cache_of_another_reader_version_is_not_used(
     folder: Path, reads: Reads, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load(source)
@@ -154,9 +154,7 @@ def test_other_readers_read_again(
 @settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-def test_whatever_befalls_the_kept_file_the_recording_is_the_source(
-    folder: Path, source: Path, data: st.DataObject
-) -> None:
+def test_damaged_cache_file_is_ignored(folder: Path, source: Path, data: st.DataObject) -> None:
     truth = load(source)
     (kept,) = folder.iterdir()
     content = bytearray(kept.read_bytes())

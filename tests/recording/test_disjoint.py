@@ -95,7 +95,7 @@ def test_never_overlap_is_true_only_without_overlaps(
     assert 40 < sum(found) <= 60  # most of the unsound half
 
 
-def test_of_too_many_inside_another_it_is_not_sure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_never_overlap_is_false_for_too_many_nested_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Unchecked data is not accepted."""
     trace = training(entries=3000).devices[0]
     assert never_overlap(trace, ())

@@ -11,7 +11,9 @@ from allocsim.recording import ENDINGS, recordings_in
 
 @pytest.mark.parametrize("packed", ["", ".gz", ".xz", ".zst", ".zip"])
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_every_form_that_can_be_read_is_found(tmp_path: Path, ending: str, packed: str) -> None:
+def test_recordings_in_a_folder_include_every_format(
+    tmp_path: Path, ending: str, packed: str
+) -> None:
     path = tmp_path / f"run{ending}{packed}"
     path.write_bytes(b"")
     assert recordings_in(tmp_path) == [path]

@@ -140,7 +140,7 @@ def test_live_before_equals_undoing_for_random_entries(
     assert at_once == one_by_one
 
 
-def test_what_no_entry_is_about_stays_as_it_is() -> None:
+def test_block_without_entries_is_unchanged_by_undoing() -> None:
     trace = trace_of([(ALLOC, 1, 512)], {0: (700, ALLOCATED), 1: (512, ALLOCATED)})
     held, new = Live(700, STEP, ALLOCATED, -1), Live(512, STEP, ALLOCATED, -1)
     assert live_before(trace, 0) == {MEGA: held}

@@ -72,7 +72,7 @@ def test_a_file_that_the_system_cannot_read_is_a_sentence(tmp_path: Path) -> Non
         read_log(str(tmp_path / "none"))
 
 
-def test_what_is_packed_twice_is_no_log(tmp_path: Path) -> None:
+def test_log_that_is_compressed_twice_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_bytes(zipped(PACKED["gzip"](LOG.encode())))
     assert read_log(str(path)) is None

@@ -56,7 +56,7 @@ FORMS: dict[str, Callable[[object], bytes]] = {
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("packing", PACKED)
-def test_what_a_file_is_packed_by_is_told_by_its_bytes(
+def test_compression_is_detected_from_the_first_bytes(
     packing: str, form: str, tmp_path: Path
 ) -> None:
     plain = FORMS[form](training_step().snapshot())

@@ -81,7 +81,7 @@ def test_cards_that_differ_name_no_memory(tmp_path: Path) -> None:
 # -- missing data ----------------------------------------------------------------------------
 
 
-def test_what_follows_from_a_trace_is_in_its_notes(tmp_path: Path) -> None:
+def test_profiler_trace_has_notes_on_what_was_inferred(tmp_path: Path) -> None:
     recording = loaded(tmp_path, random_program(2))
     assert any("replayed by size" in note for note in recording.notes)
     assert any("the trace itself counts up to" in note for note in recording.notes)
@@ -107,7 +107,7 @@ def test_a_trace_that_begins_mid_run_holds_what_was_there(tmp_path: Path) -> Non
     assert kept in profiled.live
 
 
-def test_of_blocks_without_names_the_last_of_a_size_goes_first(tmp_path: Path) -> None:
+def test_free_without_name_frees_the_latest_block_of_its_size(tmp_path: Path) -> None:
     profiled = Profiled()
     first, second = profiled.malloc(4 * MIB), profiled.malloc(4 * MIB)
     profiled.free(first)
@@ -160,7 +160,7 @@ def test_memory_of_others_is_named(device: int, name: str, tmp_path: Path) -> No
     assert "expected some of CUDA or HIP" in refusal(path)
 
 
-def test_out_of_memory_events_are_told(tmp_path: Path) -> None:
+def test_out_of_memory_events_of_a_trace_are_counted_in_a_note(tmp_path: Path) -> None:
     value: Any = trace_of(random_program(1), NEW)
     value["traceEvents"].append({"ph": "i", "name": "[OutOfMemory]", "ts": START, "args": {}})
     assert any("out-of-memory error" in note for note in read(tmp_path, value).notes)
@@ -212,7 +212,7 @@ def test_the_call_stack_that_old_traces_write_beside_an_operator(tmp_path: Path)
     assert [frame.name for frame in trace[0].frames] == ["aten::conv2d", "conv", "step"]
 
 
-def test_what_the_program_named_is_an_annotation(tmp_path: Path) -> None:
+def test_named_range_of_a_profiler_trace_is_an_annotation(tmp_path: Path) -> None:
     value: Any = trace_of(random_program(1), NEW)
     named = call("ProfilerStep#6", 5, 9, cat="user_annotation", ts=START + 5, dur=4)
     broken = [{**named, "ts": ts, "dur": dur} for ts, dur in ((None, 1), ("x", 2), (1, 10**400))]

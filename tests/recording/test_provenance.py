@@ -134,7 +134,7 @@ def test_invalid_mark_is_refused(tmp_path: Path, value: dict[str, object], sente
         written(tmp_path / "a.pickle", snapshot(allocsim={"marks": [mark]}))
 
 
-def test_any_snapshot_without_it_reads_as_before(tmp_path: Path) -> None:
+def test_snapshot_without_provenance_is_read(tmp_path: Path) -> None:
     assert written(tmp_path / "a.pickle", snapshot()).provenance is None
     empty = written(tmp_path / "b.pickle", snapshot(allocsim={})).provenance
     assert empty == Provenance()

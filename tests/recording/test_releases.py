@@ -19,7 +19,7 @@ def test_the_rows_are_in_order_of_release_and_a_marker_stands_in_one() -> None:
     assert len(names) == len(set(names))
 
 
-def test_nothing_known_excludes_nothing() -> None:
+def test_file_without_markers_can_be_of_any_release() -> None:
     assert layout_releases(set()) == RELEASES
 
 
@@ -39,7 +39,7 @@ def test_contradicting_markers_leave_no_release() -> None:
     assert layout_releases({"snapshot", "external_annotations"}) == ()
 
 
-def test_a_trace_without_entries_tells_less() -> None:
+def test_file_without_entries_leaves_more_releases_possible() -> None:
     empty = read_snapshot("x", History().snapshot("2.10"), 1000)
     assert empty.releases == ("2.9", "2.10", "2.11", "2.12")
     full = read_snapshot("x", training_step().snapshot("2.10"), 10_000)

@@ -84,7 +84,7 @@ def test_every_form_holds_the_same(form: str, tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_one_object_is_a_recording_of_one_request(tmp_path: Path) -> None:
+def test_json_object_is_a_recording_of_one_request(tmp_path: Path) -> None:
     recording = read(tmp_path, '{"action": "malloc", "bytes": 5, "ptr": 64}')
     assert entries(recording) == [("alloc", 64, 5, 0)]
 
@@ -100,7 +100,7 @@ def test_a_free_in_two_parts_waits(tmp_path: Path) -> None:
     assert replay(recording).devices[0].stats["active_bytes.all.peak"] == 2 << 20
 
 
-def test_what_the_allocator_did_is_passed_over(tmp_path: Path) -> None:
+def test_rows_of_driver_calls_are_ignored(tmp_path: Path) -> None:
     recording = read(
         tmp_path,
         "action,addr,size\nsegment_alloc,0,2097152\nalloc,0,512\nsnapshot,0,0\nalloc,512,0\n",

@@ -18,7 +18,9 @@ from tests.recording.history import BASE, STACK, History, training_step, write
 
 
 @pytest.mark.parametrize("release", RELEASES)
-def test_each_release_is_read_and_told(release: str, tmp_path: Path) -> None:
+def test_snapshot_of_each_release_is_read_and_its_release_detected(
+    release: str, tmp_path: Path
+) -> None:
     recording = load(write(training_step().snapshot(release), tmp_path / "a.pickle"))
     assert release in recording.releases
     (trace,) = recording.devices
@@ -93,7 +95,7 @@ def test_a_bare_list_is_the_state_alone(tmp_path: Path) -> None:
     assert recording.releases == RELEASES[1:]
 
 
-def test_layout_2_0_stands_on_its_own(tmp_path: Path) -> None:
+def test_snapshot_of_2_0_is_read(tmp_path: Path) -> None:
     recording = load(write(training_step().snapshot("2.0"), tmp_path / "a.pickle"))
     assert (recording.layout, recording.releases) == ("snapshot 2.0", ("2.0",))
 
@@ -115,7 +117,7 @@ def test_every_device_with_entries_or_segments_has_a_trace(tmp_path: Path) -> No
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("as_json", [False, True])
 @pytest.mark.parametrize("name", ["a.pickle", "a.json", "a"])
-def test_the_form_is_told_by_content(
+def test_format_is_detected_from_the_contents(
     packed: bool, as_json: bool, name: str, tmp_path: Path
 ) -> None:
     snapshot = training_step().snapshot()

@@ -160,7 +160,7 @@ def long_history() -> Plain:
     return history.snapshot()
 
 
-def test_long_lists_come_in_batches(tmp_path: Path) -> None:
+def test_lists_that_pickle_writes_in_batches_are_read(tmp_path: Path) -> None:
     snapshot = long_history()
     entries = snapshot["device_traces"][0]
     snapshot["device_traces"][0] = [dict(row) for row in (entries + entries)[:1700]]
@@ -172,7 +172,9 @@ def test_long_lists_come_in_batches(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("seed", "times"), [(11, 80), pytest.param(12, 2000, marks=pytest.mark.slow)]
 )
-def test_what_a_changed_byte_makes_of_a_file(seed: int, times: int, tmp_path: Path) -> None:
+def test_changed_byte_has_the_same_effect_on_both_readers(
+    seed: int, times: int, tmp_path: Path
+) -> None:
     """If both readers accept a file they agree; if one refuses it, the other may not accept it."""
     source = random.Random(seed)
     snapshot = training_step().snapshot()

@@ -26,7 +26,7 @@ def segment(address: int, *sizes: int, is_small: bool = True) -> SegmentState:
 SOUND = (segment(BASE, 512, 1024, 2048), segment(BASE + 4 * MIB, 3 * MIB, 512, is_small=False))
 
 
-def test_each_block_is_a_row() -> None:
+def test_tiles_have_a_row_for_each_block() -> None:
     tiles = Tiles.of(SOUND)
     assert tiles is not None and tiles.are_sound
     blocks = [block for each in SOUND for block in each.blocks]
@@ -73,7 +73,7 @@ def test_a_state_that_breaks_a_rule_is_not_called_sound(name: str) -> None:
     assert tiles is not None and not tiles.are_sound
 
 
-def test_what_64_bits_do_not_hold_has_no_columns() -> None:
+def test_tiles_of_numbers_beyond_64_bits_are_none() -> None:
     assert Tiles.of((segment((1 << 64) - 512, 512, 512),)) is None
 
 

@@ -58,7 +58,7 @@ def test_a_new_version_keeps_its_block(tmp_path: Path) -> None:
     assert trace.addr[trace.action == Action.FREE_COMPLETED].tolist() == allocs[:1]
 
 
-def test_what_is_freed_and_was_never_requested_was_there_before(tmp_path: Path) -> None:
+def test_timeline_block_freed_without_request_existed_before(tmp_path: Path) -> None:
     recording = read(tmp_path, [[1_000, 2, MIB, 4], [2_000, 4, -512, TEMPORARY]])
     assert any("1 blocks (512 bytes) are freed" in note for note in recording.notes)
     assert [entry.action.text for entry in recording.devices[0]][:2] == ["alloc", "alloc"]

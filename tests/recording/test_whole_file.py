@@ -9,7 +9,7 @@ import pytest
 from allocsim.recording.whole_file import whole_file
 
 
-def test_what_is_written_takes_the_old_ones_place_at_the_end(tmp_path: Path) -> None:
+def test_whole_file_replaces_the_old_file_at_the_end(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("old")
     with whole_file(path) as file:
@@ -40,7 +40,7 @@ def test_a_new_file_has_the_rights_that_any_has(tmp_path: Path) -> None:
     assert (tmp_path / "new").stat().st_mode == (tmp_path / "any").stat().st_mode
 
 
-def test_a_link_goes_on_pointing(tmp_path: Path) -> None:
+def test_whole_file_replaces_the_target_of_a_link(tmp_path: Path) -> None:
     (tmp_path / "there").write_text("old")
     (tmp_path / "link").symlink_to("there")
     with whole_file(tmp_path / "link") as file:

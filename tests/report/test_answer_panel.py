@@ -107,7 +107,7 @@ def test_panel_gives_the_reason_for_no_setting(
     assert "not looked for" in to_paste([])
 
 
-def test_the_owners_are_told_by_line_and_by_category(gpt2: StackAnswers) -> None:
+def test_panel_lists_owners_by_line_and_by_category(gpt2: StackAnswers) -> None:
     by_line, by_category = Page(owners_tables(gpt2.tops)).tables
     assert by_line[0] == ["line", "size", "share", "blocks", "largest", "category"]
     assert by_line[1] == [

@@ -168,7 +168,7 @@ def test_a_click_on_the_map_chooses_a_block(opened: Opened) -> None:
     assert opened.run("view.entry") == pytest.approx(26_064 * 0.3, abs=50)
 
 
-def test_every_block_is_found_where_it_lies(opened: Opened) -> None:
+def test_pointer_finds_every_block_of_the_map(opened: Opened) -> None:
     """In a zoomed view, pointing at the middle of a block selects that block."""
     for row in (0, 1_000, 4_567, 9_104):
         found = opened.run(
@@ -255,7 +255,7 @@ def test_owners_are_searched_word_by_word(opened: Opened) -> None:
     assert (owners(opened), opened.text(".owners-text")) == ([], "0 of 9 rows, 0 bytes")
 
 
-def test_owners_are_told_by_category_too(opened: Opened) -> None:
+def test_page_lists_owners_by_category_too(opened: Opened) -> None:
     opened.page.fill(".owners-find", "optimizer")
     opened.page.select_option(".owners-by", "category")
     assert owners(opened) == ["optimizer state"]
@@ -321,7 +321,7 @@ def test_the_page_of_a_state_has_its_flame_graph_too(browser: Any, tmp_path: Pat
     opened.close()
 
 
-def test_every_colouring_is_drawn(opened: Opened) -> None:
+def test_map_draws_every_colouring(opened: Opened) -> None:
     seen = set()
     for name in ("state", "size", "owner"):
         opened.page.select_option("#colouring", name)
@@ -463,7 +463,7 @@ def test_page_leaves_the_browsers_own_keys_alone(opened: Opened) -> None:
     assert opened.run("[view.x0, view.x1]") == [0, 26_064]
 
 
-def test_a_block_of_the_table_is_shown_where_it_lies(opened: Opened) -> None:
+def test_block_chosen_in_the_table_is_shown_on_the_map(opened: Opened) -> None:
     """The map is far above the table, so a click there must scroll to it."""
     opened.page.locator("#state-blocks button").nth(3).click()
     opened.settle()
@@ -529,7 +529,7 @@ def test_the_legend_names_what_is_drawn(opened: Opened) -> None:
     assert opened.text("#state-legend").split() == words.split()
 
 
-def test_legends_tell_the_bytes_of_the_moment(opened: Opened) -> None:
+def test_legends_give_the_bytes_at_the_moment(opened: Opened) -> None:
     """For every colouring, the sizes add up to reserved memory."""
     whole = 5.08 * 1024
     for colouring in ("state", "size", "owner"):
@@ -616,7 +616,7 @@ def test_page_uses_the_singular_for_one_item(browser: Any, tmp_path: Path) -> No
     opened.close()
 
 
-def test_every_segment_of_a_full_card_is_in_the_strip(browser: Any, full: Path) -> None:
+def test_strip_has_every_segment_of_a_full_card(browser: Any, full: Path) -> None:
     """At any width, each segment has its own pixels, and its pool has a name."""
     for width in (390, 1440, 2560):
         opened = Opened(browser, full, viewport={"width": width, "height": 900})
@@ -816,7 +816,7 @@ def test_an_entry_is_found_by_its_time(opened: Opened) -> None:
     assert opened.run(f"plot.posToVal(600, 'x') <= xAt({entry} + 1)")
 
 
-def test_where_no_clock_was_read_there_is_no_wall_time(browser: Any, hundreds: Path) -> None:
+def test_page_without_recorded_times_offers_no_wall_time(browser: Any, hundreds: Path) -> None:
     opened = Opened(browser, hundreds)
     assert not opened.page.is_visible("#axis")
     opened.close()

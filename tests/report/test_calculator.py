@@ -106,7 +106,7 @@ def test_the_page_opens_at_a_program_that_serves(serving: str) -> None:
     assert opening["requests"] == 1
 
 
-def test_the_page_opens_at_what_was_asked(written: tuple[str, Page]) -> None:
+def test_calculator_page_opens_at_the_given_question(written: tuple[str, Page]) -> None:
     about = about_of(written[1])
     assert about["opening"] == {
         "model": "gpt2", "card": "A10G", "memory": None, "dtype": "fp32", "optimizer": "sgd",
@@ -130,7 +130,7 @@ def test_the_page_has_the_laws_of_the_release_that_is_meant(
     assert lengths == sum(len(law.kind) for law in laws.by_regime.values())
 
 
-def test_a_law_comes_back_number_for_number(written: tuple[str, Page]) -> None:
+def test_law_unpacks_to_the_same_numbers(written: tuple[str, Page]) -> None:
     _, page = written
     laws, about = find_laws(PROGRAM), about_of(page)["programs"][PROGRAM]
     assert laws is not None
@@ -303,7 +303,7 @@ def test_the_script_serves_as_python_does(serving: str) -> None:
         (["gpt2", "--gpu", "T4"], "Tesla T4: laws are for cards of compute capability 8.0"),
     ],
 )
-def test_what_the_page_has_not_is_refused(
+def test_calculator_page_refuses_what_it_cannot_answer(
     words: list[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["fit", "--html", str(tmp_path / "page.html"), *words]) == 2

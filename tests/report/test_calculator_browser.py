@@ -222,7 +222,7 @@ def compare(page: Opened, question: Drawn) -> str:
     return "retried" if retries else "fits"
 
 
-def test_whatever_is_asked_the_page_says_what_python_says(page: Opened) -> None:
+def test_calculator_page_gives_the_answers_of_python(page: Opened) -> None:
     random = Random(20261122)
     questions = [drawn(random) for _ in range(96)]
     questions += [tightened(random, question) for question in questions[:24]]
@@ -250,7 +250,7 @@ def test_the_largest_batch_is_pythons(
     assert shown == found.value
 
 
-def test_every_variable_and_every_regime_is_pythons(page: Opened) -> None:
+def test_calculator_page_has_pythons_values_in_every_range_of_sizes(page: Opened) -> None:
     random = Random(7)
     known = page.run("VARIABLES")
     assert set(known) == set(VARIABLES)
@@ -387,7 +387,7 @@ def test_without_a_worker_the_page_answers_itself(browser: Any, tmp_path: Path) 
     opened.close()
 
 
-def test_on_a_phone_nothing_lies_across(browser: Any, page: Opened) -> None:
+def test_calculator_page_on_a_phone_has_no_overlaps(browser: Any, page: Opened) -> None:
     file = page.requests[0]
     phone = browser.new_page(viewport={"width": 390, "height": 844})
     phone.goto(file)

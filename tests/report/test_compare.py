@@ -34,7 +34,7 @@ def test_text_begins_with_the_verdict() -> None:
     assert text.index("Reserved") < text.index("requested") < text.index("loss_utils.py:42")
 
 
-def test_what_is_not_shown_is_counted_in_the_last_row() -> None:
+def test_last_row_of_compare_counts_the_rows_left_out() -> None:
     answer = found("line")
     changed = [each for each in answer.changes if each.bytes]
     text = compare_text(answer, 2)

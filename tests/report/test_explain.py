@@ -37,7 +37,7 @@ def words(run: Run, device: DeviceExplanation) -> str:
 
 
 @pytest.mark.parametrize("cause", CAUSES)
-def test_every_cause_has_its_words(explained: Explained, cause: str) -> None:
+def test_explanation_has_a_sentence_for_every_cause(explained: Explained, cause: str) -> None:
     run, device = explained
     (shortage,) = device.shortages
     other = dataclasses.replace(device, shortages=(dataclasses.replace(shortage, cause=cause),))
@@ -47,7 +47,7 @@ def test_every_cause_has_its_words(explained: Explained, cause: str) -> None:
     assert explanation_document(run, [other])["ooms"][0]["cause"] == cause
 
 
-def test_many_blockers_are_cut_and_counted(explained: Explained) -> None:
+def test_explanation_counts_the_blockers_left_out(explained: Explained) -> None:
     run, device = explained
     text = words(run, device)
     assert "28 live blocks, 84.00 MiB in all" in text
@@ -55,7 +55,7 @@ def test_many_blockers_are_cut_and_counted(explained: Explained) -> None:
     assert len(explanation_document(run, [device])["ooms"][0]["blockers"]) == 28
 
 
-def test_many_errors_are_cut_and_counted(explained: Explained) -> None:
+def test_explanation_counts_the_errors_left_out(explained: Explained) -> None:
     run, device = explained
     many = dataclasses.replace(device, shortages=device.shortages * 5, advice=device.advice * 5)
     text = words(run, many)

@@ -178,7 +178,7 @@ def ticks(axis: Any) -> list[str]:
         *(pytest.param(each, marks=pytest.mark.slow) for each in ("one block", "two streams")),
     ],
 )
-def test_every_part_has_its_place(pictures: dict[str, Picture], of: str, kind: str) -> None:
+def test_parts_of_a_figure_do_not_overlap(pictures: dict[str, Picture], of: str, kind: str) -> None:
     assert_tidy(DRAWINGS[kind](pictures[of], LIGHT))
 
 
@@ -262,7 +262,7 @@ def test_curves_that_coincide_can_all_be_seen() -> None:
     assert lines["requested"].is_dashed()
 
 
-def test_many_errors_leave_something_to_see(many_errors: Picture) -> None:
+def test_many_errors_do_not_cover_the_curves(many_errors: Picture) -> None:
     figure = memory_figure(many_errors, LIGHT)
     assert "100 out-of-memory errors, and what they needed" in labels_of(figure.axes[0])
     for axes in (figure.axes[0], address_map_figure(many_errors, LIGHT).axes[0]):
@@ -280,7 +280,7 @@ def test_one_error_is_a_line_from_top_to_bottom() -> None:
     assert np.asarray(path.vertices, dtype=float).tolist() == [[15, 0], [15, 1]]
 
 
-def test_where_nothing_was_reserved_the_figures_say_so(nothing: Picture) -> None:
+def test_figures_without_reserved_memory_say_so(nothing: Picture) -> None:
     axes = address_map_figure(nothing, LIGHT)
     assert axes.get_supxlabel() == "0 blocks, 1 entry. Nothing was ever reserved."
     assert memory_figure(nothing, LIGHT).axes[0].get_ylabel() == "memory (GiB)", "500 were asked"

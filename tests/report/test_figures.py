@@ -65,7 +65,7 @@ def words_of(figure: Figure) -> str:
 
 @pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
 @pytest.mark.parametrize("kind", DRAWINGS)
-def test_every_axis_has_a_unit(gpt2: Picture, kind: str, theme: Theme) -> None:
+def test_figures_have_a_unit_on_every_axis(gpt2: Picture, kind: str, theme: Theme) -> None:
     figure = DRAWINGS[kind](gpt2, theme)
     assert figure.axes
     bottom = figure.axes[-1]
@@ -161,7 +161,7 @@ def test_the_phases_of_a_short_run_begin_at_their_entries() -> None:
     assert (backward.get_extents().x0, backward.get_extents().x1) == (9, 16)
 
 
-def test_legends_tell_the_bytes(classic: Picture) -> None:
+def test_legends_of_figures_give_the_bytes(classic: Picture) -> None:
     legend = segments_figure(classic, LIGHT, 15).axes[0].get_legend()
     assert legend is not None
     assert [text.get_text() for text in legend.get_texts()] == [
@@ -272,7 +272,7 @@ def test_a_file_without_settings_is_refused(tmp_path: Path, text: str) -> None:
         read_tried(str(file))
 
 
-def test_the_same_figure_is_the_same_file(classic: Picture, tmp_path: Path) -> None:
+def test_equal_figures_give_equal_files(classic: Picture, tmp_path: Path) -> None:
     files = [tmp_path / "one.svg", tmp_path / "two.svg"]
     for file in files:
         save_figure(memory_figure(classic, LIGHT), str(file))

@@ -123,7 +123,7 @@ def test_the_tables_hold_the_numbers(gpt2: tuple[Picture, str, Page]) -> None:
     assert len(segments) == 20, "a head and 19 kinds of segments"
 
 
-def test_other_settings_stand_side_by_side(gpt2: tuple[Picture, str, Page]) -> None:
+def test_page_has_a_table_of_other_settings(gpt2: tuple[Picture, str, Page]) -> None:
     _, text, page = gpt2
     table = next(table for table in page.tables if table[0][0] == "setting")
     assert [row[:4] for row in table[1:]] == [
@@ -173,7 +173,7 @@ def test_steps_and_phases_travel_as_columns(gpt2: tuple[Picture, str, Page]) -> 
     assert text.count('fill="var(--phase-4)"') == 7, "a backward pass a step, without scripts too"
 
 
-def test_times_are_told_where_a_clock_was_read(
+def test_page_has_times_if_they_are_recorded(
     gpt2: tuple[Picture, str, Page], classic: tuple[Picture, Page]
 ) -> None:
     """A recording of the model has no times, since the model has no clock."""
@@ -187,7 +187,7 @@ def test_times_are_told_where_a_clock_was_read(
     assert "time" not in classic[1].columns()
 
 
-def test_a_page_of_other_settings_tells_no_phases(classic: tuple[Picture, Page]) -> None:
+def test_page_of_a_what_if_replay_has_no_phases(classic: tuple[Picture, Page]) -> None:
     _, page = classic
     assert page.columns()["phase.start"].tolist() == []
     assert "entries 0 to 16 from left to right." in " ".join(page.words.split())

@@ -66,14 +66,14 @@ def test_text_says_that_a_replay_has_nothing_to_compare_with(run: Run) -> None:
 
 
 @pytest.mark.parametrize("cause", CAUSES)
-def test_every_cause_has_its_words(run: Run, shortage: Shortage, cause: str) -> None:
+def test_text_has_a_sentence_for_every_cause(run: Run, shortage: Shortage, cause: str) -> None:
     lines = lines_of(run, dataclasses.replace(shortage, cause=cause))
     verdict = [line for line in lines if line.startswith("Verdict")]
     assert len(verdict) == 1
     assert max(map(len, lines)) <= 80
 
 
-def test_many_errors_are_cut_and_counted(run: Run, shortage: Shortage) -> None:
+def test_text_counts_the_errors_left_out(run: Run, shortage: Shortage) -> None:
     lines = lines_of(run, *[shortage] * 5)
     assert sum(line.startswith("Out of memory") for line in lines) == 3
     assert any("2 earlier errors" in line for line in lines)
@@ -115,7 +115,7 @@ def test_text_gives_unused_memory_at_peak_allocation_and_at_its_maximum(
     )
 
 
-def test_nothing_is_said_to_fit_a_device_that_nobody_knows(run: Run) -> None:
+def test_text_claims_no_fit_for_an_unknown_device(run: Run) -> None:
     known = run.devices[0]
     unknown = dataclasses.replace(known, device_memory=None)
     assert verdict_sentence(known, ()).startswith("it fits: no request failed")
@@ -129,7 +129,7 @@ def test_the_text_is_called_pytorch_s_only_where_there_is_one(run: Run, shortage
     assert not any("PyTorch's message" in line for line in lines_of(run, silent))
 
 
-def test_figures_of_a_run_that_failed_stand_in_no_table(run: Run) -> None:
+def test_table_of_settings_has_no_memory_of_a_failed_replay(run: Run) -> None:
     failed = Trial(conf="max_split_size_mb:64", oom_entry=7, peak_reserved_bytes=GIB)
     cure = Cure(0, None, Trial(), (failed,), None, None)
     offer = Offer(Setting(""), (Trial(),))

@@ -71,7 +71,7 @@ def lines_of(page: str) -> list[list[tuple[float, float]]]:
     return [points(str(each["points"])) for tag, each in Elements(page).found if tag == "polyline"]
 
 
-def test_every_rank_is_drawn_on_one_scale(job: Ranks) -> None:
+def test_ranks_page_draws_every_rank_on_one_scale(job: Ranks) -> None:
     page = ranks_page(job)
     reserved = lines_of(page)[::2]
     assert len(reserved) == len(job.runs) == 5
@@ -82,7 +82,7 @@ def test_every_rank_is_drawn_on_one_scale(job: Ranks) -> None:
     assert page.count('class="decides"') == 1
 
 
-def test_every_rank_and_every_refused_file_has_its_row(job: Ranks) -> None:
+def test_ranks_page_has_a_row_for_every_rank_and_refused_file(job: Ranks) -> None:
     page = ranks_page(job)
     for run in job.runs:
         assert run.path in page
@@ -90,7 +90,7 @@ def test_every_rank_and_every_refused_file_has_its_row(job: Ranks) -> None:
     assert re.search(r"rank9\.pickle</th><td>[^<]*rank9\.pickle", page)
 
 
-def test_the_rows_of_a_comparison_add_up(found: Comparison) -> None:
+def test_rows_of_the_compare_page_add_up(found: Comparison) -> None:
     page = compare_page(found)
     changed = [each for each in found.changes if each.bytes]
     rows = re.findall(r'<tr><th scope="row">([^<]*)</th><td><svg', page)

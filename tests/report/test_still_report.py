@@ -59,7 +59,7 @@ def test_the_page_is_well_formed_and_asks_for_nothing(shown: tuple[Still, Page])
     assert "$" not in page.words
 
 
-def test_every_reserved_byte_is_of_a_kind(shown: tuple[Still, Page]) -> None:
+def test_kinds_of_a_state_add_up_to_reserved_memory(shown: tuple[Still, Page]) -> None:
     still, page = shown
     assert sum(still.kinds.values()) == still.instant.reserved
     kinds = dict(table(page, "memory"))
@@ -68,7 +68,7 @@ def test_every_reserved_byte_is_of_a_kind(shown: tuple[Still, Page]) -> None:
     assert kinds["idle between live blocks of a segment"] == "16.00 MiB"
 
 
-def test_holes_are_shown_with_what_lies_beside_them(shown: tuple[Still, Page]) -> None:
+def test_free_blocks_are_listed_with_their_neighbours(shown: tuple[Still, Page]) -> None:
     """Five blocks of 4 MiB fill a segment of 20; two of the first segment were freed."""
     _, page = shown
     size, pool, before, behind = table(page, "hole")[0][1:]

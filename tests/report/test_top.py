@@ -29,7 +29,7 @@ def test_the_answer_fits_a_screen(by: str) -> None:
     assert max(map(len, lines)) <= 80
 
 
-def test_what_is_not_shown_is_counted_in_the_last_row(oom: Top) -> None:
+def test_last_row_of_top_counts_the_rows_left_out(oom: Top) -> None:
     text = top_text(oom, 2)
     rest = oom.rows[2:]
     assert f"… and {len(rest)} more (-n 0)" in text
@@ -37,7 +37,7 @@ def test_what_is_not_shown_is_counted_in_the_last_row(oom: Top) -> None:
     assert "more: -n" not in top_text(oom, 0)
 
 
-def test_the_heading_names_the_moment_and_what_could_not_be_had(oom: Top) -> None:
+def test_heading_of_top_names_the_moment_and_the_failed_request(oom: Top) -> None:
     heading = " ".join(top_text(oom).splitlines()[:2])
     assert heading == (
         "Device 0 at the out-of-memory error (entry 26,059, step 7, backward): 4.63 GiB in 710 "
@@ -58,7 +58,7 @@ def test_collapsed_stacks_of_an_answer_by_category_begin_with_it(oom: Top) -> No
     assert {"parameters", "optimizer state"} <= first
 
 
-def test_what_would_end_a_frame_or_a_line_is_escaped(oom: Top) -> None:
+def test_collapsed_stacks_escape_separators(oom: Top) -> None:
     odd = Holding((Frame("a;b.py", "f\ng", 3),), "", "unknown", 512, 1)
     assert collapsed_text(replace(oom, holdings=(odd,))) == "f\\ng (a\\x3bb.py:3) 512\n"
 

@@ -44,7 +44,7 @@ def test_whole_handles_could_go_back_too(recorded: Recorded) -> None:
     assert (last.idle_bytes // MIB, last.returnable_bytes) == (5, 0)
 
 
-def test_another_stream_s_memory_is_no_use(recorded: Recorded) -> None:
+def test_headroom_excludes_memory_of_other_streams(recorded: Recorded) -> None:
     def program(gpu: CachingAllocator) -> None:
         gpu.free(gpu.malloc(80 * MIB, 4096))
         gpu.malloc(60 * MIB)

@@ -26,7 +26,7 @@ from tests.recording.history import training_step
 TRACES = Path(__file__).parents[2] / "traces"
 
 
-def test_a_real_recording_is_told_as_its_own_run_was() -> None:
+def test_stats_of_a_real_recording_agree_with_its_run() -> None:
     path = TRACES / "gpt2-ragged-oom-torch2.15.pickle.gz"
     truth = json.loads((TRACES / "gpt2-ragged-oom-torch2.15.json").read_text())
     found = stats(load(path))
@@ -118,7 +118,7 @@ def test_stats_gives_the_state_before_the_first_entry() -> None:
     assert (found.begins, found.peak_reserved_bytes, found.start_bytes) == ("unsound", None, None)
 
 
-def test_what_was_there_at_the_start_counts_in_the_peaks() -> None:
+def test_peaks_include_memory_from_before_the_first_entry() -> None:
     late = training_step().snapshot()
     del late["device_traces"][0][:4]
     (device,) = stats(read_snapshot("x", late, 1 << 20)).devices
@@ -127,7 +127,7 @@ def test_what_was_there_at_the_start_counts_in_the_peaks() -> None:
     assert device.peak_requested_bytes == 2000 + 3 * MIB
 
 
-def test_several_devices_are_told_one_by_one() -> None:
+def test_stats_lists_each_device() -> None:
     first = CachingAllocator("1GiB", record_history=True)
     second = CachingAllocator("1GiB", record_history=True, device=1)
     first.malloc(MIB)

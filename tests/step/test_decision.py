@@ -100,7 +100,7 @@ def test_a_free_joins_both_neighbours() -> None:
     assert "cached" in said
 
 
-def test_a_retry_is_told_in_its_order() -> None:
+def test_rules_of_a_retry_are_in_the_order_of_its_attempts() -> None:
     session = Session("40MiB")
     first = session.malloc(16 * MIB)
     session.malloc(16 * MIB)
@@ -211,7 +211,7 @@ def test_a_slice_of_a_real_recording_has_its_addresses() -> None:
     ],
 )
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_rule_names_a_section_of_the_theory(kind: str, conf: str) -> None:
+def test_rules_name_sections_of_the_allocator_page(kind: str, conf: str) -> None:
     theory = (ROOT / "docs" / "concepts" / "allocator.md").read_text()
     headings = re.findall(r"^## (.*)$", theory, re.MULTILINE)
     recording = KINDS[kind](conf=conf, **({} if kind == "oom" else {"entries": 200}))

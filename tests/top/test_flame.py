@@ -65,7 +65,7 @@ def test_stacks_are_merged_from_the_outermost_frame_on() -> None:
     assert flame.rows == 3
 
 
-def test_one_function_that_is_called_from_two_places_has_two_boxes() -> None:
+def test_function_with_two_callers_has_two_boxes() -> None:
     flame = flame_of(answer(held(2, "main", "f", "g"), held(1, "main", "g")))
     assert [box.bytes for box in flame.boxes if box.name.endswith(" g")] == [1, 2]
 
@@ -78,7 +78,7 @@ def test_files_of_one_name_in_two_folders_are_two_frames() -> None:
     assert [box.file for box in flame.boxes] == ["/ours/linear.py", "/theirs/linear.py"]
 
 
-def test_what_is_too_narrow_is_one_box_with_all_that_it_holds() -> None:
+def test_narrow_frames_are_folded_into_one_box() -> None:
     flame = flame_of(
         answer(held(1000, "main", "big"), held(1, "main", "x", "y"), held(2, "main", "z"))
     )
@@ -87,7 +87,7 @@ def test_what_is_too_narrow_is_one_box_with_all_that_it_holds() -> None:
     assert (other.blocks, other.folded) == (2, 2)
 
 
-def test_what_is_too_deep_is_folded_and_not_lost() -> None:
+def test_deep_frames_are_folded_into_the_last_row() -> None:
     deep = [f"f{depth}" for depth in range(9)]
     flame = flame_of(answer(held(7, *deep)), most_rows=4)
     assert result(flame)[-1] == (3, 0, 7, "other")

@@ -39,7 +39,7 @@ def test_a_part_of_the_model_is_the_row_of_its_modules() -> None:
 @pytest.mark.parametrize(
     "name", ["wrapped_func", "deprecate_kwarg.<locals>.wrapper.<locals>.wrapped_func"]
 )
-def test_what_decorates_a_forward_is_no_part_of_the_model(name: str) -> None:
+def test_decorator_of_a_forward_is_no_module(name: str) -> None:
     """Transformers 5.24 wraps the forward of models, layers and attention."""
     modeling = "/env/site-packages/transformers/models/llama/modeling_llama.py"
     renamed = Frame("/env/site-packages/transformers/utils/deprecation.py", name, 173)
@@ -117,7 +117,7 @@ def test_the_optimizer_inside_a_closure_is_told_from_the_forward_in_it() -> None
     }
 
 
-def test_steps_are_numbered_and_their_phases_told() -> None:
+def test_moments_have_the_number_of_the_step_and_its_phase() -> None:
     recording = load(LLAMA)
     trace = recording.devices[0]
     steps = [top(recording, at).at.step for at in np.linspace(2000, len(trace) - 50, 4).astype(int)]

@@ -74,7 +74,7 @@ def test_rows_of_every_kind_add_up(by: str) -> None:
     )
 
 
-def test_what_waits_for_another_stream_is_beside_the_rows() -> None:
+def test_pending_memory_is_reported_beside_the_owners() -> None:
     recording = load(QUICK[0])
     trace = recording.devices[0]
     (blocks,) = (

@@ -89,7 +89,7 @@ def test_baseline_is_as_recorded_if_an_error_shows_the_device(write: Write) -> N
     assert tuning.baseline.num_ooms == 1
 
 
-def test_another_device_is_not_called_as_recorded(write: Write) -> None:
+def test_baseline_on_another_device_is_not_as_recorded(write: Write) -> None:
     path = write(full, memory="256MiB")
     tuning = tune(path, "155MiB", confs=[])
     assert tuning.device_memory == 155 * MIB
@@ -97,7 +97,7 @@ def test_another_device_is_not_called_as_recorded(write: Write) -> None:
     assert tuning.baseline.num_ooms == 1
 
 
-def test_each_recording_keeps_its_own_device(write: Write) -> None:
+def test_baseline_keeps_the_device_of_each_recording(write: Write) -> None:
     """A recording without known device uses the others' if its run fits there."""
 
     def large(gpu: CachingAllocator) -> None:

@@ -38,13 +38,13 @@ def test_requests_count_as_they_are_rounded(conf: str, expected: int) -> None:
     assert peak.under(parse_conf(conf, RELEASES["2.15"])) == expected
 
 
-def test_what_was_there_before_is_not_rounded() -> None:
+def test_blocks_from_before_the_recording_are_not_rounded() -> None:
     peak = LivePeak(lifetimes((-1, 2, 5 * MIB), (1, 3, 5 * MIB)), NO_ROUNDS)
     assert peak.under(None) == 10 * MIB
     assert peak.under(parse_conf("roundup_power2_divisions:2", RELEASES["2.15"])) == 11 * MIB
 
 
-def test_at_one_moment_what_ends_goes_first() -> None:
+def test_ends_count_before_starts_at_the_same_entry() -> None:
     peak = LivePeak(lifetimes((0, 5, 2 * MIB), (5, 9, 2 * MIB)), NO_ROUNDS)
     assert peak.under(None) == 2 * MIB
     assert peak.under(parse_conf("roundup_power2_divisions:4", RELEASES["2.15"])) == 2 * MIB

@@ -68,7 +68,7 @@ def refused_by(conf: str, needs: str | None, possible: tuple[str, ...]) -> list[
 
 
 @pytest.mark.parametrize("version", RELEASES)
-def test_every_usual_setting_over_the_layouts(
+def test_releases_needed_are_named_for_every_usual_setting(
     layout: Callable[[str, Program], Path], version: str
 ) -> None:
     (prepared,) = prepare(load(layout(version, in_small_pieces)))
@@ -85,7 +85,7 @@ def test_every_usual_setting_over_the_layouts(
 
 
 @pytest.mark.parametrize("version", ["2.1", "2.6", "2.10", "2.13", "2.15"])
-def test_what_commands_print_to_paste(
+def test_commands_name_the_releases_that_their_setting_needs(
     layout: Callable[[str, Program], Path],
     capsys: pytest.CaptureFixture[str],
     version: str,

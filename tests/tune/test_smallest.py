@@ -78,7 +78,7 @@ def test_smallest_device_for_expandable_segments_needs_replays(seed: int, write:
     )
 
 
-def test_a_fraction_moves_with_the_device_so_its_peak_tells_nothing(write: Write) -> None:
+def test_smallest_device_with_a_memory_fraction_needs_replays(write: Write) -> None:
     found = outcome(write(ragged(0)), "per_process_memory_fraction:0.5", 8192 * MIB)
     assert found.num_ooms == 0
     assert found.unrefused_device is None

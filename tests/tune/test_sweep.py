@@ -63,7 +63,7 @@ CONFS = ["", "expandable_segments:True", "max_split_size_mb:64", "large_segment_
 
 
 @pytest.mark.parametrize("make", [lambda: ThreadPoolExecutor(3), lambda: ProcessPoolExecutor(2)])
-def test_any_executor_gives_what_one_process_gives(
+def test_sweep_gives_equal_trials_on_any_executor(
     make: Callable[[], Executor], write: Write
 ) -> None:
     jobs = jobs_on(write(ragged(0)), *CONFS)
@@ -100,7 +100,7 @@ class Refusing(Executor):
         raise BrokenExecutor("all workers are gone")
 
 
-def test_a_broken_executor_of_the_caller_is_said_to_be_broken() -> None:
+def test_sweep_reports_a_broken_executor_of_the_caller() -> None:
     found = outcomes_of(jobs_on("any", "", "x"), Crew(executor=Refusing()))
     assert {outcome.error for outcome in found.values()} == {
         "the executor broke: all workers are gone"
@@ -126,7 +126,7 @@ def only_here(job: Job, here: int = os.getpid()) -> int:
     return where(job)
 
 
-def test_what_runs_beside_the_jobs_runs_elsewhere_if_it_can() -> None:
+def test_background_job_runs_in_another_process_if_possible() -> None:
     (job,) = jobs_on("any", "")
     with Crew(2) as crew:
         assert crew.beside(where, job)() != os.getpid()
@@ -148,7 +148,7 @@ class AtOnce(Executor):
         return future
 
 
-def test_what_runs_beside_a_sweep_is_handed_over_behind_its_jobs(write: Write) -> None:
+def test_background_job_is_submitted_after_the_jobs_of_a_sweep(write: Write) -> None:
     """Users wait for a sweep's jobs; one background job per sweep leaves room for the next."""
     executor = AtOnce()
     crew = Crew(executor=executor)
@@ -238,9 +238,7 @@ def test_results_are_the_same_with_more_processes(write: Write, tmp_path: Path) 
     assert figures(path, tmp_path / "one.jsonl") == figures(path, tmp_path / "two.jsonl", jobs=2)
 
 
-def test_what_was_given_up_then_is_run_if_nothing_gives_it_up_now(
-    write: Write, tmp_path: Path
-) -> None:
+def test_stored_trial_that_ended_early_is_run_again_if_needed(write: Write, tmp_path: Path) -> None:
     path, results = write(ragged(1)), tmp_path / "results.jsonl"
     dropped = [row for row in tune(path, "2GiB", results=results).rows if row.dropped_at]
     conf = dropped[0].conf

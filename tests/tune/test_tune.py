@@ -57,7 +57,7 @@ def thrifty(tuning: Tuning) -> tuple[object, ...]:
 # -- answers -----------------------------------------------------------------------------
 
 
-def test_the_best_is_proved_by_its_own_replay(write: Write) -> None:
+def test_best_setting_is_proved_by_a_replay(write: Write) -> None:
     tuning = tune(write(stranding), "4GiB")
     assert tuning.baseline.peak_reserved_bytes == 4 * 530 * MIB
     assert tuning.best is not None
@@ -74,13 +74,13 @@ def test_tune_without_a_better_setting_gives_the_reason(write: Write) -> None:
     assert "only 0.0% of the peak is not live memory" in tuning.reason
 
 
-def test_nothing_survives_where_what_lives_is_more_than_the_device(write: Write) -> None:
+def test_no_setting_survives_if_live_memory_exceeds_the_device(write: Write) -> None:
     tuning = tune(write(plain), "1GiB")
     assert tuning.best is None
     assert tuning.reason == "1.25 GiB live at once, and the device has 1024.00 MiB"
 
 
-def test_what_fails_on_another_device_and_survives_is_said_to_help(write: Write) -> None:
+def test_setting_that_avoids_an_error_on_another_device_helps(write: Write) -> None:
     tuning = tune(write(stranding), "1400MiB")
     assert tuning.baseline.num_ooms == 1
     assert tuning.best is not None
@@ -110,7 +110,7 @@ def test_a_search_tries_only_what_the_build_of_the_program_reads(write: Write) -
     assert needs == {"", "expandable_segments:True"}
 
 
-def test_settings_asked_for_are_replayed_to_their_end_duplicates_marked(write: Write) -> None:
+def test_given_settings_are_replayed_to_the_end_and_duplicates_marked(write: Write) -> None:
     confs = ["max_split_size_mb:4000", "max_non_split_rounding_mb:64", "expandable_segments:True"]
     tuning = tune(write(stranding), "4GiB", confs=confs)
     rows = {row.conf: row for row in tuning.rows}
@@ -150,7 +150,7 @@ def test_before_2_10_a_fraction_is_set_by_a_call(write: Write) -> None:
     assert {row.memory_fraction for row in called} == {row.setting.call_fraction for row in called}
 
 
-def test_the_ideal_lies_between_what_lives_and_what_is_reserved(write: Write) -> None:
+def test_packed_bytes_are_between_live_and_reserved_bytes(write: Write) -> None:
     tuning = tune(write(ragged(3)), "4GiB", confs=[])
     bounds = tuning.bounds
     assert bounds.peak_live_bytes <= bounds.packed_bytes <= tuning.baseline.peak_reserved_bytes
@@ -159,7 +159,7 @@ def test_the_ideal_lies_between_what_lives_and_what_is_reserved(write: Write) ->
 # -- several recordings ------------------------------------------------------------------
 
 
-def test_several_recordings_share_a_setting_and_the_worst_is_shown(write: Write) -> None:
+def test_tune_of_several_recordings_shows_the_worst_for_each_setting(write: Write) -> None:
     paths = [write(ragged(seed), name=f"rank{seed}.pickle") for seed in (1, 2)]
     conf = "max_split_size_mb:64"
     both = tune(paths, "6GiB", confs=[conf])
@@ -175,7 +175,7 @@ def test_several_recordings_share_a_setting_and_the_worst_is_shown(write: Write)
         assert row.parts == tuple(row.parts[0] for row in rows)
 
 
-def test_one_recording_that_fails_makes_the_setting_fail(write: Write) -> None:
+def test_setting_fails_if_it_fails_on_one_recording(write: Write) -> None:
     paths = [write(ragged(1)), write(plain, name="plain.pickle")]
     tuning = tune(paths, "1200MiB", confs=[])
     assert tuning.best is None
@@ -190,7 +190,7 @@ def test_tune_accepts_a_recording_in_memory(write: Write) -> None:
 # -- the smallest device -----------------------------------------------------------------
 
 
-def test_the_smallest_device_decides_if_asked_to(write: Write) -> None:
+def test_find_device_ranks_settings_by_the_smallest_device(write: Write) -> None:
     tuning = tune(write(ragged(1)), find_device=True)
     assert tuning.best is not None
     sizes = [row.device_point.memory for row in tuning.rows if row.device_point is not None]
@@ -266,7 +266,7 @@ def test_shortcuts_do_not_change_the_smallest_device(write: Write) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.name.split(".npz")[0])
-def test_on_every_recording_the_results_are_those_of_an_exhaustive_search(path: Path) -> None:
+def test_tune_equals_an_exhaustive_search_on_every_recording(path: Path) -> None:
     quick = tune(path)
     slow = tune(path, tricks=replace(EXHAUSTIVE, from_peak=True, fast_path=True))
     compare(quick, slow)

@@ -201,7 +201,7 @@ def test_a_release_that_the_cache_lacks(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 @pytest.mark.slow
 @pytest.mark.parametrize("torch", RELEASES)
-def test_every_release_at_hand(torch: str) -> None:
+def test_model_agrees_with_every_cached_release(torch: str) -> None:
     source = WheelSource(torch)
     try:
         source.open()

@@ -21,7 +21,7 @@ def scripts_of(release: Release, **arguments: bool) -> Iterator[list[Op]]:
     return (list(make_script(seed, release, **arguments).ops) for seed in range(N_SEEDS))
 
 
-def test_a_seed_is_a_script() -> None:
+def test_seed_determines_the_script() -> None:
     release = RELEASES["2.12"]
     assert make_script(5, release) == make_script(5, release)
     assert make_script(5, release) != make_script(6, release)
@@ -29,7 +29,7 @@ def test_a_seed_is_a_script() -> None:
 
 
 @pytest.mark.parametrize("version", ["2.1", "2.6", "2.9", "2.12", "2.15"])
-def test_every_option_of_a_release_is_used(version: str) -> None:
+def test_generated_scripts_use_every_option_of_a_release(version: str) -> None:
     release = RELEASES[version]
     tally = Tally()
     for seed in range(N_SEEDS):
@@ -40,7 +40,7 @@ def test_every_option_of_a_release_is_used(version: str) -> None:
 
 
 @pytest.mark.parametrize("version", ["2.1", "2.9", "2.15"])
-def test_every_op_can_be_sent_to_the_driver(version: str) -> None:
+def test_generated_ops_can_be_encoded_for_the_driver(version: str) -> None:
     for ops in scripts_of(RELEASES[version]):
         encode_ops(ops)
 
@@ -146,6 +146,6 @@ def test_streams_are_recorded_inside_scopes_or_outside_where_objects_remember_th
 
 
 @pytest.mark.parametrize("version", ["2.1", "2.9", "2.15"])
-def test_most_scripts_run_to_their_end_on_the_model(version: str) -> None:
+def test_generated_scripts_mostly_run_to_their_end(version: str) -> None:
     stops = [play(make_script(seed, RELEASES[version]), version).stopped for seed in range(30)]
     assert sum(stop is not None for stop in stops) < 8

@@ -109,7 +109,7 @@ def test_whole_pytorch_over_the_phantom_gpu(python: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_way_of_a_real_gpu_over_the_phantom_one(
+def test_real_gpu_mode_works_on_the_phantom_gpu(
     python: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Uses PyTorch's own streams; the model does not get addresses, context and free memory.

@@ -36,7 +36,7 @@ class RealGpu(RightModel):
 
 
 @pytest.mark.parametrize("version", ["2.1", "2.6", "2.11", "2.12", "2.15"])
-def test_everything_is_predicted_but_the_driver_s_own_doing(version: str) -> None:
+def test_model_predicts_all_but_the_drivers_decisions(version: str) -> None:
     n_ooms = 0
     for seed in range(12):
         script = on_gpu(make_script(seed, RELEASES[version]), RELEASES[version], 24 * GIB)

@@ -13,7 +13,7 @@ HEAD = (
 TAIL = "1024.00 MiB allowed; Of the allocated memory 512 bytes is allocated by PyTorch, and "
 
 
-def test_the_sentences_go_and_are_returned() -> None:
+def test_process_sentences_are_removed_and_returned() -> None:
     """They keep the driver's order; in a container the id of this process may be hidden."""
     text = (
         f"{HEAD}Process 4711 has 131.70 GiB memory in use. Including non-PyTorch memory, this "
@@ -41,7 +41,7 @@ def test_the_sentences_go_and_are_returned() -> None:
         2 * "Including non-PyTorch memory, this process has 1.00 GiB memory in use. ",
     ],
 )
-def test_any_other_text_stays(sentence: str) -> None:
+def test_text_without_process_sentences_is_unchanged(sentence: str) -> None:
     text = HEAD + sentence + TAIL
     assert without_processes(text) == (text, ())
 

@@ -11,7 +11,7 @@ from allocsim.verify import RealAnswer, Script
 from allocsim.verify.script import encode_ops
 
 
-def test_each_op_has_a_line() -> None:
+def test_encode_ops_gives_a_line_for_each_op() -> None:
     ops: list[list[Any]] = [
         ["a", 70, 1000, 0],
         ["a", "b", 0, 3],

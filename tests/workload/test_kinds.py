@@ -24,7 +24,7 @@ def small(kind: str, conf: str = "") -> Recording:
 
 @pytest.mark.parametrize("conf", CONFS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_replays_exactly(kind: str, conf: str) -> None:
+def test_recording_of_every_kind_replays_exactly(kind: str, conf: str) -> None:
     recording = small(kind, conf)
     assert not [finding for finding in find_defects(recording) if finding.severity == "error"]
     fidelity = replay(recording).devices[0].fidelity
@@ -49,7 +49,7 @@ def test_a_file_of_each_form_holds_the_same(suffix: str, tmp_path: Path) -> None
     assert again.releases == RELEASES[RELEASES.index("2.14") :]
 
 
-def test_the_same_seed_gives_the_same_bytes(tmp_path: Path) -> None:
+def test_equal_seeds_give_equal_bytes(tmp_path: Path) -> None:
     for name in ("one.pickle.gz", "two.pickle.gz"):
         write_recording(training(layers=1, steps=1, ragged=True, seed=7), tmp_path / name)
     one, two = ((tmp_path / f"{name}.pickle.gz").read_bytes() for name in ("one", "two"))
@@ -60,7 +60,7 @@ def test_the_same_seed_gives_the_same_bytes(tmp_path: Path) -> None:
     )
 
 
-def test_another_suffix_is_refused(tmp_path: Path) -> None:
+def test_write_recording_refuses_another_suffix(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"ends in none of \.pickle, "):
         write_recording(oom(), tmp_path / "oom.csv")
 
@@ -106,7 +106,7 @@ def test_a_program_too_large_for_its_device_ends_as_a_real_one_would() -> None:
     assert recording.provenance.oom_text.startswith("CUDA out of memory. Tried to allocate ")
 
 
-def test_entries_can_be_asked_for() -> None:
+def test_synthetic_program_has_the_requested_number_of_entries() -> None:
     n_entries = len(training(layers=2, entries=20_000).devices[0])
     assert 20_000 <= n_entries < 20_400
 

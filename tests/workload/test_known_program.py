@@ -113,7 +113,7 @@ def same(one: object, other: object, name: str = "") -> None:
 @pytest.mark.parametrize("conf", CONFS)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("cache", [3 * MIB, 900 * KIB])
-def test_what_is_passed_over_is_as_played(seed: int, conf: str, cache: int) -> None:
+def test_copied_stretch_equals_a_simulated_one(seed: int, conf: str, cache: int) -> None:
     """The cache of the second program outgrows the small pool during the run."""
     program = that_serves(seed, cache=cache)
     _, recording, run = played(program, conf)
@@ -131,7 +131,7 @@ def test_the_run_as_made_is_the_replay_of_the_recording(conf: str) -> None:
 
 
 @pytest.mark.skipif(IS_COMPILED, reason="a method of a compiled class cannot be watched")
-def test_most_of_what_repeats_itself_never_reaches_the_core(
+def test_repeated_stretches_are_mostly_copied(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     taken = []

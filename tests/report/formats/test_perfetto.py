@@ -69,7 +69,7 @@ def picture() -> Picture:
     return picture_of(load(OOM))
 
 
-def test_every_event_is_one_that_the_format_knows(oom: Any) -> None:
+def test_perfetto_has_only_events_of_the_format(oom: Any) -> None:
     check(oom["traceEvents"])
     assert oom["otherData"]["time"] == "microseconds, as recorded"
     assert oom["otherData"]["blocks left out"] == 0
@@ -87,7 +87,7 @@ def test_counters_are_the_memory_after_each_entry(oom: Any, picture: Picture) ->
         assert points[at]["args"]["bytes"] == values[last]
 
 
-def test_every_block_and_segment_is_a_slice(oom: Any, picture: Picture) -> None:
+def test_perfetto_has_a_slice_for_every_block_and_segment(oom: Any, picture: Picture) -> None:
     lives = picture.lives
     begun = [event for event in oom["traceEvents"] if event["ph"] == "b"]
     kinds = Counter(event["cat"] for event in begun)
