@@ -255,6 +255,11 @@ def shape_of(model: Model) -> TransformerShape:
         sizes = sizes_of(model.config)
     except ConfigError as error:
         raise ConfigError(f"{model.name}: {error}") from None
+    if sizes.linear is not None:
+        raise ConfigError(
+            f"{model.name} has layers with linear attention, which the formulas of parallel "
+            "training do not describe; use --parameters"
+        )
     shape = _shape(sizes, model.config)
     last = sizes.layers - 1
     whole = sum(each.elements for each in shapes_of(sizes) if each.layer == last)

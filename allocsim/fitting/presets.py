@@ -3,9 +3,9 @@
 Rule: a configuration holds the values that determine a tensor's shape or a kernel, under the keys
 of the model's configuration file. Weights are not needed. `models.json` has one row for each model:
 the publisher's repository on the Hugging Face hub, where its config.json was read, the number of
-parameters, other names of the same configuration, and the format of the published weights if that
-is not 16 bits. For `TORCHVISION`, the source are the functions of torchvision
-with those names.
+parameters, those of an encoder of images beside them, other names of the same configuration, and
+the format of the published weights if that is not 16 bits. For `TORCHVISION`, the source are the
+functions of torchvision with those names.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ TORCHVISION = {
 
 _IGNORED = frozenset(
     (
-        *("4bit", "8bit", "awq", "base", "bf16", "bnb", "chat", "dynamic", "fp8", "gguf", "gptq"),
-        *("hf", "instruct", "int4", "int8", "it", "meta", "mlx", "mxfp4", "pt", "quantized"),
-        *("quantized.w4a16", "quantized.w8a8", "unsloth"),
+        *("4bit", "8bit", "awq", "base", "bf16", "block", "bnb", "chat", "dynamic", "fp8", "gguf"),
+        *("gptq", "hf", "instruct", "int4", "int8", "it", "meta", "mlx", "mxfp4", "pt"),
+        *("quantized", "quantized.w4a16", "quantized.w8a8", "unsloth"),
     )
 )
 """Words of a name that do not change the architecture."""
@@ -111,6 +111,11 @@ def published_format(name: str) -> str | None:
 def hub_name(preset: str) -> str:
     """Return the repository on the Hugging Face hub whose configuration a preset is."""
     return str(PRESETS[preset]["hub"]) if preset in PRESETS else preset
+
+
+def encoder_parameters(preset: str) -> int:
+    """Return the parameters of the encoder of images that a preset's files have, or 0."""
+    return int(PRESETS.get(preset, {}).get("encoder", 0))
 
 
 @lru_cache(maxsize=1)

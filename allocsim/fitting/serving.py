@@ -7,7 +7,7 @@ the upper end fits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,7 @@ from allocsim.fitting.formulas import (
     weights_of_rank,
 )
 from allocsim.fitting.model import Configured, model_of
-from allocsim.fitting.presets import hub_name, published_format
+from allocsim.fitting.presets import encoder_parameters, hub_name, published_format
 from allocsim.phantom import CARDS, CONTEXT_MEMORY_SEEN, Gpu
 from allocsim.units import GIB, MIB, format_range, format_size
 
@@ -76,6 +76,7 @@ class ServedMemory:
     """A model with its weights in the format that an engine loads.
 
     source: origin of the bytes of the weights, such as "its configuration".
+    encoder: parameters of an encoder of images that is published with the model, or 0.
     address: file, or name on the Hugging Face hub, for a line to paste.
     """
 
@@ -84,6 +85,7 @@ class ServedMemory:
     weights: Weights
     source: str
     address: str = ""
+    encoder: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -168,7 +170,8 @@ def held_of(text: str, server: str, weights: str | None = None) -> ServedMemory:
         kept = {"is_unconverted": unconverted_in(model.config)}
     found = weights_of(shapes_of(sizes), _format(server, weights), sizes, **kept)
     address = text if model.path or "/" in text else hub_name(model.name)
-    return ServedMemory(model.name, sizes, found, "its configuration", address)
+    encoder = encoder_parameters(model.name) if model.path is None else 0
+    return ServedMemory(model.name, sizes, found, "its configuration", address, encoder)
 
 
 def _from_tensors(place: Path, server: str) -> ServedMemory:
@@ -227,32 +230,10 @@ def serve(
     """
     given = ServerOptions(cards=cards, kv_type=kv_type or None, gpu_layers=gpu_layers).over(options)
     if logged is not None:
-        if (given.cards or 1) != (logged.options.cards or 1) and given.cards:
-            n_logged = logged.options.cards or 1
-            of = "one card" if n_logged == 1 else f"{n_logged} cards"
-            raise ConfigError(f"a log describes {of}; expected one of {given.cards}")
-        given = given.over(logged.options)
-        # A log does not print the types; the bytes of a token are compared below.
-        unseen = {"kv_type": None, "weights": None}
-        if replace(given, **unseen) == replace(logged.options, **unseen):
-            logged = logged.of_this_start()
+        logged, given = logged.applied(given)
     cards = given.cards or 1
     counts = {"batch": batch, "prompt": prompt, "decode": decode, "requests": requests}
-    counts["tensor-parallel"] = cards
-    for name, value in counts.items():
-        if not 0 < value <= _MOST_TOKENS:
-            raise ConfigError(f"{name} {value} is not possible; expected 1 to {_MOST_TOKENS:,}")
-    if given.gpu_layers is not None and server not in _GGML_SERVERS:
-        raise ConfigError(f"--gpu-layers is for llama.cpp and ollama, not {server}")
-    if given.kv_type and server == "transformers":
-        raise ConfigError("transformers keeps its cache in the model's type; omit the type")
-    if cards > 1 and server not in _PARALLEL_SERVERS:
-        known = ", ".join(_PARALLEL_SERVERS)
-        raise ConfigError(f"tensor parallelism is for {known}, not {server}")
-    if given.longest and prompt + decode > given.longest and server not in _GGML_SERVERS:
-        raise ConfigError(
-            f"a request of {prompt + decode:,} tokens is longer than the server's {given.longest:,}"
-        )
+    _refuse(held, server, given, counts | {"tensor-parallel": cards})
     is_named = gpu.name in _NAMES
     work = ServingWork(
         sizes=held.sizes if cards == 1 else sizes_of_rank(held.sizes, cards),
@@ -270,11 +251,12 @@ def serve(
         options=given,
         card=gpu.name,
         capability=gpu.capability,
+        encoder=(2 * held.encoder // cards, 2 * held.encoder),
         drivers=_DRIVERS if is_named else (0, 0),
     )
     if logged is None:
         return Served(held, gpu, work, SERVERS[server](work))
-    if not work.sizes.windowed:
+    if not work.sizes.windowed and work.sizes.linear is None:
         kind = work.kv_type or ("fp16" if server in _GGML_SERVERS else work.computed_in)
         logged.refuse_other(bytes_a_token(work.sizes, kind), held.name)
     drivers = work.drivers
@@ -285,6 +267,27 @@ def serve(
     needs = SERVERS[server](work)
     needs = replace(needs, notes=(*needs.notes, _from_log(needs, logged)))
     return Served(held, gpu, work, needs)
+
+
+def _refuse(
+    held: ServedMemory, server: str, given: ServerOptions, counts: Mapping[str, int]
+) -> None:
+    """Raise ConfigError for options that `server` does not have, and for impossible counts."""
+    for name, value in counts.items():
+        if not 0 < value <= _MOST_TOKENS:
+            raise ConfigError(f"{name} {value} is not possible; expected 1 to {_MOST_TOKENS:,}")
+    if given.gpu_layers is not None and server not in _GGML_SERVERS:
+        raise ConfigError(f"--gpu-layers is for llama.cpp and ollama, not {server}")
+    if given.kv_type and server == "transformers":
+        raise ConfigError("transformers keeps its cache in the model's type; omit the type")
+    if counts["tensor-parallel"] > 1 and server not in _PARALLEL_SERVERS:
+        known = ", ".join(_PARALLEL_SERVERS)
+        raise ConfigError(f"tensor parallelism is for {known}, not {server}")
+    tokens, longest = counts["prompt"] + counts["decode"], given.longest
+    if longest and tokens > longest and server not in _GGML_SERVERS:
+        raise ConfigError(f"a request of {tokens:,} tokens exceeds the server's {longest:,}")
+    if held.sizes.linear is not None and server != "vllm":
+        raise ConfigError(f"the formula of {server} has no linear attention, which {held.name} has")
 
 
 def _from_log(needs: Needs, logged: Logged) -> str:

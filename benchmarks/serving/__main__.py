@@ -34,8 +34,15 @@ _ROUNDED = 0.0051
 """Largest error of a figure with two decimals."""
 Row = dict[str, str]
 
+_UNQUOTED = range(74, 104)
 CAUSES = {
+    **{
+        f"V{number:03}": "the source does not give all settings, and the profiling run has images"
+        for number in _UNQUOTED
+    },
+    "V045": "a draft model for speculative decoding is loaded with the weights",
     "V114": "probably padding of the experts' 360 rows per card for the kernel of MXFP4",
+    "V064": "probably Unsloth's changes of the engine: the peak is that without the sampler",
     "V061": "probably adapters of LoRA, which the notebook trains",
     "V068": "a dynamic checkpoint keeps some modules in 16 bits",
     "V063": "a dynamic checkpoint keeps some modules in 16 bits",
@@ -122,7 +129,10 @@ def _figures(row: Row, found: Served) -> Iterator[Figure]:
     parts = {part.name: (part.low / GIB, part.high / GIB) for part in found.needs.parts}
     low, high = parts["weights"]
     if row["weights_gib"]:
-        high += found.needs.loaded_beside / GIB
+        low, high = (
+            each + beside / GIB
+            for each, beside in zip((low, high), found.needs.loaded_beside, strict=True)
+        )
         yield Figure("weights", float(row["weights_gib"]), low, high)
     if row["activation_gib"] and row["server"] == "vllm":
         yield Figure("activations", float(row["activation_gib"]), *parts["activations"])

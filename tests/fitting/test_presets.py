@@ -127,7 +127,17 @@ def test_fp8_blocks_of_deepseek_v3_have_the_scales_of_the_files() -> None:
     assert sum(size for _, size in each) + second == 684_531_386_000
 
 
-@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize("name", [name for name in IN_FILES if name.startswith(("Gem", "Llama-4"))])
+def test_the_encoder_of_images_has_the_other_elements_of_the_files(name: str) -> None:
+    assert PRESETS[name]["encoder"] == IN_FILES[name][1]
+
+
+def test_training_with_linear_attention_has_no_formula() -> None:
+    with pytest.raises(ConfigError, match="has layers with linear attention"):
+        shape_of(model_of("Qwen3.5-27B"))
+
+
+@pytest.mark.parametrize("name", [name for name in DECODERS if "Qwen3.5" not in name])
 def test_the_shape_of_training_has_the_parameters_of_the_tensors(name: str) -> None:
     said = shape_of(model_of(name)).parameters
     assert said == pytest.approx(PRESETS[name]["parameters"], rel=2e-5)
@@ -174,7 +184,7 @@ def test_a_converted_or_tuned_model_means_the_preset_of_its_architecture(
         ("Qwen/Qwen2.5-7B-Instruct-AWQ", "awq-int4"),
         ("Qwen/Qwen2.5-7B-Instruct-GPTQ-Int8", "gptq-int8"),
         ("Qwen/Qwen2.5-7B-Instruct-GPTQ-Int4", "gptq-int4"),
-        ("unsloth/Llama-3.2-1B-bnb-4bit", "nf4"),
+        ("unsloth/Llama-3.2-1B-bnb-4bit", "nf4-double"),
         ("Qwen/Qwen3-8B-FP8", "fp8-blocks"),
         ("neuralmagic/Llama-3.1-8B-Instruct-FP8", "fp8"),
         ("deepseek-ai/DeepSeek-R1", "fp8-blocks"),

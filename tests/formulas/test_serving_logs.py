@@ -84,5 +84,5 @@ def test_a_prediction_has_the_printed_figure_in_its_range(row: Row) -> None:
 def test_most_rows_with_a_named_card_are_in_range() -> None:
     found = [compare(row) for row in ROWS if row["gpu"]]
     tokens = [figure for each in found for figure in each.figures if figure.name == "tokens"]
-    assert len(tokens) >= 30
-    assert sum(figure.is_held for figure in tokens) / len(tokens) > 0.8
+    assert len(tokens) >= 50
+    assert sum(figure.is_held for figure in tokens) / len(tokens) > 0.7

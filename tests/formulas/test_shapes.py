@@ -108,6 +108,18 @@ def test_latent_attention_keeps_one_compressed_row_per_token() -> None:
     assert sizes.grown == (128 * 192, 128 * 128)
 
 
+@pytest.mark.parametrize(
+    ("preset", "parameters"), [("Qwen3.5-35B-A3B", 34_660_610_688), ("Qwen3.5-27B", 26_895_998_464)]
+)
+def test_linear_attention_has_the_parameters_that_real_transformers_counted(
+    preset: str, parameters: int
+) -> None:
+    """Counted on a meta device with transformers 5.17, `AutoModelForCausalLM.from_config`."""
+    sizes = sizes_of(CONFIGURATIONS[preset])
+    assert parameters_of(shapes_of(sizes)) == parameters
+    assert sizes.keeping == sizes.layers // 4
+
+
 def test_experts_are_in_the_layers_that_the_configuration_gives() -> None:
     dense = sizes_of(CONFIGURATIONS["DeepSeek-V3"]).dense
     assert dense == {0, 1, 2}

@@ -155,7 +155,7 @@ def sglang(work: ServingWork) -> Needs:
         parts=parts,
         source="SGLang, server_args.py and Hyperparameter Tuning; public start-up logs",
         taken=(work.memory - left, work.memory),
-        loaded_beside=made,
+        loaded_beside=(0, made),
         pool=pool,
         room=work.logged.room or room_of(work, pool, 1),
         largest=Largest(

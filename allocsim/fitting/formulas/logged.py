@@ -108,7 +108,21 @@ class Logged:
         """Bytes per token in the cache, or None if the log does not give them."""
         return self.cache / self.cache_tokens if self.cache and self.cache_tokens else None
 
-    def of_this_start(self) -> Logged:
+    def applied(self, given: ServerOptions) -> tuple[Logged, ServerOptions]:
+        """Return the sizes for a start with `given` options, and these over those of the log.
+
+        Raises ConfigError for another number of cards.
+        """
+        known = self.options.cards or 1
+        if given.cards not in (None, known):
+            of = "one card" if known == 1 else f"{known} cards"
+            raise ConfigError(f"a log describes {of}; expected one of {given.cards}")
+        given = given.over(self.options)
+        # A log does not print the types; `refuse_other` compares the bytes of a token.
+        own, asked = (replace(each, kv_type=None, weights=None) for each in (self.options, given))
+        return (self._of_this_start() if own == asked else self), given
+
+    def _of_this_start(self) -> Logged:
         """Return the sizes for a start with the options of the log, which has the same cache."""
         if self.cache is not None and self.cache <= 0:
             return replace(self, pool=(0, 0), room=(0, 0))

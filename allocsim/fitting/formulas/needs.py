@@ -50,7 +50,7 @@ def bytes_a_token(sizes: ModelSizes, kind: str) -> int:
 
     kind: one of `KV_TYPES`.
     """
-    return sizes.layers * _rows(sizes, kind)
+    return sizes.keeping * _rows(sizes, kind)
 
 
 def kv_bytes(sizes: ModelSizes, tokens: int, kind: str, *, layers: int | None = None) -> int:
@@ -59,7 +59,7 @@ def kv_bytes(sizes: ModelSizes, tokens: int, kind: str, *, layers: int | None = 
     kind: one of `KV_TYPES`.
     layers: number of layers; default: all.
     """
-    count = sizes.layers if layers is None else layers
+    count = sizes.keeping if layers is None else layers
     return count * tokens * _rows(sizes, kind)
 
 
@@ -73,7 +73,8 @@ def kv_range(sizes: ModelSizes, tokens: int, kind: str, *, block: int = 1) -> tu
     seen = min(whole, round_up(sizes.window, block)) if sizes.windowed else whole
     all_layers = kv_bytes(sizes, whole, kind)
     spared = kv_bytes(sizes, whole - seen, kind, layers=sizes.windowed)
-    return all_layers - spared, all_layers
+    states = len(sizes.linear.layers) * sizes.linear.state_bytes if sizes.linear else 0
+    return all_layers - spared + states, all_layers + states
 
 
 AS_LOGGED = "as the log says"
@@ -97,6 +98,7 @@ class ServingWork:
     options: options of the server that were given or logged.
     card: name of the card, for defaults that depend on it.
     capability: compute capability of the card.
+    encoder: lowest and highest bytes of an encoder of images that is loaded with the model.
     drivers: least and most bytes by which the memory that drivers report differs from `memory`.
     """
 
@@ -116,6 +118,7 @@ class ServingWork:
     options: ServerOptions = DEFAULTS
     card: str = ""
     capability: tuple[int, int] = (8, 0)
+    encoder: tuple[int, int] = (0, 0)
     drivers: tuple[int, int] = (0, 0)
 
     @property
@@ -186,7 +189,7 @@ class Needs:
     host: parts in host memory.
     taken: lowest and highest bytes that the engine reserves by default, or None if it reserves what
         it needs.
-    loaded_beside: most bytes that its log counts as weights beside them.
+    loaded_beside: lowest and highest bytes that its log counts as weights beside them.
     pool: lowest and highest bytes of its cache then, or None.
     room: lowest and highest number of tokens that its cache then holds, or None.
     largest: largest safe setting, or None if the engine has none.
@@ -200,7 +203,7 @@ class Needs:
     source: str
     host: tuple[MemoryPart, ...] = ()
     taken: tuple[int, int] | None = None
-    loaded_beside: int = 0
+    loaded_beside: tuple[int, int] = (0, 0)
     pool: tuple[int, int] | None = None
     room: tuple[int, int] | None = None
     largest: Largest | None = None

@@ -47,6 +47,7 @@ class ServerOptions:
     captured: largest batch for which a CUDA graph is captured.
     is_eager: True if no CUDA graph is captured.
     is_offline: True if the engine is used from Python, as `LLM()`, and not as a server.
+    has_text_only: True if an encoder of images is not loaded.
     has_flash: True with flash attention, False without it.
     kv_type: type of the cache.
     weights: format to which the engine quantises 16-bit weights.
@@ -62,6 +63,7 @@ class ServerOptions:
     captured: int | None = None
     is_eager: bool | None = None
     is_offline: bool | None = None
+    has_text_only: bool | None = None
     has_flash: bool | None = None
     kv_type: str | None = None
     weights: str | None = None
@@ -182,6 +184,7 @@ _OPTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "--max-num-batched-tokens": ("chunk", _COUNT),
         "--max-cudagraph-capture-size": ("captured", _COUNT),
         "--enforce-eager": ("is_eager", _FLAG),
+        "--language-model-only": ("has_text_only", _FLAG),
         "--kv-cache-dtype": ("kv_type", _KIND),
         "--quantization": ("weights", _FORMAT),
         "-q": ("weights", _FORMAT),

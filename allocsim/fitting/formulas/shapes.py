@@ -97,6 +97,22 @@ def _latent_attention(sizes: ModelSizes) -> _Rows:
     yield "attn_output", (sizes.width, sizes.heads * latent.value)
 
 
+def _linear_attention(sizes: ModelSizes) -> _Rows:
+    """Yield inputs, gates, decay, convolution and output of Gated DeltaNet."""
+    linear = sizes.linear
+    assert linear is not None
+    values = linear.value_heads * linear.value
+    yield "attn_linear_in", (linear.mixed, sizes.width)
+    yield "attn_linear_in", (values, sizes.width)
+    yield "linear_gate", (linear.value_heads, sizes.width)
+    yield "linear_gate", (linear.value_heads, sizes.width)
+    yield "linear_gate", (linear.mixed, linear.kernel)
+    yield "norm", (linear.value_heads,)
+    yield "norm", (linear.value_heads,)
+    yield "norm", (linear.value,)
+    yield "attn_linear_out", (sizes.width, values)
+
+
 def _gated(sizes: ModelSizes, inner: int = 0) -> _Rows:
     """Yield an MLP of width `inner`, or that of the model."""
     inner = inner or sizes.inner
@@ -167,6 +183,22 @@ def _qwen3(sizes: ModelSizes, layer: int) -> _Rows:
 def _qwen3_moe(sizes: ModelSizes, layer: int) -> _Rows:
     yield from _mixtral(sizes, layer)
     yield from _head_norms(sizes)
+
+
+def _qwen3_5(sizes: ModelSizes, layer: int) -> _Rows:
+    """Yield the tensors of a layer with linear attention, or with gated attention to all tokens."""
+    if sizes.linear is not None and layer in sizes.linear.layers:
+        yield from _linear_attention(sizes)
+    else:
+        for role, dims in _attention(sizes):
+            yield role, (2 * dims[0], dims[1]) if role == "attn_q" else dims  # with a gate
+        yield from _head_norms(sizes)
+    if sizes.experts:
+        yield from _experts(sizes, layer)
+        yield "router", (1, sizes.width)  # gate of the shared expert
+    else:
+        yield from _gated(sizes)
+    yield from _norms(sizes, 2)
 
 
 def _phi3(sizes: ModelSizes, _: int) -> _Rows:
@@ -254,6 +286,7 @@ FAMILIES: dict[str, Callable[[ModelSizes, int], _Rows]] = {
     **dict.fromkeys(("olmo2", "olmo3"), _olmo2),
     "qwen3": _qwen3,
     "qwen3_moe": _qwen3_moe,
+    **dict.fromkeys(("qwen3_5_moe_text", "qwen3_5_text"), _qwen3_5),
     "phi3": _phi3,
     **dict.fromkeys(("glm", "glm4"), _glm),
     **dict.fromkeys(("llama4_text", "mixtral"), _mixtral),

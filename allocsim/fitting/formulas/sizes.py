@@ -17,17 +17,21 @@ _DEEPEST = 4096
 KNOWN_TYPES = (
     *("deepseek_v2", "deepseek_v3", "gemma", "gemma2", "gemma3_text", "glm", "glm4", "gpt2"),
     *("gpt_oss", "granite", "kimi_k2", "llama", "llama4_text", "mistral", "mixtral", "olmo2"),
-    *("olmo3", "phi", "phi3", "qwen2", "qwen3", "qwen3_moe", "smollm3", "starcoder2"),
+    *("olmo3", "phi", "phi3", "qwen2", "qwen3", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe"),
+    *("smollm3", "starcoder2"),
 )
 """Values of model_type that the formulas describe."""
 
 _TIED = ("gemma", "gemma2", "gemma3_text", "gpt2", "smollm3", "starcoder2")
 """Types whose output layer shares the embedding's weights by default."""
-_WIDE_HEADS = ("gemma", "gemma2", "gemma3_text")
+_LINEAR = ("qwen3_5_moe_text", "qwen3_5_text")
+_WIDE_HEADS = ("gemma", "gemma2", "gemma3_text", *_LINEAR)
 """Types whose heads have 256 elements by default."""
 _BIASED = ("glm", "gpt_oss", "qwen2")
 """Types whose queries, keys and values have biases by default."""
 _LATENT = ("deepseek_v2", "deepseek_v3", "kimi_k2")
+_WHOLE_EVERY = 4
+"""Every fourth layer of Qwen3.5 has attention to all tokens, others have linear attention."""
 _WINDOWED_EVERY = {"gemma2": (1, 2), "gpt_oss": (1, 2), "gemma3_text": (5, 6), "olmo3": (3, 4)}
 """Layers with a window, and layers in all, of the pattern that a type repeats."""
 
@@ -46,6 +50,38 @@ class Latent:
     key_value: int
     turning: int
     value: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Linear:
+    """Sizes of linear attention (Gated DeltaNet), which keeps a state instead of each token.
+
+    key_heads, value_heads: heads of keys and queries, and of values.
+    key, value: elements of a head's keys and values.
+    kernel: tokens that the convolution before it covers.
+    layers: numbers of the layers with linear attention.
+    """
+
+    key_heads: int
+    value_heads: int
+    key: int
+    value: int
+    kernel: int
+    layers: frozenset[int]
+
+    @property
+    def mixed(self) -> int:
+        """Elements of a token's queries, keys and values."""
+        return 2 * self.key_heads * self.key + self.value_heads * self.value
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of one sequence's state in one layer.
+
+        The inputs of the convolution have 16 bits, a matrix for each head of values 32.
+        """
+        matrices = 4 * self.value_heads * self.key * self.value
+        return 2 * (self.kernel - 1) * self.mixed + matrices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +106,7 @@ class ModelSizes:
     attention_bias: True if queries, keys and values have biases.
     inner_bias: True if the MLP has biases.
     latent: sizes of latent attention, or None for usual attention.
+    linear: sizes and layers of linear attention, or None without it.
     """
 
     family: str
@@ -93,6 +130,12 @@ class ModelSizes:
     attention_bias: bool = False
     inner_bias: bool = False
     latent: Latent | None = None
+    linear: Linear | None = None
+
+    @property
+    def keeping(self) -> int:
+        """Number of layers that keep keys and values of each token."""
+        return self.layers - (len(self.linear.layers) if self.linear else 0)
 
     @property
     def kv_width(self) -> int:
@@ -139,7 +182,8 @@ def sizes_of(config: Mapping[str, Any]) -> ModelSizes:
     head = _size(config, "head_dim", default=256 if family in _WIDE_HEADS else width // heads)
     is_tied = config.get("tie_word_embeddings", family in _TIED)
     inner_key = "intermediate_size_mlp" if family == "llama4_text" else "intermediate_size"
-    inner = _size(config, inner_key, "n_inner", default=4 * width if family == "gpt2" else None)
+    usual = 4 * width if family == "gpt2" else config.get("moe_intermediate_size")
+    inner = _size(config, inner_key, "n_inner", default=usual)
     return ModelSizes(
         family=str(family),
         layers=layers,
@@ -157,6 +201,7 @@ def sizes_of(config: Mapping[str, Any]) -> ModelSizes:
         attention_bias=bool(config.get("attention_bias", family in _BIASED)),
         inner_bias=bool(config.get("mlp_bias", False)),
         latent=latent,
+        linear=_linear(config, layers) if family in _LINEAR else None,
         **_experts(config, layers),
     )
 
@@ -188,14 +233,29 @@ def _latent(config: Mapping[str, Any]) -> Latent:
     )
 
 
+def _linear(config: Mapping[str, Any], layers: int) -> Linear:
+    kinds = config.get("layer_types")
+    if not isinstance(kinds, list) or len(kinds) != layers:
+        whole = range(_WHOLE_EVERY - 1, layers, _WHOLE_EVERY)
+        kinds = ["full_attention" if layer in whole else "linear" for layer in range(layers)]
+    return Linear(
+        key_heads=_size(config, "linear_num_key_heads", default=16),
+        value_heads=_size(config, "linear_num_value_heads", default=32),
+        key=_size(config, "linear_key_head_dim", default=128),
+        value=_size(config, "linear_value_head_dim", default=128),
+        kernel=_size(config, "linear_conv_kernel_dim", default=4),
+        layers=frozenset(at for at, kind in enumerate(kinds) if kind != "full_attention"),
+    )
+
+
 def _experts(config: Mapping[str, Any], layers: int) -> dict[str, Any]:
     """Return the sizes of experts, and the layers without them; nothing for a dense model."""
     family = config["model_type"]
     if family in ("gpt_oss", "llama4_text", "mixtral"):
         count = _size(config, "num_local_experts", default=8 if family == "mixtral" else None)
         inner = _size(config, "intermediate_size")
-    elif family in (*_LATENT, "qwen3_moe"):
-        count = _size(config, "num_experts" if family == "qwen3_moe" else "n_routed_experts")
+    elif family in (*_LATENT, "qwen3_moe", "qwen3_5_moe_text"):
+        count = _size(config, "n_routed_experts" if family in _LATENT else "num_experts")
         inner = _size(config, "moe_intermediate_size")
     else:
         return {}
@@ -207,6 +267,9 @@ def _experts(config: Mapping[str, Any], layers: int) -> dict[str, Any]:
     if family in _LATENT:
         found["shared_inner"] = inner * _count(config, "n_shared_experts")
         dense = set(range(_count(config, "first_k_dense_replace")))
+    elif family == "qwen3_5_moe_text":
+        found["shared_inner"] = _size(config, "shared_expert_intermediate_size")
+        dense = set()
     elif family == "llama4_text":
         found["shared_inner"] = inner
         step = _size(config, "interleave_moe_layer_step", default=1)

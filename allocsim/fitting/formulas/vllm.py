@@ -96,16 +96,19 @@ class _Start:
         if self.work.logged.beside_torch is not None:
             low = high = round(self.work.logged.beside_torch)
         if self.work.logged.weights is None and self.work.logged.consumed is None:
-            high += self.loaded_beside
+            low, high = low + self.loaded_beside[0], high + self.loaded_beside[1]
         why = "rotary table, buffers made at load, kernels, handles of libraries, in posted logs"
+        why += "; encoder of images" if any(self.work.encoder) else ""
         return MemoryPart("tables, buffers and kernels", low, high, why)
 
     @property
-    def loaded_beside(self) -> int:
-        """Most bytes that a log counts as weights beside them: rotary table and buffers."""
+    def loaded_beside(self) -> tuple[int, int]:
+        """Bytes that a log counts as weights: rotary table, buffers, and an encoder of images."""
         sizes = self.work.sizes
         turning = sizes.latent.turning if sizes.latent else sizes.head
-        return sizes.longest * turning * self.work.number_size + _MADE_AT_LOAD
+        table = sizes.longest * turning * self.work.number_size
+        low, high = (0, 0) if self.options.has_text_only else self.work.encoder
+        return low, high + table + _MADE_AT_LOAD
 
     @cached_property
     def activations(self) -> MemoryPart:
@@ -181,9 +184,11 @@ class _Start:
     @property
     def cache(self) -> PagedCache:
         """Cache with the lengths of these options."""
-        a_token = bytes_a_token(self.work.sizes, self.work.computed_in) // self.work.sizes.layers
-        longest = self.options.longest or self.work.sizes.longest or self.work.tokens
-        return PagedCache(self.work.sizes, a_token, longest, self.options.chunk or 1)
+        sizes = self.work.sizes
+        a_token = bytes_a_token(sizes, self.work.computed_in) // sizes.keeping
+        longest = self.options.longest or sizes.longest or self.work.tokens
+        version = self.options.version or (0, 0)
+        return PagedCache(sizes, a_token, longest, self.options.chunk or 1, version)
 
     @property
     def safe_fraction(self) -> float:
@@ -248,4 +253,7 @@ def _notes(start: _Start) -> tuple[str, ...]:
         f"defaults of {how} {version} on this card: --gpu-memory-utilization {options.fraction}, "
     )
     note += f"--max-num-seqs {options.sequences}, --max-num-batched-tokens {options.chunk}"
+    if any(start.work.encoder) and not options.has_text_only:
+        beside = "the profiling run with images is not counted; --language-model-only omits both"
+        return note, f"an encoder of images is counted with the tables; {beside}"
     return (note,)

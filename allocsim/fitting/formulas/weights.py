@@ -248,9 +248,11 @@ def _block_scales(elements: int, *, is_nested: bool) -> int:
     return blocks + 4 * -(-blocks // 256) + 4 * (16 + 256 + 1)
 
 
-_BY_ROWS = ("attn_q", "attn_q_b", "attn_kv_b", "ffn_gate", "ffn_up")
+_BY_ROWS = (
+    *("attn_q", "attn_q_b", "attn_kv_b", "ffn_gate", "ffn_up", "attn_linear_in", "linear_gate"),
+)
 _OF_HEADS = ("attn_k", "attn_v")
-_BY_COLUMNS = ("attn_output", "ffn_down")
+_BY_COLUMNS = ("attn_output", "ffn_down", "attn_linear_out")
 _OF_VOCABULARY = ("token_embd", "output")
 _PADDING = 64
 _SCALES_WHOLE = ("fp8",)
@@ -264,12 +266,21 @@ def sizes_of_rank(sizes: ModelSizes, ranks: int) -> ModelSizes:
 
     Raises ConfigError if heads or inner features cannot be divided evenly.
     """
-    counts = (
+    counts: tuple[tuple[str, int], ...] = (
         ("attention heads", sizes.heads),
         ("inner features", sizes.inner),
         ("inner features of an expert", sizes.expert_inner),
         ("inner features of a shared expert", sizes.shared_inner),
     )
+    linear = sizes.linear
+    if linear is not None:
+        counts += (("heads of linear attention", linear.key_heads),)
+        counts += (("heads of linear attention", linear.value_heads),)
+        linear = replace(
+            linear,
+            key_heads=linear.key_heads // ranks,
+            value_heads=linear.value_heads // ranks,
+        )
     for name, count in counts:
         if count % ranks:
             raise ConfigError(f"{ranks} cards do not divide {count:,} {name}")
@@ -282,6 +293,7 @@ def sizes_of_rank(sizes: ModelSizes, ranks: int) -> ModelSizes:
         inner=sizes.inner // ranks,
         expert_inner=sizes.expert_inner // ranks,
         shared_inner=sizes.shared_inner // ranks,
+        linear=linear,
     )
 
 
