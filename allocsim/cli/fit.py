@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from allocsim.cli.fit_html import prepare_html, run_html
-from allocsim.cli.fit_instead import run_instead
 from allocsim.cli.fit_parallel import add_parallel, run_by_formula
 from allocsim.cli.fit_served import add_serving, note_server, refuse_out, run_served, run_started
 from allocsim.cli.fit_ways import Way, refuse_ineffective, way_of
@@ -25,7 +24,7 @@ from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, UsageError, count, positive
 
 if TYPE_CHECKING:
-    from allocsim.fitting import Fit, Task
+    from allocsim.fitting import Estimate, Fit, Task
     from allocsim.phantom import Gpu
 
 _SUMMARY = "report if a model fits a card, by running it without a GPU"
@@ -42,7 +41,8 @@ _EPILOG = """\
 example: allocsim fit Llama-3.2-1B --gpu "RTX 4090" --batch 2 --seq 2048
 It needs a Python with a CUDA build of PyTorch, and transformers:
 pip install 'allocsim[fit]'.
-exit codes: 0 it fits (at least one of the cards), 3 it does not, 2 no answer"""
+exit codes: 0 it fits (at least one of the cards), 3 it does not or may not,
+2 no answer"""
 _USAGE = (
     "allocsim fit MODEL --gpu NAME [--train | --serve] [options]\n"
     "       allocsim fit --gpu NAME [options] -- PROGRAM [ARGUMENT ...]\n"
@@ -111,7 +111,8 @@ def add_to(commands: Commands[Parser]) -> None:
     add("--lora", metavar="RANK", type=positive, help="train only LoRA adapters of this rank")
     add("--lora-targets", metavar="NAMES",
         help="modules with adapters, e.g. q_proj,v_proj (default: all linear layers)")  # fmt: skip
-    add("--attention", choices=_ATTENTION, help="attention implementation (default: sdpa)")
+    add("--attention", choices=_ATTENTION, help="attention implementation "
+        "(default: sdpa, or eager for a model that needs it)")  # fmt: skip
     add("--compile", action="store_true", default=None, dest="compiles", help="use torch.compile")
     add(
         "--channels-last",
@@ -154,8 +155,8 @@ def add_to(commands: Commands[Parser]) -> None:
         "then python3)")  # fmt: skip
     add("--engine", choices=("auto", "program", "laws", "formula"),
         help="program: run it with PyTorch; laws: compute its requests from recorded runs, without "
-        "PyTorch; formula: estimate (default: program, or laws without PyTorch, or formula if an "
-        "option needs it)")  # fmt: skip
+        "PyTorch; formula: estimate, as a range (default: the most exact that answers, or formula "
+        "if an option needs it)")  # fmt: skip
     add("--no-values", action="store_true", default=None,
         help="do not compute the program's integers and booleans; all are zero")  # fmt: skip
     _add_outputs(parser)
@@ -215,12 +216,7 @@ def _run_by_task(arguments: argparse.Namespace, way: Way) -> int:
     gpus = _gpus(arguments)
     if task is not None and way is not Way.ONE:
         return _find(arguments, task, gpus)
-    from allocsim.phantom import UnavailableError  # noqa: PLC0415
-
-    try:
-        return _fit(arguments, task, gpus)
-    except UnavailableError as error:
-        return run_instead(arguments, task, gpus, error)
+    return _fit(arguments, task, gpus)
 
 
 def _write_page(arguments: argparse.Namespace) -> int:
@@ -307,40 +303,42 @@ def _gpus(arguments: argparse.Namespace) -> list[Gpu]:
 
 
 def _fit(arguments: argparse.Namespace, task: Task | None, gpus: list[Gpu]) -> int:
-    from allocsim.fitting import fit, fit_command  # noqa: PLC0415
+    from allocsim.fitting import fit_cards, fit_command  # noqa: PLC0415
     from allocsim.report import fit_document, fit_text, fits_document, fits_text  # noqa: PLC0415
 
     if arguments.out is not None:
         refuse_out(arguments.out)
-    keep = arguments.out
-    more = {"keep": keep, "host_spill": arguments.host_spill, "values": not arguments.no_values}
-
-    def answered(gpu: Gpu) -> Fit:
-        if task is None:
-            conf, release = arguments.conf, arguments.torch
-            return fit_command(arguments.words, gpu, conf=conf, torch_version=release, **more)
-        return fit(task, gpu, **_how(arguments), **more)
-
+        if len(gpus) > 1:
+            raise UsageError("-o writes one recording; expected one card")
+    more = {
+        "keep": arguments.out,
+        "host_spill": arguments.host_spill,
+        "values": not arguments.no_values,
+    }
     with ProgressBar() as bar:
         if stage := bar.stage("running"):
             stage(0, 1)
-        if len(gpus) == 1:
-            found = [answered(gpus[0])]
+        if task is not None:
+            found = fit_cards(task, gpus, **_how(arguments), **more)
         else:
-            if keep is not None:
-                raise UsageError("-o writes one recording; expected one card")
-            from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415
-
-            with ThreadPoolExecutor(2) as pool:
-                found = list(pool.map(answered, gpus))
+            how = {"conf": arguments.conf, "torch_version": arguments.torch} | more
+            found = [fit_command(arguments.words, gpu, **how) for gpu in gpus]
     if len(found) == 1:
-        only = found[0]
-        shown = only, held_at_peak(only), spilled_in_fit(only), held_at_failure(only)
+        shown = _shown(found[0])
         document, text = partial(fit_document, *shown), partial(fit_text, *shown)
     else:
         document, text = partial(fits_document, found), partial(fits_text, found)
     write_result(arguments.json, document, text)
     return 0 if any(each.fits or each.runs_on_loan for each in found) else _DOES_NOT_FIT
+
+
+def _shown(found: Fit | Estimate) -> tuple[Any, ...]:
+    """Return an answer, and what holds the memory in it."""
+    from allocsim.fitting import Fit  # noqa: PLC0415
+
+    if not isinstance(found, Fit):
+        return (found,)
+    return found, held_at_peak(found), spilled_in_fit(found), held_at_failure(found)
 
 
 def _find(arguments: argparse.Namespace, task: Task, gpus: list[Gpu]) -> int:

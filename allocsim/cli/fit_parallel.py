@@ -110,17 +110,20 @@ def run_by_formula(arguments: argparse.Namespace, gpus: list[Gpu]) -> int:
 
 
 def _training(arguments: argparse.Namespace) -> Training:
-    from allocsim.fitting import precision_of  # noqa: PLC0415
+    from allocsim.fitting import model_of, precision_of, usual_attention  # noqa: PLC0415
     from allocsim.fitting.formulas.training import EAGER, FUSED, Training  # noqa: PLC0415
 
     if arguments.grad_dtype is not None and arguments.dtype is not None:
         raise UsageError("--grad-dtype applies to mixed precision; leave --dtype out")
     gradients = 4 if arguments.grad_dtype == "fp32" else 2
     name, shape, most = _shape(arguments)
+    attention = arguments.attention
+    if attention is None and arguments.words:
+        attention = usual_attention(model_of(arguments.words[0]))
     return Training(
         name,
         shape,
-        _layout(arguments, most),
+        replace(_layout(arguments, most), flash=attention != "eager"),
         precision_of(arguments.dtype, arguments.optimizer or "adamw", gradients),
         EAGER if arguments.kernels == "eager" else FUSED,
     )
@@ -167,7 +170,6 @@ def _layout(arguments: argparse.Namespace, most: int | None) -> ParallelLayout:
     return replace(
         layout,
         sequence_parallel=not arguments.no_sequence_parallel,
-        flash=arguments.attention != "eager",
     )
 
 

@@ -83,16 +83,23 @@ def run_by_law(
     )
 
 
-def has_law(task: Task, gpu: Gpu, transformers: str | None = None) -> bool:
-    """Return whether a task has a law on a card.
+def why_no_law(task: Task, gpu: Gpu, transformers: str | None = None) -> str:
+    """Return why a task has no law on a card, as a sentence; "" if it has one.
 
     transformers: intended release of transformers, as in `run_by_law`.
     """
     try:
         _refuse_without_law(task, gpu, _laws(task, transformers))
-    except ConfigError:
-        return False
-    return True
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+def requests_key(task: Task, gpu: Gpu, transformers: str | None = None) -> tuple[bytes, ...]:
+    """Return a value that is equal for cards on which the law of `task` has the same requests."""
+    requests = _requests(task, gpu, _laws(task, transformers))
+    columns = (requests.kind, requests.block, requests.size)
+    return tuple(column.tobytes() for column in columns)
 
 
 def card_of(gpu: Gpu) -> Card:

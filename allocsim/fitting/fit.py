@@ -1,6 +1,7 @@
 """Answer of whether a task fits a card, with the margin and the memory that it would need.
 
-Rule: the answer is that of a run on the requested card. If the task does not fit, the same program
+Rule: the most exact engine that can answer does (`runner.py`); a formula gives an `Estimate`. Else
+the answer is that of a run on the requested card. If the task does not fit, the same program
 is run on the same card without a memory limit. The memory that the task needs is that of the
 smallest card on which all requests of this unlimited run succeed.
 
@@ -15,20 +16,23 @@ possible.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from allocsim._fast_numpy import any_of
-from allocsim._repr import Shown
 from allocsim.errors import ConfigError
+from allocsim.fitting.by_law import requests_key
+from allocsim.fitting.estimate import Estimate, estimate
+from allocsim.fitting.fit_result import Fit
 from allocsim.fitting.model import UserModel
 from allocsim.fitting.notes import (
     notes_of,
-    notes_of_context,
     notes_of_law,
     notes_of_routing,
     notes_of_run,
@@ -37,124 +41,22 @@ from allocsim.fitting.notes import (
 )
 from allocsim.fitting.program import program_of
 from allocsim.fitting.run_result import (
-    Failure,
     Ran,
-    failure_of,
     needed_room,
     ran_on,
     replay_on,
     run_program,
 )
-from allocsim.fitting.runner import runner_for
+from allocsim.fitting.runner import engine_for, missing_pytorch, run_exactly
 from allocsim.fitting.task import Task
-from allocsim.phantom import CONTEXT_MEMORY_SEEN, Gpu, UnavailableError, find_gpu
+from allocsim.phantom import Gpu, UnavailableError, context_range, find_gpu
 from allocsim.recommend import Case, Recommendation, effects_on, recommend
 from allocsim.recording import Action, completes_at_once
 from allocsim.replaying import Trials
-from allocsim.simulation import DeviceRun
-from allocsim.units import TIB, format_size
+from allocsim.units import TIB
 
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Fit(Shown):
-    """Answer of `fit`.
-
-    task: the task, or None for a user's own program.
-    program: text of the generated program, or the user's command line.
-    conf: value of PYTORCH_CUDA_ALLOC_CONF.
-    ran: run on the card; the card finishes its work only when the program waits for it.
-    unlimited: run without a memory limit, if the task does not fit; None if that run fails, too.
-    lent: replay with host memory lent by the driver, if the task does not fit; None if none is
-        lent.
-    recommendation: conf under which the task fits, if it does not fit as given.
-    keeping_up: run on a card that finishes its work at once, if freed blocks wait for other
-        streams.
-    skewed: run where all tokens choose the same experts, if sizes depend on the choice; `ran`
-        spreads tokens evenly.
-    notes: facts that the answer cannot know, one sentence each.
-    least_room: bytes without the CUDA context on the smallest card that fits the task, if it does
-        not fit; None if unknown.
-    """
-
-    task: Task | None
-    program: str
-    conf: str | None
-    ran: Ran
-    unlimited: Ran | None
-    lent: DeviceRun | None
-    recommendation: Recommendation | None
-    keeping_up: Ran | None
-    skewed: Ran | None
-    notes: tuple[str, ...]
-    least_room: int | None = None
-
-    @property
-    def gpu(self) -> Gpu:
-        return self.ran.gpu
-
-    @property
-    def fits(self) -> bool:
-        """True if the program completed."""
-        return not self.ran.is_out_of_memory
-
-    @property
-    def runs_on_loan(self) -> bool:
-        """True if the program completes only with host memory lent by the driver."""
-        return self.lent is not None and not self.lent.ooms
-
-    @property
-    def needed_bytes(self) -> int | None:
-        """Bytes that suffice for the task, without the CUDA context; None if unknown.
-
-        They are the peak of reserved memory if the task fits, else the size of the smallest card
-        that fits.
-        """
-        return self.ran.peak_reserved_bytes if self.fits else self.least_room
-
-    @property
-    def failure(self) -> Failure | None:
-        """Error that ended the program, or None if it completed."""
-        return failure_of(self.ran)
-
-    @property
-    def room_bytes(self) -> int:
-        """Bytes of the card that are available to the allocator."""
-        return self.gpu.room
-
-    @property
-    def spare_bytes(self) -> int:
-        """Bytes of the card that are available to the allocator and not reserved at the peak.
-
-        They are negative if the task does not fit.
-        """
-        return self.room_bytes - (self.needed_bytes or self.ran.peak_reserved_bytes)
-
-    @property
-    def process_bytes(self) -> tuple[int, int]:
-        """Lowest and highest bytes of the card that the process uses at its peak."""
-        low, high = CONTEXT_MEMORY_SEEN
-        peak = self.needed_bytes or self.ran.peak_reserved_bytes
-        return peak + low, peak + high
-
-    def headline(self) -> str:
-        """Return the verdict and the margin, as one line."""
-        name, needed = self.gpu.name, self.needed_bytes
-        if self.fits:
-            return f"fits {name} with {format_size(self.spare_bytes)} to spare"
-        if needed is None:
-            return f"does not fit {name}"
-        short = format_size(max(-self.spare_bytes, 0))
-        if self.lent is not None and self.lent.spill is not None and self.runs_on_loan:
-            spilled = format_size(self.lent.spill.most_bytes)
-            return f"runs on {name} with {spilled} of the host's memory, slower; does not fit alone"
-        return f"does not fit {name}: {format_size(needed)} are needed, {short} more than it has"
-
-    def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """Yield the names and sizes of the peaks."""
-        yield "reserved at the peak", format_size(self.ran.peak_reserved_bytes)
-        yield "allocated at the peak", format_size(self.ran.peak_allocated_bytes)
-        low, high = map(format_size, self.process_bytes)
-        yield "the process", f"{low} to {high}"
+_AT_ONCE = 2
+"""Number of cards that are answered at the same time; a program occupies a processor."""
 
 
 def fit(
@@ -169,12 +71,13 @@ def fit(
     keep: Path | None = None,
     host_spill: int = 0,
     values: bool = True,
-) -> Fit:
-    """Run `task` on `gpu` and report whether it fits.
+) -> Fit | Estimate:
+    """Report whether `task` fits `gpu`, by the most exact engine that can answer.
 
     gpu: a card or its name, such as "RTX 4090".
     engine: "program" runs the task on PyTorch over a phantom GPU, "laws" without PyTorch
-        (`by_law.py`); "auto" chooses laws if PyTorch is missing.
+        (`by_law.py`), "formula" estimates (`estimate.py`); "auto" chooses laws if PyTorch is
+        missing, and the formula if the task has no law.
     conf: value of PYTORCH_CUDA_ALLOC_CONF.
     python: interpreter with a CUDA build of PyTorch; default: this one, or the one on the PATH.
     torch_version: intended release of PyTorch; a note reports if another release ran.
@@ -184,24 +87,94 @@ def fit(
     host_spill: bytes of host memory that the driver lends.
     values: True to compute a program's small integers and booleans.
 
-    Raises UnavailableError if PyTorch is missing. Raises ConfigError if the program fails for a
-    reason other than memory, or if the task has no law.
+    Raises UnavailableError if PyTorch is missing and nothing else can answer. Raises ConfigError if
+    the program fails for a reason other than memory, or if the requested engine cannot answer.
     """
-    card = find_gpu(gpu) if isinstance(gpu, str) else gpu
-    runner = runner_for(
+    (found,) = fit_cards(
         task,
-        card,
-        engine,
+        [find_gpu(gpu) if isinstance(gpu, str) else gpu],
+        engine=engine,
         conf=conf,
         python=python,
         torch_version=torch_version,
         transformers=transformers,
+        keep=keep,
+        host_spill=host_spill,
+        values=values,
     )
-    run = partial(runner, task, values=values)
-    setup = _Setup(
-        run, card, conf, torch_version, keep, host_spill, transformers, _is_blind(task), values
-    )
-    return _answer(task, program_of(task), setup)
+    return found
+
+
+def fit_cards(
+    task: Task,
+    gpus: Sequence[Gpu],
+    *,
+    engine: str = "auto",
+    conf: str | None = None,
+    transformers: str | None = None,
+    keep: Path | None = None,
+    host_spill: int = 0,
+    values: bool = True,
+    **how: Any,
+) -> list[Fit | Estimate]:
+    """Return the answer of `fit` for each card.
+
+    how: the arguments `python` and `torch_version` of `fit`.
+    """
+    missing = missing_pytorch(engine, how.get("python"))
+    shared: dict[object, Ran] = {}
+    text = program_of(task)
+
+    def answered(gpu: Gpu) -> Fit | Estimate:
+        choice = engine_for(engine, missing, task, gpu, transformers)
+        if choice.engine == "formula":
+            if keep is not None or host_spill:
+                what = "recording to keep" if keep is not None else "replay with host memory"
+                raise ConfigError(f"a formula makes no {what}; it needs a program or a law")
+            return estimate(task, gpu, choice.reason, conf)
+        run = partial(run_exactly, choice.engine, task, conf=conf, transformers=transformers, **how)
+        if choice.engine == "program":
+            run = partial(run, values=values)
+        elif len(gpus) > 1:
+            run = partial(_run_once, run, shared, task, transformers)
+        setup = _Setup(
+            run,
+            gpu,
+            conf,
+            how.get("torch_version"),
+            keep,
+            host_spill,
+            transformers,
+            _is_blind(task),
+            values,
+            is_one_of_many=len(gpus) > 1,
+        )
+        return _answer(task, text, setup)
+
+    if engine == "laws":
+        return list(map(answered, gpus))
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return list(pool.map(answered, gpus))
+
+
+def _run_once(
+    run: Callable[..., Ran],
+    shared: dict[object, Ran],
+    task: Task,
+    transformers: str | None,
+    gpu: Gpu,
+    **more: Any,
+) -> Ran:
+    """Return a run by law; runs with the same requests and memory are computed once.
+
+    shared: earlier runs.
+    """
+    if more:
+        return run(gpu, **more)
+    key = (gpu.memory, *requests_key(task, gpu, transformers))
+    if key not in shared:
+        shared[key] = run(gpu)
+    return replace(shared[key], gpu=gpu)
 
 
 def _is_blind(task: Task) -> bool:
@@ -240,6 +213,7 @@ class _Setup:
         `run_program`.
     is_blind: see `_is_blind`.
     values: True to compute a program's small integers and booleans.
+    is_one_of_many: True if the answer is a row of a table of cards.
     """
 
     run: Callable[..., Ran]
@@ -251,6 +225,7 @@ class _Setup:
     transformers: str | None = None
     is_blind: bool = False
     values: bool = True
+    is_one_of_many: bool = False
 
     @property
     def endless(self) -> Gpu:
@@ -265,8 +240,12 @@ def _answer(task: Task | None, text: str, setup: _Setup) -> Fit:
     if unlimited is not None:
         prepared = unlimited.prepared
         trials = Trials(prepared, None, effects_on(prepared))
-        recommendation = _recommended(unlimited, gpu, trials)
-        least_room = needed_room(unlimited, gpu, trials)
+        # No setting helps if more is in use at once than the card has.
+        if unlimited.peak_allocated_bytes <= gpu.room:
+            recommendation = _recommended(unlimited, gpu, trials)
+        # With many cards, those that cannot hold what is in use at once need no exact size.
+        if not setup.is_one_of_many or unlimited.peak_allocated_bytes <= gpu.room:
+            least_room = needed_room(unlimited, gpu, trials)
         if setup.host_spill:
             lent = replay_on(gpu, unlimited, setup.host_spill)
     keeping_up, speed_notes = _keeping_up(setup, ran)
@@ -288,7 +267,6 @@ def _answer(task: Task | None, text: str, setup: _Setup) -> Fit:
         *speed_notes,
         *notes_of_routing(ran, skewed),
         *routing_notes,
-        *notes_of_context(ran, gpu),
     )
     return Fit(
         task=task,
@@ -301,8 +279,27 @@ def _answer(task: Task | None, text: str, setup: _Setup) -> Fit:
         keeping_up=keeping_up,
         skewed=skewed,
         notes=notes,
+        fits=_verdict(gpu, ran, least_room, [keeping_up, skewed]),
         least_room=least_room,
     )
+
+
+def _verdict(
+    gpu: Gpu, ran: Ran, least_room: int | None, others: Sequence[Ran | None]
+) -> bool | None:
+    """Return `Fit.fits`.
+
+    others: runs under other circumstances, which may end differently.
+    """
+    low, high = context_range(gpu)
+    if any(each and each.is_out_of_memory != ran.is_out_of_memory for each in others):
+        return None
+    if ran.is_out_of_memory:
+        return None if least_room is not None and least_room + low <= gpu.memory else False
+    if ran.peak_reserved_bytes + high <= gpu.memory:
+        return True
+    tight = replace(gpu, context_memory=high)
+    return True if replay_on(tight, ran).stopped_at is None else None
 
 
 def _runs(setup: _Setup) -> tuple[Ran, Ran | None]:

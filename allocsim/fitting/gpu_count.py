@@ -1,7 +1,7 @@
 """Search for the fewest cards that a training needs, and for the work that more cards save.
 
 Rule: every layout in the search space is computed, so no smaller layout is missed. A layout fits if
-it likely fits (`Sharded.fits`). The search space:
+it likely fits (`Sharded.likely_fits`). The search space:
 
 - tensor parallelism of 1 to 8, the cards of one machine
 - pipelines of any depth; the first stages have one layer more if the layers do not divide evenly
@@ -175,11 +175,11 @@ class _Search:
         """
         least, *more = _MICRO_BATCHES if self.micro_batch is None else (self.micro_batch,)
         best = self._answer(layout, least)
-        if not best.fits:
+        if not best.likely_fits:
             return None
         for size in more:
             answer = self._answer(layout, size)
-            if not (answer.fits and answer.is_sure):
+            if answer.reserved_bytes[2] > answer.room_bytes:
                 break
             best = answer
         return Planned(best, self._extra(layout))

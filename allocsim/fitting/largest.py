@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allocsim.errors import ConfigError
-from allocsim.fitting.notes import notes_of_law, release_note
+from allocsim.fitting.estimate import Estimate
+from allocsim.fitting.notes import notes_of_context, notes_of_law, release_note
 from allocsim.fitting.run_result import Ran
 from allocsim.fitting.runner import runner_for
 from allocsim.fitting.task import Task, most_of
@@ -67,14 +68,14 @@ class Largest:
     name: str
     value: int
     step: int
-    fitting: Ran | None
-    failing: Ran | None
+    fitting: Ran | Estimate | None
+    failing: Ran | Estimate | None
     tried: tuple[TriedSize, ...]
     notes: tuple[str, ...] = ()
 
     @property
     def engine(self) -> str:
-        """Engine that answered: "program" or "laws"."""
+        """Engine that answered: "program", "laws" or "formula"."""
         run = self.fitting or self.failing
         return "program" if run is None else run.engine
 
@@ -116,7 +117,8 @@ def largest(
     search = _Search(task, name, gpu, step, run)
     found = search.run(first, watch or (lambda _: None))
     _keep(found.fitting, keep)
-    return replace(found, notes=_notes(torch_version, transformers, found.fitting or found.failing))
+    last = found.fitting or found.failing
+    return replace(found, notes=_notes(torch_version, transformers, last, gpu))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -130,7 +132,7 @@ class Fewest:
     """
 
     ranks: int | None
-    fitting: Ran | None
+    fitting: Ran | Estimate | None
     tried: tuple[TriedSize, ...]
     notes: tuple[str, ...] = ()
     engine: str = "program"
@@ -163,7 +165,7 @@ def fewest(
         torch_version=torch_version,
         transformers=transformers,
     )
-    notes: tuple[str, ...] = ()
+    notes, engine = tuple[str, ...](), "program"
     ranks = 2
     while ranks <= _MOST_RANKS:
         pair = [ranks, 2 * ranks]
@@ -172,37 +174,48 @@ def fewest(
         shared = [replace(task, ranks=each, rank=0) for each in pair]
         runs = dict(zip(pair, _side_by_side(run, shared, gpu), strict=True))
         tried += [_tried(n, ran, is_limited=True) for n, ran in runs.items()]
-        notes = _notes(torch_version, transformers, runs[ranks])
+        notes, engine = _notes(torch_version, transformers, runs[ranks], gpu), runs[ranks].engine
         for n, ran in runs.items():
             if not ran.is_out_of_memory:
                 _keep(ran, keep)
-                return Fewest(n, ran, tuple(tried), notes)
+                return Fewest(n, ran, tuple(tried), notes, engine)
         ranks *= 4
-    return Fewest(None, None, tuple(tried), notes)
+    return Fewest(None, None, tuple(tried), notes, engine)
 
 
-_Run = Callable[[Task, Gpu], Ran]
+_Run = Callable[[Task, Gpu], Ran | Estimate]
 
 
-def _keep(ran: Ran | None, keep: Path | None) -> None:
-    if ran is not None and keep is not None:
-        write_snapshot(ran.recording, keep)
+def _keep(ran: Ran | Estimate | None, keep: Path | None) -> None:
+    if keep is None or ran is None:
+        return
+    if isinstance(ran, Estimate):
+        raise ConfigError("a formula makes no recording to keep; it needs a program or a law")
+    write_snapshot(ran.recording, keep)
 
 
-def _notes(torch_version: str | None, transformers: str | None, ran: Ran | None) -> tuple[str, ...]:
-    """Return notes on a release other than the requested one, and on the use of a law."""
+def _notes(
+    torch_version: str | None, transformers: str | None, ran: Ran | Estimate | None, gpu: Gpu
+) -> tuple[str, ...]:
+    """Return notes on another release than the requested one, on the engine and the context."""
     if ran is None:
         return ()
-    return (*release_note(torch_version, ran.torch_version), *notes_of_law(ran, transformers))
+    if isinstance(ran, Estimate):
+        return (*ran.notes, *filter(None, [ran.reason]))
+    return (
+        *release_note(torch_version, ran.torch_version),
+        *notes_of_law(ran, transformers),
+        *notes_of_context(ran, gpu),
+    )
 
 
-def _side_by_side(run: _Run, tasks: Sequence[Task], gpu: Gpu) -> list[Ran]:
+def _side_by_side(run: _Run, tasks: Sequence[Task], gpu: Gpu) -> list[Ran | Estimate]:
     """Run tasks on `gpu`, up to `_AT_ONCE` at the same time, and return the runs in order."""
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         return list(pool.map(run, tasks, [gpu] * len(tasks)))
 
 
-def _tried(value: int, ran: Ran, *, is_limited: bool) -> TriedSize:
+def _tried(value: int, ran: Ran | Estimate, *, is_limited: bool) -> TriedSize:
     return TriedSize(value, not ran.is_out_of_memory, ran.peak_reserved_bytes, is_limited)
 
 
@@ -254,7 +267,7 @@ class _Search:
     def __init__(self, task: Task, name: str, gpu: Gpu, step: int, run: _Run) -> None:
         self.task, self.name, self.gpu, self.step, self.run_on = task, name, gpu, step, run
         self.bound = min(most_of(task, name), _MOST) // step
-        self.runs: dict[int, Ran] = {}
+        self.runs: dict[int, Ran | Estimate] = {}
         self.peaks: dict[int, int] = {}
         self.tried: list[TriedSize] = []
         self.is_first = True
@@ -266,7 +279,8 @@ class _Search:
             least = min(max(getattr(self.task, self.name) // self.step, 2), self.bound)
             pair = list(dict.fromkeys((least, min(2 * least, self.bound))))
             runs = self._try(pair, endless, watch)
-            by_parts = full_at(runs, self.gpu.room) if len(runs) > 1 else None
+            timed = {n: ran for n, ran in runs.items() if isinstance(ran, Ran)}
+            by_parts = full_at(timed, self.gpu.room) if len(timed) > 1 else None
             guess = min(by_parts or self._predicted(), self.bound - 1) or 1
         else:
             guess = max(min(first // self.step, self.bound), 1)
@@ -300,7 +314,7 @@ class _Search:
 
     def _try(
         self, values: Sequence[int], gpu: Gpu, watch: Callable[[str], object]
-    ) -> dict[int, Ran]:
+    ) -> dict[int, Ran | Estimate]:
         """Run the values on `gpu`, side by side, and store their results."""
         for n in values:
             watch(f"{self.name}={n * self.step}")

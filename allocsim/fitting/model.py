@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -290,3 +290,36 @@ def _shape(sizes: ModelSizes, config: Mapping[str, Any]) -> TransformerShape:
         dense_layers=len(sizes.dense),
         latent=sizes.latent,
     )
+
+
+_ADAPTED = {
+    **{"q_proj": "attn_q", "k_proj": "attn_k", "v_proj": "attn_v", "o_proj": "attn_output"},
+    **{"gate_proj": "ffn_gate", "up_proj": "ffn_up", "down_proj": "ffn_down"},
+    **{"qkv_proj": "attn_qkv", "gate_up_proj": "ffn_up", "c_attn": "attn_qkv", "c_fc": "ffn_up"},
+    **{"fc1": "ffn_up", "fc2": "ffn_down", "dense": "attn_output"},
+}
+"""Role of the tensor of each linear module of a layer, by the name that transformers uses."""
+
+
+def with_adapters(
+    shape: TransformerShape, model: Model, rank: int, targets: Sequence[str] = ()
+) -> TransformerShape:
+    """Return the shape with LoRA adapters.
+
+    targets: names of the modules with adapters; empty for all linear modules of a layer.
+
+    Raises ConfigError for an unknown name.
+    """
+    unknown = sorted(set(targets) - set(_ADAPTED))
+    if unknown:
+        raise ConfigError(f"{unknown[0]!r} is no linear module that the formulas know")
+    assert isinstance(model, Configured)
+    roles = {_ADAPTED[name] for name in targets or _ADAPTED}
+    sizes = sizes_of(model.config)
+    # Experts have three dimensions; peft adapts modules with matrices.
+    matrices = [
+        (each.dims[1], each.dims[0])
+        for each in shapes_of(sizes)
+        if each.layer == sizes.layers - 1 and each.role in roles and len(each.dims) == 2
+    ]
+    return replace(shape, lora=rank, adapted=tuple(matrices))

@@ -12,8 +12,8 @@ from allocsim.core import find_release
 from allocsim.fitting.laws import TRANSFORMERS, installed_transformers, numbers_of
 from allocsim.fitting.model import Classifier, Configured, UserModel
 from allocsim.fitting.run_result import Ran
-from allocsim.fitting.task import Task
-from allocsim.phantom import CONTEXT_MEMORY_SEEN, Gpu
+from allocsim.fitting.task import EAGER_NOTE, Task, usual_attention
+from allocsim.phantom import Gpu, context_range
 from allocsim.recording import Provenance
 from allocsim.replaying import workspace_note
 from allocsim.units import format_size
@@ -31,6 +31,8 @@ MASK_NOTE = (
     "builds a mask that it would omit on a GPU, where another kernel may run"
 )
 
+BY_LAW = "by law: "
+"""Start of the note on answers by law."""
 EXPERTS_NOTE = (
     "experts: which ones tokens choose is unknown here; with real choices the sizes of temporaries "
     "differ"
@@ -65,6 +67,8 @@ def notes_of(
     if task is None:
         return
     model = task.model
+    if task.attention == usual_attention(model) == "eager":
+        yield EAGER_NOTE
     if isinstance(model, Classifier) or model.sees:
         yield CONVOLUTIONS_NOTE if engine == "laws" else PLANNED_NOTE
     if engine == "laws" and _lacks_cudnn(task, gpu):
@@ -105,7 +109,7 @@ def notes_of_law(ran: Ran, transformers: str | None = None) -> Iterator[str]:
     if ran.engine != "laws":
         return
     yield (
-        f"by law: the requests follow formulas recorded with PyTorch {ran.torch_version} and "
+        f"{BY_LAW}the requests follow formulas recorded with PyTorch {ran.torch_version} and "
         f"transformers {ran.transformers} at other sizes over a phantom A100; --engine program "
         "runs the program itself"
     )
@@ -174,10 +178,9 @@ def notes_of_routing(ran: Ran, skewed: Ran | None) -> Iterator[str]:
 
 
 def notes_of_context(ran: Ran, gpu: Gpu) -> Iterator[str]:
-    """Yield a note if the task would not fit with a larger CUDA context."""
-    _, high = CONTEXT_MEMORY_SEEN
-    peak = ran.peak_reserved_bytes
-    if not ran.is_out_of_memory and peak + high > gpu.memory:
+    """Yield a note if the result of a search would not fit with a larger CUDA context."""
+    _, high = context_range(gpu)
+    if not ran.is_out_of_memory and ran.peak_reserved_bytes + high > gpu.memory:
         yield (
             f"close: it fits beside a context of {format_size(gpu.context_memory)}; a context of "
             f"{format_size(high)} would leave less than the peak"

@@ -83,28 +83,44 @@ class Sharded(Shown):
         return self.room_bytes - self.reserved_bytes[1]
 
     @property
-    def fits(self) -> bool:
-        """True if the training likely fits."""
-        return self.spare_bytes >= 0
+    def process_bytes(self) -> tuple[int, int]:
+        """Lowest and highest bytes of the card that the process uses at its peak."""
+        (low, _, high), (least, most) = self.reserved_bytes, self.outside_bytes
+        return low + least, high + most
 
     @property
-    def is_sure(self) -> bool:
-        """True if both ends of the range give the same verdict."""
-        low, _, high = self.reserved_bytes
-        return (low <= self.room_bytes) == (high <= self.room_bytes)
+    def fits(self) -> bool | None:
+        """True if the upper end of the range fits, None if only the lower end does."""
+        return fits_in(self.gpu.memory, self.process_bytes)
+
+    @property
+    def likely_fits(self) -> bool:
+        """True if the likely bytes fit."""
+        return self.spare_bytes >= 0
 
     def headline(self) -> str:
         """Return the verdict and the margin, as one line."""
-        word = "" if self.is_sure else "likely "
-        size = format_size(abs(self.spare_bytes))
+        name, size = self.gpu.name, format_size(abs(self.spare_bytes))
+        if self.fits is None:
+            likely = f"likely {size} {'to spare' if self.likely_fits else 'short'}"
+            return f"may not fit {name}: {likely}"
         if self.fits:
-            return f"{word}fits {self.gpu.name} with {size} to spare"
-        return f"{word or 'surely '}does not fit {self.gpu.name}: {size} more than it has"
+            return f"fits {name} with {size} to spare"
+        return f"does not fit {name}: {size} more than it has"
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
         """Yield the names and sizes of the peaks."""
         yield "allocated at the peak", format_size(self.allocated_bytes)
         yield "reserved, likely", format_size(self.reserved_bytes[1])
+
+
+def fits_in(memory: int, process: tuple[int, int]) -> bool | None:
+    """Return whether a process fits in `memory` bytes; None if only its lower end does.
+
+    process: lowest and highest bytes of the process.
+    """
+    low, high = process
+    return high <= memory or (None if low <= memory else False)
 
 
 def shard(training: Training, gpu: Gpu) -> Sharded:

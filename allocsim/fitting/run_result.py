@@ -102,38 +102,8 @@ def find_python(python: str | None = None, torch_version: str | None = None) -> 
     return min(found, key=lambda each: each[0])[1]
 
 
-def run_task(
-    task: Task,
-    gpu: Gpu,
-    *,
-    conf: str | None = None,
-    python: str | None = None,
-    torch_version: str | None = None,
-    keep: Path | None = None,
-    work: str = "when-waited",
-    values: bool = True,
-    routing: str = "balanced",
-) -> Ran:
-    """Run the generated program of a task on a phantom of `gpu`.
-
-    The other arguments are those of `run_program`.
-    """
-    return run_program(
-        program_of(task),
-        gpu,
-        conf=conf,
-        python=python,
-        torch_version=torch_version,
-        keep=keep,
-        work=work,
-        values=values,
-        routing=routing,
-        model=task.model,
-    )
-
-
 def run_program(
-    program: str | Sequence[str],
+    program: Task | str | Sequence[str],
     gpu: Gpu,
     *,
     conf: str | None = None,
@@ -147,18 +117,21 @@ def run_program(
 ) -> Ran:
     """Run a program on a phantom of `gpu`.
 
-    program: text of a program, or a command line.
+    program: a task, whose program is generated, the text of a program, or a command line.
     conf: value of PYTORCH_CUDA_ALLOC_CONF.
     python, torch_version: as in `find_python`, for the text of a program.
     keep: file to which the recording is written.
     work: time at which the card finishes its work; see `phantom_environment`.
     values, routing: see `RecordedProgram`.
-    model: model of the program, for error messages that name its configuration.
+    model: model of the program, for error messages that name its configuration; default: that of
+        the task.
 
     Raises UnavailableError if PyTorch is missing. Raises ConfigError if the program does not use
     the GPU, or ends with an error other than out of memory.
     """
     began = time.perf_counter()
+    if isinstance(program, Task):
+        model, program = program.model, program_of(program)
     with TemporaryDirectory(prefix="allocsim-fit-") as place:
         folder = Path(place)
         if isinstance(program, str):

@@ -43,6 +43,10 @@ made: the model is built on the device, and memory of the construction counts.
 """
 PARALLEL = ("fsdp", "ddp")
 """Ways to share a training among GPUs: FSDP2, with each layer sharded separately, or DDP."""
+_EAGER = ("gemma2", "gpt_oss")
+"""Types of models that releases of transformers refuse to run with PyTorch's fused attention."""
+EAGER_NOTE = "attention is eager, because transformers runs this model with no fused kernel"
+"""Note on a task of such a model."""
 _COUNTS = (
     *("batch", "seq", "image", "accumulate", "steps", "prompt", "decode", "requests", "ranks"),
 )
@@ -63,7 +67,8 @@ class Task:
     """One model with the work that it does.
 
     is_training: True for training, False for serving.
-    dtype, optimizer, attention: a key of `DTYPES`, `OPTIMIZERS` and `ATTENTION`.
+    dtype, optimizer, attention: a key of `DTYPES`, `OPTIMIZERS` and `ATTENTION`; the default of
+        attention is `usual_attention`.
     batch: sequences or images at a time.
     seq: tokens of a training sequence.
     image: pixels of an image's side.
@@ -96,7 +101,7 @@ class Task:
     accumulate: int = 1
     lora: int = 0
     lora_targets: tuple[str, ...] = ()
-    attention: str = "sdpa"
+    attention: str = ""
     compiles: bool = False
     channels_last: bool = False
     steps: int = 4
@@ -109,6 +114,8 @@ class Task:
     rank: int = 0
 
     def __post_init__(self) -> None:
+        if not self.attention:
+            object.__setattr__(self, "attention", usual_attention(self.model))
         self._refuse_unknown()
         for name in _COUNTS:
             value = getattr(self, name)
@@ -211,6 +218,12 @@ class Task:
             tokens = f"{min(self.lengths):,} to {max(self.lengths):,} tokens"
         more = "" if self.is_training else f" and {self.decode:,} generated"
         return f"batch {self.batch} x {tokens}{more}"
+
+
+def usual_attention(model: Model) -> str:
+    """Return the attention implementation that transformers chooses by itself."""
+    is_eager = isinstance(model, Configured) and model.config["model_type"] in _EAGER
+    return "eager" if is_eager else "sdpa"
 
 
 def usual_lengths(model: Model, decode: int = 64) -> dict[str, int]:

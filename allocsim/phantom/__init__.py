@@ -21,7 +21,7 @@ from allocsim.phantom.build import (
 )
 from allocsim.phantom.cards import CARDS, find_gpu
 from allocsim.phantom.engines import Starter, starter_of
-from allocsim.phantom.gpu import CONTEXT_MEMORY_SEEN, Gpu, Limits, limits_of
+from allocsim.phantom.gpu import CONTEXT_MEMORY_SEEN, Gpu, Limits, context_range, limits_of
 from allocsim.phantom.launch import find_torch, phantom_environment
 from allocsim.phantom.record import ProcessRecording, Recorded, RecordedProgram, has_gpu, record
 from allocsim.phantom.wheel import Wheel, cached_wheel, fetch_wheel, full_version
@@ -30,6 +30,7 @@ __all__ = [
     "CARDS", "COMMON_OPTIONS", "CONTEXT_MEMORY_SEEN", "Gpu", "Limits", "ORIGIN", "PhantomError",
     "ProcessRecording", "Recorded", "RecordedProgram", "RefusedError", "STUB", "ScriptError",
     "Starter", "Stubs", "UnavailableError", "Wheel", "build_once", "build_stubs", "cached_wheel",
-    "compile_source", "digest_of", "fetch_wheel", "find_compiler", "find_gpu", "find_torch",
-    "full_version", "has_gpu", "limits_of", "phantom_environment", "record", "starter_of",
+    "compile_source", "context_range", "digest_of", "fetch_wheel", "find_compiler", "find_gpu",
+    "find_torch", "full_version", "has_gpu", "limits_of", "phantom_environment", "record",
+    "starter_of",
 ]  # fmt: skip

@@ -106,3 +106,8 @@ class Gpu:
         if not 0 <= self.context_memory < self.memory:
             most = f"less than the device's {self.memory} bytes"
             raise ConfigError(f"context memory {self.context_memory}: expected {most}")
+
+
+def context_range(gpu: Gpu) -> tuple[int, int]:
+    """Return the least and most bytes of the CUDA context on `gpu`, without one (0, 0)."""
+    return CONTEXT_MEMORY_SEEN if gpu.context_memory else (0, 0)

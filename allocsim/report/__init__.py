@@ -21,13 +21,10 @@ if TYPE_CHECKING:
     from allocsim.report.explain_log import log_document, log_screen, log_text
     from allocsim.report.explain_screen import explanation_screen, verdicts_screen
     from allocsim.report.explain_state import state_document, state_screen, state_text
-    from allocsim.report.fit import (
+    from allocsim.report.fit import fit_document, fit_text, fits_document, fits_text
+    from allocsim.report.fit_find import (
         fewest_document,
         fewest_text,
-        fit_document,
-        fit_text,
-        fits_document,
-        fits_text,
         frontier_document,
         frontier_text,
         largest_fit_document,
@@ -89,16 +86,16 @@ _HOMES = {
     "explanation_document": "explain",
     "explanation_screen": "explain_screen",
     "explanation_text": "explain",
-    "fewest_document": "fit",
-    "fewest_text": "fit",
+    "fewest_document": "fit_find",
+    "fewest_text": "fit_find",
     "fit_document": "fit",
     "fit_text": "fit",
     "fits_document": "fit",
     "fits_text": "fit",
-    "frontier_document": "fit",
-    "frontier_text": "fit",
-    "largest_fit_document": "fit",
-    "largest_fit_text": "fit",
+    "frontier_document": "fit_find",
+    "frontier_text": "fit_find",
+    "largest_fit_document": "fit_find",
+    "largest_fit_text": "fit_find",
     "largest_text": "scale",
     "others_text": "layout",
     "plan_document": "fit_plan",

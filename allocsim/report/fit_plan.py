@@ -5,7 +5,8 @@ Rule: the text shows the terms of the sum and how each was computed; a range is 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import textwrap
+from collections.abc import Sequence
 from typing import Any
 
 from allocsim.fitting import GpuCount, Planned, Sharded
@@ -17,10 +18,15 @@ from allocsim.fitting.formulas.training import (
     TransformerShape,
 )
 from allocsim.phantom import Gpu
-from allocsim.report.layout import LABEL, exact_size, paragraph, plural, row, table
+from allocsim.report.answer import answer_of, part
+from allocsim.report.layout import LABEL, WIDTH, exact_size, paragraph, plural, row, table
 from allocsim.units import GIB, format_size
 
 _SHOWN = 6
+_EXPLAINED = 0.05
+"""Smallest share of the allocated memory whose arithmetic is shown; JSON has every one."""
+_VISIBLE = 100
+"""Smallest part of the allocated memory that is shown, as its inverse."""
 
 
 def sharded_text(found: Sharded, assumed: str = "") -> str:
@@ -31,24 +37,32 @@ def sharded_text(found: Sharded, assumed: str = "") -> str:
     worst, layout = found.worst, found.training.layout
     low, likely, high = map(format_size, found.reserved_bytes)
     stages = found.stages_bytes
-    lines = row("Verdict", found.headline())
-    lines += row("Assumed", assumed) if assumed else []
     where = f"of {plural(layout.pipeline, 'pipeline stage', 'pipeline stages')}"
     stage = f"stage {worst.stage + 1} {where}, " if layout.pipeline > 1 else ""
-    lines += row("Allocated", f"{exact_size(found.allocated_bytes)} on the worst rank: {stage}"
-                 f"{_moment(worst.moment)}")  # fmt: skip
-    for part in worst.parts:
-        lines += _part(part, found.allocated_bytes)
-    if len(stages) > 1:
-        every = ", ".join(f"{size / GIB:.2f}" for size in stages)
-        lines += row("By stage", f"{every} GiB allocated")
-    lines += row("Reserved", f"{low} to {high}, likely {likely}: with rounding and fragmentation")
+    allocated = f"{exact_size(found.allocated_bytes)} on the worst rank: {stage}"
+    held = row("Allocated", f"{allocated}{_moment(worst.moment)}")
+    for each in worst.parts:
+        if each.size * _VISIBLE >= found.allocated_bytes:
+            held += _part(each, found.allocated_bytes)
+    every = ", ".join(f"{size / GIB:.2f}" for size in stages)
+    reserved = f"{low} to {high}, likely {likely}: with rounding and fragmentation"
     outside = " to ".join(map(format_size, found.outside_bytes))
     more = f" and NCCL with {plural(found.communicators, 'group', 'groups')} of ranks"
-    lines += row("Outside", f"{outside} for the CUDA context" + more * bool(found.communicators))
-    lines.append("")
-    lines += _grounds(found.training)
-    return "\n".join(lines) + "\n"
+    outside += " for the CUDA context" + more * bool(found.communicators)
+    training, model, precision, computed = _grounds(found.training)
+    parts = [
+        part(row("Verdict", found.headline())),
+        part(row("Assumed", assumed) if assumed else ()),
+        part(held),
+        part(row("By stage", f"{every} GiB allocated") if len(stages) > 1 else (), rank=2),
+        part(row("Reserved", reserved)),
+        part(row("Outside", outside), rank=3),
+        part(training, rank=1, starts=True),
+        part(model, rank=1),
+        part(precision, rank=4),
+        part(computed, rank=5),
+    ]
+    return str(answer_of(parts, "--json: every figure"))
 
 
 def _moment(name: str) -> str:
@@ -60,20 +74,24 @@ def _moment(name: str) -> str:
     )
 
 
-def _part(part: RankPart, total: int) -> Iterator[str]:
-    share = part.size / max(total, 1)
-    yield f"{format_size(part.size):>{LABEL + 10}} {share:5.0%}  {part.name}"
-    yield from paragraph(part.arithmetic, LABEL + 18)
+def _part(each: RankPart, total: int) -> list[str]:
+    share = each.size / max(total, 1)
+    first = f"{format_size(each.size):>{LABEL + 10}} {share:5.0%}  "
+    text = each.name + f": {each.arithmetic}" * (share >= _EXPLAINED)
+    return textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=" " * (LABEL + 18))
 
 
-def _grounds(training: Training) -> list[str]:
-    shape = training.shape
-    return [
-        *row("Training", f"{training.name}, {_layout_text(training.layout)}"),
-        *row("Model", _shape_text(shape)),
-        *row("Precision", _precision_text(training)),
-        *row("Computed by", f"formula, {_practice_text(training)} (docs/reference/parallel.md)"),
-    ]
+def _grounds(training: Training, layout: str = "") -> tuple[list[str], ...]:
+    """Return rows on the training, its model, its precision and the formula.
+
+    layout: text of the layout; default: that of the training.
+    """
+    return (
+        row("Training", f"{training.name}, {layout or _layout_text(training.layout)}"),
+        row("Model", _shape_text(training.shape)),
+        row("Precision", _precision_text(training)),
+        row("Computed by", f"formula, {_practice_text(training)} (docs/reference/parallel.md)"),
+    )
 
 
 def _layout_text(layout: ParallelLayout) -> str:
@@ -140,7 +158,7 @@ def _document(found: Sharded) -> dict[str, Any]:
     outside = found.outside_bytes
     return {
         "fits": found.fits,
-        "is_sure": found.is_sure,
+        "is_sure": found.fits is not None,
         "gpu": gpu.name,
         "device_memory": gpu.memory,
         "context_memory": gpu.context_memory,
@@ -193,7 +211,7 @@ def plan_text(training: Training, gpu: Gpu, found: GpuCount) -> str:
         "Memory",
         f"{format_size(answer.allocated_bytes)} allocated on the worst rank, likely "
         f"{format_size(answer.reserved_bytes[1])} reserved, {format_size(answer.spare_bytes)} to "
-        "spare" + "; at the high end of the range it may not fit" * (not answer.is_sure),
+        "spare" + "; at the high end of the range it may not fit" * (not answer.fits),
     )
     lines += ["", *row("Choices", f"on {plural(found.fewest, 'card', 'cards')}, best "
                        "first")]  # fmt: skip
@@ -210,12 +228,8 @@ def plan_text(training: Training, gpu: Gpu, found: GpuCount) -> str:
 
 
 def _model_lines(training: Training) -> list[str]:
-    return [
-        *row("Training", f"{training.name}, sequences of {training.layout.seq:,} tokens"),
-        *row("Model", _shape_text(training.shape)),
-        *row("Precision", _precision_text(training)),
-        *row("Computed by", f"formula, {_practice_text(training)} (docs/reference/parallel.md)"),
-    ]
+    sequences = f"sequences of {training.layout.seq:,} tokens"
+    return [line for rows in _grounds(training, sequences) for line in rows]
 
 
 def _rows(planned: Sequence[Planned]) -> list[str]:

@@ -21,7 +21,7 @@ from allocsim.fitting import (
     run_by_law,
     run_program,
 )
-from allocsim.fitting.by_law import has_law
+from allocsim.fitting.by_law import why_no_law
 from allocsim.fitting.laws import TRANSFORMERS
 from allocsim.fitting.model import Configured
 from allocsim.phantom import UnavailableError, find_gpu
@@ -164,7 +164,7 @@ def with_a_law() -> list[dict[str, Any]]:
     """Return the rows of the truth that have a law."""
     with TemporaryDirectory() as place:
         tasks = [(row, task_of(row, Path(place))) for row in rows()]
-        return [row for row, task in tasks if has_law(task, gpu_of(row))]
+        return [row for row, task in tasks if not why_no_law(task, gpu_of(row))]
 
 
 AS_THE_PROGRAM = {"4090-015": 491_520, "4090-015-clean": 491_520}
@@ -282,7 +282,7 @@ def gpt2(**options: Any) -> Task:
             "there is no law for ResNet-50: its architecture has none",
         ),
         (
-            Task(model=model_of("Gemma-2-2B")),
+            Task(model=model_of("Gemma-2-2B"), attention="sdpa"),
             "transformers runs Gemma-2-2B with attention 'eager' alone",
         ),
         (
@@ -361,7 +361,7 @@ def test_what_does_not_fit_ends_where_pytorch_would_end(tmp_path: Path) -> None:
     assert made.oom_text.startswith("CUDA out of memory. Tried to allocate")
 
 
-def test_laws_answer_where_pytorch_is_missing_and_only_where_there_is_one(
+def test_laws_answer_where_pytorch_is_missing_and_formulas_without_a_law(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def missing(*_: object) -> str:
@@ -369,11 +369,10 @@ def test_laws_answer_where_pytorch_is_missing_and_only_where_there_is_one(
 
     monkeypatch.setattr("allocsim.fitting.runner.find_python", missing)
     gpu = find_gpu("RTX 4090")
-    assert fit(gpt2(batch=2), gpu).ran.engine == "laws"
+    assert fit(gpt2(batch=2), gpu).engine == "laws"
     assert largest(gpt2(batch=2), "batch", gpu, first=18).engine == "laws"
-    for engine, task in (("auto", gpt2(**WITHOUT)), ("auto", gpt2(steps=5))):
-        with pytest.raises(UnavailableError, match="no torch here"):
-            fit(task, gpu, engine=engine)
+    for task in (gpt2(**WITHOUT), gpt2(steps=5)):
+        assert fit(task, gpu).engine == "formula"
     with pytest.raises(UnavailableError, match="no torch here"):
         fit(gpt2(), gpu, python="/named/python")
 

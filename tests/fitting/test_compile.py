@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from allocsim.fitting import Task, model_of, run_task
+from allocsim.fitting import Task, model_of, run_program
 from allocsim.phantom import find_gpu
 from tests.pythons import NEEDS_TORCH, PYTHONS
 
@@ -24,7 +24,7 @@ def test_a_compiled_model_keeps_less_for_its_backward_pass(tmp_path: Path) -> No
     file.write_text(json.dumps({"model_type": "gpt2", "n_layer": 2}))
     eager = Task(model=model_of(str(file)), batch=4, seq=512, steps=2)
     runs = [
-        run_task(task, find_gpu("RTX 4090"), python=PYTHONS[0])
+        run_program(task, find_gpu("RTX 4090"), python=PYTHONS[0])
         for task in (eager, replace(eager, compiles=True))
     ]
     for ran in runs:

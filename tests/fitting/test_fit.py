@@ -13,12 +13,22 @@ import pytest
 from allocsim import CachingAllocator, load
 from allocsim.analysis.top import top
 from allocsim.errors import ConfigError
-from allocsim.fitting import Ran, Task, fewest, fit, fit_command, largest, model_of, run_task
-from allocsim.phantom import Gpu, UnavailableError
+from allocsim.fitting import Fit, Ran, Task, fewest, fit_command, largest, model_of, run_program
+from allocsim.fitting import fit as fit_by_any_engine
+from allocsim.phantom import Gpu, UnavailableError, find_gpu
 from allocsim.units import GIB, MIB, TIB
 from tests.fitting.conftest import Pretended
 
 Pretend = Callable[..., Pretended]
+
+
+def fit(*question: Any, **options: Any) -> Fit:
+    """Return an answer by a run or a law."""
+    found = fit_by_any_engine(*question, **options)
+    assert isinstance(found, Fit)
+    return found
+
+
 CARD = Gpu("a small card", 4 * GIB, context_memory=512 * MIB)
 
 
@@ -91,8 +101,8 @@ def test_one_run_without_a_limit_comes_to_what_a_run_on_the_card_comes_to(preten
     pretend(play)
     for batch, ends in ((1, True), (8, True), (33, False)):
         answer = fit(task(batch), CARD)
-        there = run_task(task(batch), CARD)
-        assert answer.fits is ends is not there.is_out_of_memory
+        there = run_program(task(batch), CARD)
+        assert answer.completes is ends is not there.is_out_of_memory
         assert answer.ran.peak_reserved_bytes == there.peak_reserved_bytes
         assert answer.ran.peak_allocated_bytes == there.peak_allocated_bytes
         assert text_of(answer.ran) == text_of(there)
@@ -262,8 +272,25 @@ def test_what_no_phantom_knows_is_told_of_what_has_it(pretend: Pretend) -> None:
     assert not fit(checkpointed, CARD).notes
     (mask,) = fit(checkpointed, CARD, values=False).notes
     assert mask.startswith("attention: with checkpointing transformers reads the positions")
-    (close,) = fit(task(30), CARD).notes
-    assert close.startswith("close: it fits beside a context of 512.00 MiB")
+
+
+def test_a_task_that_only_a_small_context_leaves_room_for_may_not_fit(pretend: Pretend) -> None:
+    pretend(weights_and_batch)
+    close = fit(task(30), CARD)
+    assert close.completes
+    assert close.fits is None
+    low, high = close.process_bytes
+    assert low <= CARD.memory < high
+    assert close.headline().startswith("may not fit a small card: 3.54 GiB to 4.10")
+
+
+def test_a_task_whose_smallest_card_is_a_little_larger_may_not_fit() -> None:
+    question = Task(model=model_of("gpt2"), batch=2)
+    needed = fit(question, "A100 40GB", engine="laws").needed_bytes
+    assert needed is not None
+    for more, fits in ((687, True), (300, None), (-300, False)):
+        card = replace(find_gpu("A100 40GB"), memory=needed + more * MIB)
+        assert fit(question, card, engine="laws").fits is fits
 
 
 def test_a_program_that_fails_is_no_answer(pretend: Pretend) -> None:
@@ -414,8 +441,12 @@ def test_needed_is_the_smallest_card_that_works_not_the_peak_without_a_limit(
     assert found.unlimited.peak_reserved_bytes == 5200 * MIB
     assert found.needed_bytes == 1600 * MIB
     assert "1.56 GiB are needed, 200.00 MiB more than it has" in found.headline()
-    assert fit(task(), replace(card, memory=1700 * MIB)).fits
-    assert not fit(task(), replace(card, memory=1698 * MIB)).fits
+    assert fit(task(), replace(card, memory=1700 * MIB)).completes
+    assert not fit(task(), replace(card, memory=1698 * MIB)).completes
+    # Where 687 MiB of context leave room for every request, the peak may be whatever is left.
+    fitting = fit(task(), replace(card, memory=2300 * MIB))
+    assert fitting.fits is True
+    assert fitting.process_bytes[1] <= 2300 * MIB
 
 
 @pytest.mark.parametrize(
@@ -484,6 +515,7 @@ def test_what_the_choice_of_experts_decides_is_a_range(pretend: Pretend) -> None
 def test_experts_that_all_tokens_choose_may_not_fit(pretend: Pretend) -> None:
     pretend_experts(pretend)
     found = fit(task(), replace(CARD, memory=1024 * MIB))
-    assert found.fits
+    assert found.completes
+    assert found.fits is None
     (note,) = (note for note in found.notes if note.startswith("experts"))
     assert note.endswith("if all choose the same ones, the program does not fit")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from allocsim.fitting import fit, program_of
+from allocsim.fitting import Fit, fit, program_of
 from allocsim.fitting.laws import TRANSFORMERS
 from benchmarks.truth import gpu_of, has_cudnn_attention, rows, run, task_of
 from tests.pythons import NEEDS_TORCH, python_of
@@ -59,6 +59,7 @@ def test_what_runs_out_of_memory_is_answered_by_one_run(
         values=False,
     )
     there = run(row, python_of("2.15", TRANSFORMERS[0]))
+    assert isinstance(found, Fit)
     assert found.unlimited is not None
     assert found.ran.peak_allocated_bytes == row["peak_allocated"]
     assert found.ran.peak_reserved_bytes == row["peak_reserved"]

@@ -298,7 +298,10 @@ def test_the_script_serves_as_python_does(serving: str) -> None:
         (["ResNet-50"], "there is no law for ResNet-50: its architecture has none"),
         (["gpt2", "--attention", "flash"], "there is no law for attention 'flash'"),
         (["gpt2", "--serve", "--lengths", "9,12"], "--lengths applies to a single answer"),
-        (["Gemma-2-2B"], "transformers runs Gemma-2-2B with attention 'eager' alone"),
+        (
+            ["Gemma-2-2B", "--attention", "sdpa"],
+            "transformers runs Gemma-2-2B with attention 'eager' alone",
+        ),
         (["gpt2", "--start", "made"], "has no gpt2_tied_bf16_adamw, made; use --engine laws"),
         (["gpt2", "--gpu", "T4"], "Tesla T4: laws are for cards of compute capability 8.0"),
     ],

@@ -10,15 +10,8 @@ from allocsim.fitting.formulas.training.papers import (
     megatron_bytes,
     zero_states,
 )
-from allocsim.fitting.formulas.training.rank import (
-    MIXED,
-    Precision,
-    Rank,
-    RankPart,
-    Training,
-    rank_memory,
-    worst_rank,
-)
+from allocsim.fitting.formulas.training.parts import MIXED, Precision, Rank, RankPart
+from allocsim.fitting.formulas.training.rank import Training, rank_memory, worst_rank
 from allocsim.fitting.formulas.training.shape import TransformerShape, shape_for
 
 __all__ = [

@@ -94,9 +94,22 @@ def kept_of_layer(
         kept["router"] = common * 4 * shape.experts
     if shape.dropout:
         kept["dropout masks"] = common * 2 * shape.width
+    if shape.adapted:
+        kept["inputs of adapters"] = common * _adapter_inputs(shape, layer, item)
     if not layout.flash and layout.recompute != "selective":
         kept["attention scores"] = split * _scores(shape, layout, practice, item)
     return kept
+
+
+def _adapter_inputs(shape: TransformerShape, layer: int, item: int) -> float:
+    """Return the bytes per token that adapters save, less what frozen layers do not save.
+
+    peft keeps adapters in 32 bits, so each module saves its own 32-bit copy of its input. Frozen
+    linear layers and norms do not save theirs.
+    """
+    own = sum(wide + shape.lora for wide, _ in shape.adapted)
+    product = 0 if shape.has_experts(layer) else shape.inner
+    return 4.0 * own - item * (2 * shape.norms * shape.width + product)
 
 
 def _norms(shape: TransformerShape, practice: Practice, item: int) -> float:

@@ -1,7 +1,8 @@
 """Memory that one rank allocates at its peak, part by part, and the rank that allocates most.
 
-Rule: the parts of a rank are those at its peak. The peak is at one of four moments: the loss
-(logits, and all activations), backward of a layer, the end of backward, or the optimizer's step.
+Rule: the parts of a rank are those at its peak. The peak is at one of five moments: the loss
+(logits, and all activations), backward of a layer, the end of backward, backward of a tied
+embedding, or the optimizer's step.
 Every part gives its arithmetic. Only bytes of tensors are counted, without the allocator's
 overhead.
 """
@@ -13,63 +14,15 @@ from dataclasses import dataclass, replace
 
 from allocsim.fitting.formulas.training.kept import FUSED, Practice, kept_of_layer, operations_kept
 from allocsim.fitting.formulas.training.layout import ParallelLayout, refuse_impossible
+from allocsim.fitting.formulas.training.parts import MIXED, Precision, Rank, RankPart
 from allocsim.fitting.formulas.training.shape import TransformerShape
 
 _BUCKET = 500_000_000
 """Default number of elements in DeepSpeed's reduce bucket."""
 _ALL = 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Precision:
-    """Bytes per parameter, and bytes per element of activations.
-
-    weights, gradients: bytes per parameter.
-    optimizer: bytes of its state per parameter, including 32-bit weights if `weights` are 16-bit.
-    compute: bytes per element of activations.
-    """
-
-    weights: int = 2
-    gradients: int = 2
-    optimizer: float = 12
-    compute: int = 2
-
-
-MIXED = Precision()
-"""16-bit weights and gradients with Adam in 32 bits: ZeRO's 2 + 2 + 12."""
-
-
-@dataclass(frozen=True, slots=True)
-class RankPart:
-    """Bytes of one use of memory.
-
-    size: bytes.
-    arithmetic: computation of `size`, as text.
-    """
-
-    name: str
-    size: int
-    arithmetic: str
-
-
-@dataclass(frozen=True, slots=True)
-class Rank:
-    """Memory of a rank of one pipeline stage, at the moment when it allocates most.
-
-    moment: description of that moment.
-    parameters: parameters of such a rank before ZeRO shares anything.
-    parts: uses of memory at that moment.
-    """
-
-    stage: int
-    moment: str
-    parameters: int
-    parts: tuple[RankPart, ...]
-
-    @property
-    def allocated(self) -> int:
-        """Bytes of all parts."""
-        return sum(part.size for part in self.parts)
+_COPIES = "16-bit copies of weights"
+_ADAPTER = 4
+"""Bytes per parameter of an adapter, its gradient, and each of its optimizer's states."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,14 +116,17 @@ class _Account:
 
     def worst(self) -> Rank:
         states, before = tuple(self.states()), self.before()
+        # Backward releases the 16-bit copies.
+        after = tuple(part for part in states if part.name != _COPIES)
         kept = tuple(self.kept())
         moments = {
             "backward of a layer": (*before, *kept, *self.in_layer()),
-            "backward's end": (*states, *self.in_layer()),
-            "optimizer's step": (*states, *self.in_step()),
+            "backward's end": (*after, *self.in_layer()),
+            "optimizer's step": (*after, *self.in_step()),
         }
         if self.is_last:
             moments["loss"] = (*before, *kept, *self.at_loss())
+        moments["backward of the embedding"] = (*after, *self.at_embedding())
         name = max(moments, key=lambda name: sum(part.size for part in moments[name]))
         return Rank(self.stage, name, self.dense + self.experts, moments[name])
 
@@ -234,18 +190,40 @@ class _Account:
         """Yield weights, gradients and optimizer state, as ZeRO shares them."""
         zero, precision = self.layout.zero, self.precision
         yield self._state("weights", precision.weights, zero >= _ALL)
-        yield self._state("gradients", precision.gradients, zero >= 2)
-        yield self._state("optimizer", precision.optimizer, zero >= 1)
+        if self.shape.lora:
+            yield from self._adapter_states()
+        else:
+            yield self._state("gradients", precision.gradients, zero >= 2)
+            yield self._state("optimizer", precision.optimizer, zero >= 1)
         if precision.compute < precision.weights and zero < _ALL:
             count = self.dense + self.experts
             size = count * precision.compute
-            yield RankPart(
-                "16-bit copies of weights", size, f"{count:,} x {precision.compute} bytes"
-            )
-        if zero < 2 and self.layout.shards > 1 and not self.practice.keeps_gradients:
+            yield RankPart(_COPIES, size, f"{count:,} x {precision.compute} bytes")
+        is_whole = zero < 2 and not self.shape.lora and not self.practice.keeps_gradients
+        if is_whole and self.layout.shards > 1:
             count, each = self.dense + self.experts, precision.gradients
             how = f"{count:,} x {each} bytes: DistributedDataParallel's, beside the gradients"
             yield RankPart("buckets of gradients", count * each, how)
+
+    @property
+    def trained(self) -> int:
+        """Parameters on the rank that the optimizer changes."""
+        if self.shape.lora:
+            return len(self.layers) * self.shape.adapters // self.layout.tensor
+        return self.dense + self.experts
+
+    def _adapter_states(self) -> Iterator[RankPart]:
+        """Yield weights, gradients and optimizer state of adapters, which peft keeps in 32 bits."""
+        layout, count = self.layout, self.trained
+        optimizer = self.precision.optimizer * _ADAPTER / self.precision.weights
+        for name, each, stage in (
+            ("adapters", _ADAPTER, _ALL),
+            ("gradients", _ADAPTER, 2),
+            ("optimizer", optimizer, 1),
+        ):
+            among = layout.shards if layout.zero >= stage else 1
+            how = f"{count:,} x {each:g} bytes" + f" / {among}" * (among > 1)
+            yield RankPart(name, round(count * each / among), how)
 
     def _state(self, name: str, each: float, is_shared: bool) -> RankPart:
         layout = self.layout
@@ -328,6 +306,20 @@ class _Account:
         yield from self._weight_gradient_placeholders()
         yield from self._in_flight()
 
+    def at_embedding(self) -> Iterator[RankPart]:
+        """Yield the second gradient of a tied embedding, and the sum of both before it is stored.
+
+        The first gradient is that of the output layer.
+        """
+        shape = self.shape
+        is_tied = shape.is_tied and self.is_first and self.is_last
+        if is_tied and not shape.lora and not self.practice.keeps_gradients:
+            count, each = shape.embedding // self.layout.tensor, self.precision.gradients
+            # Under autocast the first gradient has another type, and is converted anyway.
+            n = 1 if self.precision.compute < each else 2
+            how = f"{n} x {count:,} x {each} bytes"
+            yield RankPart("embedding's second gradient, and the sum", n * count * each, how)
+
     def _gathered_input(self, name: str, count: int) -> RankPart:
         """Return the inputs that sequence parallel ranks gather."""
         size = count * self.layout.tokens * self.shape.width * self.precision.compute
@@ -383,8 +375,9 @@ class _Account:
         """Yield the temporaries of the optimizer's step."""
         if not self.practice.foreach:
             return
-        layout, each = self.layout, self.precision.weights
+        layout = self.layout
+        each = _ADAPTER if self.shape.lora else self.precision.weights
         among = layout.shards if layout.zero == _ALL else 1
-        count = (self.dense + self.experts) // among
+        count = self.trained // among
         how = f"{count:,} x {each} bytes: every operation on all parameters at once"
         yield RankPart("a copy for the step", count * each, how)

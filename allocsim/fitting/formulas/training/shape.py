@@ -44,6 +44,8 @@ class TransformerShape:
         the model, which matters with pipeline stages only.
     latent: sizes of latent attention, or None for usual attention.
     others: parameters of a layer that the other fields do not give, such as norms of queries.
+    lora: rank of LoRA adapters, 0 to train all parameters.
+    adapted: inputs and outputs of each linear module of a layer that has an adapter.
     """
 
     layers: int
@@ -67,6 +69,13 @@ class TransformerShape:
     dense_layers: int = 0
     latent: Latent | None = None
     others: int = 0
+    lora: int = 0
+    adapted: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def adapters(self) -> int:
+        """Parameters of the adapters of a layer."""
+        return self.lora * sum(map(sum, self.adapted))
 
     @property
     def key_value(self) -> int:

@@ -1,0 +1,198 @@
+"""Answer of `fit` by formula, if neither a run of the program nor a law can answer.
+
+Rule: an estimate is a range, and it fits only if the upper end fits. It always states why no more
+exact engine answered, and the one change with which one would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from allocsim._repr import Shown
+from allocsim.errors import ConfigError
+from allocsim.fitting.formulas import MemoryPart, shapes_of, sizes_of, weights_of
+from allocsim.fitting.formulas.training import EAGER, ParallelLayout, Training
+from allocsim.fitting.model import Configured, shape_of, with_adapters
+from allocsim.fitting.parallel import fits_in, precision_of, shard
+from allocsim.fitting.serving import ServedMemory, serve
+from allocsim.fitting.task import EAGER_NOTE, Task, usual_attention
+from allocsim.phantom import CONTEXT_MEMORY_SEEN, Gpu
+from allocsim.units import format_range, format_size
+
+_COPIED_IN_STEP = ("adamw", "adafactor")
+"""Optimizers whose step needs a copy of all parameters."""
+_SUM = "sum of the tensors of separate PyTorch operations (docs/reference/parallel.md)"
+_CONTEXT, _OVERHEAD = "CUDA context", "rounding and fragmentation"
+_SCORES = (2, 5)
+"""Fewest and most copies of the attention scores, in elements of 16 bits, with eager attention.
+
+There are at least the scores and the masked scores, and at most these with the softmax in 32 bits
+and in 16 bits.
+"""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Estimate(Shown):
+    """Memory of a task by formula, as a range.
+
+    parts: uses of the card's memory at the peak; their ranges add up to that of the process.
+    source: the formula.
+    reason: why no more exact engine answered, and what would change that, one sentence.
+    notes: facts that the answer cannot know, one sentence each.
+    """
+
+    task: Task
+    gpu: Gpu
+    parts: tuple[MemoryPart, ...]
+    source: str
+    reason: str
+    notes: tuple[str, ...] = ()
+
+    @property
+    def engine(self) -> str:
+        return "formula"
+
+    @property
+    def is_out_of_memory(self) -> bool:
+        """True unless the task surely fits."""
+        return not self.fits
+
+    @property
+    def process_bytes(self) -> tuple[int, int]:
+        """Lowest and highest bytes of the card that the process uses at its peak."""
+        return sum(part.low for part in self.parts), sum(part.high for part in self.parts)
+
+    @property
+    def needed_bytes(self) -> int:
+        """Bytes that suffice for the task, without the CUDA context."""
+        return sum(part.high for part in self.parts if part.name != _CONTEXT)
+
+    @property
+    def fits(self) -> bool | None:
+        """True if the upper end of the range fits, None if only the lower end does."""
+        return fits_in(self.gpu.memory, self.process_bytes)
+
+    @property
+    def runs_on_loan(self) -> bool:
+        """False: a formula does not know where memory that the host lends would be used."""
+        return False
+
+    @property
+    def peak_reserved_bytes(self) -> int:
+        """Upper end of the reserved bytes at the peak."""
+        return self.needed_bytes
+
+    @property
+    def peak_allocated_bytes(self) -> int:
+        """Upper end of the allocated bytes at the peak."""
+        return self.needed_bytes - sum(part.high for part in self.parts if part.name == _OVERHEAD)
+
+    def headline(self) -> str:
+        """Return the verdict and the margin, as one line."""
+        name, memory = self.gpu.name, self.gpu.memory
+        low, high = self.process_bytes
+        if self.fits:
+            return f"fits {name} with {format_range(memory - high, memory - low)} to spare"
+        word = "may not" if self.fits is None else "does not"
+        return f"{word} fit {name}: {format_range(low, high)} of {format_size(memory)}"
+
+    def figures_shown(self) -> Iterator[tuple[str, str]]:
+        """Yield the name and the size of each part."""
+        for part in self.parts:
+            yield part.name, format_range(part.low, part.high)
+
+
+def estimate(task: Task, gpu: Gpu, reason: str = "", conf: str | None = None) -> Estimate:
+    """Return the memory that `task` needs on `gpu`, by formula.
+
+    reason: sentence on why no more exact engine answered.
+    conf: value of PYTORCH_CUDA_ALLOC_CONF, which has no effect; a note reports that.
+
+    Raises ConfigError for a model that no formula describes.
+    """
+    parts, source = _trained(task, gpu) if task.is_training else _served(task, gpu)
+    return Estimate(task, gpu, parts, source, reason, tuple(_left_out(task, conf)))
+
+
+def training_of(task: Task) -> Training:
+    """Return a training as the formulas describe it.
+
+    Raises ConfigError for a model that they do not describe.
+    """
+    shape = shape_of(task.model)
+    if task.lora:
+        shape = with_adapters(shape, task.model, task.lora, task.lora_targets)
+    layout = ParallelLayout(
+        data=task.ranks,
+        zero=3 if task.parallel == "fsdp" else 0,
+        recompute="full" if task.checkpointing else "none",
+        flash=task.attention != "eager",
+        seq=max(task.lengths, default=task.seq),
+        micro_batch=task.batch,
+        micro_batches=task.accumulate,
+    )
+    practice = replace(EAGER, foreach=task.optimizer in _COPIED_IN_STEP)
+    precision = precision_of(task.dtype, task.optimizer)
+    return Training(task.model.name, shape, layout, precision, practice)
+
+
+def _trained(task: Task, gpu: Gpu) -> tuple[tuple[MemoryPart, ...], str]:
+    found = shard(training_of(task), gpu)
+    low, _, high = found.reserved_bytes
+    least, most = found.outside_bytes
+    parts = [MemoryPart(part.name, part.size, part.size) for part in found.worst.parts]
+    parts.append(
+        MemoryPart(
+            _OVERHEAD,
+            low - found.allocated_bytes,
+            high - found.allocated_bytes,
+            "2 to 26 % in eight of ten runs of PyTorch",
+        )
+    )
+    context = CONTEXT_MEMORY_SEEN
+    parts.append(MemoryPart(_CONTEXT, *context))
+    if most > context[1]:
+        parts.append(MemoryPart("NCCL", least - context[0], most - context[1]))
+    return tuple(parts), _SUM
+
+
+def _served(task: Task, gpu: Gpu) -> tuple[tuple[MemoryPart, ...], str]:
+    prompt = max(task.lengths, default=task.prompt)
+    found = serve(
+        _held(task),
+        "transformers",
+        gpu,
+        batch=task.batch,
+        prompt=prompt,
+        decode=task.decode,
+        requests=task.requests,
+    )
+    parts = found.needs.parts
+    if task.attention == "eager":
+        scores = task.batch * found.work.sizes.heads * prompt**2 * 2
+        low, high = _SCORES
+        parts += (MemoryPart("attention scores", low * scores, high * scores),)
+    return parts, found.needs.source
+
+
+def _held(task: Task) -> ServedMemory:
+    """Return the weights of a task's model, in its precision."""
+    model = task.model
+    if not isinstance(model, Configured):
+        raise ConfigError(f"{model.name} is not a language model with a configuration")
+    sizes = sizes_of(model.config)
+    weights = weights_of(shapes_of(sizes), task.dtype, sizes)
+    return ServedMemory(model.name, sizes, weights, "its configuration")
+
+
+def _left_out(task: Task, conf: str | None) -> Iterator[str]:
+    """Yield a note on each choice that was made, and on each option that the formula ignores."""
+    if task.attention == usual_attention(task.model) == "eager":
+        yield EAGER_NOTE
+    if task.compiles:
+        yield "the formula is for separate operations; a compiled program saves fewer tensors"
+    if task.start == "made":
+        yield "the formula does not count the creation of the model on the card"
+    if conf:
+        yield "the formula does not know the effect of the allocator's settings"

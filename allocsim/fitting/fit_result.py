@@ -1,0 +1,135 @@
+"""Answer of `fit` by a run or a law: the verdict, the margin and the memory of a task on a card."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from allocsim._repr import Shown
+from allocsim.fitting.run_result import Failure, Ran, failure_of
+from allocsim.fitting.task import Task
+from allocsim.phantom import Gpu, context_range
+from allocsim.recommend import Recommendation
+from allocsim.simulation import DeviceRun
+from allocsim.units import format_range, format_size
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Fit(Shown):
+    """Answer of `fit`.
+
+    task: the task, or None for a user's own program.
+    program: text of the generated program, or the user's command line.
+    conf: value of PYTORCH_CUDA_ALLOC_CONF.
+    ran: run on the card; the card finishes its work only when the program waits for it.
+    unlimited: run without a memory limit, if the task does not fit; None if that run fails, too.
+    lent: replay with host memory lent by the driver, if the task does not fit; None if none is
+        lent.
+    recommendation: conf under which the task fits, if it does not fit as given.
+    keeping_up: run on a card that finishes its work at once, if freed blocks wait for other
+        streams.
+    skewed: run where all tokens choose the same experts, if sizes depend on the choice; `ran`
+        spreads tokens evenly.
+    notes: facts that the answer cannot know, one sentence each.
+    fits: True if the program completes beside the largest CUDA context that was seen, False if it
+        fails beside the smallest, None between.
+    least_room: bytes without the CUDA context on the smallest card that fits the task, if it does
+        not fit; None if unknown.
+    """
+
+    task: Task | None
+    program: str
+    conf: str | None
+    ran: Ran
+    unlimited: Ran | None
+    lent: DeviceRun | None
+    recommendation: Recommendation | None
+    keeping_up: Ran | None
+    skewed: Ran | None
+    notes: tuple[str, ...]
+    fits: bool | None
+    least_room: int | None = None
+
+    @property
+    def gpu(self) -> Gpu:
+        return self.ran.gpu
+
+    @property
+    def engine(self) -> str:
+        """Engine that answered: "program" or "laws"."""
+        return self.ran.engine
+
+    @property
+    def completes(self) -> bool:
+        """True if the program completed beside the assumed CUDA context."""
+        return not self.ran.is_out_of_memory
+
+    @property
+    def runs_on_loan(self) -> bool:
+        """True if the program completes only with host memory lent by the driver."""
+        return self.lent is not None and not self.lent.ooms
+
+    @property
+    def needed_bytes(self) -> int | None:
+        """Bytes that suffice for the task, without the CUDA context; None if unknown.
+
+        They are the peak of reserved memory if the task completes, else the size of the smallest
+        card on which it does; that of an unlimited card if the smallest was not searched for.
+        """
+        if self.completes:
+            return self.ran.peak_reserved_bytes
+        if self.least_room is None and self.unlimited is not None:
+            return self.unlimited.peak_reserved_bytes
+        return self.least_room
+
+    @property
+    def failure(self) -> Failure | None:
+        """Error that ended the program, or None if it completed."""
+        return failure_of(self.ran)
+
+    @property
+    def room_bytes(self) -> int:
+        """Bytes of the card that are available to the allocator."""
+        return self.gpu.room
+
+    @property
+    def spare_bytes(self) -> int:
+        """Bytes of the card that are available to the allocator and not reserved at the peak.
+
+        They are negative if the task does not fit.
+        """
+        return self.room_bytes - (self.needed_bytes or self.ran.peak_reserved_bytes)
+
+    @property
+    def process_bytes(self) -> tuple[int, int]:
+        """Lowest and highest bytes of the card that the process uses at its peak.
+
+        A program that reserves less where less is free uses at most the card.
+        """
+        low, high = context_range(self.gpu)
+        peak = self.needed_bytes or self.ran.peak_reserved_bytes
+        high = peak + high
+        return peak + low, min(high, self.gpu.memory) if self.fits else high
+
+    def headline(self) -> str:
+        """Return the verdict and the margin, as one line."""
+        name, needed = self.gpu.name, self.needed_bytes
+        if self.fits:
+            return f"fits {name} with {format_size(self.spare_bytes)} to spare"
+        if self.fits is None:
+            used = format_range(*self.process_bytes)
+            return f"may not fit {name}: {used} of {format_size(self.gpu.memory)}"
+        if needed is None:
+            return f"does not fit {name}"
+        short = format_size(max(-self.spare_bytes, 0))
+        if self.lent is not None and self.lent.spill is not None and self.runs_on_loan:
+            spilled = format_size(self.lent.spill.most_bytes)
+            return f"runs on {name} with {spilled} of the host's memory, slower; does not fit alone"
+        return f"does not fit {name}: {format_size(needed)} are needed, {short} more than it has"
+
+    def figures_shown(self) -> Iterator[tuple[str, str]]:
+        """Yield the names and sizes of the peaks."""
+        yield "reserved at the peak", format_size(self.ran.peak_reserved_bytes)
+        yield "allocated at the peak", format_size(self.ran.peak_allocated_bytes)
+        low, high = map(format_size, self.process_bytes)
+        yield "the process", f"{low} to {high}"
