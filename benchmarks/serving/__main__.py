@@ -23,7 +23,7 @@ from statistics import median
 from allocsim.cli.reference import between_marks
 from allocsim.errors import AllocsimError
 from allocsim.fitting import Served, held_of, serve
-from allocsim.fitting.formulas import options_in, version_of
+from allocsim.fitting.formulas import Logged, options_in, version_of
 from allocsim.phantom import Gpu, find_gpu
 from allocsim.units import GIB, parse_size
 
@@ -104,8 +104,11 @@ def gpu_of(row: Row) -> Gpu:
     return gpu
 
 
-def answer(row: Row) -> Served:
-    """Return the answer of the formula to the question of a row."""
+def answer(row: Row, *, is_cache_known: bool = False) -> Served:
+    """Return the answer of the formula to the question of a row.
+
+    is_cache_known: take the bytes of the cache from the log, and predict its tokens alone.
+    """
     held = held_of(row["model"], row["server"], row["weights"] or None)
     is_ollama = row["server"] == "ollama"  # it has variables of the environment instead of options
     options = options_in(
@@ -114,7 +117,11 @@ def answer(row: Row) -> Served:
     if row["release"] and row["server"] == "vllm":
         options = replace(options, version=version_of(row["release"]))
     prompt = min((options.longest or 1024) - 1, 1024)
-    return serve(held, row["server"], gpu_of(row), prompt=prompt, decode=1, options=options)
+    logged = (
+        Logged(cache=float(row["cache_gib"]) * GIB, options=options) if is_cache_known else None
+    )
+    how = {"prompt": prompt, "decode": 1, "options": options, "logged": logged}
+    return serve(held, row["server"], gpu_of(row), **how)  # type: ignore[arg-type]
 
 
 def compare(row: Row) -> Compared:
@@ -140,6 +147,10 @@ def _figures(row: Row, found: Served) -> Iterator[Figure]:
         yield Figure("compute buffer", float(row["compute_gib"]), *parts["compute buffer"])
     if row["graphs_gib"] and row["server"] == "vllm":
         yield Figure("graphs", float(row["graphs_gib"]), *parts["CUDA graphs"])
+    if row["cache_gib"] and row["tokens"] and row["server"] in ("vllm", "sglang"):
+        room = answer(row, is_cache_known=True).needs.room
+        assert room is not None
+        yield Figure(NAMES[-1], float(row["tokens"]), *room, slack=16)
     if not row["gpu"]:
         return
     if row["cache_gib"] and row["server"] in ("llama.cpp", "ollama"):
@@ -158,7 +169,10 @@ In GiB, or in tokens. `python -m benchmarks.serving --docs` writes this table. T
 logs are in `benchmarks/serving/logs.csv`, the summary is in docs/evidence/serving.md.
 """
 _COMMAND = "python -m benchmarks.serving --docs"
-NAMES = ("weights", "activations", "graphs", "cache", "tokens", "compute buffer")
+NAMES = (
+    *("weights", "activations", "graphs", "cache", "tokens", "compute buffer"),
+    "tokens in the printed cache",
+)
 
 
 def table(found: Sequence[Compared]) -> Iterator[str]:
@@ -174,7 +188,7 @@ def table(found: Sequence[Compared]) -> Iterator[str]:
             yield f"{start}| | | no formula for the model | | |"
         for figure in each.figures:
             cause = CAUSES.get(row["row"], "") if not figure.is_held else ""
-            digits = ",.0f" if figure.name == "tokens" else ".2f"
+            digits = ",.0f" if figure.name.startswith("tokens") else ".2f"
             yield (
                 f"{start}| {figure.name} | {figure.printed:{digits}} | {figure.low:{digits}} to "
                 f"{figure.high:{digits}} | {figure.error:+.1%} | "
@@ -191,7 +205,8 @@ def summary(found: Sequence[Compared]) -> Iterator[str]:
             figures = [
                 figure
                 for each in found
-                if each.row["server"] == server and each.row["gpu"]
+                if each.row["server"] == server
+                if each.row["gpu"] or name == NAMES[-1]
                 for figure in each.figures
                 if figure.name == name
             ]

@@ -156,3 +156,60 @@ def test_a_recording_is_no_log(cli: Cli) -> None:
     done = cli("fit", "gpt2", "--server", "vllm", "--gpu", "T4", "--log", str(path))
     assert done.code == 2
     assert "is a recording; --log expects the text that a server printed" in done.err
+
+
+NEWER = """\
+(APIServer pid=1) INFO [api_server.py:9] vLLM API server version 0.33.0
+(APIServer pid=1) INFO [api_server.py:9] non-default args: {'max_model_len': 8192, \
+'gpu_memory_utilization': 0.9}
+(EngineCore pid=2) INFO [gpu_model_runner.py:9] Model loading took 15.0 GiB memory and 2.1 seconds
+(EngineCore pid=2) INFO [gpu_model_runner.py:9] Estimated CUDA graph memory: 0.70 GiB total
+(EngineCore pid=2) INFO [gpu_worker.py:9] Available KV cache memory: 53.1 GiB
+(EngineCore pid=2) INFO [gpu_worker.py:9] CUDA graph memory profiling is enabled (default since \
+v0.21.0). The current --gpu-memory-utilization=0.9000 is equivalent to \
+--gpu-memory-utilization=0.8911 without CUDA graph memory profiling.
+(EngineCore pid=2) INFO [kv_cache_utils.py:9] GPU KV cache size: 434,960 tokens, Maximum \
+concurrency for 8,192 tokens per request: 53.10x
+(EngineCore pid=2) INFO [gpu_model_runner.py:9] Graph capturing finished in 20 secs, took 0.38 GiB
+(EngineCore pid=2) INFO [gpu_worker.py:9] CUDA graph pool memory: 0.38 GiB (actual), 0.70 GiB \
+(estimated), difference: 0.32 GiB (84.2%).
+"""
+"""Llama 3.1 8B on an H100 with vLLM 0.33, with the figures of a start on a phantom GPU."""
+LLAMA_8B = ("Llama-3.1-8B", "--server", "vllm", "--gpu", "H100")
+
+
+def test_the_room_never_excludes_the_tokens_that_the_log_prints(cli: Cli, log: Path) -> None:
+    found = answer(cli, log, NEWER, *LLAMA_8B)
+    assert found["room_tokens"] == [434_960, 434_960]
+    assert found["ranges"]["CUDA graphs"] == [int(0.38 * GIB)] * 2
+    assert "from the log: weights, CUDA graphs, room of the cache" in found["notes"][-1]
+
+
+def test_another_fraction_than_that_of_the_log_changes_the_room_in_proportion(
+    cli: Cli, log: Path
+) -> None:
+    words = ("--server-args", "--gpu-memory-utilization 0.95")
+    low, high = answer(cli, log, NEWER, *LLAMA_8B, *words)["room_tokens"]
+    more = 0.05 * 79.1 * GIB / 131_072
+    assert low <= 434_960 + more <= high
+
+
+def test_another_number_of_sequences_than_that_of_the_log_needs_no_more_than_the_log(
+    cli: Cli, log: Path
+) -> None:
+    words = ("--server-args", "--max-num-seqs 4")
+    low, high = answer(cli, log, NEWER, *LLAMA_8B, *words)["room_tokens"]
+    assert high > 434_960
+    assert low > 400_000
+
+
+def test_the_ranks_of_a_log_are_the_cards_of_the_answer(cli: Cli, log: Path) -> None:
+    text = "".join(
+        f"(Worker_TP{rank} pid=9) Model loading took 7.{50 + rank} GiB memory and 1.1 seconds\n"
+        f"(Worker_TP{rank} pid=9) Available KV cache memory: {60 - rank}.00 GiB\n"
+        for rank in range(2)
+    )
+    found = answer(cli, log, text, "Llama-3.1-8B", "--server", "vllm", "--gpu", "H100")
+    assert found["tensor_parallel"] == 2
+    assert found["ranges"]["weights"] == [int(7.51 * GIB)] * 2
+    assert found["room_tokens"][0] <= 59 * GIB / 65_536 <= found["room_tokens"][1]

@@ -45,8 +45,8 @@ _HALVES = ("k_cache_bytes", "v_cache_bytes")
 """Sizes of both halves of the cache, which SGLang logs instead of its total."""
 _ROUNDED = 0.02
 """Largest relative error of bytes per token: whole blocks, and states beside the tokens."""
-_DECIMALS = 0.006 * GIB
-"""Largest error of a number in GiB with two decimals."""
+_DECIMALS = 0.011 * GIB
+"""Largest error of a number in GiB with two decimals, or of the sum of two such numbers."""
 _BLOCK = 16
 """Tokens of a block, which older releases of vLLM print instead of tokens."""
 _RANK = re.compile(r"(?:TP|rank[ =]?)(\d+)", re.IGNORECASE)
@@ -126,14 +126,19 @@ class Logged:
         """Return the sizes for a start with the options of the log, which has the same cache."""
         if self.cache is not None and self.cache <= 0:
             return replace(self, pool=(0, 0), room=(0, 0))
-        if self.compute_buffer is not None or (self.cache is None and self.cache_tokens is None):
+        if self.compute_buffer is not None:
             return self
-        pool = room = None
-        if self.cache is not None:
-            pool = round(self.cache - _DECIMALS), round(self.cache + _DECIMALS)
+        room = None
         if self.cache_tokens is not None:
             room = int(self.cache_tokens), int(self.cache_tokens)
-        return replace(self, pool=pool, room=room)
+        return replace(self, pool=self.printed_pool, room=room)
+
+    @property
+    def printed_pool(self) -> tuple[int, int] | None:
+        """Lowest and highest bytes of the cache that the log prints, or None."""
+        if self.cache is None:
+            return None
+        return round(self.cache - _DECIMALS), round(self.cache + _DECIMALS)
 
 
 NOTHING_LOGGED = Logged()

@@ -179,7 +179,32 @@ class _Start:
         """Lowest and highest bytes of the cache."""
         if self.is_logged and self.work.logged.pool is not None:
             return self.work.logged.pool
-        return self.budget[0] - self.inside[1], self.budget[1] - self.inside[0]
+        low, high = self.budget[0] - self.inside[1], self.budget[1] - self.inside[0]
+        measured = self._measured_pool
+        if measured is None:
+            return low, high
+        was, now = self._load(self.work.logged.options), self._load(self.options)
+        if was == now:
+            return measured
+        if all(each <= before for each, before in zip(now, was, strict=True)):
+            return max(low, measured[0]), max(high, measured[1])
+        return low, high
+
+    @property
+    def _measured_pool(self) -> tuple[int, int] | None:
+        """Bytes of the cache with the fraction of this start, and all else as in the log."""
+        pool, was = self.work.logged.printed_pool, self.work.logged.options.fraction
+        if pool is None or was is None:
+            return None
+        more = [((self.options.fraction or was) - was) * each for each in self.work.capacity]
+        return round(pool[0] + min(more)), round(pool[1] + max(more))
+
+    def _load(self, options: ServerOptions) -> tuple[int, int, int]:
+        """Return what determines activations and graphs: tokens, requests and captured batch."""
+        work = self.work
+        full = of_vllm(options, work.memory, work.card, work.capability)
+        captured = 0 if full.is_eager else full.captured or 0
+        return full.chunk or 0, full.sequences or 0, captured
 
     @property
     def cache(self) -> PagedCache:
