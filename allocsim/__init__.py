@@ -2,7 +2,8 @@
 
     from allocsim import CachingAllocator, explain, load, replay, tune
 
-`CachingAllocator` answers requests as PyTorch's allocator does, address by address.  `load` reads a
+`CachingAllocator` answers requests as PyTorch's allocator does, address by address, and
+`CachingHostAllocator` those for pinned host memory, block by block.  `load` reads a
 recorded memory history, and each command has a function of its name: `replay`, `explain`, `top`,
 `compare`, `tune`, `risk`, `lint`, `gate`, `ranks`, `stats`, `step`, `fit`, `convert`.
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from allocsim.export import simulate
     from allocsim.fitting import Task, fit, model_of, program_of
     from allocsim.fitting.scale import recording_at, scaling_of
+    from allocsim.host import CachingHostAllocator
     from allocsim.recording import load
     from allocsim.replaying import replay
     from allocsim.report.formats import convert
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CachingAllocator",
+    "CachingHostAllocator",
     "compare",
     "compare_settings",
     "convert",
@@ -75,6 +78,7 @@ __all__ = [
 
 _HOMES = {
     "CachingAllocator": "core",
+    "CachingHostAllocator": "host",
     "Hints": "simulation",
     "Task": "fitting",
     "Budget": "analysis.gate",

@@ -30,6 +30,7 @@ LAYERS = {
     "core": 1,
     "recording": 1,
     "capture": 1,
+    "host": 2,
     "simulation": 2,
     "fidelity": 3,
     "inference": 4,

@@ -26,7 +26,8 @@ address, statistic, entry, segment and message.  The first divergence is made
 as short as possible and printed as a test.  Real PyTorch is the one installed
 for --python, on a phantom GPU (--phantom, the default) or on the GPU of this
 machine (--gpu).  With --torch, it is the allocator alone, from wheels that
-`python -m allocsim.phantom fetch` stored in the cache."""
+`python -m allocsim.phantom fetch` stored in the cache.  With --host, the
+scripts use pinned host memory, and the allocator is that of --python."""
 _DIVERGED = 1
 _JOBS_ON_GPU = 4
 """Default number of processes with --gpu.
@@ -48,6 +49,7 @@ def add_to(commands: Commands[Parser]) -> None:
         metavar="PATH",
         help="Python interpreter with a CUDA build of torch (default: this one)",
     )
+    add("--host", action="store_true", help="compare the allocator of pinned host memory")
     add("--seed", metavar="N", type=count, default=0, help="first seed (default: 0)")
     ops = "minimum number of operations for each release (default: 100000)"
     add("--ops", metavar="N", type=count, default=100_000, help=ops)
@@ -84,6 +86,11 @@ def _sources(arguments: argparse.Namespace, jobs: int) -> tuple[tuple[Source, ..
     A source is an installed PyTorch, or its wheel in the cache. It runs scripts in `jobs`
     processes.
     """
+    if arguments.host and (arguments.torch or arguments.gpu):
+        raise UsageError(
+            "--host needs a whole PyTorch on a phantom GPU; give its interpreter with --python "
+            "and leave out --torch and --gpu"
+        )
     if arguments.torch:
         if arguments.gpu or arguments.python:
             raise UsageError(
@@ -95,9 +102,16 @@ def _sources(arguments: argparse.Namespace, jobs: int) -> tuple[tuple[Source, ..
     from allocsim.verify import InstalledSource  # noqa: PLC0415
 
     install = find_torch(arguments.python or sys.executable)
-    release = find_release(install.version).version
+    release = find_release(install.version)
+    if arguments.host and release.host_stats is None:
+        raise UsageError(
+            f"{install.python} has torch {install.version}; --host expects 2.7 or later, which "
+            "reports statistics of pinned memory"
+        )
     place = "on a real GPU" if arguments.gpu else "over the phantom GPU"
-    source = InstalledSource(release, install.python, not arguments.gpu, jobs)
+    source = InstalledSource(
+        release.version, install.python, not arguments.gpu, jobs, is_host=arguments.host
+    )
     return (source,), f"torch {install.version} as {install.python} has it, {place}"
 
 

@@ -40,6 +40,7 @@ from allocsim.core.fast_path import (
     MALLOC,
     PlainStep,
 )
+from allocsim.core.hash_order import HashOrder, pool_hash, stream_hash
 from allocsim.core.history import TraceEntry, Witnessed, Work
 from allocsim.core.inspection import (
     allocated_block,
@@ -69,12 +70,20 @@ from allocsim.core.journal import (
     decode_wait,
     fold_records,
 )
+from allocsim.core.option_string import BadOptionError
 from allocsim.core.option_string import parse as parse_conf
 from allocsim.core.options import OPTIONS, Option, Role
 from allocsim.core.pending import RequestedFree
-from allocsim.core.releases import NEWEST, RELEASES, FreeBlockOrder, Release, find_release
+from allocsim.core.releases import (
+    NEWEST,
+    RELEASES,
+    FreeBlockOrder,
+    HostStatNames,
+    Release,
+    find_release,
+)
 from allocsim.core.replay_port import ReplayAllocator
-from allocsim.core.stats import Marked
+from allocsim.core.stats import Marked, Stat
 
 __all__ = [
     "ADDRESS_CHUNK",
@@ -84,6 +93,7 @@ __all__ = [
     "Arena",
     "AllocatorConfig",
     "BRIEF",
+    "BadOptionError",
     "Block",
     "CachingAllocator",
     "ReplayAllocator",
@@ -97,6 +107,8 @@ __all__ = [
     "Folder",
     "FreeBlockOrder",
     "GroupMoves",
+    "HashOrder",
+    "HostStatNames",
     "IS_COMPILED",
     "Journal",
     "LARGE_BUFFER",
@@ -123,6 +135,7 @@ __all__ = [
     "SMALL_BUFFER",
     "SMALL_SIZE",
     "RequestedFree",
+    "Stat",
     "TraceEntry",
     "UNLIMITED",
     "UNLIMITED_DEVICE",
@@ -143,11 +156,13 @@ __all__ = [
     "largest_request",
     "mapped_for",
     "parse_conf",
+    "pool_hash",
     "pool_of_requests",
     "returnable_bytes",
     "returnable_pools",
     "served_once_free",
     "small_places",
     "step_rows",
+    "stream_hash",
     "would_serve",
 ]

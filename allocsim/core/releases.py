@@ -6,6 +6,8 @@ tables of the package: contents of recordings (`recording/releases.py`), publish
 (`phantom/wheel.py`), and wordings of errors (`analysis/explain/wording.py`); those
 of the C++ headers are in `phantom/stub/release.h`.  Source: semantics 9, and the section named at
 each field.
+
+Long because it is one table.
 """
 
 from __future__ import annotations
@@ -39,6 +41,20 @@ class EmptyCacheInScope(Enum):
     ASSERTS = "stops on an internal assertion"
     FREEABLE_ONLY = "releases freeable private pools only"
     NORMAL = "releases everything"
+
+
+@dataclass(frozen=True, slots=True)
+class HostStatNames:
+    """Names of the statistics of torch.cuda.host_memory_stats() (13.5).
+
+    active, active_bytes: blocks in use, which includes frees that wait for a stream.
+    owned, owned_bytes: all blocks, in use or cached.
+    """
+
+    active: str
+    active_bytes: str
+    owned: str
+    owned_bytes: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +146,24 @@ class Release:
     """Releasing oversize blocks skips expandable ones; before, it asserts (1.10)."""
     short_segment_is_destroyed: bool = False
     """A new expandable segment shorter than the request is destroyed at once (4.2)."""
+
+    # Pinned host memory (13).
+    models_host: bool = False
+    """The model has the release's CachingHostAllocator."""
+    host_stats: HostStatNames | None = None
+    """Names in torch.cuda.host_memory_stats(); None if the release has none (13.5)."""
+    host_polls_one_size: bool = True
+    """With a background thread, a request polls events of blocks of its size (13.4)."""
+    host_counts_plain_frees: bool = True
+    """A free that waits for nothing reduces the active statistics (13.5)."""
+    host_counts_polled_size: bool = True
+    """A completed free reduces active bytes by the polled size, -1 for any size (13.5)."""
+    host_takes_newest: bool = True
+    """A request takes the newest free block of its bucket, even if it is too small (13.2)."""
+    host_private_pools: bool = False
+    """Requests of a graph capture have private pools (13.6)."""
+    host_stats_by_pool: bool = False
+    """Each pool has active statistics, so that peaks are also sums over pools (13.6)."""
 
     # Requests of the program.
     keeps_cublas_workspaces: bool = True
@@ -238,9 +272,17 @@ CHANGES: tuple[tuple[str, dict[str, Any]], ...] = (
             "+options": ("max_non_split_rounding_mb", "pinned_use_background_threads"),
             "mempools_hold_pools": True,
             "mempool_is_last_user": True,
+            "models_host": True,
         },
     ),
-    ("2.7", {}),
+    (
+        "2.7",
+        {
+            "host_stats": HostStatNames(
+                "allocation", "allocated_bytes", "segment", "reserved_bytes"
+            ),
+        },
+    ),
     (
         "2.8",
         {
@@ -280,6 +322,11 @@ CHANGES: tuple[tuple[str, dict[str, Any]], ...] = (
             "no_split": True,
             "mempool_is_last_user": False,
             "overflow_may_be_expandable": False,
+            "host_stats": HostStatNames(
+                "active_requests", "active_bytes", "allocations", "allocated_bytes"
+            ),
+            "host_polls_one_size": False,
+            "host_counts_plain_frees": False,
             "entry_fields": ("time_us", "compile_context", "user_metadata"),
             "oom_advice": _ADVICE.format(variable="PYTORCH_ALLOC_CONF", link=_OLD_LINK),
         },
@@ -291,6 +338,7 @@ CHANGES: tuple[tuple[str, dict[str, Any]], ...] = (
             "parse_resets_non_split_rounding": True,
             "overflow": Overflow.FIRST,
             "mempool_takes_mark_back": True,
+            "host_private_pools": True,
             "oom_advice": _ADVICE.format(variable="PYTORCH_CUDA_ALLOC_CONF", link=_NEW_LINK),
         },
     ),
@@ -314,6 +362,8 @@ CHANGES: tuple[tuple[str, dict[str, Any]], ...] = (
             "empty_cache_in_scope": EmptyCacheInScope.NORMAL,
             "fraction_rounds": True,
             "counts_private_pools": True,
+            "host_counts_plain_frees": True,
+            "host_counts_polled_size": False,
             "settings_keys": (
                 *_SETTINGS[:-1],
                 "graph_capture_record_stream_reuse",
@@ -327,6 +377,7 @@ CHANGES: tuple[tuple[str, dict[str, Any]], ...] = (
         "2.14",
         {
             "release_forgets_no_split": True,
+            "host_takes_newest": False,
             "oom_advice_expandable": "",
             "snapshot_keys": (
                 "segments",
@@ -347,6 +398,7 @@ CHANGES: tuple[tuple[str, dict[str, Any]], ...] = (
             ),
             "short_segment_is_destroyed": True,
             "keeps_cublas_workspaces": False,
+            "host_stats_by_pool": True,
             "oom_advice_expandable": (
                 " expandable_segments is enabled. If instead the process is running out of "
                 "virtual address space (VSZ), expandable segments may be over-reserving VA (each "

@@ -26,6 +26,7 @@ from allocsim.units import GIB
 from allocsim.verify import torch_player
 from allocsim.verify.comparison import Real
 from allocsim.verify.generator import make_script
+from allocsim.verify.host_generator import make_host_script
 from allocsim.verify.on_gpu import on_gpu, without_processes
 from allocsim.verify.real import BASE, plain_environment
 from allocsim.verify.script import RealAnswer, Script, golden_segment, golden_stats, stream_numbers
@@ -76,6 +77,11 @@ class InstalledTorch:
         the interpreter has ended or gets no GPU.
         """
         answer = self._execute(script)
+        if script.is_host:
+            names = ("addresses", "stats", "segments", "trace", "messages")
+            stop = answer["stopped"] and tuple(answer["stopped"])
+            plain = {name: answer[name] for name in names}
+            return RealAnswer(self.torch_version, stopped=stop, **plain)
         handles = {int(number): handle for number, handle in answer["handles"].items()}
         shift = script.base_address - (script.base_address or BASE) if self._is_phantom else 0
         number = stream_numbers(handles)
@@ -130,6 +136,7 @@ class InstalledTorch:
             "base": script.base_address or BASE,
             "handles": list(script.stream_handles().items()),
             "is_phantom": self._is_phantom,
+            "is_host": script.is_host,
         }
 
     def _ask(self, line: list[str]) -> str:
@@ -195,12 +202,14 @@ class InstalledSource:
     release: "major.minor" of its PyTorch.
     python: path of the interpreter.
     jobs: number of scripts that run on the GPU at the same time.
+    is_host: True for scripts of pinned host memory, on the phantom GPU only.
     """
 
     release: str
     python: str
     is_phantom: bool = True
     jobs: int = 1
+    is_host: bool = False
 
     def open(self) -> Real:
         return opened(self.python, self.is_phantom)
@@ -212,6 +221,8 @@ class InstalledSource:
         2^63 - 1, because the size of a tensor is signed.
         """
         release = find_release(self.release)
+        if self.is_host:
+            return make_host_script(seed, release)
         longer = 1 if self.is_phantom else _LONGER
         script = make_script(
             seed, release, with_marks=False, largest=_LARGEST, length_factor=longer

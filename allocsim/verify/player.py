@@ -12,7 +12,6 @@ memory of an error text from the `oom` entry.  The model predicts all other valu
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from allocsim.core import FREE, MALLOC, CachingAllocator, ReplayAllocator
@@ -23,7 +22,15 @@ from allocsim.errors import (
     UndefinedBehaviorError,
 )
 from allocsim.units import format_size
-from allocsim.verify.script import Op, Script, golden_segment, golden_stats, stream_numbers
+from allocsim.verify.host_player import play_host
+from allocsim.verify.script import (
+    ModelAnswer,
+    Op,
+    Script,
+    golden_segment,
+    golden_stats,
+    stream_numbers,
+)
 
 _NEW_MEMORY = ("segment_alloc", "segment_map")
 _ENDS_A_REQUEST = ("alloc", "oom")
@@ -78,21 +85,6 @@ _ONE = 0
 """Name of the block in a row of one step."""
 
 
-@dataclass(slots=True)
-class ModelAnswer:
-    """Results of the model for a script; the fields are those of `RealAnswer`.
-
-    stopped: (number of the op, error) if an error ended the script, else None.
-    """
-
-    addresses: list[int | None] = field(default_factory=list)
-    messages: list[str] = field(default_factory=list)
-    stats: dict[str, Any] = field(default_factory=dict)
-    segments: list[dict[str, Any]] = field(default_factory=list)
-    trace: list[list[Any]] = field(default_factory=list)
-    stopped: tuple[int, Exception] | None = None
-
-
 def play(
     script: Script,
     torch_version: str,
@@ -113,6 +105,8 @@ def play(
     driver_trace: history of a real GPU, with the addresses and free memory that its driver chose.
     Raises ConfigError if the script's conf is invalid.
     """
+    if script.is_host:
+        return play_host(script, torch_version)
     allocator = ReplayAllocator(
         script.device_memory,
         script.conf,

@@ -11,6 +11,14 @@ Ops are lists that begin with a letter:
     ["c", conf]                  set_allocator_settings at run time
     ["k"], ["K"]                 reset peak statistics; reset accumulated statistics
 
+A script of pinned host memory has these ops:
+    ["a", id, bytes], ["f", id], ["e"], ["c", conf], ["k"], ["K"]    as above
+    ["r", id, stream]            copy from the block without blocking
+    ["s", stream], ["S"]         as above
+    ["q"]                        read the statistics
+    ["P", "b", pool, stream], ["P", "e", pool], ["P", "r", pool]
+                                 begin a graph capture, end it, delete its graph
+
 Rules: an id whose allocation failed is skipped when freed; stream n is an external stream, whose
 raw handle is n * 4096 unless `Script.handles` gives another; pool n is the pool id (0, n).
 
@@ -48,6 +56,8 @@ class Script:
     address_policy: "bump" (no address is reused) or "firstfit" (the lowest hole).
     base_address: address of the first segment in the results; golden cases have 0.
     handles: raw handles by stream number, where it is not number * 4096.
+    is_host: True for a script of pinned host memory, whose results have the numbers of blocks, from
+        0 in the order of their creation, in place of addresses.
     """
 
     ops: Sequence[Op]
@@ -56,6 +66,7 @@ class Script:
     address_policy: str = "bump"
     base_address: int = 0
     handles: Mapping[int, int] = field(default_factory=dict)
+    is_host: bool = False
 
     @classmethod
     def from_golden(cls, case: Mapping[str, Any]) -> Script:
@@ -64,7 +75,10 @@ class Script:
 
     def stream_handles(self) -> dict[int, int]:
         """Return the raw handle of each stream of the ops, by number, and of stream 0."""
-        numbers = {0} | {op[-1] for op in self.ops if op[0] in "ars"}
+        letters = "rs" if self.is_host else "ars"
+        numbers = {0} | {op[-1] for op in self.ops if op[0] in letters}
+        if self.is_host:
+            numbers |= {op[3] for op in self.ops if op[:2] == ["P", "b"]}
         return {n: self.handles.get(n, n * HANDLE) for n in sorted(numbers)}
 
     def with_ops(self, ops: Sequence[Op]) -> Script:
@@ -105,6 +119,21 @@ class RealAnswer:
             "trace": self.trace,
             "messages": [{"torch": [self.torch], "texts": self.messages[:20]}],
         }
+
+
+@dataclass(slots=True)
+class ModelAnswer:
+    """Results of the model for a script; the fields are those of `RealAnswer`.
+
+    stopped: (number of the op, error) if an error ended the script, else None.
+    """
+
+    addresses: list[int | None] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
+    stats: dict[str, Any] = field(default_factory=dict)
+    segments: list[dict[str, Any]] = field(default_factory=list)
+    trace: list[list[Any]] = field(default_factory=list)
+    stopped: tuple[int, Exception] | None = None
 
 
 class _Encoder:

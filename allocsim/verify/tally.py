@@ -24,6 +24,7 @@ _OPERATIONS = {
     "c": "set_allocator_settings",
     "k": "reset_peak_memory_stats",
     "K": "reset_accumulated_memory_stats",
+    "q": "host_memory_stats",
 }
 _SCOPES = {
     "b": "begin_allocate_to_pool",
@@ -74,7 +75,8 @@ class Tally:
         counts, ops = self.counts, script.ops
         self.ops += len(ops)
         counts["release", release] += len(ops)
-        counts["device", f"{script.address_policy} addresses"] += len(ops)
+        place = "pinned memory" if script.is_host else f"{script.address_policy} addresses"
+        counts["device", place] += len(ops)
         counts["script", end] += 1
         for op in ops:
             name = _SCOPES[op[1]] if op[0] == "P" else _OPERATIONS[op[0]]
@@ -119,7 +121,7 @@ def _features(script: Script, addresses: Sequence[int | None]) -> Iterator[str]:
             yield "empty_cache in a scope"
         elif op[0] == "P":
             place.open_scopes += {"b": 1, "e": -1}.get(op[1], 0)
-            yield from _marks(op)
+            yield from () if script.is_host else _marks(op)
         elif op[0] == "c":
             place.set(op[1])
 

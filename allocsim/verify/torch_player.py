@@ -9,6 +9,8 @@ The interpreter needs torch and may lack allocsim.  Each line of standard input 
 JSON, [path of the script, path for the results].  The answer is a line with the exit status of the
 fork.  The argument is the number of forks that start before their scripts.  `installed.py` sends
 the commands.
+
+Long because a program that runs without allocsim is one file.
 """
 
 from __future__ import annotations
@@ -16,17 +18,26 @@ from __future__ import annotations
 import ctypes
 import gc
 import importlib
+import inspect
 import json
 import os
 import sys
+import time
 import traceback
 from collections import deque
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 REFUSAL = "CUDA driver error: invalid argument"
 """Error of the driver after which a script continues, as after an out-of-memory error."""
+
+OUT_OF_HOST_MEMORY = "CUDA error: out of memory"
+"""Error of PyTorch after which a script of pinned memory continues."""
+
+PATIENCE_S = 0.005
+"""Seconds after each op of a script with a background thread, which polls every 0.0001 s."""
 
 REFUSED = 3
 """Exit code of a fork whose settings PyTorch refused before the first op."""
@@ -90,6 +101,14 @@ def _first_of(module: Any, *names: str) -> Any:
     return next(getattr(module, name) for name in names if hasattr(module, name))
 
 
+def _setter(c: Any) -> Any:
+    return _first_of(
+        c,
+        "_accelerator_setAllocatorSettings",
+        "_cuda_cudaCachingAllocator_set_allocator_settings",
+    )
+
+
 class Player:
     """Script that runs with the PyTorch of this process."""
 
@@ -107,11 +126,7 @@ class Player:
             c, "_cuda_beginAllocateCurrentThreadToPool", "_cuda_beginAllocateToPool"
         )
         self.end = _first_of(c, "_cuda_endAllocateToPool", "_cuda_endAllocateCurrentStreamToPool")
-        self.set = _first_of(
-            c,
-            "_accelerator_setAllocatorSettings",
-            "_cuda_cudaCachingAllocator_set_allocator_settings",
-        )
+        self.set = _setter(c)
 
     def step(self, op: list[Any]) -> None:
         """Run one op; script.py explains the letters."""
@@ -203,6 +218,157 @@ def play(torch: Any, script: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+class HostPlayer:
+    """Script of pinned host memory that runs with the PyTorch of this process.
+
+    stats: statistics by (number of the op that read them, name); only those without times.
+    """
+
+    def __init__(self, torch: Any, work: PhantomWork, script: dict[str, Any]) -> None:
+        self.torch = torch
+        self.work = work
+        self.streams = {n: work.stream(n) for n, _ in script["handles"]}
+        self.live: dict[Any, Any] = {}
+        self.graphs: dict[int, list[Any]] = {}
+        self.capturing: Any = None
+        self.numbers: dict[int, int] = {}
+        self.n_blocks = 0
+        self.blocks: list[int | None] = []
+        self.stats: dict[str, int] = {}
+        self.target = torch.empty(1, dtype=torch.uint8, device="cuda")
+        self.is_slow = any("background_threads:True" in op[1] for op in _confs(script))
+
+    def step(self, at: int, op: list[Any]) -> None:
+        """Run op number `at`; script.py explains the letters."""
+        torch = self.torch
+        letter = op[0]
+        if letter == "a":
+            self.allocate(*op[1:])
+        elif letter == "f":
+            self.live.pop(op[1], None)
+        elif letter == "r":
+            if op[1] in self.live:
+                torch.cuda.set_stream(self.streams[op[2]])
+                self.target.copy_(self.live[op[1]][:1], non_blocking=True)
+                if self.capturing is not None:
+                    torch.cuda.set_stream(self.capturing)
+        elif letter == "s":
+            self.work.finish(self.streams[op[1]])
+        elif letter == "S":
+            self.work.finish_all()
+        elif letter == "q":
+            self.read(at)
+        elif letter == "c":
+            _setter(torch._C)(op[1])
+        elif letter == "P":
+            self.capture(*op[1:])
+        else:
+            plain = {
+                "e": torch._C._host_emptyCache,
+                "k": torch.cuda.reset_peak_host_memory_stats,
+                "K": torch.cuda.reset_accumulated_host_memory_stats,
+            }
+            plain[letter]()
+        if self.is_slow:
+            time.sleep(PATIENCE_S)  # until the background thread has polled
+
+    def allocate(self, name: Any, size: int) -> None:
+        """Allocate `size` bytes with the id `name`, and note the number of the block."""
+        torch = self.torch
+        self.live.pop(name, None)
+        before = self.created()
+        try:
+            tensor = torch.empty(size, dtype=torch.uint8, pin_memory=True)
+        except RuntimeError as error:
+            if not str(error).startswith(OUT_OF_HOST_MEMORY):
+                raise
+            self.blocks.append(None)
+            return
+        if not size:
+            self.blocks.append(None)
+            return
+        self.live[name] = tensor
+        address = tensor.data_ptr()
+        if self.created() > before:
+            self.numbers[address] = self.n_blocks
+            self.n_blocks += 1
+        self.blocks.append(self.numbers[address])
+
+    def created(self) -> int:
+        """Return the number of blocks created since the last reset."""
+        created: int = self.torch._C._cuda_hostMemoryStats()["num_host_alloc"]
+        return created
+
+    def read(self, at: int) -> None:
+        times = ("total", "max", "min", "avg")
+        for key, value in self.torch.cuda.host_memory_stats().items():
+            if not key.endswith(times) or "_time." not in key:
+                self.stats[f"{at:06}.{key}"] = value
+
+    def capture(self, what: str, pool: int, stream: int = 0) -> None:
+        graphs = self.graphs.setdefault(pool, [])
+        if what == "b":
+            self.capturing = self.streams[stream]
+            self.torch.cuda.set_stream(self.capturing)
+            graphs.append(self.torch.cuda.CUDAGraph())
+            graphs[-1].capture_begin(pool=(0, pool))
+        elif what == "e":
+            graphs[-1].capture_end()
+            self.capturing = None
+        else:
+            graphs.pop(0).reset()
+
+    def history(self) -> tuple[list[list[Any]], list[dict[str, Any]]]:
+        """Return the entries and the segments, with numbers of blocks in place of addresses."""
+        snapshot = self.torch.cuda.memory._snapshot()
+        numbers: dict[int, int] = {}
+        entries, fresh = [], count()
+        for entry in snapshot.get("host_traces", ()):
+            if entry["action"] == "segment_alloc":
+                numbers[entry["addr"]] = next(fresh)
+            entries.append(
+                [entry["action"], numbers[entry["addr"]], entry["size"], entry["pool_id"][1]]
+            )
+        segments = [_plain(segment) for segment in snapshot.get("host_segments", ())]
+        for segment in segments:
+            number = numbers[segment["address"]]
+            segment["address"] = segment["blocks"][0]["address"] = number
+        return entries, sorted(segments, key=lambda segment: segment["address"])
+
+
+def _confs(script: dict[str, Any]) -> list[list[Any]]:
+    return [["c", script["conf"]], *(op for op in script["ops"] if op[0] == "c")]
+
+
+def play_host(torch: Any, script: dict[str, Any]) -> dict[str, Any]:
+    """Run one script of pinned host memory and return PyTorch's results."""
+    work = PhantomWork(torch, script)
+    torch.cuda.init()
+    player = HostPlayer(torch, work, script)
+    record = torch.cuda.memory._record_memory_history
+    has_history = "record_pinned_host_memory" in inspect.signature(record).parameters
+    if has_history:
+        record("all", context=None, max_entries=1 << 40, record_pinned_host_memory=True)
+    stopped = None
+    for number, op in enumerate(script["ops"]):
+        try:
+            player.step(number, op)
+        except (RuntimeError, ValueError) as error:
+            stopped = [number, str(error)]
+            break
+    player.read(len(script["ops"]))
+    entries, segments = player.history() if has_history else ([], [])
+    return {
+        "addresses": player.blocks,
+        "messages": [],
+        "stopped": stopped,
+        "stats": player.stats,
+        "segments": segments,
+        "trace": entries,
+        "handles": {},
+    }
+
+
 def _plain(segment: dict[str, Any]) -> dict[str, Any]:
     """Return a segment without the key "frames" in it and in its blocks."""
     blocks = [{k: v for k, v in b.items() if k != "frames"} for b in segment["blocks"]]
@@ -266,7 +432,8 @@ def run(torch: Any, reading: int, *, starts_context: bool) -> None:
         script = json.loads(Path(asked).read_text())
         if script["conf"]:
             os.environ["PYTORCH_CUDA_ALLOC_CONF"] = script["conf"]
-        Path(answer).write_text(json.dumps(play(torch, script)))
+        player = play_host if script["is_host"] else play
+        Path(answer).write_text(json.dumps(player(torch, script)))
         code = 0
     except (RuntimeError, ValueError) as error:
         print(str(error).splitlines()[0], file=sys.stderr)

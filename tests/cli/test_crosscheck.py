@@ -13,6 +13,7 @@ import pytest
 
 from allocsim import phantom
 from allocsim.core import IS_COMPILED
+from allocsim.phantom.launch import TorchInstall
 from tests.verify.right_model import MISTAKE, RightModel
 
 from .conftest import Done
@@ -123,3 +124,14 @@ def test_crosscheck_all_runs_every_cached_release(
     monkeypatch.setattr(phantom, "cached_wheel", at_hand.get)
     done = cli("crosscheck", "--torch", "all", "--ops", 1)
     assert done.out.splitlines()[-1].endswith(" operations of torch 2.3, 2.14, no divergence")
+
+
+def test_pinned_memory_needs_a_whole_pytorch(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = cli("crosscheck", "--host", "--torch", "2.15")
+    assert done.code == 2
+    assert "--host needs a whole PyTorch on a phantom GPU" in done.err
+    old = TorchInstall("/old/python", "2.6.0", "12.4")
+    monkeypatch.setattr(phantom, "find_torch", lambda _: old)
+    done = cli("crosscheck", "--host", "--python", "/old/python")
+    assert done.code == 2
+    assert "/old/python has torch 2.6.0; --host expects 2.7 or later" in done.err

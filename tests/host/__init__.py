@@ -1,0 +1,1 @@
+"""Tests of the allocator of pinned host memory."""
