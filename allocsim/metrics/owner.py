@@ -1,8 +1,9 @@
 """Line of the user's program that caused an entry of a recording.
 
 The user's line is the innermost frame that is not in Python's library, an installed package or
-compiled code.  If a recording has file names without paths, only names of PyTorch's files are
-recognised as foreign.
+compiled code.  In a server, which has none, it is the innermost frame of a package other than
+PyTorch.  If a recording has file names without paths, only names of PyTorch's files are recognised
+as foreign.
 
 An entry may have no frames: `oom` entries and allocations of autograd's threads have none.  Its
 line is then inferred from other entries, and marked as inferred:
@@ -21,7 +22,10 @@ import numpy as np
 
 from allocsim.recording import Action, Frame, FrameTable, Trace
 
-_FOREIGN_PARTS = ("site-packages", "dist-packages", "/torch/", "/lib/python", "/usr/include/")
+_PACKAGES = ("site-packages", "dist-packages")
+_FOREIGN_PARTS = (*_PACKAGES, "/torch/", "/lib/python", "/usr/include/", "/allocsim/phantom/")
+_SPAWNED = "multiprocessing/spawn.py"
+"""File that runs the command line of a spawned process, whose file is "<string>"."""
 _COMPILED = (".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".so", ".inl")
 _TORCH_FILES = frozenset(
     {
@@ -49,7 +53,8 @@ _MOST_ROWS = 2000
 class Code:
     """Code that caused an entry.
 
-    frame: line of the user's program.  If all frames are foreign, the innermost Python frame.
+    frame: line of the user's program.  If all frames are foreign, the innermost frame of a package
+        other than PyTorch, else the innermost Python frame.
     folded: number of frames that `frame` called, directly or indirectly.
     stack: all frames, innermost first.
     inferred: "" if the entry has this stack; else the entry from which the stack was taken, in
@@ -74,6 +79,12 @@ def is_foreign(frame: Frame) -> bool:
         # Profiler traces give paths relative to the folder of packages.
         return any(part in f"/{name}" for part in _FOREIGN_PARTS)
     return name in _TORCH_FILES
+
+
+def _is_in_package(frame: Frame) -> bool:
+    """Return True if a frame belongs to an installed package other than PyTorch."""
+    name = frame.filename.replace("\\", "/")
+    return any(part in name for part in _PACKAGES) and "/torch/" not in name
 
 
 def code_at(trace: Trace, entry: int) -> Code | None:
@@ -123,10 +134,11 @@ def code_of(stack: Sequence[Frame], inferred: str = "") -> Code | None:
     if not stack:
         return None
     for depth, frame in enumerate(stack):
-        if not is_foreign(frame):
+        is_spawned = depth > 0 and stack[depth - 1].filename.endswith(_SPAWNED)
+        if not is_foreign(frame) and not (is_spawned and frame.filename == "<string>"):
             return Code(frame, depth, tuple(stack), inferred)
-    python = (depth for depth, frame in enumerate(stack) if frame.filename.endswith(".py"))
-    depth = next(python, 0)
+    python = [depth for depth, frame in enumerate(stack) if frame.filename.endswith(".py")]
+    depth = next((each for each in python if _is_in_package(stack[each])), next(iter(python), 0))
     return Code(stack[depth], depth, tuple(stack), inferred)
 
 

@@ -6,17 +6,28 @@ only the standard library and is compatible with Python 3.9.
 Such kernels are compiled with nvcc, which is often missing, takes minutes, and would be compiled
 for a GPU that is not there.  Their callers in Python allocate all outputs and workspaces, so a
 kernel that does nothing leaves the same allocations.  A hollow module has every function that is
-requested, and each function returns None.  The exception is `plan`, whose result is a list of
-numbers that the caller keeps: it is invented as zeros.
+requested, and each function returns None.  Exceptions are functions whose result the caller uses:
+a plan of zeros, counts and sizes of 0, and no tactics are invented, and `init` returns a hollow
+object.  Memory that a kernel allocates itself is missing.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import re
 from typing import Any
 
 PLANNED = 32
 """Number of zeros that an invented plan has; the longest plan of FlashInfer 0.7 has fewer."""
+
+_USED: tuple[tuple[re.Pattern[str], Any], ...] = (
+    (re.compile(r"^plan$"), lambda: [0] * PLANNED),
+    (re.compile(r"tactics"), list),
+    (re.compile(r"_(num|count|size|occupancy)$|workspace_size"), 0),
+    (re.compile(r"supports"), False),
+)
+"""Results of functions whose result the caller uses, by their names."""
 
 _hollow: dict[str, set[str]] = {}
 _invented: set[str] = set()
@@ -48,10 +59,13 @@ class Hollow:
 
         def does_nothing(*_: Any, **__: Any) -> Any:
             _hollow[self._name].add(name)
-            if name != "plan":
-                return None
-            _invented.add(f"plan of {self._name}")
-            return [0] * PLANNED
+            if name == "init":
+                return Hollow(self._name)
+            for pattern, result in _USED:
+                if pattern.search(name):
+                    _invented.add(f"{name} of {self._name}")
+                    return result() if callable(result) else result
+            return None
 
         return does_nothing
 
@@ -76,6 +90,16 @@ def _hollow_sglang(module: Any) -> None:
     module.load_jit = load_jit
 
 
+def _completes_prompt(runner: Any, batch: Any) -> Any:
+    """Return an array with True for each request whose prompt is complete after this step."""
+    if hasattr(batch, "prefill_len_np"):
+        computed, lengths = batch.num_computed_prefill_tokens_np, batch.prefill_len_np
+    else:  # up to vLLM 0.22
+        states, at = runner.req_states, batch.idx_mapping_np
+        computed, lengths = states.num_computed_prefill_tokens[at], states.prefill_len.np[at]
+    return computed + batch.num_scheduled_tokens >= lengths
+
+
 def _know_samples(module: Any) -> None:
     """Give vLLM's second model runner the number of tokens that each request sampled.
 
@@ -89,8 +113,8 @@ def _know_samples(module: Any) -> None:
     @functools.wraps(sample)
     def sampled(self: Any, hidden_states: Any, input_batch: Any, *more: Any, **named: Any) -> Any:
         out = sample(self, hidden_states, input_batch, *more, **named)
-        reached = input_batch.num_computed_prefill_tokens_np + input_batch.num_scheduled_tokens
-        out[1].allocsim_known = reached >= input_batch.prefill_len_np
+        with contextlib.suppress(AttributeError):  # of another release, requests do not end
+            out[1].allocsim_known = _completes_prompt(self, input_batch)
         return out
 
     @functools.wraps(init)

@@ -13,7 +13,8 @@ from allocsim.report.layout import LABEL, number, row
 from allocsim.units import format_size
 
 _NOT_COUNTED = (
-    "the driver's own memory for loaded kernels, CUDA graphs and NCCL is not in these sizes"
+    "the driver's own memory for loaded kernels, CUDA graphs and NCCL is not in these sizes, and "
+    "that of the CUDA context is assumed"
 )
 _WITHOUT = "values of weights, the tokenizer and the API server are left out"
 
@@ -22,7 +23,7 @@ def started_text(found: Started) -> str:
     """Return the text of `allocsim fit --server vllm --engine program`."""
     sizes = found.sizes
     lines = row("Verdict", found.headline())
-    if found.failure:
+    if found.failure and not found.refusals:
         lines += row("Failed", found.failure)
     for refusal in found.refusals:
         lines += row("Reason", refusal.what)
@@ -44,11 +45,16 @@ def started_text(found: Started) -> str:
     if found.arguments:
         lines += row("Arguments", " ".join(found.arguments))
     if found.hollow:
-        lines += row("Hollow", f"kernels that did nothing: {found.hollow}")
+        lines += row("Hollow", f"kernels that did nothing: {_short(found.hollow)}")
     if found.invented:
-        lines += row("Invented", found.invented)
+        lines += row("Invented", _short(found.invented))
     lines += row("Note", f"{_NOT_COUNTED}; {_WITHOUT}")
     return "\n".join(lines) + "\n"
+
+
+def _short(names: str) -> str:
+    """Return the names of kernels without the types and options that they are compiled for."""
+    return ", ".join(dict.fromkeys(name.partition("_dtype_")[0] for name in names.split(", ")))
 
 
 def _budget(found: Started) -> str:

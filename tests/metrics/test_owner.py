@@ -69,6 +69,19 @@ def test_code_without_own_frames_shows_the_innermost_python_frame() -> None:
     assert code.frame == TORCH
 
 
+def test_the_line_of_a_server_is_in_its_package() -> None:
+    """A spawned engine begins in a command line, and a starter of allocsim is no program either."""
+    vllm = Frame("/x/site-packages/vllm/v1/worker/utils.py", "allocate_kv_cache", 596)
+    begin = [
+        Frame("/usr/lib/python3.12/multiprocessing/spawn.py", "spawn_main", 122),
+        Frame("<string>", "<module>", 1),
+    ]
+    for outer in (begin, [Frame("/x/allocsim/phantom/start_vllm.py", "main", 70)]):
+        code = code_at(trace_of([Frame("??", "at::empty", 0), TORCH, vllm, *outer]), 0)
+        assert code is not None
+        assert (code.frame, code.folded) == (vllm, 2)
+
+
 def test_an_entry_without_frames_takes_those_before_it() -> None:
     code = code_at(trace_of([MODEL], [TRAIN], [], []), 3)
     assert code is not None

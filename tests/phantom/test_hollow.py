@@ -78,3 +78,12 @@ def test_a_request_samples_one_token_once_its_prompt_is_complete() -> None:
     _, count = Runner().sample("states", batch)
     assert Output(num_sampled_tokens=count).num_sampled_tokens_np.tolist() == [1, 0]
     assert hollow.invented_values() == "number of sampled tokens"
+
+
+def test_an_object_of_a_hollow_module_is_hollow() -> None:
+    """A runner of experts is created once, lists its tactics, and is run."""
+    module = patched_flashinfer()("fused_moe", is_aot=False).build_and_load()
+    runner = module.init("bfloat16")
+    assert list(range(runner.get_tactic_num())) == []
+    assert runner.run_moe(1, 2) is None
+    assert hollow.invented_values() == "get_tactic_num of flashinfer fused_moe"

@@ -20,7 +20,6 @@ import importlib.util
 import json
 import os
 import pickle
-import signal
 import sys
 import threading
 import time
@@ -29,8 +28,6 @@ FOLDER = os.environ.get("ALLOCSIM_RECORD_FOLDER")
 # Placeholder for the program's exit code, which is overwritten in place when it is known.
 UNKNOWN_EXIT = -(1 << 31)
 GRACE_S = 10.0
-# Longest time to write the recording of a process that another one will kill.
-WRITE_S = 120.0
 POLL_S = 0.02
 # Keys of the recording that are copied to the summary.
 PRINTED = (
@@ -62,6 +59,7 @@ class Recorder:
         self.calls = None
         self.values = None
         self.hollow = None
+        self.children = beside("children")
 
     def on_import(self, torch):
         """Prepare the recording when the program has imported `torch`."""
@@ -95,8 +93,7 @@ class Recorder:
         with contextlib.suppress(Exception):  # optional information
             self.conf_at_start = conf_of(self.torch.cuda.memory._snapshot())
         self.is_recording = True
-        with contextlib.suppress(OSError), open(marker_of(self.pid), "w"):
-            pass
+        self.children.begin(self.folder)
         if os.environ.get("ALLOCSIM_PHANTOM_MEMORY"):
             with contextlib.suppress(Exception):  # optional information
                 ctypes.CDLL(None).device_watch_reads(1)
@@ -161,9 +158,7 @@ class Recorder:
                     self.is_ending = True
                     with beside("collector", os.pardir).collector_paused():
                         self.write()
-                    if self.is_recording and os.getpid() == self.pid:
-                        with contextlib.suppress(OSError):
-                            os.unlink(marker_of(self.pid))
+                    self.children.end(self.folder)
                     finish_work(self.torch)
                 return
             except SystemExit:
@@ -200,6 +195,11 @@ class Recorder:
             "hollow": self.hollow.hollow_modules() if self.hollow else "",
             "invented": self.hollow.invented_values() if self.hollow else "",
         }
+        # The snapshot at the start leaves an entry on devices that the process does not use.
+        snapshot["device_traces"] = [
+            trace if any(entry["action"] != "snapshot" for entry in trace) else []
+            for trace in snapshot["device_traces"]
+        ]
         self.add_marks(snapshot)
         snapshot["allocsim"]["exit_code"] = UNKNOWN_EXIT  # the last value of the pickle
         about = {name: snapshot["allocsim"][name] for name in PRINTED}
@@ -312,53 +312,6 @@ def quietly(patch):
     return patched
 
 
-def marker_of(pid):
-    """Return the path of the file that exists while process `pid` records."""
-    return os.path.join(FOLDER, f"{pid}.recording")
-
-
-def wait_before_kill():
-    """Let a process that was terminated write its recording before it is killed.
-
-    Servers terminate their engine and kill it seconds later, or immediately.
-    """
-    kill, terminated = os.kill, set()
-
-    @functools.wraps(kill)
-    def kill_later(pid, number):
-        if number == signal.SIGTERM:
-            terminated.add(pid)
-        elif number == signal.SIGKILL and pid in terminated:
-            end = time.monotonic() + WRITE_S
-            while os.path.exists(marker_of(pid)) and time.monotonic() < end and is_alive(pid):
-                time.sleep(POLL_S)
-        return kill(pid, number)
-
-    os.kill = kill_later
-
-
-def is_alive(pid):
-    """Return False if process `pid` has ended, although its parent may not have noticed."""
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/stat") as file:
-        return file.read().rpartition(")")[2].split()[0] != "Z"
-    return False
-
-
-def write_in_children(recorder):
-    """Return a function of multiprocessing.util that lets forked children write recordings.
-
-    A process that multiprocessing forked ends without the functions of atexit.
-    """
-
-    def patched(util):
-        def at_end(recorder):
-            util.Finalize(None, recorder.at_exit, exitpriority=0)
-
-        util.register_after_fork(recorder, at_end)
-
-    return patched
-
-
 def watch_exceptions(recorder):
     """Pass the exception that ends the program to `recorder`, then to the previous hook."""
     show = sys.excepthook
@@ -388,8 +341,9 @@ if FOLDER:
         generation = {"transformers.generation.utils": beside("assumptions").end_at_max_length}
         for name, patch in {**generation, **recorder.hollow.PATCHES}.items():
             sys.meta_path.insert(0, Finder(name, quietly(patch)))
-    wait_before_kill()
-    sys.meta_path.insert(0, Finder("multiprocessing.util", quietly(write_in_children(recorder))))
+    recorder.children.wait_before_kill(FOLDER)
+    at_end = functools.partial(recorder.children.call_in_forks, recorder, Recorder.at_exit)
+    sys.meta_path.insert(0, Finder("multiprocessing.util", quietly(at_end)))
     watch_exceptions(recorder)
     # Registered twice: the guard's SystemExit may arrive in the first line of the first call.
     atexit.register(recorder.at_exit)

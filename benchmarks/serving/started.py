@@ -1,0 +1,183 @@
+"""Compare the memory that vLLM printed at public starts with starts on a phantom GPU.
+
+    python -m benchmarks.serving.started --python PATH ROW ...
+    python -m benchmarks.serving.started --docs
+
+Rule: a row of `logs.csv` is started with the options of its log, on its card.  The release of the
+installed vLLM can differ from that of the log, and the table names both.  A start takes minutes, so
+results are kept in results/serving_started.json, and --docs writes them to
+docs/evidence/serving.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+from allocsim.cli.reference import between_marks
+from allocsim.errors import AllocsimError
+from allocsim.fitting import start
+from allocsim.phantom import Gpu
+from allocsim.units import GIB
+from benchmarks.serving.__main__ import HERE, Row, gpu_of, rows
+
+_RESULTS = HERE.parent / "results" / "serving_started.json"
+_PAGE = HERE.parents[1] / "docs" / "evidence" / "serving.md"
+_COMMAND = "python -m benchmarks.serving.started --docs"
+
+_FIGURES = {
+    "weights": ("weights_gib", "weights_bytes"),
+    "cache": ("cache_gib", "kv_cache_bytes"),
+    "tokens": ("tokens", "kv_cache_tokens"),
+    "graphs": ("graphs_gib", "graphs_bytes"),
+    "estimate": ("estimate_gib", "graphs_estimate_bytes"),
+}
+"""Column of logs.csv and name of the printed number of each figure."""
+
+
+_LORA = "--enable-lora --disable-custom-all-reduce"
+_MORE = {
+    "V052": "--enable-lora",
+    "V055": f"{_LORA} --no-enable-prefix-caching",
+    "V056": f"{_LORA} --no-enable-prefix-caching --no-enable-chunked-prefill "
+    "--attention-backend TRITON_ATTN",
+    "V057": _LORA,
+}
+"""Options of a log that logs.csv does not have, because formulas do not use them.  The logs do not
+print the rank of adapters; it is the default."""
+
+
+def card_of(row: Row) -> Gpu:
+    """Return the card of a row, whose free memory is that of the log if it printed it."""
+    gpu = gpu_of(row)
+    if row["free"] and row["total"]:
+        gpu = replace(gpu, context_memory=gpu.memory - round(float(row["free"]) * GIB))
+    return gpu
+
+
+def arguments_of(row: Row) -> list[str]:
+    """Return the options of a row's log; a card without bfloat16 needs float16."""
+    words = shlex.split(f"{row['options']} {_MORE.get(row['row'], '')}")
+    if row["weights"] == "fp8":  # a model of 16 bits, converted at its load
+        words += ["--quantization", "fp8"]
+    return [*words, "--dtype", "half"] if card_of(row).capability < (8, 0) else words
+
+
+def started(row: Row, python: str) -> dict[str, Any]:
+    """Start the engine of a row, and return the figures by name, or the error."""
+    try:
+        found = start(row["model"], "vllm", card_of(row), arguments=_single(row), python=python,
+                      cards=_cards(row))  # fmt: skip
+    except AllocsimError as error:
+        return {"row": row["row"], "error": str(error)}
+    figures = {
+        name: found.sizes[key] / (1 if name == "tokens" else GIB)
+        for name, (_, key) in _FIGURES.items()
+        if key in found.sizes
+    }
+    return {
+        "row": row["row"],
+        "engine": found.engine,
+        "torch": found.torch_version,
+        "phase": found.phase.name.lower(),
+        "seconds": round(found.seconds),
+        "figures": figures,
+        "hollow": found.hollow,
+        **({} if found.fits else {"error": found.failure}),
+    }
+
+
+_SPLIT = "--tensor-parallel-size"
+
+
+def _cards(row: Row) -> int:
+    words = arguments_of(row)
+    return int(words[words.index(_SPLIT) + 1]) if _SPLIT in words else 1
+
+
+def _single(row: Row) -> list[str]:
+    words = arguments_of(row)
+    at = words.index(_SPLIT) if _SPLIT in words else len(words)
+    return words[:at] + words[at + 2 :]
+
+
+def kept() -> list[dict[str, Any]]:
+    """Return the kept results, in the order of the rows."""
+    found: list[dict[str, Any]] = json.loads(_RESULTS.read_text()) if _RESULTS.exists() else []
+    return found
+
+
+def keep(result: dict[str, Any]) -> None:
+    """Keep a result instead of an earlier one of the same row and engine."""
+    key = (result["row"], result.get("engine"))
+    others = [each for each in kept() if (each["row"], each.get("engine")) != key]
+    order = sorted([*others, result], key=lambda each: (each["row"], each.get("engine", "")))
+    _RESULTS.write_text("[\n" + ",\n".join(json.dumps(each) for each in order) + "\n]\n")
+
+
+def table(results: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Yield the table of all results, with signed errors."""
+    by_name = {row["row"]: row for row in rows()}
+    yield "| row | model | card | log | started | figure | printed | started | error |"
+    yield "|---|---|---|---|---|---|---:|---:|---:|"
+    for each in results:
+        row = by_name[each["row"]]
+        begin = f"| {row['row']} | {row['model']} | {row['card']} | {row['release']} "
+        begin += f"| {each.get('engine', '').removeprefix('vLLM ')} |"
+        if "error" in each:
+            yield f"{begin} | | {each['error']} | |"
+        for name, printed, found in figures_of(row, each):
+            digits = ",.0f" if name == "tokens" else ".2f"
+            error = f"{found / printed - 1:+.2%}" if printed else ""
+            yield f"{begin} {name} | {printed:{digits}} | {found:{digits}} | {error} |"
+
+
+def figures_of(row: Row, result: dict[str, Any]) -> Iterator[tuple[str, float, float]]:
+    """Yield name, printed number and number of the start, of each figure that both have."""
+    for name, (column, _) in _FIGURES.items():
+        if row[column] and name in result.get("figures", {}):
+            yield name, float(row[column]), result["figures"][name]
+
+
+def summary(results: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Yield a line for each figure with the errors of all results."""
+    by_name = {row["row"]: row for row in rows()}
+    for name in _FIGURES:
+        errors = [
+            found / printed - 1
+            for each in results
+            for figure, printed, found in figures_of(by_name[each["row"]], each)
+            if figure == name and printed
+        ]
+        if errors:
+            yield (
+                f"- {name}: {len(errors)} figures, median {median(errors):+.2%} signed and "
+                f"{median(map(abs, errors)):.2%} unsigned, largest {max(errors, key=abs):+.2%}"
+            )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="benchmarks.serving.started", description=__doc__)
+    parser.add_argument("rows", metavar="ROW", nargs="*")
+    parser.add_argument("--python", metavar="PATH")
+    parser.add_argument("--docs", action="store_true")
+    given = parser.parse_args(arguments)
+    for row in rows():
+        if row["row"] in given.rows:
+            result = started(row, given.python)
+            keep(result)
+            print(json.dumps(result), flush=True)
+    text = "\n".join([*table(kept()), "", *summary(kept())])
+    if given.docs:
+        _PAGE.write_text(between_marks(_PAGE.read_text(), "started", _COMMAND, text))
+    elif not given.rows:
+        print(text)
+
+
+if __name__ == "__main__":
+    main()
