@@ -5,8 +5,10 @@ This module neither reads or writes files nor checks the contents, which `find_d
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 
 from allocsim._repr import Shown
 from allocsim.errors import RecordingError
@@ -66,9 +68,9 @@ class Recording(Shown):
 
     def device(self, number: int) -> Trace:
         """Return the trace of device `number`; raise RecordingError if it was not recorded."""
-        for trace in self.devices:
-            if trace.device == number:
-                return trace
+        at = bisect_left(self.devices, number, key=attrgetter("device"))
+        if at < len(self.devices) and self.devices[at].device == number:
+            return self.devices[at]
         known = ", ".join(str(trace.device) for trace in self.devices) or "none"
         raise RecordingError(self.path, f"device {number} is not in the recording; it has: {known}")
 

@@ -23,6 +23,7 @@ import pytest
 from allocsim import tune
 from allocsim.analysis.tune import sweep as sweep_module
 from allocsim.analysis.tune import target as part_module
+from allocsim.analysis.tune import worker
 from allocsim.analysis.tune.saved_trials import Results
 from allocsim.analysis.tune.sweep import Crew, sweep
 from allocsim.analysis.tune.worker import MOST_KEPT, Job, run_job
@@ -201,6 +202,7 @@ def test_columns_are_written_for_processes_that_begin_with_nothing(
 def test_columns_are_written_if_a_process_caches_fewer_recordings(
     write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(worker, "MOST_ENTRIES", 0)
     recordings = [load(write(ragged(0))) for _ in range(MOST_KEPT + 1)]
     written = columns_written(monkeypatch)
     tune(recordings[:-1], confs=[""])

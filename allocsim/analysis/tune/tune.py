@@ -23,7 +23,7 @@ from allocsim.analysis.tune.row import SettingRow
 from allocsim.analysis.tune.saved_trials import Results
 from allocsim.analysis.tune.sweep import Crew
 from allocsim.analysis.tune.target import Source, Target, parts_of, write_columns
-from allocsim.analysis.tune.worker import EXHAUSTIVE, MOST_KEPT, Tricks
+from allocsim.analysis.tune.worker import EXHAUSTIVE, Tricks, can_keep
 from allocsim.core import parse_conf
 from allocsim.metrics import merged
 from allocsim.recommend import (
@@ -163,8 +163,7 @@ def tune(
     jobs: number of processes.
     executor: executor for the replays instead of processes; its workers must be able to read the
         files.
-    results: JSON Lines file for finished trials; trials that it already holds are not
-        repeated.
+    results: JSON Lines file for finished trials; the trials in it are not repeated.
     costs: times of driver calls; None for the defaults.
     tricks: shortcuts of the search; None for all valid ones.
     progress: callback with the number of finished settings and the number of all settings.
@@ -185,7 +184,8 @@ def tune(
         tricks = _tricks(parts) if tricks is None else tricks
         asked = _asked(parts, named, costs or Costs(), tricks, by_device=find_device)
         crew = stack.enter_context(Crew(jobs, executor))
-        if scratch is not None and not (crew.inherits and len(parts) <= MOST_KEPT):
+        keeps = crew.inherits and can_keep([part.prepared for part in parts])
+        if scratch is not None and not keeps:
             write_columns(parts, scratch)
         stored = None
         if results is not None:

@@ -6,7 +6,7 @@ if the recording cannot be replayed or PyTorch refuses the setting.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -44,8 +44,8 @@ from allocsim.simulation import (
     fold_allocated,
 )
 
-MOST_KEPT = 8
-"""Number of prepared recordings that a process caches, since every setting needs them again."""
+MOST_KEPT, MOST_ENTRIES = 8, 1_000_000
+"""A process caches the last 8 prepared devices, and more with at most a million entries in all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +136,14 @@ def keep(path: str, prepared: Prepared, torch_version: str, assumed: int | None 
     """Cache `prepared` for jobs on `path` in this process and in processes forked from it."""
     key = (path, prepared.trace.device, torch_version, assumed, prepared.hints)
     _KEPT.pop(key, None)  # the file may have changed
-    while len(_KEPT) >= MOST_KEPT:
+    while not can_keep((*(kept.prepared for kept in _KEPT.values()), prepared)):
         _KEPT.pop(next(iter(_KEPT)))
     _KEPT[key] = _Kept(prepared)
+
+
+def can_keep(devices: Sequence[Prepared]) -> bool:
+    """Return True if a process caches all of these devices at the same time."""
+    return len(devices) <= MOST_KEPT or sum(len(each.trace) for each in devices) <= MOST_ENTRIES
 
 
 def forget(path: str) -> None:
