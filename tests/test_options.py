@@ -21,7 +21,7 @@ from allocsim.core.config import _INERT
 from allocsim.core.option_string import _READERS
 from allocsim.errors import ConfigError
 from allocsim.recommend.candidates import UNTRIED
-from allocsim.recommend.equivalence import RULES, effect_of
+from allocsim.replaying.equivalence import RULES, effect_of
 from allocsim.simulation import Setting
 from allocsim.units import MIB
 from allocsim.verify.random_settings import RandomSettings
@@ -94,7 +94,7 @@ PLACES = (
     Place("allocsim/core/config.py: __str__", printed, is_for_all=True),
     Place("allocsim/core/config.py: _INERT", lambda: _INERT),
     Place("allocsim/recommend/candidates.py", lambda: searched() | UNTRIED.keys()),
-    Place("allocsim/recommend/equivalence.py", lambda: RULES),
+    Place("allocsim/replaying/equivalence.py", lambda: RULES),
     Place("allocsim/analysis/tune/lower_bound.py", lambda: HOLDS),
     Place("allocsim/analysis/step/malloc_rules.py", lambda: EXPLAINED),
     Place("allocsim/verify/random_settings.py", random_values, is_for_all=True),

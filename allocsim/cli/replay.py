@@ -147,8 +147,8 @@ def _recommended(
     in_full: replay every setting to the end, not only the best one.
     """
     from allocsim.analysis.explain import cures_of  # noqa: PLC0415
-    from allocsim.recommend import Case, effects_on, recommend  # noqa: PLC0415
-    from allocsim.replaying import Trials  # noqa: PLC0415
+    from allocsim.recommend import Case, recommend  # noqa: PLC0415
+    from allocsim.replaying import Trials, effects_on  # noqa: PLC0415
     from allocsim.simulation import Setting  # noqa: PLC0415
 
     watch = partial(bar.trying, more=" (--no-cure skips)")

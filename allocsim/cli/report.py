@@ -140,8 +140,8 @@ def _looked_at(
 ) -> _Looked:
     from allocsim.analysis.explain import OomWatch, shortages_of  # noqa: PLC0415
     from allocsim.analysis.picture import picture_prepared  # noqa: PLC0415
-    from allocsim.recommend import Case, effects_on  # noqa: PLC0415
-    from allocsim.replaying import Trials  # noqa: PLC0415
+    from allocsim.recommend import Case  # noqa: PLC0415
+    from allocsim.replaying import Trials, effects_on  # noqa: PLC0415
     from allocsim.simulation import Setting  # noqa: PLC0415
 
     watch = OomWatch((prepared.on(arguments.device_memory),))

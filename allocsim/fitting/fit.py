@@ -50,9 +50,9 @@ from allocsim.fitting.run_result import (
 from allocsim.fitting.runner import engine_for, missing_pytorch, run_exactly
 from allocsim.fitting.task import Task
 from allocsim.phantom import Gpu, UnavailableError, context_range, find_gpu
-from allocsim.recommend import Case, Recommendation, effects_on, recommend
+from allocsim.recommend import Case, Recommendation, recommend
 from allocsim.recording import Action, completes_at_once
-from allocsim.replaying import Trials
+from allocsim.replaying import Trials, effects_on
 from allocsim.units import TIB
 
 _AT_ONCE = 2

@@ -2,6 +2,7 @@
 
 from allocsim.inference.hidden_calls import Probe, Quiet, entries_suffice, moments_of, quiet_moments
 from allocsim.inference.other_plans import (
+    OtherPlan,
     has_unseen_calls,
     leaves_open,
     may_hide_calls,
@@ -11,6 +12,7 @@ from allocsim.inference.other_plans import (
 from allocsim.inference.search import plan_of
 
 __all__ = [
+    "OtherPlan",
     "Probe",
     "Quiet",
     "entries_suffice",

@@ -194,10 +194,12 @@ class Probe(Drive):
 
     moments: numbers of the steps after which the cache is examined, in order.
     quiet: indices in `moments` of the quiet moments found so far.
+    loud: indices of the other moments so far.
     """
 
     moments: Sequence[int] = ()
     quiet: list[int] = field(default_factory=list)
+    loud: list[int] = field(default_factory=list)
 
     def find(self) -> None:
         """Replay the plan up to the last of `moments`, and fill `quiet`.
@@ -216,6 +218,6 @@ class Probe(Drive):
             start = after
             # With a pending free, a call would complete it and so leave an entry.
             may_call = self._scope is None and not self._waiting
-            if may_call and not self.allocator.has_cached_memory:
-                self.quiet.append(number)
+            is_quiet = may_call and not self.allocator.has_cached_memory
+            (self.quiet if is_quiet else self.loud).append(number)
         Drive._run_some(self, start, stop)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from allocsim.inference.hidden_calls import Quiet
 from allocsim.recording import MarkKind
@@ -26,17 +26,35 @@ STEPS = 400_000
 """Limit of the total number of steps of all random plans, which saves time."""
 
 
-def open_plans(device: RecordedDevice, plan: Plan, quiet: Callable[[], Quiet]) -> Iterator[Plan]:
+@dataclass(frozen=True, slots=True)
+class OtherPlan:
+    """Plan of another program that would have left the same recording.
+
+    base: plan without the additional calls.
+    calls: numbers of the steps of `base` after which the program calls empty_cache, in order.
+    """
+
+    base: Plan
+    calls: tuple[int, ...] = ()
+
+    def plan(self) -> Plan:
+        """Return `base` with the calls."""
+        return with_calls(self.base, self.calls) if self.calls else self.base
+
+
+def open_plans(
+    device: RecordedDevice, plan: Plan, quiet: Callable[[], Quiet]
+) -> Iterator[OtherPlan]:
     """Yield other plans that agree with the recording, without recorded answers of the driver.
 
     plan: the inferred plan, without recorded answers of the driver.
     quiet: function that returns the quiet moments; called only if the plans depend on them.
     """
     for limit in sorted({*(plan.limits or ())} - {plan.limit}):
-        yield replace(plan, limit=limit)
+        yield OtherPlan(replace(plan, limit=limit))
     if has_unseen_calls(device, plan):
         if device.collects_at is not None:  # perhaps garbage collection freed the memory
-            yield replace(plan, steps=plan.steps.without(StepKind.EMPTY_CACHE))
+            yield OtherPlan(replace(plan, steps=plan.steps.without(StepKind.EMPTY_CACHE)))
         yield from _with_calls_at_rate(plan, quiet())
     elif may_hide_calls(device, plan, quiet):
         yield from _with_single_calls(plan, quiet())
@@ -76,28 +94,29 @@ def needs_quiet_moments(device: RecordedDevice, plan: Plan) -> bool:
     return has_unseen_calls(device, plan) or _shows_none(device, plan)
 
 
-def _with_calls_at_rate(plan: Plan, quiet: Quiet) -> Iterator[Plan]:
+def _with_calls_at_rate(plan: Plan, quiet: Quiet) -> Iterator[OtherPlan]:
     """Yield `plan` with empty_cache calls at all quiet moments, then at random quiet moments.
 
     The random calls are as frequent per step as the empty_cache calls that the recording shows.
     A quiet moment is a point at which such a call leaves no entry.
     """
-    yield with_calls(plan, quiet.after)
+    yield OtherPlan(plan, quiet.after)
     n_steps = len(plan.steps)
     # Moments that are not quiet show every call, so they give the number of calls per step.
     n_loud = n_steps * (1 - quiet.share)
     probability = plan.n_empty_cache / max(n_loud, 1) * n_steps / max(quiet.n_examined, 1)
     for seed in range(_n_drawn(plan, MOST_DRAWN)):
         rng = random.Random(seed)
-        yield with_calls(plan, [at for at in quiet.after if rng.random() < probability])
+        calls = tuple(at for at in quiet.after if rng.random() < probability)
+        yield OtherPlan(plan, calls)
 
 
-def _with_single_calls(plan: Plan, quiet: Quiet) -> Iterator[Plan]:
+def _with_single_calls(plan: Plan, quiet: Quiet) -> Iterator[OtherPlan]:
     """Yield a plan with calls at all quiet moments, then plans with a single call."""
-    yield with_calls(plan, quiet.after)
+    yield OtherPlan(plan, quiet.after)
     n_drawn = min(_n_drawn(plan, MOST_SINGLE), len(quiet.after))
     for at in random.Random(0).sample(quiet.after, n_drawn):
-        yield with_calls(plan, [at])
+        yield OtherPlan(plan, (at,))
 
 
 def _n_drawn(plan: Plan, most: int) -> int:

@@ -16,7 +16,7 @@ from allocsim.metrics.lifetimes import Lifetimes, lifetimes_of
 from allocsim.metrics.owner import Code, code_at, code_names, code_of
 from allocsim.metrics.packing import pack
 from allocsim.metrics.periods import equal_periods, period_starts, true_ranges
-from allocsim.metrics.sizes import RequestedSizes, Sizes, merged, requested_of, rounded_by, sizes_of
+from allocsim.metrics.sizes import Sizes, merged, sizes_of
 
 __all__ = [
     "Code",
@@ -24,9 +24,7 @@ __all__ = [
     "Lifetimes",
     "Measures",
     "Outline",
-    "RequestedSizes",
     "Sizes",
-    "requested_of",
     "code_at",
     "code_names",
     "code_of",
@@ -38,7 +36,6 @@ __all__ = [
     "merged",
     "outline_of",
     "pack",
-    "rounded_by",
     "period_starts",
     "true_ranges",
     "sizes_of",

@@ -5,58 +5,16 @@ They depend on the program alone, so they are the same under every allocator set
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
-from allocsim._fast_numpy import any_of, distinct
-from allocsim.core import MIN_LARGE_ALLOC, SMALL_SIZE, AllocatorConfig, Release
+from allocsim.core import MIN_LARGE_ALLOC, SMALL_SIZE
 from allocsim.metrics.lifetimes import lifetimes_of
-from allocsim.recording import Action, Trace
 from allocsim.replaying import Prepared
-from allocsim.simulation import live_requests
-
-
-@dataclass(frozen=True, slots=True)
-class Rounded:
-    """Request sizes rounded under a setting (semantics 1.2).
-
-    each: rounded size of every item of `RequestedSizes.sizes`, as the raw bytes of an int64 array,
-        which are fast to compare and hash.
-    distinct: distinct rounded sizes in bytes, ascending.
-    """
-
-    each: bytes
-    distinct: tuple[int, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class RequestedSizes:
-    """Sizes of one device's requests and initial blocks, in bytes.
-
-    sizes: distinct request sizes before rounding, ascending, followed by the request sizes of
-        blocks from before the first entry.
-    present: sizes of the segments and blocks from before the first entry.
-    """
-
-    sizes: NDArray[np.int64]
-    present: tuple[int, ...]
-
-    def rounded(self, config: AllocatorConfig) -> Rounded:
-        """Return the sizes as rounded under `config`; cached."""
-        rounding = config.release, config.roundup_power2_divisions
-        if rounding not in self._rounded:
-            each = rounded_by(config, self.sizes)
-            self._rounded[rounding] = Rounded(each.tobytes(), tuple(distinct(each).tolist()))
-        return self._rounded[rounding]
-
-    @cached_property
-    def _rounded(self) -> dict[tuple[Release, tuple[int, ...]], Rounded]:
-        return {}
+from allocsim.simulation import RequestedSizes, sizes_at_start, sizes_in, sizes_present
 
 
 @dataclass(frozen=True)
@@ -86,64 +44,19 @@ class Sizes:
         return RequestedSizes(np.concatenate((counted, self.living)).astype(np.int64), self.present)
 
 
-def rounded_by(config: AllocatorConfig, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the block size for each request size; both are bytes (semantics 1.2).
-
-    sizes: request sizes, at least 1 byte each.
-    """
-    starts, steps = _pieces(config, int(sizes.max(initial=1)))
-    step = steps[np.searchsorted(starts, sizes, side="right") - 1]
-    return -(-sizes // step) * step
-
-
-def _pieces(config: AllocatorConfig, most: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the starts of size intervals up to `most` bytes, and the rounding step in each."""
-    starts = [1]
-    for bits in range(most.bit_length()):
-        low, high = 1 << bits, (2 << bits) - 1
-        first = config.rounding_step(low)
-        if config.rounding_step(high) != first:
-            sizes = range(low, high + 1)
-            starts.append(
-                low + bisect_left(sizes, 1, key=lambda s: config.rounding_step(s) != first)
-            )
-        starts.append(high + 1)
-    return np.array(starts[:-1]), np.array([config.rounding_step(start) for start in starts[:-1]])
-
-
-def requested_of(prepared: Prepared) -> RequestedSizes:
-    """Return the request sizes of one device of a recording, without counts and peaks."""
-    sizes = np.concatenate((distinct(_asked_in(prepared.trace)), _living(prepared)))
-    return RequestedSizes(sizes.astype(np.int64), _present(prepared))
-
-
 def sizes_of(prepared: Prepared) -> Sizes:
     """Return the request sizes of one device of a recording, with counts and peaks."""
-    size, count = np.unique(_asked_in(prepared.trace), return_counts=True)
+    size, count = np.unique(sizes_in(prepared.trace), return_counts=True)
     lifetimes = lifetimes_of(prepared.trace)
     is_middle = (lifetimes.size > SMALL_SIZE) & (lifetimes.size < MIN_LARGE_ALLOC)
     return Sizes(
         counts=tuple(zip(size.tolist(), count.tolist(), strict=True)),
-        present=_present(prepared),
-        living=_living(prepared),
+        present=sizes_present(prepared),
+        living=sizes_at_start(prepared),
         peak_live=lifetimes.peak_bytes,
         peak_middle=lifetimes.peak_bytes_among(is_middle),
         recorded_peak=prepared.plan.max_reserved,
     )
-
-
-def _asked_in(trace: Trace) -> NDArray[np.int64]:
-    return trace.size[any_of(trace.action, (Action.ALLOC, Action.OOM)) & (trace.size > 0)]
-
-
-def _present(prepared: Prepared) -> tuple[int, ...]:
-    blocks = [block for segment in prepared.start for block in segment.blocks]
-    present = {segment.total_size for segment in prepared.start}
-    return tuple(sorted(present | {block.size for block in blocks}))
-
-
-def _living(prepared: Prepared) -> tuple[int, ...]:
-    return tuple(sorted(live_requests(prepared.start)))
 
 
 def merged(parts: tuple[Sizes, ...]) -> Sizes:

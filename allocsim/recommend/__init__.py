@@ -3,7 +3,6 @@
 from allocsim.recommend.candidates import UNTRIED, candidates
 from allocsim.recommend.cost import Cost, Costs, cost_of, driver_time, read_costs
 from allocsim.recommend.driver_times import DriverTimes
-from allocsim.recommend.equivalence import effect_of, effects_on
 from allocsim.recommend.offer import Offer
 from allocsim.recommend.pareto import Bar, front, is_hopeless
 from allocsim.recommend.proposals import (
@@ -42,8 +41,6 @@ __all__ = [
     "choose",
     "cost_of",
     "driver_time",
-    "effect_of",
-    "effects_on",
     "front",
     "is_fitted",
     "is_hopeless",

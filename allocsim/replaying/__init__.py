@@ -1,5 +1,6 @@
 """Replays of a recording, under its own settings and device and under others."""
 
+from allocsim.replaying.equivalence import Effect, effect_of, effects_on
 from allocsim.replaying.notes import provenance_notes, routing_text, workspace_note
 from allocsim.replaying.prepare import can_be_of, choose_releases, prepare, prepare_made
 from allocsim.replaying.prepared import Prepared
@@ -17,7 +18,7 @@ from allocsim.replaying.smallest_device import (
 from allocsim.replaying.state_source import StateSource, state_source
 from allocsim.replaying.synthetic_result import run_as_made
 from allocsim.replaying.trial import Point, Standing, Trial, trial_of, trial_of_run, with_peaks
-from allocsim.replaying.trials import Effect, Trials, Watch
+from allocsim.replaying.trials import Trials, Watch
 from allocsim.replaying.uncertainty import with_range
 from allocsim.replaying.walk import Walk
 
@@ -39,6 +40,8 @@ __all__ = [
     "choose_releases",
     "device_of",
     "difference_step_by_step",
+    "effect_of",
+    "effects_on",
     "drive_as_recorded",
     "find_smallest",
     "is_recorded_device",

@@ -16,7 +16,7 @@ from functools import cached_property
 from allocsim.core import Folder, FreeBlockOrder, ReplayAllocator
 from allocsim.errors import ConfigError, UndefinedBehaviorError, UpstreamError
 from allocsim.fidelity import Compared, Expected
-from allocsim.inference import Quiet, open_plans, plan_of, quiet_moments
+from allocsim.inference import OtherPlan, Quiet, open_plans, plan_of, quiet_moments
 from allocsim.simulation import (
     Addresses,
     Drive,
@@ -106,7 +106,7 @@ class Prepared(RecordedDevice):
         return replace(self.plan, steps=self.plan.steps.of_program())
 
     @cached_property
-    def open_plans(self) -> tuple[Plan, ...]:
+    def open_plans(self) -> tuple[OtherPlan, ...]:
         """Plans of other programs that would have left the same recording; see `other_plans.py`."""
         return tuple(open_plans(self, self.free_plan, lambda: self.quiet))
 

@@ -7,18 +7,38 @@ that the optimizations of replays do not change their result.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
+from allocsim._fast_numpy import any_of
+from allocsim.core import FreeBlockOrder
 from allocsim.errors import AllocsimError
 from allocsim.fidelity import FidelityCheck
 from allocsim.inference import Probe, Quiet, entries_suffice, moments_of, needs_quiet_moments
+from allocsim.recording import Action
+from allocsim.replaying.equivalence import effects_on
 from allocsim.replaying.prepared import Prepared
-from allocsim.replaying.setup import drive_as_recorded, is_recorded_device
-from allocsim.simulation import DeviceRun, Parting, Run
+from allocsim.replaying.setup import (
+    device_of,
+    drive_as_recorded,
+    is_recorded_device,
+    memory_of,
+)
+from allocsim.simulation import (
+    DeviceRun,
+    Drive,
+    Observer,
+    Parting,
+    Progress,
+    Run,
+    Setting,
+    Start,
+    StepKind,
+)
 
 
 def parting_of(prepared: Prepared) -> Parting | None:
@@ -67,21 +87,110 @@ def _prove(prepared: Prepared) -> Parting | None:
     Quiet moments are steps after which empty_cache would leave no entry (`hidden_calls.py`).
     A separate replay to find them would take a third of the time of a what-if.
     """
-    quiet: list[int] = []
     moments = moments_of(prepared.free_plan) if needs_probe(prepared) else []
-    # `moments` are step numbers of `free_plan`; this replay uses `plan`, which has more steps.
-    steps = np.flatnonzero(prepared.plan.steps.is_of_program)
-    probe = partial(Probe, moments=steps[moments].tolist(), quiet=quiet)
-    drive, _, _ = drive_as_recorded(prepared, prepared.recorded, None, make=probe)
-    assert drive.fidelity is not None
+    quiet: list[int] = []
+    make = partial(Probe, moments=_in_plan(prepared, moments), quiet=quiet)
+    drive, _, _ = drive_as_recorded(prepared, prepared.recorded, None, make=make)
     with suppress(AllocsimError):  # counts as a difference: the recorded program went on
         drive.run()
-    fidelity = drive.fidelity.result(drive.allocator)
-    parting = fidelity.parting_of(prepared.trace.device)
+    return _difference(prepared, drive, moments, quiet)
+
+
+def _in_plan(prepared: Prepared, moments: Sequence[int]) -> list[int]:
+    """Return the numbers in `plan` of these steps of `free_plan`, which has fewer steps."""
+    steps = np.flatnonzero(prepared.plan.steps.is_of_program)
+    return [int(number) for number in steps[list(moments)]]
+
+
+def _difference(
+    prepared: Prepared, drive: Drive, moments: Sequence[int], quiet: Sequence[int]
+) -> Parting | None:
+    """Return the first difference of a finished baseline, and keep the quiet moments if it is None.
+
+    moments: numbers of the steps of `free_plan` after which `drive` examined the cache.
+    quiet: indices in `moments` of the quiet ones.
+    """
+    assert drive.fidelity is not None
+    parting = drive.fidelity.result(drive.allocator).parting_of(prepared.trace.device)
     if parting is None and moments:
         after = tuple(moments[number] for number in quiet)
         prepared.quiet_of_proof.append(Quiet(after, len(moments)))
     return parting
+
+
+def run_as_proof(
+    prepared: Prepared,
+    setting: Setting,
+    device_memory: int | None,
+    *,
+    observer: Observer,
+    check_every: int = 0,
+    progress: Progress | None = None,
+) -> tuple[Drive, int | None, list[str]] | None:
+    """Replay a setting that is equivalent to the recorded one, and prove the recording by it.
+
+    Equivalent settings have equal replays, so the what-if is the baseline too, and one replay takes
+    the place of two.  Return what `drive_as_recorded` returns, with the replay finished; None if
+    the setting is not known to be equivalent, or if the replay is not exact.
+    """
+    if prepared.proofs or not _is_baseline_too(prepared, setting, device_memory):
+        return None
+    moments = moments_of(prepared.free_plan) if needs_probe(prepared) else []
+    quiet: list[int] = []
+    drive, memory, notes = drive_as_recorded(
+        prepared,
+        setting,
+        device_memory,
+        check_every=check_every,
+        progress=progress,
+        observers=(observer,),
+        proves=True,
+        make=partial(Probe, moments=_in_plan(prepared, moments), quiet=quiet),
+    )
+    try:
+        drive.run()
+    except AllocsimError:
+        return None  # the what-if raises it again, unless only the baseline does
+    parting = _difference(prepared, drive, moments, quiet)
+    prepared.proofs.append(parting)
+    return (drive, memory, notes) if parting is None else None
+
+
+def _is_baseline_too(prepared: Prepared, setting: Setting, device_memory: int | None) -> bool:
+    """Return True if an exact baseline is also the replay of `setting` on this device.
+
+    The baseline has recorded addresses and answers of the driver, which the what-if has not.
+    """
+    plan = prepared.plan
+    if not prepared.is_own_release or not plan.is_whole or plan.limit is not None:
+        return False
+    has_answers = any_of(plan.steps.kind, (StepKind.ROOM, StepKind.AWAIT)).any()
+    if has_answers or not _places_alike(prepared):
+        return False
+    effect = effects_on(prepared)
+    if prepared.is_recorded(setting) or effect(setting) != effect(prepared.recorded):
+        return False
+    memory = memory_of(prepared, device_memory)
+    is_same_device = memory == device_of(prepared)[0]
+    return is_same_device and prepared.start_under(setting, memory) is Start.KEPT
+
+
+def _places_alike(prepared: Prepared) -> bool:
+    """Return True if the addresses of segments in a what-if cannot change its course.
+
+    From 2.13 on, free blocks of equal size are ordered by the age of their segment, and only
+    expandable segments are filled in the order of addresses.  Earlier, the policy of the what-if
+    must place every segment at its recorded address.
+    """
+    trace, found = prepared.trace, prepared.addresses
+    expands = any_of(trace.action, (Action.SEGMENT_MAP, Action.SEGMENT_UNMAP)).any()
+    if expands or any(segment.is_expandable for segment in prepared.start):
+        return False
+    if prepared.release.free_block_order is FreeBlockOrder.SEGMENT:
+        return True
+    is_simple = found.policy in ("bump", "firstfit") and not prepared.start
+    n_segments = trace.count(Action.SEGMENT_ALLOC)
+    return is_simple and found.n_right == n_segments == found.n_segments
 
 
 def needs_probe(prepared: Prepared) -> bool:

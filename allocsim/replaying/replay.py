@@ -13,13 +13,14 @@ from functools import partial
 from allocsim.collector import collector_paused
 from allocsim.core import AllocatorConfig
 from allocsim.errors import ConfigError
+from allocsim.inference import Probe
 from allocsim.recording import Recording
 from allocsim.replaying.notes import peak_notes, workspace_note
 from allocsim.replaying.prepare import prepare
 from allocsim.replaying.prepared import Prepared
-from allocsim.replaying.proof import PartingFinder
+from allocsim.replaying.proof import PartingFinder, run_as_proof
 from allocsim.replaying.setup import drive_as_recorded
-from allocsim.replaying.uncertainty import LeftOpenFinder, peaks_of
+from allocsim.replaying.uncertainty import LeftOpenFinder, moments_of_calls, peaks_of
 from allocsim.simulation import (
     DeviceRun,
     Drive,
@@ -126,10 +127,8 @@ def replay_prepared(
         notes.append(differs)
     if not first.has_settings:
         notes.append("the recording contains no settings; the defaults are assumed")
-    runs = []
-    for prepared in devices:
-        peak, spill = PeakWatch(), SpillWatch()
-        drive, memory, device_notes = drive_as_recorded(
+    runs = [
+        _run_of(
             prepared,
             wanted,
             device_memory,
@@ -138,17 +137,10 @@ def replay_prepared(
             host_spill=host_spill,
             check_every=check_every,
             progress=progress,
-            observers=(peak, *[spill] * bool(host_spill), *observers),
+            observers=observers,
         )
-        drive.run()
-        run = _result(prepared, drive, peak, memory, device_notes)
-        if host_spill:
-            # The what-if range is computed by replays without host memory, so it is omitted.
-            runs.append(
-                replace(run, spill=spill.result(host_spill, drive.allocator.device.spilled))
-            )
-        else:
-            runs.append(_with_peaks(prepared, wanted, drive, run))
+        for prepared in devices
+    ]
     known = [device_memory, *(run.device_memory for run in runs)]
     return Run(
         path=first.path,
@@ -167,8 +159,72 @@ def _inert(setting: Setting, config: AllocatorConfig) -> tuple[str, ...]:
     return config.inert_options(has_limit=has_limit)
 
 
-def _with_peaks(prepared: Prepared, setting: Setting, drive: Drive, run: DeviceRun) -> DeviceRun:
-    """Add the peak under the other start state and the what-if range to `run`."""
+def _run_of(
+    prepared: Prepared,
+    setting: Setting,
+    device_memory: int | None,
+    *,
+    addresses: str,
+    base_address: int | None,
+    host_spill: int,
+    check_every: int,
+    progress: Progress | None,
+    observers: Sequence[Observer],
+) -> DeviceRun:
+    """Replay one prepared device; the parameters are those of `replay`."""
+    is_plain = addresses == "recorded" and base_address is None and not host_spill
+    peak = PeakWatch()
+    if is_plain and not observers:
+        proved = run_as_proof(
+            prepared,
+            setting,
+            device_memory,
+            observer=peak,
+            check_every=check_every,
+            progress=progress,
+        )
+        if proved is not None:
+            drive = proved[0]
+            run = _result(prepared, peak, *proved, is_baseline=False)
+            return _with_peaks(prepared, setting, drive, run, frozenset())
+        peak = PeakWatch()
+    spill = SpillWatch()
+    moments = moments_of_calls(prepared, setting) if is_plain else None
+    loud: list[int] = []
+    drive, memory, notes = drive_as_recorded(
+        prepared,
+        setting,
+        device_memory,
+        addresses=addresses,
+        base_address=base_address,
+        host_spill=host_spill,
+        check_every=check_every,
+        progress=progress,
+        observers=(peak, *[spill] * bool(host_spill), *observers),
+        make=partial(Probe, moments=moments or (), loud=loud),
+    )
+    drive.run()
+    run = _result(prepared, peak, drive, memory, notes, is_baseline=drive.fidelity is not None)
+    if host_spill:
+        # The what-if range is computed by replays without host memory, so it is omitted.
+        return replace(run, spill=spill.result(host_spill, drive.allocator.device.spilled))
+    known = None
+    if moments is not None and drive.given_up_at is None:
+        known = frozenset(moments[number] for number in loud)
+    return _with_peaks(prepared, setting, drive, run, known)
+
+
+def _with_peaks(
+    prepared: Prepared,
+    setting: Setting,
+    drive: Drive,
+    run: DeviceRun,
+    loud: frozenset[int] | None,
+) -> DeviceRun:
+    """Add the peak under the other start state and the what-if range to `run`.
+
+    loud: see `LeftOpenFinder`.
+    """
     peak = None if run.stopped_at is not None else run.peak_reserved_bytes
     peaks = peaks_of(prepared, setting, run.device_memory, drive.start, peak)
     if peaks is not None:
@@ -176,19 +232,31 @@ def _with_peaks(prepared: Prepared, setting: Setting, drive: Drive, run: DeviceR
     if prepared.is_recorded(setting):
         return run
     # If the caller requested an address policy, no other policies are tried.
-    tries_addresses = drive.allocator.device.policy == prepared.addresses.policy
+    tries_addresses = drive.dictates or drive.allocator.device.policy == prepared.addresses.policy
     return replace(
-        run, find_left_open=LeftOpenFinder(prepared, setting, run, tries_addresses=tries_addresses)
+        run,
+        find_left_open=LeftOpenFinder(
+            prepared, setting, run, tries_addresses=tries_addresses, loud=loud
+        ),
     )
 
 
 def _result(
-    prepared: Prepared, drive: Drive, peak: PeakWatch, memory: int | None, notes: list[str]
+    prepared: Prepared,
+    peak: PeakWatch,
+    drive: Drive,
+    memory: int | None,
+    notes: list[str],
+    *,
+    is_baseline: bool,
 ) -> DeviceRun:
-    allocator = drive.allocator
+    allocator, timeline = drive.allocator, drive.timeline.build(drive.plan.steps.entry)
     fidelity = None
-    if drive.fidelity is not None:
+    if is_baseline:
+        assert drive.fidelity is not None
         fidelity = drive.fidelity.result(allocator)
+    elif drive.dictates:  # a proof by an equivalent setting
+        timeline = timeline.at(drive.plan.steps.is_of_program[: len(timeline.entry)])
     # A baseline is itself the proof; for a what-if, `with_proof` or the first use makes it.
     finds: Callable[[], Parting | None] = PartingFinder(prepared)
     if fidelity is not None and drive.dictates and prepared.is_own_release:
@@ -204,7 +272,7 @@ def _result(
         device_memory=memory,
         peak_device_bytes=peak.device_bytes,
         stats=allocator.memory_stats(),
-        timeline=drive.timeline.build(drive.plan.steps.entry),
+        timeline=timeline,
         peak=peak.state,
         ooms=tuple(drive.ooms),
         fidelity=fidelity,

@@ -36,21 +36,24 @@ def drive_as_recorded(
     progress: Progress | None = None,
     observers: tuple[Observer, ...] = (),
     is_stepwise: bool = False,
+    proves: bool = False,
     make: Callable[..., Drive] = Drive,
 ) -> tuple[Drive, int | None, list[str]]:
     """Return a replay that has not started, the device's memory in bytes, and notes.
 
     The memory is None for an unlimited device.  The notes are sentences on inferred facts.
     is_stepwise: run each step separately and without a history, so that nothing is compared.
+    proves: `setting` is equivalent to the recorded one, so that its replay is a baseline too.
     make: class of the replay.
     The other parameters and the errors are the same as in `replay`.
     """
     is_same = prepared.is_recorded(setting)
     is_as_recorded = is_same and is_recorded_device(prepared, device_memory) and not host_spill
-    plan = prepared.plan_under(setting, prepared.plan if is_as_recorded else prepared.free_plan)
+    is_baseline = is_as_recorded or proves
+    plan = prepared.plan_under(setting, prepared.plan if is_baseline else prepared.free_plan)
     memory, notes = _device_memory(prepared, device_memory, is_as_recorded=is_as_recorded)
-    is_compared = is_as_recorded and not is_stepwise
-    dictates = is_as_recorded and addresses == "recorded"
+    is_compared = is_baseline and not is_stepwise
+    dictates = is_baseline and addresses == "recorded"
     if host_spill and memory is None:
         raise ConfigError(
             "host memory is lent on top of the device's memory, whose size is not recorded; give it"
@@ -90,7 +93,7 @@ def drive_as_recorded(
         keeps_rows=is_compared and not keeps_history,
     )
     notes += [*known_notes(prepared), *start_notes(prepared, start)]
-    if policy is None and not is_same:
+    if addresses == "recorded" and not is_same:
         notes += address_notes(prepared)
     return drive, memory, notes
 
@@ -109,6 +112,14 @@ def is_recorded_device(prepared: Prepared, device_memory: int | None) -> bool:
 def device_of(prepared: Prepared) -> tuple[int | None, list[str]]:
     """Return the device memory of the baseline in bytes, None if unlimited, and notes."""
     return _device_memory(prepared, None, is_as_recorded=True)
+
+
+def memory_of(prepared: Prepared, device_memory: int | None) -> int | None:
+    """Return the device memory of a what-if in bytes, None if unlimited.
+
+    device_memory: requested bytes, or None.
+    """
+    return _device_memory(prepared, device_memory, is_as_recorded=False)[0]
 
 
 def _device_memory(

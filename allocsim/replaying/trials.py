@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from allocsim.core import Block, CachingAllocator
 from allocsim.errors import ConfigError, UndefinedBehaviorError, UpstreamError
+from allocsim.replaying.equivalence import Effect
 from allocsim.replaying.prepared import Prepared
 from allocsim.replaying.trial import Point, Standing, Trial, trial_of, trial_of_run, with_peaks
 from allocsim.simulation import (
@@ -23,9 +24,6 @@ from allocsim.simulation import (
 
 Watch = Callable[[str], Progress | None]
 """Function called with each conf before its replay; it returns the progress function, or None."""
-
-Effect = Callable[[Setting], Hashable]
-"""Function that returns equal values for settings that have the same effect on this recording."""
 
 
 class Trials:
@@ -76,7 +74,7 @@ class Trials:
             trial = with_peaks(trial, self.prepared, setting, device_memory)
             self._known[key] = trial
             self._with_peaks.add(key)
-        return replace(trial, conf=setting.conf)
+        return _as_of(setting, trial)
 
     def note(self, setting: Setting, device_run: DeviceRun) -> None:
         """Add a finished replay to the cache."""
@@ -89,7 +87,7 @@ class Trials:
         """Return cached (device memory in bytes, trial) pairs of a setting on limited devices."""
         wanted = self._key(setting, None)[0]
         return [
-            (memory, replace(trial, conf=setting.conf))
+            (memory, _as_of(setting, trial))
             for (effect, memory), trial in self._known.items()
             if effect == wanted and memory is not None
         ]
@@ -134,6 +132,11 @@ class Trials:
         self._known[key] = trial
         self._with_peaks.discard(key)
         return trial, drive
+
+
+def _as_of(setting: Setting, trial: Trial) -> Trial:
+    """Return a trial of an equivalent setting as that of `setting`."""
+    return trial if trial.conf == setting.conf else replace(trial, conf=setting.conf)
 
 
 def _is_enough(trial: Trial, to_first_oom: bool, standing: Standing | None) -> bool:

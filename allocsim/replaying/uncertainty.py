@@ -21,14 +21,15 @@ range.  If the recording marks its empty_cache calls, there are no other calls.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import dropwhile
 
 from allocsim.collector import collector_paused
 from allocsim.core import FreeBlockOrder
 from allocsim.errors import ConfigError, UndefinedBehaviorError, UpstreamError
-from allocsim.inference import leaves_open
+from allocsim.inference import OtherPlan, leaves_open, moments_of, needs_quiet_moments
 from allocsim.replaying.notes import address_range_note, open_notes
 from allocsim.replaying.prepared import Prepared
 from allocsim.replaying.proof import needs_probe, parting_of
@@ -44,22 +45,71 @@ from allocsim.simulation import (
     fold_allocated,
     has_two_starts,
 )
+from allocsim.state import DEFAULT_POOL
 
 _NO_RUN = (ConfigError, UndefinedBehaviorError, UpstreamError)
 
 
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Finished what-if, from which other plans with the same course need no replay.
+
+    peak: its peak reserved bytes; None if it did not complete.
+    loud: numbers of the steps of `free_plan` after which a call of empty_cache would have released
+        memory in it; contains no other step than those of `moments_of_calls`.
+    """
+
+    peak: int | None
+    loud: frozenset[int]
+
+
+def moments_of_calls(prepared: Prepared, setting: Setting) -> list[int] | None:
+    """Return the steps of `free_plan` after which `prepared.open_plans` may call empty_cache.
+
+    None if a call may have another effect than to release memory: it may remove a private pool, and
+    the numbers of the steps are others if the setting removes steps.
+    """
+    plan = prepared.free_plan
+    has_pools = plan.pools or any(segment.pool_id != DEFAULT_POOL for segment in prepared.start)
+    if prepared.is_recorded(setting) or has_pools or plan.changes:
+        return None
+    if not needs_quiet_moments(prepared, plan):
+        return []
+    if needs_probe(prepared) and not prepared.quiet_of_proof:
+        return moments_of(plan)
+    return sorted({at for other in prepared.open_plans for at in other.calls})
+
+
 def peaks_left_open(
-    prepared: Prepared, setting: Setting, device_memory: int | None
+    prepared: Prepared,
+    setting: Setting,
+    device_memory: int | None,
+    known: Known | None = None,
 ) -> tuple[int, int] | None:
     """Return the lowest and highest peak reserved, in bytes, over `prepared.open_plans`.
 
     None for the recorded setting, without such plans, and if none of their replays completes.
+    known: the what-if with `free_plan`, if it was replayed.
     """
     if prepared.is_recorded(setting):
         return None
-    return _range_of(
-        _peak(prepared, setting, device_memory, plan=plan) for plan in prepared.open_plans
-    )
+    plan = prepared.free_plan
+    own_limit = prepared.limit_for(setting, device_memory, plan)
+    found: dict[Hashable, int | None] = {}
+    for other in prepared.open_plans:
+        base, calls = other.base, other.calls
+        limit = prepared.limit_for(setting, device_memory, base)
+        if known is not None and base.steps is plan.steps and limit == own_limit:
+            # Up to the first call that releases memory, the replay has the course of `known`.
+            calls = tuple(dropwhile(lambda at: at not in known.loud, calls))
+            if not calls:
+                found[()] = known.peak
+                continue
+        key = id(base.steps), limit, calls
+        if key not in found:
+            plan_of_calls = OtherPlan(base, calls).plan()
+            found[key] = _peak(prepared, setting, device_memory, plan=plan_of_calls)
+    return _range_of(found.values())
 
 
 def peaks_by_address(
@@ -141,6 +191,8 @@ class LeftOpenFinder:
 
     run: the what-if, without its range.
     tries_addresses: replay with other plausible addresses too.
+    loud: steps after which empty_cache would have released memory in the what-if; see `Known`.
+        None if they are unknown.
     found: the result, after it is computed; else empty.
     """
 
@@ -148,6 +200,7 @@ class LeftOpenFinder:
     setting: Setting
     run: DeviceRun
     tries_addresses: bool
+    loud: frozenset[int] | None = None
     found: list[LeftOpen | None] = field(default_factory=list)
 
     def __call__(self) -> LeftOpen | None:
@@ -163,7 +216,8 @@ class LeftOpenFinder:
         peak = None if run.stopped_at is not None else run.peak_reserved_bytes
         ranges: list[tuple[int, int]] = []
         notes: list[str] = []
-        hidden = peaks_left_open(prepared, self.setting, run.device_memory)
+        known = None if self.loud is None else Known(peak, self.loud)
+        hidden = peaks_left_open(prepared, self.setting, run.device_memory, known)
         # A range of one value equal to the peak is noted only if calls or a limit are known
         # to be uncertain.
         if hidden is not None and (hidden != (peak, peak) or leaves_open(prepared, prepared.plan)):

@@ -19,6 +19,14 @@ from allocsim.simulation.plan import (
     spread,
 )
 from allocsim.simulation.recorded_device import RecordedDevice, is_at_start
+from allocsim.simulation.requested_sizes import (
+    RequestedSizes,
+    requested_of,
+    rounded_by,
+    sizes_at_start,
+    sizes_in,
+    sizes_present,
+)
 from allocsim.simulation.result import (
     DeviceRun,
     DriverCalls,
@@ -69,6 +77,7 @@ __all__ = [
     "PlannedAt",
     "Progress",
     "RecordedDevice",
+    "RequestedSizes",
     "Row",
     "Run",
     "Setting",
@@ -93,8 +102,13 @@ __all__ = [
     "joined",
     "large_segments_matter",
     "may_break",
-    "releases_needed",
     "live_requests",
+    "releases_needed",
+    "requested_of",
+    "rounded_by",
     "rows_of",
+    "sizes_at_start",
+    "sizes_in",
+    "sizes_present",
     "spread",
 ]

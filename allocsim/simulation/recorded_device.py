@@ -17,7 +17,6 @@ from allocsim.core import (
     Release,
     ReplayAllocator,
     RoundedSizes,
-    parse_conf,
 )
 from allocsim.errors import ConfigError
 from allocsim.recording import CardMemory, Mark, MarkKind, Provenance, Trace, card_memory
@@ -113,9 +112,10 @@ class RecordedDevice:
 
         If `setting` is not the recorded one and sets a fraction, return it unchanged.
         """
-        if self._sets_limit(setting):
+        at_start = _fraction_at_start(self.marks)
+        if setting.call_fraction == at_start or self._sets_limit(setting):
             return setting
-        return replace(setting, call_fraction=_fraction_at_start(self.marks))
+        return replace(setting, call_fraction=at_start)
 
     @property
     def held(self) -> int:
@@ -247,7 +247,7 @@ class RecordedDevice:
 
     def is_recorded(self, setting: Setting) -> bool:
         """Return True if `setting` has the same meaning as the recorded settings."""
-        wanted, own = parse_conf(setting.conf, self.release), self.config
+        wanted, own = setting.config(self.release), self.config
         has_call = setting.call_fraction == self.recorded.call_fraction
         return has_call and str(wanted) == str(own)
 

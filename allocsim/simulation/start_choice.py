@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from allocsim._fast_numpy import any_of, distinct
 from allocsim.core import MIN_LARGE_ALLOC, SMALL_SIZE, UNLIMITED, AllocatorConfig
-from allocsim.recording import Action
-from allocsim.simulation.initial_state import Start, has_live_blocks, live_requests
+from allocsim.simulation.initial_state import Start, has_live_blocks
 from allocsim.simulation.recorded_device import RecordedDevice
+from allocsim.simulation.requested_sizes import requested_of
 from allocsim.simulation.setting import Setting
 
 
@@ -36,7 +35,7 @@ def choose_start(device: RecordedDevice, setting: Setting, breaks: Callable[[], 
     # large_segment_size has no effect if no requests share a segment.
     is_changed = config.large_segment_size != device.config.large_segment_size
     if is_changed and large_segments_matter(
-        config, map(config.round_size, _requested_sizes(device))
+        config, map(config.round_size, requested_of(device).sizes.tolist())
     ):
         return Start.REALLOCATED
     is_broken = may_break(device, setting) and breaks()
@@ -70,10 +69,3 @@ def large_segments_matter(config: AllocatorConfig, rounded: Iterable[int]) -> bo
 def has_two_starts(device: RecordedDevice, setting: Setting) -> bool:
     """Return True if blocks are in use at the start and `setting` is not the recorded one."""
     return has_live_blocks(device.start) and not device.is_recorded(setting)
-
-
-def _requested_sizes(device: RecordedDevice) -> set[int]:
-    """Return the requested sizes in bytes, including the sizes of blocks in use at the start."""
-    trace = device.trace
-    sizes = trace.size[any_of(trace.action, (Action.ALLOC, Action.OOM)) & (trace.size > 0)]
-    return {*distinct(sizes).tolist(), *live_requests(device.start)}

@@ -33,6 +33,11 @@ class Timeline:
     allocated: NDArray[np.int64]
     reserved: NDArray[np.int64]
 
+    def at(self, is_kept: NDArray[np.bool_]) -> Timeline:
+        """Return the rows of a mask."""
+        columns = (self.entry, self.allocated, self.reserved)
+        return Timeline(*(column[is_kept] for column in columns))
+
     @property
     def busiest(self) -> TimelinePoint | None:
         """First step with peak allocated memory; None for an empty timeline."""

@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from allocsim import CachingAllocator
 from allocsim.analysis.tune.worker import Job, run_job
 from allocsim.core import find_release, parse_conf
-from allocsim.metrics.sizes import Sizes, requested_of, sizes_of
+from allocsim.metrics.sizes import Sizes, sizes_of
 from allocsim.recommend.candidates import candidates
-from allocsim.recommend.equivalence import effect_of
-from allocsim.recording import load
-from allocsim.replaying import prepare
-from allocsim.simulation import Setting
+from allocsim.recording import load, read_snapshot
+from allocsim.replaying import Trials, effect_of, effects_on, prepare
+from allocsim.simulation import Setting, requested_of
 from allocsim.units import GIB, MIB
 from tests.tune.conftest import ragged
 
@@ -64,6 +64,21 @@ def test_what_is_asked_is_the_same_with_and_without_its_peaks(name: str) -> None
     short, whole = requested_of(prepared), sizes_of(prepared).asked
     assert short.sizes.tolist() == whole.sizes.tolist()
     assert short.present == whole.present
+
+
+def test_garbage_is_collected_at_different_thresholds_of_an_inferred_limit() -> None:
+    """The program limits itself to 512 MiB, which only its garbage collections show."""
+    gpu = CachingAllocator("1GiB", "garbage_collection_threshold:0.5", record_history=True)
+    gpu.set_per_process_memory_fraction(0.5)
+    for size in range(20, 120, 2):
+        gpu.free(gpu.malloc(size * MIB))
+    prepared = prepare(read_snapshot("a program", gpu.snapshot(), 1 << 20))[0].on(GIB)
+    assert prepared.plan.limit == 512 * MIB
+    effect, trials = effects_on(prepared), Trials(prepared)
+    early, late = (Setting(f"garbage_collection_threshold:{at}") for at in (0.5, 0.9))
+    one, other = (trials.under(each, GIB).num_device_free for each in (early, late))
+    assert one != other
+    assert effect(early) != effect(late)
 
 
 def test_a_split_limit_above_every_segment_is_none() -> None:

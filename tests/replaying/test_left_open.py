@@ -15,7 +15,7 @@ from allocsim.inference import other_plans
 from allocsim.inference.other_plans import with_calls
 from allocsim.recording import Mark, MarkKind, Provenance, Recording
 from allocsim.replaying import Prepared, prepare, proof, uncertainty, with_proof, with_range
-from allocsim.replaying.uncertainty import peaks_left_open
+from allocsim.replaying.uncertainty import Known, peaks_left_open
 from allocsim.simulation import Setting, StepKind
 from allocsim.simulation.plan import Plan
 from allocsim.units import GIB, MIB, format_size
@@ -65,9 +65,9 @@ def test_range_is_computed_on_first_use(
 ) -> None:
     ranges: list[Setting] = []
 
-    def counted(prepared: Prepared, setting: Setting, memory: int | None) -> object:
+    def counted(prepared: Prepared, setting: Setting, memory: int | None, known: Known) -> object:
         ranges.append(setting)
-        return peaks_left_open(prepared, setting, memory)
+        return peaks_left_open(prepared, setting, memory, known)
 
     monkeypatch.setattr(uncertainty, "peaks_left_open", counted)
     (run,) = replay(recorded(two_calls), UNCUT).devices
@@ -149,7 +149,7 @@ def n_calls(plan: Plan) -> int:
 def test_random_calls_are_as_frequent_as_visible_ones(recorded: Recorded) -> None:
     """20 of 100 moments have visible calls, so 24 of the 120 quiet moments get a call."""
     (prepared,) = prepare(recorded(cycles))
-    everywhere, *drawn = prepared.open_plans
+    everywhere, *drawn = (other.plan() for other in prepared.open_plans)
     assert (n_calls(prepared.free_plan), n_calls(everywhere)) == (20, 20 + 120)
     assert mean(map(n_calls, drawn)) == pytest.approx(20 + 24, abs=2)
 
@@ -167,7 +167,7 @@ def test_longer_plans_get_fewer_random_plans(
 def test_random_plans_are_deterministic(program: Program, recorded: Recorded) -> None:
     recording = recorded(program)
     first, again = (
-        [plan.steps.kind.tolist() for plan in prepare(replace(recording))[0].open_plans]
+        [each.plan().steps.kind.tolist() for each in prepare(replace(recording))[0].open_plans]
         for _ in range(2)
     )
     assert first == again
@@ -188,7 +188,7 @@ def test_open_plans_include_both_ends_of_the_limit_and_no_calls(recorded: Record
     plan = prepared.free_plan
     assert plan.limits is not None
     assert plan.n_empty_cache > 0
-    *ends, without_calls, everywhere = prepared.open_plans[:4]
+    *ends, without_calls, everywhere = (other.plan() for other in prepared.open_plans[:4])
     assert {each.limit for each in (plan, *ends)} == {plan.limit, *plan.limits}
     assert n_calls(without_calls) == 0
     assert len(without_calls.steps) == len(plan.steps) - plan.n_empty_cache

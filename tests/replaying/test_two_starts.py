@@ -16,10 +16,9 @@ from allocsim.analysis.tune import tune
 from allocsim.analysis.tune.worker import Job, run_job
 from allocsim.core import RELEASES, parse_conf
 from allocsim.errors import ConfigError, UndefinedBehaviorError
-from allocsim.recommend import effects_on
 from allocsim.recording import Recording
 from allocsim.recording.rewind import trimmed
-from allocsim.replaying import Prepared, Trial, Trials, prepare, smallest_device
+from allocsim.replaying import Prepared, Trial, Trials, effects_on, prepare, smallest_device
 from allocsim.report import replay_document, replay_text, tuning_document, tuning_text
 from allocsim.simulation import Run, Setting, Start, large_segments_matter
 from allocsim.state import PENDING

@@ -19,7 +19,7 @@ from allocsim.analysis.explain.verdict import Verdict, judge_text
 from allocsim.analysis.explain.wording import text_release
 from allocsim.core import find_release, parse_conf
 from allocsim.errors import ConfigError
-from allocsim.recommend import Case, Recommendation, WhyNot, effects_on, recommend
+from allocsim.recommend import Case, Recommendation, WhyNot, recommend
 from allocsim.recording import Recording
 from allocsim.replaying import (
     Prepared,
@@ -27,6 +27,7 @@ from allocsim.replaying import (
     Trials,
     Watch,
     bytes_of,
+    effects_on,
     prepare,
     replay_prepared,
     smallest_device,

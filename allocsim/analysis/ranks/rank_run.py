@@ -17,7 +17,6 @@ from pathlib import Path
 
 from allocsim.errors import RecordingError
 from allocsim.metrics import Outline, outline_of
-from allocsim.recommend import effects_on
 from allocsim.recording import (
     ENDINGS,
     Action,
@@ -27,7 +26,7 @@ from allocsim.recording import (
     recordings_in,
     refuse_contradictions,
 )
-from allocsim.replaying import Trials, prepare, replay_prepared, smallest_device
+from allocsim.replaying import Trials, effects_on, prepare, replay_prepared, smallest_device
 from allocsim.simulation import Setting
 
 _NAMED = re.compile(r"(?:^|[^a-z])(?:global[_-]?)?rank[_\-. =]?(\d+)", re.IGNORECASE)

@@ -19,8 +19,8 @@ from allocsim.analysis.tune.target import Target
 from allocsim.analysis.tune.worker import Job, Tricks, bounds_for, parting_for
 from allocsim.core import LARGE_BUFFER, Release
 from allocsim.errors import ConfigError
-from allocsim.recommend import Costs, effect_of, front, is_hopeless
-from allocsim.replaying import Trial, is_recorded_device
+from allocsim.recommend import Costs, front, is_hopeless
+from allocsim.replaying import Trial, effect_of, is_recorded_device
 from allocsim.simulation import Setting
 
 _FIRST_CHUNK = 4
@@ -157,7 +157,12 @@ class Search:
         if not self.asked.tricks.equivalent:
             return setting
         return tuple(
-            effect_of(part.prepared.in_force(setting), self.asked.release, (part.sizes.asked,))
+            effect_of(
+                part.prepared.in_force(setting),
+                self.asked.release,
+                (part.sizes.asked,),
+                part.prepared.plan.limit is not None,
+            )
             for part in self.asked.parts
         )
 

@@ -39,11 +39,11 @@ from allocsim.metrics import (
     equal_periods,
     lifetimes_of,
     period_starts,
-    rounded_by,
     true_ranges,
 )
 from allocsim.recording import Action, Trace, pools_of
 from allocsim.replaying import Prepared
+from allocsim.simulation import rounded_by
 from allocsim.units import round_up
 
 HOLDS: dict[str, bool] = {

@@ -14,7 +14,7 @@ comparison that the allocator makes has the same result under both settings (sem
    the value above all sizes is used.
 4. max_non_split_rounding_mb R is compared with the difference of a segment and a request that both
    have M or more.  It has no effect without such a request.
-5. garbage_collection_threshold has no effect without a memory fraction.
+5. garbage_collection_threshold has no effect without a memory fraction, set or inferred.
 6. per_process_memory_fraction of 1.0 has no effect.
 7. expandable_segments_reserve has no effect without expandable segments.
 
@@ -25,7 +25,7 @@ as different.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from functools import cache
 
 from allocsim.core import (
@@ -38,10 +38,12 @@ from allocsim.core import (
     Release,
 )
 from allocsim.errors import ConfigError
-from allocsim.metrics import RequestedSizes, requested_of
-from allocsim.replaying import Effect, Prepared
-from allocsim.simulation import Setting, large_segments_matter
+from allocsim.replaying.prepared import Prepared
+from allocsim.simulation import RequestedSizes, Setting, large_segments_matter, requested_of
 from allocsim.units import round_up
+
+Effect = Callable[[Setting], Hashable]
+"""Function that returns equal values for settings that have the same effect on a recording."""
 
 RULES: dict[str, int | None] = {
     "roundup_power2_divisions": 1,
@@ -67,31 +69,37 @@ def effects_on(prepared: Prepared) -> Effect:
     A setting that the release refuses is equivalent to no other setting.  If the recorded program
     changed settings during the recording, no two settings are equivalent.
     """
-    sizes = (requested_of(prepared),)
+    sizes, is_limited = (requested_of(prepared),), prepared.plan.limit is not None
 
     @cache
     def effect(setting: Setting) -> Hashable:
         if prepared.plan.changes:
             return setting
         try:
-            return effect_of(prepared.in_force(setting), prepared.release, sizes)
+            return effect_of(prepared.in_force(setting), prepared.release, sizes, is_limited)
         except ConfigError:
             return setting
 
     return effect
 
 
-def effect_of(setting: Setting, release: Release, parts: tuple[RequestedSizes, ...]) -> Hashable:
+def effect_of(
+    setting: Setting,
+    release: Release,
+    parts: tuple[RequestedSizes, ...],
+    is_limited: bool = False,
+) -> Hashable:
     """Return a value that is equal for settings that are equivalent for every device.
 
     parts: request sizes of each device.
+    is_limited: the program sets a memory limit that is inferred from the recording.
     Raises ConfigError if the release refuses the setting.
     """
     config = setting.config(release)
     limit = _limit(setting, config, release)
     return (
         limit,
-        config.garbage_collection_threshold if limit is not None else 0.0,
+        config.garbage_collection_threshold if limit is not None or is_limited else 0.0,
         config.expandable_segments_reserve if config.expandable_segments else None,
         tuple(getattr(config, name) for name in _PLAIN),
         tuple(_effect_on(config, part) for part in parts),
