@@ -13,7 +13,7 @@ cdef class Heap:
     cdef public DeviceStats stats
     cdef public BlockPool small, large
     cdef public KeyLayout layout
-    cdef public long long reserved
+    cdef public long long reserved, least_segment
     cdef public object _counter, _next_place
     cpdef Block get_free_block(self, BlockPool pool, unsigned long long stream, size, bint expandable)
     cpdef Block alloc_found_block(

@@ -19,7 +19,7 @@ from itertools import chain
 from allocsim.core.block import Block
 from allocsim.core.columns import Names, find
 from allocsim.core.config import AllocatorConfig, RoundedSizes
-from allocsim.core.constants import MIN_BLOCK_SIZE, UNLIMITED
+from allocsim.core.constants import MIN_BLOCK_SIZE, SMALL_BUFFER, UNLIMITED
 from allocsim.core.device import Device
 from allocsim.core.history import TraceEntry, Witnessed, Work
 from allocsim.core.pool import (
@@ -51,6 +51,7 @@ class Heap:
     work: work of the allocator at this moment.
     witnessed: list of history entries with `work`; None while no caller wants it.
     rounded_sizes: cache of rounded request sizes.
+    least_segment: a size that no segment and no handle of memory is below, in bytes.
     made_expandable: True if an expandable segment was ever created.
     numbers_objects: True if the release orders free blocks by the age of their objects.
     spare: unused block objects that fast_path.py may reuse.
@@ -60,6 +61,7 @@ class Heap:
         "release", "config", "made_expandable", "rounded_sizes", "spare", "device", "stats",
         "small", "large", "pools", "layout", "live", "named", "pending", "reserved", "limit",
         "trace", "work", "witnessed", "_counter", "_next_place", "numbers_objects",
+        "least_segment",
     )  # fmt: skip
 
     def __init__(
@@ -77,6 +79,7 @@ class Heap:
         self.pending: dict[int, Block] = {}
         self.reserved = 0
         self.limit: int | None = None
+        self.least_segment = SMALL_BUFFER
         self.trace: list[TraceEntry] | None = [] if record_history else None
         self.work = Work.REQUEST
         self.witnessed: list[Witnessed] | None = None

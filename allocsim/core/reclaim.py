@@ -122,9 +122,15 @@ def holds_releasable(heap: Heap, private: PrivatePools) -> bool:
     """Return True if `release_cached_blocks` would release memory without waiting for events."""
     freeable = (private.freeable[pool_id] for pool_id in private.freeable)
     pools = [heap.large, heap.small, *(half for pool in freeable for half in pool.halves)]
-    every = (free.blocks for pool in pools for free in pool.free.values())
-    # From the largest block on, because those are most often whole segments.
-    return any(_is_releasable(block) for blocks in every for block in reversed(blocks))
+    for pool in pools:
+        for free in pool.free.values():
+            # From the largest block on, because those are most often whole segments.
+            for block in reversed(free.blocks):
+                if block.size < heap.least_segment:
+                    break
+                if _is_releasable(block):
+                    return True
+    return False
 
 
 def _is_releasable(block: Block) -> bool:

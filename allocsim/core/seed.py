@@ -34,6 +34,7 @@ def plant(heap: Heap, private: PrivatePools, segments: Iterable[SegmentState]) -
     if any(block.size % MIN_BLOCK_SIZE for segment in segments for block in segment.blocks):
         heap.widen_keys()
     for segment in segments:
+        heap.least_segment = min(heap.least_segment, segment.total_size)
         pool = _pool_of(heap, private, segment)
         if segment.is_expandable:
             ranges.setdefault(pool, []).append(segment)

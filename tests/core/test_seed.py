@@ -310,3 +310,12 @@ def test_without_the_option_expandable_blocks_that_were_there_are_passed_by(make
     request = (MALLOC, 1, 19 * MIB, 0)
     assert a.play([request], {}, []) == request
     assert a.malloc(19 * MIB) == ordinary.address
+
+
+def test_cached_memory_of_a_segment_below_2_mib_is_found(make: Make) -> None:
+    """No segment of PyTorch is so small, but a file may contain one."""
+    a = make()
+    a.seed([segment(BASE, MIB, 0, True, [(MIB, 0, "inactive")])])
+    assert a.has_cached_memory
+    a.empty_cache()
+    assert a.reserved_bytes == 0
