@@ -1,61 +1,81 @@
-"""Measure the time of replay(), compared with that of the real allocator.
+"""Measure the time of the first replay() of a recording, compared with that of the real allocator.
 
-    python -m benchmarks.replays                   three scripts of 300,000 ops, five runs each
+    python -m benchmarks.replays                   recordings of 300,000 ops, five runs each
     python -m benchmarks.replays -o FILE           the table as Markdown, with machine and date
 
-The recording is loaded before the timed call.  The first call checks it and computes its start
-state and plan, which later calls reuse.  "As recorded" compares every entry and the final segments.
-"What-if" uses another setting, without the proof (`DeviceRun.parting`).  "proof/drive" is the time
-of a drive with a comparison divided by that of one without, by rows and by entries (`keeps_rows` of
-`Drive`).  A run is the median of three passes in a new process, and the ratio is the median of the
-ratios of neighbouring runs, as in `benchmarks.speed`.
+The recordings have no marks and no provenance, as PyTorch writes them, so that a what-if also
+replays other programs that would have left the same recording.  "Second half" is a recording that
+starts mid-run.  Each call gets a recording just loaded, which it checks, and from which it infers
+plan and start state.  "With proof and range" also reads `DeviceRun.parting` and
+`DeviceRun.left_open`, as every command does.  The first setting has no effect on a recording
+without a memory limit; the last one has another course from the first request on.
+
+A run is the median of three passes in a new process, and a ratio the median of the ratios of
+neighbouring runs, as in `benchmarks.speed`.  The real allocator runs the whole script, and the
+ratio for half of it is that of the rates.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
-import platform
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from datetime import UTC, datetime
+from functools import partial
 from multiprocessing import get_context
 from statistics import median
 
 import numpy as np
 
 from allocsim import replay
-from allocsim.core import NEWEST, CachingAllocator
+from allocsim.core import NEWEST, CachingAllocator, TraceEntry
 from allocsim.recording import Action, Trace
-from allocsim.replaying import prepare
-from allocsim.replaying.setup import drive_as_recorded
 from allocsim.results import Recording
-from allocsim.simulation import Observer
 from allocsim.verify import Script
-from benchmarks.output import add_output, form, show
-from benchmarks.scripts import SCRIPTS, Op
+from benchmarks.output import add_output, form, show, where_and_when
+from benchmarks.scripts import SCRIPTS, Op, growing
 from benchmarks.speed import DEVICE_MEMORY, PASSES, real_allocator
 
-WHAT_IF = "max_split_size_mb:64"
+SETTINGS = (
+    "garbage_collection_threshold:0.99",
+    "max_split_size_mb:64",
+    "expandable_segments:True",
+)
+RECORDINGS: dict[str, tuple[Callable[[int], list[Op]], bool]] = {
+    **{name: (make, False) for name, make in SCRIPTS.items()},
+    "random, growing": (growing, False),
+    "second half of training loop": (SCRIPTS["training loop"], True),
+    "second half of 40,000 live blocks": (SCRIPTS["40,000 live blocks"], True),
+}
+"""Script of each recording, and whether the recording starts in the middle of it."""
 
 Times = dict[str, float]
 
 
-def recording_of(ops: Sequence[Op]) -> Recording:
-    """Return a recording of the ops, made by the model of the newest release."""
+def recording_of(ops: Sequence[Op], *, is_cut: bool = False) -> Recording:
+    """Return a recording of the ops, made by the model of the newest release.
+
+    is_cut: record the second half of the ops only.
+    """
     allocator = CachingAllocator(DEVICE_MEMORY, record_history=True)
     held: dict[int, int | None] = {}
-    for op in ops:
+    for number, op in enumerate(ops):
+        if is_cut and number == len(ops) // 2:
+            allocator.take_history()
         if op[0] == "a":
             held[op[1]] = allocator.malloc(op[2], op[3])
         else:
             allocator.free(held.pop(op[1]))
-    history = allocator.take_history()
+    trace = replace(_trace(allocator.take_history()), segments=tuple(allocator.segments()))
+    return Recording("script", "snapshot", (trace,))
+
+
+def _trace(history: Sequence[TraceEntry]) -> Trace:
     codes = {action.text: int(action) for action in Action}
     none = np.full(len(history), -1, dtype=np.int32)
-    trace = Trace(
+    return Trace(
         device=0,
         action=np.array([codes[entry.action] for entry in history], dtype=np.uint8),
         addr=np.array([entry.address for entry in history], dtype=np.uint64),
@@ -63,36 +83,25 @@ def recording_of(ops: Sequence[Op]) -> Recording:
         stream=np.array([entry.stream for entry in history], dtype=np.uint64),
         frames=none,
         pool_id=none.copy(),
-        segments=tuple(allocator.segments()),
     )
-    return Recording("script", "snapshot", (trace,))
-
-
-class _Keeps(Observer):
-    """Observer that keeps the history, so that the proof compares entries."""
-
-    keeps_history = True
 
 
 def run_times(name: str, n_ops: int) -> Times:
     """Return the seconds of each kind of call of replay(), measured in this process."""
-    recording = recording_of(SCRIPTS[name](n_ops))
-    (prepared,) = prepare(recording)
+    make, is_cut = RECORDINGS[name]
+    recording = recording_of(make(n_ops), is_cut=is_cut)
     assert replay(recording).devices[0].parting is None
 
-    def prove(*observers: Observer) -> None:
-        drive, _, _ = drive_as_recorded(prepared, prepared.recorded, None, observers=observers)
-        drive.run()
+    def answer(conf: str | None, *, is_read: bool = True) -> None:
+        (run,) = replay(_as_loaded(recording), conf).devices
+        if is_read:
+            assert run.parting is None
+            run.left_open  # noqa: B018  (computed by the first use)
 
-    ways: dict[str, Callable[[], object]] = {
-        "first as recorded": lambda: replay(_as_loaded(recording)),
-        "first what-if": lambda: replay(_as_loaded(recording), WHAT_IF),
-        "as recorded": lambda: replay(recording),
-        "what-if": lambda: replay(recording, WHAT_IF),
-        "drive": lambda: prepared.drive(prepared.recorded, None),
-        "proof": prove,
-        "proof by entries": lambda: prove(_Keeps()),
-    }
+    ways: dict[str, Callable[[], object]] = {"as recorded": partial(answer, None)}
+    for conf in SETTINGS:
+        ways[conf] = partial(answer, conf, is_read=False)
+        ways[f"{conf}, with proof and range"] = partial(answer, conf)
     gc.collect()
     gc.freeze()
     return {way: median(_seconds(call) for _ in range(PASSES)) for way, call in ways.items()}
@@ -109,35 +118,41 @@ def _seconds(call: Callable[[], object]) -> float:
     return time.perf_counter() - begin
 
 
-def measure(name: str, n_ops: int, runs: int) -> str:
-    """Return a row of the table, from `runs` alternating runs."""
+def measure(name: str, n_ops: int, runs: int) -> list[str]:
+    """Return the rows of a recording, from `runs` alternating runs."""
     real = real_allocator(NEWEST)
-    ops = [list(op[: 4 if op[0] == "a" else 2]) for op in SCRIPTS[name](n_ops)]
+    make, is_cut = RECORDINGS[name]
+    ops = [list(op[: 4 if op[0] == "a" else 2]) for op in make(n_ops)]
     script = Script(ops, device_memory=DEVICE_MEMORY)
+    share = 0.5 if is_cut else 1.0
     ours: list[Times] = []
     theirs: list[float] = []
     for _ in range(runs):
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
             ours.append(pool.submit(run_times, name, n_ops).result())
         if real is not None:
-            theirs.append(median(real.time(script, repeats=PASSES)))
-    cells = [name]
-    for way in ("first as recorded", "first what-if", "as recorded", "what-if"):
-        seconds = [times[way] for times in ours]
-        cells.append(f"{median(seconds):.2f} ({min(seconds):.2f} to {max(seconds):.2f})")
-        ratios = [real / mine for real, mine in zip(theirs, seconds, strict=False)]
-        cells.append(_range(ratios))
-    cells += [
-        _range([times[way] / times["drive"] for times in ours])
-        for way in ("proof", "proof by entries")
-    ]
-    return f"| {' | '.join(cells)} |"
+            theirs.append(share * median(real.time(script, repeats=PASSES)))
+    rows = [[f"{name}, as recorded", "", "", *_cells("as recorded", ours, theirs)]]
+    for conf in SETTINGS:
+        cells = [f"{name}, {conf}", *_cells(conf, ours, theirs)]
+        rows.append([*cells, *_cells(f"{conf}, with proof and range", ours, theirs)])
+    return [f"| {' | '.join(row)} |" for row in rows]
 
 
-def _range(ratios: Sequence[float]) -> str:
-    if not ratios:
+def _cells(way: str, ours: Sequence[Times], theirs: Sequence[float]) -> tuple[str, str]:
+    """Return the seconds of a way, and its share of the real rate."""
+    seconds = [times[way] for times in ours]
+    shares = [real / mine for real, mine in zip(theirs, seconds, strict=False)]
+    return _range(seconds, 2), _range(shares, 3)
+
+
+def _range(values: Sequence[float], digits: int) -> str:
+    if not values:
         return "-"
-    return f"{median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})"
+    middle, least, most = (
+        f"{each:.{digits}f}" for each in (median(values), min(values), max(values))
+    )
+    return f"{middle} ({least} to {most})"
 
 
 def main() -> None:
@@ -145,21 +160,20 @@ def main() -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--ops", type=int, default=300_000)
     parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--only", default="", help="measure recordings with this text in the name")
     add_output(parser)
     arguments = parser.parse_args()
+    names = [name for name in RECORDINGS if arguments.only in name]
     lines = [
-        f"{platform.machine()}, CPython {platform.python_version()}, PyTorch {NEWEST} modelled, "
-        f"{datetime.now(UTC):%Y-%m-%d}; the core {form()}; {arguments.ops:,} ops, "
-        f"{arguments.runs} runs, median (lowest to highest)",
+        f"{where_and_when()}; PyTorch {NEWEST} modelled, the core {form()}; "
+        f"{arguments.ops:,} ops, {arguments.runs} runs, median (lowest to highest)",
         "",
-        "| script | first call, as recorded, s | of the real rate | first call, what-if, s "
-        "| of the real rate | as recorded, s | of the real rate | what-if, s | of the real rate "
-        "| proof/drive | proof by entries/drive |",
-        f"|{'---|' * 11}",
-        *(measure(name, arguments.ops, arguments.runs) for name in SCRIPTS),
+        "| recording, setting | first call, s | of the real rate | with proof and range, s "
+        "| of the real rate |",
+        f"|{'---|' * 5}",
+        *(row for name in names for row in measure(name, arguments.ops, arguments.runs)),
     ]
-    text = "\n".join(lines) + "\n"
-    show(text, arguments.output)
+    show("\n".join(lines) + "\n", arguments.output)
 
 
 if __name__ == "__main__":

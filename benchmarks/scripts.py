@@ -1,4 +1,4 @@
-"""Generate three op scripts for measurements of speed, from a seed.
+"""Generate op scripts for measurements of speed, from a seed.
 
 An op is an allocation ("a", id, bytes, stream) or a free ("f", id, 0, 0).  Sizes are drawn from a
 small set, since the sizes of a network's layers recur.
@@ -49,6 +49,22 @@ def training_loop(n_ops: int, seed: int = 3) -> list[Op]:
             ops += [("f", freed, 0, 0) for freed in (activation, name, name + 1)]
             name += 2
     return ops[:n_ops]
+
+
+def growing(n_ops: int, seed: int = 4) -> list[Op]:
+    """Return random operations of random sizes, with more allocations than frees."""
+    rng = random.Random(seed)
+    ops: list[Op] = []
+    live: list[int] = []
+    for name in range(n_ops):
+        if not live or rng.random() < 0.55:
+            ops.append(("a", name, int(2 ** rng.uniform(9, 22)), 0))
+            live.append(name)
+        else:
+            i = rng.randrange(len(live))
+            live[i], live[-1] = live[-1], live[i]
+            ops.append(("f", live.pop(), 0, 0))
+    return ops
 
 
 def _churn(n_ops: int, *, n_live: int, seed: int) -> list[Op]:
