@@ -58,8 +58,7 @@ class Tricks:
     from_peak: take the peak as the smallest device where this is proved, and otherwise start the
         search for the smallest device near the peak.
     repeats: skip repeated training steps that leave the allocator's state unchanged.
-    fast_path: replay runs of simple requests in batches, without statistics that a trial does not
-        need.
+    fast_path: replay in batches, without statistics that a trial does not need.
     """
 
     equivalent: bool = True
@@ -127,7 +126,6 @@ class _Kept:
 
 _KEPT: dict[tuple[str, int, str | None, int | None, Hints], _Kept] = {}
 """Cache of prepared recordings, by path, device, release, assumed memory and hints."""
-
 _LOADED: dict[str, Recording] = {}
 """Cache of the recording that was read last, by path."""
 
@@ -164,9 +162,8 @@ def _kept(job: Job) -> _Kept:
     key = (job.path, job.device, job.torch_version, job.assumed_memory, job.hints)
     if key not in _KEPT:
         recording = _loaded(job.path)
-        prepared = prepare(recording, job.device, job.torch_version, hints=job.hints)[0]
-        prepared = prepared.on(job.assumed_memory)
-        keep(job.path, prepared, job.torch_version, job.assumed_memory)
+        (prepared,) = prepare(recording, job.device, job.torch_version, hints=job.hints)
+        keep(job.path, prepared.on(job.assumed_memory), job.torch_version, job.assumed_memory)
     return _KEPT[key]
 
 
