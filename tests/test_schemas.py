@@ -55,6 +55,10 @@ LINES = {
     "compare": ["compare", TRACE, "--conf", "expandable_segments:True"],
     "gate": ["gate", TRACE, "--max-reserved", "1GiB"],
     "ranks": ["ranks", f"{SIZED}batch2.npz.gz", f"{SIZED}batch3.npz.gz"],
+    "colocate": ["colocate", TRACE, TRACE, "--sleep", "A:exit"],
+    "colocate that fails": [
+        *("colocate", TRACE, TRACE, "--device-memory", "256MiB", "--no-smallest"),
+    ],
     "risk": ["risk", TRACE, "--device-memory", "1GiB", "--try", "expandable_segments:True"],
     "tune": ["tune", TRACE, "--try", "expandable_segments:True"],
     "tune for a device": ["tune", TRACE, "--find-device", "--try", "max_split_size_mb:64"],

@@ -33,7 +33,7 @@ _EXIT_CODES = (
 _COMMANDS = (
     *("replay", "explain", "top", "compare", "gate", "ranks", "tune", "risk", "fit", "scale"),
     *("report", "plot", "step", "record", "lint", "stats", "watch", "convert", "synth"),
-    "crosscheck",
+    *("colocate", "crosscheck"),
 )
 """Names of the commands, most needed first; each is a module of this package."""
 _SHELLS = ("bash", "zsh", "fish", "tcsh")

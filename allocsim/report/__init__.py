@@ -9,6 +9,7 @@ from allocsim._lazy import lazily
 
 if TYPE_CHECKING:
     from allocsim.report.answer import Answer, Tone
+    from allocsim.report.colocate import colocate_document, colocate_screen, colocate_text
     from allocsim.report.compare import compare_document, compare_text
     from allocsim.report.convert import convert_document, convert_text
     from allocsim.report.crosscheck import crosscheck_document, crosscheck_text
@@ -54,7 +55,8 @@ if TYPE_CHECKING:
     from allocsim.report.watch import watch_document, watch_text
 
 __all__ = [
-    "Answer", "Loan", "Tone", "collapsed_text", "compare_document", "compare_text",
+    "Answer", "Loan", "Tone", "collapsed_text", "colocate_document", "colocate_screen",
+    "colocate_text", "compare_document", "compare_text",
     "convert_document", "convert_text", "crosscheck_document", "crosscheck_text",
     "explanation_document", "explanation_screen", "explanation_text", "fewest_document",
     "fewest_text", "fit_document", "fit_text", "fits_document", "fits_text", "frontier_document",
@@ -77,6 +79,9 @@ _HOMES = {
     "Loan": "spill",
     "Tone": "answer",
     "collapsed_text": "top",
+    "colocate_document": "colocate",
+    "colocate_screen": "colocate",
+    "colocate_text": "colocate",
     "compare_document": "compare",
     "compare_text": "compare",
     "convert_document": "convert",

@@ -129,13 +129,17 @@ class Drive:
         for observer in self.observers:
             observer.began(self.allocator)
         if period is None:
-            self._run_steps(0, len(self.plan.steps))
+            self.run_steps(0, len(self.plan.steps))
         else:
-            self._run_steps(0, period.first)
+            self.run_steps(0, period.first)
             after = self._run_period(period)
-            self._run_steps(after, len(self.plan.steps))
+            self.run_steps(after, len(self.plan.steps))
 
-    def _run_steps(self, first: int, end: int) -> None:
+    def run_steps(self, first: int, end: int) -> None:
+        """Run steps [first, end), or stop at an out-of-memory error that the recording lacks.
+
+        A caller that uses this in place of `run` runs all steps in order.
+        """
         pause = min(PAUSE_EVERY, self.check_every or PAUSE_EVERY)
         for start in range(first, end, pause):
             if self.stopped_at is not None:
@@ -161,7 +165,7 @@ class Drive:
                     self.skipped = last - first + 1
                 return start + further
             before.append(now)
-            self._run_steps(start, start + stride)
+            self.run_steps(start, start + stride)
             if self.stopped_at is not None:
                 return start + stride
             steps = self.plan.steps

@@ -29,6 +29,8 @@ READS_A_RECORDING = (
     "gate {file} --max-fragmentation 10% --json",
     "ranks {file} {file}",
     "ranks {folder} --json",
+    "colocate {file} {file} --threads",
+    "colocate {file} {file} --device-memory 1GiB --sleep cache --no-smallest --json",
     "ranks {file} {file} --smallest -o {out}.html",
     "tune {file} --try max_split_size_mb:128",
     "tune {file} --try max_split_size_mb:128 --json",

@@ -21,7 +21,7 @@ def test_commands_are_listed_in_the_order_of_need_one_line_each(cli: Cli) -> Non
     assert listed == [
         *("replay", "explain", "top", "compare", "gate", "ranks", "tune", "risk", "fit", "scale"),
         *("report", "plot", "step", "record", "lint", "stats", "watch", "convert", "synth"),
-        "crosscheck",
+        *("colocate", "crosscheck"),
     ]
 
 

@@ -67,6 +67,7 @@ COMMANDS = [
     *("top", "top --by=line", "top --format=collapsed", "gate --max-reserved=1GiB"),
     *("gate --max-reserved=1MiB", "risk", "risk -v", "tune", "tune -v", "step --count=3"),
     *("watch --once", "scale --at=layers=2", "ranks", "compare", "lint", "lint -v", "stats"),
+    *("colocate --no-smallest", "colocate --device-memory=4MiB -v"),
     *("top --format=speedscope", "compare --conf=max_split_size_mb:21"),
 ]
 FIGURES = ("memory", "address-map", "segments", "sizes", "flame")
@@ -77,7 +78,7 @@ FIGURES = ("memory", "address-map", "segments", "sizes", "flame")
 @pytest.mark.parametrize("form", ["", "--json"])
 def test_no_command_obeys_a_name(command: str, form: str, file: Path, cli: Cli) -> None:
     name, *options = command.split()
-    takes_two = name in {"scale", "ranks"} or (name == "compare" and not options)
+    takes_two = name in {"scale", "ranks", "colocate"} or (name == "compare" and not options)
     form = "" if any(each.startswith("--format=") for each in options) else form
     files = [file] * 2 if takes_two else [file]
     done = cli(name, *files, *options, *([form] if form else []))

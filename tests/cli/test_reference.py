@@ -17,7 +17,7 @@ def test_reference_has_every_command() -> None:
     assert set(COMMANDS) == {
         *("replay", "explain", "top", "compare", "ranks", "risk", "fit", "scale", "tune", "record"),
         *("crosscheck", "step", "synth", "plot", "report", "gate", "watch", "convert", "lint"),
-        "stats",
+        *("stats", "colocate"),
     }
 
 

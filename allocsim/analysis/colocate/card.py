@@ -1,0 +1,362 @@
+"""Card on which several programs run, each with its own allocator or all with one.
+
+A process holds its CUDA context, from its first phase on, and the memory of its allocator.  While
+one process runs, the memory of all others counts as in use on its device, so a request fails if
+they hold the memory, after the allocator has released its own cache.  The first request that fails
+and did not fail in the recording ends the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from allocsim.analysis.colocate.merged import merged, pool_in
+from allocsim.analysis.colocate.program import Program
+from allocsim.analysis.colocate.schedule import Phase, Sleep, Turn
+from allocsim.collector import collector_paused
+from allocsim.core import PAGE, UNLIMITED_DEVICE, Block, ReplayAllocator
+from allocsim.errors import ConfigError
+from allocsim.simulation import (
+    Drive,
+    Observer,
+    Plan,
+    Progress,
+    SimulatedOom,
+    Start,
+    fold_allocated,
+)
+from allocsim.state import SegmentState
+from allocsim.units import round_up
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseRun:
+    """Memory during one phase, in bytes.
+
+    peak: largest use of the card.
+    own_peak: largest use by the program's process, with its context.
+    kept: use by the process after the phase and its sleep, or at the failure.
+    released: bytes that the sleep released.
+    woken: bytes that the program took again when it woke.
+    host_copy: bytes of the host memory that holds a copy during the sleep.
+    retries: number of requests that released the cache of the program first.
+    """
+
+    phase: Phase
+    peak: int
+    own_peak: int
+    kept: int
+    released: int = 0
+    woken: int = 0
+    host_copy: int = 0
+    retries: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """First failure of a run.  Sizes are in bytes.
+
+    phase: number of the phase.
+    entry: entry of the program's recording; None if the program failed to start or to wake.
+    wanted: size of the request, of the memory to take again, or of the start.
+    free: free memory of the card at that moment.
+    held: use of the card by each process.
+    needed: size of the card that would have served the request in the same state.
+    message: text of PyTorch's error; "" without one.
+    """
+
+    phase: int
+    entry: int | None
+    wanted: int
+    free: int
+    held: tuple[int, ...]
+    needed: int
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CardRun:
+    """Result of a run of all programs.  Sizes are in bytes.
+
+    memory: memory of the card; None for an unlimited card.
+    peak: largest use of the card.
+    peak_phase, peak_entry: phase and entry at the peak; the entry is None at a start or wake.
+    held_at_peak: use by each process at the peak.
+    own_peaks: largest use by each process.
+    lower_bound: no card smaller than this is sufficient.
+    phases: results of the phases that were begun.
+    failure: None if every request succeeded.
+    steps: number of steps that were run.
+    """
+
+    memory: int | None
+    peak: int
+    peak_phase: int
+    peak_entry: int | None
+    held_at_peak: tuple[int, ...]
+    own_peaks: tuple[int, ...]
+    lower_bound: int
+    phases: tuple[PhaseRun, ...]
+    failure: Failure | None
+    steps: int
+
+
+@dataclass(slots=True)
+class _Process:
+    """Process on the card.
+
+    context: bytes of its CUDA context.
+    is_started: it has its context.
+    asleep: bytes of its memory that are released while it sleeps.
+    """
+
+    drive: Drive
+    context: int
+    is_started: bool = False
+    asleep: int = 0
+
+    @property
+    def allocator(self) -> ReplayAllocator:
+        return self.drive.allocator
+
+    @property
+    def held(self) -> int:
+        return self.allocator.device.used + self.context if self.is_started else 0
+
+
+class _StopError(Exception):
+    """Exception that ends a run at its first failure."""
+
+
+class Card(Observer):
+    """One run of all programs on a card.
+
+    memory: bytes of the card; None for an unlimited card.
+    threads: the programs are threads of one process.
+    Raises ConfigError if PyTorch refuses a setting, if a program's memory from before its first
+    entry exceeds the card, or if threads differ in release or settings.
+    """
+
+    def __init__(
+        self,
+        programs: Sequence[Program],
+        phases: Sequence[Phase],
+        turns: Sequence[Turn],
+        memory: int | None,
+        *,
+        threads: bool = False,
+    ) -> None:
+        self._programs, self._phases, self._turns = programs, phases, turns
+        self._memory, self._threads = memory, threads
+        self._ends: tuple[int, ...] = ()
+        if threads:
+            plan, self._ends = merged(programs, phases, turns)
+            context = max(each.context for each in programs)
+            drive = self._drive(programs[0], Start.REALLOCATED, plan=plan)
+            self._processes = [_Process(drive, context)]
+        else:
+            starts = [each.prepared.start_under(each.setting, memory) for each in programs]
+            self._processes = [
+                _Process(self._drive(each, start), each.context)
+                for each, start in zip(programs, starts, strict=True)
+            ]
+        self._phase = self._others = self._peak = self._lower_bound = 0
+        self._peak_at: tuple[int, int | None] = (0, None)
+        self._held_at_peak: tuple[int, ...] = ()
+        self._own_peaks = [0] * len(self._processes)
+        self._runs: dict[int, PhaseRun] = {}
+        self._failure: Failure | None = None
+
+    def _drive(self, program: Program, start: Start, plan: Plan | None = None) -> Drive:
+        prepared, setting = program.prepared, program.setting
+        steps = program.plan if plan is None else plan
+        allocator = prepared.allocator(
+            setting,
+            self._memory,
+            limit=prepared.limit_for(setting, self._memory, steps),
+            start=start,
+        )
+        lays_out = prepared.start if start is Start.REALLOCATED and plan is None else ()
+        return Drive(
+            allocator,
+            steps,
+            len(prepared.trace),
+            dictates=False,
+            observers=(self,),
+            folder=fold_allocated,
+            lays_out=lays_out,
+            address_events=prepared.addresses.events if plan is None else (),
+        )
+
+    @collector_paused()
+    def run(self, progress: Progress | None = None) -> CardRun:
+        """Run all turns, or stop at the first failure."""
+        last = {turn.phase: number for number, turn in enumerate(self._turns)}
+        steps = 0
+        try:
+            for number, turn in enumerate(self._turns):
+                self._begin(turn.phase)
+                drive = self._process.drive
+                first, end = turn.first, turn.end
+                if self._threads:
+                    first, end = self._ends[number - 1] if number else 0, self._ends[number]
+                retries = self._process.allocator.calls.retries
+                try:
+                    drive.run_steps(first, end)
+                finally:
+                    self._count_retries(self._process.allocator.calls.retries - retries)
+                steps += turn.end - turn.first
+                if last[turn.phase] == number:
+                    self._sleep()
+                if progress is not None:
+                    progress(number + 1, len(self._turns))
+        except _StopError:
+            steps += turn.first
+        runs = tuple(self._runs[number] for number in sorted(self._runs))
+        return CardRun(
+            memory=self._memory,
+            peak=self._peak,
+            peak_phase=self._peak_at[0],
+            peak_entry=self._peak_at[1],
+            held_at_peak=self._held_at_peak,
+            own_peaks=tuple(self._own_peaks),
+            lower_bound=self._lower_bound,
+            phases=runs,
+            failure=self._failure,
+            steps=steps,
+        )
+
+    # -- one phase --------------------------------------------------------------------------
+
+    @property
+    def _index(self) -> int:
+        """Number of the running process."""
+        return 0 if self._threads else self._phases[self._phase].program
+
+    @property
+    def _process(self) -> _Process:
+        return self._processes[self._index]
+
+    def _begin(self, phase: int) -> None:
+        """Let the program of a phase have its turn; start it or wake it before its first one."""
+        self._phase = phase
+        process = self._process
+        device = process.allocator.device
+        self._others = sum(each.held for each in self._processes if each is not process)
+        starting = 0 if process.is_started else process.context + device.used
+        room = (self._memory or UNLIMITED_DEVICE) - self._others - process.held
+        woken = process.asleep
+        if starting + woken > room:
+            self._fail(None, starting + woken, room)
+        process.is_started, process.asleep = True, 0
+        device.used += woken
+        device.context_memory = self._others + process.context
+        if phase not in self._runs:
+            self._runs[phase] = PhaseRun(self._phases[phase], 0, 0, 0, woken=woken)
+        self._note(None)
+
+    def _sleep(self) -> None:
+        """End a phase: release what its program does not keep."""
+        phase, process, run = self._phases[self._phase], self._process, self._runs[self._phase]
+        sleep, allocator, copy = phase.sleep, process.allocator, 0
+        before = process.held
+        if sleep not in (Sleep.NONE, Sleep.EXIT):
+            allocator.empty_cache()
+        if sleep is Sleep.EXIT:
+            process.is_started = False
+        elif sleep is Sleep.ALL:
+            process.asleep = allocator.device.used
+        elif sleep.is_of_pools:
+            number = phase.program
+            pools = self._programs[number].mempools
+            if self._threads:
+                pools = tuple(pool_in(number, pool) for pool in pools)
+            segments = [each for each in allocator.segments() if each.pool_id in pools]
+            process.asleep = sum(map(_pages, segments))
+            if sleep is Sleep.LEVEL1 and pools:
+                copy = sum(_pages(each) for each in segments if each.pool_id == pools[0])
+        allocator.device.used -= process.asleep
+        self._runs[self._phase] = replace(
+            run, kept=process.held, released=before - process.held, host_copy=copy
+        )
+
+    def _count_retries(self, retries: int) -> None:
+        run = self._runs[self._phase]
+        self._runs[self._phase] = replace(
+            run, kept=self._process.held, retries=run.retries + retries
+        )
+
+    # -- observer ---------------------------------------------------------------------------
+
+    def grew(self, allocator: ReplayAllocator, entry: int) -> None:
+        del allocator
+        self._note(entry)
+
+    def out_of_memory(
+        self, allocator: ReplayAllocator, oom: SimulatedOom, blocks: Mapping[int, Block]
+    ) -> None:
+        del allocator, blocks
+        if not oom.is_recorded:
+            wanted = oom.requested_bytes or oom.rounded_bytes
+            self._fail(oom.entry, wanted, oom.free_bytes, oom.needed_bytes, oom.message)
+
+    def _note(self, entry: int | None) -> None:
+        """Update the peaks."""
+        process, index = self._process, self._index
+        own = process.held
+        held, run = self._others + own, self._runs[self._phase]
+        if held > run.peak or own > run.own_peak:
+            self._runs[self._phase] = replace(
+                run, peak=max(held, run.peak), own_peak=max(own, run.own_peak)
+            )
+        self._own_peaks[index] = max(own, self._own_peaks[index])
+        if held > self._peak:
+            self._peak, self._peak_at = held, (self._phase, entry)
+            self._held_at_peak = tuple(each.held for each in self._processes)
+            needed = sum(
+                each.context + (0 if each.asleep else each.allocator.allocated_bytes)
+                for each in self._processes
+                if each.is_started
+            )
+            self._lower_bound = max(needed, self._lower_bound)
+
+    def _fail(
+        self, entry: int | None, wanted: int, free: int, needed: int = 0, message: str = ""
+    ) -> None:
+        total = self._memory or UNLIMITED_DEVICE
+        self._failure = Failure(
+            phase=self._phase,
+            entry=entry,
+            wanted=wanted,
+            free=free,
+            held=tuple(each.held for each in self._processes),
+            needed=needed or total - free + wanted,
+            message=message,
+        )
+        raise _StopError
+
+
+def _pages(segment: SegmentState) -> int:
+    """Return the bytes of the card that a segment holds."""
+    size = segment.total_size
+    return size if segment.is_expandable else round_up(size, PAGE)
+
+
+def run_on(
+    programs: Sequence[Program],
+    phases: Sequence[Phase],
+    turns: Sequence[Turn],
+    memory: int | None,
+    *,
+    threads: bool = False,
+    progress: Progress | None = None,
+) -> CardRun | None:
+    """Run all programs; None if the card cannot hold their memory from before the entries."""
+    try:
+        card = Card(programs, phases, turns, memory, threads=threads)
+    except ConfigError:
+        if memory is None:
+            raise
+        return None
+    return card.run(progress)

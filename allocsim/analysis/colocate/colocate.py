@@ -1,0 +1,276 @@
+"""Replay several recorded programs on one card, and find the smallest card for them.
+
+Rule: each figure is of a replay of all programs.  Only `any_order` is a sum: on a card of that size
+no program ever sees a full card, so every order of the requests succeeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from allocsim._repr import Shown
+from allocsim.analysis.colocate.card import CardRun, run_on
+from allocsim.analysis.colocate.program import Program, programs_in
+from allocsim.analysis.colocate.schedule import (
+    Phase,
+    Sleep,
+    Turn,
+    phases_at_once,
+    phases_of,
+    sleeps_of,
+    turns_by_time,
+    turns_of_phases,
+    with_sleep,
+)
+from allocsim.core import PAGE
+from allocsim.errors import ConfigError, UndefinedBehaviorError, UpstreamError
+from allocsim.replaying import Trial, find_smallest
+from allocsim.simulation import Progress
+from allocsim.units import format_size
+
+Watch = Callable[[str], Progress | None]
+"""Function called with the name of each group of replays; it returns the progress function."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """Way to run the same programs.
+
+    name: change of the program or the settings; "as given" for none.
+    peak: largest use of an unlimited card, in bytes; None if a request fails there.
+    smallest: bytes of the smallest card on which every request succeeds; None if unknown.
+    """
+
+    name: str
+    peak: int | None
+    smallest: int | None
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Colocation(Shown):
+    """Several programs on one card.
+
+    programs: in order of their letters.
+    phases: in order; one for each program if they run at recorded times.
+    threads: the programs are threads of one process with one allocator.
+    by_time: the programs run at once, at the recorded times.
+    run: replay on the card.
+    ways: the programs as given, and changes that may need less; empty without a search.
+    any_order: bytes of a card on which every order of the requests succeeds; None for threads.
+    notes: sentences on inferred facts.
+    """
+
+    programs: tuple[Program, ...]
+    phases: tuple[Phase, ...]
+    threads: bool
+    by_time: bool
+    run: CardRun
+    ways: tuple[Way, ...]
+    any_order: int | None
+    notes: tuple[str, ...]
+
+    @property
+    def fits(self) -> bool:
+        """True if every request succeeded."""
+        return self.run.failure is None
+
+    @property
+    def smallest(self) -> int | None:
+        """Bytes of the smallest card; None if unknown."""
+        return self.ways[0].smallest if self.ways else None
+
+    def headline(self) -> str:
+        """Return the result in one line."""
+        verdict = "every request succeeds" if self.fits else "a request fails"
+        return f"{len(self.programs)} programs on one card: {verdict}"
+
+    def figures_shown(self) -> Iterator[tuple[str, str]]:
+        """Yield the peak, and the smallest card of each way."""
+        yield "peak", format_size(self.run.peak)
+        for way in self.ways:
+            if way.smallest is not None:
+                yield f"smallest card, {way.name}", format_size(way.smallest)
+
+
+def colocate(
+    paths: Sequence[str],
+    *,
+    device_memory: int | None = None,
+    phases: str | None = None,
+    by_time: bool = False,
+    threads: bool = False,
+    sleep: Sequence[str] = (),
+    conf: str | None = None,
+    context: int | None = None,
+    torch_version: str | None = None,
+    device: int | None = None,
+    smallest: bool = True,
+    watch: Watch | None = None,
+) -> Colocation:
+    """Replay recorded programs together on one card.
+
+    paths: recordings; they are named A, B, C in this order.
+    device_memory: bytes of the card; None for an unlimited one.
+    phases: such as "rollout:B,train:A@5000,rollout:B,train:A"; None for each program once.
+    by_time: run all programs at once, at the recorded times, in place of `phases`.
+    threads: run the programs as threads of one process, with one allocator.
+    sleep: kinds of `Sleep` for all programs, or as "B:level1" for one.
+    conf: setting of all programs; None for the recorded ones.
+    context: bytes of each CUDA context; None for the recorded ones.
+    torch_version, device: see `allocsim.replaying.prepare`.
+    smallest: find the smallest card, also with an empty_cache after each phase and with expandable
+        segments.
+    watch: progress callback.
+    Raises RecordingError for files that cannot be replayed, and ConfigError for wrong options.
+    """
+    programs = programs_in(
+        paths, conf=conf, torch_version=torch_version, device=device, context=context
+    )
+    sleeps = sleeps_of(sleep, programs)
+    if threads and {Sleep.ALL, Sleep.EXIT} & {*sleeps}:
+        raise ConfigError("sleep all and exit release the memory of a process; expected no threads")
+    if by_time and phases is not None:
+        raise ConfigError("phases and recorded times exclude each other; expected one of them")
+    notes = _notes(programs)
+    if by_time:
+        parts = phases_at_once(programs, sleeps)
+        turns, is_one_run = turns_by_time(programs)
+        if not is_one_run:
+            notes.append("the recordings were made at different times: all begin at once here")
+    else:
+        parts = phases_of(phases, programs, sleeps)
+        turns = turns_of_phases(parts)
+    notes += [
+        f"{program.letter} has no MemPool that sleep could release"
+        for program, kind in zip(programs, sleeps, strict=True)
+        if kind.is_of_pools and not program.mempools
+    ]
+    ask = _Question(programs, parts, turns, threads, watch)
+    run = ask.on(device_memory, "replaying")
+    if run is None:
+        raise ConfigError(
+            f"device memory {format_size(device_memory or 0)} cannot hold what the programs had "
+            "reserved before their first entries"
+        )
+    free = run if device_memory is None else ask.on(None, "replaying")
+    assert free is not None
+    return Colocation(
+        programs=programs,
+        phases=parts,
+        threads=threads,
+        by_time=by_time,
+        run=run,
+        ways=tuple(_ways(ask, free)) if smallest else (),
+        any_order=None if threads else sum(free.own_peaks),
+        notes=tuple(notes),
+    )
+
+
+def _notes(programs: Sequence[Program]) -> list[str]:
+    notes = []
+    unknown = [each.letter for each in programs if not each.has_context]
+    if unknown:
+        notes.append(
+            f"the CUDA context of {' and '.join(unknown)} is not recorded and counts as 0; it "
+            "takes about 0.5 GiB (--context)"
+        )
+    return notes + [
+        f"{each.letter}: the replay under the recorded settings differs from the recording; its "
+        "figures are not proved"
+        for each in programs
+        if not each.is_proved
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """Programs and their order, for replays on cards of several sizes."""
+
+    programs: tuple[Program, ...]
+    phases: tuple[Phase, ...]
+    turns: list[Turn]
+    threads: bool
+    watch: Watch | None
+
+    def on(self, memory: int | None, name: str) -> CardRun | None:
+        progress = None if self.watch is None else self.watch(name)
+        return run_on(
+            self.programs, self.phases, self.turns, memory, threads=self.threads, progress=progress
+        )
+
+
+def _ways(ask: _Question, free: CardRun) -> Iterator[Way]:
+    """Yield the programs as given, and the changes that apply."""
+    given = "as given"
+    yield Way(given, free.peak if free.failure is None else None, _smallest(ask, free, given))
+    changed = []
+    phases = with_sleep(ask.phases, {Sleep.NONE: Sleep.CACHE})
+    if phases != ask.phases and len(ask.phases) > 1 and len(ask.turns) == len(ask.phases):
+        after = _Question(ask.programs, phases, ask.turns, ask.threads, ask.watch)
+        changed.append(("empty_cache after each phase", after))
+    programs = tuple(each.expandable() for each in ask.programs)
+    if any(a is not b for a, b in zip(programs, ask.programs, strict=True)):
+        expandable = _Question(programs, ask.phases, ask.turns, ask.threads, ask.watch)
+        changed.append(("expandable_segments:True", expandable))
+        if changed[0][1] is not expandable:
+            both = _Question(programs, phases, ask.turns, ask.threads, ask.watch)
+            changed.append(("both", both))
+    for name, other in changed:
+        try:
+            run = other.on(None, name)
+            assert run is not None
+            peak = run.peak if run.failure is None else None
+            yield Way(name, peak, _smallest(other, run, name))
+        except (ConfigError, UndefinedBehaviorError, UpstreamError):
+            continue  # the release has no such option, or fails with it
+
+
+def _smallest(ask: _Question, free: CardRun, name: str) -> int | None:
+    """Return the bytes of the smallest card on which every request succeeds; None if unknown.
+
+    free: run on an unlimited card.
+    """
+    if free.failure is not None:
+        return None
+    depends = any(each.prepared.depends_on_device(each.setting) for each in ask.programs)
+    maps = any(
+        each.setting.config(each.prepared.release).expandable_segments for each in ask.programs
+    )
+
+    def on(pages: int) -> Trial | None:
+        run = ask.on(pages * PAGE, name)
+        return None if run is None else _trial(run)
+
+    first = _reached(_trial(free))
+    found = find_smallest(
+        on,
+        lambda trial: trial.goes_through,
+        least=max(-(-free.lower_bound // PAGE), 1),
+        first=first,
+        most=16 * first,
+        known=None if depends or maps else _trial(free),
+        peak=_reached if maps else None,
+        same=None if depends or maps else _reached,
+        needed=_needed,
+    )
+    return None if found is None else found.steps * PAGE
+
+
+def _trial(run: CardRun) -> Trial:
+    """Return the figures of a run by which `find_smallest` searches."""
+    failure = run.failure
+    return Trial(
+        peak_device_bytes=run.peak,
+        oom_entry=None if failure is None else failure.entry or 0,
+        needed_bytes=None if failure is None else failure.needed,
+        entries=run.steps,
+    )
+
+
+def _reached(trial: Trial) -> int:
+    return -(-trial.peak_device_bytes // PAGE)
+
+
+def _needed(trial: Trial) -> int | None:
+    return None if trial.needed_bytes is None else -(-trial.needed_bytes // PAGE)
