@@ -608,3 +608,53 @@ def test_memory_of_a_process_is_on_one_device(libraries: Stubs) -> None:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["2", "101", "0", "0", "0", "2"]
     assert "expects one process per device" in done.stderr
+
+
+_TAKE = """
+import ctypes, sys
+device, cudart = (ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL) for name in sys.argv[1:])
+for line in sys.stdin:
+    out = ctypes.c_void_p()
+    print(cudart.cudaMalloc(ctypes.byref(out), ctypes.c_size_t(int(line) << 20)), flush=True)
+"""
+
+
+def test_processes_with_one_file_share_the_memory_of_a_card(
+    libraries: Stubs, tmp_path: Path
+) -> None:
+    book = tmp_path / "card"
+    command = [sys.executable, "-c", _TAKE, str(libraries.device), str(libraries.cudart)]
+    environment = os.environ | {
+        "ALLOCSIM_PHANTOM_MEMORY": str(1000 * MIB),
+        "ALLOCSIM_PHANTOM_CONTEXT": str(100 * MIB),
+        "ALLOCSIM_PHANTOM_SHARED": str(book),
+    }
+    first, second = (
+        subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(2)
+    )
+
+    def take(process: subprocess.Popen[str], mebibytes: int) -> bool:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(f"{mebibytes}\n")
+        process.stdin.flush()
+        return int(process.stdout.readline()) == SUCCESS
+
+    def used() -> list[int]:
+        """Return the MiB in use, and the most that were in use."""
+        return [size // MIB for size in struct.unpack("QQ", book.read_bytes())]
+
+    assert take(first, 500)
+    assert used() == [600, 600]
+    assert not take(second, 302)  # the second context takes 100 MiB as well
+    assert take(second, 300)
+    assert used() == [1000, 1000]
+    assert not take(first, 2)
+    first.communicate()
+    assert used() == [400, 1000]
+    assert take(second, 600)
+    second.communicate()
+    assert used() == [0, 1000]

@@ -4,10 +4,13 @@
 
 #include "arena.h"
 
+#include <fcntl.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 /* Autograd, data loading and the program call from different threads. */
@@ -34,6 +37,41 @@ struct range {
 
 static size_t capacity = (size_t)16 << 30;
 static size_t used, most_used;
+static size_t context; /* bytes of `used` */
+
+/* Use of the card by all processes that map one file; NULL if the card is not shared. */
+static struct {
+  _Atomic size_t used, most_used;
+} *card_books;
+static pid_t sharer; /* process whose memory is in `card_books` */
+
+/* Count `size` bytes of this process on the shared card; return -1 if it is full. */
+static int share(size_t size) {
+  if (!card_books) return 0;
+  size_t before = atomic_load(&card_books->used);
+  do {
+    if (before > capacity || size > capacity - before) return -1;
+  } while (!atomic_compare_exchange_weak(&card_books->used, &before, before + size));
+  const size_t now = before + size;
+  size_t most = atomic_load(&card_books->most_used);
+  while (now > most && !atomic_compare_exchange_weak(&card_books->most_used, &most, now)) {
+  }
+  return 0;
+}
+
+static void map_card(const char *path) {
+  const int file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  if (file < 0) return;
+  if (!ftruncate(file, sizeof *card_books)) {
+    void *found = mmap(NULL, sizeof *card_books, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (found != MAP_FAILED) card_books = found;
+  }
+  close(file);
+}
+
+__attribute__((destructor)) static void leave_card(void) {
+  if (card_books && sharer == getpid()) atomic_fetch_sub(&card_books->used, used);
+}
 static enum device_policy policy = DEVICE_BUMP;
 static uintptr_t base = (uintptr_t)1 << 44;
 static uintptr_t next = (uintptr_t)1 << 44;
@@ -97,6 +135,7 @@ void device_start_context(void) {
   LOCKED;
   if (started == getpid()) return;
   started = getpid();
+  if (card_books && !share(context)) sharer = started;
   usleep(startup * 1000);
 }
 
@@ -109,6 +148,7 @@ __attribute__((constructor)) static void configure_from_environment(void) {
   const char *text;
   if ((text = variable("ALLOCSIM_PHANTOM_MEMORY"))) capacity = strtoull(text, NULL, 10);
   if ((text = variable("ALLOCSIM_PHANTOM_CONTEXT"))) used = strtoull(text, NULL, 10);
+  if ((text = variable("ALLOCSIM_PHANTOM_SHARED"))) map_card(text);
   if ((text = variable("ALLOCSIM_PHANTOM_POLICY")))
     policy = !strcmp(text, "driver")     ? DEVICE_DRIVER
              : !strcmp(text, "firstfit") ? DEVICE_FIRSTFIT
@@ -129,13 +169,15 @@ __attribute__((constructor)) static void configure_from_environment(void) {
   if (n_devices < 1) n_devices = 1;
   if (n_devices > DEVICE_MOST) n_devices = DEVICE_MOST;
   if (used > capacity) used = capacity;
-  most_used = used;
+  most_used = context = used;
   arena_reset(base);
   if ((text = variable("ALLOCSIM_PHANTOM_CONTEXT_CHUNKS"))) arena_add_context(text);
 }
 
 size_t device_capacity(void) { return capacity; }
-size_t device_free_bytes(void) { return capacity - used; }
+size_t device_free_bytes(void) {
+  return capacity - (card_books ? atomic_load(&card_books->used) : used);
+}
 size_t device_peak_bytes(void) { return most_used; }
 size_t device_ranges(void) { return space.count; }
 const struct device_card *device_card(void) { return &card; }
@@ -282,7 +324,9 @@ int device_find(uintptr_t address, uintptr_t *start, size_t *size) {
 
 int device_take(size_t size) {
   LOCKED;
-  if (own() || size > capacity - used) return -1;
+  if (own()) return -1;
+  if (card_books) device_start_context();
+  if (size > capacity - used || share(size)) return -1;
   used += size;
   if (used > most_used) most_used = used;
   return 0;
@@ -291,6 +335,7 @@ int device_take(size_t size) {
 void device_give(size_t size) {
   LOCKED;
   used -= size;
+  if (card_books) atomic_fetch_sub(&card_books->used, size);
 }
 
 int device_pin(uintptr_t address, size_t size) {

@@ -17,6 +17,10 @@
  * _DEVICES and _STARTUP (milliseconds that a process waits for its context), read once when the
  * library is loaded, or by device_configure.
  *
+ * Processes with the same file in _SHARED share the memory of one card: the file has the bytes that
+ * all of them use and the most that they used, each with the context of every process that has
+ * started CUDA.  A process that a signal ends leaves its memory counted.
+ *
  * A machine can have several equal devices (_DEVICES). A process uses one of them, as the ranks of a
  * server do.  The memory of a process belongs to the first device that it allocates on, and a
  * request on another device fails.
