@@ -140,6 +140,9 @@ def _options(arguments: argparse.Namespace) -> ServerOptions:
     """Return the options of the server; raise UsageError if two of them contradict each other."""
     from allocsim.fitting.formulas import ServerOptions, options_in, version_of  # noqa: PLC0415
 
+    for option in ("server-version", "offline"):
+        if getattr(arguments, option.replace("-", "_")) and arguments.server != "vllm":
+            raise UsageError(f"--{option} has an effect with vllm only, not {arguments.server}")
     words = arguments.server_args
     found = ServerOptions() if words is None else options_in(words, arguments.server)
     for option, name in (("tensor-parallel", "cards"), ("gpu-layers", "gpu_layers")):

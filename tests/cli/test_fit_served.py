@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from allocsim.fitting import read_answers
+from allocsim.errors import ConfigError
+from allocsim.fitting import CONFIGURATIONS, held_of, read_answers, serve
+from allocsim.phantom import Gpu, find_gpu
+from allocsim.report import served_screen
 from tests.cli.conftest import Done
 from tests.formulas.files import small_gguf, small_safetensors
 
@@ -155,9 +158,33 @@ def test_server_options_without_effect_are_refused(
     assert said in done.err.replace("\n", " ")
 
 
+@pytest.mark.parametrize("words", [("--server-version", "0.5"), ("--offline",)])
+def test_options_of_vllm_are_refused_for_other_servers(cli: Cli, words: tuple[str, ...]) -> None:
+    done = cli(*SERVE, "sglang", *ON, *words)
+    assert (done.code, done.out) == (2, "")
+    assert f"{words[0]} has an effect with vllm only" in done.err
+
+
 def test_server_options_change_the_answer(cli: Cli) -> None:
     words = ("--server-args", "--gpu-memory-utilization 0.8 --max-num-seqs 4 --enforce-eager")
     answer = json.loads(cli(*SERVE, "vllm", *ON, *words, "--json").out)
     assert answer["ranges"]["CUDA graphs"] == [0, 0]
     assert "--gpu-memory-utilization 0.80 " in answer["paste"]
     assert answer["paste"].endswith("--max-num-seqs 4 --enforce-eager")
+
+
+@pytest.mark.parametrize("server", ["vllm", "sglang", "llama.cpp"])
+def test_the_answer_for_every_preset_is_one_screen(server: str) -> None:
+    shown = 0
+    for name in CONFIGURATIONS:
+        for gpu in (find_gpu("H100"), Gpu("a small card", 1 << 30)):
+            try:
+                found = serve(held_of(name, server), server, gpu, batch=8, prompt=400)
+            except ConfigError as error:
+                assert "no formula" in str(error) or "linear attention" in str(error)
+                continue
+            lines = str(served_screen([found])).splitlines()
+            assert len(lines) <= 22
+            assert max(map(len, lines)) <= 80
+            shown += 1
+    assert shown > 150

@@ -42,6 +42,8 @@ def test_automatic_values_are_the_defaults() -> None:
         ("--tp 2 --tp-size 4", "sglang", "--tp-size 4 contradicts an earlier option"),
         ("--max-model-len 'open", "vllm", "No closing quotation"),
         ("-ngl 3", "vllm", "'-ngl' has no effect on the formula of vllm"),
+        ("-ctk q8_0", "llama.cpp", "-ctk needs the same type for keys and values"),
+        ("-ctk q8_0 -ctv q4_0", "llama.cpp", "-ctv q4_0 contradicts an earlier option"),
         ("--any", "ollama", "the formula of ollama has no server options"),
     ],
 )

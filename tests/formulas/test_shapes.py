@@ -120,6 +120,12 @@ def test_linear_attention_has_the_parameters_that_real_transformers_counted(
     assert sizes.keeping == sizes.layers // 4
 
 
+def test_a_model_of_linear_attention_alone_is_refused() -> None:
+    kinds = ["linear_attention"] * 64
+    with pytest.raises(ConfigError, match="layer_types has no full_attention"):
+        sizes_of({**CONFIGURATIONS["Qwen3.5-27B"], "layer_types": kinds})
+
+
 def test_experts_are_in_the_layers_that_the_configuration_gives() -> None:
     dense = sizes_of(CONFIGURATIONS["DeepSeek-V3"]).dense
     assert dense == {0, 1, 2}

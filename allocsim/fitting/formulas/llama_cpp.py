@@ -52,7 +52,7 @@ def _cells(work: ServingWork) -> int:
     """Return the tokens of the whole context: those given by -c, or those of all sequences."""
     if work.options.longest:
         return round_up(work.options.longest, _CELLS)
-    return round_up(work.tokens, _CELLS) * work.batch
+    return round_up(work.tokens, _CELLS) * (work.options.sequences or work.batch)
 
 
 def llama_cpp(work: ServingWork) -> Needs:

@@ -124,7 +124,8 @@ class ServingWork:
     @property
     def capacity(self) -> tuple[int, int]:
         """Lowest and highest bytes of the card."""
-        return self.memory + self.drivers[0], self.memory + self.drivers[1]
+        low, high = (max(self.memory + each, 1) for each in self.drivers)
+        return low, high
 
     @property
     def tokens(self) -> int:

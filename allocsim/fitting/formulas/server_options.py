@@ -127,6 +127,8 @@ def options_in(text: str, server: str) -> ServerOptions:
             found = _value(option, value, read)
         if found is not None and given.setdefault(name, found) != found:
             raise ConfigError(f"{option} {value[:40]} contradicts an earlier option")
+    if len(both := [each for each in text.split() if each in _CACHE_TYPES]) == 1:
+        raise ConfigError(f"{both[0]} needs the same type for keys and values; give both options")
     return ServerOptions(**given)  # type: ignore[arg-type]
 
 
@@ -141,6 +143,8 @@ _KINDS = {
 """Type of a cache, by the names that engines have for it; None for the type of the model."""
 _FORMATS = {"fp8": "fp8", "bitsandbytes": "nf4", "w8a8_fp8": "fp8"}
 """Format of weights, by the method with which an engine converts 16-bit weights at load."""
+_CACHE_TYPES = ("-ctk", "-ctv", "--cache-type-k", "--cache-type-v")
+"""Options of llama.cpp that the formula uses together."""
 _SWITCHES: dict[str, object] = {
     "on": True,
     "1": True,

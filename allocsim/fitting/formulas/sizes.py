@@ -238,6 +238,8 @@ def _linear(config: Mapping[str, Any], layers: int) -> Linear:
     if not isinstance(kinds, list) or len(kinds) != layers:
         whole = range(_WHOLE_EVERY - 1, layers, _WHOLE_EVERY)
         kinds = ["full_attention" if layer in whole else "linear" for layer in range(layers)]
+    if "full_attention" not in kinds:
+        raise ConfigError("layer_types has no full_attention; expected one layer or more with it")
     return Linear(
         key_heads=_size(config, "linear_num_key_heads", default=16),
         value_heads=_size(config, "linear_num_value_heads", default=32),
