@@ -34,7 +34,6 @@ from allocsim.fitting import (
     run_by_law,
     run_program,
 )
-from allocsim.fitting.laws import TRANSFORMERS
 from allocsim.phantom import CARDS, Gpu, find_gpu
 from allocsim.units import MIB
 
@@ -99,7 +98,7 @@ def run(
     with TemporaryDirectory() as place:
         task = task_of(row, Path(place))
         if engine == "laws":
-            return run_by_law(task, gpu_of(row), transformers=TRANSFORMERS[0])
+            return run_by_law(task, gpu_of(row))
         program = program_of(task)
         if not is_current:
             program = without_cudnn(program)

@@ -149,8 +149,8 @@ def add_to(commands: Commands[Parser]) -> None:
     add_shared(
         parser, "--torch", text="release of PyTorch, {releases} (default: the installed one)"
     )
-    add("--transformers", metavar="VERSION", help="with laws: release of transformers, "
-        "5.23 or 5.24 (default: the installed one, else 5.23)")  # fmt: skip
+    add("--transformers", metavar="VERSION", help="with laws, which are of "
+        "transformers 5.23: your release, to note a difference")  # fmt: skip
     add("--python", metavar="PATH", help="Python interpreter with PyTorch (default: this one, "
         "then python3)")  # fmt: skip
     add("--engine", choices=("auto", "program", "laws", "formula"),
@@ -223,7 +223,7 @@ def _write_page(arguments: argparse.Namespace) -> int:
     prepare_html(arguments)
     task, (gpu,) = _task(arguments), _gpus(arguments)
     assert task is not None
-    return run_html(arguments.html, task, gpu, arguments.transformers)
+    return run_html(arguments.html, task, gpu)
 
 
 def _list(arguments: argparse.Namespace) -> int:

@@ -39,31 +39,25 @@ def prepare_html(arguments: argparse.Namespace) -> None:
         arguments.gpus = [_CARD]
 
 
-def run_html(out: Path, task: Task, gpu: Gpu, transformers: str | None) -> int:
-    """Write the page to `out`; it first shows `task` on `gpu`.
-
-    transformers: release of transformers whose laws are used; None for the newest.
-    Returns the exit code.
-    """
-    from allocsim.fitting import law_cards, law_models, law_programs, opening_at, purposes_of_laws  # noqa: PLC0415
-    from allocsim.fitting.laws import find_laws, transformers_release  # noqa: PLC0415
+def run_html(out: Path, task: Task, gpu: Gpu) -> int:
+    """Write the page to `out`; it first shows `task` on `gpu`. Returns the exit code."""
+    from allocsim.fitting import law_cards, law_families, law_models, opening_at, page_laws  # noqa: PLC0415
     from allocsim.report.calculator import calculator_page, packed_laws  # noqa: PLC0415
 
     opening = opening_at(task, gpu)
-    names, packed = law_programs(), []
-    release = transformers_release(transformers)
+    packed = []
     with ProgressBar() as bar:
         watch = bar.stage("packing laws")
-        for number, name in enumerate(names):
+        families = law_families()
+        for number, family in enumerate(families):
             if watch:
-                watch(number, len(names))
-            laws = find_laws(name, release)
-            assert laws is not None
-            packed.append(packed_laws(laws, purposes_of_laws(laws)))
+                watch(number, len(families))
+            packed.append(packed_laws(page_laws(family)))
     page = calculator_page(packed, law_models(), law_cards(), opening).encode()
     with writing(out):
         out.write_bytes(page)
     n_laws = sum(each.n_laws for each in packed)
+    n_programs = sum(len(each.programs) for each in packed)
     size = f"{len(page) / 1e6:.1f} MB"
-    write(f"{out}: {size}, {n_laws} laws of {len(names)} programs; opens without a network\n")
+    write(f"{out}: {size}, {n_laws} laws of {n_programs} programs; opens without a network\n")
     return 0

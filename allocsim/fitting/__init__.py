@@ -4,11 +4,13 @@ from allocsim.fitting.by_law import run_by_law
 from allocsim.fitting.calculator import (
     LawModel,
     Opening,
+    PageLaws,
     law_cards,
+    law_families,
     law_models,
     law_programs,
     opening_at,
-    purposes_of_laws,
+    page_laws,
 )
 from allocsim.fitting.estimate import Estimate, estimate
 from allocsim.fitting.fit import fit, fit_cards, fit_command
@@ -48,11 +50,11 @@ __all__ = [
     "ATTENTION", "Answered", "BY_LAW", "CONFIGURATIONS", "CONVOLUTIONS_NOTE", "CUDNN_ATTENTION",
     "CUDNN_NOTE", "Configured", "DTYPES", "EXPERTS_NOTE", "Estimate", "Fewest", "Fit", "Frontier",
     "GpuCount", "Largest", "LawModel", "MASK_NOTE", "Model", "NCCL_SEEN", "OPTIMIZERS", "Opening",
-    "PARALLEL", "Phase", "Planned", "RESERVED_SEEN", "Ran", "ReadFront", "SERVERS", "SIZES",
-    "STARTS", "Served", "ServedMemory", "Sharded", "Started", "TORCHVISION", "Task", "TriedSize",
-    "estimate", "fewest", "fit", "fit_cards", "fit_command", "frontier", "held_of", "largest",
-    "law_cards", "law_models", "law_programs", "lengths_of", "model_of", "most_positions",
-    "opening_at", "plan", "precision_of", "program_of", "purposes_of_laws", "read_answers",
-    "read_frontier", "run_by_law", "run_program", "serve", "shape_of", "shard", "start",
-    "usual_attention", "usual_lengths", "usual_values",
+    "PARALLEL", "PageLaws", "Phase", "Planned", "RESERVED_SEEN", "Ran", "ReadFront", "SERVERS",
+    "SIZES", "STARTS", "Served", "ServedMemory", "Sharded", "Started", "TORCHVISION", "Task",
+    "TriedSize", "estimate", "fewest", "fit", "fit_cards", "fit_command", "frontier", "held_of",
+    "largest", "law_cards", "law_families", "law_models", "law_programs", "lengths_of", "model_of",
+    "most_positions", "opening_at", "page_laws", "plan", "precision_of", "program_of",
+    "read_answers", "read_frontier", "run_by_law", "run_program", "serve", "shape_of", "shard",
+    "start", "usual_attention", "usual_lengths", "usual_values",
 ]  # fmt: skip

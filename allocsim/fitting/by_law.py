@@ -8,7 +8,7 @@ model computes the reserved memory from the requests, as in a replay.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from difflib import get_close_matches
 from pathlib import Path
@@ -21,15 +21,19 @@ from allocsim.errors import ConfigError
 from allocsim.fitting.laws import (
     CLASSIFIERS,
     EMPTY_CACHE,
+    FIRST,
+    SERVE,
     Card,
     Laws,
+    ProgramName,
     Requests,
     Serving,
+    Training,
     family_of,
     find_laws,
     known_laws,
     regime_of,
-    transformers_release,
+    steps_of,
     variables_of,
 )
 from allocsim.fitting.model import Classifier, Configured, Model
@@ -51,22 +55,19 @@ def run_by_law(
     gpu: Gpu,
     *,
     conf: str | None = None,
-    transformers: str | None = None,
     keep: Path | None = None,
 ) -> Ran:
     """Return what `run_program` would return for the program of `task`, computed by its law.
 
     conf: value of PYTORCH_CUDA_ALLOC_CONF.
-    transformers: intended release of transformers; default: the installed release, else the first
-        release with laws.
     keep: file to which the recording is written.
 
     Raises ConfigError if the task has no law.
     """
     began = time.perf_counter()
-    laws = _laws(task, transformers)
-    requests = _requests(task, gpu, laws)
-    played = _play(requests, gpu, laws, conf or "")
+    laws = _laws(task)
+    requests = requests_by_law(task, gpu, laws)
+    played = play_requests(requests, gpu, laws.torch_version, conf or "")
     recording = _recording(played, requests, gpu, laws, task.text)
     if keep is not None:
         write_recording(recording, keep)
@@ -83,21 +84,18 @@ def run_by_law(
     )
 
 
-def why_no_law(task: Task, gpu: Gpu, transformers: str | None = None) -> str:
-    """Return why a task has no law on a card, as a sentence; "" if it has one.
-
-    transformers: intended release of transformers, as in `run_by_law`.
-    """
+def why_no_law(task: Task, gpu: Gpu) -> str:
+    """Return why a task has no law on a card, as a sentence; "" if it has one."""
     try:
-        _refuse_without_law(task, gpu, _laws(task, transformers))
+        requests_by_law(task, gpu)
     except ConfigError as error:
         return str(error)
     return ""
 
 
-def requests_key(task: Task, gpu: Gpu, transformers: str | None = None) -> tuple[bytes, ...]:
+def requests_key(task: Task, gpu: Gpu) -> tuple[bytes, ...]:
     """Return a value that is equal for cards on which the law of `task` has the same requests."""
-    requests = _requests(task, gpu, _laws(task, transformers))
+    requests = requests_by_law(task, gpu)
     columns = (requests.kind, requests.block, requests.size)
     return tuple(column.tobytes() for column in columns)
 
@@ -123,8 +121,8 @@ def mask_unit(task: Task) -> int:
     return 8
 
 
-def laws_name(task: Task) -> str:
-    """Return the name of a task's program, under which its laws are stored.
+def laws_name(task: Task) -> ProgramName:
+    """Return the name of a task's program, which tells the parts of its law.
 
     Raises ConfigError for a model or an option without laws.
     """
@@ -137,18 +135,15 @@ def laws_name(task: Task) -> str:
         raise ConfigError(f"there is no law for {what}")
     if family.is_eager and task.attention != "eager":
         raise ConfigError(f"transformers runs {task.model.name} with attention 'eager' alone")
+    options = [task.attention] * (task.attention != "sdpa")
     if not task.is_training:
-        if task.attention == "eager":
-            return "_".join([family.name_of(config), task.dtype, "serve", "eager"])
         # Requests of fp16 and bf16 are the same, and both were recorded.
-        kind = "16-bit" if is_fused(task) else task.dtype
-        return "_".join([family.name_of(config), kind, "serve"])
-    parts = [family.name_of(config), task.dtype, task.optimizer]
-    parts += ["checkpointing"] * task.checkpointing
-    parts += [task.attention] * (task.attention != "sdpa")
+        dtype = "16-bit" if is_fused(task) else task.dtype
+        return ProgramName(family.name_of(config), dtype, SERVE, tuple(options))
+    options = ["checkpointing"] * task.checkpointing + options
     if task.lora:
-        parts.append("-".join(filter(None, ("lora", family.adapted(task.lora_targets)))))
-    return "_".join(parts)
+        options.append("-".join(filter(None, ("lora", family.adapted(task.lora_targets)))))
+    return ProgramName(family.name_of(config), task.dtype, task.optimizer, tuple(options))
 
 
 def config_of(model: Model) -> Mapping[str, Any]:
@@ -169,7 +164,7 @@ def _sizes_of(model: Model) -> dict[str, int]:
 def _without_law(task: Task) -> Iterator[str]:
     """Yield a description of each option of a task for which no law was recorded."""
     usual = {each.name: each.default for each in fields(Task)}
-    for name in ("accumulate", "compiles", "steps", "parallel", "lengths"):
+    for name in ("accumulate", "compiles", "parallel", "lengths"):
         if getattr(task, name) != usual[name]:
             yield f"{name} {getattr(task, name)!r}"
     if task.attention == "flash" or (task.attention == "eager" and task.model.sees):
@@ -194,13 +189,13 @@ def _serves(name: str) -> bool:
     return "serve" in name.split("_")
 
 
-def _laws(task: Task, transformers: str | None = None) -> Laws:
+def _laws(task: Task) -> Laws:
     name = laws_name(task)
-    laws = find_laws(name, transformers_release(transformers))
+    laws = find_laws(name)
     if laws is None:
-        near = nearest_law(name)
+        near = nearest_law(name.text)
         nearest = f"; the nearest is for {near}" if near else ""
-        raise ConfigError(f"there is no law for {name}{nearest}")
+        raise ConfigError(f"there is no law for {name.text}{nearest}")
     return laws
 
 
@@ -235,10 +230,7 @@ def _sizes(task: Task) -> dict[str, int]:
     length = task.seq if task.is_training else task.prompt
     if task.model.sees:
         length = (task.image // sizes["patch"]) ** 2 + 1
-    work = {"batch": task.batch, "length": length, "lora": task.lora}
-    if task.is_training and task.optimizer == "adafactor":
-        work["factored"] = 4 if task.parameters_dtype == "float32" else 2
-    return sizes | work
+    return sizes | {"batch": task.batch, "length": length, "lora": task.lora}
 
 
 def refuse_card_without_law(gpu: Gpu) -> None:
@@ -247,36 +239,45 @@ def refuse_card_without_law(gpu: Gpu) -> None:
         raise ConfigError(f"{gpu.name}: laws are for cards of compute capability 8.0 or later")
 
 
-def _refuse_without_law(task: Task, gpu: Gpu, laws: Laws) -> None:
-    """Raise ConfigError for a card or a regime without a law."""
-    refuse_card_without_law(gpu)
-    if task.is_training:
-        regimes = [regime_of(_sizes(task), card_of(gpu), mask_unit(task))]
-    else:
-        regimes = [name for name, _ in serving_of(task, gpu).names]
-    for regime in regimes:
-        if regime not in laws.by_regime:
+def _refuse_without_law(task: Task, laws: Laws, names: Iterable[str]) -> None:
+    """Raise ConfigError if one of the parts of a program has no law in its regime."""
+    for name in names:
+        if name not in laws:
             tokens = task.seq if task.is_training else task.prompt
             length = "" if task.model.sees else f" x {tokens:,} tokens"
+            regime = name.removeprefix(f"{FIRST}.")
             raise ConfigError(
-                f"there is no law for {laws.name} at batch {task.batch}{length}: "
+                f"there is no law for {laws.name.text} at batch {task.batch}{length}: "
                 f"its kernels' way there ({regime}) was not recorded"
             )
 
 
-def _requests(task: Task, gpu: Gpu, laws: Laws) -> Requests:
-    _refuse_without_law(task, gpu, laws)
+def requests_by_law(task: Task, gpu: Gpu, laws: Laws | None = None) -> Requests:
+    """Return the requests and frees of a task on a card.
+
+    laws: laws of the task's program; default: those in the package.
+
+    Raises ConfigError if the task has no law.
+    """
+    laws = laws or _laws(task)
+    refuse_card_without_law(gpu)
     sizes, card = _sizes(task), card_of(gpu)
     if task.is_training:
-        law = laws.by_regime[regime_of(sizes, card, mask_unit(task))]
-        requests = law.requests(variables_of(sizes, card), sizes["layers"])
+        training = Training(sizes, card, regime_of(sizes, card, mask_unit(task)), task.steps)
+        _refuse_without_law(task, laws, [f"{FIRST}.{training.regime}"])
+        assert laws.parameters is not None
+        values = variables_of(sizes, card)
+        optimizer = steps_of(task.optimizer, laws.parameters, values, card, laws.base)
+        requests = training.program(laws, optimizer, sizes["layers"])
     else:
-        requests = serving_of(task, gpu).program(laws.by_regime, sizes["layers"])
+        serving = serving_of(task, gpu)
+        _refuse_without_law(task, laws, [name for name, _ in serving.names])
+        requests = serving.program(laws, sizes["layers"])
     return requests if task.start == "clean" else requests.with_the_making()
 
 
-def _play(requests: Requests, gpu: Gpu, laws: Laws, conf: str) -> Played:
-    """Play the requests on the allocator model."""
+def play_requests(requests: Requests, gpu: Gpu, torch_version: str, conf: str = "") -> Played:
+    """Play requests and frees on the allocator model of a release of PyTorch."""
     # Indexed by the laws' REQUEST, FREE and EMPTY_CACHE.
     kinds = np.array([MALLOC, FREE, PLAYED_EMPTY_CACHE], dtype=np.int64)
     program = KnownProgram(
@@ -289,7 +290,7 @@ def _play(requests: Requests, gpu: Gpu, laws: Laws, conf: str) -> Played:
     allocator = ReplayAllocator(
         gpu.memory,
         conf,
-        ".".join(laws.torch_version.split(".")[:2]),
+        ".".join(torch_version.split(".")[:2]),
         context_memory=gpu.context_memory,
         base_address=_BASE_ADDRESS,
         record_history=True,

@@ -11,9 +11,8 @@ where tensors of different purposes differ in size.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,35 +27,47 @@ from allocsim.fitting.by_law import (
 )
 from allocsim.fitting.laws import (
     AFTER,
+    AGAIN,
     BETWEEN,
+    DROP,
     END,
-    FAMILIES,
+    FIRST,
     FREE,
+    LAST,
     MAKE,
+    OPTIMIZER,
     REQUEST,
+    SERVE,
     START,
     STEP,
+    ZERO,
     Card,
     Law,
     LawRows,
     Laws,
+    ProgramName,
     Requests,
     Serving,
+    Steps,
+    Training,
+    factored_way,
     family_of,
-    known_laws,
+    find_laws,
+    known_programs,
+    made_by,
     requests_of,
+    steps_of,
     variables_of,
 )
 from allocsim.fitting.model import Model, model_of
 from allocsim.fitting.presets import CONFIGURATIONS, TORCHVISION
-from allocsim.fitting.task import OPTIMIZERS, Task
+from allocsim.fitting.task import Task
 from allocsim.ownership import purposes_of
 from allocsim.phantom import CARDS, Gpu
 
-_ON_PAGE = re.compile(
-    rf"({'|'.join(FAMILIES)})(_(un)?tied)?_[a-z\d-]+_"
-    rf"(serve(_eager)?|({'|'.join(OPTIMIZERS)})(_checkpointing)?(_eager)?(_lora)?)"
-)
+_STEPS = next(each.default for each in fields(Task) if each.name == "steps")
+_OPTIONS = frozenset(("checkpointing", "eager", "lora"))
+"""Options that the page has, apart from precision and optimizer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +105,52 @@ class Opening:
     task: Task
 
 
-def law_programs() -> tuple[str, ...]:
+_Purposes = dict[str, tuple[Law, NDArray[np.int64]]]
+"""Laws by name, each with the purposes of its requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class PageLaws:
+    """Laws of a model family on the page.
+
+    parts: for each part, its laws by name, each with the purposes of its requests as indices into
+        `CATEGORIES`.
+    programs: names of the parts of each program.
+    """
+
+    family: str
+    torch_version: str
+    transformers: str
+    parts: Mapping[str, _Purposes]
+    programs: Mapping[str, Sequence[str]]
+
+
+def law_programs() -> tuple[ProgramName, ...]:
     """Return the names of the programs with laws that the calculator supports."""
-    return tuple(name for name in known_laws() if _ON_PAGE.fullmatch(name))
+    return tuple(name for name in known_programs() if _OPTIONS.issuperset(name.options))
+
+
+def law_families() -> tuple[str, ...]:
+    """Return the families, such as "llama_tied", whose laws the calculator has."""
+    return tuple(dict.fromkeys(name.family for name in law_programs()))
+
+
+def page_laws(family: str) -> PageLaws:
+    """Return the laws of a family that the calculator supports."""
+    parts: dict[str, _Purposes] = {}
+    programs, laws = dict[str, list[str]](), None
+    for name in law_programs():
+        if name.family != family:
+            continue
+        laws = find_laws(name)
+        assert laws is not None
+        makers = dict(_serving_parts(name) if name.work == SERVE else _training_parts(name))
+        programs[name.text] = list(makers)
+        for part, make in makers.items():
+            if part not in parts:
+                parts[part] = make(laws)
+    assert laws is not None
+    return PageLaws(family, laws.torch_version, laws.transformers, parts, programs)
 
 
 def law_model(model: Model) -> LawModel:
@@ -112,7 +166,7 @@ def law_model(model: Model) -> LawModel:
     name = family.name_of(config)
     sizes = {name: config[key] for name, key in family.keys.items() if config.get(key)}
     sizes |= {name: found[name] for name in ("window", "vocabulary") if name in found}
-    has_law = any(program.startswith(f"{name}_") for program in law_programs())
+    has_law = any(program.family == name for program in law_programs())
     is_tied = name == f"{family.model_type}_tied"
     scaling = positions_of(model)
     return LawModel(model.name, family.model_type, is_tied, sizes, family.sees, scaling, has_law)
@@ -120,7 +174,7 @@ def law_model(model: Model) -> LawModel:
 
 def law_models() -> tuple[LawModel, ...]:
     """Return the presets that have laws."""
-    known = {name.partition("_")[0] for name in law_programs()}
+    known = {name.family.partition("_")[0] for name in law_programs()}
     found = []
     for name in (*CONFIGURATIONS, *TORCHVISION):
         model = model_of(name)
@@ -146,9 +200,11 @@ def opening_at(task: Task, gpu: Gpu) -> Opening:
     without laws.
     """
     name = laws_name(task)
-    if task.start != "clean" or not _ON_PAGE.fullmatch(name):
+    if task.start != "clean" or not _OPTIONS.issuperset(name.options):
         law_model(task.model)
-        raise ConfigError(f"the page of --html has no {name}, {task.start}; use --engine laws")
+        raise ConfigError(f"the page of --html has no {name.text}, {task.start}; use --engine laws")
+    if task.steps != _STEPS:
+        raise ConfigError(f"the page of --html trains {_STEPS} steps; use --engine laws")
     refuse_card_without_law(gpu)
     short = next((name for name, card in CARDS.items() if card == gpu), "")
     return Opening(law_model(task.model), short, gpu, task)
@@ -164,15 +220,85 @@ _CARD = Card((8, 0), 108, 2048)
 _SERVED = Serving(_SIZES, _CARD, is_fused=True, decode=1, requests=1)
 
 
-def purposes_of_laws(laws: Laws) -> dict[str, NDArray[np.int64]]:
-    """Return the purpose of each request of each law, as an index into `CATEGORIES`, by regime."""
-    if any(name.startswith(f"{MAKE}.") for name in laws.by_regime):
-        return _of_serving(laws)
+def _serving_parts(name: ProgramName) -> Iterator[tuple[str, Callable[[Laws], _Purposes]]]:
+    yield name.part, lambda laws: {each: (laws[each], of) for each, of in _of_serving(laws).items()}
+
+
+def _training_parts(name: ProgramName) -> Iterator[tuple[str, Callable[[Laws], _Purposes]]]:
+    """Yield the parts of a training program, each with a function that returns its laws.
+
+    The purposes of a part are the same in every program, so it is seen beside any other part.
+    """
+    yield name.make, lambda laws: _of_training(laws, _one_of_each(laws), (MAKE, DROP))
+    yield (
+        name.part,
+        lambda laws: _of_training(laws, _regimes(laws, FIRST), (FIRST, AGAIN, ZERO, LAST)),
+    )
+    yield f"{name.work}.{name.make}", _of_optimizer
+
+
+def _one_of_each(laws: Laws) -> list[str]:
+    """Return a regime of training for each law that makes the model."""
+    return list({made_by(regime): regime for regime in _regimes(laws, FIRST)}.values())
+
+
+def _of_training(laws: Laws, regimes: Sequence[str], kinds: Sequence[str]) -> _Purposes:
+    """Return laws of the model in a training program, with the purposes of their requests."""
+    optimizer = _steps(laws, "sgd", _SIZES)
+    found: _Purposes = {}
+    for regime in regimes:
+        known = _purposes_of_names(laws, optimizer, regime)
+        found |= {each: of for each, of in known.items() if each.partition(".")[0] in kinds}
+    return found
+
+
+def _of_optimizer(laws: Laws) -> _Purposes:
+    """Return the laws of an optimizer; those of Adafactor depend on the matrices of the presets."""
+    regime, found = _regimes(laws, FIRST)[0], dict[str, tuple[Law, NDArray[np.int64]]]()
+    for ending, sizes in _ways(laws):
+        try:
+            optimizer = _steps(laws, laws.name.work, sizes)
+        except ConfigError:
+            continue
+        for each, of in _purposes_of_names(laws, optimizer, regime).items():
+            if each.startswith(f"{OPTIMIZER}."):
+                found[each + ending] = of
+    return found
+
+
+def _steps(laws: Laws, optimizer: str, sizes: Mapping[str, int]) -> Steps:
+    assert laws.parameters is not None
+    return steps_of(optimizer, laws.parameters, variables_of(sizes, _CARD), _CARD, laws.base)
+
+
+def _ways(laws: Laws) -> Iterator[tuple[str, Mapping[str, int]]]:
+    """Yield sizes for each kind of an optimizer's requests, with an ending for the law's name."""
+    if laws.name.work != "adafactor":
+        yield "", _SIZES
+        return
+    assert laws.parameters is not None
+    known = set()
+    for name in CONFIGURATIONS:
+        config = config_of(model_of(name))
+        family = family_of(config)
+        if family is None or family.name_of(config) != laws.name.family:
+            continue
+        sizes = {**_SIZES, "positions": 0, **family.sizes_of(config)}
+        way = factored_way({**sizes, "factored": laws.parameters.width})
+        if way not in known:
+            known.add(way)
+            yield f".{way}", sizes
+
+
+def _purposes_of_names(laws: Laws, optimizer: Steps, regime: str) -> _Purposes:
+    """Return the laws of a program of three steps, with the purposes of their requests."""
+    training = Training(_SIZES, _CARD, regime, 3)
+    known = {**laws, **optimizer.by_name}
     variables = variables_of(_SIZES, _CARD)
-    return {
-        regime: _purposes(laws, law.requests(variables, law.layers))
-        for regime, law in laws.by_regime.items()
-    }
+    layers = known[DROP].layers
+    rows = [known[name].rows(variables, layers) for name in training.names]
+    purposes = _of_stretches(laws, training.names, rows, layers)
+    return {name: (known[name], purposes[name]) for name in training.names}
 
 
 def _purposes(laws: Laws, made: Requests) -> NDArray[np.int64]:
@@ -186,18 +312,24 @@ def _purposes(laws: Laws, made: Requests) -> NDArray[np.int64]:
 def _of_serving(laws: Laws) -> dict[str, NDArray[np.int64]]:
     """Return the purposes of the requests of a serving program, by part and regime."""
     found: dict[str, NDArray[np.int64]] = {}
-    for names in _programs(laws.by_regime):
-        stretches = _stretches(laws.by_regime, names)
-        layers = laws.by_regime[names[0]].layers
-        made = requests_of(stretches, names, 0, layers)
-        purposes, counts, at = _purposes(laws, made), dict[str, int](), 0
-        for name, rows in zip(names, stretches, strict=True):
-            count = int((rows.kind == REQUEST).sum())
-            counts[name] = counts.get(name, 0) + 1
-            # The first repetition is overwritten by the second, which follows one of its kind.
-            if counts[name] <= _REPETITION:
-                found[name] = purposes[at : at + count]
-            at += count
+    for names in _programs(laws):
+        found |= _of_stretches(laws, names, _stretches(laws, names), laws[names[0]].layers)
+    return found
+
+
+def _of_stretches(
+    laws: Laws, names: Sequence[str], stretches: Sequence[LawRows], layers: int
+) -> dict[str, NDArray[np.int64]]:
+    """Return the purposes of the requests of a program, by the name of its stretches."""
+    purposes = _purposes(laws, requests_of(stretches, names, 0, layers))
+    found, counts, at = dict[str, NDArray[np.int64]](), dict[str, int](), 0
+    for name, rows in zip(names, stretches, strict=True):
+        count = int((rows.kind == REQUEST).sum())
+        counts[name] = counts.get(name, 0) + 1
+        # The first repetition is overwritten by the second, which follows one of its kind.
+        if counts[name] <= _REPETITION:
+            found[name] = purposes[at : at + count]
+        at += count
     return found
 
 

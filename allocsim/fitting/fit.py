@@ -81,8 +81,8 @@ def fit(
     conf: value of PYTORCH_CUDA_ALLOC_CONF.
     python: interpreter with a CUDA build of PyTorch; default: this one, or the one on the PATH.
     torch_version: intended release of PyTorch; a note reports if another release ran.
-    transformers: intended release for laws; default: the installed release, else the first release
-        with laws.
+    transformers: intended release, which a note compares with that of the laws; default: the
+        installed release.
     keep: file to which the recording is written.
     host_spill: bytes of host memory that the driver lends.
     values: True to compute a program's small integers and booleans.
@@ -126,7 +126,7 @@ def fit_cards(
     text = program_of(task)
 
     def answered(gpu: Gpu) -> Fit | Estimate:
-        choice = engine_for(engine, missing, task, gpu, transformers)
+        choice = engine_for(engine, missing, task, gpu)
         if choice.engine == "formula":
             if keep is not None or host_spill:
                 what = "recording to keep" if keep is not None else "replay with host memory"
@@ -136,7 +136,7 @@ def fit_cards(
         if choice.engine == "program":
             run = partial(run, values=values)
         elif len(gpus) > 1:
-            run = partial(_run_once, run, shared, task, transformers)
+            run = partial(_run_once, run, shared, task)
         setup = _Setup(
             run,
             gpu,
@@ -158,12 +158,7 @@ def fit_cards(
 
 
 def _run_once(
-    run: Callable[..., Ran],
-    shared: dict[object, Ran],
-    task: Task,
-    transformers: str | None,
-    gpu: Gpu,
-    **more: Any,
+    run: Callable[..., Ran], shared: dict[object, Ran], task: Task, gpu: Gpu, **more: Any
 ) -> Ran:
     """Return a run by law; runs with the same requests and memory are computed once.
 
@@ -171,7 +166,7 @@ def _run_once(
     """
     if more:
         return run(gpu, **more)
-    key = (gpu.memory, *requests_key(task, gpu, transformers))
+    key = (gpu.memory, *requests_key(task, gpu))
     if key not in shared:
         shared[key] = run(gpu)
     return replace(shared[key], gpu=gpu)

@@ -115,7 +115,7 @@ def notes_of_law(ran: Ran, transformers: str | None = None) -> Iterator[str]:
     )
     meant = installed_transformers() if transformers is None else transformers
     if meant is not None and (numbers := numbers_of(meant)) != numbers_of(str(ran.transformers)):
-        older = "older" if numbers < numbers_of(TRANSFORMERS[0]) else "newer"
+        older = "older" if numbers < numbers_of(TRANSFORMERS) else "newer"
         yield (
             f"transformers {meant} is {older} than {ran.transformers}, the version of the laws, "
             "and may request other sizes"

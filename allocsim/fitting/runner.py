@@ -51,15 +51,12 @@ def missing_pytorch(engine: str, python: str | None) -> str:
     return ""
 
 
-def engine_for(
-    engine: str, missing: str, task: Task, gpu: Gpu, transformers: str | None = None
-) -> Choice:
+def engine_for(engine: str, missing: str, task: Task, gpu: Gpu) -> Choice:
     """Return the engine that answers.
 
     engine: one of `ENGINES`; "auto" chooses the program, a law if PyTorch is missing, or a formula
         if the task has no law either.
     missing: result of `missing_pytorch`.
-    transformers: as in `fit`.
 
     Raises UnavailableError if no engine can answer.
     """
@@ -67,7 +64,7 @@ def engine_for(
         return Choice(engine)
     if not missing:
         return Choice("program")
-    without = why_no_law(task, gpu, transformers)
+    without = why_no_law(task, gpu)
     if not without:
         return Choice("laws", f"PyTorch is missing; {_BETTER}")
     try:
@@ -85,7 +82,7 @@ def runner_for(
     conf, how: `conf`, `python`, `torch_version` and `transformers` of `fit`.
     """
     missing = missing_pytorch(engine, how["python"])
-    choice = engine_for(engine, missing, task, gpu, how["transformers"])
+    choice = engine_for(engine, missing, task, gpu)
     if choice.engine == "formula":
         return partial(estimate, reason=choice.reason, conf=conf)
     return partial(run_exactly, choice.engine, conf=conf, **how)
@@ -101,7 +98,7 @@ def run_exactly(
     """
     if engine == "laws":
         conf, keep = how.get("conf"), how.get("keep")
-        return run_by_law(task, gpu, conf=conf, transformers=transformers, keep=keep)
+        return run_by_law(task, gpu, conf=conf, keep=keep)
     if transformers is not None:
         raise ConfigError(
             f"transformers {transformers} applies to laws (--engine laws) only; a program uses the "

@@ -1,23 +1,23 @@
 """Derive the laws of `allocsim/fitting/laws/data` from real PyTorch over the phantom GPU.
 
     python -m benchmarks.laws --python PATH [--only NAME ...] [--more]
-    python -m benchmarks.laws --python PATH --check SEED [--mend] [--only NAME ...]
+    python -m benchmarks.laws --python PATH --check SEED [--count N] [--mend] [--only NAME ...]
     python -m benchmarks.laws --list | --write
 
 PATH is a Python with a CUDA build of PyTorch, transformers and peft. Each program is recorded at
 thirteen sizes in each regime (the sizes at which PyTorch runs the same kernels), a fifth of a
 second each. If the recordings of a regime contradict each other, it is recorded at eight more
-sizes. A line reports the number of regimes with a law, and the reasons why others have none. The
-laws are written for the release of transformers that PATH has
-(`allocsim.fitting.laws.TRANSFORMERS`). --more keeps the existing laws of a file, and derives the
-missing ones. `make laws` runs this command.
+sizes. A line reports the number of regimes with a law, and the reasons why others have none.
+Training programs are recorded with AdamW; their laws are cut into those of the model and of the
+optimizer, which `allocsim.fitting.laws.optimizers` has for any model. --more keeps the existing
+laws of a part, and derives the missing ones. `make laws` runs this command.
 
---check compares each law of training with one more recording, at sizes drawn with another SEED than
-0, and exits with 1 if a law is refuted. With --mend, refuted laws are derived again with the
-recording that refuted them, or removed.
+--check compares composed laws of training with a further recording in each regime, or in N regimes,
+at sizes drawn with another SEED than 0, and exits with 1 if a law is refuted. A name may be any
+program that has laws, recorded or not. With --mend, refuted laws are derived again, or removed.
 
---write updates the list of programs with laws in benchmarks/results/laws.md, and the list of
-programs without laws, each with the nearest program that has laws, in laws-missing.txt there.
+--write updates the list of parts in benchmarks/results/laws.md, and the list of programs and
+regimes without laws in laws-missing.txt there.
 """
 
 from __future__ import annotations
@@ -27,38 +27,38 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from allocsim.fitting.laws import TRANSFORMERS, find_laws, write_laws
+from allocsim.fitting.laws import (
+    FAMILIES,
+    FIRST,
+    SERVE,
+    ProgramName,
+    find_laws,
+    known_programs,
+    made_by,
+)
 from benchmarks.laws.known import write
+from benchmarks.laws.parameters import parameters_of
+from benchmarks.laws.parts import FamilyFile, parts_of_training
 from benchmarks.laws.recorded import releases_of
-from benchmarks.laws.samples import VIT, Variant
+from benchmarks.laws.samples import VIT, Variant, regimes
 from benchmarks.laws.served import serving_laws_of
-from benchmarks.laws.taken import laws_of, mended, refuted
+from benchmarks.laws.taken import checked, laws_of
 
 _ADAPTED = {"llama": ("q_proj", "v_proj"), "qwen2": ("q_proj", "v_proj"), "gpt2": ("c_attn",)}
 """Modules that peft adapts by default."""
-_FULL = (
-    *(("bf16", "adamw"), ("bf16", "adamw-fused"), ("bf16", "sgd"), ("bf16", "momentum")),
-    *(("autocast-bf16", "adamw"), ("autocast-bf16", "adamw-fused")),
-    *(("fp32", "adamw"), ("fp32", "adamw-fused"), ("fp32", "sgd"), ("fp32", "momentum")),
-    *((dtype, each) for dtype in ("bf16", "fp32") for each in ("adafactor", "adamw-foreach-off")),
-)
+_TRAINED = ("bf16", "autocast-bf16", "fp32")
 _SERVED = (("bf16", "sdpa"), ("fp32", "sdpa"), ("bf16", "eager"))
-_EAGER = ("bf16", "autocast-bf16", "fp32")
-FAMILIES = (("llama", True), ("llama", False), ("qwen2", True), ("qwen2", False), ("gpt2", True))
+RECORDED = (("llama", True), ("llama", False), ("qwen2", True), ("qwen2", False), ("gpt2", True))
 MORE_FAMILIES = (
     *(("mistral", False), ("phi3", False), ("mixtral", False), ("bert", True)),
     *((VIT, False), ("vit", False)),
 )
-_EAGER_FULL = (
-    *(("fp32", "adamw"), ("bf16", "adamw-fused"), ("bf16", "sgd"), ("bf16", "momentum")),
-    *(("fp32", "sgd"), ("fp32", "momentum")),
-)
-_USUAL = (("bf16", "adamw"), ("autocast-bf16", "adamw"), ("autocast-bf16", "adamw-fused"))
+_STEPS = 4
 
 
 def variants() -> Iterator[Variant]:
     """Yield every program that is recorded."""
-    for family, is_tied in FAMILIES:
+    for family, is_tied in RECORDED:
         for options in _options(family):
             for more in ({}, {"checkpointing": True}):
                 yield Variant(family, is_tied, {**options, **more})
@@ -66,11 +66,10 @@ def variants() -> Iterator[Variant]:
             options = {"is_training": False, "dtype": dtype, "attention": attention}
             yield Variant(family, is_tied, options)
     for family, is_tied in MORE_FAMILIES:
-        for dtype, optimizer in _USUAL:
+        for dtype in ("bf16", "autocast-bf16"):
             for more in ({}, {"checkpointing": True}):
                 if not (more and family == VIT):  # torchvision has no checkpointing
-                    options = {"dtype": dtype, "optimizer": optimizer, **more}
-                    yield Variant(family, is_tied, options)
+                    yield Variant(family, is_tied, {"dtype": dtype, "optimizer": "adamw", **more})
     for options in _options_of_gemma2():
         for more in ({}, {"checkpointing": True}):
             yield Variant("gemma2", True, {**options, "attention": "eager", **more})
@@ -82,9 +81,8 @@ def variants() -> Iterator[Variant]:
 
 def _options(family: str) -> Iterator[dict[str, Any]]:
     """Yield the options of a family, without checkpointing."""
-    for dtype, optimizer in _FULL:
-        yield {"dtype": dtype, "optimizer": optimizer}
-    for dtype in _EAGER:
+    for dtype in _TRAINED:
+        yield {"dtype": dtype, "optimizer": "adamw"}
         yield {"dtype": dtype, "optimizer": "adamw", "attention": "eager"}
     for targets in ((), _ADAPTED[family]):
         yield {"dtype": "bf16", "optimizer": "adamw", "lora": 8, "lora_targets": targets}
@@ -92,37 +90,89 @@ def _options(family: str) -> Iterator[dict[str, Any]]:
 
 def _options_of_gemma2() -> Iterator[dict[str, Any]]:
     """Yield the options of Gemma 2, which supports only eager attention."""
-    for dtype, optimizer in (*_USUAL, *_EAGER_FULL):
-        yield {"dtype": dtype, "optimizer": optimizer}
+    for dtype in _TRAINED:
+        yield {"dtype": dtype, "optimizer": "adamw"}
     for targets in ((), _ADAPTED["llama"]):
         yield {"dtype": "bf16", "optimizer": "adamw", "lora": 8, "lora_targets": targets}
 
 
-def _check(chosen: Sequence[Variant], python: str, seed: int, *, mends: bool) -> int:
+def variant_of(name: ProgramName) -> Variant:
+    """Return the variant of a program that has laws."""
+    family, _, tied = name.family.partition("_")
+    options: dict[str, Any] = {"dtype": "bf16" if name.dtype == "16-bit" else name.dtype}
+    options["checkpointing"] = "checkpointing" in name.options
+    options["attention"] = "eager" if "eager" in name.options else "sdpa"
+    for each in name.options:
+        if each.startswith("lora"):
+            options |= {"lora": 8, "lora_targets": tuple(each.split("-")[1:])}
+    if name.work == SERVE:
+        options["is_training"] = False
+    else:
+        options["optimizer"] = name.work
+    return Variant(family, tied == "tied", options)
+
+
+def _check(
+    chosen: Sequence[Variant], python: str, seed: int, count: int | None, *, mends: bool
+) -> int:
     """Compare the laws of programs with new recordings, and return the exit code.
 
-    seed: seed with which the sizes are drawn.
+    seed, count: as in `checked`.
     mends: True to derive refuted laws again, or remove them from the files.
     """
-    n_held = n_refuted = 0
-    transformers = releases_of(python).transformers
+    wrong: dict[str, list[str]] = {}
+    n = n_refuted = 0
+    for check in checked([each for each in chosen if not each.serves], python, seed, count):
+        n += 1
+        verdict = "as recorded"
+        if check.difference:
+            n_refuted += 1
+            verdict = f"{dict(check.sizes)} differs from {check.difference} on"
+            wrong.setdefault(check.variant.name, []).append(check.regime)
+        print(f"{check.variant.name} {check.regime}: {verdict}", flush=True)
+    print(f"{n - n_refuted} of {n} recordings are as the laws say")
     for variant in chosen:
-        laws = None if variant.serves else find_laws(variant.name, transformers)
-        if laws is None:
-            continue
-        held, why = refuted(laws, variant, python, seed)
-        n_held, n_refuted = n_held + held, n_refuted + len(why)
-        print(f"{variant.name}: {held - len(why)} of {held} hold", flush=True)
-        for regime, sizes, row in why:
-            print(f"    {regime}: {sizes} differs from {row} on", flush=True)
-        if why and mends:
-            wrong = [regime for regime, _, _ in why]
-            better = mended(laws, variant, python, wrong, seed)
-            write_laws(better)
-            n_mended = len(better.by_regime) - len(laws.by_regime) + len(wrong)
-            print(f"    {n_mended} of them are mended", flush=True)
-    print(f"{n_held - n_refuted} of {n_held} laws hold at new sizes")
+        if mends and variant.name in wrong:
+            _record(variant, python, wrong[variant.name], seed)
     return int(n_refuted > 0)
+
+
+def _record(variant: Variant, python: str, sought: Sequence[str], seed: int = 0) -> None:
+    """Record a program and write its laws to the file of its family.
+
+    sought: regimes of training whose laws are derived, or else removed.
+    seed: seed with which the sizes are drawn.
+    """
+    began, name = time.perf_counter(), variant.program
+    if variant.serves:
+        stacks, laws, refused = serving_laws_of(variant, python)
+    else:
+        stacks, found, refused = laws_of(variant, python, sought, seed)
+    releases = releases_of(python)
+    file = FamilyFile.read(name.family) or FamilyFile(
+        releases.torch, releases.transformers, FAMILIES[variant.family].period
+    )
+    if variant.serves:
+        file.add(name.part, laws, stacks)
+        n_found = len(laws)
+    else:
+        for regime in sought:
+            file.remove(name.part, regime)
+        for regime, whole in found.items():
+            parts = parts_of_training(whole.law, stacks, whole.reset, _STEPS, regime)
+            own = {each: law for each, law in parts.items() if each.endswith(f".{regime}")}
+            file.add(name.part, own, stacks)
+            if made_by(regime) not in file.parts.get(name.make, ()):
+                made = {each: law for each, law in parts.items() if each not in own}
+                file.add(name.make, made, stacks)
+            if name.make not in file.parameters:
+                (file.parameters[name.make],) = parameters_of([variant], python)
+        n_found = len(found)
+    size = file.write(name.family).stat().st_size
+    seconds = time.perf_counter() - began
+    print(f"{name.text}: {n_found} laws, {size:,} bytes in all, {seconds:.0f} s", flush=True)
+    for regime, why in refused.items():
+        print(f"    none for {regime}: {why}", flush=True)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -131,36 +181,34 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", nargs="+", default=(), help="names of programs")
     parser.add_argument("--more", action="store_true", help="keep the laws that there are")
     parser.add_argument("--check", type=int, metavar="SEED", help="hold the laws that there are")
+    parser.add_argument("--count", type=int, help="regimes of each program to hold")
     parser.add_argument("--mend", action="store_true", help="take those that are refuted anew")
     parser.add_argument("--list", action="store_true", help="print the names, and stop")
     parser.add_argument("--write", action="store_true", help="write what has laws, and stop")
     options = parser.parse_args(argv)
-    found = {variant.name: variant for variant in variants()}
+    recorded = {variant.name: variant for variant in variants()}
+    composed = {name.text: variant_of(name) for name in known_programs()}
+    found = {**composed, **recorded}
     if options.list:
-        print("\n".join(found))
+        print("\n".join(recorded))
         return
     if options.write:
-        write(list(found.values()))
+        write(list(recorded.values()))
         return
     if options.python is None:
         parser.error("which Python has PyTorch? --python PATH")
+    chosen = [found[name] for name in options.only or recorded]
     if options.check is not None:
-        chosen = [found[name] for name in options.only or found]
-        raise SystemExit(_check(chosen, options.python, options.check, mends=options.mend))
-    releases = releases_of(options.python)
-    for name in options.only or found:
-        began = time.perf_counter()
-        if found[name].serves:
-            laws, refused = serving_laws_of(found[name], options.python, releases)
-        else:
-            known = find_laws(name, releases.transformers) if options.more else None
-            laws, refused = laws_of(found[name], options.python, releases, known)
-        is_told = laws.by_regime or releases.transformers != TRANSFORMERS[0]
-        size = write_laws(laws).stat().st_size if is_told else 0
-        seconds = time.perf_counter() - began
-        print(f"{name}: {len(laws.by_regime)} regimes, {size:,} bytes, {seconds:.0f} s", flush=True)
-        for regime, why in refused.items():
-            print(f"    none for {regime}: {why}", flush=True)
+        more = options.check, options.count
+        raise SystemExit(_check(chosen, options.python, *more, mends=options.mend))
+    for variant in chosen:
+        laws = find_laws(variant.program) if options.more else None
+        known = () if laws is None else laws
+        if not variant.serves:
+            sought = [each for each in regimes(variant) if f"{FIRST}.{each}" not in known]
+            _record(variant, options.python, sought)
+        elif not known:
+            _record(variant, options.python, ())
 
 
 if __name__ == "__main__":

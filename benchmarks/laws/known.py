@@ -1,17 +1,23 @@
-"""Lists of the programs with and without laws in the package.
+"""Lists for the documentation of the parts of programs that have laws, and those that have none.
 
-Rule: the lists follow from the package's files and the list of programs. A test checks that the
-files show the same lists.
+Rule: the lists follow from the package's files and the list of programs that are recorded. A test
+checks that the files show the same lists.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from allocsim.fitting.by_law import nearest_law
-from allocsim.fitting.laws import DATA, TRANSFORMERS, find_laws, known_laws
+from allocsim.fitting.laws import (
+    DATA,
+    FIRST,
+    OPTIMIZERS,
+    SERVE,
+    ProgramName,
+    find_laws,
+    known_programs,
+)
 from benchmarks.laws.samples import Variant, regimes
 
 __all__ = ["PAGE", "RESULTS", "missing", "page_with", "write"]
@@ -22,10 +28,6 @@ RESULTS = _ROOT / "benchmarks" / "results" / "laws-missing.txt"
 
 _BEGIN, _END = "<!-- laws: begin -->", "<!-- laws: end -->"
 _PRECISIONS = ("bf16", "fp16", "autocast-bf16", "fp32")
-_NAME = re.compile(
-    r"([\w-]+?(?:_(?:un)?tied)?)_(16-bit|(?:autocast-)?[bf][fp]?\d+)_([a-z\d-]+)(.*)"
-)
-"""Model, precision, task and options."""
 
 
 def write(variants: Sequence[Variant]) -> None:
@@ -35,88 +37,62 @@ def write(variants: Sequence[Variant]) -> None:
 
 
 def page_with(text: str) -> str:
-    """Return the page `text` with a new table of the programs that have laws."""
+    """Return the page `text` with a new table of the parts that have laws."""
     before, _, rest = text.partition(f"{_BEGIN}\n")
     _, _, after = rest.partition(_END)
     return f"{before}{_BEGIN}\n" + "\n".join(_table()) + f"\n{_END}{after}"
 
 
 def _table() -> Iterator[str]:
-    size = sum(file.stat().st_size for file in DATA.glob("*/*.npz"))
-    names = known_laws()
-    laws = f"{_count(names, TRANSFORMERS[0]):,} laws of {len(names)} programs"
-    yield f"{laws}, {size // 1024:,} KiB in the package with those below:"
-    yield from _rows(names)
-    for release in TRANSFORMERS[1:]:
-        own = _own(release)
-        yield ""
-        yield f"{_count(own, release):,} of {len(own)} programs in transformers {release}:"
-        yield from _rows(own)
-
-
-def _rows(names: Sequence[str]) -> Iterator[str]:
-    """Yield the rows of the table of programs."""
+    """Yield the lines of the table, with a row for each model that trains or serves."""
+    size = sum(file.stat().st_size for file in DATA.glob("*.zip"))
+    programs = list(known_programs())
+    cells: dict[tuple[str, str], dict[str, list[str]]] = {}
+    n_laws = 0
+    for name in programs:
+        if name.work not in (SERVE, OPTIMIZERS[0]):
+            continue
+        laws = find_laws(name)
+        assert laws is not None
+        n_laws += sum(each.partition(".")[0] in (FIRST, "start", "step") for each in laws)
+        serves = "serves" if name.work == SERVE else "trains"
+        row = cells.setdefault((name.family.replace("_", ", "), serves), {})
+        for each in ("bf16", "fp16") if name.dtype == "16-bit" else (name.dtype,):
+            row.setdefault(each, []).append(_options(name))
+    yield (
+        f"{n_laws:,} laws of forward and backward passes, prompts and steps of tokens, which make "
+        f"{len(programs)} programs, in {size // 1024:,} KiB:"
+    )
     yield ""
     yield f"| model | program | {' | '.join(_PRECISIONS)} |"
     yield "|---|---|" + "---|" * len(_PRECISIONS)
-    cells: dict[tuple[str, str], dict[str, list[str]]] = {}
-    for name in names:
-        found = _NAME.fullmatch(name)
-        assert found is not None, name
-        model, precision, program, how = found.groups()
-        row = cells.setdefault((model.replace("_", ", "), program), {})
-        for each in ("bf16", "fp16") if precision == "16-bit" else (precision,):
-            row.setdefault(each, []).append(_options(how))
-    for (model, program), row in cells.items():
+    for (model, work), row in cells.items():
         shown = (", ".join(row.get(precision, ())) for precision in _PRECISIONS)
-        yield f"| {model} | {program} | {' | '.join(shown)} |"
+        yield f"| {model} | {work} | {' | '.join(shown)} |"
 
 
-def _own(release: str) -> list[str]:
-    """Return the names of the programs with their own laws in a release of transformers."""
-    return sorted(path.stem for path in (DATA / f"transformers-{release}").glob("*.npz"))
-
-
-def _count(names: Sequence[str], transformers: str) -> int:
-    """Return the number of laws of programs for a release of transformers."""
-    found = (find_laws(name, transformers) for name in names)
-    return sum(len(each.by_regime) for each in found if each is not None)
-
-
-def _options(how: str) -> str:
-    """Return the options in a program's name, in words.
-
-    how: end of the name.
-    """
-    way, _, lora = how.partition("_lora")
-    words = way.split("_")[1:]
-    if "_lora" in how:
-        words.append(f"LoRA of {lora[1:].replace('-', ' and ')}" if lora else "LoRA")
+def _options(name: ProgramName) -> str:
+    """Return the options of a program in words."""
+    words = []
+    for option in name.options:
+        if option.startswith("lora"):
+            targets = option.split("-")[1:]
+            words.append(f"LoRA of {' and '.join(targets)}" if targets else "LoRA")
+        else:
+            words.append(option)
     return " + ".join(words) or "plain"
 
 
 def missing(variants: Sequence[Variant]) -> Iterator[str]:
-    """Yield lines that list each program, and each regime of training, without a law."""
-    lacking = [each.name for each in variants if find_laws(each.name) is None]
-    yield f"{len(lacking)} of {len(variants)} programs have no law; the nearest that has one:"
-    yield from (f"    {name}: {nearest_law(name)}" for name in lacking)
+    """Yield lines that list each recorded program, and each regime of training, without a law."""
+    trained = {each.program: each for each in variants}
+    lacking = [name for name in trained if find_laws(name) is None]
+    yield f"{len(lacking)} of {len(trained)} recorded programs have no law:"
+    yield from (f"    {name.text}" for name in lacking)
     yield "Ways of kernels without one, of programs that train:"
-    first = {each.name: _ways_without(each, TRANSFORMERS[0]) for each in variants}
-    yield from _told_ways(first)
-    for release in TRANSFORMERS[1:]:
-        yield f"And in transformers {release}:"
-        own = _own(release)
-        there = {each.name: _ways_without(each, release) for each in variants if each.name in own}
-        yield from _told_ways(
-            {name: [way for way in ways if way not in first[name]] for name, ways in there.items()}
-        )
-
-
-def _told_ways(ways: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    yield from (f"    {name}: {', '.join(without)}" for name, without in ways.items() if without)
-
-
-def _ways_without(variant: Variant, transformers: str) -> list[str]:
-    """Return the regimes without a law of a training program that has laws."""
-    laws = None if variant.serves else find_laws(variant.name, transformers)
-    return [] if laws is None else [each for each in regimes(variant) if each not in laws.by_regime]
+    for name, variant in trained.items():
+        laws = None if variant.serves else find_laws(name)
+        if laws is not None:
+            ways = [each for each in regimes(variant) if f"{FIRST}.{each}" not in laws]
+            if ways:
+                yield f"    {name.text}: {', '.join(ways)}"

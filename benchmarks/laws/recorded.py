@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from allocsim.fitting.laws import transformers_release
 from allocsim.fitting.scale.program import SizedProgram, program_of
 from allocsim.phantom import find_gpu, find_torch, phantom_environment
 from allocsim.phantom.record import HOOK
@@ -40,7 +39,7 @@ class FailedError(Exception):
 
 
 class Releases(NamedTuple):
-    """Releases in a Python: version of PyTorch, and entry of `TRANSFORMERS` for its laws."""
+    """Releases in a Python: versions of PyTorch and transformers."""
 
     torch: str
     transformers: str
@@ -48,7 +47,7 @@ class Releases(NamedTuple):
 
 def releases_of(python: str) -> Releases:
     """Return the releases in the Python at the path `python`."""
-    return Releases(find_torch(python).version, transformers_release(transformers_of(python)))
+    return Releases(find_torch(python).version, transformers_of(python))
 
 
 def transformers_of(python: str) -> str:

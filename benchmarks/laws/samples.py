@@ -17,7 +17,14 @@ from typing import Any
 
 from allocsim.fitting import Task, program_of
 from allocsim.fitting.by_law import card_of, is_fused, laws_name, mask_unit, serving_of
-from allocsim.fitting.laws import FAMILIES, START, STEP, attention_splits, regime_of
+from allocsim.fitting.laws import (
+    FAMILIES,
+    START,
+    STEP,
+    ProgramName,
+    attention_splits,
+    regime_of,
+)
 from allocsim.fitting.model import Classifier, Configured, Model
 from allocsim.phantom import find_gpu
 from benchmarks.laws.recorded import CARD
@@ -63,31 +70,6 @@ _OWN_ENDINGS = {
     "vit": ("", ".narrow"),
 }
 """Endings of regimes above a thousand tokens that only these families have."""
-_NARROW_KEYS = "queries-attended-gate-down-embedding"
-_WIDE = "queries-keys-attended-gate-down-embedding"
-_FACTORED = {
-    ("llama", True, "shared"): (
-        _NARROW_KEYS,
-        _WIDE,
-        "gate-embedding",
-        "gate-embedding.small-keys",
-    ),
-    ("llama", True, "own"): (_WIDE,),
-    ("llama", False, "shared"): (_NARROW_KEYS, _WIDE),
-    ("llama", False, "own"): (_WIDE,),
-    ("qwen2", True, "shared"): (f"{_NARROW_KEYS}.rows", "gate-embedding.small-keys.rows"),
-    ("qwen2", True, "own"): (f"{_WIDE}.rows",),
-    ("qwen2", False, "shared"): (f"{_NARROW_KEYS}.rows", f"{_WIDE}.rows"),
-    ("qwen2", False, "own"): (f"{_WIDE}.rows",),
-    ("gpt2", True, "own"): (
-        "gate-embedding-places",
-        "queries-keys-attended-joined-gate-down-embedding-places",
-    ),
-}
-"""Parts of the regime for Adafactor's sums in published models.
-
-The keys are the family, tied weights, and the sharing of keys among heads.
-"""
 _OWN_SHORT_ENDINGS = {"vit": ("", ".narrow")}
 """Endings of regimes up to a thousand tokens that only these families have."""
 _CONSTRUCTOR = "torchvision.models.VisionTransformer(image_size=224, {})"
@@ -107,8 +89,13 @@ class Variant:
 
     @property
     def name(self) -> str:
-        """Name of the program and of its file."""
-        return laws_name(self.task(_sizes(self, random.Random(0))))
+        """Name of the program."""
+        return self.program.text
+
+    @property
+    def program(self) -> ProgramName:
+        """Name of the program, with the names of its parts."""
+        return laws_name(self.task(sizes_of(self, random.Random(0))))
 
     def text(self, sizes: Mapping[str, int]) -> str:
         """Return the text of the program at some sizes, with the same line numbers at all sizes."""
@@ -149,13 +136,7 @@ def regimes(variant: Variant) -> Iterator[str]:
     if variant.serves:
         yield from _regimes_of_prompts(variant)
         return
-    if variant.options["optimizer"] != "adafactor":
-        yield from _regimes_of_training(variant)
-        return
-    for regime in _regimes_of_training(variant):
-        heads = regime.split(".")[2]
-        for more in _FACTORED[variant.family, variant.is_tied, heads]:
-            yield f"{regime}.tall-{more}"
+    yield from _regimes_of_training(variant)
 
 
 def _regimes_of_training(variant: Variant) -> Iterator[str]:
@@ -186,7 +167,7 @@ def _regimes_of_training(variant: Variant) -> Iterator[str]:
 
 
 def _regimes_of_prompts(variant: Variant) -> Iterator[str]:
-    may_split = is_fused(variant.task(_sizes(variant, random.Random(0))))
+    may_split = is_fused(variant.task(sizes_of(variant, random.Random(0))))
     ways = itertools.product(
         ("single", "several"),
         ("own",) if variant.family == "gpt2" else ("shared", "own"),
@@ -234,10 +215,10 @@ def drawn_to_serve(variant: Variant, count: int) -> list[dict[str, int]]:
 
 def _draws(variant: Variant, seed: str) -> Iterator[dict[str, int]]:
     chance = random.Random(seed)
-    return (_sizes(variant, chance) for _ in range(_TRIES))
+    return (sizes_of(variant, chance) for _ in range(_TRIES))
 
 
-def _sizes(variant: Variant, chance: random.Random) -> dict[str, int]:
+def sizes_of(variant: Variant, chance: random.Random) -> dict[str, int]:
     head_dim = chance.choice([64, 96, 128])
     kv_heads = chance.choice([2, 3, 4, 5, 8])
     heads = kv_heads * chance.choice([1, 1, 2, 3, 4, 7])
@@ -261,8 +242,6 @@ def _sizes(variant: Variant, chance: random.Random) -> dict[str, int]:
     }
     if variant.family == "gpt2":
         sizes |= {"kv_heads": heads, "positions": 64 * chance.randrange(80, 200)}
-    if variant.options.get("optimizer") == "adafactor":
-        sizes |= _factored_sizes(variant, chance)
     if variant.serves:
         sizes |= {
             "vocabulary": chance.randrange(5_000, 260_000),
@@ -277,30 +256,6 @@ def _sizes(variant: Variant, chance: random.Random) -> dict[str, int]:
     if "lora" in variant.options:
         sizes["lora"] = chance.choice([4, 8, 16, 24, 32, 64])
     return sizes | _own_sizes(variant.family, sizes, chance)
-
-
-def _factored_sizes(variant: Variant, chance: random.Random) -> dict[str, int]:
-    """Draw sizes for a program with Adafactor.
-
-    Keys and values are wide, or layers are narrow, or neither; Qwen2 also has a larger vocabulary.
-    """
-    own = {"factored": 2 if variant.options["dtype"] == "bf16" else 4}
-    if variant.family == "gpt2":
-        return own
-    kind = chance.choice(["wide", "narrow", "neither"])
-    if kind == "wide":
-        head_dim, kv_heads = chance.choice([(128, 8), (128, 10), (96, 12), (64, 16), (64, 20)])
-        heads = kv_heads * chance.choice([1, 1, 2, 3, 4])
-        hidden = heads * chance.choice([64, 96, 128])
-    elif kind == "narrow":
-        head_dim, kv_heads = 64, chance.choice([2, 3, 4, 5])
-        heads = kv_heads * chance.choice([2, 3, 4, 7])
-        hidden = heads * 64
-    if kind != "neither":
-        own |= {"head_dim": head_dim, "kv_heads": kv_heads, "heads": heads, "hidden": hidden}
-    if variant.family == "qwen2":
-        own["vocabulary"] = chance.randrange(131_000, 160_000)
-    return own
 
 
 def _own_sizes(family: str, sizes: Mapping[str, int], chance: random.Random) -> dict[str, int]:

@@ -15,14 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allocsim.fitting.by_law import serving_of
-from allocsim.fitting.laws import FAMILIES, REQUEST, Law, Laws, Serving
+from allocsim.fitting.laws import FAMILIES, REQUEST, Law, Serving
 from allocsim.fitting.scale.alignment import Likeness, likeness_of
 from allocsim.fitting.scale.growth import Growth, growth_between
 from allocsim.fitting.scale.program import SizedProgram
 from allocsim.phantom import find_gpu
-from allocsim.recording import FrameInterner, MarkKind
+from allocsim.recording import FrameInterner, FrameTable, MarkKind
 from allocsim.simulation import StepKind
-from benchmarks.laws.recorded import CARD, Releases, recorded
+from benchmarks.laws.recorded import CARD, recorded
 from benchmarks.laws.samples import Variant, drawn_to_serve
 from benchmarks.laws.taken import PROOFS, SAMPLES, USED, NoLawError, formulas_of, law_of
 
@@ -92,11 +92,12 @@ class _Stretch:
         return f"{dict(self.run.sizes)}, {self.run.program.described(self.rows.start + row)}"
 
 
-def serving_laws_of(variant: Variant, python: str, of: Releases) -> tuple[Laws, dict[str, str]]:
-    """Derive the laws of a serving variant, and the reasons for missing laws, by part and regime.
+def serving_laws_of(
+    variant: Variant, python: str
+) -> tuple[FrameTable, dict[str, Law], dict[str, str]]:
+    """Return stacks, laws of a serving variant, and why others are missing, by part and regime.
 
     python: path of the Python that runs the programs.
-    of: releases of that Python.
     """
     sizes = drawn_to_serve(variant, SAMPLES)
     runs = _runs(variant, sizes, python)
@@ -114,7 +115,7 @@ def serving_laws_of(variant: Variant, python: str, of: Releases) -> tuple[Laws, 
             start = run.names[1][0]
             found.pop(start, None)
             refused[start] = f"{dict(run.sizes)}: {why}"
-    return Laws(variant.name, *of, interner.table(), found), refused
+    return interner.table(), found, refused
 
 
 def _runs(variant: Variant, sizes: Sequence[Mapping[str, int]], python: str) -> list[_Run]:
@@ -204,7 +205,7 @@ def _law(stretches: Sequence[_Stretch], interner: FrameInterner, period: int) ->
     while True:
         columns = np.array([stretches[i].size for i in determining]).T
         found = formulas_of(columns, [stretches[i].variables for i in determining], describe)
-        law = law_of(growth, *found, interner, proofs=len(others), rows=first.rows, period=period)
+        law = law_of(growth, *found, interner, rows=first.rows, period=period)
         refuted = next((i for i in others if _is_refuted(law, stretches[i])), None)
         if refuted is None:
             return law

@@ -7,7 +7,8 @@ were not used for the formulas prove the law, row by row and to the byte.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
@@ -17,38 +18,46 @@ from math import comb, prod
 import numpy as np
 from numpy.typing import NDArray
 
+from allocsim.errors import ConfigError
 from allocsim.fitting.by_law import card_of
 from allocsim.fitting.laws import (
     COLUMNS,
     EMPTY_CACHE,
     FAMILIES,
+    FIRST,
     FREE,
     REQUEST,
     SIZES,
     VARIABLES,
     Formula,
     Law,
-    Laws,
+    Requests,
+    Training,
+    find_laws,
+    requests_of,
+    steps_of,
     variables_of,
 )
 from allocsim.fitting.scale.growth import Growth, growth_between
 from allocsim.fitting.scale.program import SizedProgram
 from allocsim.phantom import find_gpu
-from allocsim.recording import Frame, FrameInterner, MarkKind
+from allocsim.recording import Frame, FrameInterner, FrameTable, MarkKind
 from allocsim.simulation import StepKind
-from benchmarks.laws.recorded import CARD, Releases, recorded, without_repeats
+from benchmarks.laws.recorded import CARD, recorded, without_repeats
 from benchmarks.laws.samples import SEEING, Variant, drawn, regimes
+from benchmarks.truth import without_cudnn
 
 __all__ = [
+    "Check",
     "NoLawError",
     "PROOFS",
     "SAMPLES",
     "USED",
+    "Whole",
     "formulas_of",
     "law_of",
+    "checked",
     "laws_of",
-    "mended",
-    "refuted",
 ]
 
 USED, PROOFS, _MORE = 9, 2, 2
@@ -77,69 +86,100 @@ class RefutedError(NoLawError):
     """Law from some recordings that another recording refutes."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Whole:
+    """Law of a whole program.
+
+    reset: row at which the program resets the peaks.
+    proofs: number of recordings that the law was not derived from and reproduced row by row.
+    """
+
+    law: Law
+    reset: int
+    proofs: int
+
+
 def laws_of(
-    variant: Variant, python: str, of: Releases, known: Laws | None = None
-) -> tuple[Laws, dict[str, str]]:
-    """Derive the laws of a variant, and the reasons why others are missing, by regime.
+    variant: Variant, python: str, sought: Sequence[str], seed: int = 0
+) -> tuple[FrameTable, dict[str, Whole], dict[str, str]]:
+    """Return stacks, laws of a variant, and the reasons why others are missing, by regime.
 
     python: path of the Python that runs the programs.
-    of: releases of that Python.
-    known: existing laws, which are kept; only regimes without a law are recorded.
+    sought: regimes to record.
+    seed: seed with which the sizes are drawn.
     """
-    interner = FrameInterner()
-    found = {} if known is None else _renumbered(known, interner)
-    sought = [regime for regime in regimes(variant) if regime not in found]
-    refused = _take(variant, python, sought, interner, found, count=SAMPLES)
+    interner, found = FrameInterner(), dict[str, Whole]()
+    refused = _take(variant, python, sought, interner, found, count=SAMPLES, seed=seed)
     again = [regime for regime, why in refused.items() if isinstance(why, RefutedError)]
-    refused |= _take(variant, python, again, interner, found, count=SAMPLES_AGAIN)
-    ordered = {regime: found[regime] for regime in regimes(variant) if regime in found}
+    refused |= _take(variant, python, again, interner, found, count=SAMPLES_AGAIN, seed=seed)
     why_not = {regime: str(why) for regime, why in refused.items() if regime not in found}
-    return Laws(variant.name, *of, interner.table(), ordered), why_not
+    return interner.table(), found, why_not
 
 
-def refuted(
-    laws: Laws, variant: Variant, python: str, seed: int
-) -> tuple[int, list[tuple[str, dict[str, int], str]]]:
-    """Compare each law with a recording at new sizes.
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Comparison of a composed law with a recording.
+
+    sizes: sizes of the recording.
+    difference: description of the first row that differs, "" if none does.
+    """
+
+    variant: Variant
+    regime: str
+    sizes: Mapping[str, int]
+    difference: str
+
+
+def checked(
+    variants: Sequence[Variant], python: str, seed: int, count: int | None = None
+) -> Iterator[Check]:
+    """Compare composed laws of training programs with recordings at new sizes.
 
     seed: seed with which the sizes are drawn; the laws were derived with seed 0.
-
-    Returns the number of laws compared, and for each refuted law the regime, the sizes and the
-    first row that differs.
+    count: number of regimes to record of each program, chosen at random; default: all with a law.
     """
-    drawn_at = {regime: drawn(variant, regime, 1, seed) for regime in laws.by_regime}
-    at = {regime: sizes[0] for regime, sizes in drawn_at.items() if sizes}
-    programs = recorded(python, [variant.text(sizes) for sizes in at.values()])
-    if variant.family in SEEING:
-        programs = map(without_repeats, programs)
-    found = []
-    for (regime, sizes), program in zip(at.items(), programs, strict=True):
-        row = _refuted(laws.by_regime[regime], program, sizes)
-        if row is not None:
-            found.append((regime, sizes, program.described(row)))
-    return len(at), found
+    chance, asked = random.Random(seed), list[tuple[Variant, str, dict[str, int]]]()
+    for variant in variants:
+        laws = find_laws(variant.program)
+        known = [] if laws is None else [r for r in regimes(variant) if f"{FIRST}.{r}" in laws]
+        if count is not None:
+            known = chance.sample(known, min(count, len(known)))
+        asked += [(variant, each, at) for each in known for at in drawn(variant, each, 1, seed)]
+    programs = recorded(python, [_text(variant, at) for variant, _, at in asked])
+    for (variant, regime, sizes), program in zip(asked, programs, strict=True):
+        whole = without_repeats(program) if variant.family in SEEING else program
+        try:
+            made = _in_order(_composed(variant, regime, sizes))
+        except ConfigError as error:
+            yield Check(variant, regime, sizes, str(error))
+            continue
+        row = _difference(made, whole)
+        yield Check(variant, regime, sizes, "" if row is None else whole.described(row))
 
 
-def mended(laws: Laws, variant: Variant, python: str, wrong: Collection[str], seed: int) -> Laws:
-    """Return `laws` with the laws of the regimes `wrong` derived again, or removed.
-
-    seed: seed of the sizes that refuted the laws; they are among the new recordings.
-    """
-    interner = FrameInterner()
-    found = _renumbered(laws, interner)
-    for regime in wrong:
-        del found[regime]
-    _take(variant, python, list(wrong), interner, found, count=SAMPLES_AGAIN, seed=seed)
-    ordered = {regime: found[regime] for regime in laws.by_regime if regime in found}
-    return replace(laws, stacks=interner.table(), by_regime=ordered)
+def _text(variant: Variant, sizes: Mapping[str, int]) -> str:
+    """Return the text of a program; convolutions run without cuDNN, whose plans vary."""
+    text = variant.text(sizes)
+    return without_cudnn(text) if variant.family in SEEING else text
 
 
-def _renumbered(laws: Laws, interner: FrameInterner) -> dict[str, Law]:
-    """Return laws by regime, with groups numbered by the stacks of `interner`."""
-    stacks = (laws.stacks.stack(number) for number in range(len(laws.stacks)))
-    numbers = [interner.stack([interner.frame(frame) for frame in stack]) for stack in stacks]
-    place = np.array([*numbers, -1], dtype=np.int64)
-    return {regime: replace(law, group=place[law.group]) for regime, law in laws.by_regime.items()}
+def _composed(variant: Variant, regime: str, sizes: Mapping[str, int]) -> Requests:
+    """Return a training program at some sizes by its law."""
+    laws, values, card = find_laws(variant.program), _variables(sizes), card_of(find_gpu(CARD))
+    assert laws is not None
+    assert laws.parameters is not None
+    optimizer = steps_of(variant.program.work, laws.parameters, values, card, laws.base)
+    steps = variant.task(sizes).steps
+    return Training(sizes, card, regime, steps).program(laws, optimizer, sizes["layers"])
+
+
+def _in_order(made: Requests) -> Requests:
+    """Return a program with successive frees in the order of their requests, as recordings are."""
+    is_free = made.kind == FREE
+    run = np.cumsum(np.concatenate(([False], ~is_free[1:] | ~is_free[:-1])))
+    order = np.lexsort((np.where(is_free, made.block, 0), run))
+    columns = {name: getattr(made, name)[order] for name in ("kind", "block", "size", "stack")}
+    return replace(made, **columns)
 
 
 def _take(
@@ -147,7 +187,7 @@ def _take(
     python: str,
     sought: Sequence[str],
     interner: FrameInterner,
-    found: dict[str, Law],
+    found: dict[str, Whole],
     *,
     count: int,
     seed: int = 0,
@@ -165,7 +205,7 @@ def _take(
         if len(sizes) < count
     }
     texts = [
-        variant.text(at)
+        _text(variant, at)
         for regime, sizes in samples.items()
         if regime not in refused
         for at in ({**sizes[0], "layers": sizes[0]["layers"] - period}, *sizes)
@@ -189,7 +229,7 @@ def _law(
     sizes: Sequence[Mapping[str, int]],
     interner: FrameInterner,
     period: int,
-) -> Law:
+) -> Whole:
     """Derive the law of one regime.
 
     small: the first of `programs` with fewer layers, by the family's `period`.
@@ -209,11 +249,11 @@ def _law(
         columns = np.array([programs[i].size for i in determining]).T
         values = [_variables(sizes[i]) for i in determining]
         found = formulas_of(columns, values, _describer(first))
-        law = law_of(growth, *found, interner, proofs=len(others), period=period)
+        law = law_of(growth, *found, interner, period=period)
         wrong = ((i, _refuted(law, programs[i], sizes[i])) for i in others)
         refuted = next(((i, row) for i, row in wrong if row is not None), None)
         if refuted is None:
-            return law
+            return Whole(law, reset_of(first), len(others))
         # A recording that refuted a formula joins those that determine it.
         number, row = refuted
         determining.append(number)
@@ -223,8 +263,13 @@ def _law(
 
 
 def _refuted(law: Law, program: SizedProgram, sizes: Mapping[str, int]) -> int | None:
-    """Return the first row of a recording whose kind, block or bytes differ from the law's."""
-    made = law.requests(_variables(sizes), sizes["layers"])
+    """Return the first row of a recording that differs from the law's, or None."""
+    rows = law.rows(_variables(sizes), sizes["layers"])
+    return _difference(requests_of([rows], [""], 0, sizes["layers"]), program)
+
+
+def _difference(made: Requests, program: SizedProgram) -> int | None:
+    """Return the first row of a recording whose kind, block or bytes differ, or None."""
     shared = min(len(made.kind), len(program.kind))
     kind = np.array([_KINDS.get(StepKind(each), -1) for each in program.kind[:shared].tolist()])
     size = np.zeros(len(program.kind), dtype=np.int64)
@@ -371,14 +416,12 @@ def law_of(
     of_request: NDArray[np.int64],
     interner: FrameInterner,
     *,
-    proofs: int,
     rows: slice = slice(None),
     period: int = 1,
 ) -> Law:
     """Return the law of a program, or of some of its rows.
 
     of_request: index of the formula of each request.
-    proofs: number of recordings that prove the law.
     rows: rows of the program that the law describes.
     period: number of layers by which the program grew, a third of its layers.
     """
@@ -404,8 +447,6 @@ def law_of(
     start, stop, _ = rows.indices(len(kind))
     number = growth.value[start:stop].copy()
     number[kind[start:stop] == REQUEST] = of_request
-    trace = program.prepared.trace
-    reset = next(each.entry for each in trace.marks if each.kind is MarkKind.PEAK_RESET)
     return Law(
         kind=kind[start:stop],
         group=group[start:stop],
@@ -415,10 +456,15 @@ def law_of(
         parts=_parts_in(growth, start, stop),
         formulas=tuple(formulas),
         layers=3 * period,
-        reset=int(np.searchsorted(program.steps.entry, reset)) - start,
-        proofs=proofs,
         period=period,
     )
+
+
+def reset_of(program: SizedProgram) -> int:
+    """Return the row at which a program resets the peaks."""
+    marks = program.prepared.trace.marks
+    reset = next(each.entry for each in marks if each.kind is MarkKind.PEAK_RESET)
+    return int(np.searchsorted(program.steps.entry, reset))
 
 
 def _parts_in(growth: Growth, start: int, stop: int) -> list[tuple[int, int]]:

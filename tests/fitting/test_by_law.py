@@ -22,10 +22,8 @@ from allocsim.fitting import (
     run_program,
 )
 from allocsim.fitting.by_law import why_no_law
-from allocsim.fitting.laws import TRANSFORMERS
 from allocsim.fitting.model import Configured
 from allocsim.phantom import UnavailableError, find_gpu
-from benchmarks.laws.recorded import transformers_of
 from benchmarks.truth import gpu_of, rows, task_of, without_cudnn
 from tests.pythons import NEEDS_TORCH, pythons_of
 
@@ -67,9 +65,7 @@ MADE_UP = [
 ]  # fmt: skip
 """Models that were not recorded: their sizes, training options and card."""
 
-WITHOUT: dict[str, Any] = {
-    "dtype": "fp32", "optimizer": "adamw-foreach-off", "checkpointing": True,
-}  # fmt: skip
+WITHOUT: dict[str, Any] = {"dtype": "autocast-fp16", "optimizer": "adamw-foreach-off"}
 """Options of GPT-2 without a law."""
 
 LIKE_GPT2 = ("vocab_size", "n_embd", "n_layer", "n_head", "n_positions")
@@ -172,7 +168,7 @@ AS_THE_PROGRAM = {"4090-015": 491_520, "4090-015-clean": 491_520}
 
 
 def compare(row: dict[str, Any], folder: Path) -> None:
-    ran = run_by_law(task_of(row, folder), gpu_of(row), transformers=TRANSFORMERS[0])
+    ran = run_by_law(task_of(row, folder), gpu_of(row))
     assert ran.engine == "laws"
     less = AS_THE_PROGRAM.get(row["id"], 0)
     assert ran.peak_allocated_bytes == row["peak_allocated"] - less
@@ -245,7 +241,7 @@ def test_what_is_done_otherwise_is_as_real_pytorch_does_it(
 def is_as_real_pytorch_runs_it(task: Task, card: str) -> None:
     gpu = find_gpu(card)
     for python in pythons_of("2.15"):
-        law = run_by_law(task, gpu, transformers=transformers_of(python))
+        law = run_by_law(task, gpu)
         text = without_cudnn(program_of(task))
         program = run_program(text, gpu, python=python, values=False)
         assert law.peak_allocated_bytes == program.peak_allocated_bytes
@@ -271,11 +267,10 @@ def gpt2(**options: Any) -> Task:
             gpt2(lora=8, lora_targets=("c_attn", "lm_head")),
             "there is no law for gpt2_tied_bf16_adamw_lora-c_attn-lm_head; the nearest is for ",
         ),
-        (gpt2(steps=7), "there is no law for steps 7"),
         (
             gpt2(**WITHOUT),
-            "there is no law for gpt2_tied_fp32_adamw-foreach-off_checkpointing; the nearest is "
-            "for gpt2_tied_bf16_adamw-foreach-off_checkpointing",
+            "there is no law for gpt2_tied_autocast-fp16_adamw-foreach-off; the nearest is "
+            "for gpt2_tied_autocast-bf16_adamw-foreach-off",
         ),
         (
             Task(model=model_of("ResNet-50")),
@@ -371,7 +366,7 @@ def test_laws_answer_where_pytorch_is_missing_and_formulas_without_a_law(
     gpu = find_gpu("RTX 4090")
     assert fit(gpt2(batch=2), gpu).engine == "laws"
     assert largest(gpt2(batch=2), "batch", gpu, first=18).engine == "laws"
-    for task in (gpt2(**WITHOUT), gpt2(steps=5)):
+    for task in (gpt2(**WITHOUT), gpt2(accumulate=5)):
         assert fit(task, gpu).engine == "formula"
     with pytest.raises(UnavailableError, match="no torch here"):
         fit(gpt2(), gpu, python="/named/python")

@@ -31,6 +31,7 @@ from allocsim.fitting.laws import (
     FAMILIES,
     VARIABLES,
     Card,
+    factored_way,
     prompt_regime,
     regime_of,
     step_regime,
@@ -80,11 +81,11 @@ def drawn(random: Random) -> Drawn:
     offered = {model.family for model in law_models()}
     programs = [
         name for name in law_programs()
-        if ("_serve" in name) is not is_training and name.partition("_")[0] in offered
+        if (name.work == "serve") is not is_training and name.family.partition("_")[0] in offered
     ]  # fmt: skip
-    family, *rest = random.choice(programs).split("_")
-    is_tied = rest[0] == "tied"
-    dtype, optimizer, *more = rest[rest[0] in {"tied", "untied"} :]
+    named, dtype, optimizer, more = random.choice(programs)
+    family, _, tied = named.partition("_")
+    is_tied = tied == "tied"
     dtype = random.choice(["bf16", "fp16"]) if dtype == "16-bit" else dtype
     published = [
         model.name for model in law_models()
@@ -263,7 +264,7 @@ def test_calculator_page_has_pythons_values_in_every_range_of_sizes(page: Opened
             "vocabulary": random.randint(1, 300_000),
             "batch": random.choice([1, random.randint(1, 2000)]), "length": random.randint(1, 9000),
             "patch": random.choice([0, 0, random.randint(1, 32)]),
-            "output_bias": random.choice([0, 1]), "factored": random.choice([0, 2, 4]),
+            "output_bias": random.choice([0, 1]),
             "lora": random.choice([0, 8]), "positions": random.choice([0, 8192]),
             "window": random.choice([0, 4096]), "chosen": random.choice([0, 1, 3]),
             "experts": random.randint(0, 64),
@@ -278,7 +279,7 @@ def test_calculator_page_has_pythons_values_in_every_range_of_sizes(page: Opened
         found = page.page.evaluate(
             "([s, c, m]) => [variablesOf(s, c), variablesOf(s, c, true), regimeOf(s, c, m), "
             "servedRegimeOf(s, c, m > 1, false, m == 1), "
-            "servedRegimeOf(s, c, m > 1, true, m == 1)]",
+            "servedRegimeOf(s, c, m > 1, true, m == 1), factoredWay({...s, factored: 2})]",
             [sizes, given, unit],
         )
         pythons, of_a_step = variables_of(sizes, card), variables_of(sizes, card, is_step=True)
@@ -288,6 +289,7 @@ def test_calculator_page_has_pythons_values_in_every_range_of_sizes(page: Opened
             regime_of(sizes, card, unit),
             prompt_regime(sizes, card, is_fused=unit > 1, is_eager=unit == 1),
             step_regime(sizes, card, is_fused=unit > 1, is_eager=unit == 1),
+            factored_way({**sizes, "factored": 2}),
         ]
 
 

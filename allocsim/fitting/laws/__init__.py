@@ -14,20 +14,32 @@ from allocsim.fitting.laws.law import (
     Requests,
     requests_of,
 )
+from allocsim.fitting.laws.optimizers import OPTIMIZERS, Parameters, Shape, Steps, steps_of
 from allocsim.fitting.laws.repeated import BEFORE, Repeated, Unrolled
 from allocsim.fitting.laws.serving import AFTER, BETWEEN, END, MAKE, START, STEP, Serving
 from allocsim.fitting.laws.stored import (
     DATA,
+    SERVE,
     TRANSFORMERS,
     Laws,
+    ProgramName,
     find_laws,
     installed_transformers,
     known_laws,
+    known_programs,
     numbers_of,
-    transformers_release,
-    write_laws,
 )
-from allocsim.fitting.laws.sums import Card
+from allocsim.fitting.laws.sums import Card, factored_way
+from allocsim.fitting.laws.training import (
+    AGAIN,
+    DROP,
+    FIRST,
+    LAST,
+    OPTIMIZER,
+    ZERO,
+    Training,
+    made_by,
+)
 from allocsim.fitting.laws.variables import (
     COLUMNS,
     SIZES,
@@ -40,10 +52,12 @@ from allocsim.fitting.laws.variables import (
 )
 
 __all__ = [
-    "AFTER", "BEFORE", "BETWEEN", "CLASSIFIERS", "COLUMNS", "Card", "DATA", "EMPTY_CACHE",
-    "END", "FAMILIES", "FREE", "Family", "Formula", "Law", "LawRows", "Laws", "MAKE", "REQUEST",
-    "Repeated", "Requests", "SIZES", "START", "STEP", "Serving", "TRANSFORMERS", "Unrolled",
-    "VARIABLES", "attention_splits", "family_of", "find_laws", "installed_transformers",
-    "known_laws", "numbers_of", "prompt_regime", "regime_of", "requests_of", "step_regime",
-    "transformers_release", "variables_of", "write_laws",
+    "AFTER", "AGAIN", "BEFORE", "BETWEEN", "CLASSIFIERS", "COLUMNS", "Card", "DATA", "DROP",
+    "EMPTY_CACHE", "END", "FAMILIES", "FIRST", "FREE", "Family", "Formula", "LAST", "Law",
+    "LawRows", "Laws", "MAKE", "OPTIMIZER", "OPTIMIZERS", "Parameters", "ProgramName", "REQUEST",
+    "Repeated", "Requests", "SERVE", "SIZES", "START", "STEP", "Serving", "Shape", "Steps",
+    "TRANSFORMERS", "Training", "Unrolled", "VARIABLES", "ZERO", "attention_splits", "factored_way",
+    "family_of", "find_laws", "installed_transformers", "known_laws", "known_programs", "made_by",
+    "numbers_of", "prompt_regime", "regime_of", "requests_of", "step_regime", "steps_of",
+    "variables_of",
 ]  # fmt: skip

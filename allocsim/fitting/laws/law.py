@@ -1,4 +1,4 @@
-"""Law of one program: its requests and frees in order, at any size of the model and its input.
+"""Law of a part of a program: its requests and frees in order, at any size of model and input.
 
 Rule: only the bytes and the number of layers change, never the order. The bytes of a request are
 computed exactly, and a fraction of a byte is rounded up. A law holds in one regime, a range of
@@ -32,6 +32,13 @@ class Formula:
         for number in self.variables:
             product *= values[VARIABLES[number]]
         return -(-product // self.denominator)
+
+    @classmethod
+    def parsed(cls, text: str) -> Formula:
+        """Return the formula whose `text` is given."""
+        product, _, denominator = text.partition(" / ")
+        numerator, *names = product.split(" * ")
+        return cls(int(numerator), int(denominator or 1), tuple(map(VARIABLES.index, names)))
 
     @property
     def text(self) -> str:
@@ -103,7 +110,7 @@ class LawRows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Law:
-    """Requests and frees of a program in one regime, with the rows of repeated layers stored once.
+    """Requests and frees of a program or a part of it, with the rows of repeated layers once.
 
     The columns have one element per row.
 
@@ -116,8 +123,6 @@ class Law:
     parts: first row of each repeated part, and the row after its last.
     formulas: formulas of the requests' bytes.
     layers: layers of the program with one copy of each part.
-    reset: row at which the program resets PyTorch's peak counters.
-    proofs: number of recordings that the law was not derived from and reproduced row by row.
     period: number of layers in one copy, more than 1 if different layers alternate.
     """
 
@@ -129,18 +134,7 @@ class Law:
     parts: Sequence[tuple[int, int]]
     formulas: tuple[Formula, ...]
     layers: int
-    reset: int
-    proofs: int
     period: int = 1
-
-    def requests(self, variables: Mapping[str, int], layers: int) -> Requests:
-        """Return the program at these values of the variables, with `layers` layers.
-
-        Raises ConfigError as `rows` does, and if a free has no matching block.
-        """
-        rows = self.rows(variables, layers)
-        reset = int(np.flatnonzero(rows.row == self.reset)[0])
-        return requests_of([rows], [""], reset, layers)
 
     def n_rows(self, layers: int) -> int:
         """Return the number of rows of the program with `layers` layers."""

@@ -1,39 +1,49 @@
-"""Files of laws in the package: one file per program of a model family, one law per regime.
+"""Files of laws in the package: one file per model family, with the laws of its parts.
 
-Each folder belongs to a release of transformers that changed a program's requests. It has no file
-for a program whose requests are the same as in the release before. So the laws of a program are in
-the folder of the last such release that has a file for the program and is not later than the
-intended release.
+A file `data/FAMILY.zip` has a JSON text, about, and a NumPy array for each part.
 
-Rule: files have plain columns and are read without running code; a file of another format is
-refused. A column holds the rows of all regimes one after another, because the regimes of a program
-are similar and compress well together.
+- The text has the releases that were recorded; the stacks; the formulas; for each part its laws by
+  name, as numbers of pieces; for each piece its first row, the row after its last, and its repeated
+  rows; and the shapes of the trained parameters.
+- An array has the rows of a part's pieces as five rows of integers: kind, group, number, by_copy
+  and by_copies of `Law`. The number of a request is that of its formula.
+
+A part is the creation of a model (`make.bfloat16`), the forward and backward passes of a program
+(`bf16.checkpointing`), or serving (`serve.16-bit`). Each program is composed of parts. Equal pieces
+are stored once.
+
+Rule: files are read without running code; a file of another format is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from io import BytesIO
 from pathlib import Path
-from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
+from typing import Any, NamedTuple
+from zipfile import ZipFile
 
 import numpy as np
-from numpy.lib.format import write_array
-from numpy.typing import ArrayLike, NDArray
+from numpy.lib.format import read_array
+from numpy.typing import NDArray
 
 from allocsim.errors import ConfigError
-from allocsim.fitting.laws.law import Formula, Law
-from allocsim.fitting.laws.variables import VARIABLES
+from allocsim.fitting.laws.law import REQUEST, Formula, Law
+from allocsim.fitting.laws.optimizer_stacks import with_optimizers
+from allocsim.fitting.laws.optimizers import OPTIMIZERS, Parameters
+from allocsim.fitting.laws.serving import MAKE
 from allocsim.recording import Frame, FrameTable
 
-TRANSFORMERS = ("5.23", "5.24")
-"""Releases with laws. The first is the release that `traces/fit/truth.jsonl` was recorded with.
+TRANSFORMERS = "5.23"
+"""Release of transformers that was recorded, that of `traces/fit/truth.jsonl`."""
 
-Under autocast, 5.24 keeps the values of a cache in their own dtype. It builds the masks of a single
-sequence, packed or not, in another order.
-"""
+SERVE = "serve"
+DATA = Path(__file__).parent / "data"
+_FORMAT = 3
+_ADAPTED = "lora"
 
 
 def installed_transformers() -> str | None:
@@ -44,180 +54,213 @@ def installed_transformers() -> str | None:
         return None
 
 
-def transformers_release(meant: str | None = None) -> str:
-    """Return the entry of `TRANSFORMERS` that covers a version such as "5.24.1".
-
-    meant: the version; default: the installed version, else the first entry.
-
-    Versions before the first entry use the first entry, which `fit` notes. Raises ConfigError for
-    text that is not a version.
-    """
-    text = installed_transformers() or TRANSFORMERS[0] if meant is None else meant
-    upto = [each for each in TRANSFORMERS if numbers_of(each) <= numbers_of(text)]
-    return max(upto, key=numbers_of, default=TRANSFORMERS[0])
-
-
 def numbers_of(text: str) -> tuple[int, int]:
     """Return the major and minor number of a version. Raises ConfigError for any other text."""
     major, _, rest = text.partition(".")
     minor = rest.partition(".")[0]
     if not (major.isdecimal() and minor.isdecimal()):
         raise ConfigError(
-            f"{text!r} is not a version of transformers; expected a version such as 5.24"
+            f"{text!r} is not a version of transformers; expected a version such as 5.23"
         )
     return int(major), int(minor)
 
 
-DATA = Path(__file__).parent / "data"
+class ProgramName(NamedTuple):
+    """Name of a program that can have laws.
 
-_FORMAT = 2
-_PER_ROW = {
-    **{"kind": "kind", "group": "kin", "number": "number"},
-    **{"by_copy": "by_copy", "by_copies": "by_copies"},
+    family: model family, such as "llama_tied".
+    dtype: precision; "16-bit" if a program serves alike in both types of 16 bits.
+    work: optimizer, or `SERVE`.
+    options: further options, such as ("checkpointing", "lora").
+    """
+
+    family: str
+    dtype: str
+    work: str
+    options: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        return "_".join((self.family, self.dtype, self.work, *self.options))
+
+    @property
+    def part(self) -> str:
+        """Name of the part with the program's passes."""
+        first = (SERVE, self.dtype) if self.work == SERVE else (self.dtype,)
+        return ".".join((*first, *self.options))
+
+    @property
+    def make(self) -> str:
+        """Name of the part that makes the model of a training program."""
+        adapted = [each for each in self.options if each.startswith(_ADAPTED)]
+        return ".".join((MAKE, _PARAMETERS[self.dtype], *adapted))
+
+
+_PARAMETERS = {
+    "bf16": "bfloat16",
+    "fp16": "bfloat16",
+    "fp32": "float32",
+    "autocast-bf16": "float32",
+    "autocast-fp16": "float32",
 }
-"""Name in the file of each column of `Law` that has one element per row."""
+"""Type of the parameters; the creation of a model is the same in both types of 16 bits."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Laws:
-    """Laws of one program, by regime.
+class Part:
+    """Laws of one part of a family's programs, by name; each is made at its first use.
 
-    name: name of the program and its file.
-    torch_version: release of PyTorch that ran the program.
-    transformers: entry of `TRANSFORMERS`.
-    stacks: stacks of the requests; the groups of blocks are indices into it.
+    rows: kind, group, number, by_copy and by_copies of all pieces.
+    pieces: first row, row after the last, and repeated rows of each piece.
+    by_name: number of the piece of each law.
     """
 
-    name: str
+    rows: NDArray[np.int64]
+    pieces: Sequence[tuple[int, int, Sequence[tuple[int, int]]]]
+    by_name: Mapping[str, int]
+    formulas: tuple[Formula, ...]
+    period: int
+
+    def law(self, name: str) -> Law:
+        """Return a law by its name."""
+        start, stop, parts = self.pieces[self.by_name[name]]
+        kind, group, number, by_copy, by_copies = self.rows[:, start:stop].copy()
+        is_request = kind == REQUEST
+        used, number[is_request] = np.unique(number[is_request], return_inverse=True)
+        return Law(
+            kind.astype(np.uint8),
+            group,
+            number,
+            by_copy,
+            by_copies,
+            parts=[(first, last) for first, last in parts],
+            formulas=tuple(self.formulas[each] for each in used.tolist()),
+            layers=3 * self.period,
+            period=self.period,
+        )
+
+
+class Laws(Mapping[str, Law]):
+    """Laws of the parts of one program, by name.
+
+    name: name of the program.
+    torch_version, transformers: releases that were recorded.
+    stacks: stacks of the requests; the groups of blocks are indices into it.
+    parameters: trained parameters; None in serving.
+    base: number of the first stack of an optimizer.
+    """
+
+    def __init__(self, name: ProgramName, family: FamilyAbout, parts: Sequence[Part]) -> None:
+        self.name = name
+        self.torch_version = family.torch_version
+        self.transformers = family.transformers
+        self.stacks = family.stacks
+        self.base = family.base
+        self.parameters = family.parameters.get(name.make) if name.work != SERVE else None
+        self._parts = {each: part for part in parts for each in part.by_name}
+        self._known: dict[str, Law] = {}
+
+    def __getitem__(self, name: str) -> Law:
+        if name not in self._known:
+            self._known[name] = self._parts[name].law(name)
+        return self._known[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._parts)
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FamilyAbout:
+    """Contents of a file without the rows of its parts; the fields are those of `Laws`."""
+
     torch_version: str
     transformers: str
     stacks: FrameTable
-    by_regime: Mapping[str, Law]
+    base: int
+    formulas: tuple[Formula, ...]
+    parameters: Mapping[str, Parameters]
+    parts: Mapping[str, Any]
+    period: int
 
 
 def known_laws() -> tuple[str, ...]:
     """Return the names of the programs with laws."""
-    return tuple(sorted({path.stem for path in DATA.glob("*/*.npz")}))
+    return tuple(sorted(name.text for name in known_programs()))
 
 
-def find_laws(name: str, transformers: str = TRANSFORMERS[0]) -> Laws | None:
-    """Return the laws of a program for an entry of `TRANSFORMERS`, or None if there are none."""
-    upto = TRANSFORMERS[: TRANSFORMERS.index(transformers) + 1]
-    paths = [_folder(each) / f"{name}.npz" for each in reversed(upto)]
-    path = next((each for each in paths if each.is_file()), None)
-    if path is None:
+def known_programs() -> Iterator[ProgramName]:
+    """Yield the programs with laws: every part that was recorded, with every optimizer."""
+    for path in sorted(DATA.glob("*.zip")):
+        for part in family_file(path).parts:
+            first, *more = part.split(".")
+            if first == SERVE:
+                yield ProgramName(path.stem, more[0], SERVE, tuple(more[1:]))
+            elif first != MAKE:
+                for optimizer in OPTIMIZERS:
+                    name = ProgramName(path.stem, first, optimizer, tuple(more))
+                    if name.make in family_file(path).parts:
+                        yield name
+
+
+def find_laws(name: ProgramName) -> Laws | None:
+    """Return the laws of a program, or None if there are none."""
+    path = DATA / f"{name.family}.zip"
+    if not path.is_file():
         return None
-    with np.load(path, allow_pickle=False) as file:
-        if int(file["format"]) != _FORMAT:
-            raise ConfigError(f"{path} has format {int(file['format'])}; expected {_FORMAT}")
-        columns = {column: file[column] for column in file.files}
-    if not str(columns["regimes"]):
-        return None  # the laws of the release before do not hold, and there are no new ones
-    torch_version = str(columns["torch_version"])
-    return Laws(name, torch_version, transformers, _stacks(columns), _by_regime(columns))
+    family = family_file(path)
+    needed = [name.part] if name.work == SERVE else [name.make, name.part]
+    if any(each not in family.parts for each in needed):
+        return None
+    if name.work != SERVE and name.work not in OPTIMIZERS:
+        return None
+    return Laws(name, family, [part_of(path, each) for each in needed])
 
 
-def _folder(transformers: str) -> Path:
-    return DATA / f"transformers-{transformers}"
+@cache
+def family_file(path: Path) -> FamilyAbout:
+    """Return what the file of a family says of its parts."""
+    with ZipFile(path) as file:
+        about = json.loads(file.read("about.json"))
+    if about["format"] != _FORMAT:
+        raise ConfigError(f"{path} has format {about['format']}; expected {_FORMAT}")
+    own = _stacks(about["frames"], about["stacks"])
+    return FamilyAbout(
+        about["torch"],
+        about["transformers"],
+        with_optimizers(own),
+        len(own),
+        tuple(Formula.parsed(text) for text in about["formulas"]),
+        {name: _parameters(each) for name, each in about["parameters"].items()},
+        about["parts"],
+        about["period"],
+    )
 
 
-def write_laws(laws: Laws) -> Path:
-    """Write the file of one program's laws and return its path.
+@cache
+def part_of(path: Path, name: str) -> Part:
+    """Return a part of a family's file."""
+    family = family_file(path)
+    with ZipFile(path) as file, file.open(f"{name}.npy") as member:
+        rows = read_array(member, allow_pickle=False).astype(np.int64)
+    about = family.parts[name]
+    return Part(rows, about["pieces"], about["laws"], family.formulas, family.period)
 
-    Without laws, the file says that the program has none in this release.
-    """
-    found = list(laws.by_regime.values())
-    formulas = [formula for law in found for formula in law.formulas]
-    columns: dict[str, NDArray[np.generic]] = {
-        "format": np.array(_FORMAT),
-        "torch_version": np.array(laws.torch_version),
-        "frames": np.array(
-            "\n".join(f"{each.line}\t{each.name}\t{each.filename}" for each in laws.stacks.frames)
-        ),
-        "flat": laws.stacks.flat.astype(np.uint16),
-        "offsets": laws.stacks.offsets.astype(np.uint32),
-        "regimes": np.array("\n".join(laws.by_regime)),
-        "about": np.array([(law.layers, law.reset, law.proofs, law.period) for law in found]),
-        "parts": _narrow([number for law in found for part in law.parts for number in part]),
-        "shares": _narrow([(each.numerator, each.denominator) for each in formulas]),
-        "variables": np.array(" ".join(VARIABLES)),
-        "factors": _narrow([number for each in formulas for number in each.variables]),
-        "n_factors": _narrow([len(each.variables) for each in formulas]),
-        "n_rows": np.array([len(law.kind) for law in found]),
-        "n_parts": np.array([2 * len(law.parts) for law in found]),
-        "n_formulas": np.array([len(law.formulas) for law in found]),
+
+def _parameters(about: Mapping[str, Any]) -> Parameters:
+    shapes = {
+        place: tuple(tuple(map(Formula.parsed, shape)) for shape in about[place])
+        for place in ("before", "layer", "after")
     }
-    for field, name in _PER_ROW.items():
-        rows = [getattr(law, field) for law in found]
-        columns[name] = _narrow(np.concatenate(rows) if rows else [])
-    folder = _folder(laws.transformers)
-    folder.mkdir(exist_ok=True)
-    path = folder / f"{laws.name}.npz"
-    # NumPy's own writer compresses less; the files would be a sixth larger.
-    with ZipFile(path, "w") as file:
-        for name, column in columns.items():
-            part = BytesIO()
-            write_array(part, column, allow_pickle=False)
-            # An entry without a time, so that equal laws make equal files.
-            file.writestr(ZipInfo(f"{name}.npy"), part.getvalue(), ZIP_DEFLATED, compresslevel=9)
-    return path
+    return Parameters(about["width"], period=about["period"], **shapes)
 
 
-def _narrow(numbers: ArrayLike) -> NDArray[np.generic]:
-    """Return the column in the narrowest integer type that holds its values."""
-    column: NDArray[np.generic] = np.asarray(numbers, dtype=np.int64)
-    for dtype in (np.int8, np.int16, np.int32):
-        narrow = column.astype(dtype)
-        if np.array_equal(narrow, column):
-            return narrow
-    return column
-
-
-def _by_regime(columns: Mapping[str, NDArray[np.generic]]) -> dict[str, Law]:
-    """Return the laws of a file by regime, from columns that hold the rows of all laws."""
-    formulas = _formulas(columns)
-    rows = {field: _cut(columns[name], columns["n_rows"]) for field, name in _PER_ROW.items()}
-    parts = _cut(columns["parts"], columns["n_parts"])
-    ends = np.cumsum(columns["n_formulas"]).tolist()
-    found = {}
-    for i, regime in enumerate(str(columns["regimes"]).split("\n")):
-        layers, reset, proofs, period = columns["about"][i].tolist()
-        found[regime] = Law(
-            kind=rows["kind"][i].astype(np.uint8),
-            group=rows["group"][i].astype(np.int64),
-            number=rows["number"][i].astype(np.int64),
-            by_copy=rows["by_copy"][i].astype(np.int64),
-            by_copies=rows["by_copies"][i].astype(np.int64),
-            parts=[(start, stop) for start, stop in parts[i].reshape(-1, 2).tolist()],
-            formulas=tuple(formulas[ends[i - 1] if i else 0 : ends[i]]),
-            layers=layers,
-            reset=reset,
-            proofs=proofs,
-            period=period,
-        )
-    return found
-
-
-def _formulas(columns: Mapping[str, NDArray[np.generic]]) -> list[Formula]:
-    """Return the formulas of all laws of a file, one after another."""
-    numbers = [VARIABLES.index(name) for name in str(columns["variables"]).split()]
-    factors = [each.tolist() for each in _cut(columns["factors"], columns["n_factors"])]
-    shares = columns["shares"].reshape(-1, 2).tolist()
-    return [
-        Formula(numerator, denominator, tuple(numbers[number] for number in of))
-        for (numerator, denominator), of in zip(shares, factors, strict=True)
-    ]
-
-
-def _cut(column: NDArray[np.generic], counts: NDArray[np.generic]) -> list[NDArray[np.generic]]:
-    """Split a column into parts with the given numbers of rows."""
-    return np.split(column, np.cumsum(counts)[:-1])
-
-
-def _stacks(columns: Mapping[str, NDArray[np.generic]]) -> FrameTable:
-    frames = []
-    for text in str(columns["frames"]).split("\n"):
-        line, name, filename = text.split("\t", 2)
-        frames.append(Frame(filename, name, int(line)))
-    flat, offsets = columns["flat"].astype(np.int32), columns["offsets"].astype(np.int64)
-    return FrameTable(tuple(frames), flat, offsets)
+def _stacks(frames: Sequence[str], stacks: Sequence[Sequence[int]]) -> FrameTable:
+    found = []
+    for text in frames:
+        filename, line, name = text.rsplit(":", 2)
+        found.append(Frame(filename, name, int(line)))
+    flat = np.array([number for stack in stacks for number in stack], dtype=np.int32)
+    return FrameTable(tuple(found), flat, np.cumsum([0, *map(len, stacks)]))

@@ -87,7 +87,7 @@ def parts_of(numbers: int, blocks: int) -> int:
     return max(min(blocks, -(-values // 16)), -(-values // 256))
 
 
-_MATRICES = {
+MATRICES = {
     "queries": (("heads", "head_dim"), ("hidden",)),
     "keys": (("kv_heads", "head_dim"), ("hidden",)),
     "attended": (("hidden",), ("heads", "head_dim")),
@@ -104,18 +104,18 @@ GPT-2 has one matrix for queries, keys and values, and learned positions ("place
 _WITH_LEARNED_POSITIONS = ("joined", "places")
 
 FACTORED = (
-    *(f"{name}_column_storage" for name in _MATRICES),
-    *(f"{name}_parts" for name in _MATRICES),
+    *(f"{name}_column_storage" for name in MATRICES),
+    *(f"{name}_parts" for name in MATRICES),
     "row_parts",
 )
 """Names of the variables; a variable is 0 if one pass suffices for its sum."""
 
 _STORED = 512
 """Bytes of a column's partial sum."""
-_AT_A_TIME = 4
+COLUMNS_AT_A_TIME = 4
 """Number of columns that a thread sums, with four rows of threads in a block.
 
-Matrices whose number of columns is not a multiple of it are in another regime.
+Other sums of matrices whose number of columns is not a multiple of it were not recorded.
 """
 
 
@@ -125,15 +125,15 @@ def factored_variables(sizes: Mapping[str, int], card: Card) -> dict[str, int]:
     sizes: sizes of the model, by name.
     """
     found = {}
-    for name in _MATRICES:
+    for name in MATRICES:
         rows, columns = _shape(name, sizes)
-        found[f"{name}_column_storage"] = _column_storage(rows, columns, card)
+        found[f"{name}_column_storage"] = in_two_passes(rows, columns, card)[0]
         found[f"{name}_parts"] = _parts(rows * columns, card)
     return found | {"row_parts": _parts(sizes["vocabulary"], card)}
 
 
 def factored_way(sizes: Mapping[str, int]) -> str:
-    """Return the part of a regime's name that describes Adafactor's sums.
+    """Return a name for the kinds of Adafactor's sums in a model.
 
     It lists the matrices whose columns are summed in two passes, and the matrices that are small
     enough for one block. It also says whether an embedding has too many rows for one block, whether
@@ -142,15 +142,13 @@ def factored_way(sizes: Mapping[str, int]) -> str:
     sizes: sizes of the model by name, and as `factored` the bytes of a parameter's element.
     """
     known = {"positions": 0, **sizes}
-    names = [
-        name for name in _MATRICES if known["positions"] or name not in _WITH_LEARNED_POSITIONS
-    ]
+    names = [name for name in MATRICES if known["positions"] or name not in _WITH_LEARNED_POSITIONS]
     shapes = {name: _shape(name, known) for name in names}
     tall = [name for name, (rows, _) in shapes.items() if rows > IN_TWO_PASSES_ABOVE]
     small = [name for name, (rows, columns) in shapes.items() if rows * columns <= AT_ONCE]
     way = ["-".join(("tall", *tall))] + ["-".join(("small", *small))] * bool(small)
     way += ["rows"] * (sizes["vocabulary"] > AT_ONCE)
-    is_odd = any(columns % _AT_A_TIME for _, columns in shapes.values())
+    is_odd = any(columns % COLUMNS_AT_A_TIME for _, columns in shapes.values())
     most = max(rows * columns for rows, columns in shapes.values())
     way += ["odd"] * is_odd + ["parts"] * (most * sizes["factored"] > INDEXED)
     return ".".join(way)
@@ -158,14 +156,19 @@ def factored_way(sizes: Mapping[str, int]) -> str:
 
 def _shape(name: str, sizes: Mapping[str, int]) -> tuple[int, int]:
     known = {**sizes, "three": 3}
-    rows, columns = (prod(known[each] for each in of) for of in _MATRICES[name])
+    rows, columns = (prod(known[each] for each in of) for of in MATRICES[name])
     return rows, columns
 
 
-def _column_storage(rows: int, columns: int, card: Card) -> int:
+def in_two_passes(rows: int, columns: int, card: Card) -> tuple[int, int]:
+    """Return the storage of a sum over the rows of a matrix, in bytes, and its blocks in a row.
+
+    Both are 0 if one pass suffices.
+    """
     if rows <= IN_TWO_PASSES_ABOVE or not columns:
-        return 0
-    return _STORED * columns * partial_sums(rows, columns, card, _AT_A_TIME)
+        return 0, 0
+    stored = _STORED * columns * partial_sums(rows, columns, card, COLUMNS_AT_A_TIME)
+    return stored, -(-columns // columns_of_a_block(COLUMNS_AT_A_TIME))
 
 
 def _parts(numbers: int, card: Card) -> int:

@@ -21,7 +21,6 @@ from allocsim.fitting.laws.sums import (
     Card,
     columns_of_a_block,
     factored_variables,
-    factored_way,
     filling,
     partial_sums,
     parts_of,
@@ -227,9 +226,7 @@ def _sort_storage(count: int, digits: int) -> int:
 def regime_of(sizes: Sizes, card: Card, mask_unit: int = 0) -> str:
     """Return the name of a training's regime.
 
-    It names the batch, tokens, heads, attention splits, mask and window. With Adafactor, where
-    `factored` in `sizes` is the bytes of an element, it also names how Adafactor's sums are
-    computed.
+    It names the batch, tokens, heads, attention splits, mask and window.
 
     mask_unit: multiple to which rows of the attention mask are padded, 0 without a mask. With a
         mask, flash attention does not run. It is 1 for eager attention, where windows make no
@@ -255,8 +252,6 @@ def regime_of(sizes: Sizes, card: Card, mask_unit: int = 0) -> str:
     parts = [_batch(sizes), many, _heads(sizes), attention]
     parts += ["window"] * bool(sizes.get("window") and mask_unit != 1)
     parts += _family_parts(sizes, tokens, card)
-    if sizes.get("factored"):
-        parts.append(factored_way(sizes))
     return ".".join(parts)
 
 

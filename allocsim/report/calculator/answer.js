@@ -144,10 +144,10 @@ function showRefusal(words, question) {
   put("refusal", words[0].toUpperCase() + words.slice(1) + ".");
   field("refusal").hidden = false;
   showNearby(question);
-  const start = `${lawsOf(question.model).join("_")}_`;
-  const names = Object.keys(about.programs).filter((name) => name.startsWith(start));
+  const family = lawsOf(question.model).join("_"), start = `${family}_`;
+  const names = Object.keys(about.programs[family] ?? {});
   const buttons = names.map((name) => programButton(name.slice(start.length))).filter(Boolean);
-  field("programs").hidden = !buttons.length || lawsName(question) in about.programs;
+  field("programs").hidden = !buttons.length || names.includes(lawsName(question));
   put("programs", element("p", { textContent: "Programs of this model with a law:" }), ...buttons);
 }
 
@@ -171,8 +171,9 @@ function showNearby(question) {
 
 // tokens: the field with the number of tokens.
 function nearby(question, tokens) {
-  const program = about.programs[lawsName(question)];
-  if (!program) return [];
+  const family = lawsOf(question.model).join("_"), parts = about.programs[family]?.[lawsName(question)];
+  if (!parts) return [];
+  const numbers = Object.assign({}, ...parts.map((part) => about.families[family].parts[part]));
   const { batch, [tokens]: asked } = question;
   const edges = [SORTED_ABOVE, IN_TWO_PASSES_ABOVE].map((most) => Math.floor(most / batch / 8) * 8);
   const others = [asked - 1, asked + 1, Math.ceil(asked / 8) * 8, ...edges];
@@ -182,7 +183,7 @@ function nearby(question, tokens) {
     try {
       const other = { ...question, batch: some, [tokens]: length };
       refuseImpossible(other);
-      return stretchesOf(other, sizesOf(question.model)).every(({ name }) => program.regimes[name]);
+      return stretchesOf(other, sizesOf(question.model)).every(({ name }) => numbers[name] !== undefined);
     } catch (error) { // sizes that no model has
       if (error instanceof Refused) return false;
       throw error;

@@ -67,7 +67,8 @@ def calculator_page(
             "experts": EXPERTS_NOTE,
             "convolutions": CONVOLUTIONS_NOTE,
         },
-        "programs": {each.name: each.about for each in laws},
+        "families": {each.name: each.about for each in laws},
+        "programs": {each.name: each.programs for each in laws},
         "opening": _opening(opening),
     }
     n_laws = sum(each.n_laws for each in laws)
@@ -76,7 +77,7 @@ def calculator_page(
         engine="\n".join(map(_part, _ENGINE)),
         script="\n".join(map(_part, _PAGE)),
         about=json_text(about),
-        n_programs=str(len(laws)),
+        n_programs=str(sum(len(each.programs) for each in laws)),
         n_laws=str(n_laws),
         releases=", ".join(sorted({each.releases for each in laws})),
         laws="".join(

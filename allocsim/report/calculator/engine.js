@@ -8,7 +8,9 @@ const ENDLESS = 2 ** 40; // bytes of a card without a limit
 const KEPT_PROGRAMS = 4;
 const FEWEST_ROWS = 80; // minimum number of rows of a step
 const TWO_KINDS = 2; // image classes if the configuration names none
-const laws = new Map(); // promise of a program's laws, by name
+const STEPS = 4; // of a training program
+const laws = new Map(); // promise of a family's laws, by name
+const partsOfPrograms = new Map(); // names of the parts of a program, by its name
 const keptPrograms = new Map();
 
 // Format a count with thousands separators, as Python does.
@@ -16,7 +18,9 @@ function counted(number) {
   return String(number).replace(/\B(?=(\d{3})+$)/g, ",");
 }
 
-function takeLaws(name, about, text) {
+// programs: the parts of each program of the family.
+function takeLaws(name, about, text, programs) {
+  for (const [program, parts] of Object.entries(programs)) partsOfPrograms.set(program, parts);
   laws.set(name, unpacked(text).then((buffer) => ({ about, columns: columnsOf(about.columns, buffer) })));
 }
 
@@ -98,19 +102,34 @@ function maskUnit({ attention, checkpointing, model, seq }) {
   return 8;
 }
 
-// The sizes of the work, without those of the model.
-function workOf({ batch, lora, work, optimizer, dtype }, length) {
-  const isFactored = work !== "serve" && optimizer === "adafactor";
-  return { batch, length, lora, ...(isFactored ? { factored: /^(bf|fp)16$/.test(dtype) ? 2 : 4 } : {}) };
+// The numbers of a program's laws by name.
+function lawNumbers(about, program) {
+  return Object.assign({}, ...partsOfPrograms.get(program).map((part) => about.parts[part]));
 }
 
-// The stretches of a question's program, each with the tokens that attention covers; training is one.
+// The sizes of the work, without those of the model.
+function workOf({ batch, lora }, length) {
+  return { batch, length, lora };
+}
+
+// Training: each step runs the model forward and backward, then the optimizer, then frees the gradients.
+function stepsOf(question, sizes, length) {
+  const regime = regimeOf({ ...sizes, ...workOf(question, length) }, question.card, maskUnit(question));
+  const factored = /^(bf|fp)16$/.test(question.dtype) ? 2 : 4;
+  const ending = question.optimizer === "adafactor" ? `.${factoredWay({ positions: 0, ...sizes, factored })}` : "";
+  const made = regime.endsWith(".narrow") ? "make.narrow" : "make";
+  const names = [made, `first.${regime}`, `optimizer.first${ending}`];
+  for (let step = 1; step < STEPS; step++) names.push(`zero.${regime}`, `again.${regime}`, `optimizer.next${ending}`);
+  return [...names, `last.${regime}`, `optimizer.end${ending}`, "drop"].map((name) => ({ name, length }));
+}
+
+// The stretches of a question's program, each with the tokens that attention covers.
 function stretchesOf(question, sizes) {
   const { model, card, seq, prompt, decode, requests } = question;
   const at = (length) => ({ ...sizes, ...workOf(question, length) });
   if (question.work !== "serve") {
     const length = model.sees ? floorDiv(PIXELS, sizes.patch) ** 2 + 1 : seq; // one class token besides the patches
-    return [{ name: regimeOf(at(length), card, maskUnit(question)), length }];
+    return stepsOf(question, sizes, length);
   }
   refuseTooLong(requests * decode * FEWEST_ROWS);
   const isEager = question.attention === "eager", isFused = !isEager && question.dtype !== "fp32";
@@ -131,22 +150,22 @@ function stretchesOf(question, sizes) {
 async function found(question) {
   refuseImpossible(question);
   const name = lawsName(question), { model, card, batch } = question;
-  if (!laws.has(name)) throw new Refused(`there is no law for ${name}`);
-  const { about, columns } = await laws.get(name);
+  if (!partsOfPrograms.has(name)) throw new Refused(`there is no law for ${name}`);
+  const { about, columns } = await laws.get(lawsOf(model).join("_"));
   if (card.capability[0] < OLDEST_CAPABILITY) {
     throw new Refused(`${card.name}: laws are for cards of compute capability 8.0 or later`);
   }
   const sizes = sizesOf(model), stretches = stretchesOf(question, sizes);
-  const missing = stretches.find((stretch) => !about.regimes[stretch.name]);
+  const numbers = lawNumbers(about, name), missing = stretches.find((stretch) => numbers[stretch.name] === undefined);
   if (missing) {
     const tokens = counted(question.work === "serve" ? question.prompt : question.seq);
     const length = model.sees ? "" : ` x ${tokens} tokens`;
     throw new Refused(
-      `there is no law for ${name} at batch ${batch}${length}: its kernels' way there (${missing.name}) was not recorded`,
+      `there is no law for ${name} at batch ${batch}${length}: its kernels' way there (${missing.name.replace(/^first\./, "")}) was not recorded`,
     );
   }
   const names = stretches.map((stretch) => stretch.name), key = [name, sizes.layers, ...names].join("/");
-  const program = kept(key, () => programOf(names, (each) => lawOf(about, columns, each), sizes.layers));
+  const program = kept(key, () => programOf(names, (each) => lawOf(about, columns, numbers[each]), sizes.layers));
   const known = new Map(); // results of repeated stretches
   const variables = stretches.map(({ name: each, length, isStep }) => {
     const place = `${each}/${length}`;
@@ -213,7 +232,7 @@ let newest = 0;
 // Handle one message of the page. reply: receives the results.
 async function handle(message, reply) {
   if (message.laws) {
-    takeLaws(message.name, message.about, message.laws);
+    takeLaws(message.name, message.about, message.laws, message.programs);
     return;
   }
   const { id, question } = message;

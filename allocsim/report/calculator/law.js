@@ -6,12 +6,12 @@ const MOST_ROWS = 2 ** 23;
 
 class Refused extends Error {}
 
-// Return the law of one regime from the packed columns of its program, which hold all regimes.
-function lawOf(about, columns, regime) {
-  const { layers, period, reset, spans: [rows, parts, formulas] } = about.regimes[regime];
+// Return a law by its number from the packed columns of its family, which hold all laws.
+function lawOf(about, columns, number) {
+  const { layers, period, spans: [rows, parts, formulas] } = about.laws[number];
   const column = (name, [start, stop]) => columns[name].subarray(start, stop);
   return {
-    layers, period, reset,
+    layers, period,
     kind: column("kind", rows), group: column("group", rows), number: column("number", rows), purpose: column("purpose", rows),
     byCopy: column("by_copy", rows), byCopies: column("by_copies", rows),
     parts: pairsOf(column("parts", parts)), formulas: formulasOf(column("formulas", formulas), about.variables),
@@ -80,7 +80,7 @@ function unrolled(law, copies) {
 }
 
 // The program that consists of consecutive laws; it depends on no size, so it serves every batch.
-// lawNamed: law by name. The peaks are reset inside a single law, or after the first of several.
+// lawNamed: law by name. The peaks are reset after the first, which makes the model.
 function programOf(names, lawNamed, layers) {
   const laws = new Map(names.map((name) => [name, lawNamed(name)]));
   const copies = (name) => copiesOf(laws.get(name), layers);
@@ -96,8 +96,7 @@ function programOf(names, lawNamed, layers) {
     program.stretches.push({ law, start, stop: start + row.length });
     start += row.length;
   }
-  const [{ law, stop }] = program.stretches;
-  program.reset = names.length > 1 ? stop : program.row.indexOf(law.reset);
+  program.reset = program.stretches[0].stop;
   program.block = blocksOf(program, layers);
   return program;
 }

@@ -1,7 +1,7 @@
 // Send questions from the fields to the engine, in a worker if possible, and show the answers.
 
 const ADDRESS_AFTER = 200; // milliseconds without a new question: browsers limit changes of the address
-const sent = new Set(); // names of the laws that the engine has
+const sent = new Set(); // families whose laws the engine has
 let asked = 0, question = null, engine = null, addressing = 0;
 
 function hear({ id, answer, largest, refusal }) {
@@ -33,11 +33,11 @@ function startEngine() {
 // Answer at once, and after every change.
 function ask() {
   question = questionAsked();
-  const name = lawsName(question);
-  if (about.programs[name] && !sent.has(name)) {
+  const name = lawsOf(question.model).join("_");
+  if (about.families[name] && !sent.has(name)) {
     sent.add(name);
     const laws = document.querySelector(`[data-laws="${name}"]`).textContent.trim();
-    engine.postMessage({ name, about: about.programs[name], laws });
+    engine.postMessage({ name, about: about.families[name], laws, programs: about.programs[name] });
   }
   clearTimeout(addressing);
   addressing = setTimeout(() => history.replaceState(null, "", addressOf(question)), ADDRESS_AFTER);

@@ -175,7 +175,8 @@ function factoredVariables(sizes, card) {
   return found;
 }
 
-// Matrices whose columns are summed in two passes, and their other properties.
+// Matrices whose columns are summed in two passes, and their other properties; `factored` is the bytes of
+// a number.
 function factoredWay(sizes) {
   const names = Object.keys(MATRICES).filter((name) => sizes.positions || !OF_LEARNED_PLACES.includes(name));
   const shapes = names.map((name) => [name, ...matrixOf(name, sizes)]);
@@ -219,8 +220,8 @@ function sortStorage(count, digits) {
   return 256 * (arrays + 2 + 8 * digits + 4 * ceilDiv(count, 3840)) - 1;
 }
 
-// The path through the kernels: batch, tokens, heads, attention splits or mask, window, properties of
-// single families, and Adafactor's sums, where `factored` is the bytes of a number.
+// The path through the kernels: batch, tokens, heads, attention splits or mask, window, and properties of
+// single families.
 function regimeOf(sizes, card, maskUnit) {
   const tokens = sizes.batch * sizes.length;
   let many = tokens > IN_TWO_PASSES_ABOVE ? "two" : "few";
@@ -234,7 +235,6 @@ function regimeOf(sizes, card, maskUnit) {
   const parts = [batchWay(sizes), many, headsWay(sizes), attention];
   if (sizes.window && maskUnit !== 1) parts.push("window");
   parts.push(...biasesWay(sizes, tokens, card), ...expertsWay(sizes, tokens), ...patchesWay(sizes, tokens));
-  if (sizes.factored) parts.push(factoredWay(sizes));
   return parts.join(".");
 }
 

@@ -1,0 +1,400 @@
+"""Requests of an optimizer's steps, for any list of parameters.
+
+Rule: an optimizer sees nothing of a model but its parameters. So a few lines per optimizer, which
+request and free as torch.optim does, give the rows for every model; each new optimizer is one
+function here. The rows of one layer are kept, as in any law, and repeated for the others.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+
+from allocsim.errors import ConfigError
+from allocsim.fitting.laws.law import FREE, REQUEST, Formula, Law
+from allocsim.fitting.laws.optimizer_stacks import GROUPS
+from allocsim.fitting.laws.sums import (
+    AT_ONCE,
+    COLUMNS_AT_A_TIME,
+    INDEXED,
+    MATRICES,
+    Card,
+    in_two_passes,
+    parts_of,
+)
+from allocsim.fitting.laws.variables import COLUMNS, VARIABLES
+
+Shape = tuple[Formula, ...]
+"""Dimensions of a parameter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """Trained parameters of a model, in the order of `Module.parameters()`.
+
+    width: bytes of an element.
+    before, layer, after: shapes before the repeated layers, of one repetition, and after them.
+    period: number of layers in a repetition.
+    """
+
+    width: int
+    before: tuple[Shape, ...]
+    layer: tuple[Shape, ...]
+    after: tuple[Shape, ...]
+    period: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Laws of an optimizer.
+
+    first: first step, which creates the state.
+    next: every later step.
+    end: frees of the state at the end of the program.
+    """
+
+    first: Law
+    next: Law
+    end: Law
+
+    @property
+    def by_name(self) -> dict[str, Law]:
+        """Laws by the names that a training program has for them."""
+        return {
+            "optimizer.first": self.first,
+            "optimizer.next": self.next,
+            "optimizer.end": self.end,
+        }
+
+
+_Block = tuple[str, int, int | None]
+"""Kind, number and repetition of a request."""
+
+
+@dataclass(slots=True)
+class _Rows:
+    """Rows of an optimizer for a model with a few repetitions of its layers.
+
+    tags: for each row, the repetition that it belongs to; None for one outside.
+    values: for a request, its formula; for a free, the number of younger blocks of its kind.
+    """
+
+    parameters: Parameters
+    repetitions: int
+    kinds: list[int] = field(default_factory=list)
+    groups: list[str] = field(default_factory=list)
+    values: list[Formula | int] = field(default_factory=list)
+    tags: list[int | None] = field(default_factory=list)
+    alive: defaultdict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    tag: int | None = None
+
+    def each(self) -> Iterator[Shape]:
+        """Yield the shape of each parameter; rows added meanwhile belong to its repetition."""
+        yield from self.parameters.before
+        for repetition in range(self.repetitions):
+            self.tag = repetition
+            yield from self.parameters.layer
+        self.tag = None
+        yield from self.parameters.after
+
+    def request(self, kind: str, size: Formula) -> _Block:
+        """Add a request and return its block."""
+        number = len(self.kinds)
+        self._add(REQUEST, kind, size)
+        self.alive[kind].append(number)
+        return kind, number, self.tag
+
+    def scratch(self, kind: str, *sizes: Formula) -> None:
+        """Add requests that are freed at once."""
+        self.free([self.request(kind, size) for size in sizes])
+
+    def free(self, blocks: Iterable[_Block | None]) -> None:
+        """Add the frees of blocks."""
+        for kind, number, _ in filter(None, blocks):
+            place = self.alive[kind].index(number)
+            self._add(FREE, kind, len(self.alive[kind]) - 1 - place)
+            del self.alive[kind][place]
+
+    def free_lists(self, *lists: list[_Block]) -> None:
+        """Add the frees of blocks that were requested for each parameter."""
+        for block in (block for blocks in zip(*lists, strict=True) for block in blocks):
+            self.tag = block[2]
+            self.free([block])
+        self.tag = None
+
+    def _add(self, kind: int, group: str, value: Formula | int) -> None:
+        self.kinds.append(kind)
+        self.groups.append(group)
+        self.values.append(value)
+        self.tags.append(self.tag)
+
+
+def _bytes(width: int, *dimensions: Formula) -> Formula:
+    """Return the bytes of a tensor with elements of `width` bytes."""
+    numerator, variables = width, list[int]()
+    for each in dimensions:
+        numerator *= each.numerator
+        variables += each.variables
+    return Formula(numerator, 1, tuple(sorted(variables)))
+
+
+_Made = Iterator[None]
+"""Optimizer: it adds the rows of the first step, a later one and the end, and yields between."""
+
+
+def _adamw(rows: _Rows, sums: _Sums, *, temporary: bool = True, steps: bool = False) -> _Made:
+    """Add the rows of AdamW.
+
+    temporary: True for a list of square roots in each step, as foreach has.
+    steps: True for a step counter on the GPU for each parameter.
+    """
+    del sums
+    width = rows.parameters.width
+    kinds = ["step"] * steps + ["exp_avg", "exp_avg_sq"]
+    states: list[list[_Block]] = [[] for _ in kinds]
+    for shape in rows.each():
+        for state, kind in zip(states, kinds, strict=True):
+            size = Formula(4, 1, ()) if kind == "step" else _bytes(width, *shape)
+            state.append(rows.request(kind, size))
+    for _ in range(2):
+        if temporary:
+            rows.free_lists(
+                [rows.request("square roots", _bytes(width, *shape)) for shape in rows.each()]
+            )
+        yield
+    rows.free_lists(*states)
+
+
+def _adamw_foreach_off(rows: _Rows, sums: _Sums) -> _Made:
+    """Add the rows of AdamW that updates one parameter at a time."""
+    del sums
+    width = rows.parameters.width
+    averages, squares = list[_Block](), list[_Block]()
+    for shape in rows.each():
+        averages.append(rows.request("exp_avg", _bytes(width, *shape)))
+        squares.append(rows.request("exp_avg_sq", _bytes(width, *shape)))
+    for _ in range(2):
+        held = None
+        for shape in rows.each():
+            root = rows.request("denominator", _bytes(width, *shape))
+            denominator = rows.request("denominator", _bytes(width, *shape))
+            rows.free([held, root])
+            held = denominator
+        rows.free([held])
+        yield
+    rows.free_lists(averages, squares)
+
+
+def _sgd(_: _Rows, __: _Sums) -> _Made:
+    yield
+    yield
+
+
+def _momentum(rows: _Rows, _: _Sums) -> _Made:
+    width = rows.parameters.width
+    states = [rows.request("momentum", _bytes(width, *shape)) for shape in rows.each()]
+    yield
+    yield
+    rows.free_lists(states)
+
+
+def _adafactor(rows: _Rows, sums: _Sums) -> _Made:
+    """Add the rows of Adafactor, whose local variables live until they are assigned again."""
+    width = rows.parameters.width
+    one, workspace = Formula(width, 1, ()), Formula(1, 1, (VARIABLES.index("workspace"),))
+    states = []
+    for shape in rows.each():
+        factors = ("row_var", "col_var") if len(shape) > 1 else ("variance",)
+        for kind, dimension in zip(factors, shape, strict=True):
+            states.append(rows.request(kind, _bytes(width, dimension)))
+    for _ in range(2):
+        held: dict[str, _Block] = {}
+
+        def assign(name: str, block: _Block, held: dict[str, _Block] = held) -> None:
+            rows.free([held.get(name)])
+            held[name] = block
+
+        for shape in rows.each():
+            rows.scratch("norm", one, *sums.parts(shape))
+            if len(shape) > 1:
+                assign("rows", rows.request("row_mean", _bytes(width, shape[0])))
+                means = rows.request("col_mean", _bytes(width, shape[1]))
+                storage = [rows.request("col_mean", size) for size in sums.storage(shape)]
+                assign("columns", means)
+                rows.free(storage)
+                estimate = rows.request("estimate", _bytes(width, *shape))
+                rows.scratch("estimate", workspace)
+                rows.scratch("mean", one, *sums.parts(shape[:1]))
+                assign("update", estimate)
+            else:
+                assign("squares", rows.request("squares", _bytes(width, *shape)))
+                assign("update", rows.request("update", _bytes(width, *shape)))
+            rows.scratch("rms", one, *sums.parts(shape))
+        rows.free(held.values())
+        yield
+    rows.free_lists(states)
+
+
+_MAKERS: Mapping[str, Callable[[_Rows, _Sums], _Made]] = {
+    "adamw": _adamw,
+    "adamw-fused": partial(_adamw, temporary=False, steps=True),
+    "adamw-foreach-off": _adamw_foreach_off,
+    "sgd": _sgd,
+    "momentum": _momentum,
+    "adafactor": _adafactor,
+}
+OPTIMIZERS = tuple(_MAKERS)
+"""Names of the optimizers that laws have."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Sums:
+    """Storage of Adafactor's sums, for one size of the model.
+
+    values: value of each variable.
+    card: GPU that runs the program.
+    width: bytes of an element.
+    """
+
+    values: Mapping[str, int]
+    card: Card
+    width: int
+
+    def parts(self, shape: Shape) -> list[Formula]:
+        """Return the storage of a sum over all elements, empty if one block suffices."""
+        count = _bytes(1, *shape).at(self.values)
+        self._refuse_too_large(count)
+        if count <= AT_ONCE:
+            return []
+        parts = parts_of(count, self.card.blocks(512))
+        return [self._variable(4, f"{_matrix(shape)}_parts", parts), Formula(4, 1, ())]
+
+    def storage(self, shape: Shape) -> list[Formula]:
+        """Return the storage of a sum over the rows of a matrix, empty for one pass."""
+        rows, columns = (each.at(self.values) for each in shape)
+        stored, blocks = in_two_passes(rows, columns, self.card)
+        if not stored:
+            return []
+        if columns % COLUMNS_AT_A_TIME:
+            raise ConfigError(f"Adafactor sums {rows:,} rows of {columns:,} columns otherwise")
+        return [
+            self._variable(1, f"{_matrix(shape)}_column_storage", stored),
+            self._variable(4, f"{_columns(shape[1])}_by_128", blocks),
+        ]
+
+    def _variable(self, factor: int, name: str, value: int) -> Formula:
+        if self.values.get(name) == value:
+            return Formula(factor, 1, (VARIABLES.index(name),))
+        return Formula(factor * value, 1, ())
+
+    def _refuse_too_large(self, count: int) -> None:
+        if count * self.width > INDEXED:
+            raise ConfigError(f"Adafactor sums a matrix of {count * self.width:,} bytes in parts")
+
+
+def _matrix(shape: Shape) -> str:
+    names = tuple(_names(each) for each in shape)
+    return {sizes: name for name, sizes in _KNOWN.items()}.get(names, "")
+
+
+def _columns(dimension: Formula) -> str:
+    own = (dimension.numerator, tuple(sorted(_names(dimension)[1])))
+    known = {(factor, tuple(sorted(of))): name for name, (factor, of) in COLUMNS.items()}
+    return known.get(own, "")
+
+
+def _names(dimension: Formula) -> tuple[int, tuple[str, ...]]:
+    return dimension.numerator, tuple(sorted(VARIABLES[number] for number in dimension.variables))
+
+
+def _dimension(names: tuple[str, ...]) -> tuple[int, tuple[str, ...]]:
+    own = tuple(sorted(name for name in names if name != "three"))
+    return (3 if "three" in names else 1), own
+
+
+_KNOWN = {
+    **{name: tuple(_dimension(each) for each in sizes) for name, sizes in MATRICES.items()},
+    "row": ((1, ("vocabulary",)),),
+}
+_REPETITIONS = 3
+
+
+def steps_of(
+    optimizer: str, parameters: Parameters, values: Mapping[str, int], card: Card, base: int
+) -> Steps:
+    """Return the laws of an optimizer's steps.
+
+    values, card: variables of the task and its GPU, on which Adafactor's sums depend.
+    base: number of the first stack of `optimizer_stacks.STACKS`.
+
+    Raises ConfigError for a parameter whose sums are not known.
+    """
+    if optimizer not in _MAKERS:
+        raise ConfigError(f"there is no law for optimizer {optimizer!r}")
+    if optimizer == "adafactor" and any(
+        len(shape) > 2 for shape in (*parameters.before, *parameters.layer, *parameters.after)
+    ):
+        raise ConfigError("there is no law for Adafactor with parameters of three dimensions")
+    sums = _Sums(values, card, parameters.width)
+    some, more = (
+        _stretches(_MAKERS[optimizer], parameters, sums, _REPETITIONS + extra) for extra in (0, 1)
+    )
+    return Steps(*(_law(a, b, parameters.period, base) for a, b in zip(some, more, strict=True)))
+
+
+_Columns = tuple[list[int], list[str], list[Formula | int], list[int | None]]
+
+
+def _stretches(
+    maker: Callable[[_Rows, _Sums], _Made], parameters: Parameters, sums: _Sums, repetitions: int
+) -> list[_Columns]:
+    """Return the rows of the first step, a later step and the end."""
+    rows = _Rows(parameters, repetitions)
+    cuts = [0, *(len(rows.kinds) for _ in maker(rows, sums)), len(rows.kinds)]
+    columns = (rows.kinds, rows.groups, rows.values, rows.tags)
+    return [
+        tuple(column[start:stop] for column in columns)  # type: ignore[misc]
+        for start, stop in itertools.pairwise(cuts)
+    ]
+
+
+def _law(some: _Columns, more: _Columns, period: int, base: int) -> Law:
+    """Return a law from the rows with three repetitions and with four, the second one repeated."""
+    kinds, groups, values, tags = some
+    copied = [tag == 1 for tag in tags]
+    values_of = {
+        place: [v for v, tag in zip(more[2], more[3], strict=True) if tag == place]
+        for place in (1, 2)
+    }
+    fixed = iter(v for v, tag in zip(more[2], more[3], strict=True) if tag not in (1, 2))
+    copies = iter(zip(values_of[1], values_of[2], strict=True))
+    formulas: dict[Formula, int] = {}
+    number, by_copy, by_copies = [], [], []
+    for value, is_copied in zip(values, copied, strict=True):
+        first, second = next(copies) if is_copied else (next(fixed),) * 2
+        if isinstance(value, Formula):
+            number.append(formulas.setdefault(value, len(formulas)))
+            by_copy.append(0)
+            by_copies.append(0)
+        else:
+            assert isinstance(first, int) and isinstance(second, int)
+            number.append(value)
+            by_copy.append(second - first)
+            by_copies.append(first - value)
+    edges = np.flatnonzero(np.diff(np.array([0, *copied, 0], dtype=np.int8))).tolist()
+    return Law(
+        kind=np.array(kinds, dtype=np.uint8),
+        group=np.array([base + GROUPS[name] for name in groups], dtype=np.int64),
+        number=np.array(number, dtype=np.int64),
+        by_copy=np.array(by_copy, dtype=np.int64),
+        by_copies=np.array(by_copies, dtype=np.int64),
+        parts=list(zip(edges[::2], edges[1::2], strict=True)),
+        formulas=tuple(formulas),
+        layers=_REPETITIONS * period,
+        period=period,
+    )
