@@ -8,6 +8,7 @@ Python API.
 from __future__ import annotations
 
 import re
+from importlib.resources import files
 
 from sphinx.application import Sphinx
 
@@ -37,24 +38,30 @@ html_favicon = "_static/favicon.svg"
 html_copy_source = False
 html_show_sourcelink = False
 FONTS = {"font-stack": "system-ui, sans-serif", "font-stack--monospace": "ui-monospace, monospace"}
+COLOURS = {
+    "color-brand-primary": "accent",
+    "color-brand-content": "accent",
+    "color-foreground-primary": "ink",
+    "color-background-primary": "page",
+    "color-background-secondary": "panel",
+}
+"""Variables of furo, and the colours of allocsim's own pages that they get."""
+
+
+def colours_of(block: str) -> dict[str, str]:
+    """Return furo's variables with the colours of one block of allocsim's stylesheet."""
+    ours = dict(re.findall(r"--([\w-]+): (#\w+)", block))
+    return FONTS | {theirs: ours[name] for theirs, name in COLOURS.items()}
+
+
+_light, _, _dark = (
+    (files("allocsim.report") / "html" / "theme.css")
+    .read_text()
+    .partition(':root[data-theme="dark"]')
+)
 html_theme_options = {
-    # The palette of the pages that `allocsim report` writes.
-    "light_css_variables": FONTS
-    | {
-        "color-brand-primary": "#005a8c",
-        "color-brand-content": "#005a8c",
-        "color-foreground-primary": "#1a1a1a",
-        "color-background-primary": "#ffffff",
-        "color-background-secondary": "#f5f5f5",
-    },
-    "dark_css_variables": FONTS
-    | {
-        "color-brand-primary": "#8cc8f0",
-        "color-brand-content": "#8cc8f0",
-        "color-foreground-primary": "#e8e8e8",
-        "color-background-primary": "#14171a",
-        "color-background-secondary": "#1e2226",
-    },
+    "light_css_variables": colours_of(_light),
+    "dark_css_variables": colours_of(_dark),
 }
 
 OUTSIDE = re.compile(r"\]\((?:\.\./)+(?!notebooks/|CONTRIBUTING|CHANGELOG)([\w./-]+)")

@@ -7,13 +7,20 @@ a stream or a pool.  A category is its purpose, such as "parameters" or "gradien
 from allocsim.ownership.changes import LINE, moved_lines, status_of
 from allocsim.ownership.held import BY, Held, held_at, scene_of_run, scene_of_state
 from allocsim.ownership.moment import Moment, moment_of, moment_of_state
-from allocsim.ownership.rules import CATEGORIES, RULES, UNKNOWN, CategoryRule, purposes_of
+from allocsim.ownership.rules import (
+    CATEGORIES,
+    RULES,
+    UNKNOWN,
+    CategoryRule,
+    categories_of,
+    purposes_of,
+)
 from allocsim.ownership.scene import Scene
 from allocsim.ownership.stacks import Phase
 from allocsim.ownership.whose import NO_STACK, Whose, is_plumbing, line_of
 
 __all__ = [
     "BY", "CATEGORIES", "CategoryRule", "Held", "LINE", "Moment", "NO_STACK", "Phase", "RULES",
-    "Scene", "UNKNOWN", "Whose", "held_at", "is_plumbing", "line_of", "moment_of",
+    "Scene", "UNKNOWN", "Whose", "categories_of", "held_at", "is_plumbing", "line_of", "moment_of",
     "moment_of_state", "moved_lines", "purposes_of", "scene_of_run", "scene_of_state", "status_of",
 ]  # fmt: skip

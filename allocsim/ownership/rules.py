@@ -314,6 +314,11 @@ def rules_of(scene: Scene) -> NDArray[np.int64]:
     return found
 
 
+def categories_of(scene: Scene) -> NDArray[np.int64]:
+    """Return the index in `CATEGORIES` of each block's category."""
+    return _NUMBERS[rules_of(scene)]
+
+
 _NUMBERS = np.array(
     [*(CATEGORIES.index(rule.category) for rule in RULES), CATEGORIES.index(UNKNOWN)]
 )
@@ -354,4 +359,4 @@ def purposes_of(
         pools=(),
     )
     kinds = kinds_of(table, distinct(blocks.stack).tolist())
-    return _NUMBERS[rules_of(scene_of(blocks, kinds, is_state_only=False))]
+    return categories_of(scene_of(blocks, kinds, is_state_only=False))

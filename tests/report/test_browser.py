@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from allocsim import load, top
 from allocsim.cli import main
 from allocsim.errors import OutOfMemoryError
 from allocsim.recording import Recording
@@ -323,12 +324,38 @@ def test_the_page_of_a_state_has_its_flame_graph_too(browser: Any, tmp_path: Pat
 
 def test_map_draws_every_colouring(opened: Opened) -> None:
     seen = set()
-    for name in ("state", "size", "owner"):
+    for name in ("state", "size", "owner", "category"):
         opened.page.select_option("#colouring", name)
         opened.settle()
         seen.add(opened.run("document.getElementById('map-canvas').toDataURL().length"))
-    assert len(seen) == 3
-    assert "gpt.py" in opened.text("#map-legend")
+    assert len(seen) == 4
+    assert "optimizer state" in opened.text("#map-legend")
+
+
+def test_areas_have_the_categories_of_every_moment(opened: Opened) -> None:
+    recording = load(TRACES / "gpt2-ragged-oom-torch2.15.pickle.gz")
+    names = opened.run("data.categories.map((each) => each.name)")
+    for entry in (100, 5_000, 13_700, 26_059):
+        held = dict(zip(names, opened.run(f"bytesOfCategories({entry})"), strict=True))
+        assert {name: size for name, size in held.items() if size} == dict(
+            top(recording, entry, by="category").categories
+        )
+
+
+def test_mean_of_the_areas_is_the_mean_of_allocated_memory(opened: Opened) -> None:
+    total = opened.run(
+        "meansOf(500).reduce((sum, kind) => sum + kind.slice(0, 500).reduce((a, b) => a + b), 0)"
+    )
+    allocated = opened.run("data.columns.allocated.reduce((a, b) => a + b) / data.n")
+    assert total / 500 == pytest.approx(allocated, rel=1e-9)
+
+
+def test_area_of_a_category_has_its_colour(opened: Opened) -> None:
+    """The lowest pixel at the end is of the first category, which holds most over the run."""
+    pixel = opened.run(
+        "[...areas.getContext('2d').getImageData(areas.width - 20, areas.height - 2, 1, 1).data]"
+    )
+    assert pixel[:3] == opened.run("rgb(categoryColour(0))")
 
 
 def test_the_pictures_of_page_and_figure_agree(opened: Opened) -> None:
@@ -532,7 +559,7 @@ def test_the_legend_names_what_is_drawn(opened: Opened) -> None:
 def test_legends_give_the_bytes_at_the_moment(opened: Opened) -> None:
     """For every colouring, the sizes add up to reserved memory."""
     whole = 5.08 * 1024
-    for colouring in ("state", "size", "owner"):
+    for colouring in ("state", "size", "owner", "category"):
         opened.page.select_option("#colouring", colouring)
         opened.settle()
         assert opened.text("#map-legend").startswith("After entry 26,059: ")
@@ -571,7 +598,7 @@ def test_page_shows_names_of_any_kind_and_length(browser: Any, strange: Path) ->
 
 def test_hundreds_of_errors_leave_the_pictures_readable(browser: Any, hundreds: Path) -> None:
     opened = Opened(browser, hundreds)
-    assert "280 errors before these" in opened.text("#ooms")
+    assert "Not listed: 280 earlier errors." in opened.text("#ooms")
     alarm = """(() => { const c = canvas.getContext("2d"), { width, height } = canvas;
         const rows = (y) => c.getImageData(0, y, width, 10).data;
         const reds = (pixels) => pixels.filter((v, i) => i % 4 === 0 && v > pixels[i + 2] + 30);
@@ -683,7 +710,7 @@ def test_the_line_is_copied_by_a_button(browser: Any, cured: Path, before: str) 
     opened.page.wait_for_selector(".paste .copy >> text=Copied")
     line = opened.text(".paste code")
     assert line.startswith(f"export {CONF}=")
-    assert "Proved: a replay under it" in opened.text(".proof")
+    assert "Proved: a replay under this setting" in opened.text(".proof")
     if before:
         assert opened.run("window.old") == line
     else:

@@ -17,7 +17,7 @@ from .page import Page
 
 TRACES = Path(__file__).parents[2] / "traces"
 BOX = re.compile(
-    r'<svg class="(k\w)" x="([\d.]+)%" y="(\d+)" width="([\d.]+)%" [^>]* data-depth="(\d+)" '
+    r'<svg class="(c\w)" x="([\d.]+)%" y="(\d+)" width="([\d.]+)%" [^>]* data-depth="(\d+)" '
     r'data-start="(\d+)" data-bytes="(\d+)"'
 )
 

@@ -16,11 +16,14 @@ from numpy.typing import NDArray
 from allocsim._repr import Shown
 from allocsim.ownership import (
     BY,
+    CATEGORIES,
+    UNKNOWN,
     Held,
     Moment,
     Phase,
     Scene,
     Whose,
+    categories_of,
     held_at,
     moment_of,
     moment_of_state,
@@ -169,10 +172,29 @@ class StackAnswers:
     """Owners of memory at one moment in several groupings, and the run's steps and phases.
 
     tops: one result for each requested grouping, in the requested order.
+    scene: all blocks of the run.
     """
 
     tops: tuple[Top, ...]
     course: Course
+    scene: Scene
+
+    def categories_of(self, born: _Column, address: NDArray[np.uint64]) -> _Column:
+        """Return the index in `CATEGORIES` of blocks, given by the entries that allocated them.
+
+        born: entry of each block, -1 for one from before the recording.
+        address: address of each block; identifies those from before the recording.
+        """
+        blocks, known = self.scene.blocks, categories_of(self.scene)
+        unknown = CATEGORIES.index(UNKNOWN)
+        by_entry = np.full(blocks.n_entries, unknown, dtype=np.int64)
+        is_new = blocks.born >= 0
+        by_entry[blocks.born[is_new]] = known[is_new]
+        older = dict(zip(blocks.address[~is_new].tolist(), known[~is_new].tolist(), strict=True))
+        found = by_entry[np.maximum(born, 0)]
+        for row in np.flatnonzero(born < 0):
+            found[row] = older.get(int(address[row]), unknown)
+        return found
 
 
 def top(
@@ -248,7 +270,7 @@ def answers_of_run(
     asked = [_Asked(prepared.path, moment, by, frames, since) for by in bys]
     n_entries = len(trace) if device_run.stopped_at is None else device_run.stopped_at + 1
     tops = tuple(_answer(each, trace, scene, notes) for each in asked)
-    return StackAnswers(tops, course_of(scene, n_entries))
+    return StackAnswers(tops, course_of(scene, n_entries), scene)
 
 
 def _of_state(

@@ -77,7 +77,7 @@ function partsOf(answer) {
 
 function colour(mark, kind) {
   if (typeof kind === "string") mark.className = kind;
-  else mark.style.background = `var(--kind-${kind})`;
+  else mark.style.background = `var(--category-${kind})`;
   return mark;
 }
 

@@ -26,7 +26,7 @@ from allocsim.fitting.laws import FAMILIES, Family
 from allocsim.ownership import CATEGORIES
 from allocsim.phantom import CONTEXT_MEMORY_SEEN, Gpu
 from allocsim.report.calculator.packed_laws import PackedLaws
-from allocsim.report.html import json_text
+from allocsim.report.html import json_text, stylesheet
 
 _ENGINE = (
     *("html/columns.js", "calculator/variables.js", "calculator/allocator.js"),
@@ -73,7 +73,7 @@ def calculator_page(
     }
     n_laws = sum(each.n_laws for each in laws)
     return Template(_part("calculator/page.html")).substitute(
-        style=_part("calculator/page.css"),
+        style=stylesheet() + _part("calculator/page.css"),
         engine="\n".join(map(_part, _ENGINE)),
         script="\n".join(map(_part, _PAGE)),
         about=json_text(about),

@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from allocsim.report.html.compare_page import compare_page
     from allocsim.report.html.embedding import Packer
     from allocsim.report.html.html_report import DevicePage, html_report
-    from allocsim.report.html.markup import json_text
+    from allocsim.report.html.markup import json_text, stylesheet
     from allocsim.report.html.ranks_page import ranks_page
     from allocsim.report.html.still_report import still_report
 
 __all__ = [
     "DevicePage", "Packer", "compare_page", "html_report", "json_text", "ranks_page",
-    "still_report",
+    "still_report", "stylesheet",
 ]  # fmt: skip
 
 _HOMES = {
@@ -26,6 +26,7 @@ _HOMES = {
     "compare_page": "compare_page",
     "html_report": "html_report",
     "json_text": "markup",
+    "stylesheet": "markup",
     "ranks_page": "ranks_page",
     "still_report": "still_report",
 }

@@ -66,4 +66,5 @@ function showAxis() {
   const choice = document.getElementById("axis");
   choice.value = view.timed ? "time" : "entries";
   choice.closest("label").hidden = !hasTime();
+  document.querySelector('#colouring [value="category"]').hidden = !tellsCategories();
 }

@@ -12,6 +12,7 @@ async function readData(device) {
     freed: new Float64Array(count), completed: new Float64Array(count),
     stream: columns["block.stream"], owner: columns["block.owner"],
     class: columns["block.class"], stack: columns["block.stack"],
+    category: columns["block.category"],
   };
   for (let i = 0; i < count; i++) {
     blocks.freed[i] = blocks.born[i] + columns["block.lived"][i];

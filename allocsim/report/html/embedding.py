@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allocsim.analysis.picture import CLASS_NAMES, Picture, axis_of, class_of, owners_of
-from allocsim.analysis.top import Course
+from allocsim.analysis.top import CATEGORIES, Course, StackAnswers
 from allocsim.core import MIN_BLOCK_SIZE, SMALL_BUFFER
 from allocsim.metrics import levels_of
 from allocsim.recording import Action, FrameTable
@@ -34,12 +34,13 @@ _LEVEL = 4
 _ALIGNMENT = 8
 
 
-def embedded(picture: Picture, course: Course | None = None) -> tuple[dict[str, Any], str]:
+def embedded(picture: Picture, answers: StackAnswers | None = None) -> tuple[dict[str, Any], str]:
     """Return (description for JSON, compressed columns) of a device's history.
 
     The key "columns" of the description has the offset and length of each column.
-    course: steps and phases of the program; None if unknown.
+    answers: steps, phases and categories of the program; None if unknown.
     """
+    course = None if answers is None else answers.course
     packer = Packer()
     steps = _curve(packer, picture)
     axis = axis_of(picture.lives)
@@ -48,6 +49,7 @@ def embedded(picture: Picture, course: Course | None = None) -> tuple[dict[str, 
     packer.add("range.offset", axis.offset // MIN_BLOCK_SIZE)
     streams = np.unique(picture.lives.blocks.stream)
     owners, stacks = _blocks(packer, picture, streams)
+    categories = _categories(packer, picture, answers)
     groups = _segments(packer, picture)
     _course(packer, course)
     _time(packer, picture)
@@ -62,6 +64,7 @@ def embedded(picture: Picture, course: Course | None = None) -> tuple[dict[str, 
         "streams": [hex(int(stream)) for stream in streams],
         "owners": owners,
         "groups": groups,
+        "categories": categories,
         "sizes": CLASS_NAMES,
         "stacks": stacks,
         "actions": [action.text for action in Action],
@@ -113,6 +116,27 @@ def _blocks(packer: Packer, picture: Picture, streams: Any) -> tuple[list[str], 
     packer.add("block.stack", stack)
     texts = [_stack_text(picture.trace.frame_table, int(number)) for number in stacks]
     return list(owners.names), texts
+
+
+def _categories(
+    packer: Packer, picture: Picture, answers: StackAnswers | None
+) -> list[dict[str, Any]]:
+    """Add the category of each block, and return those that occur, largest first.
+
+    The largest is the category that holds most, summed over entries.  Without `answers` the list is
+    empty, and the column is all 0.
+    """
+    blocks = picture.lives.blocks
+    if answers is None:
+        packer.add("block.category", np.zeros(len(blocks), dtype=np.int64))
+        return []
+    kind = answers.categories_of(blocks.born, blocks.address)
+    lived = (blocks.freed - blocks.born).astype(np.float64) * blocks.size
+    held = np.bincount(kind, weights=lived, minlength=len(CATEGORIES))
+    order = np.argsort(-held, kind="stable")
+    shown = [int(number) for number in order if (kind == number).any()]
+    packer.add("block.category", np.argsort(order)[kind])
+    return [{"name": CATEGORIES[number], "number": number} for number in shown]
 
 
 def _course(packer: Packer, course: Course | None) -> None:

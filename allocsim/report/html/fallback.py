@@ -16,7 +16,7 @@ from string import Template
 from allocsim.analysis.picture import Instant, Picture
 from allocsim.analysis.top import Course
 from allocsim.metrics import Outline, extremes_of
-from allocsim.report.html.markup import legend, page_part, steps, text
+from allocsim.report.html.markup import legend, page_part, steps, stylesheet, text
 from allocsim.report.layout import number
 from allocsim.report.packing import WIDTH, PackedPool, packed, pieces_of
 from allocsim.state import ALLOCATED, INACTIVE, PENDING, SegmentState
@@ -45,7 +45,7 @@ def static_page(title: str, verdict: Iterable[str], sections: Iterable[tuple[str
         sections="".join(
             f"<section>\n<h2>{text(name)}</h2>\n{content}</section>\n" for name, content in sections
         ),
-        style=page_part("page.css"),
+        style=stylesheet("page.css"),
     )
 
 

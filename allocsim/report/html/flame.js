@@ -1,5 +1,8 @@
 // Flame graphs: the page has drawn them; this script moves their boxes and finds boxes by name.
 
+const LETTER = 7; // CSS pixels of a wide letter of a label
+const LEAST_LABEL_LETTERS = 4;
+
 const flameEnd = (box) => box.start + box.bytes;
 const holds = (outer, box) => outer.depth < box.depth && outer.start <= box.start && flameEnd(box) <= flameEnd(outer);
 
@@ -7,7 +10,7 @@ function startFlames() {
   for (const graph of document.querySelectorAll("svg.flame")) {
     const part = (name) => document.getElementById(graph.id.replace(/graph$/, name));
     const boxes = [...graph.children].map((element) => ({
-      element, title: element.firstElementChild.textContent, name: element.dataset.name.toLowerCase(),
+      element, title: element.firstElementChild.textContent, label: element.lastElementChild, words: element.lastElementChild.textContent, name: element.dataset.name.toLowerCase(),
       depth: Number(element.dataset.depth), start: Number(element.dataset.start), bytes: Number(element.dataset.bytes),
     }));
     const flame = { graph, boxes, bytes: Number(graph.dataset.bytes), text: part("text"), here: null };
@@ -15,6 +18,7 @@ function startFlames() {
     part("whole").addEventListener("click", () => zoomFlame(flame, null));
     part("find").addEventListener("input", (event) => findFrames(flame, event.target.value));
     graph.addEventListener("keydown", (event) => flameKey(flame, event));
+    new ResizeObserver(() => labelFrames(flame)).observe(graph);
   }
 }
 
@@ -29,7 +33,18 @@ function zoomFlame(flame, zoomed) {
     box.element.setAttribute("x", `${(left - start) / bytes * 100}%`);
     box.element.setAttribute("width", `${(right - left) / bytes * 100}%`);
   }
+  labelFrames(flame);
   goToFrame(flame, zoomed);
+}
+
+// Name and bytes if they fit, else as much of the name as fits; nothing in a box of a few letters.
+function labelFrames({ graph, boxes }) {
+  for (const { element, label, words } of boxes) {
+    const room = Math.floor((parseFloat(element.getAttribute("width")) / 100 * graph.clientWidth - 8) / LETTER);
+    const name = words.slice(0, words.search(/ \S+ \S+$/));
+    const cut = room >= LEAST_LABEL_LETTERS ? `${name.slice(0, room - 1)}…` : "";
+    label.textContent = [words, name].find((each) => each.length <= room) ?? cut;
+  }
 }
 
 function goToFrame(flame, box) {

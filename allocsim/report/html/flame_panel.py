@@ -8,7 +8,7 @@ of its box.
 
 from __future__ import annotations
 
-from allocsim.analysis.top import FlameBox, FlameGraph, Top, flame_of
+from allocsim.analysis.top import CATEGORIES, FlameBox, FlameGraph, Top, flame_of
 from allocsim.report.html.markup import legend, text
 from allocsim.report.layout import number, plural
 from allocsim.report.top import moment_text
@@ -21,8 +21,6 @@ Zooming in makes a frame of this width wide enough to point at.
 """
 _ROW = 20
 """Height of a row, in pixels."""
-_KINDS = 6
-"""Number of categories with a separate colour; all others share one."""
 _MIXED = "x"
 _LABEL = (
     "Flame graph, the outermost frames above. Arrow keys move from frame to frame, Enter zooms in, "
@@ -67,11 +65,9 @@ def _note(flame: FlameGraph) -> str:
     )
 
 
-def _kind(category: str, flame: FlameGraph) -> str:
+def _kind(category: str) -> str:
     """Return the CSS class with the colour of a category."""
-    if not category:
-        return f"k{_MIXED}"
-    return f"k{min(flame.categories.index(category), _KINDS)}"
+    return f"c{CATEGORIES.index(category) if category else _MIXED}"
 
 
 def _legend(flame: FlameGraph, top: Top) -> str:
@@ -79,14 +75,14 @@ def _legend(flame: FlameGraph, top: Top) -> str:
     names: dict[str, list[str]] = {}
     for category in (*flame.categories, ""):
         if category in drawn:
-            kind = _kind(category, flame)
+            kind = _kind(category)
             held = f"{category} {format_size(top.categories[category])}" if category else ""
             names.setdefault(kind, []).append(held or "several categories")
     return legend((", ".join(each), _colour(kind)) for kind, each in names.items())
 
 
 def _colour(kind: str) -> str:
-    return "--free" if kind == f"k{_MIXED}" else f"--kind-{kind[1:]}"
+    return "--free" if kind == f"c{_MIXED}" else f"--category-{kind[1:]}"
 
 
 def _box(box: FlameBox, flame: FlameGraph) -> str:
@@ -98,7 +94,7 @@ def _box(box: FlameBox, flame: FlameGraph) -> str:
     label = f"{name}: {size}, {number(box.blocks)} {'block' if box.blocks == 1 else 'blocks'}{of}"
     file = f" ({box.file})" if "/" in box.file or "\\" in box.file else ""
     return (
-        f'<svg class="{_kind(box.category, flame)}" x="{box.start / total:.5%}" '
+        f'<svg class="{_kind(box.category)}" x="{box.start / total:.5%}" '
         f'y="{box.depth * _ROW}" width="{box.bytes / total:.5%}" height="{_ROW - 1}" '
         f'data-depth="{box.depth}" data-start="{box.start}" data-bytes="{box.bytes}" '
         f'data-name="{text(name + file)}">'

@@ -19,7 +19,7 @@ from allocsim.report.html.answer_panel import device_tabs, to_paste, verdict
 from allocsim.report.html.embedding import embedded
 from allocsim.report.html.fallback import packed_strip, state_legend, still_curve
 from allocsim.report.html.flame_panel import flame_panel
-from allocsim.report.html.markup import json_text, page_part, text
+from allocsim.report.html.markup import json_text, page_part, stylesheet, text
 from allocsim.report.html.owners_table import owners_tables
 from allocsim.report.layout import plural, shown_of
 from allocsim.report.verdict import verdict_sentence
@@ -27,8 +27,8 @@ from allocsim.simulation import Parting
 
 _SCRIPTS = (
     "columns.js", "device_data.js", "view.js", "axis.js", "copy.js", "owners.js", "bands.js",
-    "timeline.js", "map.js", "strip.js", "state.js", "flame.js", "devices.js", "moments.js",
-    "main.js",
+    "timeline.js", "areas.js", "map.js", "strip.js", "state.js", "flame.js", "devices.js",
+    "moments.js", "main.js",
 )  # fmt: skip
 _NO_OWNERS = (
     "<p>The owners of the memory are known for the recorded run only; this run has other "
@@ -102,7 +102,7 @@ def html_report(devices: Sequence[DevicePage]) -> str:
         ),
         tables=each(_tables),
         data="".join(_data(page) for page in devices),
-        style=page_part("uplot.min.css") + page_part("page.css"),
+        style=stylesheet("uplot.min.css", "page.css"),
         library=page_part("uplot.min.js"),
         licence=text(page_part("uplot.LICENSE.txt").strip()),
         script="\n".join(map(page_part, _SCRIPTS)),
@@ -152,7 +152,7 @@ def _tables(page: DevicePage) -> str:
 
 def _data(page: DevicePage) -> str:
     """Return HTML script elements with the numbers that the device's charts draw."""
-    about, columns = embedded(page.picture, page.course)
+    about, columns = embedded(page.picture, page.answers)
     number = page.number
     return (
         f'<script type="application/json" id="about-{number}" data-about="{number}">'

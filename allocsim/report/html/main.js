@@ -97,7 +97,10 @@ function listenToPrinter() {
     setTheme(false);
     plot.setSize({ width: PAPER, height: 320 });
     drawState();
-    queueMicrotask(drawMap); // after uPlot has set its area
+    queueMicrotask(() => { // after uPlot has set its area
+      drawAreas();
+      drawMap();
+    });
   });
   addEventListener("afterprint", () => {
     tables.forEach((details, i) => { details.open = before.open[i]; });
@@ -111,13 +114,15 @@ async function start() {
   const { device, entry } = momentOf(location.hash);
   await takeDevice(device ?? firstDevice());
   if (entry !== null) setEntry(entry);
-  watchers.view.push(drawTimeline, drawMap);
-  watchers.entry.push(drawTimeline, drawTimeLegend, drawMap, drawState, () => readOut(view.entry), writeMoment);
+  watchers.view.push(drawTimeline, drawAreas, drawMap);
+  watchers.entry.push(drawTimeline, drawTimeLegend, drawAreas, drawMap, drawState, () => readOut(view.entry), writeMoment);
   watchers.block.push(drawMap, showBlock);
   makeTimeline();
   listen();
   listenToMoments();
+  listenToAreas();
   drawTimeline();
+  drawAreas();
   drawMap();
   drawState();
   readOut(view.entry);

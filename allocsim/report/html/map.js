@@ -18,6 +18,7 @@ function kindsOf(colouring) {
     const names = data.owners.length <= MOST_OWNERS + 1 ? data.owners : [...data.owners.slice(0, MOST_OWNERS), "other lines"];
     return names.map((name, i) => [short(name), colour(`kind-${i}`)]);
   }
+  if (colouring === "category") return data.categories.map(({ name }, i) => [name, categoryColour(i)]);
   return [["allocated", colour("kind-0")], ["freed, waiting for a stream", colour("kind-1")]];
 }
 
@@ -25,7 +26,7 @@ function kindsOf(colouring) {
 function bytesOfKinds(colouring, kinds) {
   const { blocks, segments } = data;
   const entry = view.entry, held = new Array(kinds).fill(0);
-  const kind = { size: blocks.class, owner: blocks.owner }[colouring];
+  const kind = { size: blocks.class, owner: blocks.owner, category: blocks.category }[colouring];
   let free = 0;
   for (let i = 0; i < segments.count; i++) if (segments.born[i] <= entry && entry < segments.died[i]) free += segments.size[i];
   for (let i = 0; i < blocks.count; i++) {
@@ -82,7 +83,7 @@ function shares(rows, columns, colouring, kinds) {
     splatAll(2, rows, columns, blocks, freed, completed);
     return;
   }
-  const kind = colouring === "size" ? blocks.class : blocks.owner;
+  const kind = { size: blocks.class, owner: blocks.owner, category: blocks.category }[colouring];
   for (let k = 0; k < kinds; k++) {
     splatAll(k + 1, rows, columns, blocks, born, completed, (i) => Math.min(kind[i], kinds - 1) === k);
   }

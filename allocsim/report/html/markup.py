@@ -22,6 +22,19 @@ def page_part(name: str) -> str:
     return (files("allocsim.report") / "html" / name).read_text(encoding="utf-8")
 
 
+def stylesheet(*names: str) -> str:
+    """Return the styles that all pages share, followed by those of files in allocsim/report/html.
+
+    On screen, a page without scripts is dark if the system is.
+    """
+    theme = page_part("theme.css")
+    dark = theme.partition(':root[data-theme="dark"] ')[2].partition("}")[0]
+    system = (
+        f"@media screen and (prefers-color-scheme: dark) {{ :root:not([data-theme]) {dark}}} }}\n"
+    )
+    return theme + system + "".join(map(page_part, names))
+
+
 def text(words: object) -> str:
     """Escape text for HTML."""
     return html.escape(printable(str(words)))

@@ -26,7 +26,7 @@ def ranks_page(found: Ranks) -> str:
         f"{plural(len(found.runs), 'rank')}",
         [f"{found.headline()}.", *_conf(found)],
         [
-            ("How far they lie apart", _apart(found)),
+            ("Imbalance", _apart(found)),
             ("Memory over each run", _curves(found)),
             ("All ranks", _rows(found)),
             *_refused(found),
@@ -44,7 +44,7 @@ def _apart(found: Ranks) -> str:
     low, high = found.least, found.decides
     pairs = [
         ("Most reserved", f"{format_size(high.reserved_bytes)}, rank {high.rank}"),
-        ("In the middle", format_size(found.median_bytes)),
+        ("Median", format_size(found.median_bytes)),
         ("Least reserved", f"{format_size(low.reserved_bytes)}, rank {low.rank}"),
         ("Imbalance of reserved memory", f"{found.imbalance:.3f} times the mean"),
         ("Imbalance of allocated memory", f"{found.allocated_imbalance:.3f} times the mean"),

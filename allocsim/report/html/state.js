@@ -78,6 +78,17 @@ function tableOf(caption, heads, rows) {
   return element("div", { className: "scroll" }, table);
 }
 
+// Groups of segments that have one pool and the same sizes, in the order of their first ones.
+function alike(ranges) {
+  const groups = new Map();
+  for (const range of ranges) {
+    const key = ["size", "allocated", "waiting", "largest", "group"].map((name) => range[name]).join();
+    if (!groups.has(key)) groups.set(key, []);
+    groups.get(key).push(range);
+  }
+  return [...groups.values()];
+}
+
 function drawState() {
   const entry = view.entry;
   document.getElementById("entry").value = entry;
@@ -91,14 +102,15 @@ function drawState() {
     `After entry ${count(entry)} (${what}): ${bytes("size")} reserved in ${plural(ranges.length, "segment")}, ` +
     `${bytes("allocated")} allocated in ${plural(live, "block")}, ${bytes("waiting")} waiting for a stream, ` +
     `${bytes("free")} free; largest free block ${sizeText(largest * data.unit)}.`;
-  const shown = [...ranges].sort((a, b) => b.size - a.size).slice(0, SHOWN_SEGMENTS);
-  const longest = shown.length ? shown[0].size : 1;
-  const hidden = ranges.length - shown.length;
+  const groups = alike([...ranges].sort((a, b) => b.size - a.size));
+  const shown = groups.slice(0, SHOWN_SEGMENTS);
+  const longest = shown.length ? shown[0][0].size : 1;
+  const hidden = groups.slice(SHOWN_SEGMENTS).flat().length;
   document.getElementById("state-segments").replaceChildren(tableOf(
-    `Segments, the largest first${hidden ? `; ${plural(hidden, "smaller one")} not shown` : ""}. Bars are to one scale`,
+    `Segments, the largest first; those of equal sizes share a row${hidden ? `; ${plural(hidden, "smaller one")} not shown` : ""}. Bars are to one scale`,
     ["segment", "size", "allocated", "waiting", "free", "largest free block", "pool", "blocks"],
-    shown.map((range) => [
-      hex(addressOf(range.place)),
+    shown.map(([range, ...others]) => [
+      `${hex(addressOf(range.place))}${others.length ? ` and ${count(others.length)} more` : ""}`,
       ...["size", "allocated", "waiting", "free", "largest"].map((name) => sizeText(range[name] * data.unit)),
       data.groups[range.group], barOf(range, longest, entry),
     ]),

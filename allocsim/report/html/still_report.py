@@ -16,7 +16,7 @@ from allocsim.metrics import code_of
 from allocsim.replaying import StateSource
 from allocsim.report.html.fallback import packed_strip, state_legend
 from allocsim.report.html.flame_panel import flame_panel
-from allocsim.report.html.markup import definitions, page_part, table, text
+from allocsim.report.html.markup import definitions, page_part, stylesheet, table, text
 from allocsim.report.html.owners_table import owners_tables
 from allocsim.report.layout import exact_size, number, plural, shown_of
 from allocsim.report.packing import segment_pool
@@ -63,7 +63,7 @@ def still_report(
         legend=state_legend(still.instant),
         strip=packed_strip(still.instant),
         segments=_segments(still),
-        style=page_part("page.css"),
+        style=stylesheet("page.css"),
         script="\n".join(map(page_part, _SCRIPTS)),
     )
 
