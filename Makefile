@@ -135,6 +135,8 @@ dist: .venv/.installed ## the source archive, the pure wheel and this Python's c
 workflows: .venv/.installed ## lint the workflows; run their steps with python -m tests.workflows
 	$(BIN)/pip install -q --group workflows
 	$(BIN)/zizmor --offline --strict-collection .github/workflows
+	# Its package fetches the program from GitHub while it is installed.
+	if $(BIN)/pip install -q --group actionlint; then $(BIN)/actionlint; else echo "actionlint did not run"; fi
 
 bench-compiled: compiled ## the speed measurements of that installation
 	cd .venv-compiled/beside && ../bin/python -m benchmarks.speed

@@ -22,9 +22,13 @@ from setuptools.command.build_ext import build_ext
 REPOSITORY = "https://github.com/allocsim/allocsim"
 """The only place of the package's metadata that knows where the project is hosted."""
 
+_OWNER, _NAME = REPOSITORY.split("/")[-2:]
+SITE = f"https://{_OWNER}.github.io/{_NAME}/"
+"""The documentation site, as GitHub names the pages of the repository."""
+
 URLS = {
     "Homepage": REPOSITORY,
-    "Documentation": f"{REPOSITORY}/tree/main/docs",
+    "Documentation": f"{SITE}getting-started.html",
     "Source": REPOSITORY,
     "Issues": f"{REPOSITORY}/issues",
     "Changelog": f"{REPOSITORY}/blob/main/CHANGELOG.md",

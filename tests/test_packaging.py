@@ -100,7 +100,16 @@ def test_urls_are_made_of_one_constant() -> None:
     repository = ast.literal_eval(constants["REPOSITORY"])
     urls = metadata("allocsim").get_all("Project-URL")
     assert urls
-    assert all(url.partition(", ")[2].startswith(repository) for url in urls)
+    owner, name = repository.split("/")[-2:]
+    hosts = (repository, f"https://{owner}.github.io/{name}/")
+    assert all(url.partition(", ")[2].startswith(hosts) for url in urls)
+
+
+def test_documentation_url_is_a_page_of_the_site() -> None:
+    urls = dict(each.split(", ") for each in metadata("allocsim").get_all("Project-URL") or ())
+    page = urls["Documentation"].partition(".github.io/allocsim/")[2]
+    assert (ROOT / "docs" / page).with_suffix(".md").exists()
+    assert urls["Documentation"] in (ROOT / "README.md").read_text()
 
 
 def test_every_file_of_the_package_is_of_a_kind_that_is_installed() -> None:
