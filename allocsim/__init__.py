@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from allocsim.analysis.top import top
     from allocsim.analysis.tune import tune
     from allocsim.core import CachingAllocator
+    from allocsim.editing import replay_edited
     from allocsim.errors import AllocsimError, OutOfMemoryError
     from allocsim.export import simulate
     from allocsim.fitting import Task, fit, model_of, program_of
@@ -62,6 +63,7 @@ __all__ = [
     "ranks",
     "recording_at",
     "replay",
+    "replay_edited",
     "risk",
     "scaling_of",
     "simulate",
@@ -99,6 +101,7 @@ _HOMES = {
     "ranks": "analysis.ranks",
     "recording_at": "fitting.scale",
     "replay": "replaying",
+    "replay_edited": "editing",
     "risk": "analysis.risk",
     "scaling_of": "fitting.scale",
     "simulate": "export",

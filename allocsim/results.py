@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from allocsim.analysis.step import Decision, Request
     from allocsim.analysis.top import Top
     from allocsim.analysis.tune import Tuning
+    from allocsim.editing import Edit
     from allocsim.export import Simulated
     from allocsim.fitting import Fit
     from allocsim.fitting.scale import Scaled, Scaling
@@ -28,6 +29,7 @@ __all__ = [
     "Decision",
     "DeviceExplanation",
     "DeviceRun",
+    "Edit",
     "Fit",
     "Gate",
     "Lint",
@@ -61,6 +63,7 @@ _HOMES = {
     "Verdict": "analysis.explain",
     "DeviceRun": "simulation",
     "Run": "simulation",
+    "Edit": "editing",
     "Fit": "fitting",
     "Gate": "analysis.gate",
     "Measured": "analysis.gate",

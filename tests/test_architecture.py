@@ -41,6 +41,7 @@ LAYERS = {
     "phantom": 6,
     "recommend": 7,
     "ownership": 7,
+    "editing": 8,
     "fitting": 8,
     "verify": 9,
     "analysis": 9,

@@ -7,7 +7,7 @@ supported releases are imported only when a help text is printed.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from allocsim.cli.usage import (
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
     from contextlib import ExitStack
 
+    from allocsim.editing import EditedDevice
+    from allocsim.replaying import Prepared
     from allocsim.simulation import Hints
 
 Commands = argparse._SubParsersAction  # argparse has no public name for it
@@ -68,6 +70,13 @@ _SHARED: dict[str, dict[str, Any]] = {
         "dest": "settings",
         "help": "replay as if the program had set options before that entry; may be repeated",
     },
+    "--edit": {
+        "metavar": "EDIT",
+        "action": "append",
+        "dest": "edits",
+        "help": "replay an edited program, e.g. 'empty-cache after step 2', 'largest step first' "
+        "(docs/commands/replay.md); may be repeated",
+    },
     "--dask": {
         "metavar": "tcp://HOST:PORT",
         "help": "a Dask scheduler whose workers can read the files",
@@ -105,6 +114,17 @@ def hints_of(arguments: argparse.Namespace) -> Hints | None:
     settings = tuple(arguments.settings or ())
     hints = Hints(arguments.memory_fraction, arguments.empty_cache, settings)
     return None if hints == Hints() else hints
+
+
+def edited_by(
+    arguments: argparse.Namespace, devices: Sequence[Prepared]
+) -> tuple[EditedDevice, ...]:
+    """Return the devices with the edits that the user gave by --edit; empty without any."""
+    if not arguments.edits:
+        return ()
+    from allocsim.editing import edit_devices  # noqa: PLC0415
+
+    return edit_devices(devices, arguments.edits)
 
 
 def expanded(text: str) -> str:

@@ -10,7 +10,7 @@ import argparse
 from functools import partial
 from typing import TYPE_CHECKING
 
-from allocsim.cli.options import HINTS, Commands, add_command, add_shared, hints_of
+from allocsim.cli.options import HINTS, Commands, add_command, add_shared, edited_by, hints_of
 from allocsim.cli.output import write_answer
 from allocsim.cli.owners import owners_of, spilled_owners_of
 from allocsim.cli.progress import ProgressBar
@@ -40,7 +40,7 @@ def add_to(commands: Commands[Parser]) -> None:
     parser = add_command(commands, "replay", _SUMMARY, _DESCRIPTION, run)
     add = parser.add_argument
     add_shared(parser, "file", "--conf", "--device-memory", "--torch", "--device")
-    add_shared(parser, "--host-spill", *HINTS)
+    add_shared(parser, "--host-spill", *HINTS, "--edit")
     strict = "exit 1 unless the replay is exactly as recorded, also step by step"
     add("--strict", action="store_true", help=strict)
     add_shared(parser, "--fail-on-oom")
@@ -67,6 +67,8 @@ def run(arguments: argparse.Namespace) -> int:
         recording, hints = load(arguments.file), hints_of(arguments)
         ready = prepare(recording, arguments.device, arguments.torch, hints=hints)
         devices = [each.on(arguments.device_memory) for each in ready]
+        edited = edited_by(arguments, devices)
+        devices = list(edited) or devices
         watch = OomWatch(devices)
         result = replay_prepared(
             devices,
@@ -84,8 +86,12 @@ def run(arguments: argparse.Namespace) -> int:
         if wants_cure and arguments.host_spill:
             raise UsageError("--cure searches settings for a device without host memory; leave "
                              "--host-spill out")  # fmt: skip
+        if wants_cure and edited:
+            raise UsageError("--cure searches settings for the recorded program; use allocsim tune "
+                             "with --edit")  # fmt: skip
         if wants_cure is None:
-            wants_cure = not (arguments.conf is not None or arguments.json or arguments.host_spill)
+            others = (arguments.conf is not None, arguments.json, arguments.host_spill, edited)
+            wants_cure = not any(others)
         found = None
         if wants_cure:
             found = _recommended(
@@ -95,15 +101,15 @@ def run(arguments: argparse.Namespace) -> int:
                 insists=bool(arguments.cure),
                 in_full=arguments.json or arguments.verbose,
             )
-        top = None if arguments.json else owners_of(devices, result)
+        top = None if arguments.json or edited else owners_of(devices, result)
         if arguments.host_spill:
             top = spilled_owners_of(devices, result.devices)
         result = with_range(with_proof(result))  # before output, because both may need replays
     write_answer(
         arguments,
-        partial(replay_document, result, shortages, found, top),
-        partial(replay_text, result, shortages, found, top),
-        partial(replay_screen, result, shortages, found, top),
+        partial(replay_document, result, shortages, found, top, edited),
+        partial(replay_text, result, shortages, found, top, edited),
+        partial(replay_screen, result, shortages, found, top, edited),
     )
     if arguments.strict and not all(d.fidelity and d.fidelity.is_exact for d in result.devices):
         return _STRICT
@@ -129,8 +135,8 @@ def _compare_strictly(devices: Sequence[Prepared], result: Run) -> None:
         if device_run.fidelity is None:
             raise UsageError(
                 f"--strict compares a replay with its recording, but device {device_run.device} "
-                "was replayed under other settings or another device memory; leave --conf and "
-                "--device-memory out"
+                "was replayed under other settings or another device memory, or with an edit; "
+                "leave --conf, --device-memory and --edit out"
             )
     for prepared, device_run in zip(devices, result.devices, strict=True):
         difference = difference_step_by_step(prepared, device_run)

@@ -42,7 +42,7 @@ def add_to(commands: Commands[Parser]) -> None:
     add("-o", "--output", metavar="FILE", required=True, help="HTML file to write")
     add_shared(parser, "--conf", "--device-memory", "--torch")
     add_shared(parser, "--device", text="show only this device (default: all with entries)")
-    add_shared(parser, *HINTS)
+    add_shared(parser, *HINTS, "--edit")
     what_if = f"also replay other settings (default: up to {_WHAT_IF_UP_TO:,} entries)"
     add("--what-if", action=argparse.BooleanOptionalAction, help=what_if)
     settings = "also replay this setting, and no others; may be repeated"
@@ -100,6 +100,13 @@ def _page_of_run(arguments: argparse.Namespace, recording: Recording) -> str:
 
     with ProgressBar() as bar:
         hints = hints_of(arguments)
+        if arguments.edits:
+            from allocsim.editing import edited_recording  # noqa: PLC0415
+
+            recording = edited_recording(
+                recording, arguments.edits, torch_version=arguments.torch, hints=hints
+            )
+            hints = None  # the edited recording contains the calls
         ready = prepare(recording, arguments.device, arguments.torch, hints=hints)
         devices = [each.on(arguments.device_memory) for each in ready]
         shown = [each for each in devices if len(each.trace)] or devices[:1]

@@ -17,8 +17,11 @@ from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, UsageError, processes
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from allocsim.analysis.top import Top
     from allocsim.analysis.tune import Tuning
+    from allocsim.editing import EditTrial
     from allocsim.report import Loan
 
 _SUMMARY = "find the best setting for one or more recordings"
@@ -36,7 +39,7 @@ def add_to(commands: Commands[Parser]) -> None:
     memory = "memory of the device, e.g. 24GiB (default: as recorded)"
     add_shared(parser, "--device-memory", text=memory)
     add_shared(parser, "--host-spill", "--torch", "--device")
-    add_shared(parser, *HINTS)
+    add_shared(parser, *HINTS, "--edit")
     add_shared(parser, "--try", text="try only this setting; may be repeated")
     add("--no-expandable", action="store_true", help="never propose expandable segments")
     add("--find-device", action="store_true", help="find the smallest device for each setting")
@@ -52,6 +55,12 @@ def add_to(commands: Commands[Parser]) -> None:
         "--exhaustive",
         action="store_true",
         help="replay every setting to its end, without shortcuts",
+    )
+    add(
+        "--edits",
+        action="store_true",
+        dest="tries_edits",
+        help="also try edits of the program, such as calls of empty_cache in the training loop",
     )
     add_shared(parser, "--verbose", "--json")
 
@@ -73,6 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
             confs=arguments.confs,
             device=arguments.device,
             hints=hints_of(arguments),
+            edits=arguments.edits or (),
             expandable=not arguments.no_expandable,
             find_device=arguments.find_device,
             jobs=arguments.jobs,
@@ -82,14 +92,17 @@ def run(arguments: argparse.Namespace) -> int:
             tricks=EXHAUSTIVE if arguments.exhaustive else None,
             progress=bar.counted(_progress),
         )
+        tried: Sequence[EditTrial] = ()
+        if arguments.tries_edits:
+            tried = _tried_edits(arguments, tuning)
         top = None
         if not (arguments.json or arguments.verbose):
             top = _owners(tuning)
     write_answer(
         arguments,
-        partial(tuning_document, tuning, loan),
-        partial(tuning_text, tuning, loan),
-        partial(tuning_screen, tuning, top, loan),
+        partial(tuning_document, tuning, loan, tried),
+        partial(tuning_text, tuning, loan, tried),
+        partial(tuning_screen, tuning, top, loan, tried),
     )
     return 0
 
@@ -109,6 +122,18 @@ def _loan(arguments: argparse.Namespace) -> Loan | None:
         name = "find-device" if arguments.find_device else "memory-fraction"
         raise UsageError(f"--{name} needs a card without host memory; leave --host-spill out")
     return Loan(arguments.device_memory, arguments.host_spill)
+
+
+def _tried_edits(arguments: argparse.Namespace, tuning: Tuning) -> Sequence[EditTrial]:
+    """Return the edits that the recording allows, replayed under its own settings."""
+    if tuning.prepared is None or arguments.edits or arguments.host_spill:
+        raise UsageError(
+            "--edits tries edits of one device of one recording; leave --edit and --host-spill "
+            "out, and give --device N"
+        )
+    from allocsim.editing import try_edits  # noqa: PLC0415
+
+    return try_edits([tuning.prepared], device_memory=arguments.device_memory)
 
 
 def _owners(tuning: Tuning) -> Top | None:

@@ -70,8 +70,30 @@ def simulate(
     command: command line to note in the result.
     The other parameters and the errors are the same as in `replay`.
     """
-    devices = prepare(recording, device, torch_version, hints=hints)
-    setting, memory = None if conf is None else Setting(conf), bytes_of(device_memory)
+    return simulate_prepared(
+        prepare(recording, device, torch_version, hints=hints),
+        recording,
+        None if conf is None else Setting(conf),
+        bytes_of(device_memory),
+        command=command,
+        progress=progress,
+    )
+
+
+def simulate_prepared(
+    devices: Sequence[Prepared],
+    recording: Recording,
+    setting: Setting | None = None,
+    memory: int | None = None,
+    *,
+    command: str = "",
+    progress: Progress | None = None,
+) -> Simulated:
+    """Convert replays of prepared devices of `recording` to a recording.
+
+    setting, memory: setting and device memory in bytes; None for the recorded ones.
+    command: command line to note in the result.
+    """
     runs, traces, states = [], [], []
     for prepared in devices:
         watch = _Watch()

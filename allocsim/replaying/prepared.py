@@ -90,6 +90,11 @@ class Prepared(RecordedDevice):
             return None
         return self.plan.fits or self.plan.inferred_capacity
 
+    @property
+    def is_edited(self) -> bool:
+        """True if what-ifs are of a program that differs from the recorded one."""
+        return False
+
     @cached_property
     def proofs(self) -> list[Parting | None]:
         """Cached proof: first difference of the baseline, or None; empty before the proof."""

@@ -47,7 +47,7 @@ def drive_as_recorded(
     make: class of the replay.
     The other parameters and the errors are the same as in `replay`.
     """
-    is_same = prepared.is_recorded(setting)
+    is_same = prepared.is_recorded(setting) and not prepared.is_edited
     is_as_recorded = is_same and is_recorded_device(prepared, device_memory) and not host_spill
     is_baseline = is_as_recorded or proves
     plan = prepared.plan_under(setting, prepared.plan if is_baseline else prepared.free_plan)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from allocsim.analysis.explain import Cure, Shortage
 from allocsim.core import find_release, parse_conf
+from allocsim.editing import EditedDevice
 from allocsim.recommend import Recommendation
 from allocsim.replaying import Trial
 from allocsim.report.answer import (
@@ -29,6 +30,7 @@ from allocsim.report.answer import (
     warnings,
 )
 from allocsim.report.driver import driver_document, driver_rows
+from allocsim.report.edits import edit_document, edit_rows
 from allocsim.report.layout import (
     card_document,
     earlier_errors,
@@ -58,7 +60,6 @@ if TYPE_CHECKING:
 
 _SHOWN_OOMS = 3
 
-
 Found = tuple[Recommendation, tuple[Cure, ...]]
 """Recommended setting, and the settings tried on each device."""
 
@@ -68,21 +69,24 @@ def replay_text(
     shortages: Mapping[int, Sequence[Shortage]],
     found: Found | None = None,
     top: Top | None = None,
+    edited: Sequence[EditedDevice] = (),
 ) -> str:
     """Return the text of `allocsim replay -v`.
 
     shortages: out-of-memory errors by device number.
     found: recommendation and trials of each device; None if no setting was searched.
     top: code that held the memory; None if unknown.
+    edited: devices of an edited program; empty for the recorded program.
     """
     cures = {} if found is None else {cure.device: cure for cure in found[1]}
     lines = [*warned(run.warnings), *_heading(run), ""]
+    lines += [*edit_rows(edited, run), ""] if edited else []
     for device in run.devices:
         if len(run.devices) > 1:
             lines += [f"== device {device.device} ==", ""]
         ooms = shortages.get(device.device, ())
         for section in (
-            _proof_rows(device),
+            [] if edited else _proof_rows(device),
             _memory(run, device),
             spill_rows(device),
             _ooms(ooms),
@@ -222,10 +226,11 @@ def replay_document(
     shortages: Mapping[int, Sequence[Shortage]],
     found: Found | None = None,
     top: Top | None = None,
+    edited: Sequence[EditedDevice] = (),
 ) -> dict[str, Any]:
     """Return the document of `allocsim replay --json`.
 
-    shortages, found: as in `replay_text`.
+    shortages, found, edited: as in `replay_text`.
     top: code that requested the memory spilled to the host; None if nothing spilled.
     """
     cures = {} if found is None else {cure.device: cure for cure in found[1]}
@@ -243,6 +248,7 @@ def replay_document(
             for each in run.devices
         ],
         **recommendation,
+        **({"edits": list(edit_document(edited))} if edited else {}),
     }
 
 
@@ -358,6 +364,7 @@ def replay_screen(
     shortages: Mapping[int, Sequence[Shortage]],
     found: Found | None = None,
     top: Top | None = None,
+    edited: Sequence[EditedDevice] = (),
 ) -> Answer:
     """Return the first screen of `allocsim replay`; parameters as in `replay_text`."""
     shown = most_urgent(run.devices)
@@ -370,7 +377,8 @@ def replay_screen(
     conf = run.conf or "PyTorch's defaults"
     replayed = f"{entries(run)} under {conf}, as PyTorch {run.torch_version}"
     parts += [others(run, shown), part(row("Replayed", replayed), rank=4)]
-    for device in shown:
+    parts += [part(edit_rows(edited, run), starts=True)] if edited else []
+    for device in () if edited else shown:
         is_exact = device.fidelity is None or device.fidelity.is_exact
         lines = _proof_rows(device)
         lines = lines if len(shown) == 1 else _proof_in_a_line(device)
@@ -385,9 +393,7 @@ def replay_screen(
 def _proof_in_a_line(device: DeviceRun) -> list[str]:
     fidelity = device.fidelity
     if fidelity is None:
-        return row(
-            "Proof", f"device {device.device}: none, the settings differ from the recorded ones"
-        )
+        return row("Proof", f"device {device.device}: none, the settings are not the recorded ones")
     if not fidelity.is_compared:
         return row("Proof", f"device {device.device}: none, the file holds requests only")
     found = f"{number(fidelity.addresses_matched)} of {number(fidelity.allocations)} addresses"

@@ -6,10 +6,12 @@ estimates.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from allocsim.analysis.tune import SettingRow, Tuning
+from allocsim.editing import EditTrial
 from allocsim.recommend import WhyNot
 from allocsim.replaying import Trial
 from allocsim.report.answer import (
@@ -24,6 +26,7 @@ from allocsim.report.answer import (
     to_paste,
 )
 from allocsim.report.driver import costs_document, driver_note
+from allocsim.report.edits import tried_edit_rows, tried_edits_document
 from allocsim.report.layout import (
     exact_size,
     number,
@@ -50,13 +53,15 @@ if TYPE_CHECKING:
 
 _WIDTHS = (40, 12, 8, 9, 11)
 _MOST_ROWS = 12
+_SHOWN_EDITS = 3
 _SHELLS = (("bash", "bash"), ("powershell", "PowerShell"), ("cmd", "cmd"), ("python", "Python"))
 
 
-def tuning_text(tuning: Tuning, loan: Loan | None = None) -> str:
+def tuning_text(tuning: Tuning, loan: Loan | None = None, tried: Sequence[EditTrial] = ()) -> str:
     """Return the text of `allocsim tune -v`.
 
     loan: host memory that is part of each simulated device; None if there is none.
+    tried: edits of the program that were replayed, the best first.
     """
     lines = warned(tuning.warnings) + rows("Recordings", tuning.files)
     lines += row("Release", f"PyTorch {tuning.torch_version}")
@@ -64,6 +69,8 @@ def tuning_text(tuning: Tuning, loan: Loan | None = None) -> str:
     for note in tuning.notes:
         lines += row("Note", note)
     lines += tuning_spill_rows(tuning, loan)
+    if tried:
+        lines += ["", *tried_edit_rows(tried, len(tried))]
     lines += ["", *_answer(tuning), "", *_rows(tuning), "", *_front(tuning), "", *_work(tuning)]
     return "\n".join(lines) + "\n"
 
@@ -225,8 +232,10 @@ def _work(tuning: Tuning) -> list[str]:
     return rows("Work", work)
 
 
-def tuning_document(tuning: Tuning, loan: Loan | None = None) -> dict[str, Any]:
-    """Return the document of `allocsim tune --json`; `loan` is as in `tuning_text`."""
+def tuning_document(
+    tuning: Tuning, loan: Loan | None = None, tried: Sequence[EditTrial] = ()
+) -> dict[str, Any]:
+    """Return the document of `allocsim tune --json`; parameters as in `tuning_text`."""
     best = tuning.best
     return {
         "files": list(tuning.files),
@@ -253,6 +262,7 @@ def tuning_document(tuning: Tuning, loan: Loan | None = None) -> dict[str, Any]:
         ],
         "bounds": asdict(tuning.bounds),
         "costs": costs_document(tuning.costs),
+        **({"edits": tried_edits_document(tried)} if tried else {}),
         "seconds": round(tuning.seconds, 3),
         "entries": tuning.entries,
         "entries_replayed": tuning.entries_replayed,
@@ -314,8 +324,13 @@ def _row(tuning: Tuning, row: SettingRow) -> dict[str, Any]:
     }
 
 
-def tuning_screen(tuning: Tuning, top: Top | None = None, loan: Loan | None = None) -> Answer:
-    """Return the first screen of `allocsim tune`; `loan` is as in `tuning_text`.
+def tuning_screen(
+    tuning: Tuning,
+    top: Top | None = None,
+    loan: Loan | None = None,
+    tried: Sequence[EditTrial] = (),
+) -> Answer:
+    """Return the first screen of `allocsim tune`; `loan` and `tried` are as in `tuning_text`.
 
     top: code that held the memory; None if unknown.
     """
@@ -343,6 +358,8 @@ def tuning_screen(tuning: Tuning, top: Top | None = None, loan: Loan | None = No
     if tuning.warnings:
         parts.append(part(row("To paste", f"nothing: {WhyNot.WITHHELD}."), starts=True))
     parts += to_paste(found)
+    if tried:
+        parts.append(part(tried_edit_rows(tried, _SHOWN_EDITS), starts=True))
     return answer_of([*parts, *_searched(tuning, top)], TABLES)
 
 

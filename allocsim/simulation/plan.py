@@ -93,8 +93,11 @@ class Steps:
 
     def of_program(self) -> Steps:
         """Return the steps without the recorded answers of the driver."""
-        kept = np.flatnonzero(self.is_of_program)
-        return Steps(*(column.take(kept) for column in self._columns()))
+        return self.taken(np.flatnonzero(self.is_of_program))
+
+    def taken(self, indices: NDArray[np.intp]) -> Steps:
+        """Return the steps at `indices`."""
+        return Steps(*(column.take(indices) for column in self._columns()))
 
     @property
     def is_of_program(self) -> NDArray[np.bool_]:
@@ -103,8 +106,7 @@ class Steps:
 
     def without(self, *kinds: StepKind) -> Steps:
         """Return the steps whose kind is not in `kinds`."""
-        kept = np.flatnonzero(~any_of(self.kind, kinds))
-        return Steps(*(column[kept] for column in self._columns()))
+        return self.taken(np.flatnonzero(~any_of(self.kind, kinds)))
 
     def part(self, start: int, stop: int) -> Steps:
         """Return steps [start, stop)."""

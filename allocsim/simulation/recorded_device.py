@@ -156,11 +156,10 @@ class RecordedDevice:
     def addresses(self) -> Addresses:
         """Address policy of what-ifs, which cannot use the recorded addresses; see `addresses.py`.
 
-        Recordings of a phantom GPU and of the model do not show a driver's policy; their what-ifs
-        place segments at ascending addresses.
+        Recordings of the model do not show a driver's policy; their what-ifs place segments at
+        ascending addresses.
         """
-        made = self.provenance
-        if self.is_made or self.is_requests or (made is not None and made.is_phantom):
+        if self.is_made or self.is_requests:
             return Addresses()
         return read_addresses(self.trace, self.start)
 

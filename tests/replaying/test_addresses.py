@@ -244,7 +244,9 @@ def test_initial_segments_occupy_their_addresses() -> None:
     assert found.n_right == found.n_segments > 1
 
 
-def test_phantom_recording_has_the_default_policy() -> None:
+def test_recording_of_a_phantom_with_ascending_addresses_shows_that_policy() -> None:
     path = Path(__file__).parents[2] / "traces" / "recordings"
     (prepared,) = prepare(load(path / "greedy_decoding-default-torch2.6.npz.gz"))
-    assert prepared.addresses == Addresses()
+    assert prepared.addresses.policy == Addresses().policy
+    assert prepared.addresses.n_right == prepared.addresses.n_segments == 24
+    assert prepared.addresses.is_known

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from allocsim.analysis.tune.worker import forget, keep
+from allocsim.editing import edited_recording
 from allocsim.errors import ConfigError, RecordingError
 from allocsim.metrics import Sizes, period_starts, sizes_of
 from allocsim.recording import Recording, load, write_npz
@@ -100,6 +101,21 @@ def parts_of(
     if not found:
         raise ConfigError("there is no recording to tune; expected one or more")
     return tuple(found)
+
+
+def edited_sources(
+    sources: Sequence[Source], edits: Sequence[str], torch_version: str | None, hints: Hints | None
+) -> list[Source]:
+    """Return the recordings that the edited programs would have left; see `replay_edited`."""
+    return [
+        edited_recording(
+            each if isinstance(each, Recording) else load(each),
+            edits,
+            torch_version=torch_version,
+            hints=hints,
+        )
+        for each in sources
+    ]
 
 
 def _looked_through(prepared: Prepared) -> Sizes:

@@ -22,7 +22,7 @@ from allocsim.analysis.tune.recommended import further_of, judge, propose, recom
 from allocsim.analysis.tune.row import SettingRow
 from allocsim.analysis.tune.saved_trials import Results
 from allocsim.analysis.tune.sweep import Crew
-from allocsim.analysis.tune.target import Source, Target, parts_of, write_columns
+from allocsim.analysis.tune.target import Source, Target, edited_sources, parts_of, write_columns
 from allocsim.analysis.tune.worker import EXHAUSTIVE, Tricks, can_keep
 from allocsim.core import parse_conf
 from allocsim.metrics import merged
@@ -58,11 +58,10 @@ class Tuning(Shown):
     files: paths of the recordings.
     torch_version: release of all replays.
     device_memory: bytes of the smallest device; None for unlimited devices.
-    baseline: results of the recorded settings, replayed as recorded unless another device was
-        given.
+    baseline: results of the recorded settings, as recorded unless another device was given.
     rows: results of all settings, best first.
-    best: recommended setting, or the baseline if no setting helps.  None if neither survives, or
-        if `warnings` is not empty.  With `by_device` it is the first of `rows`.
+    best: recommended setting, or the baseline if no setting helps; the first of `rows` with
+        `by_device`.  None if neither survives, or if `warnings` is not empty.
     front: Pareto front of memory, driver calls and retries.
     duplicates: (setting that was not replayed, replayed setting with the same effect).
     bounds: lower bounds of the memory that the recorded requests need.
@@ -76,8 +75,7 @@ class Tuning(Shown):
     seconds: duration of the search.
     by_device: True if the smallest sufficient device decides, and not the peak.
     known: number of trials taken from the results file.
-    warnings: differences between baseline replays and recorded runs; with any difference the search
-        proves nothing.
+    warnings: differences of baselines from recorded runs; with any, the search proves nothing.
     needs: releases that read the best setting as intended, in words; None if these include every
         release that may have written the first recording.
     recommendation: recommendation that other commands would make too; None with `by_device`.
@@ -140,6 +138,7 @@ def tune(
     confs: Sequence[str] | None = None,
     device: int | None = None,
     hints: Hints | None = None,
+    edits: Sequence[str] = (),
     expandable: bool = True,
     find_device: bool = False,
     jobs: int = 1,
@@ -158,6 +157,7 @@ def tune(
     confs: try only these values of PYTORCH_CUDA_ALLOC_CONF.
     device: number of the only device to tune; None for all devices.
     hints: facts about the programs that the recordings do not contain.
+    edits: edits of the programs, such as "largest step first"; see `allocsim.editing`.
     expandable: try expandable segments where the platform has them.
     find_device: look for the smallest sufficient device instead of the lowest peak.
     jobs: number of processes.
@@ -178,9 +178,9 @@ def tune(
         if executor is None:
             scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="allocsim-")))
         named = bytes_of(device_memory)
-        parts = parts_of(
-            list(sources), torch_version, scratch, device, device_memory=named, hints=hints
-        )
+        if edits:  # the edited recordings contain the calls of the hints
+            sources, hints = edited_sources(sources, edits, torch_version, hints), None
+        parts = parts_of(sources, torch_version, scratch, device, device_memory=named, hints=hints)
         tricks = _tricks(parts) if tricks is None else tricks
         asked = _asked(parts, named, costs or Costs(), tricks, by_device=find_device)
         crew = stack.enter_context(Crew(jobs, executor))

@@ -1,0 +1,14 @@
+"""Edits of a recorded program, for what-if replays.
+
+Other what-ifs change the settings of the allocator.  An edit changes the program: calls of
+`empty_cache`, the order of training steps, streams.
+"""
+
+from allocsim.editing.devices import EditedDevice, edit_devices, edited_recording, replay_edited
+from allocsim.editing.edits import EDIT_FORMS, Edit, parse_edit
+from allocsim.editing.proposals import EditTrial, try_edits
+
+__all__ = [
+    "EDIT_FORMS", "Edit", "EditTrial", "EditedDevice", "edit_devices", "edited_recording",
+    "parse_edit", "replay_edited", "try_edits",
+]  # fmt: skip

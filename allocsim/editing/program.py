@@ -1,0 +1,173 @@
+"""Steps of a plan, divided into the training steps of the program."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from allocsim.editing.loop import Loop, loop_of
+from allocsim.editing.reorder import FREES, reorder
+from allocsim.errors import ConfigError
+from allocsim.metrics import period_starts
+from allocsim.ownership import scene_of_run
+from allocsim.recording import Trace
+from allocsim.replaying import Prepared
+from allocsim.simulation import DeviceRun, Planned, StepKind, Steps, joined
+
+PHASES = ("forward", "backward", "optimizer")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Program:
+    """Program of a recording, as the steps of a plan.
+
+    steps: steps of the plan, without the recorded answers of the driver.
+    starts: index of the first plan step of each training step, ascending.
+    numbers: number of each training step, as the user counts.
+    phases: entries of the first request of each forward pass, backward pass and optimizer step.
+    frames: number of the stack of each entry of the recording; -1 without a stack.
+    loop: function that runs the training steps; None if the stacks do not show it.
+    """
+
+    steps: Steps
+    starts: tuple[int, ...]
+    numbers: tuple[int, ...]
+    phases: Mapping[str, frozenset[int]]
+    frames: NDArray[np.int32]
+    loop: Loop | None = None
+
+    def with_calls(self, places: Sequence[int]) -> Program:
+        """Return the program with a call of empty_cache before each plan step in `places`.
+
+        A call before the first plan step of a training step belongs to the training step before.
+        """
+        entries = np.append(self.steps.entry, self.steps.entry[-1:])[list(places)].tolist()
+        calls: list[tuple[int, list[Planned]]] = [
+            (at, [(int(StepKind.EMPTY_CACHE), entry, 0, 0, 0)])
+            for at, entry in sorted(zip(places, entries, strict=True))
+        ]
+        moved = np.searchsorted(sorted(places), self.starts, side="right") + self.starts
+        return replace(self, steps=joined(self.steps, calls), starts=tuple(moved.tolist()))
+
+    def beginning_with(self, planned: Sequence[Planned]) -> Program:
+        """Return the program with further plan steps before all others."""
+        starts = tuple(start + len(planned) for start in self.starts)
+        return replace(self, steps=joined(self.steps, [(0, planned)]), starts=starts)
+
+    def reordered(self, order: Sequence[int]) -> Program:
+        """Return the program with the training steps at these positions of `starts`, in order."""
+        stacks = np.where(
+            self.steps.kind == StepKind.EMPTY_CACHE, -1, self.frames[self.steps.entry]
+        )
+        steps, starts = reorder(self.steps, self.starts, order, stacks.tolist())
+        numbers = tuple(self.numbers[each] for each in order)
+        return replace(self, steps=steps, starts=starts, numbers=numbers)
+
+    def position_of(self, number: int) -> int:
+        """Return the position in `starts` of the training step with this number."""
+        if number not in self.numbers:
+            shown = f"{min(self.numbers)} to {max(self.numbers)}" if self.numbers else "none"
+            raise ConfigError(f"training step {number} is not recorded; expected one of {shown}")
+        return self.numbers.index(number)
+
+    def ends(self) -> list[int]:
+        """Return the index of the first plan step after each training step."""
+        return [*self.starts[1:], len(self.steps)] if self.starts else []
+
+    def calls(self) -> list[int]:
+        """Return the index of each call of empty_cache."""
+        places: list[int] = np.flatnonzero(self.steps.kind == StepKind.EMPTY_CACHE).tolist()
+        return places
+
+    def begins_of(self, phase: str) -> list[int]:
+        """Return the index of the first request of each run of a phase."""
+        firsts = np.array(sorted(self.phases[phase]), dtype=np.int64)
+        found = (self.steps.kind == StepKind.ALLOC) & np.isin(self.steps.entry, firsts)
+        if not found.any():
+            raise ConfigError(
+                f"the recording shows no {phase} phase; expected stacks or marks of a training loop"
+            )
+        places: list[int] = np.flatnonzero(found).tolist()
+        return places
+
+    def peaks(self) -> list[int]:
+        """Return the peak of allocated bytes in each training step, before rounding."""
+        size, live, now = self.steps.size.tolist(), {}, 0
+        peaks = [0] * len(self.starts)
+        section, ends = -1, [*self.starts, len(self.steps)]
+        for index, (kind, addr) in enumerate(
+            zip(self.steps.kind.tolist(), self.steps.addr.tolist(), strict=True)
+        ):
+            while section + 1 < len(self.starts) and index >= ends[section + 1]:
+                section += 1
+            if kind == StepKind.ALLOC:
+                live[addr] = size[index]
+                now += size[index]
+            elif kind in FREES:
+                now -= live.pop(addr, 0)
+            if section >= 0:
+                peaks[section] = max(peaks[section], now)
+        return peaks
+
+
+def program_of(prepared: Prepared, baseline: DeviceRun) -> Program:
+    """Return the program that a recording shows.
+
+    baseline: replay under the recorded settings.
+
+    Its training steps are those that the program marked, or else those that the stacks show, or
+    else the periods of its requests.
+    """
+    steps = prepared.free_plan.steps
+    scene = scene_of_run(prepared.trace, prepared.start, baseline.timeline)
+    firsts, numbers = scene.step_starts, scene.step_numbers
+    if not len(firsts):
+        firsts = period_starts(prepared)
+        numbers = np.arange(1, len(firsts) + 1)
+    loop = None
+    if len(scene.marked_starts):
+        starts: list[int] = np.searchsorted(steps.entry, firsts).tolist()
+    else:
+        starts = _first_requests(steps, firsts)
+        if len(starts) > 2:
+            # The first step may contain the making of the model.
+            loop = loop_of(prepared.trace, steps.entry[starts[1] : starts[2]].tolist())
+    if loop is not None:
+        starts = _by_loop(steps, prepared.trace, loop, starts)
+    spans = (scene.forwards, scene.backwards, scene.optimizers)
+    return Program(
+        steps=steps,
+        starts=tuple(starts),
+        numbers=tuple(numbers.tolist()),
+        phases={
+            phase: frozenset(span.first.tolist()) for phase, span in zip(PHASES, spans, strict=True)
+        },
+        frames=prepared.trace.frames,
+        loop=loop,
+    )
+
+
+def _first_requests(steps: Steps, firsts: NDArray[np.int64]) -> list[int]:
+    """Return the index of the first request at or after each entry in `firsts`."""
+    requests = np.flatnonzero(steps.kind == StepKind.ALLOC)
+    at = np.searchsorted(steps.entry[requests], firsts)
+    found: list[int] = np.append(requests, len(steps))[at].tolist()
+    return found
+
+
+def _by_loop(steps: Steps, trace: Trace, loop: Loop, starts: list[int]) -> list[int]:
+    """Return the index of the first plan step of each training step, from the stacks.
+
+    starts: index of the first request of each training step, as far as the phases show it.  The
+        frees before it may belong to its step, and requests after it to the step before.
+    """
+    requests = np.flatnonzero(steps.kind == StepKind.ALLOC)
+    found = [loop.first_inside(trace, steps.entry[starts[0] :].tolist()) + starts[0]]
+    for start, end in zip(starts[1:], [*starts[2:], len(steps)], strict=True):
+        last = int(requests[np.searchsorted(requests, start) - 1])
+        length = loop.length_of_step(trace, steps.entry[last:end].tolist())
+        found.append(start if length is None else last + length)
+    return found

@@ -1,0 +1,278 @@
+"""Run the training steps of a recording in another order, several times, or not at all.
+
+Training steps exchange blocks, whose roles follow from their lifetimes:
+
+- Carried blocks are allocated in one training step and freed in the next, such as gradients that
+  the next `zero_grad` frees.  The nth carried block has the same role in every step, so after a
+  change of the order each step frees the carried blocks of the step that ran before it.
+- Lasting blocks stay after the step that allocated them.  Those of the first training step, such
+  as the optimizer's state, are allocated by the step that runs first, before the request with the
+  same stack as in the recording.  Those of a later step, such as a workspace for its shape, are
+  allocated when that step runs first.
+- Local blocks are freed in the step that allocated them.
+
+A recording whose training steps exchange other blocks is refused.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from difflib import SequenceMatcher
+
+import numpy as np
+
+from allocsim.errors import ConfigError
+from allocsim.simulation import StepKind, Steps
+
+LEAST_STEPS = 3
+"""Fewest training steps that show which blocks are carried, lasting or local."""
+
+FREES = (StepKind.FREE, StepKind.FREE_REQUEST, StepKind.FREE_COMPLETE)
+_FIRST_NAME = 1 << 62
+"""First name of a block in the new order; recorded addresses are smaller."""
+
+_Row = tuple[int, int]
+"""(index of a plan step, name of its block)"""
+
+
+@dataclass(slots=True)
+class _Life:
+    """A block that the program requests.
+
+    request: index of the plan step of its request.
+    section: training step of the request, from 0; -1 before the first.
+    frees: indices of the plan steps that free it.
+    nth: number of requests before it in its section, without requests of lasting blocks.
+    """
+
+    request: int
+    section: int
+    frees: list[int] = field(default_factory=list)
+    nth: int = 0
+
+
+def reorder(
+    steps: Steps, starts: Sequence[int], order: Sequence[int], stacks: Sequence[int]
+) -> tuple[Steps, tuple[int, ...]]:
+    """Return `steps` with the training steps in another order, and the index of each one's first.
+
+    starts: index of the first plan step of each training step, ascending.
+    order: positions in `starts` of the training steps to run; some may repeat or be missing.
+    stacks: number of the stack of each plan step; -1 without a stack.
+
+    Raises ConfigError if the training steps exchange blocks in another way than described above.
+    """
+    if len(starts) < LEAST_STEPS:
+        raise ConfigError(
+            f"the recording shows {len(starts)} training steps; expected {LEAST_STEPS} or more to "
+            "change their order"
+        )
+    return _Rewriter(steps, starts, stacks).run(order)
+
+
+class _Rewriter:
+    """Writer of the plan steps in another order of the training steps."""
+
+    def __init__(self, steps: Steps, starts: Sequence[int], stacks: Sequence[int]) -> None:
+        self._steps = steps
+        self._stacks = stacks
+        self._starts = list(starts)
+        self._last = len(starts) - 1
+        requests = np.flatnonzero(steps.kind == StepKind.ALLOC)
+        self._tail = int(requests[-1]) + 1 if len(requests) else len(steps)
+        """Index after the last request; later frees belong to the end of the program."""
+        self._lives = self._find_lives()
+        self._freed = {free: life for life in self._lives.values() for free in life.frees}
+        self._lasting: list[_Life] = []
+        self._first_only: set[int] = set()
+        """Requests of lasting blocks in later training steps; each is made once."""
+        self._carried: list[list[_Life]] = [[] for _ in starts]
+        self._n_requests: dict[int, int] = defaultdict(int)
+        self._find_roles()
+        self._is_lasting = {life.request for life in self._lasting}
+        self._rank = {
+            life.request: rank for lives in self._carried for rank, life in enumerate(lives)
+        }
+        self._names: dict[int, int] = {}
+        self._next_name = _FIRST_NAME
+        self._rows: list[_Row] = []
+        self._waiting: list[int] = []
+        """Names of the carried blocks of the training step that ran last."""
+
+    def _section_of(self, index: int) -> int:
+        return int(np.searchsorted(self._starts, index, side="right")) - 1
+
+    def _find_lives(self) -> dict[int, _Life]:
+        """Return each requested block, by the index of its request."""
+        found: dict[int, _Life] = {}
+        live: dict[int, _Life] = {}
+        for index, (kind, addr) in enumerate(
+            zip(self._steps.kind.tolist(), self._steps.addr.tolist(), strict=True)
+        ):
+            if kind == StepKind.ALLOC:
+                live[addr] = found[index] = _Life(index, self._section_of(index))
+            elif kind in FREES and addr in live:
+                live[addr].frees.append(index)
+                if kind != StepKind.FREE_REQUEST:
+                    del live[addr]
+        return found
+
+    def _find_roles(self) -> None:
+        """Fill the roles; raise ConfigError for a training step whose blocks have no role."""
+        open_ends: dict[int, list[_Life]] = defaultdict(list)
+        for life in self._lives.values():
+            end = life.frees[0] if life.frees else self._tail
+            if life.section < 0 or end >= self._tail:
+                open_ends[life.section].append(life)
+            elif (later := self._section_of(end) - life.section) == 1:
+                self._carried[life.section].append(life)
+            elif later > 1:
+                raise self._refusal(life.section, "keeps blocks for more than one further step")
+        self._lasting = open_ends[0]
+        lasting = {life.request for life in self._lasting}
+        for life in self._lives.values():
+            life.nth = self._n_requests[life.section]
+            self._n_requests[life.section] += life.request not in lasting
+        # What the last training step keeps shows only at the end of the program.
+        kept = {life.nth for life in self._carried[self._last - 1]}
+        self._carried[self._last] = [life for life in open_ends[self._last] if life.nth in kept]
+        self._first_only = {
+            life.request for section in range(1, self._last) for life in open_ends[section]
+        }
+        for section, lives in enumerate(self._carried):
+            if len(lives) != len(self._carried[1]):
+                what = f"keeps {len(lives)} blocks for the next step, and step 2 keeps "
+                raise self._refusal(section, f"{what}{len(self._carried[1])}")
+
+    def _refusal(self, section: int, what: str) -> ConfigError:
+        return ConfigError(
+            f"training step {section + 1} of {self._last + 1} {what}; expected steps that exchange "
+            "the same blocks, so that their order can change"
+        )
+
+    def run(self, order: Sequence[int]) -> tuple[Steps, tuple[int, ...]]:
+        """Return the plan steps for a new order of the training steps, and where each begins."""
+        starts = []
+        for index in range(self._starts[0]):
+            self._copy(index)
+        for turn, section in enumerate(order):
+            starts.append(len(self._rows))
+            self._run_section(section, is_first=turn == 0)
+        lasting = self._is_lasting | self._first_only
+        for index in range(self._tail, len(self._steps)):
+            life = self._freed.get(index)
+            if life is None or life.section < 0 or life.request in lasting:
+                self._copy(index)
+            elif life.section == self._last and life.request in self._rank:
+                self._free_carried(index, life)
+        at = np.array([index for index, _ in self._rows], dtype=np.intp)
+        names = np.array([name for _, name in self._rows], dtype=np.uint64)
+        steps = self._steps
+        columns = (steps.kind[at], steps.entry[at], names, steps.size[at], steps.stream[at])
+        return Steps(*columns), tuple(starts)
+
+    def _run_section(self, section: int, *, is_first: bool) -> None:
+        """Write one training step."""
+        end = self._starts[section + 1] if section < self._last else self._tail
+        inserted = list(self._inserted(section, is_first=is_first))
+        n_before = 0
+        for index in range(self._starts[section], end):
+            is_request = index in self._lives and index not in self._is_lasting
+            while is_request and inserted and inserted[0][0] <= n_before:
+                self._insert(inserted.pop(0)[1])
+            n_before += is_request
+            self._write(index, section, is_first=is_first)
+        for _, index in inserted:
+            self._insert(index)
+        if section == self._last:
+            for index in range(self._tail, len(self._steps)):
+                life = self._freed.get(index)
+                if life is not None and life.section == section and life.request not in self._rank:
+                    self._copy(index)
+        self._waiting = [self._names[life.request] for life in self._carried[section]]
+
+    def _write(self, index: int, section: int, *, is_first: bool) -> None:
+        life = self._freed.get(index)
+        if life is not None and life.section == section - 1 and life.request in self._rank:
+            self._free_carried(index, life)
+        elif life is not None and life.section < 0 and section == 0 and not is_first:
+            pass  # the first turn freed this block
+        elif index in self._first_only:
+            if index not in self._names:
+                self._copy(index)
+        elif index not in self._is_lasting or (section == 0 and is_first):
+            self._copy(index)
+
+    def _inserted(self, section: int, *, is_first: bool) -> Iterator[tuple[int, int]]:
+        """Yield the plan steps of another section that this one needs in its new place.
+
+        Each has the number of requests of this section to make before it.
+        """
+        if is_first and section:
+            for index in range(self._starts[0], self._starts[1]):
+                life = self._freed.get(index)
+                if life is not None and life.section < 0:
+                    yield 0, index
+            places = self._counterparts(section)
+            for life in self._lasting:
+                yield places[life.nth], life.request
+        elif not section and not is_first:
+            n_before = 0
+            for index in range(self._starts[1], self._starts[2]):
+                life = self._freed.get(index)
+                if life is not None and life.section == 0 and life.request in self._rank:
+                    yield n_before, index
+                n_before += index in self._lives
+
+    def _counterparts(self, section: int) -> list[int]:
+        """Return, for each request of the first section and its end, the like request of another.
+
+        Requests are numbered within their section, without those of lasting blocks.  Requests with
+        equal stacks are alike, in the order of both sections.
+        """
+        first, other = (
+            [self._stacks[life.request] for life in self._local(s)] for s in (0, section)
+        )
+        places = list(range(len(first) + 1))
+        if len(first) == len(other):
+            return places
+        matcher = SequenceMatcher(None, first, other, autojunk=False)
+        for _, begin, end, other_begin, other_end in matcher.get_opcodes():
+            for number in range(begin, end):
+                places[number] = min(other_begin + number - begin, other_end)
+        places[-1] = len(other)
+        return places
+
+    def _local(self, section: int) -> Iterator[_Life]:
+        """Yield the requested blocks of a section, without its lasting blocks."""
+        for life in self._lives.values():
+            if life.section == section and life.request not in self._is_lasting:
+                yield life
+
+    def _insert(self, index: int) -> None:
+        life = self._freed.get(index)
+        if life is not None and life.request in self._rank:
+            self._free_carried(index, life)
+        else:
+            self._copy(index)
+
+    def _free_carried(self, index: int, life: _Life) -> None:
+        """Free the block with the same role that the training step before allocated, if any."""
+        rank = self._rank[life.request]
+        if rank < len(self._waiting):
+            self._rows.append((index, self._waiting[rank]))
+
+    def _copy(self, index: int) -> None:
+        """Write one plan step; a request gives its block a new name."""
+        if index in self._lives:
+            self._names[index] = self._next_name
+            self._next_name += 1
+        life = self._lives.get(index) or self._freed.get(index)
+        name = int(self._steps.addr[index])
+        if life is not None:
+            if life.request not in self._names:
+                return  # its training step does not run
+            name = self._names[life.request]
+        self._rows.append((index, name))
