@@ -324,7 +324,7 @@ def _fit(arguments: argparse.Namespace, task: Task | None, gpus: list[Gpu]) -> i
             how = {"conf": arguments.conf, "torch_version": arguments.torch} | more
             found = [fit_command(arguments.words, gpu, **how) for gpu in gpus]
     if len(found) == 1:
-        shown = _shown(found[0])
+        shown = _shown(found[0], arguments)
         document, text = partial(fit_document, *shown), partial(fit_text, *shown)
     else:
         document, text = partial(fits_document, found), partial(fits_text, found)
@@ -332,13 +332,20 @@ def _fit(arguments: argparse.Namespace, task: Task | None, gpus: list[Gpu]) -> i
     return 0 if any(each.fits or each.runs_on_loan for each in found) else _DOES_NOT_FIT
 
 
-def _shown(found: Fit | Estimate) -> tuple[Any, ...]:
-    """Return an answer, and what holds the memory in it."""
-    from allocsim.fitting import Fit  # noqa: PLC0415
+def _shown(found: Fit | Estimate, arguments: argparse.Namespace) -> tuple[Any, ...]:
+    """Return an answer, what would change it, and what holds the memory in it."""
+    from allocsim.fitting import Fit, advise  # noqa: PLC0415
 
+    how = _how(arguments)
+    del how["engine"]
+    advice = None
+    if found.task is not None:
+        with ProgressBar() as bar:
+            bar.trying("changes")
+            advice = advise(found, **how)
     if not isinstance(found, Fit):
-        return (found,)
-    return found, held_at_peak(found), spilled_in_fit(found), held_at_failure(found)
+        return found, advice
+    return found, advice, held_at_peak(found), spilled_in_fit(found), held_at_failure(found)
 
 
 def _find(arguments: argparse.Namespace, task: Task, gpus: list[Gpu]) -> int:

@@ -1,5 +1,6 @@
 """The `fit` question: predict whether a model's training or serving fits on a GPU."""
 
+from allocsim.fitting.advice import Advice, Change, advise, stored_in
 from allocsim.fitting.by_law import run_by_law
 from allocsim.fitting.calculator import (
     LawModel,
@@ -47,14 +48,15 @@ from allocsim.fitting.task import (
 )
 
 __all__ = [
-    "ATTENTION", "Answered", "BY_LAW", "CONFIGURATIONS", "CONVOLUTIONS_NOTE", "CUDNN_ATTENTION",
-    "CUDNN_NOTE", "Configured", "DTYPES", "EXPERTS_NOTE", "Estimate", "Fewest", "Fit", "Frontier",
-    "GpuCount", "Largest", "LawModel", "MASK_NOTE", "Model", "NCCL_SEEN", "OPTIMIZERS", "Opening",
-    "PARALLEL", "PageLaws", "Phase", "Planned", "RESERVED_SEEN", "Ran", "ReadFront", "SERVERS",
-    "SIZES", "STARTS", "Served", "ServedMemory", "Sharded", "Started", "TORCHVISION", "Task",
-    "TriedSize", "estimate", "fewest", "fit", "fit_cards", "fit_command", "frontier", "held_of",
-    "largest", "law_cards", "law_families", "law_models", "law_programs", "lengths_of", "model_of",
-    "most_positions", "opening_at", "page_laws", "plan", "precision_of", "program_of",
-    "read_answers", "read_frontier", "run_by_law", "run_program", "serve", "shape_of", "shard",
-    "start", "usual_attention", "usual_lengths", "usual_values",
+    "ATTENTION", "Advice", "Answered", "BY_LAW", "CONFIGURATIONS", "CONVOLUTIONS_NOTE",
+    "CUDNN_ATTENTION", "CUDNN_NOTE", "Change", "Configured", "DTYPES", "EXPERTS_NOTE", "Estimate",
+    "Fewest", "Fit", "Frontier", "GpuCount", "Largest", "LawModel", "MASK_NOTE", "Model",
+    "NCCL_SEEN", "OPTIMIZERS", "Opening", "PARALLEL", "PageLaws", "Phase", "Planned",
+    "RESERVED_SEEN", "Ran", "ReadFront", "SERVERS", "SIZES", "STARTS", "Served", "ServedMemory",
+    "Sharded", "Started", "TORCHVISION", "Task", "TriedSize", "advise", "estimate", "fewest", "fit",
+    "fit_cards", "fit_command", "frontier", "held_of", "largest", "law_cards", "law_families",
+    "law_models", "law_programs", "lengths_of", "model_of", "most_positions", "opening_at",
+    "page_laws", "plan", "precision_of", "program_of", "read_answers", "read_frontier",
+    "run_by_law", "run_program", "serve", "shape_of", "shard", "start", "stored_in",
+    "usual_attention", "usual_lengths", "usual_values",
 ]  # fmt: skip

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from allocsim.analysis.top import Top
-from allocsim.fitting import BY_LAW, Estimate, Fit, Ran
+from allocsim.fitting import BY_LAW, Advice, Change, Estimate, Fit, Ran
 from allocsim.report.answer import AnswerPart, answer_of, part
 from allocsim.report.layout import LABEL, WIDTH, exact_size, number, plural, row, table
 from allocsim.report.recommendation import paste_line
@@ -21,24 +21,30 @@ _IDLE = "reserved and not allocated"
 _BAR = WIDTH - LABEL - 26
 _VISIBLE = 100
 """Smallest part of the memory that is shown, as its inverse."""
+_RELEASE = "transformers "
+"""Start of a note on another release than that of the laws, which is shown before others."""
 _MORE = "--json: every figure and note"
 
 
 def fit_text(
     fit: Fit | Estimate,
+    advice: Advice | None = None,
     top: Top | None = None,
     spilled: Top | None = None,
     failed: Top | None = None,
 ) -> str:
     """Return the text of `allocsim fit` for one card, at most a screen.
 
+    advice: what would change the verdict; None for a program of one's own.
     top: memory at the peak, by category; None for an estimate.
     spilled: memory requested after the card was full; None if all memory is on the card.
     failed: memory at the failed request; None if none failed.
     """
-    parts = [part(row("Verdict", fit.headline()))]
+    stored = "" if advice is None else _stored(advice)
+    parts = [part(row("Verdict", fit.headline() + stored))]
+    changes = part([] if advice is None else _changes(advice), starts=True)
     if isinstance(fit, Estimate):
-        parts += [*_estimated(fit), *_remarks(fit.notes)]
+        parts += [*_estimated(fit), changes, *_remarks(fit.notes)]
         return str(answer_of(parts, _MORE))
     assert top is not None
     ran = fit.ran
@@ -51,17 +57,42 @@ def fit_text(
         part([*row("Memory", memory + retries(ran)), bar]),
         part([] if fit.lent is None else spill_rows(fit.lent, spilled)),
         part(row("Process", f"{format_range(*fit.process_bytes)} with the CUDA context"), rank=4),
-        part(_held_by(fit, top) if failed is None else _held_at_failure(fit, failed), rank=1),
+        part(_held_by(fit, top) if failed is None else _held_at_failure(fit, failed), rank=3),
     ]
-    if not fit.fits and fit.recommendation is not None:
+    parts.append(changes)
+    if not fit.fits and fit.recommendation is not None and fit.recommendation.best is not None:
         parts.append(part(paste_line(fit.recommendation), starts=True))
     parts += [*_grounds(fit), *_remarks(fit.notes)]
     return str(answer_of(parts, _MORE))
 
 
+def _stored(advice: Advice) -> str:
+    """Return the stored precision, and the verdict with the other usual precision."""
+    text, other = f"; {advice.stored}", advice.alternative
+    if other is None:
+        return text
+    verdict = "fits" if other.fits else "does not fit"
+    how = "fp32 master weights" if other.task.autocast_dtype else f"all in {other.task.dtype}"
+    return f"{text}; with {how} ({other.options}) it {verdict}"
+
+
+def _changes(advice: Advice) -> list[str]:
+    """Return a row for each change with which the task fits."""
+    lines: list[str] = []
+    for change in advice.changes:
+        size = format_size(change.peak_reserved_bytes)
+        by = ", by formula" * (change.engine == "formula")
+        text = f"{change.options}: {size}{by}, {change.effect}"
+        lines += row("" if lines else "Make it fit", text)
+    return lines
+
+
 def _remarks(notes: Sequence[str]) -> list[AnswerPart]:
     shown = (note for note in notes if not note.startswith(BY_LAW))
-    return [part(row("Note", note), rank=3 + i) for i, note in enumerate(shown)]
+    return [
+        part(row("Note", note), rank=2 if note.startswith(_RELEASE) else 4 + i)
+        for i, note in enumerate(shown)
+    ]
 
 
 def _estimated(found: Estimate) -> list[AnswerPart]:
@@ -160,6 +191,7 @@ def _grounds(fit: Fit) -> list[AnswerPart]:
 
 def fit_document(
     fit: Fit | Estimate,
+    advice: Advice | None = None,
     top: Top | None = None,
     spilled: Top | None = None,
     failed: Top | None = None,
@@ -167,14 +199,41 @@ def fit_document(
     """Return the document of `allocsim fit --json` for one card; parameters as in `fit_text`."""
     if isinstance(fit, Estimate):
         unknown = {"failure": None, "at": {"step": None, "phase": None}}
-        return _document(fit) | unknown | {"program": fit.task.text}
+        return _document(fit) | unknown | {"program": fit.task.text} | _advice(advice)
     assert top is not None
-    return _document(fit) | {
-        "breakdown": _breakdown(fit.ran.peak_reserved_bytes, top),
-        "failure": _failure(fit, failed),
-        **_spill(fit, spilled),
-        "at": {"step": top.at.step or None, "phase": top.at.phase or None},
-        "program": fit.program,
+    return (
+        _document(fit)
+        | _advice(advice)
+        | {
+            "breakdown": _breakdown(fit.ran.peak_reserved_bytes, top),
+            "failure": _failure(fit, failed),
+            **_spill(fit, spilled),
+            "at": {"step": top.at.step or None, "phase": top.at.phase or None},
+            "program": fit.program,
+        }
+    )
+
+
+def _advice(advice: Advice | None) -> dict[str, Any]:
+    if advice is None:
+        return {"stored": None, "alternative": None, "changes": []}
+    other = advice.alternative
+    return {
+        "stored": advice.stored,
+        "alternative": None if other is None else _change(other),
+        "changes": [_change(each) for each in advice.changes],
+    }
+
+
+def _change(change: Change) -> dict[str, Any]:
+    return {
+        "options": change.options,
+        "effect": change.effect,
+        "fits": change.fits,
+        "gpu": change.gpu.name,
+        "peak_reserved_bytes": change.peak_reserved_bytes,
+        "spare_bytes": change.spare_bytes,
+        "engine": change.engine,
     }
 
 

@@ -1,0 +1,293 @@
+"""Changes with which a task fits a card, each tried by the engine that answered.
+
+Rule: a change is proposed only if the task with it completes beside the largest CUDA context that
+was seen; of an estimate, the upper end must fit. Changes are ordered by how little they alter the
+training. A change that the engine cannot try, such as two cards by law, is tried by formula, and
+says so. A formula skips trials that cannot succeed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
+from typing import Any
+
+from allocsim.errors import ConfigError
+from allocsim.fitting.estimate import Estimate, estimate
+from allocsim.fitting.fit_result import Fit
+from allocsim.fitting.model import Configured
+from allocsim.fitting.run_result import Ran
+from allocsim.fitting.runner import run_exactly
+from allocsim.fitting.task import Task, usual_attention
+from allocsim.phantom import CARDS, Gpu, UnavailableError, context_range
+
+_HOPELESS = 0.9
+"""Share of a formula's lower end above which no run was seen; less would fit."""
+_LORA = 16
+_UNIT = 64
+"""Multiple to which a shorter sequence is rounded."""
+_TRIALS = {"program": 3, "laws": 7, "formula": 12}
+"""Most trials of a search for the longest sequence, by engine."""
+_MOST = 5
+"""Most changes that are proposed."""
+_CARDS_TRIED = 3
+_HALF = {"fp32": "bf16", "autocast-bf16": "bf16", "autocast-fp16": "fp16"}
+_FULL = {"bf16": "autocast-bf16", "fp16": "autocast-fp16"}
+_STATES = {"sgd": "", "adam8bit": ", optimizer state in 8 bits"}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Change:
+    """A change with which a task fits, or the other precision with its verdict.
+
+    options: options of the command line that make the change, such as "--checkpointing".
+    effect: consequence for the training, in words.
+    task, gpu: changed task and its card.
+    peak_reserved_bytes: peak of reserved memory with the change.
+    spare_bytes: bytes left beside the largest CUDA context.
+    engine: engine that tried the change.
+    fits: True if the task fits with the change.
+    """
+
+    options: str
+    effect: str
+    task: Task
+    gpu: Gpu
+    peak_reserved_bytes: int
+    spare_bytes: int
+    engine: str
+    fits: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Advice:
+    """Precision of what a task stores, and changes that would change the verdict.
+
+    alternative: the other usual precision, if the verdict differs with it.
+    changes: changes with which the task fits, if it does not surely fit.
+    """
+
+    stored: str
+    alternative: Change | None
+    changes: tuple[Change, ...]
+
+
+def advise(found: Fit | Estimate, **how: Any) -> Advice:
+    """Return what would change the verdict of an answer about a task.
+
+    how: the arguments `conf`, `python`, `torch_version` and `transformers` of `fit`.
+
+    Raises ConfigError for an answer about a user's own program.
+    """
+    task = found.task
+    if task is None:
+        raise ConfigError("a program of one's own has no options to change")
+    trials = _Trials(found.engine, task, how)
+    changes = () if found.fits else tuple(_changes(found, trials))
+    return Advice(stored_in(task), _alternative(found, task, trials), changes[:_MOST])
+
+
+def stored_in(task: Task) -> str:
+    """Return what a task stores, and its precision, in words."""
+    kind = task.dtype.removeprefix("autocast-")
+    whole = "fp32" if task.autocast_dtype else kind
+    if not task.is_training:
+        return f"weights and cache in {kind}"
+    if task.lora:
+        return f"frozen weights in {whole}, adapters in fp32"
+    state = _STATES.get(task.optimizer)
+    what = "weights, gradients and optimizer state" if state is None else "weights and gradients"
+    return f"{what} in {whole}{state or ''}" + f", computed in {kind}" * (whole != kind)
+
+
+class _Trials:
+    """Trials of tasks on cards, by one engine."""
+
+    def __init__(self, engine: str, task: Task, how: dict[str, Any]) -> None:
+        self.engine, self.task = engine, task
+        self.run: Callable[[Task, Gpu], Ran | Estimate] = partial(run_exactly, engine, **how)
+        if engine == "formula":
+            self.run = estimate
+
+    def change(self, task: Task, gpu: Gpu, effect: str, card: str = "") -> Change | None:
+        """Return the change from `self.task` to `task` on `gpu`; None if it cannot be tried.
+
+        card: name of another card.
+        """
+        tight = replace(gpu, context_memory=context_range(gpu)[1])
+        options = _options(self.task, task) + f' --gpu "{card}"' * bool(card)
+        run, engine = self.run, self.engine
+        if engine == "laws" and task.parallel:
+            run, engine = estimate, "formula"
+        try:
+            least = estimate(task, gpu).process_bytes[0]
+        except ConfigError:
+            least = 0
+        if least * _HOPELESS > gpu.memory:
+            return Change(options.strip(), effect, task, gpu, least, 0, "formula", fits=False)
+        try:
+            ran = run(task, tight)
+        except (ConfigError, UnavailableError):
+            if not least:
+                return None
+            # Not every change has a law, and not every optimizer is installed.
+            ran, engine = estimate(task, tight), "formula"
+        peak = ran.peak_reserved_bytes
+        fits = not ran.is_out_of_memory
+        return Change(options.strip(), effect, task, gpu, peak, tight.room - peak, engine, fits)
+
+    def first(self, tasks: Iterable[Task | None], gpu: Gpu, effect: str) -> Change | None:
+        """Return the first change that fits."""
+        for task in tasks:
+            change = None if task is None else self.change(task, gpu, effect)
+            if change is not None and change.fits:
+                return change
+        return None
+
+    def largest(self, task: Task, name: str, unit: int, gpu: Gpu, effect: str) -> Change | None:
+        """Return the change to the largest multiple of `unit` below the task's size that fits."""
+        low, high, best = 0, -(-getattr(task, name) // unit), None
+        n = high // 2
+        for _ in range(_TRIALS[self.engine]):
+            if not low < n < high:
+                break
+            change = self.change(task.at(name, n * unit), gpu, effect)
+            if change is not None and change.fits:
+                low, best = n, change
+            else:
+                high = n
+            n = (low + high) // 2
+        return best
+
+
+def _alternative(found: Fit | Estimate, task: Task, trials: _Trials) -> Change | None:
+    """Return the other usual precision, with its verdict, if that differs."""
+    if not task.is_training or task.lora:
+        return None
+    other = (_FULL if found.fits else _HALF).get(task.dtype)
+    if other is None:
+        return None
+    changed = replace(task, dtype=other)
+    try:
+        if found.fits is not None and estimate(changed, found.gpu).fits is found.fits:
+            return None
+    except ConfigError:
+        pass
+    change = trials.change(changed, found.gpu, "")
+    return change if change is not None and change.fits is not found.fits else None
+
+
+def _changes(found: Fit | Estimate, trials: _Trials) -> Iterator[Change]:
+    task, gpu = trials.task, found.gpu
+    families = (
+        _of_training(task, gpu, trials) if task.is_training else _of_serving(task, gpu, trials)
+    )
+    yield from islice(filter(None, families), _MOST - 2)
+    card = _next_card(found, trials)
+    if card is not None:
+        yield card
+    if task.is_training and task.ranks == 1 and isinstance(task.model, Configured):
+        shared = replace(task, parallel="fsdp", ranks=2)
+        two = trials.change(shared, gpu, "two cards, FSDP")
+        if two is not None and two.fits:
+            yield two
+
+
+def _of_training(task: Task, gpu: Gpu, trials: _Trials) -> Iterator[Change | None]:
+    """Yield the changes on the same card, from the least to the greatest."""
+    plain = _with_kernels(task)
+    fused = _fused(plain) or plain
+    saved = _checkpointed(plain)
+    both = _checkpointed(fused)
+    least = both or fused
+    if fused != task:
+        yield trials.first(
+            [_fused(task), plain if plain != task else None, fused], gpu, "same updates"
+        )
+    yield trials.first([_checkpointed(task), saved, both], gpu, "same updates, a third more work")
+    small = [*_smaller(task), *_smaller(least)]
+    yield trials.first(small, gpu, "same updates, in smaller batches")
+    one = next(reversed(list(_smaller(least))), least)
+    eight = [_in_8_bits(each) for each in (task, saved, one)]
+    yield trials.first(eight, gpu, "optimizer state in 8 bits")
+    half = _HALF.get(task.dtype)
+    if half is not None and not task.lora:
+        halves = [replace(each, dtype=half) for each in (task, saved or task, one)]
+        yield trials.first(halves, gpu, f"all in {half}")
+    if not task.lora and isinstance(task.model, Configured):
+        adapted = [replace(each, lora=_LORA) for each in (task, saved or task, one)]
+        yield trials.first(adapted, gpu, "trains adapters only")
+    if not task.lengths and not task.model.sees:
+        same, shorter = trials.largest, "shorter sequences"
+        yield same(task, "seq", _UNIT, gpu, shorter) or same(least, "seq", _UNIT, gpu, shorter)
+
+
+def _of_serving(task: Task, gpu: Gpu, trials: _Trials) -> Iterator[Change | None]:
+    plain = _with_kernels(task)
+    if plain != task:
+        yield trials.first([plain], gpu, "same answers")
+    yield trials.largest(plain, "batch", 1, gpu, "fewer requests at a time")
+    yield trials.largest(plain, "prompt", _UNIT, gpu, "shorter prompts")
+
+
+def _next_card(found: Fit | Estimate, trials: _Trials) -> Change | None:
+    """Return the smallest larger card on which the task fits."""
+    task, needed = trials.task, found.needed_bytes or found.gpu.memory
+    larger = [
+        (name, card)
+        for name, card in CARDS.items()
+        if card.memory > max(found.gpu.memory, needed) and card.capability >= (8, 0)
+    ]
+    larger.sort(key=lambda each: each[1].memory)
+    for name, card in larger[:_CARDS_TRIED]:
+        change = trials.change(task, card, "another card", name)
+        if change is not None and change.fits:
+            return change
+    return None
+
+
+def _with_kernels(task: Task) -> Task:
+    """Return the task with fused attention, if transformers has it for the model."""
+    is_eager = task.attention == "eager"
+    return replace(task, attention=usual_attention(task.model)) if is_eager else task
+
+
+def _fused(task: Task) -> Task | None:
+    return replace(task, optimizer="adamw-fused") if task.optimizer == "adamw" else None
+
+
+def _checkpointed(task: Task) -> Task | None:
+    can = isinstance(task.model, Configured) and not task.checkpointing
+    return replace(task, checkpointing=True) if can else None
+
+
+def _in_8_bits(task: Task | None) -> Task | None:
+    if task is None or task.lora or not task.optimizer.startswith("adamw"):
+        return None
+    return replace(task, optimizer="adam8bit")
+
+
+def _smaller(task: Task) -> Iterator[Task]:
+    """Yield the task with smaller batches that are accumulated, the largest first."""
+    for parts in range(2, task.batch + 1):
+        if task.batch % parts == 0:
+            batch, accumulate = task.batch // parts, task.accumulate * parts
+            yield replace(task, batch=batch, accumulate=accumulate)
+
+
+_NAMES = {
+    **{name: f"--{name}" for name in ("dtype", "optimizer", "batch", "accumulate", "lora", "seq")},
+    **{name: f"--{name}" for name in ("prompt", "attention", "ranks")},
+}
+
+
+def _options(old: Task, new: Task) -> str:
+    """Return the options that turn one task into another."""
+    changed = [f"--{new.parallel}"] * (old.parallel != new.parallel)
+    changed += ["--checkpointing"] * (old.checkpointing != new.checkpointing)
+    for name, option in _NAMES.items():
+        if getattr(old, name) != getattr(new, name):
+            changed.append(f"{option} {getattr(new, name)}")
+    return " ".join(changed)
