@@ -238,7 +238,9 @@ def _next_card(found: Fit | Estimate, trials: _Trials) -> Change | None:
     larger = [
         (name, card)
         for name, card in CARDS.items()
-        if card.memory > max(found.gpu.memory, needed) and card.capability >= (8, 0)
+        if _maker(card) == _maker(found.gpu)
+        and card.memory > max(found.gpu.memory, needed)
+        and card.capability >= (8, 0)
     ]
     larger.sort(key=lambda each: each[1].memory)
     for name, card in larger[:_CARDS_TRIED]:
@@ -246,6 +248,11 @@ def _next_card(found: Fit | Estimate, trials: _Trials) -> Change | None:
         if change is not None and change.fits:
             return change
     return None
+
+
+def _maker(gpu: Gpu) -> str:
+    """Return the first word of the assumptions about a card; "" for NVIDIA's."""
+    return gpu.assumed.partition(":")[0]
 
 
 def _with_kernels(task: Task) -> Task:

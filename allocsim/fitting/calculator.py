@@ -190,7 +190,11 @@ def law_models() -> tuple[LawModel, ...]:
 
 def law_cards() -> dict[str, Gpu]:
     """Return the GPUs that laws support, by common name."""
-    return {name: gpu for name, gpu in CARDS.items() if gpu.capability >= OLDEST_CAPABILITY}
+    return {
+        name: gpu
+        for name, gpu in CARDS.items()
+        if gpu.capability >= OLDEST_CAPABILITY and not gpu.assumed
+    }
 
 
 def opening_at(task: Task, gpu: Gpu) -> Opening:

@@ -112,7 +112,7 @@ def estimate(task: Task, gpu: Gpu, reason: str = "", conf: str | None = None) ->
     Raises ConfigError for a model that no formula describes.
     """
     parts, source = _trained(task, gpu) if task.is_training else _served(task, gpu)
-    return Estimate(task, gpu, parts, source, reason, tuple(_left_out(task, conf)))
+    return Estimate(task, gpu, parts, source, reason, tuple(_left_out(task, gpu, conf)))
 
 
 def training_of(task: Task) -> Training:
@@ -186,8 +186,10 @@ def _held(task: Task) -> ServedMemory:
     return ServedMemory(model.name, sizes, weights, "its configuration")
 
 
-def _left_out(task: Task, conf: str | None) -> Iterator[str]:
+def _left_out(task: Task, gpu: Gpu, conf: str | None) -> Iterator[str]:
     """Yield a note on each choice that was made, and on each option that the formula ignores."""
+    if gpu.assumed:
+        yield gpu.assumed
     if task.attention == usual_attention(task.model) == "eager":
         yield EAGER_NOTE
     if task.compiles:

@@ -64,6 +64,8 @@ def notes_of(
     is_computed: True if small integers and booleans had their real values.
     is_routed: True if the range over the choices of experts is known.
     """
+    if gpu.assumed:
+        yield gpu.assumed
     if task is None:
         return
     model = task.model

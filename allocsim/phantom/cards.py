@@ -12,6 +12,7 @@ GA102, Ada, GH100, Blackwell).  L2 sizes agree with all public deviceQuery listi
 from __future__ import annotations
 
 import re
+from difflib import get_close_matches
 
 from allocsim.errors import ConfigError
 from allocsim.phantom.gpu import CONTEXT_MEMORY, Gpu, limits_of
@@ -115,6 +116,65 @@ _DERIVED: tuple[_Row, ...] = (
 GPU, it is the memory that nvidia-smi prints, less 300 to 500 MiB."""
 
 
+_AMD = (
+    "AMD: PyTorch has the same allocator on ROCm; requests are assumed to be those of CUDA's "
+    "kernels, and workspaces of ROCm's libraries and their context were not measured"
+)
+_INTEL = (
+    "Intel: PyTorch has a similar allocator for XPU; requests are assumed to be those of CUDA's "
+    "kernels, and its own rules, workspaces and context were not measured"
+)
+_UNIFIED = (
+    "unified memory: the operating system and other programs use a part of it, which is not "
+    "subtracted"
+)
+_ASSUMED: dict[str, tuple[_Row, ...]] = {
+    _AMD: (
+        ("MI100", "AMD Instinct MI100", 31.98, (8, 0), 120, 8),
+        ("MI210", "AMD Instinct MI210", 63.98, (8, 0), 104, 8),
+        ("MI250X", "AMD Instinct MI250X (one of two dies)", 63.98, (8, 0), 110, 8),
+        ("MI300X", "AMD Instinct MI300X", 191.98, (8, 0), 304, 4),
+        ("MI325X", "AMD Instinct MI325X", 255.98, (8, 0), 304, 4),
+        ("MI350X", "AMD Instinct MI350X", 287.98, (8, 0), 256, 4),
+        ("MI355X", "AMD Instinct MI355X", 287.98, (8, 0), 256, 4),
+        ("RX 6800 XT", "AMD Radeon RX 6800 XT", 15.98, (8, 0), 36, 4),
+        ("RX 6900 XT", "AMD Radeon RX 6900 XT", 15.98, (8, 0), 40, 4),
+        ("RX 7800 XT", "AMD Radeon RX 7800 XT", 15.98, (8, 0), 30, 4),
+        ("RX 7900 XT", "AMD Radeon RX 7900 XT", 19.98, (8, 0), 42, 6),
+        ("RX 7900 XTX", "AMD Radeon RX 7900 XTX", 23.98, (8, 0), 48, 6),
+        ("RX 9070 XT", "AMD Radeon RX 9070 XT", 15.92, (8, 0), 32, 8),
+        ("PRO W7900", "AMD Radeon PRO W7900", 47.98, (8, 0), 48, 6),
+    ),
+    _INTEL: (
+        ("Max 1100", "Intel Data Center GPU Max 1100", 48.0, (8, 0), 56, 108),
+        ("Max 1550", "Intel Data Center GPU Max 1550 (one of two tiles)", 64.0, (8, 0), 64, 204),
+        ("Arc A770", "Intel Arc A770", 15.56, (8, 0), 32, 16),
+        ("Arc B580", "Intel Arc B580", 11.60, (8, 0), 20, 18),
+    ),
+    _UNIFIED: (
+        ("GB10", "NVIDIA GB10", 119.68, (12, 1), 48, 24),
+        ("Jetson AGX Orin 64GB", "Jetson AGX Orin 64GB", 61.37, (8, 7), 16, 4),
+        ("Jetson AGX Orin 32GB", "Jetson AGX Orin 32GB", 29.99, (8, 7), 14, 4),
+        ("Jetson Orin NX 16GB", "Jetson Orin NX 16GB", 15.29, (8, 7), 8, 4),
+        ("Jetson Orin Nano 8GB", "Jetson Orin Nano 8GB", 7.44, (8, 7), 8, 2),
+    ),
+}
+"""GPUs of other kinds, by the assumptions about them.  Memory: as PyTorch or the vendor's tools
+print it, else the nominal size less that of a similar GPU.  AMD's and Intel's get the limits of an
+A100's multiprocessors, and the number of units that PyTorch reports as multiprocessors."""
+_ALIASES = {
+    "DGX Spark": "GB10",
+    "Jetson AGX Orin": "Jetson AGX Orin 64GB",
+    "Jetson Orin": "Jetson AGX Orin 64GB",
+    "DGX A100": "A100 80GB",
+    "DGX H100": "H100",
+    "DGX H200": "H200",
+    "DGX B200": "B200",
+    "DGX B300": "B300",
+    "GB300": "B300",
+}
+"""Names of machines, with one of their GPUs."""
+
 _CONTEXTS = {"RTX 3070": 180, "RTX A4000": 204, "RTX 4060": 112, "RTX 6000 Ada": 426, "L40S": 298}
 """MiB of context memory of GPUs whose context is known to be smaller than `CONTEXT_MEMORY`.
 Source: out-of-memory errors; for the L40S a program that used all other memory."""
@@ -127,16 +187,18 @@ released.  Source: segment addresses in `traces/h200`, PyTorch 2.11 with
 CUDA 13.0, driver 580.159."""
 
 
-def _card(row: _Row) -> Gpu:
+def _card(row: _Row, assumed: str = "") -> Gpu:
     short, name, gib, capability, multiprocessors, l2 = row
     limits = limits_of(capability, round(l2 * MIB))
     memory = round(gib * GIB / MIB) * MIB
     context = _CONTEXTS.get(short, CONTEXT_MEMORY // MIB) * MIB
     chunks = _CONTEXT_CHUNKS.get(short, "")
-    return Gpu(name, memory, capability, multiprocessors, context, limits, chunks)
+    return Gpu(name, memory, capability, multiprocessors, context, limits, chunks, assumed)
 
 
-CARDS = {row[0]: _card(row) for row in (*_PRINTED, *_DERIVED)}
+CARDS = {row[0]: _card(row) for row in (*_PRINTED, *_DERIVED)} | {
+    row[0]: _card(row, assumed) for assumed, rows in _ASSUMED.items() for row in rows
+}
 """GPUs by short name.  `find_gpu` returns the first match, so "A100" is the A100 with 40 GB."""
 
 _NOISE = re.compile(
@@ -173,13 +235,18 @@ def find_gpu(name: str) -> Gpu:
     """Return the GPU with this name; case, spaces, dashes and "NVIDIA" are ignored.
 
     "RTX 4090", "rtx4090 24GB", "4090" and "NVIDIA GeForce RTX 4090" name the same GPU.  Raises
-    ConfigError, which lists the known GPUs, for any other name.
+    ConfigError, which names similar GPUs, for any other name.
     """
     wanted = _key(name)
+    for alias, short in _ALIASES.items():
+        if wanted == _key(alias):
+            return CARDS[short]
     for short, card in CARDS.items():
         if _is_named(wanted, short, card):
             return card
-    known = ", ".join(CARDS)
+    near = get_close_matches(_bare(name), {_bare(short): short for short in CARDS}, n=3)
+    shorts = [short for each in near for short in CARDS if _bare(short) == each][:3]
+    meant = f"; did you mean {' or '.join(shorts)}?" if shorts else ""
     raise ConfigError(
-        f"GPU {name!r} is not known: expected one of {known}; any other is --device-memory"
+        f"GPU {name[:80]!r} is not known: expected a name of --list-gpus, or --device-memory{meant}"
     )

@@ -49,11 +49,13 @@ _BY_CAPABILITY = {
     (7, 5): (1024, 16, 64, 64),
     (8, 0): (2048, 32, 164, 163),
     (8, 6): (1536, 16, 100, 99),
+    (8, 7): (1536, 16, 164, 163),
     (8, 9): (1536, 24, 100, 99),
     (9, 0): (2048, 32, 228, 227),
     (10, 0): (2048, 32, 228, 227),
     (10, 3): (2048, 32, 228, 227),
     (12, 0): (1536, 24, 100, 99),
+    (12, 1): (1536, 24, 100, 99),
 }
 """(threads, thread blocks, KiB of shared memory, KiB for one thread block that opts in) of a
 multiprocessor, by compute capability.  Source:
@@ -83,6 +85,7 @@ class Gpu:
     multiprocessors: number of multiprocessors.
     context_memory: bytes of `memory` that the CUDA context holds.
     limits: limits of one multiprocessor.
+    assumed: assumptions about a card of another kind, one sentence; "" if none are needed.
     context_chunks: address ranges of the CUDA context, highest first, as "size:used" in MiB, then
         the MiB for the first kernels (`cards.py`); "" if unknown.
     """
@@ -94,6 +97,7 @@ class Gpu:
     context_memory: int = 0
     limits: Limits = Limits()
     context_chunks: str = ""
+    assumed: str = ""
 
     @property
     def room(self) -> int:

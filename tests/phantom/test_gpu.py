@@ -51,9 +51,9 @@ def test_every_card_is_found_by_its_own_name() -> None:
         assert find_gpu(short) is card
 
 
-@pytest.mark.parametrize("name", ["RTX 4090 48GB", "RTX 6000", "A4", "MI300X", ""])
+@pytest.mark.parametrize("name", ["RTX 4090 48GB", "RTX 6000", "A4", "MI9999", ""])
 def test_a_card_that_there_is_not(name: str) -> None:
-    with pytest.raises(ConfigError, match=r"is not known: expected one of .*RTX 4090"):
+    with pytest.raises(ConfigError, match=r"is not known: expected a name of --list-gpus"):
         find_gpu(name)
 
 
@@ -112,3 +112,30 @@ def test_pytorch_finds_the_card_that_was_named(card: str, python: str) -> None:
     found = {name: value for name, value in json.loads(done.stdout).items() if value is not None}
     assert len(found) >= 6
     assert found == {name: expected[name] for name in found}
+
+
+@pytest.mark.parametrize(
+    ("name", "gib", "assumed"),
+    [
+        ("MI300X", 191.98, "AMD"),
+        ("AMD Instinct MI355X", 287.98, "AMD"),
+        ("RX 7900 XTX", 23.98, "AMD"),
+        ("Arc A770", 15.56, "Intel"),
+        ("DGX Spark", 119.68, "unified memory"),
+        ("Jetson Orin", 61.37, "unified memory"),
+    ],
+)
+def test_a_card_of_another_kind_says_what_is_assumed(name: str, gib: float, assumed: str) -> None:
+    gpu = find_gpu(name)
+    assert gpu.memory == pytest.approx(gib * GIB, abs=MIB)
+    assert gpu.assumed.startswith(f"{assumed}: ")
+
+
+def test_a_machine_means_one_of_its_cards() -> None:
+    assert find_gpu("DGX H100") is find_gpu("H100")
+    assert not find_gpu("DGX A100").assumed
+
+
+def test_an_unknown_card_names_similar_ones() -> None:
+    with pytest.raises(ConfigError, match=r"did you mean .*RX 7900 XTX"):
+        find_gpu("RX 7900 GRX")
