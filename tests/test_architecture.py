@@ -64,10 +64,11 @@ THIRD_PARTY = {
     "pyarrow",
     "shtab",
     "pytest",
+    "yaml",
     "zstandard",
 }
 ONLY_FOR_TYPES = {"mypy_extensions"}
-ONLY_IN_FUNCTIONS = {"matplotlib", "torch", "dask", "pyarrow", "shtab", "zstandard"}
+ONLY_IN_FUNCTIONS = {"matplotlib", "torch", "dask", "pyarrow", "shtab", "yaml", "zstandard"}
 WORLDLY = {
     "datetime",
     "io",

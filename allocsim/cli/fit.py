@@ -9,6 +9,7 @@ Long because it declares every option of the command.
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from allocsim.cli.options import Commands, add_command, add_shared
 from allocsim.cli.output import write, write_result
 from allocsim.cli.owners import held_at_failure, held_at_peak, spilled_in_fit
 from allocsim.cli.progress import ProgressBar
+from allocsim.cli.streams import say
 from allocsim.cli.usage import Parser, UsageError, count, positive
 
 if TYPE_CHECKING:
@@ -153,6 +155,9 @@ def add_to(commands: Commands[Parser]) -> None:
         "transformers 5.23: your release, to note a difference")  # fmt: skip
     add("--python", metavar="PATH", help="Python interpreter with PyTorch (default: this one, "
         "then python3)")  # fmt: skip
+    add("--config", metavar="FILE", help="JSON or YAML configuration of a training (Hugging Face, "
+        "TRL, axolotl, LLaMA-Factory, torchtune, accelerate, DeepSpeed); options given beside it "
+        "win")  # fmt: skip
     add("--engine", choices=("auto", "program", "laws", "formula"),
         help="program: run it with PyTorch; laws: compute its requests from recorded runs, without "
         "PyTorch; formula: estimate, as a range (default: the most exact that answers, or formula "
@@ -188,10 +193,27 @@ def _sought(text: str) -> list[str]:
     return names
 
 
+def _apply_config(arguments: argparse.Namespace) -> None:
+    """Set the options that --config gives and the command line does not."""
+    arguments.config_notes = ()
+    if arguments.config is None:
+        return
+    from allocsim.fitting import read_config  # noqa: PLC0415
+
+    found = read_config(arguments.config)
+    arguments.config_notes = found.sentences
+    for name, value in found.values.items():
+        if name == "model":
+            arguments.words = arguments.words or [value]
+        elif getattr(arguments, name) is None:
+            setattr(arguments, name, value)
+
+
 def run(arguments: argparse.Namespace) -> int:
     note_server(arguments)
     way = way_of(arguments)
     refuse_ineffective(arguments, way)
+    _apply_config(arguments)
     for name, usual in _USUAL.items():
         if getattr(arguments, name) is None:
             setattr(arguments, name, usual)
@@ -215,6 +237,8 @@ def _run_by_task(arguments: argparse.Namespace, way: Way) -> int:
         return _show_program(task)
     gpus = _gpus(arguments)
     if task is not None and way is not Way.ONE:
+        for sentence in arguments.config_notes:
+            say(f"allocsim: {sentence}\n")
         return _find(arguments, task, gpus)
     return _fit(arguments, task, gpus)
 
@@ -323,6 +347,10 @@ def _fit(arguments: argparse.Namespace, task: Task | None, gpus: list[Gpu]) -> i
         else:
             how = {"conf": arguments.conf, "torch_version": arguments.torch} | more
             found = [fit_command(arguments.words, gpu, **how) for gpu in gpus]
+    found = [
+        replace(each, notes=(*arguments.config_notes, *each.notes)) if i == 0 else each
+        for i, each in enumerate(found)
+    ]
     if len(found) == 1:
         shown = _shown(found[0], arguments)
         document, text = partial(fit_document, *shown), partial(fit_text, *shown)

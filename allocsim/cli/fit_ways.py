@@ -66,6 +66,7 @@ EFFECTS: dict[str, frozenset[Way]] = {
     "multiple_of": frozenset((Way.FIND, Way.FRONTIER, Way.SHOW)),
     "conf": _RUNS | {Way.COMMAND, Way.ENGINE},
     "torch": _RUNS | {Way.COMMAND},
+    "config": _RUNS,
     "transformers": _MODELS,
     "python": _RUNS | {Way.ENGINE},
     "no_values": frozenset((Way.ONE, Way.COMMAND)),

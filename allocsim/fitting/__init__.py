@@ -16,6 +16,7 @@ from allocsim.fitting.calculator import (
 from allocsim.fitting.estimate import Estimate, estimate
 from allocsim.fitting.fit import fit, fit_cards, fit_command
 from allocsim.fitting.fit_result import Fit
+from allocsim.fitting.from_config import ReadConfig, read_config
 from allocsim.fitting.frontier import Frontier, frontier, usual_values
 from allocsim.fitting.gpu_count import GpuCount, Planned, plan
 from allocsim.fitting.largest import SIZES, Fewest, Largest, TriedSize, fewest, largest
@@ -52,11 +53,11 @@ __all__ = [
     "CUDNN_ATTENTION", "CUDNN_NOTE", "Change", "Configured", "DTYPES", "EXPERTS_NOTE", "Estimate",
     "Fewest", "Fit", "Frontier", "GpuCount", "Largest", "LawModel", "MASK_NOTE", "Model",
     "NCCL_SEEN", "OPTIMIZERS", "Opening", "PARALLEL", "PageLaws", "Phase", "Planned",
-    "RESERVED_SEEN", "Ran", "ReadFront", "SERVERS", "SIZES", "STARTS", "Served", "ServedMemory",
-    "Sharded", "Started", "TORCHVISION", "Task", "TriedSize", "advise", "estimate", "fewest", "fit",
-    "fit_cards", "fit_command", "frontier", "held_of", "largest", "law_cards", "law_families",
-    "law_models", "law_programs", "lengths_of", "model_of", "most_positions", "opening_at",
-    "page_laws", "plan", "precision_of", "program_of", "read_answers", "read_frontier",
-    "run_by_law", "run_program", "serve", "shape_of", "shard", "start", "stored_in",
-    "usual_attention", "usual_lengths", "usual_values",
+    "RESERVED_SEEN", "Ran", "ReadConfig", "ReadFront", "SERVERS", "SIZES", "STARTS", "Served",
+    "ServedMemory", "Sharded", "Started", "TORCHVISION", "Task", "TriedSize", "advise", "estimate",
+    "fewest", "fit", "fit_cards", "fit_command", "frontier", "held_of", "largest", "law_cards",
+    "law_families", "law_models", "law_programs", "lengths_of", "model_of", "most_positions",
+    "opening_at", "page_laws", "plan", "precision_of", "program_of", "read_answers", "read_config",
+    "read_frontier", "run_by_law", "run_program", "serve", "shape_of", "shard", "start",
+    "stored_in", "usual_attention", "usual_lengths", "usual_values",
 ]  # fmt: skip

@@ -21,6 +21,8 @@ _IDLE = "reserved and not allocated"
 _BAR = WIDTH - LABEL - 26
 _VISIBLE = 100
 """Smallest part of the memory that is shown, as its inverse."""
+_READ = "; ignored "
+"""Part of a note on a configuration that was read."""
 _RELEASE = "transformers "
 """Start of a note on another release than that of the laws, which is shown before others."""
 _MORE = "--json: every figure and note"
@@ -90,7 +92,7 @@ def _changes(advice: Advice) -> list[str]:
 def _remarks(notes: Sequence[str]) -> list[AnswerPart]:
     shown = (note for note in notes if not note.startswith(BY_LAW))
     return [
-        part(row("Note", note), rank=2 if note.startswith(_RELEASE) else 4 + i)
+        part(row("Note", note), rank=2 if note.startswith(_RELEASE) or _READ in note else 4 + i)
         for i, note in enumerate(shown)
     ]
 

@@ -71,6 +71,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "multiple_of": ("--multiple-of", "1"),
     "conf": ("--conf", ""),
     "torch": ("--torch", "2.11"),
+    "config": ("--config", "trainer.json"),
     "transformers": ("--transformers", "5.23"),
     "python": ("--python", "python3"),
     "no_values": ("--no-values",),
