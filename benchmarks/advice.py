@@ -31,7 +31,7 @@ CASES: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("Qwen2.5-7B", "A100 40GB", {"lora": 16, "batch": 4}),
     ("gpt2", "RTX 4060", {"batch": 8}),
     ("gpt2", "RTX 3080", {"batch": 16, "dtype": "fp32"}),
-    ("Llama-3-8B", "H100", {"seq": 2048, "optimizer": "adamw"}),
+    ("Qwen2.5-1.5B", "RTX 3090", {"seq": 4096}),
 )
 """Model, card and options of each training."""
 
