@@ -143,6 +143,8 @@ class Values:
         def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
             first = args[0] if args else None
             dtype = getattr(first[0] if type(first) is list and first else first, "dtype", None)
+            if is_copy and type(args[1]) in _NUMBERS:  # a number that PyTorch made a tensor of
+                args = (first, number_of(first, args[1]), *args[2:])
             is_left = dtype in floating and not is_choosing
             if is_left and (not is_copy or args[1].dtype not in types):
                 return fast(keys - select, *args, **kwargs)

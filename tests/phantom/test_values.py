@@ -61,6 +61,21 @@ def test_each_family_of_operators_gives_what_the_host_gives(python: str, tmp_pat
 @pytest.mark.slow
 @NEEDS_TORCH
 @pytest.mark.parametrize("python", PYTHONS)
+def test_a_number_is_copied_to_a_tensor_of_any_type(python: str, tmp_path: Path) -> None:
+    """Scales of quantized layers in vLLM are set this way."""
+    program = tmp_path / "copies.py"
+    program.write_text(
+        "import torch\n"
+        "torch.zeros((), device='cuda').copy_(2.5)\n"
+        "for kind, number in ((torch.int64, 3), (torch.bool, True), (torch.int32, 2.5)):\n"
+        "    print(torch.zeros(2, device='cuda', dtype=kind).copy_(number).tolist())\n"
+    )
+    assert run(python, str(program), tmp_path) == ["[3, 3]", "[True, True]", "[2, 2]"]
+
+
+@pytest.mark.slow
+@NEEDS_TORCH
+@pytest.mark.parametrize("python", PYTHONS)
 @pytest.mark.parametrize("seed", range(3))
 def test_random_programs_of_integers_give_what_the_host_gives(
     python: str, seed: int, tmp_path: Path
