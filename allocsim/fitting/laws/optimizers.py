@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -170,9 +170,8 @@ def _adamw(rows: _Rows, sums: _Sums, *, temporary: bool = True, steps: bool = Fa
     rows.free_lists(*states)
 
 
-def _adamw_foreach_off(rows: _Rows, sums: _Sums) -> _Made:
+def _adamw_foreach_off(rows: _Rows, _sums: _Sums) -> _Made:
     """Add the rows of AdamW that updates one parameter at a time."""
-    del sums
     width = rows.parameters.width
     averages, squares = list[_Block](), list[_Block]()
     for shape in rows.each():
@@ -188,11 +187,6 @@ def _adamw_foreach_off(rows: _Rows, sums: _Sums) -> _Made:
         rows.free([held])
         yield
     rows.free_lists(averages, squares)
-
-
-def _sgd(_: _Rows, __: _Sums) -> _Made:
-    yield
-    yield
 
 
 def _momentum(rows: _Rows, _: _Sums) -> _Made:
@@ -244,12 +238,11 @@ _MAKERS: Mapping[str, Callable[[_Rows, _Sums], _Made]] = {
     "adamw": _adamw,
     "adamw-fused": partial(_adamw, temporary=False, steps=True),
     "adamw-foreach-off": _adamw_foreach_off,
-    "sgd": _sgd,
+    "sgd": lambda _, __: iter((None, None)),
     "momentum": _momentum,
     "adafactor": _adafactor,
 }
 OPTIMIZERS = tuple(_MAKERS)
-"""Names of the optimizers that laws have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,6 +315,7 @@ _KNOWN = {
     "row": ((1, ("vocabulary",)),),
 }
 _REPETITIONS = 3
+_LORA = VARIABLES.index("lora")
 
 
 def steps_of(
@@ -336,15 +330,21 @@ def steps_of(
     """
     if optimizer not in _MAKERS:
         raise ConfigError(f"there is no law for optimizer {optimizer!r}")
-    if optimizer == "adafactor" and any(
-        len(shape) > 2 for shape in (*parameters.before, *parameters.layer, *parameters.after)
-    ):
-        raise ConfigError("there is no law for Adafactor with parameters of three dimensions")
+    if optimizer == "adafactor":
+        _refuse_unusual([*parameters.before, *parameters.layer, *parameters.after])
     sums = _Sums(values, card, parameters.width)
     some, more = (
         _stretches(_MAKERS[optimizer], parameters, sums, _REPETITIONS + extra) for extra in (0, 1)
     )
     return Steps(*(_law(a, b, parameters.period, base) for a, b in zip(some, more, strict=True)))
+
+
+def _refuse_unusual(shapes: Sequence[Shape]) -> None:
+    """Raise ConfigError for shapes that Adafactor sums otherwise than the recorded ones."""
+    if any(len(shape) > 2 for shape in shapes):
+        raise ConfigError("there is no law for Adafactor with parameters of three dimensions")
+    if any(_LORA in each.variables for shape in shapes for each in shape):
+        raise ConfigError("there is no law for Adafactor with adapters")
 
 
 _Columns = tuple[list[int], list[str], list[Formula | int], list[int | None]]
