@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from allocsim.cli.options import HINTS, Commands, add_command, add_shared, hints_of
-from allocsim.cli.output import write_answer
+from allocsim.cli.output import write_answer, write_result
 from allocsim.cli.owners import owners_of
 from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, UsageError, is_there, memory_size
@@ -47,6 +47,8 @@ def add_to(commands: Commands[Parser]) -> None:
     add_shared(parser, "--device-memory", text=memory)
     of_recording = "explain only this device of a recording (default: all)"
     add_shared(parser, "--device", text=of_recording)
+    host = "explain the growth of pinned host memory in a recording"
+    parser.add_argument("--host", action="store_true", help=host)
     request = "for a snapshot without a history: report if a request of this size would succeed"
     parser.add_argument("--request", metavar="SIZE", type=memory_size, help=request)
     add_shared(parser, *HINTS)
@@ -54,6 +56,9 @@ def add_to(commands: Commands[Parser]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.host:
+        _explain_host(arguments)
+        return 0
     if arguments.text == "-":
         text = _standard_input()
     elif is_there(arguments.text) and not Path(arguments.text).is_dir():
@@ -103,6 +108,17 @@ def run(arguments: argparse.Namespace) -> int:
         partial(verdicts_screen, verdicts),
     )
     return 0
+
+
+def _explain_host(arguments: argparse.Namespace) -> None:
+    from allocsim.analysis.explain import explain_host  # noqa: PLC0415
+    from allocsim.recording import load_host  # noqa: PLC0415
+    from allocsim.report import host_document, host_text  # noqa: PLC0415
+
+    if not is_there(arguments.text):
+        raise UsageError(f"--host needs a recording's file; {arguments.text!r} is none")
+    answer = explain_host(arguments.text, load_host(arguments.text))
+    write_result(arguments.json, host_document, host_text, answer)
 
 
 def _figures_in(text: str) -> LogFigures | None:

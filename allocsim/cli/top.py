@@ -10,7 +10,7 @@ import argparse
 from allocsim.cli.options import Commands, add_command, add_shared
 from allocsim.cli.output import write, write_json, write_other_json
 from allocsim.cli.progress import ProgressBar
-from allocsim.cli.usage import Parser, count, moment
+from allocsim.cli.usage import Parser, UsageError, count, moment
 
 _SUMMARY = "list the owners of the memory at one moment"
 _DESCRIPTION = """\
@@ -33,6 +33,7 @@ def add_to(commands: Commands[Parser]) -> None:
         "or the number of an entry (the moment after it) (default: oom if any, else peak)",
     )
     add_shared(parser, "--by")
+    add("--host", action="store_true", help="list pinned host memory instead of a device")
     add(
         "--frames",
         metavar="N",
@@ -51,8 +52,8 @@ def add_to(commands: Commands[Parser]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from allocsim.analysis.top import top  # noqa: PLC0415
-    from allocsim.recording import load  # noqa: PLC0415
+    from allocsim.analysis.top import top, top_host  # noqa: PLC0415
+    from allocsim.recording import load, load_host  # noqa: PLC0415
     from allocsim.report import (  # noqa: PLC0415
         collapsed_text,
         speedscope_document,
@@ -60,15 +61,27 @@ def run(arguments: argparse.Namespace) -> int:
         top_text,
     )
 
+    if arguments.host and (arguments.device is not None or arguments.torch is not None):
+        raise UsageError("--host is of no device and no release; leave out --device and --torch")
     with ProgressBar() as bar:
-        answer = top(
-            load(arguments.file),
-            arguments.at,
-            by=arguments.by,
-            frames=arguments.frames or None,
-            device=arguments.device,
-            torch_version=arguments.torch,
-            progress=bar.stage("replaying"),
+        answer = (
+            top_host(
+                arguments.file,
+                load_host(arguments.file),
+                arguments.at,
+                by=arguments.by,
+                frames=arguments.frames or None,
+            )
+            if arguments.host
+            else top(
+                load(arguments.file),
+                arguments.at,
+                by=arguments.by,
+                frames=arguments.frames or None,
+                device=arguments.device,
+                torch_version=arguments.torch,
+                progress=bar.stage("replaying"),
+            )
         )
     if arguments.format == "speedscope":
         write_other_json(speedscope_document(answer))

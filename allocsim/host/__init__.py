@@ -5,5 +5,21 @@ of that size, or a new one from the driver.  Source: semantics 13.
 """
 
 from allocsim.host.allocator import CachingHostAllocator
+from allocsim.host.recorded import (
+    Growth,
+    GrowthCause,
+    HostCourse,
+    HostTotals,
+    follow,
+    state_after,
+)
 
-__all__ = ["CachingHostAllocator"]
+__all__ = [
+    "CachingHostAllocator",
+    "Growth",
+    "GrowthCause",
+    "HostCourse",
+    "HostTotals",
+    "follow",
+    "state_after",
+]

@@ -16,11 +16,12 @@ from allocsim.ownership.rules import (
     purposes_of,
 )
 from allocsim.ownership.scene import Scene
-from allocsim.ownership.stacks import Phase
+from allocsim.ownership.stacks import Phase, is_python
 from allocsim.ownership.whose import NO_STACK, Whose, is_plumbing, line_of
 
 __all__ = [
     "BY", "CATEGORIES", "CategoryRule", "Held", "LINE", "Moment", "NO_STACK", "Phase", "RULES",
-    "Scene", "UNKNOWN", "Whose", "categories_of", "held_at", "is_plumbing", "line_of", "moment_of",
+    "Scene", "UNKNOWN", "Whose", "categories_of", "held_at", "is_plumbing", "is_python", "line_of",
+    "moment_of",
     "moment_of_state", "moved_lines", "purposes_of", "scene_of_run", "scene_of_state", "status_of",
 ]  # fmt: skip

@@ -15,6 +15,7 @@ from allocsim.recording.by_address import Turn, completes_at_once
 from allocsim.recording.card_memory import CardMemory, card_memory
 from allocsim.recording.export import dump_snapshot, write_snapshot
 from allocsim.recording.frames import Frame, FrameInterner, FrameTable
+from allocsim.recording.host import HOST, load_host
 from allocsim.recording.load import load, read_snapshot
 from allocsim.recording.marks import Annotation, Mark, MarkKind
 from allocsim.recording.pools import PoolColumn, pools_of
@@ -55,6 +56,7 @@ __all__ = [
     "Frame",
     "FrameInterner",
     "FrameTable",
+    "HOST",
     "LONGEST_LOG",
     "LogFigure",
     "LogFigures",
@@ -81,6 +83,7 @@ __all__ = [
     "form_of",
     "find_defects",
     "load",
+    "load_host",
     "options_read",
     "packed_file",
     "pools_of",

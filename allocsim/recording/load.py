@@ -7,7 +7,7 @@ than bytes is refused, because it must refer to one object many times.
 
 Layouts (semantics 6.5): a dictionary with `segments` and `device_traces`, or a list of segments, as
 `memory_snapshot()` returns it.  Blocks of 2.0 have `history` and no address.  Each layout can be a
-pickle or JSON, plain or compressed.  Host segments and host traces are ignored, since they are not
+pickle or JSON, plain or compressed.  `host.py` reads host segments and host traces, which are not
 CUDA memory.  Pickles of 1 MiB or more are read by `straight.py`, others by `unpickle.py`.  Files
 that contain only requests have their own readers (`requests/`).  docs/reference/formats.md lists
 all formats.
@@ -65,6 +65,22 @@ def _load(name: str) -> Recording:
         raise RecordingError(name, "does not fit in this machine's memory") from None
     except OSError as error:
         raise RecordingError(name, f"cannot be read ({error.strerror or error})") from None
+
+
+def read_object(name: str) -> tuple[object, int]:
+    """Return the value of a pickled or JSON snapshot, and the bytes of its file.
+
+    Raises RecordingError for any other file.
+    """
+    with open_source(name) as file, collector_paused():
+        kind = kind_of(name, file.read(HEAD))
+        size = file.seek(0, os.SEEK_END)
+        file.seek(0)
+        if kind is Kind.JSON:
+            return _read_json(name, file.read(), size), size
+        if kind is Kind.PICKLE:
+            return unpickle(name, file), size
+    raise RecordingError(name, "is no snapshot as a pickle or JSON")
 
 
 def _read(name: str, file: BinaryIO) -> Recording:

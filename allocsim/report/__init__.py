@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from allocsim.report.fit_served import served_document, served_screen, served_text
     from allocsim.report.fit_started import started_document, started_text
     from allocsim.report.gate import gate_document, gate_text
+    from allocsim.report.host import host_document, host_text
     from allocsim.report.layout import others_text, shown_of, warned
     from allocsim.report.lint import lint_document, lint_text
     from allocsim.report.ranks import ranks_document, ranks_text
@@ -61,10 +62,11 @@ __all__ = [
     "explanation_document", "explanation_screen", "explanation_text", "fewest_document",
     "fewest_text", "fit_document", "fit_text", "fits_document", "fits_text", "frontier_document",
     "frontier_text", "largest_fit_document", "largest_fit_text", "largest_text", "others_text",
-    "gate_document", "gate_text", "lint_document", "lint_text", "log_document", "log_screen",
-    "log_text", "plan_document", "plan_text", "ranks_document", "ranks_text", "record_document",
-    "record_text", "replay_document", "replay_screen", "replay_text", "risk_document",
-    "risk_screen", "risk_text", "scale_document", "scale_frontier_text", "scale_text",
+    "gate_document", "gate_text", "host_document", "host_text", "lint_document", "lint_text",
+    "log_document", "log_screen", "log_text", "plan_document", "plan_text", "ranks_document",
+    "ranks_text", "record_document", "record_text", "replay_document", "replay_screen",
+    "replay_text", "risk_document", "risk_screen", "risk_text", "scale_document",
+    "scale_frontier_text", "scale_text",
     "segments_text", "served_document", "served_screen", "served_text", "sharded_document",
     "sharded_text", "shown_of", "speedscope_document", "started_document", "started_text",
     "state_document", "state_screen", "state_text", "stats_document", "stats_text", "step_document",
@@ -106,6 +108,8 @@ _HOMES = {
     "plan_document": "fit_plan",
     "plan_text": "fit_plan",
     "gate_document": "gate",
+    "host_document": "host",
+    "host_text": "host",
     "lint_document": "lint",
     "lint_text": "lint",
     "gate_text": "gate",

@@ -12,7 +12,7 @@ from typing import Any
 from allocsim._repr import printable
 from allocsim.analysis.top import Holding, Top, TopRow
 from allocsim.ownership import Moment
-from allocsim.recording import Frame
+from allocsim.recording import HOST, Frame
 from allocsim.report.layout import WIDTH, and_more, clipped, number, paragraph, plural
 from allocsim.units import format_size
 
@@ -64,7 +64,8 @@ def top_text(top: Top, count: int | None = None, frames: int | None = None) -> s
 def _heading(top: Top) -> list[str]:
     what = f"{format_size(top.allocated_bytes)} in {plural(top.blocks, 'block')}"
     at = top.at
-    heading = f"Device {top.device} {moment_text(at)}: {what}"
+    device = "Pinned host memory" if top.device == HOST else f"Device {top.device}"
+    heading = f"{device} {moment_text(at)}: {what}"
     if at.requested_bytes is not None:
         heading += f"; {format_size(at.requested_bytes)} more were requested"
     lines = paragraph(heading, 0)

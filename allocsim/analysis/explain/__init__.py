@@ -23,15 +23,19 @@ from allocsim.analysis.explain.state_at_error import KINDS
 from allocsim.analysis.explain.verdict import Verdict
 
 if TYPE_CHECKING:
+    from allocsim.analysis.explain.host import HostExplanation, explain_host
     from allocsim.analysis.explain.of_state import Refusal, StateExplanation, explain_state
 
 __all__ = [
-    "Blocker", "Blockers", "Cure", "DeviceExplanation", "Figures", "KINDS", "OomWatch", "Refusal",
-    "Remedy", "Shortage", "StateExplanation", "Verdict", "arithmetic_of", "cures_of", "explain",
-    "explain_device", "explain_prepared", "explain_recording", "explain_state", "shortages_of",
+    "Blocker", "Blockers", "Cure", "DeviceExplanation", "Figures", "HostExplanation", "KINDS",
+    "OomWatch", "Refusal", "Remedy", "Shortage", "StateExplanation", "Verdict", "arithmetic_of",
+    "cures_of", "explain", "explain_device", "explain_host", "explain_prepared",
+    "explain_recording", "explain_state", "shortages_of",
 ]  # fmt: skip
 
 _LATER = {
+    "HostExplanation": "host",
+    "explain_host": "host",
     "Refusal": "of_state",
     "StateExplanation": "of_state",
     "explain_state": "of_state",

@@ -227,7 +227,8 @@ def top(
         (prepared,) = prepare(recording, trace.device, torch_version)
         (device_run,) = replay_prepared((prepared,), progress=progress).devices
         return top_of_run(prepared, device_run, at, by=by, frames=frames)
-    return _of_state(recording, trace, at, by, frames)
+    refuse_contradictions(recording)
+    return top_of_state(recording.path, trace, at, by=by, frames=frames)
 
 
 def top_of_run(
@@ -273,15 +274,14 @@ def answers_of_run(
     return StackAnswers(tops, course_of(scene, n_entries), scene)
 
 
-def _of_state(
-    recording: Recording, trace: Trace, at: str | int | None, by: str, frames: int | None
+def top_of_state(
+    path: str, trace: Trace, at: str | int | None = None, *, by: str, frames: int | None = None
 ) -> Top:
-    moment = moment_of_state(recording.path, at)
-    refuse_contradictions(recording)
+    """Return the owners of memory in a trace without entries; see `top`."""
+    moment = moment_of_state(path, at)
     scene = scene_of_state(trace)
     notes = ["the recording holds only a state: categories are inferred from stacks alone"]
-    asked = _Asked(recording.path, moment, by, frames)
-    return _answer(asked, trace, scene, notes)
+    return _answer(_Asked(path, moment, by, frames), trace, scene, notes)
 
 
 @dataclass(frozen=True, slots=True)

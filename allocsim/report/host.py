@@ -1,0 +1,89 @@
+"""Growth of pinned host memory, as text and as JSON.
+
+Rule: the text fits 22 lines of 80 columns.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from allocsim.analysis.explain import HostExplanation
+from allocsim.host import HostTotals
+from allocsim.report.layout import WIDTH, and_more, clipped, number, paragraph, plural
+from allocsim.units import format_size
+
+_ROWS = 4
+
+
+def host_text(answer: HostExplanation) -> str:
+    """Return the text of `allocsim explain --host`."""
+    course = answer.course
+    grown = sum(growth.size for growth in course.growths)
+    end, peak = course.end, course.peak
+    lines = paragraph(
+        f"Pinned host memory: {format_size(peak.pinned)} at the peak (entry "
+        f"{number(max(peak.entry, 0))}), {format_size(end.pinned)} at the end: "
+        f"{format_size(end.in_use)} in use, {format_size(end.waiting)} freed and waiting for a "
+        f"copy, {format_size(end.cached)} cached",
+        0,
+    )
+    lines += paragraph(
+        f"{plural(course.requests, 'request')}; {plural(len(course.growths), 'new block')} of "
+        f"{format_size(grown)} from the driver, {format_size(course.released)} released",
+        0,
+    )
+    lines += ["", "new blocks, because"]
+    lines += [f"{format_size(size):>12}  {cause.value}" for cause, size in answer.causes.items()]
+    lines += ["", "requested by"]
+    for row in answer.lines[:_ROWS]:
+        figures = f"{format_size(row.bytes):>12} {number(row.blocks):>6}  "
+        lines.append(figures + clipped(row.line, WIDTH - len(figures)))
+    if rest := answer.lines[_ROWS:]:
+        size = format_size(sum(row.bytes for row in rest))
+        lines.append(
+            f"{size:>12} {number(sum(row.blocks for row in rest)):>6}  {and_more(len(rest))}"
+        )
+    lines.append("")
+    for advice in answer.advice:
+        lines += paragraph(f"- {advice}", 2)
+    lines += paragraph(
+        f"{number(course.agreed)} of {number(course.checked)} choices of a block that can be "
+        "checked are those of the model",
+        0,
+    )
+    return "\n".join(lines) + "\n"
+
+
+def host_document(answer: HostExplanation) -> dict[str, Any]:
+    """Return the document of `allocsim explain --host --json`."""
+    course = answer.course
+    return {
+        "path": answer.path,
+        "pinned_host_memory": {
+            "start": _totals(course.start),
+            "peak": _totals(course.peak),
+            "end": _totals(course.end),
+            "requests": course.requests,
+            "released_bytes": course.released,
+            "choices_checked": course.checked,
+            "choices_equal": course.agreed,
+            "causes": [
+                {"cause": cause.name.lower().replace("_", " "), "bytes": size}
+                for cause, size in answer.causes.items()
+            ],
+            "lines": [
+                {"line": row.line, "bytes": row.bytes, "blocks": row.blocks} for row in answer.lines
+            ],
+            "sizes": [{"size": size, "bytes": total} for size, total in answer.sizes.items()],
+            "advice": list(answer.advice),
+        },
+    }
+
+
+def _totals(totals: HostTotals) -> dict[str, int]:
+    return {
+        "entry": totals.entry,
+        "in_use_bytes": totals.in_use,
+        "waiting_bytes": totals.waiting,
+        "cached_bytes": totals.cached,
+    }
