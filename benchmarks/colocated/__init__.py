@@ -1,0 +1,1 @@
+"""Comparison of `allocsim colocate` with real programs that share one phantom card."""
