@@ -210,7 +210,7 @@ class Capture:
             self._pid = os.getpid()
 
     def moment(self) -> list[tuple[str, object]]:
-        """Return (kind, value) of the marks for the program's current step and phase."""
+        """Return a (kind, value) pair for the current step and one for the current phase."""
         step = [] if self._step is None else [("step", self._step)]
         return [*step, *([("phase", self._phase)] if self._phase else [])]
 

@@ -1,9 +1,11 @@
 """The driver and the device: memory in pages of 2 MiB, addresses, and progress of the streams.
 
 Invariants: `used` is the sum of all allocations in whole pages, and `used + context_memory <= total
-+ host_memory`; an exact fit succeeds.  Addresses are multiples of a page, and ranges never overlap.
-Addresses ascend from `base_address`; under the policy "driver" they descend from it (arena.py).
-Source: the conditions of the golden data; semantics 2.3 for streams.
++ host_memory`; `host_memory` is what the driver may use for a full device.  An exact fit succeeds.
+Addresses are multiples of a page, and ranges never overlap.  Addresses ascend from `base_address`;
+under the policy "driver" they descend from it (arena.py).
+Source: the simulated driver under which the golden data (tests/golden) was recorded; for streams
+docs/concepts/semantics.md 2.3.
 """
 
 from __future__ import annotations

@@ -94,7 +94,11 @@ def _link(chain: list[Block]) -> None:
 def _set_states(
     heap: Heap, segment: SegmentState, blocks: list[Block], pending: dict[int, Block]
 ) -> None:
-    """Set the state of each block, once all neighbours are linked."""
+    """Set the state of each of `blocks` as in `segment`, and add free blocks to their pool.
+
+    The blocks must already be linked to their neighbours.
+    pending: receives the blocks that wait for another stream, by address.
+    """
     for seed, block in zip(segment.blocks, blocks, strict=True):
         block.requested_size = seed.requested_size
         if seed.state == ALLOCATED:

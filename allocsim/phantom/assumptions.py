@@ -38,11 +38,12 @@ class Router:
         self.is_skewed = is_skewed
 
     def choose(self, scores: Any, chosen: Any, dim: int) -> Any:
-        """Return the expert numbers that a top-k along `dim` gives, as a host tensor.
+        """Return experts to assume as the result of a top-k along `dim`, as a host tensor.
 
-        scores: input of the top-k.
-        chosen: its indices on the device; only their shape is used.
-        Return None if the top-k does not look like a choice of experts.
+        A phantom GPU does not compute the scores, so balanced or skewed experts are assumed.
+        scores: input of the top-k; only its shape is used.
+        chosen: index tensor of the top-k on the device; only its shape is used.
+        Returns None if the top-k does not look like a choice of experts.
         """
         if scores.dim() < 2 or dim % scores.dim() != scores.dim() - 1:
             return None

@@ -64,9 +64,10 @@ def _verifying(torch: Any, verify: Any) -> Any:
 
 
 def _reducing(torch: Any, make: Any) -> Any:
-    """Wrap DDP's reducer so that it uses the gradients of this rank as the sum of all ranks.
+    """Return a constructor of DDP's reducer that takes this rank's gradients as the sum of all.
 
     With the backend "fake", no other rank sends gradients.
+    make: PyTorch's constructor.
     """
 
     def as_they_are(_: Any, bucket: Any) -> Any:

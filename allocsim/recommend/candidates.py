@@ -103,7 +103,11 @@ def _short(config: AllocatorConfig) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Grid:
-    """Values of each option, and the combinations to try, as changed fields."""
+    """Candidate values of each option, and their combinations.
+
+    A combination is a dict of the fields of `AllocatorConfig` that differ from the base setting.
+    sizes: request sizes of the recording, from which the values are derived.
+    """
 
     sizes: Sizes
     release: Release

@@ -67,7 +67,7 @@ class _Row:
 
 
 def has_live_blocks(segments: Sequence[SegmentState]) -> bool:
-    """Return True if any block is in use."""
+    """Return True if any block is active: allocated, or freed and waiting for another stream."""
     return any(not segment.is_idle for segment in segments)
 
 

@@ -86,8 +86,9 @@ class Report:
 
 
 def crosscheck(check: CrossCheck, progress: Progress | None = None) -> Report:
-    """Compare scripts until each release has run `check.ops` ops or a script differs.
+    """Run random scripts on the model and on real PyTorch, and compare the results.
 
+    It ends when each release has run `check.ops` ops, or at the first difference.
     progress: called with the number of finished ops and of all ops.
     """
     report = Report()

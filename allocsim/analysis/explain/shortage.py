@@ -269,7 +269,7 @@ def _resolved(
 
 
 def _made(trace: Trace, entry: int, addresses: list[int]) -> dict[int, int]:
-    """Return the entry of the last allocation before `entry` at each recorded address."""
+    """Return, for each of `addresses`, the last entry before `entry` that allocated it."""
     is_wanted = np.isin(trace.addr[:entry], np.array(addresses, dtype=np.uint64))
     entries = np.flatnonzero((trace.action[:entry] == Action.ALLOC) & is_wanted)
     # A later allocation at the same address overwrites an earlier one.

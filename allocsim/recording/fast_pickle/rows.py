@@ -340,7 +340,7 @@ class _Walk:
         return stop
 
     def finish(self) -> _Places:
-        """Match the end of every row and return the indices of the rows that matched."""
+        """Return the indices of the rows that end with the opcode that stores a dict's items."""
         rows = np.flatnonzero(self._data[self.at] == _SET)
         self.at += 1
         return rows[self._in_frames(rows)]

@@ -95,7 +95,11 @@ class RequestColumns:
         self._end(key, time, stack)
 
     def request_free(self, name: int, *, time: int, stack: int = -1) -> bool:
-        """Add a free_requested; return False without a change if the block was not requested."""
+        """Add a free_requested entry for the block with address or id `name`.
+
+        time: microseconds.  stack: stack number; -1 without a stack.
+        Returns False, and adds nothing, if the file did not request the block before.
+        """
         held = self._live.get((name,))
         if not held:
             return False

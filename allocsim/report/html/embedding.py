@@ -208,9 +208,10 @@ def _stack_text(table: FrameTable, number: int) -> str:
 
 @dataclass(slots=True)
 class Packer:
-    """Columns of numbers to compress together.
+    """Columns of numbers, compressed together for a page.
 
-    index: type, length and offset of each column in the bytes behind `text()`.
+    index: type, number of values and offset of each column; the offset is in bytes of the
+        uncompressed data that `text()` encodes.
     """
 
     index: dict[str, list[object]] = field(default_factory=dict)
