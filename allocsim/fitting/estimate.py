@@ -24,7 +24,7 @@ _COPIED_IN_STEP = ("adamw", "adafactor")
 """Optimizers whose step needs a copy of all parameters."""
 _SUM = "sum of the tensors of separate PyTorch operations (docs/reference/parallel.md)"
 _CONTEXT, _OVERHEAD = "CUDA context", "rounding and fragmentation"
-_SCORES = (2, 5)
+_FEWEST_SCORES, _MOST_SCORES = 2, 5
 """Fewest and most copies of the attention scores, in elements of 16 bits, with eager attention.
 
 There are at least the scores and the masked scores, and at most these with the softmax in 32 bits
@@ -171,7 +171,7 @@ def _served(task: Task, gpu: Gpu) -> tuple[tuple[MemoryPart, ...], str]:
     parts = found.needs.parts
     if task.attention == "eager":
         scores = task.batch * found.work.sizes.heads * prompt**2 * 2
-        low, high = _SCORES
+        low, high = _FEWEST_SCORES, _MOST_SCORES
         parts += (MemoryPart("attention scores", low * scores, high * scores),)
     return parts, found.needs.source
 

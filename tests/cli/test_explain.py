@@ -30,6 +30,8 @@ FIGURES = {
     "limit_bytes",
     "process_bytes",
     "pool_bytes",
+    "others_bytes",
+    "largest_bytes",
 }
 
 

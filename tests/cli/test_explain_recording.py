@@ -44,6 +44,8 @@ def test_json_has_the_keys_that_scripts_rely_on(cli: Cli, stranded: Path) -> Non
         "limit_bytes": None,
         "process_bytes": None,
         "pool_bytes": None,
+        "others_bytes": None,
+        "largest_bytes": None,
     }
     assert oom["arithmetic"].startswith("530.00 MiB tried <= 530.00 MiB = 260.00 MiB idle")
     assert oom["entry"] == 5

@@ -28,7 +28,7 @@ def test_commands_are_listed_in_the_order_of_need_one_line_each(cli: Cli) -> Non
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ("repaly x", "'synth', 'crosscheck'); did you mean replay? (see allocsim --help)"),
+        ("repaly x", "'colocate', 'crosscheck'); did you mean replay? (see allocsim --help)"),
         ("top x --by modul", "did you mean module? (see allocsim top --help)"),
         ("synth trainin -o x", "did you mean training? (see allocsim synth --help)"),
         (

@@ -12,6 +12,7 @@ import pytest
 
 from allocsim import CachingAllocator
 from allocsim.fitting import CONFIGURATIONS
+from allocsim.fitting.laws.stored import ProgramName
 from allocsim.phantom import ProcessRecording, Recorded
 from allocsim.phantom.launch import TorchInstall
 from allocsim.units import MIB
@@ -108,8 +109,8 @@ def test_last_output_of_a_failed_program_is_escaped(cli: Cli, pretend: Pretend) 
 def test_a_page_that_opens_at_it_has_the_tags_of_any_other(
     name: str, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = "gpt2_tied_fp32_sgd"
-    monkeypatch.setattr("allocsim.fitting.calculator.known_laws", lambda: (one,))
+    one = ProgramName("gpt2_tied", "fp32", "sgd")
+    monkeypatch.setattr("allocsim.fitting.calculator.known_programs", lambda: (one,))
     found = []
     for number, each in enumerate(("plain", name)):
         page = tmp_path / f"{number}.html"

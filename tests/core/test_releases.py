@@ -130,8 +130,15 @@ SINCE: dict[str, dict[str, Any]] = {  # field: the values and the first release 
     "keeps_cublas_workspaces": {"2.1": True, "2.15": False},
     "oom_device_is_raw_byte": {"2.1": False, "2.3": True, "2.4": False},
     "oom_counts_private_pools": {"2.1": False, "2.4": True},
+    "models_host": {"2.1": False, "2.6": True},
+    "host_polls_one_size": {"2.1": True, "2.10": False},
+    "host_counts_plain_frees": {"2.1": True, "2.10": False, "2.13": True},
+    "host_counts_polled_size": {"2.1": True, "2.13": False},
+    "host_takes_newest": {"2.1": True, "2.14": False},
+    "host_private_pools": {"2.1": False, "2.11": True},
+    "host_stats_by_pool": {"2.1": False, "2.15": True},
 }
-WORDINGS = {"oom_text", "oom_advice", "oom_advice_expandable"}
+WORDINGS = {"oom_text", "oom_advice", "oom_advice_expandable", "host_stats"}
 
 
 def in_force(values: dict[str, Any], torch: str) -> list[Any]:
