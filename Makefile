@@ -7,7 +7,7 @@ OPS ?= 100000
 # What a compiled core may change: not the tests of the tree itself, of laws and formulas, nor of
 # real PyTorch.
 COMPILED_TESTS := $(addprefix tests/,core stress replaying metrics workload explain top compare gate ranks watch \
-	recording lint stats risk fitting scale tune step picture report cli golden)
+	recording lint stats risk fitting scale tune step picture report cli golden editing colocate)
 
 # Modules that infer what a recording does not show, as a list of TOML.
 comma := ,

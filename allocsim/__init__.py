@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.2.0.dev0"
 
 if TYPE_CHECKING:
+    from allocsim.analysis.colocate import colocate
     from allocsim.analysis.compare import compare, compare_settings
     from allocsim.analysis.explain import explain, explain_recording, explain_state
     from allocsim.analysis.gate import Budget, gate, measured
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CachingAllocator",
     "CachingHostAllocator",
+    "colocate",
     "compare",
     "compare_settings",
     "convert",
@@ -84,6 +86,7 @@ _HOMES = {
     "Hints": "simulation",
     "Task": "fitting",
     "Budget": "analysis.gate",
+    "colocate": "analysis.colocate",
     "compare": "analysis.compare",
     "compare_settings": "analysis.compare",
     "convert": "report.formats",
