@@ -361,7 +361,7 @@ def _fit(arguments: argparse.Namespace, task: Task | None, gpus: list[Gpu]) -> i
 
 
 def _shown(found: Fit | Estimate, arguments: argparse.Namespace) -> tuple[Any, ...]:
-    """Return an answer, what would change it, and what holds the memory in it."""
+    """Return the arguments of `fit_text`: the answer, its advice, and its memory by category."""
     from allocsim.fitting import Fit, advise  # noqa: PLC0415
 
     how = _how(arguments)
@@ -434,7 +434,7 @@ def _values(text: str | None, other: str) -> tuple[int, ...]:
 
 
 def _of_a_search(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the keyword arguments that the functions for --find have in common."""
+    """Return the keyword arguments that `largest`, `frontier` and `fewest` have in common."""
     if arguments.out is not None:
         refuse_out(arguments.out)
     return _how(arguments) | {"keep": arguments.out}

@@ -19,7 +19,7 @@ _MODEL, _CARD = "Llama-3.2-1B", "RTX 4090"
 
 
 def prepare_html(arguments: argparse.Namespace) -> None:
-    """Set the default model and card in `arguments`.
+    """Set the model and card with which the page opens in `arguments`, if none is given.
 
     Raises UsageError for several models or cards, or a file that cannot be written.
     """

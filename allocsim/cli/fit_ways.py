@@ -1,4 +1,4 @@
-"""Table of the ways to answer `allocsim fit` (run, laws, formulas …) and of their options.
+"""Table of the ways to answer `allocsim fit` (run, laws, formulas …), and the options of each.
 
 Rule: every option has a row here. An option without effect on the chosen way is refused, never
 ignored. A test tries every option with every way.
@@ -13,7 +13,7 @@ from allocsim.cli.usage import UsageError
 
 
 class Way(Enum):
-    """Way of answering; its text explains in an error why an option has no effect."""
+    """Way to answer, such as a run; the error for an ineffective option quotes its text."""
 
     LIST = "--list-models and --list-gpus print names and stop"
     PAGE = "--{option} applies to a single answer and has no effect on the page of --html"
@@ -129,7 +129,7 @@ _BETWEEN_SERVERS = {
 
 
 def way_of(arguments: argparse.Namespace) -> Way:
-    """Return the way of answering a command line; `note_server` must be called before."""
+    """Return the way to answer a command line; call `note_server` first."""
     if arguments.list_models or arguments.list_gpus:
         return Way.LIST
     if arguments.html is not None:
@@ -152,7 +152,7 @@ def _is_started(arguments: argparse.Namespace) -> bool:
 
 
 def _way_of_model(arguments: argparse.Namespace) -> Way:
-    """Return the way of answering a question about one MODEL."""
+    """Return the way to answer a question about one MODEL."""
     sought = tuple(arguments.find or ())
     if arguments.plan:
         return Way.PLAN

@@ -40,7 +40,7 @@ _STATES = {"sgd": "", "adam8bit": ", optimizer state in 8 bits"}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Change:
-    """A change with which a task fits, or the other precision with its verdict.
+    """A change of the task or the card, and the memory of the task with that change.
 
     options: options of the command line that make the change, such as "--checkpointing".
     effect: consequence for the training, in words.
@@ -63,7 +63,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Advice:
-    """Precision of what a task stores, and changes that would change the verdict.
+    """Changes of a task or its card that would change the verdict on whether it fits.
 
     alternative: the other usual precision, if the verdict differs with it.
     changes: changes with which the task fits, if it does not surely fit.
@@ -75,8 +75,9 @@ class Advice:
 
 
 def advise(found: Fit | Estimate, **how: Any) -> Advice:
-    """Return what would change the verdict of an answer about a task.
+    """Return the changes of the task or the card that would change the verdict of an answer.
 
+    found: answer of `fit` or `estimate`.
     how: the arguments `conf`, `python`, `torch_version` and `transformers` of `fit`.
 
     Raises ConfigError for an answer about a user's own program.
@@ -90,7 +91,7 @@ def advise(found: Fit | Estimate, **how: Any) -> Advice:
 
 
 def stored_in(task: Task) -> str:
-    """Return what a task stores, and its precision, in words."""
+    """Describe the tensors that a task stores and their precision, such as "weights in fp32"."""
     kind = task.dtype.removeprefix("autocast-")
     whole = "fp32" if task.autocast_dtype else kind
     if not task.is_training:
@@ -103,7 +104,7 @@ def stored_in(task: Task) -> str:
 
 
 class _Trials:
-    """Trials of tasks on cards, by one engine."""
+    """Trials of changed tasks on cards, by the engine (program, law or formula) that answered."""
 
     def __init__(self, engine: str, task: Task, how: dict[str, Any]) -> None:
         self.engine, self.task = engine, task
@@ -139,7 +140,7 @@ class _Trials:
         return Change(options.strip(), effect, task, gpu, peak, tight.room - peak, engine, fits)
 
     def first(self, tasks: Iterable[Task | None], gpu: Gpu, effect: str) -> Change | None:
-        """Return the first change that fits."""
+        """Return the change to the first of `tasks` that fits `gpu`; None if none fits."""
         for task in tasks:
             change = None if task is None else self.change(task, gpu, effect)
             if change is not None and change.fits:
@@ -147,7 +148,10 @@ class _Trials:
         return None
 
     def largest(self, task: Task, name: str, unit: int, gpu: Gpu, effect: str) -> Change | None:
-        """Return the change to the largest multiple of `unit` below the task's size that fits."""
+        """Return the change to the largest fitting value of a size; None if none fits.
+
+        name: size of the task to reduce, such as "batch"; only multiples of `unit` are tried.
+        """
         low, high, best = 0, -(-getattr(task, name) // unit), None
         n = high // 2
         for _ in range(_TRIALS[self.engine]):
@@ -163,7 +167,7 @@ class _Trials:
 
 
 def _alternative(found: Fit | Estimate, task: Task, trials: _Trials) -> Change | None:
-    """Return the other usual precision, with its verdict, if that differs."""
+    """Return the change to the other usual precision if the verdict differs, else None."""
     if not task.is_training or task.lora:
         return None
     other = (_FULL if found.fits else _HALF).get(task.dtype)
@@ -196,7 +200,7 @@ def _changes(found: Fit | Estimate, trials: _Trials) -> Iterator[Change]:
 
 
 def _of_training(task: Task, gpu: Gpu, trials: _Trials) -> Iterator[Change | None]:
-    """Yield the changes on the same card, from the least to the greatest."""
+    """Yield changes of a training on the same card, the least intrusive first."""
     plain = _with_kernels(task)
     fused = _fused(plain) or plain
     saved = _checkpointed(plain)
@@ -251,7 +255,7 @@ def _next_card(found: Fit | Estimate, trials: _Trials) -> Change | None:
 
 
 def _maker(gpu: Gpu) -> str:
-    """Return the first word of the assumptions about a card; "" for NVIDIA's."""
+    """Return the maker of a card, which begins the assumptions about it; "" for NVIDIA."""
     return gpu.assumed.partition(":")[0]
 
 
@@ -277,7 +281,7 @@ def _in_8_bits(task: Task | None) -> Task | None:
 
 
 def _smaller(task: Task) -> Iterator[Task]:
-    """Yield the task with smaller batches that are accumulated, the largest first."""
+    """Yield the task with smaller micro-batches and more accumulation, the largest first."""
     for parts in range(2, task.batch + 1):
         if task.batch % parts == 0:
             batch, accumulate = task.batch // parts, task.accumulate * parts
@@ -291,7 +295,7 @@ _NAMES = {
 
 
 def _options(old: Task, new: Task) -> str:
-    """Return the options that turn one task into another."""
+    """Return the command-line options that change the task `old` into `new`."""
     changed = [f"--{new.parallel}"] * (old.parallel != new.parallel)
     changed += ["--checkpointing"] * (old.checkpointing != new.checkpointing)
     for name, option in _NAMES.items():

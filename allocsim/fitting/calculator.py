@@ -76,10 +76,10 @@ class LawModel:
 
     family: transformers' model_type.
     is_tied: True if the output layer shares the embedding's weights.
-    sizes: sizes that the configuration gives, by the names of the laws; the remaining sizes follow
-        from `Family.sizes_of`.
+    sizes: sizes in the configuration, by the names that laws use; `Family.sizes_of` derives the
+        other sizes.
     sees: True if the model classifies images.
-    scaling: scaling of rotary positions.
+    scaling: kind of scaling of rotary position embeddings.
     has_law: True if any program of the model has a law.
     """
 
@@ -231,7 +231,8 @@ def _serving_parts(name: ProgramName) -> Iterator[tuple[str, Callable[[Laws], _P
 def _training_parts(name: ProgramName) -> Iterator[tuple[str, Callable[[Laws], _Purposes]]]:
     """Yield the parts of a training program, each with a function that returns its laws.
 
-    The purposes of a part are the same in every program, so it is seen beside any other part.
+    A part is the model or the optimizer. The purposes of its requests are the same in every
+    program, so they are computed in one program and used for all.
     """
     yield name.make, lambda laws: _of_training(laws, _one_of_each(laws), (MAKE, DROP))
     yield (
@@ -242,12 +243,16 @@ def _training_parts(name: ProgramName) -> Iterator[tuple[str, Callable[[Laws], _
 
 
 def _one_of_each(laws: Laws) -> list[str]:
-    """Return a regime of training for each law that makes the model."""
+    """Return the name of one way of training for each law that describes building the model."""
     return list({made_by(regime): regime for regime in _regimes(laws, FIRST)}.values())
 
 
 def _of_training(laws: Laws, regimes: Sequence[str], kinds: Sequence[str]) -> _Purposes:
-    """Return laws of the model in a training program, with the purposes of their requests."""
+    """Return the laws of the model in training programs, with the purposes of their requests.
+
+    regimes: names of the ways of training, such as with or without checkpointing.
+    kinds: kinds of the laws to return, the first part of their names.
+    """
     optimizer = _steps(laws, "sgd", _SIZES)
     found: _Purposes = {}
     for regime in regimes:
@@ -257,7 +262,10 @@ def _of_training(laws: Laws, regimes: Sequence[str], kinds: Sequence[str]) -> _P
 
 
 def _of_optimizer(laws: Laws) -> _Purposes:
-    """Return the laws of an optimizer; those of Adafactor depend on the matrices of the presets."""
+    """Return the laws of an optimizer with the purposes of their requests.
+
+    Adafactor has several, because its requests depend on the shapes of the presets' matrices.
+    """
     regime, found = _regimes(laws, FIRST)[0], dict[str, tuple[Law, NDArray[np.int64]]]()
     for ending, sizes in _ways(laws):
         try:
@@ -276,7 +284,10 @@ def _steps(laws: Laws, optimizer: str, sizes: Mapping[str, int]) -> Steps:
 
 
 def _ways(laws: Laws) -> Iterator[tuple[str, Mapping[str, int]]]:
-    """Yield sizes for each kind of an optimizer's requests, with an ending for the law's name."""
+    """Yield pairs of an ending for the names of an optimizer's laws, and sizes of a model.
+
+    One pair suffices, except for Adafactor, whose requests depend on the model's matrices.
+    """
     if laws.name.work != "adafactor":
         yield "", _SIZES
         return
@@ -295,7 +306,10 @@ def _ways(laws: Laws) -> Iterator[tuple[str, Mapping[str, int]]]:
 
 
 def _purposes_of_names(laws: Laws, optimizer: Steps, regime: str) -> _Purposes:
-    """Return the laws of a program of three steps, with the purposes of their requests."""
+    """Return the laws of a program of three training steps, with the purposes of their requests.
+
+    regime: name of the way of training.
+    """
     training = Training(_SIZES, _CARD, regime, 3)
     known = {**laws, **optimizer.by_name}
     variables = variables_of(_SIZES, _CARD)
@@ -314,7 +328,7 @@ def _purposes(laws: Laws, made: Requests) -> NDArray[np.int64]:
 
 
 def _of_serving(laws: Laws) -> dict[str, NDArray[np.int64]]:
-    """Return the purposes of the requests of a serving program, by part and regime."""
+    """Return the purposes of a serving program's requests, by the name of the law."""
     found: dict[str, NDArray[np.int64]] = {}
     for names in _programs(laws):
         found |= _of_stretches(laws, names, _stretches(laws, names), laws[names[0]].layers)
@@ -324,7 +338,11 @@ def _of_serving(laws: Laws) -> dict[str, NDArray[np.int64]]:
 def _of_stretches(
     laws: Laws, names: Sequence[str], stretches: Sequence[LawRows], layers: int
 ) -> dict[str, NDArray[np.int64]]:
-    """Return the purposes of the requests of a program, by the name of its stretches."""
+    """Return the purposes of a program's requests, by the name of the law that gives them.
+
+    names, stretches: laws in the order of the program, and the rows that each gives.
+    layers: number of layers of the model.
+    """
     purposes = _purposes(laws, requests_of(stretches, names, 0, layers))
     found, counts, at = dict[str, NDArray[np.int64]](), dict[str, int](), 0
     for name, rows in zip(names, stretches, strict=True):
@@ -338,7 +356,10 @@ def _of_stretches(
 
 
 def _programs(known: Mapping[str, Law]) -> Iterator[Sequence[str]]:
-    """Yield programs that serve two prompts of three tokens each; together they use every law."""
+    """Yield programs as names of laws in order; together the programs use every law of serving.
+
+    Each program serves two prompts and decodes three tokens for each.
+    """
     regimes = {kind: _regimes(known, kind) for kind in (MAKE, START, STEP)}
     most = max(map(len, regimes.values()))
     for i in range(most):

@@ -36,7 +36,7 @@ and in 16 bits.
 class Estimate(Shown):
     """Memory of a task by formula, as a range.
 
-    parts: uses of the card's memory at the peak; their ranges add up to that of the process.
+    parts: uses of the card's memory at the peak; the sum of their ranges is that of the process.
     source: the formula.
     reason: why no more exact engine answered, and what would change that, one sentence.
     notes: facts that the answer cannot know, one sentence each.
@@ -177,7 +177,7 @@ def _served(task: Task, gpu: Gpu) -> tuple[tuple[MemoryPart, ...], str]:
 
 
 def _held(task: Task) -> ServedMemory:
-    """Return the weights of a task's model, in its precision."""
+    """Return the model of a task with its weights in the precision of the task."""
     model = task.model
     if not isinstance(model, Configured):
         raise ConfigError(f"{model.name} is not a language model with a configuration")

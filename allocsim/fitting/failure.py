@@ -24,7 +24,7 @@ _UNKNOWN_HEAD = "Unrecognized configuration class"
 
 
 def why_it_failed(log: str, exit_code: int, when: str, model: Model | None = None) -> str:
-    """Return the error that a program printed last, as a sentence.
+    """Return a sentence on the reason why a program failed, from the error that it printed last.
 
     log: output and errors of the program.
     exit_code: exit code of the program.
@@ -47,7 +47,7 @@ def why_it_failed(log: str, exit_code: int, when: str, model: Model | None = Non
 
 
 def _place(lines: list[str]) -> str:
-    """Return the last file and line in the traceback."""
+    """Return the last file and line in the traceback that `lines` contain; "" without one."""
     places = [found for found in map(_PLACE.match, lines) if found]
     return f" ({places[-1][1]}, line {places[-1][2]})" if places else ""
 

@@ -160,9 +160,11 @@ def fit_cards(
 def _run_once(
     run: Callable[..., Ran], shared: dict[object, Ran], task: Task, gpu: Gpu, **more: Any
 ) -> Ran:
-    """Return a run by law; runs with the same requests and memory are computed once.
+    """Return the run of `task` on `gpu`; a run by law with equal requests is computed only once.
 
-    shared: earlier runs.
+    run: function that runs a task on a card.
+    shared: earlier runs by law, to which a new one is added.
+    more: further arguments of `run`.
     """
     if more:
         return run(gpu, **more)
@@ -202,7 +204,7 @@ def fit_command(
 
 @dataclass(frozen=True, slots=True)
 class _Setup:
-    """The program, its options and the card.
+    """Program of a `fit` question with its options and its card.
 
     run: runs the program on a card, with the arguments `keep`, `work` and `routing` of
         `run_program`.
@@ -282,9 +284,11 @@ def _answer(task: Task | None, text: str, setup: _Setup) -> Fit:
 def _verdict(
     gpu: Gpu, ran: Ran, least_room: int | None, others: Sequence[Ran | None]
 ) -> bool | None:
-    """Return `Fit.fits`.
+    """Return True if the program completes for certain, False if it fails, None if unknown.
 
-    others: runs under other circumstances, which may end differently.
+    ran: run on the card.
+    least_room: bytes of the smallest card on which the program completes; None if unknown.
+    others: runs with other timing or other experts, which may end differently.
     """
     low, high = context_range(gpu)
     if any(each and each.is_out_of_memory != ran.is_out_of_memory for each in others):
@@ -319,9 +323,10 @@ def _runs(setup: _Setup) -> tuple[Ran, Ran | None]:
 
 
 def _keeping_up(setup: _Setup, ran: Ran) -> tuple[Ran | None, list[str]]:
-    """Return a run on a card that finishes its work at once, and a note if that run failed.
+    """Run the program on a card that finishes its work at once; return the run and notes.
 
-    The run is None if no freed block waits for another stream, and if it failed.
+    The run is None if no freed block waits for another stream. It is also None if it failed, which
+    a note then reports.
     """
     if not _waits(ran):
         return None, []
@@ -340,9 +345,10 @@ def _waits(ran: Ran) -> bool:
 
 
 def _skewed(setup: _Setup, ran: Ran) -> tuple[Ran | None, list[str]]:
-    """Return a run where all tokens choose the same experts, and a note if that run failed.
+    """Run the program with all tokens on the same experts; return the run and notes.
 
-    The run is None if no size depends on the choice, and if it failed.
+    The run is None if no size depends on the choice of experts. It is also None if it failed,
+    which a note then reports.
     """
     made = ran.prepared.provenance
     if made is None or not made.routing:

@@ -61,7 +61,7 @@ class Fit(Shown):
 
     @property
     def completes(self) -> bool:
-        """True if the program completed beside the assumed CUDA context."""
+        """True if the program completed on the card, with a CUDA context of the assumed size."""
         return not self.ran.is_out_of_memory
 
     @property
@@ -104,7 +104,7 @@ class Fit(Shown):
     def process_bytes(self) -> tuple[int, int]:
         """Lowest and highest bytes of the card that the process uses at its peak.
 
-        A program that reserves less where less is free uses at most the card.
+        The highest number is at most the card's memory if the program completes on the card.
         """
         low, high = context_range(self.gpu)
         peak = self.needed_bytes or self.ran.peak_reserved_bytes

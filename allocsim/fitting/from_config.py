@@ -76,7 +76,7 @@ class ReadConfig:
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """The notes, after a sentence on the used and on the ignored keys."""
+        """Sentences to print: the used keys, the ignored keys, and then the notes."""
         rest = ", ".join(self.ignored) or "nothing"
         return (f"{self.path}: read {', '.join(self.used)}; ignored {rest}", *self.notes)
 
@@ -139,7 +139,7 @@ def _flattened(config: Mapping[str, Any], before: str = "") -> Iterator[tuple[st
 
 
 class _Reader:
-    """Conversion of keys to options; notes which keys were used."""
+    """Converter of a configuration's keys to options, with a list of the keys that it used."""
 
     def __init__(self, flat: Mapping[str, Any]) -> None:
         self.flat = flat
@@ -147,7 +147,7 @@ class _Reader:
         self.notes: list[str] = []
 
     def take(self, *keys: str) -> Any:
-        """Return the value of the first key that has one, and note its use."""
+        """Return the value of the first of `keys` that has one, and store that it was used."""
         for key in keys:
             if self.flat.get(key) not in _AUTO:
                 self.used.append(key)
@@ -155,7 +155,7 @@ class _Reader:
         return None
 
     def values(self) -> Iterator[tuple[str, Any]]:
-        """Yield the options."""
+        """Yield the name and value of each option of `fit` that the configuration gives."""
         converted: dict[str, Callable[[Any], Any]] = {
             "optimizer": self.optimizer,
             "attention": self.attention,
@@ -211,7 +211,7 @@ class _Reader:
         return None if names in ("all", "all-linear") else names
 
     def dtype(self) -> str | None:
-        """Return the precision: 16-bit weights, or 32-bit weights with 16-bit computation."""
+        """Return the precision, such as "bf16" or "autocast-bf16"; None if no key gives it."""
         half = _HALF.get(str(self.take(*_TYPES)).removeprefix("torch."))
         mixed = str(self.take("mixed_precision"))
         for name in ("bf16", "fp16"):

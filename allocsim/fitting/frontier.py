@@ -104,9 +104,10 @@ def _with_position(watch: Callable[[str], object], where: str) -> Callable[[str]
 def _predicted(
     name: str, other: str, rows: Sequence[tuple[int, Largest]], value: int, gpu: Gpu
 ) -> int | None:
-    """Predict the value of `name` that fills the card when `other` is `value`; None if unknown.
+    """Predict the `name` (such as "batch") that fills the card if the size `other` is `value`.
 
-    rows: results at earlier values of `other`.
+    rows: results at smaller values of `other`.
+    Returns None if there are too few results.
     """
     if not rows:
         return None

@@ -68,7 +68,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class GpuCount:
-    """Answer of `plan`.
+    """Fewest cards that a training needs, and its layouts on that many cards and on more.
 
     fewest: least number of cards, None if no number in the search space suffices.
     choices: layouts that fit on `fewest` cards, in order of preference.
@@ -188,7 +188,7 @@ class _Search:
         return shard(replace(self.training, layout=replace(layout, micro_batch=size)), self.gpu)
 
     def _is_hopeless(self, layout: ParallelLayout) -> bool:
-        """Return whether no layout on these groups of ranks fits, even with the least memory."""
+        """Return whether the card cannot hold `layout` even with full recomputation."""
         training = replace(self.training, layout=layout)
         return training.least() * RESERVED_SEEN[1] > self.gpu.room
 

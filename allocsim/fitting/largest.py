@@ -40,7 +40,7 @@ _AT_ONCE = 2
 
 @dataclass(frozen=True, slots=True)
 class TriedSize:
-    """Result of a run at one value.
+    """Result of a run with one value of the searched size.
 
     peak_reserved_bytes: peak of reserved memory, up to the error if the value does not fit.
     is_limited: True if the run was on the card itself, False if on an unlimited one.
@@ -54,7 +54,7 @@ class TriedSize:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Largest:
-    """Answer of `largest`.
+    """Largest value of a size, such as the batch, at which a task fits a card.
 
     name: size that was searched for.
     value: largest value that fits, 0 if not even the least value does.
@@ -197,7 +197,7 @@ def _keep(ran: Ran | Estimate | None, keep: Path | None) -> None:
 def _notes(
     torch_version: str | None, transformers: str | None, ran: Ran | Estimate | None, gpu: Gpu
 ) -> tuple[str, ...]:
-    """Return notes on another release than the requested one, on the engine and the context."""
+    """Return notes on the release that ran, the engine that answered and the CUDA context."""
     if ran is None:
         return ()
     if isinstance(ran, Estimate):
@@ -331,7 +331,7 @@ class _Search:
         return runs
 
     def _predicted(self) -> int:
-        """Return the value at which the card is full if the peak grows linearly, at least 1."""
+        """Return the value, at least 1, at which the card is full if the peak grows linearly."""
         if len(self.peaks) < 2:
             return 1
         *_, near, far = sorted(self.peaks)

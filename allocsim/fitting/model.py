@@ -67,7 +67,7 @@ _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 @dataclass(frozen=True, slots=True)
 class Configured:
-    """A model that transformers builds from a configuration.
+    """Model that transformers builds from a configuration.
 
     config: contents of the configuration file.
     head: class of transformers that builds the model.
@@ -112,7 +112,7 @@ class Classifier:
 
 @dataclass(frozen=True, slots=True)
 class UserModel:
-    """A model that a user's function returns, with or without a batch."""
+    """Model that a user's function returns, alone or together with a batch of inputs."""
 
     name: str
     module: str
@@ -267,7 +267,7 @@ def shape_of(model: Model) -> TransformerShape:
 
 
 def _shape(sizes: ModelSizes, config: Mapping[str, Any]) -> TransformerShape:
-    """Return the sizes with `others` 0, so without the small tensors that only some types have."""
+    """Return the sizes for the training formulas, without tensors that only some types have."""
     return TransformerShape(
         layers=sizes.layers,
         width=sizes.width,

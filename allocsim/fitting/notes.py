@@ -82,7 +82,7 @@ def notes_of(
 
 
 def _lacks_cudnn(task: Task, gpu: Gpu) -> bool:
-    """Return whether PyTorch would use cuDNN's attention where a law has another kernel."""
+    """Return whether PyTorch would run cuDNN's attention here, which no law describes."""
     is_asked = task.attention == "sdpa" and task.dtype != "fp32" and not task.model.sees
     return is_asked and gpu.capability[0] in CUDNN_ATTENTION
 
@@ -90,7 +90,7 @@ def _lacks_cudnn(task: Task, gpu: Gpu) -> bool:
 def notes_of_run(task: Task | None, made: Provenance | None) -> Iterator[str]:
     """Yield notes on values that the program read from the device, and on guessed workspaces.
 
-    made: origin of the recording.
+    made: description of the run that made the recording; None if unknown.
     """
     if made is None:
         return
@@ -140,7 +140,11 @@ def release_note(requested: str | None, installed: str) -> Iterator[str]:
 
 
 def notes_of_speed(ran: Ran, keeping_up: Ran | None) -> Iterator[str]:
-    """Yield a note on the effect that the card's speed has on the verdict or the peak."""
+    """Yield a note if the card's speed changes the verdict or the peak.
+
+    ran, keeping_up: run on a card that works as late as possible, and a run on a card that works
+        at once.
+    """
     if keeping_up is None or keeping_up.peak_reserved_bytes == ran.peak_reserved_bytes:
         return
     if ran.is_out_of_memory or keeping_up.is_out_of_memory:
@@ -157,7 +161,10 @@ def notes_of_speed(ran: Ran, keeping_up: Ran | None) -> Iterator[str]:
 
 
 def notes_of_routing(ran: Ran, skewed: Ran | None) -> Iterator[str]:
-    """Yield a note on the range of reserved memory over the possible choices of experts."""
+    """Yield a note if reserved memory depends on the experts that the tokens choose.
+
+    ran, skewed: run with evenly used experts, and run with all tokens on the same experts.
+    """
     if skewed is None:
         return
     if ran.is_out_of_memory or skewed.is_out_of_memory:

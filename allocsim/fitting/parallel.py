@@ -1,4 +1,4 @@
-"""Memory of the worst rank of a parallel training, by formula, and whether a card has it.
+"""Memory of the rank that needs most in a parallel training, by formula, compared with a card.
 
 Rule: bytes of tensors are a sum that is shown part by part. Allocator overhead, CUDA context and
 NCCL are ranges with their source and are never added to the sum.
@@ -62,7 +62,7 @@ class Sharded(Shown):
 
     @property
     def communicators(self) -> int:
-        """Number of groups of ranks where the rank communicates with other ranks."""
+        """Number of the rank's groups of ranks, each with its own NCCL communicator."""
         layout = self.training.layout
         return sum(n > 1 for n in (layout.tensor, layout.pipeline, layout.shards, layout.expert))
 
@@ -95,7 +95,7 @@ class Sharded(Shown):
 
     @property
     def likely_fits(self) -> bool:
-        """True if the likely bytes fit."""
+        """True if the likely size of the process, between lowest and highest, fits the card."""
         return self.spare_bytes >= 0
 
     def headline(self) -> str:

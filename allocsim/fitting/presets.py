@@ -120,7 +120,7 @@ def encoder_parameters(preset: str) -> int:
 
 @lru_cache(maxsize=1)
 def _known() -> dict[str, str]:
-    """Return the preset of every known key."""
+    """Return the preset's name by each key under which it can be found; see `_key`."""
     known = {_key(other): name for name, row in PRESETS.items() for other in row.get("names", ())}
     known |= {_key(row["hub"]): name for name, row in PRESETS.items()}
     known |= {"vit": "ViT-B/16"}

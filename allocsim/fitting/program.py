@@ -61,7 +61,7 @@ def _imports(task: Task) -> Iterator[str]:
 
 
 def _ranks(task: Task) -> Iterator[str]:
-    """Yield the lines that create the process group; other ranks are fake and receive nothing."""
+    """Yield the lines that create a process group with the backend "fake": no other rank runs."""
     if task.parallel:
         yield "torch.distributed.init_process_group("
         yield f'    "fake", store=FakeStore(), rank={task.rank}, world_size={task.ranks}'

@@ -45,7 +45,7 @@ _PROGRAM = "program.py"
 class Ran:
     """A program's run on one card.
 
-    recording, prepared: recording of the run, and the same prepared for replay.
+    recording, prepared: recording of the run, and its device prepared for replay.
     device_run: replay on `gpu`.
     as_recorded: replay on the card of the recording, which may have another memory size (`ran_on`).
     entry: first entry that counts; earlier entries build the model, if the program resets the
@@ -190,9 +190,9 @@ def ran_of(
     transformers: str | None = None,
     made: Played | None = None,
 ) -> Ran:
-    """Return the run that `recording` describes. The arguments are fields of `Ran`.
+    """Return the run on `gpu` that `recording` describes. Most arguments are fields of `Ran`.
 
-    made: replay of the law's requests, which makes another replay unnecessary.
+    made: replay of the requests, if a law made the recording; None to replay the recording.
     """
     # A recording may have several devices; the program used the one with most entries.
     device = max(recording.devices, key=len).device
@@ -230,7 +230,7 @@ def ran_on(gpu: Gpu, ran: Ran) -> Ran:
 
     ran: run that was not ended by a memory limit.
 
-    The result is that of the program itself if the program does not react to the free memory.
+    The result equals a run of the program on `gpu` if the program does not react to free memory.
     """
     held = ran.device_run.peak_device_bytes
     if held <= gpu.memory and not ran.prepared.recorded.conf:
@@ -253,7 +253,7 @@ def replay_on(gpu: Gpu, ran: Ran, host_spill: int = 0) -> DeviceRun:
 
 
 def _with_peaks(ran: Ran) -> Ran:
-    """Return `ran` with the peaks and their moment from its replay."""
+    """Return `ran` with its peaks and the entries at which they occur, found by a replay."""
     timeline = ran.device_run.timeline
     # Memory allocated at the reset counts, and the row before the reset has it. Reserved memory
     # counts too, but an empty_cache() before the reset has no row, so the row after it is used;

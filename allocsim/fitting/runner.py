@@ -36,7 +36,9 @@ class Choice:
 
 
 def missing_pytorch(engine: str, python: str | None) -> str:
-    """Return why no program can run, as a sentence; "" if one can, or if `engine` is not "auto".
+    """Return a sentence on why PyTorch cannot run here; "" if it can.
+
+    The result is also "" if `engine` is not "auto".
 
     Raises UnavailableError if the interpreter `python` was requested and has no PyTorch.
     """
@@ -52,7 +54,7 @@ def missing_pytorch(engine: str, python: str | None) -> str:
 
 
 def engine_for(engine: str, missing: str, task: Task, gpu: Gpu) -> Choice:
-    """Return the engine that answers.
+    """Return the engine that answers whether `task` fits `gpu`.
 
     engine: one of `ENGINES`; "auto" chooses the program, a law if PyTorch is missing, or a formula
         if the task has no law either.

@@ -18,7 +18,7 @@ _MOST_BYTES = 1 << 24
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """Answer for one card.
+    """Answer of `fit` for one card, read from its JSON.
 
     needed_bytes: bytes that suffice, without the CUDA context; if unknown, the peak of reserved
         memory.
@@ -35,7 +35,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class ReadFront:
-    """Answer to --find with two sizes.
+    """Answer of `fit --find` with two sizes, read from its JSON.
 
     gpu: name of the card.
     name: size that was searched for.

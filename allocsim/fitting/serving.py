@@ -90,10 +90,10 @@ class ServedMemory:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Served(Shown):
-    """Answer of `serve`.
+    """Memory that a serving engine needs for a model, and whether a card has it.
 
-    held: the model.
-    work: the requested work; with several cards, the part of one card.
+    held: the model with its weights.
+    work: requests to serve; with several cards, the part of one card.
     needs: memory that the engine needs on each card and on the host.
     """
 
@@ -291,7 +291,7 @@ def _refuse(
 
 
 def _from_log(needs: Needs, logged: Logged) -> str:
-    """Return a note that names the parts of the answer that come from the log."""
+    """Return a note that names the parts of `needs` whose sizes come from the engine's log."""
     names = [part.name for part in needs.parts if part.why == AS_LOGGED]
     if logged.room or logged.pool:
         names.append("room of the cache")

@@ -1,4 +1,4 @@
-"""Start of a serving engine on a phantom GPU, which shows if a model fits and its cache's size.
+"""Start of a serving engine on a phantom GPU, which shows if a model fits and the cache size.
 
 Rule: the engine is unmodified and computes its own sizes; they are read from the lines that it
 prints.  Only the values of weights and results of kernels are missing.  A refusal is the engine's.
@@ -53,7 +53,7 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Started(Shown):
-    """Answer of `start`.
+    """Result of starting a serving engine on a phantom GPU.
 
     model: name of the model.
     engine: name and release of the engine, such as "vLLM 0.33.0".
@@ -215,7 +215,7 @@ def _keep(recorded: Recorded, keep: Path) -> None:
 
 
 def _started(asked: _Question, recorded: Recorded, log: str, seconds: float) -> Started:
-    """Return the answer that a log gives; raise ConfigError if the arguments were refused."""
+    """Return the result that the engine's log gives; raise ConfigError for refused arguments."""
     starter = asked.starter
     found = figures_in(log)
     sizes = {} if found is None else _least(found.figures)
@@ -247,7 +247,10 @@ def _started(asked: _Question, recorded: Recorded, log: str, seconds: float) -> 
 
 
 def _least(figures: Sequence[Any]) -> dict[str, float]:
-    """Return the numbers by name; of several ranks the least cache, and the most of the others."""
+    """Return each printed number by name.
+
+    If several ranks printed it, the smallest cache counts, and the largest of any other number.
+    """
     sizes: dict[str, float] = {}
     for each in figures:
         before = sizes.get(each.name)

@@ -149,7 +149,7 @@ class Task:
             raise ConfigError(f"serving in {self.dtype} is not usual; expected fp32, bf16 or fp16")
 
     def _refuse_alone(self) -> None:
-        """Raise ConfigError for inconsistent values of `parallel`, `ranks` and `rank`."""
+        """Raise ConfigError if `parallel`, `ranks` and `rank` contradict each other."""
         if self.ranks > 1 and not self.parallel:
             raise ConfigError(f"{self.ranks} ranks need parallel 'fsdp' or 'ddp'")
         if self.parallel and not self.is_training:

@@ -37,7 +37,7 @@ def fit_text(
 ) -> str:
     """Return the text of `allocsim fit` for one card, at most a screen.
 
-    advice: what would change the verdict; None for a program of one's own.
+    advice: changes that would change the verdict; None for a user's own program.
     top: memory at the peak, by category; None for an estimate.
     spilled: memory requested after the card was full; None if all memory is on the card.
     failed: memory at the failed request; None if none failed.
@@ -98,7 +98,7 @@ def _remarks(notes: Sequence[str]) -> list[AnswerPart]:
 
 
 def _estimated(found: Estimate) -> list[AnswerPart]:
-    """Return the parts of an estimate, and its grounds."""
+    """Return the lines with the parts of an estimate, and with its source and assumptions."""
     low, high = found.process_bytes
     lines = row("Memory", f"{format_range(low, high)} on the card:")
     for each in found.parts:
@@ -117,7 +117,7 @@ def note_rows(notes: Sequence[str]) -> list[str]:
 
 
 def retries(ran: Ran) -> str:
-    """Return a note on retries: emptied caches, which cost time; [] without retries."""
+    """Return a note on requests that released the cache and tried again; "" if there are none."""
     count = ran.device_run.stats["num_alloc_retries"]
     return f"; {plural(count, 'retry', 'retries')} emptied the cache" if count else ""
 
@@ -174,7 +174,7 @@ def _breakdown(reserved: int, top: Top) -> dict[str, int]:
 
 
 def _grounds(fit: Fit) -> list[AnswerPart]:
-    """Return lines about the model and its options, and about how the answer was computed."""
+    """Return lines about the model, its options, and the engine that computed the answer."""
     ran = fit.ran
     text = fit.program if fit.task is None else fit.task.text
     if ran.engine == "laws":
@@ -292,7 +292,10 @@ def _document(fit: Fit | Estimate) -> dict[str, Any]:
 
 
 def _estimate_document(found: Estimate) -> dict[str, Any]:
-    """Return the keys of a run; a key that cannot hold a range has the upper end."""
+    """Return an estimate under the JSON keys of a run.
+
+    A key that cannot hold a range has the upper end of the range.
+    """
     return {
         "fits": found.fits,
         "gpu": found.gpu.name,

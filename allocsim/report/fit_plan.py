@@ -66,7 +66,7 @@ def sharded_text(found: Sharded, assumed: str = "") -> str:
 
 
 def _moment(name: str) -> str:
-    """Describe the moment `name`: "at the loss", "in backward of a layer"."""
+    """Return words for the moment `name` of the peak, such as "at the loss"."""
     return (
         f"in {name}"
         if name.startswith("backward of")

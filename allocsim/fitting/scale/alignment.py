@@ -28,7 +28,7 @@ from allocsim.simulation import StepKind
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Likeness:
-    """Numbers by which a program's rows are compared, in columns with one element per row.
+    """Numbers by which the rows of two programs are compared, one element per row.
 
     form: number for the row's kind and stack; the same in all programs that share `known`.
     exact: number for the form and the bytes.
@@ -47,7 +47,7 @@ class Likeness:
 def likeness_of(program: SizedProgram, known: dict[Hashable, int]) -> Likeness:
     """Return the numbers by which a program's rows are compared.
 
-    known: number of each form so far; new forms of this program are added.
+    known: number of each form in the programs compared before; new forms are added.
     """
     stack = _stacks(program, known)
     group = stack[program.requests]
@@ -81,7 +81,10 @@ def _stacks(program: SizedProgram, known: dict[Hashable, int]) -> NDArray[np.int
 def _orders(
     program: SizedProgram, group: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return `younger` and `older` of `Likeness`."""
+    """Return for each free the numbers of live blocks in its group that are younger and older.
+
+    group: number of the stack of each request. Rows that are no frees have 0.
+    """
     alive: defaultdict[int, list[int]] = defaultdict(list)
     alive[BEFORE] = list(range(-len(program.before), 0))
     younger = np.zeros(len(program.kind), dtype=np.int64)
@@ -160,8 +163,8 @@ def shared_rows(n_long: int, found: Iterable[Insertion]) -> NDArray[np.int64]:
 class _Search:
     """Search for the cheapest alignment, row by row of the shorter program.
 
-    In the methods, costs[d] is the least cost so far with d rows inserted. _short_price and
-    _long_price are the share of each row in the cost of different bytes.
+    In the methods, costs[d] is the least cost up to a row if d rows were inserted before it.
+    _short_price and _long_price are the share of each row in the cost of different bytes.
     """
 
     def __init__(self, short: Likeness, long: Likeness, more: int) -> None:
@@ -194,7 +197,10 @@ class _Search:
         return n if same.all() else int(np.argmin(same))
 
     def _after(self, row: int, costs: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Return the costs after `row` is placed."""
+        """Return the costs after `row` of the shorter program is paired with a row of the longer.
+
+        costs: costs before `row`.
+        """
         short, long = self._short, self._long
         window = slice(row, row + self._more + 1)
         found = _with_insertion(costs)

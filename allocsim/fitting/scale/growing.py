@@ -28,7 +28,7 @@ from allocsim.fitting.scale.program import SizedProgram
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Growing:
-    """Programs that grow with one size, and the law of the other sizes.
+    """Law of a program that repeats a part, such as a layer, as often as one size says.
 
     name: size that gives the number of copies.
     values: the two values of that size whose recordings determine the growth.
@@ -94,7 +94,7 @@ class Growing:
         return {**whole, self.name: value}
 
     def settled(self, at: Sizes) -> ScalingLaw:
-        """Return the law of the other sizes where the growing size has its value in `at`.
+        """Return the law of the other sizes for the value that the growing size has in `at`.
 
         Raises ConfigError if a program cannot be repeated that often. Raises RecordingError if the
         samples are different programs at that value.
@@ -139,7 +139,12 @@ def _combined(
     pairs: Sequence[tuple[Sample, Sample]],
     growths: Mapping[int, Growth],
 ) -> Iterator[Growing]:
-    """Yield a law for each law of the other sizes, with the growths of its samples."""
+    """Yield a law of growing programs for each law that the other sizes may have.
+
+    name, values: growing size, and its two values that determine the growth.
+    pairs: two samples with these values for each combination of the other sizes.
+    growths: growth between the samples of each pair, by the `id()` of the first sample.
+    """
     firsts = [first for first, _ in pairs]
     for others in _laws_of_others(samples, firsts, name):
         chosen = [pair for pair in pairs if pair[0] in others.samples]

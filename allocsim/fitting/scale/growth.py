@@ -34,7 +34,7 @@ from allocsim.simulation import StepKind, Steps
 
 @dataclass(frozen=True, slots=True)
 class ProgramPart:
-    """An insertion, and how far the rows before and after it continue its pattern.
+    """Rows that the larger program has in addition, and the adjacent rows that they repeat.
 
     before, after: number of shared rows directly before and after it whose kind and stack equal
         those of the rows one insertion length later and earlier.
@@ -213,7 +213,7 @@ class Growth:
     def _addresses(
         self, row: NDArray[np.int64], kind: NDArray[np.uint8], block: NDArray[np.int64]
     ) -> NDArray[np.uint64]:
-        """Return the address by which the engine knows each row's block.
+        """Return the address that identifies each row's block in the replay.
 
         It is the original address for blocks from before the recording, else made from a number.
         """
@@ -262,7 +262,7 @@ def _is_mostly_the_same(parts: Sequence[ProgramPart], long: Likeness) -> bool:
 
 
 def _counterparts(parts: Sequence[ProgramPart]) -> Iterator[tuple[int, list[int]]]:
-    """Yield every row of an insertion with the adjacent rows that it repeats."""
+    """Yield pairs of a row inside an inserted part and the adjacent rows that it repeats."""
     for part in parts:
         for row in range(part.insertion.start, part.insertion.stop):
             yield row, part.counterparts(row)

@@ -95,7 +95,7 @@ class ScalingLaw:
         return 1, 1
 
     def settled(self, at: Sizes) -> ScalingLaw:
-        """Return this law; `Growing.settled` returns a law at one value of the growing size."""
+        """Return this law itself, because no size changes the number of its requests."""
         assert set(at) == set(self.samples[0].at)
         return self
 
@@ -162,7 +162,7 @@ def is_between(samples: Sequence[Sample], names: Sequence[str], at: Sizes) -> bo
 
 
 def typed(at: Sizes) -> str:
-    """Return sizes as they are typed on the command line, such as "batch=2,sequence=512"."""
+    """Return sizes as command-line text, such as "batch=2,sequence=512"."""
     return ",".join(f"{name}={value}" for name, value in at.items())
 
 
@@ -231,7 +231,10 @@ def refuse_other_program(first: Sample, other: Sample) -> None:
 
 
 def _terms(at: Sizes, degrees: Mapping[str, int]) -> list[int]:
-    """Return the value of each term: 1, every power of each size, and all products of powers."""
+    """Return the value of each term of the polynomial at the sizes `at`.
+
+    The terms are 1, every power of a size up to its degree, and all products of such powers.
+    """
     powers = product(*(range(degree + 1) for degree in degrees.values()))
     return [prod(at[name] ** n for name, n in zip(degrees, each, strict=True)) for each in powers]
 

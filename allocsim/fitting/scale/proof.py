@@ -30,7 +30,9 @@ def plan_at(law: ScalingLaw, requested: Requested) -> Plan:
 
 
 def drive_at(law: ScalingLaw, plan: Plan, setting: Setting, device_memory: int | None) -> Drive:
-    """Replay `plan` to its end or to an error. Raises ConfigError for a refused setting.
+    """Replay `plan`, the steps of a law's program, and return the allocator in its final state.
+
+    Raises ConfigError for a refused setting.
 
     device_memory: bytes of the device, None for an unlimited device.
     """

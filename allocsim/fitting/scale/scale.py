@@ -303,7 +303,10 @@ def scaling_of(
 
 
 def _laws(samples: Sequence[Sample]) -> Iterator[ScalingLaw | Growing]:
-    """Yield the laws of a program that is the same at every size, else of a growing program."""
+    """Yield the possible laws of the recorded program, the simplest first.
+
+    Laws of growing programs are yielded only if the samples are not one program.
+    """
     is_one = all(samples[0].program.first_difference(each.program) is None for each in samples)
     grows = False
     if not is_one and all(set(each.at) == set(samples[0].at) for each in samples):

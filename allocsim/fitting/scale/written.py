@@ -1,4 +1,4 @@
-"""Recording that the program would leave at sizes that were not recorded.
+"""Writer of the recording that a program would leave at sizes that were not recorded.
 
 Rule: its entries are the history of the allocator model for the law's requests, with the stacks of
 the first sample. It can be replayed, tuned and plotted like any other recording.
