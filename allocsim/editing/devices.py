@@ -1,4 +1,4 @@
-"""Prepared devices whose program is edited."""
+"""Replay of a recording as if its program had been edited."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from allocsim.simulation import DeviceRun, Hints, Parting, Plan, Run, Setting
 
 @dataclass(frozen=True, eq=False)
 class EditedDevice(Prepared):
-    """Device of a recording, with a program that differs from the recorded one.
+    """Device of a recording with an edited program, ready for replays.
 
-    Every replay is a what-if, also under the recorded settings.  The what-if range of hidden
-    empty_cache calls is not computed.
+    Every replay is a what-if, also under the recorded settings.  The range of peaks due to
+    empty_cache calls that the recording does not show is not computed.
 
     edits: edits of the program, applied in this order.
     baseline: replay of the recorded program under the recorded settings.
@@ -37,7 +37,7 @@ class EditedDevice(Prepared):
 
     @cached_property
     def free_plan(self) -> Plan:
-        """Plan of the edited program."""
+        """Steps of the edited program, without the recorded answers of the driver."""
         return replace(self.plan, steps=self.program.steps)
 
     @cached_property
@@ -46,7 +46,7 @@ class EditedDevice(Prepared):
 
     @cached_property
     def proofs(self) -> list[Parting | None]:
-        """First difference of the recorded program's baseline."""
+        """First difference between the recording and its replay, before any edit."""
         return [self.baseline.parting]
 
 
@@ -68,7 +68,7 @@ def edited_recording(
 def edit_devices(
     devices: Sequence[Prepared], edits: Sequence[str | Edit]
 ) -> tuple[EditedDevice, ...]:
-    """Return the devices with an edited program; the edits apply in their order.
+    """Return the devices with the program edited; the edits are applied in order.
 
     edits: texts such as "empty-cache after step 2"; see `EDIT_FORMS`.
 

@@ -28,8 +28,8 @@ class Edit:
     """One change of a program.
 
     text: the edit as the user gives it.
-    code: what to write into the program, as one line.
-    assumes: what the edit takes for granted, as a clause.
+    code: line of Python to add to the program.
+    assumes: assumption of the edit about the program, as a clause.
     apply: function that returns the changed program.
     """
 
@@ -174,7 +174,7 @@ def _free_early(_: re.Match[str]) -> Edit:
 
 
 def _freed_early(program: Program) -> Program:
-    """Complete each free when the program requests it, not when another stream has finished."""
+    """Return the program with each free completed at once, without waiting for other streams."""
     steps, starts = program.steps, np.array(program.starts, dtype=np.int64)
     is_request = steps.kind == StepKind.FREE_REQUEST
     # A completion without a recorded request belongs to a free from before the first entry.

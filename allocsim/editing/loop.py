@@ -26,21 +26,23 @@ class Loop:
     """Function that runs the training steps.
 
     functions: functions from the outermost to the loop, as (file name, name).
-    lines: line of the loop in each stack, by stack number; or `UNKNOWN` or `OUTSIDE`.
+    lines: line number at which the loop is in each stack, by stack number; `UNKNOWN` without a
+        stack, `OUTSIDE` if the stack does not contain the loop.
     """
 
     functions: tuple[_Function, ...]
     lines: tuple[int, ...]
 
     def line_at(self, trace: Trace, entry: int) -> int:
-        """Return the line of the loop at `entry`, or `UNKNOWN` or `OUTSIDE`."""
+        """Return the line number at which the loop is at `entry`, or `UNKNOWN` or `OUTSIDE`."""
         stack = int(trace.frames[entry])
         return self.lines[stack] if stack >= 0 else UNKNOWN
 
     def length_of_step(self, trace: Trace, entries: Sequence[int]) -> int | None:
-        """Return how many of `entries` belong to the training step of the first; None if unknown.
+        """Return how many of `entries` are in the same training step as the first one.
 
-        entries: entry of the last request that certainly belongs to the step, then later ones.
+        entries: entry of the last request that certainly belongs to the step, then later entries.
+        Returns None if the stacks do not show the end of the step.
         """
         before = 0
         for number, entry in enumerate(entries):
@@ -53,7 +55,7 @@ class Loop:
         return None
 
     def first_inside(self, trace: Trace, entries: Sequence[int]) -> int:
-        """Return the index of the first of `entries` in the loop; 0 if none is."""
+        """Return the index of the first of `entries` whose stack contains the loop; 0 if none."""
         lines = (self.line_at(trace, entry) for entry in entries)
         return next((number for number, line in enumerate(lines) if line >= 0), 0)
 

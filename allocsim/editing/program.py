@@ -1,4 +1,4 @@
-"""Steps of a plan, divided into the training steps of the program."""
+"""Requests, frees and other calls of a recorded program, divided into its training steps."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ PHASES = ("forward", "backward", "optimizer")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Program:
-    """Program of a recording, as the steps of a plan.
+    """Requests, frees and other calls of a recorded program, with its training steps.
 
-    steps: steps of the plan, without the recorded answers of the driver.
+    steps: the calls as steps of a plan, without the recorded answers of the driver.
     starts: index of the first plan step of each training step, ascending.
     numbers: number of each training step, as the user counts.
     phases: entries of the first request of each forward pass, backward pass and optimizer step.
@@ -53,12 +53,15 @@ class Program:
         return replace(self, steps=joined(self.steps, calls), starts=tuple(moved.tolist()))
 
     def beginning_with(self, planned: Sequence[Planned]) -> Program:
-        """Return the program with further plan steps before all others."""
+        """Return the program with `planned`, further plan steps, before all others."""
         starts = tuple(start + len(planned) for start in self.starts)
         return replace(self, steps=joined(self.steps, [(0, planned)]), starts=starts)
 
     def reordered(self, order: Sequence[int]) -> Program:
-        """Return the program with the training steps at these positions of `starts`, in order."""
+        """Return the program with only the training steps in `order`, in that order.
+
+        order: positions of the training steps in `starts`; a step may occur several times.
+        """
         stacks = np.where(
             self.steps.kind == StepKind.EMPTY_CACHE, -1, self.frames[self.steps.entry]
         )
@@ -83,7 +86,10 @@ class Program:
         return places
 
     def begins_of(self, phase: str) -> list[int]:
-        """Return the index of the first request of each run of a phase."""
+        """Return the index of the first request of a phase, each time that the phase begins.
+
+        phase: "forward", "backward" or "optimizer".
+        """
         firsts = np.array(sorted(self.phases[phase]), dtype=np.int64)
         found = (self.steps.kind == StepKind.ALLOC) & np.isin(self.steps.entry, firsts)
         if not found.any():
@@ -118,8 +124,8 @@ def program_of(prepared: Prepared, baseline: DeviceRun) -> Program:
 
     baseline: replay under the recorded settings.
 
-    Its training steps are those that the program marked, or else those that the stacks show, or
-    else the periods of its requests.
+    Its training steps are those that the program marked.  Without marks they follow from the
+    stacks, and without stacks from the repetition of the requests.
     """
     steps = prepared.free_plan.steps
     scene = scene_of_run(prepared.trace, prepared.start, baseline.timeline)
@@ -161,8 +167,8 @@ def _first_requests(steps: Steps, firsts: NDArray[np.int64]) -> list[int]:
 def _by_loop(steps: Steps, trace: Trace, loop: Loop, starts: list[int]) -> list[int]:
     """Return the index of the first plan step of each training step, from the stacks.
 
-    starts: index of the first request of each training step, as far as the phases show it.  The
-        frees before it may belong to its step, and requests after it to the step before.
+    starts: index of the request that probably begins each training step.  Frees before it may
+        belong to the same step, and requests after it to the step before.
     """
     requests = np.flatnonzero(steps.kind == StepKind.ALLOC)
     found = [loop.first_inside(trace, steps.entry[starts[0] :].tolist()) + starts[0]]

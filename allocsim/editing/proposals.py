@@ -21,7 +21,7 @@ _CANDIDATES = (
 
 @dataclass(frozen=True, slots=True)
 class EditTrial:
-    """An edit with the replays of all devices under one setting.
+    """Edit of a recorded program, with a replay of each device under one setting.
 
     place: line of the training loop that the edit concerns, as "file:line"; "" if it is unknown.
     """
@@ -32,12 +32,12 @@ class EditTrial:
 
     @property
     def peak_reserved_bytes(self) -> int:
-        """Peak reserved memory of the device that needs most."""
+        """Peak of reserved bytes on the device that reserves most."""
         return max(run.peak_reserved_bytes for run in self.runs)
 
     @property
     def is_whole(self) -> bool:
-        """True if every request is served."""
+        """True if every request succeeds on every device."""
         return not any(run.ooms for run in self.runs)
 
 
@@ -68,7 +68,10 @@ def _trials(
 
 
 def _place(edited: EditedDevice, text: str) -> str:
-    """Return the last line of the training loop before the place of a call of empty_cache."""
+    """Return the line of the training loop after which the edit calls empty_cache, as "file:line".
+
+    text: text of the edit.  The result is "" if the line is unknown.
+    """
     program = edited.program
     if program.loop is None or not text.startswith("empty-cache"):
         return ""

@@ -39,7 +39,7 @@ _Row = tuple[int, int]
 
 @dataclass(slots=True)
 class _Life:
-    """A block that the program requests.
+    """Block that the program requests, with its request and its frees.
 
     request: index of the plan step of its request.
     section: training step of the request, from 0; -1 before the first.
@@ -56,7 +56,7 @@ class _Life:
 def reorder(
     steps: Steps, starts: Sequence[int], order: Sequence[int], stacks: Sequence[int]
 ) -> tuple[Steps, tuple[int, ...]]:
-    """Return `steps` with the training steps in another order, and the index of each one's first.
+    """Return `steps` with the training steps in another order, and the index where each begins.
 
     starts: index of the first plan step of each training step, ascending.
     order: positions in `starts` of the training steps to run; some may repeat or be missing.
@@ -73,7 +73,10 @@ def reorder(
 
 
 class _Rewriter:
-    """Writer of the plan steps in another order of the training steps."""
+    """Writer of a plan whose training steps run in another order.
+
+    A section is the plan steps of one training step.
+    """
 
     def __init__(self, steps: Steps, starts: Sequence[int], stacks: Sequence[int]) -> None:
         self._steps = steps
@@ -105,7 +108,7 @@ class _Rewriter:
         return int(np.searchsorted(self._starts, index, side="right")) - 1
 
     def _find_lives(self) -> dict[int, _Life]:
-        """Return each requested block, by the index of its request."""
+        """Return each requested block, by the index of the plan step that requests it."""
         found: dict[int, _Life] = {}
         live: dict[int, _Life] = {}
         for index, (kind, addr) in enumerate(
@@ -120,7 +123,10 @@ class _Rewriter:
         return found
 
     def _find_roles(self) -> None:
-        """Fill the roles; raise ConfigError for a training step whose blocks have no role."""
+        """Store which blocks are carried, lasting or local.
+
+        Raises ConfigError for a training step with other blocks.
+        """
         open_ends: dict[int, list[_Life]] = defaultdict(list)
         for life in self._lives.values():
             end = life.frees[0] if life.frees else self._tail
@@ -153,7 +159,10 @@ class _Rewriter:
         )
 
     def run(self, order: Sequence[int]) -> tuple[Steps, tuple[int, ...]]:
-        """Return the plan steps for a new order of the training steps, and where each begins."""
+        """Return the plan steps for a new order of the training steps, and the index of each first.
+
+        order: positions of the training steps to run.
+        """
         starts = []
         for index in range(self._starts[0]):
             self._copy(index)
@@ -174,7 +183,10 @@ class _Rewriter:
         return Steps(*columns), tuple(starts)
 
     def _run_section(self, section: int, *, is_first: bool) -> None:
-        """Write one training step."""
+        """Write the plan steps of one training step.
+
+        is_first: True if no other training step ran before it.
+        """
         end = self._starts[section + 1] if section < self._last else self._tail
         inserted = list(self._inserted(section, is_first=is_first))
         n_before = 0
@@ -206,9 +218,9 @@ class _Rewriter:
             self._copy(index)
 
     def _inserted(self, section: int, *, is_first: bool) -> Iterator[tuple[int, int]]:
-        """Yield the plan steps of another section that this one needs in its new place.
+        """Yield the plan steps of other sections that this one needs in its new place.
 
-        Each has the number of requests of this section to make before it.
+        Items are (number of this section's requests that come before, index of the plan step).
         """
         if is_first and section:
             for index in range(self._starts[0], self._starts[1]):
@@ -227,10 +239,10 @@ class _Rewriter:
                 n_before += index in self._lives
 
     def _counterparts(self, section: int) -> list[int]:
-        """Return, for each request of the first section and its end, the like request of another.
+        """Return for each request of the first section the corresponding request of `section`.
 
         Requests are numbered within their section, without those of lasting blocks.  Requests with
-        equal stacks are alike, in the order of both sections.
+        equal stacks correspond, in the order of both sections.  The last item is for the end.
         """
         first, other = (
             [self._stacks[life.request] for life in self._local(s)] for s in (0, section)

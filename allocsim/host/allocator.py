@@ -77,9 +77,9 @@ class CachingHostAllocator:
     # -- the calls of a program ----------------------------------------------------------
 
     def malloc(self, size: int) -> int | None:
-        """Return the address of a block of at least `size` bytes; None for 0 bytes (13.1, 13.2).
+        """Return the address of a block of at least `size` bytes; None for 0 bytes.
 
-        Raises OutOfMemoryError if the driver cannot pin the memory.
+        Raises OutOfMemoryError if the driver cannot pin the memory.  Source: semantics 13.1, 13.2.
 
         Mirrors: CachingHostAllocatorImpl::allocate
         """
@@ -107,7 +107,7 @@ class CachingHostAllocator:
         return block.address
 
     def free(self, address: int | None) -> None:
-        """Free the block at `address`; streams that use it delay its reuse (13.3)."""
+        """Free the block at `address`; streams that use it delay its reuse (semantics 13.3)."""
         if address is None:
             return
         block = self._allocated(address, "free")
@@ -130,7 +130,10 @@ class CachingHostAllocator:
         block.streams = None
 
     def record_event(self, address: int, stream: int) -> None:
-        """Note that `stream` uses the block at `address`, as a non-blocking copy does (13.3)."""
+        """Store that `stream` uses the block at `address`, as a non-blocking copy does.
+
+        The block is then reused only after that work of the stream.  Source: semantics 13.3.
+        """
         block = self._allocated(address, "record_event")
         if block.streams is None:
             block.streams = HashOrder(_HASH_OF_STREAM)
@@ -142,7 +145,9 @@ class CachingHostAllocator:
         self._poll_in_background()
 
     def empty_cache(self) -> None:
-        """Release all free blocks of the default pool and of pools without users (13.4).
+        """Release all free blocks of the default pool, and of pools that no graph uses.
+
+        Source: semantics 13.4.
 
         Mirrors: CachingHostAllocatorImpl::empty_cache
         """
@@ -170,10 +175,10 @@ class CachingHostAllocator:
     # -- graph captures ------------------------------------------------------------------
 
     def begin_allocate_to_pool(self, pool_id: PoolId, stream: int = 0) -> None:
-        """Begin a graph capture on `stream`, whose requests go to the private pool (13.6).
+        """Begin a graph capture on `stream`, whose requests go to the private pool `pool_id`.
 
-        Up to 2.10 they go to the default pool.  All calls up to the end of the capture are taken
-        to come from the capturing thread.
+        Up to 2.10 they go to the default pool.  All calls up to the end of the capture are assumed
+        to come from the capturing thread.  Source: semantics 13.6.
         """
         if self._capture is not None:
             raise ValueError(f"pool {self._capture[0]} is being captured; expected one capture")
@@ -195,7 +200,7 @@ class CachingHostAllocator:
         self._capture = None
 
     def release_pool(self, pool_id: PoolId) -> None:
-        """End one use of a pool, as the deletion of its graph does (13.6)."""
+        """End one use of a pool, as the deletion of its graph does (semantics 13.6)."""
         if not self.release.host_private_pools:
             return
         pool = self._private.get(pool_id)
@@ -208,7 +213,7 @@ class CachingHostAllocator:
     # -- what the program can read -------------------------------------------------------
 
     def round_size(self, size: int) -> int:
-        """Return the size of the block for a request of `size` bytes (13.1)."""
+        """Return the bytes of the block that serves a request of `size` bytes (semantics 13.1)."""
         limits = (
             self._bytes("pinned_max_round_threshold_mb"),
             self._bytes("pinned_max_cached_size_mb"),
@@ -216,9 +221,9 @@ class CachingHostAllocator:
         return 1 << bucket_of(size) if size <= min(limits) else size
 
     def host_memory_stats(self) -> dict[str, int]:
-        """Return torch.cuda.host_memory_stats(), of times only their counts (13.5).
+        """Return the result of torch.cuda.host_memory_stats(), without durations.
 
-        Up to 2.6 it is empty.
+        Up to 2.6 it is empty.  Source: semantics 13.5.
         """
         names = self.release.host_stats
         return {} if names is None else flattened(names, self._owned, self._active())
@@ -274,7 +279,7 @@ class CachingHostAllocator:
         return block
 
     def _poll_in_background(self) -> None:
-        """Poll as the background thread does; called where an event may have passed."""
+        """Complete frees as the background thread does; called when a stream may have finished."""
         if self._has_thread:
             self._process_events(self._default)
 
@@ -296,7 +301,10 @@ class CachingHostAllocator:
         return block
 
     def _allocate_host_memory(self, size: int) -> int:
-        """Return the address of a new block, from the reserve segment if it has room (13.2)."""
+        """Return the address of `size` newly pinned bytes, or of bytes of the reserve segment.
+
+        The reserve segment is used if enough of it is left.  Source: semantics 13.2.
+        """
         if not self._asked_for_reserve:
             reserved = self._config.host.get("pinned_reserve_segment_size_mb", 0) * MIB
             if reserved:
@@ -311,7 +319,7 @@ class CachingHostAllocator:
         return address
 
     def _process_events(self, pool: HostBlockPool, size: int = _ANY_SIZE) -> None:
-        """Complete frees whose events have passed (13.4).
+        """Complete frees whose events have passed (semantics 13.4).
 
         size: complete one free of a block of this size; or all, up to the first event that has not
             passed.
@@ -346,8 +354,8 @@ class CachingHostAllocator:
     ) -> None:
         """Cache a block that nothing uses, or release it if it is too large to be cached.
 
-        polled: size that `_process_events` was called for.
-        is_plain: True if the free waited for nothing.
+        polled: bytes of the request for which `_process_events` was called.
+        is_plain: True if no stream delayed the free.
 
         Mirrors: maybe_cache_block
         """

@@ -1,4 +1,4 @@
-"""The driver as the allocator of pinned memory sees it: addresses, and progress of the streams."""
+"""Model of the CUDA driver for pinned host memory: its addresses, and the progress of streams."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OUT_OF_MEMORY = "CUDA error: out of memory"
 
 
 class HostDriver:
-    """Pinned memory and streams of one process.
+    """Model of the driver for one process: pinned memory, and streams with their events.
 
     capacity: bytes of host memory that the driver can pin; None for no limit.
     used: pinned bytes.
@@ -70,7 +70,9 @@ class HostDriver:
 
 
 class ReserveSegment:
-    """Segment pinned in advance from which new blocks are cut, and which is never released (13.2).
+    """Segment that is pinned in advance and never released; new blocks are cut from it.
+
+    Source: semantics 13.2.
 
     Mirrors: PinnedReserveSegment
     """

@@ -47,8 +47,8 @@ class HostBlockPool:
     """Default pool, or private pool of a graph capture.
 
     blocks: all blocks by address.
-    events: waiting events with their blocks, oldest first.
-    use_count: captures and graphs that use a private pool.
+    events: events that frees wait for, with their blocks, oldest first.
+    use_count: number of captures and graphs that use a private pool.
 
     Mirrors: HostBlockPool, HostPrivatePool
     """
@@ -61,9 +61,11 @@ class HostBlockPool:
     _free: dict[int, list[HostBlock]] = field(default_factory=dict)
 
     def get_free_block(self, size: int, *, takes_newest: bool) -> HostBlock | None:
-        """Remove and return the newest free block of a bucket that serves `size` bytes (13.2).
+        """Remove and return the newest free block of a bucket that serves `size` bytes.
 
-        takes_newest: ignore the sizes of the blocks in the bucket.
+        A bucket has the blocks of one power of two.  Returns None if it has no such block.
+        takes_newest: True to return the newest block even if it is too small.
+        Source: semantics 13.2.
         """
         free = self._free.get(bucket_of(size), [])
         for at in range(len(free) - 1, -1, -1):
@@ -75,7 +77,7 @@ class HostBlockPool:
         self._free.setdefault(bucket_of(block.size), []).append(block)
 
     def take_free_blocks(self) -> Iterator[HostBlock]:
-        """Remove and yield all free blocks, by bucket, oldest first."""
+        """Remove and yield all free blocks, bucket by bucket, the oldest of each first."""
         for bucket in sorted(self._free):
             yield from self._free.pop(bucket)
 
@@ -89,7 +91,7 @@ def bucket_of(size: int) -> int:
 
 
 def segment_of(block: HostBlock) -> dict[str, Any]:
-    """Return a block as a segment of a snapshot (13.7)."""
+    """Return a block as a segment of a snapshot (semantics 13.7)."""
     state = ALLOCATED if block.allocated else PENDING if block.event_count else INACTIVE
     return {
         "device": -1,

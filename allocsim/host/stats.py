@@ -19,7 +19,7 @@ def _stats() -> defaultdict[int, Stat]:
 
 @dataclass(slots=True)
 class ActiveStats:
-    """Blocks and bytes in use, by bucket."""
+    """Number and bytes of blocks in use, for each power of two."""
 
     count: defaultdict[int, Stat] = field(default_factory=_stats)
     size: defaultdict[int, Stat] = field(default_factory=_stats)
@@ -36,7 +36,7 @@ class ActiveStats:
         return [*self.count.values(), *self.size.values()]
 
     def absorb(self, other: ActiveStats) -> None:
-        """Add the statistics of a pool that ends."""
+        """Add the statistics of `other`, a pool that is deleted, to these."""
         for ours, theirs in ((self.count, other.count), (self.size, other.size)):
             for bucket, stat in theirs.items():
                 _add(ours[bucket], stat)
@@ -44,7 +44,7 @@ class ActiveStats:
 
 @dataclass(slots=True)
 class OwnedStats:
-    """Blocks and bytes that the allocator holds from the driver, in use or cached.
+    """Number and bytes of the blocks that the allocator has pinned, in use or cached.
 
     n_alloc, n_free: driver calls since the last reset; the reserve segment is one.
     """
@@ -71,7 +71,12 @@ class OwnedStats:
 def flattened(
     names: HostStatNames, owned: OwnedStats, pools: Iterable[ActiveStats]
 ) -> dict[str, int]:
-    """Return the statistics of all pools by the keys of torch.cuda.host_memory_stats()."""
+    """Return statistics by the keys of torch.cuda.host_memory_stats().
+
+    names: keys of a release.
+    owned: pinned memory of all pools together.
+    pools: blocks in use, for each pool.
+    """
     count, size = Stat(), Stat()
     for active in pools:
         for bucket in active.count:

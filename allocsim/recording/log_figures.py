@@ -70,7 +70,7 @@ class LogFigure:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class LogFigures(Shown):
-    """Kind of a text, and its numbers in order.
+    """Memory sizes in a log or table, in order, with the program that printed them.
 
     kind: "vllm", "sglang", "llama.cpp" or "memory_summary".
     what: description of the kind, for people.

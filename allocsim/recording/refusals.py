@@ -24,8 +24,8 @@ _ROUNDED = 0.005
 class Refusal:
     """Reason for which an engine did not start.
 
-    what: the reason, with the engine's figures.
-    helps: options that help, or an action.
+    what: sentence on the reason, with the engine's figures.
+    helps: options of the engine, or an action, that would let it start.
     line: line of the log, counted from 1.
     """
 
@@ -39,10 +39,10 @@ _Answer = Callable[[re.Match[str], _Figures], tuple[str, str]]
 
 
 def refusals_in(kind: str, text: str, figures: _Figures) -> tuple[Refusal, ...]:
-    """Return the refusals in a log, each once, in order.
+    """Return the reasons in a log for which an engine did not start, each once, in order.
 
     kind: engine of the log, "vllm", "sglang" or "llama.cpp"; any other has none.
-    figures: values of the log's figures by name.
+    figures: numbers that the log prints, by name.
     """
     found: dict[str, Refusal] = {}
     for words, answer in _REFUSALS.get(kind, ()):

@@ -82,7 +82,7 @@ def _verdict(found: Colocation) -> list[str]:
 
 
 def _place(found: Colocation, phase: int) -> str:
-    """Name a phase with its number and program."""
+    """Return a name for a phase, with its number and its program."""
     this = found.phases[phase]
     letter = found.programs[this.program].letter
     if found.by_time:
@@ -131,7 +131,7 @@ def _programs(programs: tuple[Program, ...], *, in_full: bool = False) -> list[s
 
 
 def _phase_table(found: Colocation, most: int) -> list[AnswerPart]:
-    """Return the table of the phases: those around a failure if not all are shown."""
+    """Return a table of up to `most` phases, which are those around a failure, if there is one."""
     runs = found.run.phases
     first = max(len(runs) - most, 0) if not found.fits else 0
     shown = runs[first : first + most]

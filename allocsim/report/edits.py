@@ -12,7 +12,7 @@ from allocsim.units import format_change, format_size
 
 
 def edit_rows(devices: Sequence[EditedDevice], run: Run) -> list[str]:
-    """Return lines with each edit, its effect on the peaks, its code and what it assumes."""
+    """Return lines with each edit, its effect on the peaks, its code and its assumptions."""
     lines: list[str] = []
     for edit in devices[0].edits:
         lines += row("Edit", edit.text)
@@ -53,7 +53,7 @@ def edit_document(devices: Sequence[EditedDevice]) -> Iterator[dict[str, Any]]:
 
 
 def tried_edit_rows(tried: Sequence[EditTrial], most: int) -> list[str]:
-    """Return lines with the best `most` edits: peak, change and code."""
+    """Return up to `most` lines, one for each of the best edits: peak, change of the peak, code."""
     lines: list[str] = []
     for trial in tried[:most]:
         (edit,) = trial.devices[0].edits

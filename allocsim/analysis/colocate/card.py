@@ -32,14 +32,15 @@ from allocsim.units import round_up
 
 @dataclass(frozen=True, slots=True)
 class PhaseRun:
-    """Memory during one phase, in bytes.
+    """Memory of the card during one phase of a program, in bytes.
 
+    A program may sleep at the end of a phase: it then releases memory until its next phase.
     peak: largest use of the card.
-    own_peak: largest use by the program's process, with its context.
+    own_peak: largest use by the program's process, with its CUDA context.
     kept: use by the process after the phase and its sleep, or at the failure.
-    released: bytes that the sleep released.
-    woken: bytes that the program took again when it woke.
-    host_copy: bytes of the host memory that holds a copy during the sleep.
+    released: bytes that the program released for its sleep.
+    woken: bytes that the program took again at its start, after a sleep.
+    host_copy: bytes of host memory that hold a copy of the released memory.
     retries: number of requests that released the cache of the program first.
     """
 
@@ -59,10 +60,11 @@ class Failure:
 
     phase: number of the phase.
     entry: entry of the program's recording; None if the program failed to start or to wake.
-    wanted: size of the request, of the memory to take again, or of the start.
+    wanted: bytes that failed: of the request, of the memory to take again after a sleep, or of
+        the CUDA context.
     free: free memory of the card at that moment.
     held: use of the card by each process.
-    needed: size of the card that would have served the request in the same state.
+    needed: smallest card on which the request would have succeeded in the same state.
     message: text of PyTorch's error; "" without one.
     """
 
@@ -77,15 +79,15 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class CardRun:
-    """Result of a run of all programs.  Sizes are in bytes.
+    """Result of a replay of all programs on one card.  Sizes are in bytes.
 
     memory: memory of the card; None for an unlimited card.
     peak: largest use of the card.
     peak_phase, peak_entry: phase and entry at the peak; the entry is None at a start or wake.
     held_at_peak: use by each process at the peak.
     own_peaks: largest use by each process.
-    lower_bound: no card smaller than this is sufficient.
-    phases: results of the phases that were begun.
+    lower_bound: size below which no card is sufficient.
+    phases: memory during each phase that was begun.
     failure: None if every request succeeded.
     steps: number of steps that were run.
     """
@@ -104,7 +106,7 @@ class CardRun:
 
 @dataclass(slots=True)
 class _Process:
-    """Process on the card.
+    """Process of one program on the card.
 
     context: bytes of its CUDA context.
     is_started: it has its context.
@@ -191,7 +193,10 @@ class Card(Observer):
 
     @collector_paused()
     def run(self, progress: Progress | None = None) -> CardRun:
-        """Run all turns, or stop at the first failure."""
+        """Replay all programs in the order of their turns, up to the first failure.
+
+        A turn is steps of one program that run before another program continues.
+        """
         last = {turn.phase: number for number, turn in enumerate(self._turns)}
         steps = 0
         try:
@@ -239,7 +244,7 @@ class Card(Observer):
         return self._processes[self._index]
 
     def _begin(self, phase: int) -> None:
-        """Let the program of a phase have its turn; start it or wake it before its first one."""
+        """Continue the program of a phase; at the phase's first turn, start or wake the program."""
         self._phase = phase
         process = self._process
         device = process.allocator.device
@@ -257,7 +262,7 @@ class Card(Observer):
         self._note(None)
 
     def _sleep(self) -> None:
-        """End a phase: release what its program does not keep."""
+        """End a phase: release the memory that the program does not keep while it sleeps."""
         phase, process, run = self._phases[self._phase], self._process, self._runs[self._phase]
         sleep, allocator, copy = phase.sleep, process.allocator, 0
         before = process.held
@@ -302,7 +307,10 @@ class Card(Observer):
             self._fail(oom.entry, wanted, oom.free_bytes, oom.needed_bytes, oom.message)
 
     def _note(self, entry: int | None) -> None:
-        """Update the peaks."""
+        """Update the peaks with the present use of the card.
+
+        entry: entry of the recording; None at a start or wake.
+        """
         process, index = self._process, self._index
         own = process.held
         held, run = self._others + own, self._runs[self._phase]
@@ -352,7 +360,13 @@ def run_on(
     threads: bool = False,
     progress: Progress | None = None,
 ) -> CardRun | None:
-    """Run all programs; None if the card cannot hold their memory from before the entries."""
+    """Replay all programs on one card.
+
+    phases, turns: order of the programs; a turn is part of a phase.
+    memory: bytes of the card; None for an unlimited card.
+    threads: True if the programs are threads of one process with one allocator.
+    Returns None if the card cannot hold the memory from before the first entries.
+    """
     try:
         card = Card(programs, phases, turns, memory, threads=threads)
     except ConfigError:

@@ -35,7 +35,7 @@ Watch = Callable[[str], Progress | None]
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """Way to run the same programs.
+    """Result for the programs with one change, such as expandable segments.
 
     name: change of the program or the settings; "as given" for none.
     peak: largest use of an unlimited card, in bytes; None if a request fails there.
@@ -49,7 +49,7 @@ class Way:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Colocation(Shown):
-    """Several programs on one card.
+    """Result of a replay of several programs on one card.
 
     programs: in order of their letters.
     phases: in order; one for each program if they run at recorded times.
@@ -115,7 +115,7 @@ def colocate(
     phases: such as "rollout:B,train:A@5000,rollout:B,train:A"; None for each program once.
     by_time: run all programs at once, at the recorded times, in place of `phases`.
     threads: run the programs as threads of one process, with one allocator.
-    sleep: kinds of `Sleep` for all programs, or as "B:level1" for one.
+    sleep: kind of `Sleep` for all programs, such as "level1", or for one, such as "B:level1".
     conf: setting of all programs; None for the recorded ones.
     context: bytes of each CUDA context; None for the recorded ones.
     torch_version, device: see `allocsim.replaying.prepare`.
@@ -185,7 +185,7 @@ def _notes(programs: Sequence[Program]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """Programs and their order, for replays on cards of several sizes."""
+    """Programs and the order of their phases, which are replayed on cards of several sizes."""
 
     programs: tuple[Program, ...]
     phases: tuple[Phase, ...]
@@ -201,7 +201,10 @@ class _Question:
 
 
 def _ways(ask: _Question, free: CardRun) -> Iterator[Way]:
-    """Yield the programs as given, and the changes that apply."""
+    """Yield the result for the programs as given, and for each change that applies to them.
+
+    free: run of the programs as given on an unlimited card.
+    """
     given = "as given"
     yield Way(given, free.peak if free.failure is None else None, _smallest(ask, free, given))
     changed = []

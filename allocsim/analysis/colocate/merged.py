@@ -35,8 +35,9 @@ def pool_in(program: int, pool: PoolId) -> PoolId:
 def merged(
     programs: Sequence[Program], phases: Sequence[Phase], turns: Sequence[Turn]
 ) -> tuple[Plan, tuple[int, ...]]:
-    """Return the plan of all turns, and the number of its steps up to the end of each turn.
+    """Return one plan of all programs, and the number of its steps up to the end of each turn.
 
+    phases, turns: order of the programs; a turn is steps of one program without interruption.
     Raises ConfigError if the programs need different releases or settings.
     """
     first = programs[0]
@@ -77,9 +78,9 @@ def merged(
 
 
 class _Renamed:
-    """Steps of one program with the names of the shared plan.
+    """Steps of one program, with its blocks, streams and pools renamed for the shared plan.
 
-    pools, changes: those of the shared plan, to which the program's are added.
+    pools, changes: pools and changes of settings in the shared plan; the program's are added.
     """
 
     def __init__(
@@ -106,9 +107,10 @@ class _Renamed:
         self._scopes = _scopes(self.steps)
 
     def entering(self, step: int) -> Steps:
-        """Return the steps with which the program continues at `step`: its scope is opened again.
+        """Return the steps that must precede `step` when the program continues there.
 
-        Before the first step, the blocks that were in use before the recording are allocated.
+        They open the pool again whose use the program had begun.  Before the first step, they
+        allocate the blocks that were in use before the recording.
         """
         at = bisect_right(self._scopes, step - 1, key=lambda each: each[0]) - 1
         pool, stream = self._scopes[at][1:] if at >= 0 else (-1, 0)
@@ -118,7 +120,10 @@ class _Renamed:
 
 
 def _scopes(steps: Steps) -> list[tuple[int, int, int]]:
-    """Return (step, pool or -1, stream) for each step that opens or ends a scope."""
+    """Return (step, pool, stream) for each step that begins or ends the use of a pool.
+
+    The pool is -1 at an end.
+    """
     found: list[tuple[int, int, int]] = []
     for at in np.flatnonzero(any_of(steps.kind, _OF_POOLS)).tolist():
         pool, stream = int(steps.size[at]), int(steps.stream[at])
@@ -130,9 +135,11 @@ def _scopes(steps: Steps) -> list[tuple[int, int, int]]:
 
 
 def _live_steps(number: int, program: Program, pools: list[PoolId], plan: Plan) -> list[Planned]:
-    """Return steps that allocate the blocks in use before the first entry.
+    """Return steps that allocate a program's blocks from before its first entry.
 
-    As in a replay that allocates them again, the blocks are ordered by pool, stream and address.
+    The blocks are ordered by pool, stream and address.
+    number: number of the program.
+    pools: pools of the shared plan.
     """
     rows: list[Planned] = []
     apart = number << _APART

@@ -24,7 +24,7 @@ class Program:
     """Recorded program, and the setting under which it runs.
 
     letter: name of the program in phases, by its position on the command line.
-    prepared: device of its recording.
+    prepared: device of its recording, prepared for replay.
     setting: allocator setting of the replay.
     context: bytes of its CUDA context.
     has_context: the recording or the user gives `context`.
@@ -73,7 +73,7 @@ class Program:
 
     @cached_property
     def mempools(self) -> tuple[PoolId, ...]:
-        """Pools that sleep releases, in order of creation: the MemPools of the program.
+        """MemPools of the program, in order of creation; a sleeping vLLM engine releases them.
 
         A recording without marks does not separate MemPools from handles of `graph_pool_handle`,
         so all pools that the program created itself count (their ids are (0, n)).

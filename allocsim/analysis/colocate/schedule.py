@@ -47,8 +47,8 @@ class Phase:
     """Part of a program that runs without interruption, unless programs run at recorded times.
 
     name: name of the phase.
-    program: number of the program.
-    first, end: steps [first, end) of the program's plan.
+    program: number of the program, from 0.
+    first, end: first step of the program's plan in the phase, and the step after the last.
     sleep: memory that the program releases at the end.
     """
 
@@ -61,7 +61,10 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Steps [first, end) of a phase that run before another program has its turn."""
+    """Steps of a phase that run without interruption by another program.
+
+    first, end: first step of the program's plan in the turn, and the step after the last.
+    """
 
     phase: int
     first: int
@@ -152,7 +155,7 @@ def turns_of_phases(phases: Sequence[Phase]) -> list[Turn]:
 
 
 def phases_at_once(programs: Sequence[Program], sleeps: Sequence[Sleep]) -> tuple[Phase, ...]:
-    """Return one phase for each program, for `turns_by_time`."""
+    """Return one phase with all steps of each program, if programs run at the same time."""
     return tuple(
         Phase(program.letter, number, 0, len(program), sleep)
         for number, (program, sleep) in enumerate(zip(programs, sleeps, strict=True))
@@ -160,9 +163,10 @@ def phases_at_once(programs: Sequence[Program], sleeps: Sequence[Sleep]) -> tupl
 
 
 def turns_by_time(programs: Sequence[Program]) -> tuple[list[Turn], bool]:
-    """Return the turns of programs that run at once, and if they were recorded at one time.
+    """Return the turns of programs that run at the same time, in the order of the recorded times.
 
-    If the recorded times do not overlap, each program begins at the same moment.
+    Also returns True if the recorded times overlap.  If they do not, all programs are assumed to
+    begin at the same moment.
     """
     times = [program.times for program in programs]
     spans = [(each[0], each[-1]) for each in times if len(each)]
@@ -183,7 +187,10 @@ def turns_by_time(programs: Sequence[Program]) -> tuple[list[Turn], bool]:
 
 
 def with_sleep(phases: Sequence[Phase], replaced: Mapping[Sleep, Sleep]) -> tuple[Phase, ...]:
-    """Return the phases with each kind of sleep replaced as in `replaced`."""
+    """Return the phases with other sleeps.
+
+    replaced: new kind of sleep by the kind that it replaces.
+    """
     return tuple(
         Phase(each.name, each.program, each.first, each.end, replaced.get(each.sleep, each.sleep))
         for each in phases
