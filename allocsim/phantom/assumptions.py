@@ -38,7 +38,7 @@ class Router:
         self.is_skewed = is_skewed
 
     def choose(self, scores: Any, chosen: Any, dim: int) -> Any:
-        """Return experts to assume as the result of a top-k along `dim`, as a host tensor.
+        """Return assumed expert indices as the result of a top-k along `dim`, as a host tensor.
 
         A phantom GPU does not compute the scores, so balanced or skewed experts are assumed.
         scores: input of the top-k; only its shape is used.

@@ -33,13 +33,16 @@ _OF_A_FLOAT = frozenset({2, 4})
 
 
 class _ReadFrame(ctypes.Structure):
-    """struct device_read_frame of the stubs."""
+    """One frame of a call stack that read values; struct device_read_frame of the stubs."""
 
     _fields_ = (("code", ctypes.py_object), ("line", ctypes.c_int))
 
 
 class _ReadSite(ctypes.Structure):
-    """struct device_read_site of the stubs; its frames follow it in memory."""
+    """One call stack that read values; struct device_read_site of the stubs.
+
+    Its frames follow it in memory.
+    """
 
     _fields_ = (("times", ctypes.c_size_t), ("most", ctypes.c_size_t), ("depth", ctypes.c_size_t))
 
@@ -54,12 +57,12 @@ class _ReadSite(ctypes.Structure):
 
 
 def watch_reads(wanted: bool) -> bool:
-    """Turn the recording of reads on or off; return True if it was on."""
+    """Turn the recording of reads from the device on or off; return True if it was on before."""
     return bool(ctypes.CDLL(None).device_watch_reads(wanted))
 
 
 def read_sites() -> list[Site]:
-    """Stop the recording of reads and return the recorded ones, one item per call stack."""
+    """Stop the recording of reads; return one item per call stack that read values."""
     watch_reads(False)
     first = ctypes.POINTER(ctypes.POINTER(_ReadSite))()
     ask = ctypes.CDLL(None).device_read_sites
@@ -137,7 +140,7 @@ _TEXTS = {"compile_context", "user_metadata"}
 
 
 def columns_of(entries: list[dict[str, Any]]) -> dict[str, list[Any]]:
-    """Return the columns of one device's entries; None marks a field that an entry lacks."""
+    """Return a list for each field of one device's entries; None if an entry lacks the field."""
     columns = {
         name: [entry.get(name) for entry in entries]
         for name in dict.fromkeys(chain.from_iterable(entries))
@@ -151,7 +154,7 @@ def columns_of(entries: list[dict[str, Any]]) -> dict[str, list[Any]]:
 
 
 def _shared(lists: list[Any]) -> list[Any]:
-    """Return the stacks with equal stacks replaced by one object.
+    """Return the call stacks `lists`, with equal stacks replaced by one object.
 
     Frames are compared by identity, because PyTorch has one dictionary for each line of code, and
     one list of frames for all entries of a block.

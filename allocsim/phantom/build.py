@@ -150,7 +150,7 @@ def build_stubs(folder: Path, cuda_major: int) -> Stubs:
 
 
 def digest_of(name: str, *more: Path) -> str:
-    """Return the name for a build: a digest of `name`, the stub sources and the files `more`."""
+    """Return a folder name for a build: a digest of `name`, the stub sources and files `more`."""
     digest = hashlib.sha256(name.encode())
     for source in (*sorted(STUB.iterdir()), Path(__file__), *more):
         digest.update(source.read_bytes())

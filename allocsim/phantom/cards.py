@@ -213,7 +213,7 @@ def _bare(name: str) -> str:
 
 
 def _key(name: str) -> str:
-    """Return the text that is equal for equal GPUs: name in lower case, then size in GB."""
+    """Return text to compare GPU names: the name in lower case, then the size in GB."""
     size = _SIZE.search(name.lower())
     return _bare(name) + (f"{size[1]}gb" if size else "")
 

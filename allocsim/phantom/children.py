@@ -25,13 +25,13 @@ _POLL_S = 0.02
 
 
 def begin(folder: str) -> None:
-    """Mark that this process records."""
+    """Create a file in `folder` which marks that this process records."""
     with contextlib.suppress(OSError):
         _marker(folder, os.getpid()).touch()
 
 
 def end(folder: str) -> None:
-    """Remove the mark of this process, if there is one."""
+    """Remove the file in `folder` that marks that this process records, if there is one."""
     with contextlib.suppress(OSError):
         _marker(folder, os.getpid()).unlink()
 
@@ -41,7 +41,10 @@ def _marker(folder: str, pid: int) -> Path:
 
 
 def wait_before_kill(folder: str) -> None:
-    """Patch os.kill so that a terminated process can write its recording before it is killed."""
+    """Patch os.kill so that a child process can write its recording before it is killed.
+
+    folder: folder with the marks of the processes that record.
+    """
     kill, terminated = os.kill, set()
 
     @functools.wraps(kill)

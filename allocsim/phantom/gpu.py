@@ -85,7 +85,8 @@ class Gpu:
     multiprocessors: number of multiprocessors.
     context_memory: bytes of `memory` that the CUDA context holds.
     limits: limits of one multiprocessor.
-    assumed: assumptions about a card of another kind, one sentence; "" if none are needed.
+    assumed: sentence on the assumptions about a card of another maker or kind; "" if there are
+        none.
     context_chunks: address ranges of the CUDA context, highest first, as "size:used" in MiB, then
         the MiB for the first kernels (`cards.py`); "" if unknown.
     """
@@ -113,5 +114,5 @@ class Gpu:
 
 
 def context_range(gpu: Gpu) -> tuple[int, int]:
-    """Return the least and most bytes of the CUDA context on `gpu`, without one (0, 0)."""
+    """Return the least and most bytes of the CUDA context on `gpu`; (0, 0) if it has none."""
     return CONTEXT_MEMORY_SEEN if gpu.context_memory else (0, 0)

@@ -34,17 +34,17 @@ _invented: set[str] = set()
 
 
 def hollow_modules() -> str:
-    """Return the names of the modules that were made hollow and called, as text; "" if none."""
+    """Return the names of the replaced modules that the program called, as text; "" if none."""
     return ", ".join(sorted(name for name, called in _hollow.items() if called))
 
 
 def invented_values() -> str:
-    """Return the values that were invented, as text; "" if none."""
+    """Return the values that were invented as results of kernels, as text; "" if none."""
     return ", ".join(sorted(_invented))
 
 
 class Hollow:
-    """Module of kernels whose functions do nothing.
+    """Replacement of a module of kernels; its functions do nothing.
 
     name: name of the module in the answer, such as "flashinfer sampling".
     """
@@ -91,7 +91,10 @@ def _hollow_sglang(module: Any) -> None:
 
 
 def _completes_prompt(runner: Any, batch: Any) -> Any:
-    """Return an array with True for each request whose prompt is complete after this step."""
+    """Return an array with True for each request whose prompt is complete after this step.
+
+    runner, batch: vLLM's model runner, and the requests of the step.
+    """
     if hasattr(batch, "prefill_len_np"):
         computed, lengths = batch.num_computed_prefill_tokens_np, batch.prefill_len_np
     else:  # up to vLLM 0.22

@@ -21,7 +21,7 @@ _PRUNED_EVERY = 256
 
 
 class _Contents:
-    """Contents of one storage.
+    """Contents of one storage, the memory that a tensor and its views share.
 
     storage: address of PyTorch's storage object; `weak` prevents that PyTorch uses it again.
     weak: weak reference to the storage.
@@ -55,7 +55,7 @@ class _Contents:
 
 
 class Known:
-    """Known contents of all storages.
+    """Contents of all device tensors whose values are known on the host.
 
     torch: the module torch of the program.
     """
@@ -137,7 +137,7 @@ class Known:
         self._view(contents.known, tensor, 1).fill_(False)
 
     def _of(self, tensor: Any) -> _Contents | None:
-        """Return the contents of the storage of `tensor`; None if missing or out of date."""
+        """Return the stored contents of the storage of `tensor`; None if missing or out of date."""
         storage = tensor.untyped_storage()
         contents = self._by_storage.get(storage._cdata)
         if contents is None or contents.pointer != storage.data_ptr():

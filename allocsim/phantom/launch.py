@@ -58,7 +58,7 @@ class TorchInstall:
 
 
 def _answer_in(output: str) -> tuple[str, str, str] | None:
-    """Return the releases of PyTorch, CUDA and HIP in the last line; None if it is invalid."""
+    """Return the releases of PyTorch, CUDA and HIP in the last line of `output`, or None."""
     try:
         version, cuda, hip = json.loads(output.splitlines()[-1])
     except (IndexError, ValueError, TypeError):

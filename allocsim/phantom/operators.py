@@ -50,7 +50,7 @@ _MASKS = frozenset({"condition", "mask"})
 
 
 def names() -> Iterator[tuple[str, str]]:
-    """Yield pairs of the name of an operator and of the method of `Values` that runs it."""
+    """Yield each operator to compute, as a pair: its name, and the method of `Values` for it."""
     for name in (*_ELEMENTWISE, *_REDUCTIONS, *_MOVES, *_FILLS):
         yield name, "after"
         yield f"{name}_", _IN_PLACE.get(name, "after")
@@ -80,7 +80,7 @@ def overloads(torch: Any, name: str) -> Iterator[Any]:
 
 
 def operands(op: Any) -> list[int]:
-    """Return the positions of the arguments of `op` that are one tensor."""
+    """Return the positions of the arguments of `op` that are single tensors, not lists."""
     kinds = (str(argument.type) for argument in op._schema.arguments)
     return [n for n, kind in enumerate(kinds) if kind in ("Tensor", "Optional[Tensor]")]
 

@@ -71,7 +71,7 @@ def _reducing(torch: Any, make: Any) -> Any:
     """
 
     def as_they_are(_: Any, bucket: Any) -> Any:
-        """Return the gradients of this rank as a finished future."""
+        """Return a completed future with this rank's gradients in `bucket`, unchanged."""
         future = torch.futures.Future()
         future.set_result(bucket.buffer())
         return future

@@ -251,7 +251,7 @@ def _note_exit_code(file: Path, exit_code: int) -> None:
 
 
 def _deliver(found: Sequence[Path], out: Path) -> tuple[ProcessRecording, ...]:
-    """Move the recordings `found` to `out`, or to different names if there are several."""
+    """Move the recordings `found` to `out`; add the rank or process id if there are several."""
     if len(found) == 1:
         return (_move(found[0], out),)
     suffixes = "".join(out.suffixes[-2:] if out.suffix == ".gz" else out.suffixes[-1:])

@@ -42,7 +42,7 @@ def _find(name: str) -> Any:
 
 
 def _name_architecture(folder: Path) -> None:
-    """Add the class of the model to config.json, unless it is there."""
+    """Add the class of the model, if it is missing, to the config.json in `folder`."""
     place = folder / "config.json"
     config = json.loads(place.read_text())
     if config.get("architectures"):

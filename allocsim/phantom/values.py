@@ -61,10 +61,10 @@ class Values:
                 self._register(overload, getattr(self, kind), is_choosing=kind == "chosen")
 
     def _runner(self, op: Any) -> Callable[..., Any]:
-        """Return a function that runs `op`, given dispatch keys and arguments.
+        """Return a function that runs `op` on the device, given dispatch keys and arguments.
 
-        If the program combines a tensor and a number, PyTorch makes a tensor of the number, but
-        passes the number to a kernel in Python.  The function makes a tensor of it again.
+        If the program combines a tensor and a number, PyTorch converts the number to a tensor for
+        its own kernels, but not for a kernel in Python.  So the function converts it.
         """
         run, operands = op._handle.redispatch_boxed, self.operators.operands(op)
 
@@ -94,7 +94,7 @@ class Values:
         return made
 
     def _without_numbers(self, op: Any, operands: list[int], args: Any) -> list[Any]:
-        """Return the arguments with tensors in place of numbers, that keep the result's type."""
+        """Return the arguments with numbers converted to tensors that keep the result's type."""
         torch = self.torch
         deciding = [n for n in self.operators.promoted(op) if n < len(args)][:2]
         replaced = [n for n in operands if n < len(args) and type(args[n]) in _NUMBERS]
@@ -110,7 +110,7 @@ class Values:
         return made
 
     def _register(self, op: Any, kind: Callable[..., Any], *, is_choosing: bool) -> None:
-        """Register the kernel of `op`, which only passes on calls with floating-point tensors.
+        """Register a kernel for `op`; it only passes on calls with floating-point tensors.
 
         kind: method that runs the operator if the arguments have integer or boolean tensors.
         is_choosing: True if the operator may choose experts.
@@ -191,7 +191,7 @@ class Values:
         return out
 
     def filled(self, op: Any, run: Callable[[], Any], args: Any, kwargs: Any) -> Any:
-        """Run an operator that gives every element the same value, and compute that value."""
+        """Run an operator such as `fill_`, which sets all elements to one value, and store it."""
         to = args[0]
         if not self.known.may_have(to):
             return self.after(op, run, args, kwargs)
@@ -234,7 +234,7 @@ class Values:
         return out
 
     def unknown(self, op: Any, run: Callable[[], Any], args: Any, kwargs: Any) -> Any:
-        """Run an operator that writes unknown values in place."""
+        """Run an operator that writes unknown values in place, and forget the old contents."""
         out = run()
         self._keep(op, (args, kwargs), out, None, False)
         return out
@@ -249,7 +249,7 @@ class Values:
         return self._runs[op](self._cpu, *host[0])
 
     def copied(self, op: Any, run: Callable[[], Any], args: Any, kwargs: Any) -> Any:
-        """Run a copy within, to or from the device."""
+        """Run a copy within, to or from the device, and store the contents if they are known."""
         to, source = args[:2]
         if to.is_cuda or not source.is_cuda:
             return self.after(op, run, args, kwargs)
@@ -264,7 +264,7 @@ class Values:
         return out
 
     def telling(self, kind: int, value: int = 0) -> _Telling:
-        """Return a context that sets the mode of copies; `value` is copied in mode _ANSWERED."""
+        """Return a context manager for the mode of copies; `value` is copied in mode _ANSWERED."""
         return _Telling(self._tell, self._mode, (kind, value))
 
     def _read(self, tensor: Any) -> tuple[Any, bool] | None:
@@ -298,9 +298,9 @@ class Values:
         return values, routed[0]
 
     def _hosted(self, op: Any, args: Any, kwargs: Any, written: Any, routed: list[bool]) -> Any:
-        """Return the arguments as host tensors, copied if in `written`; None if one is unknown.
+        """Return the arguments with host tensors for device tensors; None if one is unknown.
 
-        routed: list of one item, which is set to True if an argument is routed.
+        routed: set to [True] if an argument is routed.  Arguments in `written` are copied.
         """
         torch = self.torch
         only = self.operators.is_overwritten(op)
@@ -354,7 +354,7 @@ class Values:
 
 
 class _UnknownError(Exception):
-    """The contents of an input are unknown."""
+    """Signal that the contents of an input are unknown, so the operator cannot be computed."""
 
 
 class _Telling:

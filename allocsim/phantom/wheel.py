@@ -64,7 +64,7 @@ _DESCRIPTION = "wheel.json"
 
 @dataclass(frozen=True, slots=True)
 class Wheel:
-    """Cached files of one release.
+    """Libraries and headers of one PyTorch release in the cache.
 
     torch: release of PyTorch, such as "2.15.0".
     cuda: release of CUDA, such as "13.2".
@@ -118,7 +118,7 @@ def cache_root() -> Path:
 
 
 def cache_folder(torch_version: str) -> Path:
-    """Return the folder of a release in the cache."""
+    """Return the folder in the cache for the files of a PyTorch release; it may not exist."""
     return cache_root() / full_version(torch_version)
 
 

@@ -51,7 +51,7 @@ _MADE_AT_LOAD = 256 * MIB
 
 
 def transformers(work: ServingWork) -> Needs:
-    """Estimate the memory of `generate()` with a growing cache, neither static nor offloaded."""
+    """Estimate the memory of `generate()` in transformers with its default, growing cache."""
     grown = grow(
         work.sizes,
         work.weights,

@@ -23,7 +23,7 @@ from allocsim.fitting.formulas.sizes import ModelSizes
 
 @dataclass(frozen=True, slots=True)
 class QuantBlock:
-    """Storage block of a type of ggml.
+    """Group of weights that a type of ggml stores together, with a common scale.
 
     weights: number of elements in the block.
     size: bytes of the block, including scales.
@@ -120,7 +120,7 @@ _Q5_OUTPUTS = ("Q2_K", "IQ3_XS", "IQ3_XXS", "Q3_K_S", "Q3_K_M", "IQ4_NL", "Q4_K_
 
 @dataclass(frozen=True, slots=True)
 class _Tensor:
-    """A tensor whose type a recipe determines.
+    """Tensor of a quantised GGUF file, with all that determines its type.
 
     recipe: name of the recipe, a key of `BASES`.
     base: base type of the recipe.
@@ -141,12 +141,12 @@ class _Tensor:
 
     @property
     def is_early(self) -> bool:
-        """True in the first eighth of the layers."""
+        """True if the tensor is in the first eighth of the layers."""
         return self.layer < self.sizes.layers // 8
 
     @property
     def takes_more(self) -> bool:
-        """True in the first and last eighth of the layers, and in every third layer between."""
+        """True in the layers with more bits: first and last eighth, and every third between."""
         layers = self.sizes.layers
         is_late = self.layer >= 7 * layers // 8
         return self.is_early or is_late or (self.layer - layers // 8) % 3 == 2
@@ -158,7 +158,7 @@ class _Tensor:
 
     @property
     def has_8_experts(self) -> bool:
-        """True for models like Mixtral 8x7B, which the recipes treat differently."""
+        """True if a layer has 8 experts, as in Mixtral 8x7B, which the recipes treat specially."""
         return self.sizes.experts == 8
 
 
@@ -209,7 +209,10 @@ def _embedding(tensor: _Tensor) -> str:
 
 
 def _raised(tensor: _Tensor) -> str:
-    """Return the type to which recipes below three bits per weight raise a tensor."""
+    """Return the type of a tensor under a recipe of less than three bits per weight.
+
+    Such recipes store some tensors with more bits than their base type.
+    """
     return "IQ3_S" if tensor.recipe in _TWO_BITS else "Q2_K"
 
 
@@ -265,7 +268,7 @@ def _queries(tensor: _Tensor) -> str:
 
 
 def _fused(tensor: _Tensor) -> str:
-    """Return the type of a matrix with queries, keys and values."""
+    """Return the type of the matrix that has queries, keys and values in one."""
     kinds = {"Q4_K_M": "Q5_K", "Q5_K_M": "Q6_K"}
     kinds |= dict.fromkeys(("Q3_K_M", "Q3_K_L", "IQ3_M"), "Q4_K")
     return kinds.get(tensor.recipe, tensor.base)

@@ -33,7 +33,7 @@ _MOST_TOKENS = 64
 
 @dataclass(frozen=True, slots=True)
 class Grown:
-    """Memory of a simulated serving run, in bytes.
+    """Memory of a simulated `generate()` with a growing cache, in bytes.
 
     loaded: reserved memory with only the weights loaded.
     allocated: peak of allocated memory.
@@ -177,7 +177,7 @@ class _Run:
         return down
 
     def angles(self, tokens: int) -> tuple[int, int]:
-        """Allocate cosine and sine of every position, computed in 32 bits."""
+        """Allocate cosine and sine of `tokens` positions, computed in 32 bits."""
         wide = 4 * tokens * self.sizes.head
         half = self.take(wide // 2)
         both = self.take(wide)
@@ -214,7 +214,10 @@ class _Run:
 
 
 def _lengths(prompt: int, decode: int) -> Iterator[int]:
-    """Yield the number of earlier tokens for each simulated token, evenly spread up to the last."""
+    """Yield the cache's number of tokens at each simulated step of decoding.
+
+    Only some of the `decode` steps are simulated, evenly spread and including the last.
+    """
     count = min(decode, _MOST_TOKENS)
     for step in range(count):
         yield prompt - 1 + (step + 1) * decode // count
@@ -231,11 +234,12 @@ def grow(
     requests: int = 2,
     workspace: int = WORKSPACE,
 ) -> Grown:
-    """Return the peaks of `requests` requests, one after another, on a card without a memory limit.
+    """Simulate serving on a card without a memory limit, and return the peaks.
 
     Activations and cache have 32-bit elements if the weights are fp32, else 16-bit elements.
 
     batch, prompt, decode: sequences at a time, and tokens of a prompt and of an answer.
+    requests: number of requests, served one after another.
     workspace: bytes of cuBLAS's workspace.
 
     Raises ConfigError if the batch is more than any card could hold.

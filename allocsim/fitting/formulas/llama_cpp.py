@@ -34,7 +34,7 @@ _SOURCE = "llama.cpp, src/llama-model.cpp and src/llama-context.cpp"
 
 
 def compute_buffer(work: ServingWork) -> tuple[int, int]:
-    """Return the bytes of the compute buffer with flash attention, and without it.
+    """Return the bytes of llama.cpp's compute buffer with flash attention, and without it.
 
     With flash attention it holds the logits of a batch and their inputs. Without it, it holds the
     attention scores of all heads and the mask, if they are larger.
@@ -163,7 +163,10 @@ def _longest(work: ServingWork) -> int:
 
 
 def _weights_on_card(work: ServingWork, count: int, *, with_output: bool) -> int:
-    """Return the bytes of the last `count` layers, and `with_output` also of the output layer."""
+    """Return the bytes of the last `count` layers.
+
+    with_output: True to add the output layer.
+    """
     weights, layers = work.weights, work.sizes.layers
     size = weights.in_layers(layers - count, layers)
     if with_output:
@@ -173,7 +176,10 @@ def _weights_on_card(work: ServingWork, count: int, *, with_output: bool) -> int
 
 
 def _counted(work: ServingWork, on_card: int) -> int:
-    """Return the bytes of the weights on the card that are no longer on the host."""
+    """Return the bytes of the weights on the card that occupy no host memory.
+
+    on_card: bytes of all weights on the card.
+    """
     is_copied = work.sizes.tied and on_card > 0
     return on_card - work.weights.of_role("token_embd") if is_copied else on_card
 

@@ -109,8 +109,9 @@ class Logged:
         return self.cache / self.cache_tokens if self.cache and self.cache_tokens else None
 
     def applied(self, given: ServerOptions) -> tuple[Logged, ServerOptions]:
-        """Return the sizes for a start with `given` options, and these over those of the log.
+        """Return the sizes that still hold for a start with `given` options, and all its options.
 
+        Options that are not given are those of the log.
         Raises ConfigError for another number of cards.
         """
         known = self.options.cards or 1
@@ -123,7 +124,7 @@ class Logged:
         return (self._of_this_start() if own == asked else self), given
 
     def _of_this_start(self) -> Logged:
-        """Return the sizes for a start with the options of the log, which has the same cache."""
+        """Return the sizes for a start with the options of the log, including the cache's size."""
         if self.cache is not None and self.cache <= 0:
             return replace(self, pool=(0, 0), room=(0, 0))
         if self.compute_buffer is not None:

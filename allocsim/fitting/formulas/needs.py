@@ -32,7 +32,10 @@ KV_TYPES = ("fp32", "fp16", "bf16", "fp8", *_BLOCKS)
 
 
 def _rows(sizes: ModelSizes, kind: str) -> int:
-    """Return the bytes of one token's keys and values in one layer."""
+    """Return the bytes of one token's keys and values in one layer.
+
+    kind: type of the cache, one of `KV_TYPES`.
+    """
     name = _PLAIN.get(kind, kind.upper())
     if kind not in (*_PLAIN, *_BLOCKS):
         raise ConfigError(f"{kind[:40]!r} is not a type of a cache; expected {', '.join(KV_TYPES)}")
@@ -83,9 +86,9 @@ AS_LOGGED = "as the log says"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingWork:
-    """Requests that a server must process, and the card.
+    """Model and requests that a server must serve, with its card and options.
 
-    sizes, weights: the model.
+    sizes, weights: sizes and weights of the model.
     memory: bytes of the card.
     context: lowest and highest bytes of its CUDA context.
     batch: sequences at a time, each with `prompt` and `decode` tokens.
@@ -145,7 +148,7 @@ class ServingWork:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPart:
-    """Bytes of one part of the memory, as a range.
+    """One part of the memory that serving needs, such as the cache, as a range of bytes.
 
     why: reason for the range, or source of the number.
     """
@@ -157,7 +160,7 @@ class MemoryPart:
 
 
 def known_or(part: MemoryPart, logged: float | None) -> MemoryPart:
-    """Return `part`, with the logged bytes in place of its range if they are not None."""
+    """Return `part`, with its range replaced by the logged bytes if they are not None."""
     if logged is None:
         return part
     return MemoryPart(part.name, round(logged), round(logged), AS_LOGGED)
@@ -183,19 +186,19 @@ class Largest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """Memory that one engine needs.
+    """Memory that one serving engine needs, and the options with which it fits.
 
     parts: parts on the card.
     source: documentation of the engine's behaviour.
     host: parts in host memory.
     taken: lowest and highest bytes that the engine reserves by default, or None if it reserves what
         it needs.
-    loaded_beside: lowest and highest bytes that its log counts as weights beside them.
-    pool: lowest and highest bytes of its cache then, or None.
-    room: lowest and highest number of tokens that its cache then holds, or None.
-    largest: largest safe setting, or None if the engine has none.
-    paste: settings for this work, or "".
-    least: smallest settings that hold this work, or "".
+    loaded_beside: lowest and highest bytes of other memory that its log counts as weights.
+    pool: lowest and highest bytes of its cache if it reserves `taken`, or None.
+    room: lowest and highest number of tokens that this cache holds, or None.
+    largest: largest safe fraction of the card, or None if the engine has no such option.
+    paste: command-line options for this work, or "".
+    least: options with the smallest cache that holds this work, or "".
     notes: assumptions, one sentence each.
     """
 

@@ -28,7 +28,7 @@ _LAST_BY_GROUP, _FIRST_BY_REQUEST = (0, 19), (0, 25)
 
 @dataclass(frozen=True, slots=True)
 class PagedCache:
-    """Cache of one card.
+    """vLLM's cache on one card, which consists of blocks of tokens.
 
     sizes: sizes of the card's part of the model.
     a_token: bytes of one token's keys and values in one layer.
@@ -45,7 +45,7 @@ class PagedCache:
 
     @property
     def _others(self) -> int:
-        """Number of layers with a window, or with linear attention."""
+        """Number of layers that do not store all tokens: with a window, or linear attention."""
         linear = self.sizes.linear
         return len(linear.layers) if linear else self.sizes.windowed
 
@@ -57,7 +57,7 @@ class PagedCache:
 
     @property
     def _groups(self) -> tuple[int, int, int]:
-        """Layers of a group, groups of layers with all tokens, and groups of other layers."""
+        """Layers per group, number of groups that store all tokens, and number of other groups."""
         others = self._others
         whole = self.sizes.layers - others
         if not others or not whole:
@@ -67,7 +67,10 @@ class PagedCache:
         return size, -(-whole // size), -(-others // size)
 
     def _blocks(self, longest: int, steps: int) -> int:
-        """Return the blocks of one request of `longest` tokens."""
+        """Return the number of blocks that one request of `longest` tokens takes.
+
+        steps: number of tokens that are computed at a time.
+        """
         _, whole, others = self._groups
         seen = min(self.sizes.window - 1 + steps * self.chunk, longest)
         # A state takes a second block if prefixes are cached; this is not known here.
@@ -75,16 +78,16 @@ class PagedCache:
         return whole * -(-longest // self._block) + others * each
 
     def bytes_of(self, longest: int) -> int:
-        """Return the bytes of a pool that holds one request of `longest` tokens."""
+        """Return the bytes of the smallest cache that holds one request of `longest` tokens."""
         blocks = self._blocks(longest, _IN_FLIGHT[1])
         return blocks * self._block * self.a_token * self._groups[0]
 
     def _pool(self, size: int) -> int:
-        """Return the number of blocks in a pool of `size` bytes."""
+        """Return the number of blocks in a cache of `size` bytes."""
         return max(size, 0) // (self._block * self.a_token * self._groups[0])
 
     def tokens(self, low: int, high: int) -> tuple[int, int]:
-        """Return the lowest and highest number of tokens in a pool of `low` to `high` bytes."""
+        """Return the lowest and highest number of tokens in a cache of `low` to `high` bytes."""
         _, whole, others = self._groups
         if not others:
             return self._pool(low) * self._block, self._pool(high) * self._block
@@ -100,7 +103,7 @@ class PagedCache:
         return min(found), max(found)
 
     def longest_in(self, size: int) -> int:
-        """Return the tokens of the longest request that a pool of `size` bytes holds."""
+        """Return the tokens of the longest request that a cache of `size` bytes holds."""
         blocks, steps = self._pool(size), _IN_FLIGHT[1]
         low, high = 0, self.longest // self._block + 1
         while low < high:  # the number of blocks grows with the length

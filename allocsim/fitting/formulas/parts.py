@@ -20,7 +20,7 @@ _COMMUNICATION = 30 * MIB, 310 * MIB
 
 
 def context_part(work: ServingWork) -> MemoryPart:
-    """Return the CUDA context, which some releases log with the memory beside PyTorch."""
+    """Return the memory of the CUDA context, from the log or as a range."""
     why = "range of driver, kernels and libraries in out-of-memory messages"
     beside = work.logged.beside_torch or 0
     # Some releases log the whole context, others only its growth after the measurement began.
@@ -29,14 +29,14 @@ def context_part(work: ServingWork) -> MemoryPart:
 
 
 def weights_part(work: ServingWork) -> MemoryPart:
-    """Return the weights of one card."""
+    """Return the memory of the weights on one card."""
     size = work.weights.size
     why = f"{work.weights.name}, {work.weights.bits:.2f} bits each"
     return known_or(MemoryPart("weights", size, size, why), work.logged.weights)
 
 
 def cache_part(work: ServingWork, block: int) -> MemoryPart:
-    """Return keys and values of the requested sequences.
+    """Return the memory of the keys and values of all sequences that are served at a time.
 
     block: tokens of a block; only whole blocks count.
     """
@@ -65,7 +65,7 @@ def forward_bytes(work: ServingWork, rows: int) -> tuple[int, int]:
 
 
 def communication_parts(work: ServingWork) -> tuple[MemoryPart, ...]:
-    """Return the buffers with which cards that share layers communicate; empty for one card."""
+    """Return the memory for communication of cards that share layers; empty for one card."""
     if work.cards == 1:
         return ()
     low, each = _COMMUNICATION

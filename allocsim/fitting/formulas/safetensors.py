@@ -35,7 +35,7 @@ _BITS = {
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """A tensor as it is stored in a file.
+    """Type, shape and bytes of a tensor in a file of weights.
 
     kind: name of its type in the file.
     dims: sizes of the dimensions, rows first.

@@ -71,7 +71,7 @@ class ServerOptions:
     gpu_layers: int | None = None
 
     def over(self, other: ServerOptions) -> ServerOptions:
-        """Return these options, with those of `other` where these have the default."""
+        """Return these options; an option that is None here has the value of `other`."""
         given = {each.name: getattr(self, each.name) for each in fields(self)}
         return replace(other, **{name: value for name, value in given.items() if value is not None})
 
@@ -159,7 +159,11 @@ _NAMES: dict[str, Mapping[str, object]] = {_KIND: _KINDS, _FORMAT: _FORMATS, _SW
 
 
 def _value(option: str, text: str, read: str) -> object:
-    """Return the value of an option; None if it means the engine's default."""
+    """Parse the value of an option; return None if it means the engine's default.
+
+    text: value on the command line.
+    read: type of the value.
+    """
     if read == _COUNT:
         found = re.fullmatch(r"(\d{1,9})([kKmM]?)", text)
         least = 0 if "layers" in option or option == "-ngl" else 1
@@ -269,7 +273,7 @@ def of_vllm(
 
 
 def options_again(options: ServerOptions, server: str) -> str:
-    """Return the given options that a line to paste must repeat, each after a space.
+    """Return the given options that a recommended command line must repeat, each after a space.
 
     Fraction, length, sequences and cards are in the line already.
     """

@@ -114,7 +114,7 @@ def _linear_attention(sizes: ModelSizes) -> _Rows:
 
 
 def _gated(sizes: ModelSizes, inner: int = 0) -> _Rows:
-    """Yield an MLP of width `inner`, or that of the model."""
+    """Yield the tensors of a gated MLP of width `inner`; 0 means the model's width."""
     inner = inner or sizes.inner
     outs = {"ffn_gate": (inner, sizes.width), "ffn_up": (inner, sizes.width)}
     for role, dims in {**outs, "ffn_down": (sizes.width, inner)}.items():
@@ -163,7 +163,7 @@ def _gemma2(sizes: ModelSizes, _: int) -> _Rows:
 
 
 def _gemma3(sizes: ModelSizes, layer: int) -> _Rows:
-    """Yield the tensors of Gemma 2's layer, with norms of queries and keys."""
+    """Yield the tensors of a layer of Gemma 3: Gemma 2's, and norms of queries and keys."""
     yield from _gemma2(sizes, layer)
     yield from _head_norms(sizes)
 
@@ -211,7 +211,7 @@ def _phi3(sizes: ModelSizes, _: int) -> _Rows:
 
 
 def _gate_in_up(sizes: ModelSizes) -> _Rows:
-    """Yield an MLP with one matrix for gate and up."""
+    """Yield the tensors of a gated MLP that has gate and up projection in one matrix."""
     yield "ffn_up", (2 * sizes.inner, sizes.width)
     yield "ffn_down", (sizes.width, sizes.inner)
 
@@ -261,7 +261,7 @@ def _gpt2(sizes: ModelSizes, _: int) -> _Rows:
 
 
 def _plain_mlp(sizes: ModelSizes, norms: int) -> _Rows:
-    """Yield an MLP without a gate, and layer norms; all have biases."""
+    """Yield the tensors of an MLP without a gate, and of `norms` layer norms, all with biases."""
     yield from _with_bias("ffn_up", (sizes.inner, sizes.width))
     yield from _with_bias("ffn_down", (sizes.width, sizes.inner))
     for _ in range(norms):

@@ -71,7 +71,7 @@ class Linear:
 
     @property
     def mixed(self) -> int:
-        """Elements of a token's queries, keys and values."""
+        """Elements of one token's queries, keys and values together, in one layer."""
         return 2 * self.key_heads * self.key + self.value_heads * self.value
 
     @property
@@ -154,7 +154,10 @@ class ModelSizes:
 
     @property
     def grown(self) -> tuple[int, int]:
-        """Elements of a token's keys and values in one layer, which transformers keeps whole."""
+        """Elements of one token's keys and of its values in one layer of transformers' cache.
+
+        Transformers does not store the compressed form of latent attention.
+        """
         if self.latent is not None:
             return self.heads * (self.head + self.latent.turning), self.heads * self.latent.value
         return self.kv_width, self.kv_width
@@ -220,7 +223,7 @@ def _size(config: Mapping[str, Any], *keys: str, default: int | None = None) -> 
 
 
 def _count(config: Mapping[str, Any], key: str) -> int:
-    """Return a whole number that may be 0 or missing."""
+    """Return the whole number at `key`, which may be 0; a missing number is 0."""
     return _size(config, key) if config.get(key) else 0
 
 

@@ -61,7 +61,7 @@ _KERNELS, _OLD_KERNELS = (20 * MIB, 360 * MIB), (20 * MIB, 1200 * MIB)
 
 @dataclass(frozen=True, eq=False)
 class _Start:
-    """Start of a server.
+    """Memory of a vLLM server when it starts.
 
     options: all options, with defaults.
     is_logged: True if they are those of the log, so that its peak is that of this start.
@@ -145,7 +145,10 @@ class _Start:
         return sum(size <= most for size in (1, 2, 4, *range(8, 256, 8), *range(256, 513, 16)))
 
     def _as_logged(self, part: MemoryPart, logged: float | None) -> MemoryPart:
-        """Return the logged size; with fewer requests than in the log, it is the most."""
+        """Return `part` with the logged size.
+
+        If this start has fewer requests than the log, the logged size is only the upper end.
+        """
         if self.is_logged or logged is None:
             return known_or(part, logged)
         return replace(part, low=min(part.low, round(logged)), high=min(part.high, round(logged)))
@@ -192,7 +195,7 @@ class _Start:
 
     @property
     def _measured_pool(self) -> tuple[int, int] | None:
-        """Bytes of the cache with the fraction of this start, and all else as in the log."""
+        """Bytes of the cache if only the fraction differs from the log; None if not logged."""
         pool, was = self.work.logged.printed_pool, self.work.logged.options.fraction
         if pool is None or was is None:
             return None
@@ -200,7 +203,10 @@ class _Start:
         return round(pool[0] + min(more)), round(pool[1] + max(more))
 
     def _load(self, options: ServerOptions) -> tuple[int, int, int]:
-        """Return what determines activations and graphs: tokens, requests and captured batch."""
+        """Return tokens and requests computed at a time, and the largest captured batch.
+
+        These numbers determine the memory of activations and CUDA graphs.
+        """
         work = self.work
         full = of_vllm(options, work.memory, work.card, work.capability)
         captured = 0 if full.is_eager else full.captured or 0
@@ -208,7 +214,7 @@ class _Start:
 
     @property
     def cache(self) -> PagedCache:
-        """Cache with the lengths of these options."""
+        """Cache of this start, from which the number of tokens follows."""
         sizes = self.work.sizes
         a_token = bytes_a_token(sizes, self.work.computed_in) // sizes.keeping
         longest = self.options.longest or sizes.longest or self.work.tokens

@@ -323,7 +323,7 @@ _Share = tuple[int, int]
 
 
 def _share(role: str, sizes: ModelSizes, part: ModelSizes, ranks: int) -> _Share | None:
-    """Return the part of a tensor that one card holds, or None if it holds the whole tensor.
+    """Return the share of a tensor that one of `ranks` cards holds; None for the whole tensor.
 
     role: role of the tensor.
     part: sizes of the card's part of the model.

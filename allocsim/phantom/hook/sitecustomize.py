@@ -74,7 +74,7 @@ class Recorder:
         self.start_guard()
 
     def on_fork(self):
-        """Take over in a forked child that can still initialise CUDA, such as a server's engine."""
+        """Prepare a separate recording in a forked child process, such as a server's engine."""
         self.lock = threading.RLock()  # another thread of the parent may have held it
         if not self.is_recording:
             self.pid = os.getpid()
@@ -85,7 +85,7 @@ class Recorder:
             threading.Thread(target=self.guard, name="allocsim-guard", daemon=True).start()
 
     def on_cuda(self):
-        """Start recording when the program has initialised CUDA, before the first allocation."""
+        """Start the recording; called between the initialisation of CUDA and the first request."""
         # The ring grows as needed up to this bound, so nothing is lost.
         self.torch.cuda.memory._record_memory_history(
             "all", context="alloc", stacks="python", max_entries=1 << 40
@@ -109,7 +109,7 @@ class Recorder:
                 beside("ranks").answer_for_others(self.torch)
 
     def entries(self):
-        """Return the number of entries of allocations, frees and out-of-memory errors so far."""
+        """Return the number of allocations, frees and out-of-memory errors up to now."""
         return sum(self.calls.counts())
 
     def is_noting(self):
@@ -224,7 +224,10 @@ class Recorder:
         return os.environ.get("RANK", "")
 
     def routing(self):
-        """Return the distribution of tokens over experts; "" if nothing depended on it."""
+        """Return the assumed distribution of tokens over experts: "balanced" or "skewed".
+
+        The result is "" if no size and no value on the host depended on it.
+        """
         if self.values is None or not self.values.routed_reads:
             return ""
         return os.environ["ALLOCSIM_PHANTOM_VALUES"]
@@ -271,7 +274,10 @@ def finish_work(torch):
 
 
 def memory_of(torch, card):
-    """Return the use of a real GPU's memory in bytes, by name; empty if unknown."""
+    """Return bytes of a real GPU's memory by use, such as "total"; empty if unknown.
+
+    card: index of the GPU.
+    """
     with contextlib.suppress(Exception):  # optional information
         free, total = torch.cuda.mem_get_info()
         reserved = torch.cuda.memory_reserved()
@@ -286,7 +292,11 @@ def memory_of(torch, card):
 
 
 def phantom_reports():
-    """Return the lines that read values, and the guessed libraries; empty texts on a real GPU."""
+    """Return what the stubs counted, by name; empty texts and 0 on a real GPU.
+
+    "reads_back": lines that read values from the device.  "guessed": libraries with guessed
+    workspaces.  "device_peak_bytes": largest use of the device.
+    """
     reports = {"reads_back": "", "guessed": "", "device_peak_bytes": 0}
     if os.environ.get("ALLOCSIM_PHANTOM_MEMORY"):
         with contextlib.suppress(Exception):  # optional information

@@ -16,13 +16,13 @@ from allocsim.fitting.formulas.training.shape import TransformerShape
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Practice:
-    """Properties of an implementation of the operations.
+    """Properties of the training software that decide which tensors it keeps.
 
     gated, plain: number of tensors of the MLP's width that are saved, with and without a gate.
     norm_in_fp32: True if a norm saves its input in 32 bits and also the normalized input.
     logits: bytes per logit when the loss is computed; None for one activation that its gradient
         overwrites.
-    split_logits: the same if tensor parallel ranks share the logits.
+    split_logits: bytes per logit if tensor parallel ranks share the logits.
     weight_gradients: True if backward leaves a 16-bit tensor as large as each weight of a layer,
         because the gradients are accumulated elsewhere (Transformer Engine, from 2.0 on).
     foreach: True if the optimizer's step needs another copy of its parameters.
@@ -137,14 +137,17 @@ def _attention(
 
 
 def _latent(shape: TransformerShape) -> float:
-    """Return the elements per token of both latents, before and after their norms."""
+    """Return the elements per token of compressed queries, keys and values (MLA) that are saved.
+
+    They are saved before and after their norms.
+    """
     latent = shape.latent
     assert latent is not None
     return 2.0 * latent.query + 2 * latent.key_value + latent.turning
 
 
 def _mlp(shape: TransformerShape, layer: int, practice: Practice) -> float:
-    """Return the elements per token of the MLP."""
+    """Return the elements per token that the MLP of a layer saves for backward."""
     factor = practice.gated if shape.is_gated else practice.plain
     if shape.has_experts(layer):
         return float(factor) * (shape.expert_inner * shape.chosen + shape.shared_inner)

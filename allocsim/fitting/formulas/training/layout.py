@@ -25,7 +25,7 @@ _STAGES = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParallelLayout:
-    """Parallel groups, and the size of one micro-batch.
+    """Division of a training over ranks, and its micro-batches.
 
     tensor, pipeline, data, context, expert: number of ranks in each kind of group. Experts are
         spread over some of the data and context parallel ranks, and each expert is also split by
@@ -89,7 +89,7 @@ class ParallelLayout:
 
     @property
     def split(self) -> int:
-        """Number of ranks that split norms and dropout."""
+        """Number of ranks that divide the activations of norms and dropout among them."""
         return self.tensor if self.sequence_parallel else 1
 
     def layers_of(self, stage: int, layers: int) -> range:

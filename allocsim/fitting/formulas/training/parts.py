@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precision:
-    """Bytes per parameter, and bytes per element of activations.
+    """Bytes that a training stores per parameter and per element of activations.
 
     weights, gradients: bytes per parameter.
     optimizer: bytes of its state per parameter, including 32-bit weights if `weights` are 16-bit.
@@ -26,7 +26,7 @@ MIXED = Precision()
 
 @dataclass(frozen=True, slots=True)
 class RankPart:
-    """Bytes of one use of memory.
+    """One use of a rank's memory, such as weights or gradients.
 
     size: bytes.
     arithmetic: computation of `size`, as text.

@@ -27,7 +27,7 @@ _ADAPTER = 4
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """A parallel training.
+    """Parallel training: model, layout over ranks, and precision.
 
     name: name of the model.
     """
@@ -131,7 +131,7 @@ class _Account:
         return Rank(self.stage, name, self.dense + self.experts, moments[name])
 
     def before(self) -> tuple[RankPart, ...]:
-        """Return the parts that exist before backward, without gradients that are still None."""
+        """Return the parts of the rank's memory before backward, without gradients still None."""
         return tuple(
             part for part in self.states() if part.name != "gradients" or self._accumulates
         )
@@ -187,7 +187,7 @@ class _Account:
     # States
 
     def states(self) -> Iterator[RankPart]:
-        """Yield weights, gradients and optimizer state, as ZeRO shares them."""
+        """Yield the rank's parts of weights, gradients and optimizer state under ZeRO."""
         zero, precision = self.layout.zero, self.precision
         yield self._state("weights", precision.weights, zero >= _ALL)
         if self.shape.lora:
@@ -321,7 +321,11 @@ class _Account:
             yield RankPart("embedding's second gradient, and the sum", n * count * each, how)
 
     def _gathered_input(self, name: str, count: int) -> RankPart:
-        """Return the inputs that sequence parallel ranks gather."""
+        """Return the memory of layer inputs that a rank gathers from sequence parallel ranks.
+
+        name: name of the part.
+        count: number of gathered inputs.
+        """
         size = count * self.layout.tokens * self.shape.width * self.precision.compute
         return RankPart(name, size, f"{count} x tokens x width" if count > 1 else "tokens x width")
 
