@@ -151,13 +151,13 @@ def add_to(commands: Commands[Parser]) -> None:
     add_shared(
         parser, "--torch", text="release of PyTorch, {releases} (default: the installed one)"
     )
-    add("--transformers", metavar="VERSION", help="with laws, which are of "
-        "transformers 5.23: your release, to note a difference")  # fmt: skip
+    add("--transformers", metavar="VERSION", help="with laws, which are for "
+        "transformers 5.23: your release; a note reports a difference")  # fmt: skip
     add("--python", metavar="PATH", help="Python interpreter with PyTorch (default: this one, "
         "then python3)")  # fmt: skip
     add("--config", metavar="FILE", help="JSON or YAML configuration of a training (Hugging Face, "
-        "TRL, axolotl, LLaMA-Factory, torchtune, accelerate, DeepSpeed); options given beside it "
-        "win")  # fmt: skip
+        "TRL, axolotl, LLaMA-Factory, torchtune, accelerate, DeepSpeed); other options "
+        "override it")  # fmt: skip
     add("--engine", choices=("auto", "program", "laws", "formula"),
         help="program: run it with PyTorch; laws: compute its requests from recorded runs, without "
         "PyTorch; formula: estimate, as a range (default: the most exact that answers, or formula "

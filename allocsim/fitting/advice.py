@@ -84,7 +84,7 @@ def advise(found: Fit | Estimate, **how: Any) -> Advice:
     """
     task = found.task
     if task is None:
-        raise ConfigError("a program of one's own has no options to change")
+        raise ConfigError("the user's own program has no options to change")
     trials = _Trials(found.engine, task, how)
     changes = () if found.fits else tuple(_changes(found, trials))
     return Advice(stored_in(task), _alternative(found, task, trials), changes[:_MOST])

@@ -129,7 +129,8 @@ def colocate(
     )
     sleeps = sleeps_of(sleep, programs)
     if threads and {Sleep.ALL, Sleep.EXIT} & {*sleeps}:
-        raise ConfigError("sleep all and exit release the memory of a process; expected no threads")
+        what = "sleep all and exit release the memory of a process, which threads share"
+        raise ConfigError(f"{what}; expected no threads, or another kind of sleep")
     if by_time and phases is not None:
         raise ConfigError("phases and recorded times exclude each other; expected one of them")
     notes = _notes(programs)
