@@ -57,7 +57,9 @@ def run_by_law(
     conf: str | None = None,
     keep: Path | None = None,
 ) -> Ran:
-    """Return what `run_program` would return for the program of `task`, computed by its law.
+    """Compute the run of a task's program on `gpu` by its law, without PyTorch.
+
+    The result equals that of `run_program`.
 
     conf: value of PYTORCH_CUDA_ALLOC_CONF.
     keep: file to which the recording is written.
@@ -94,14 +96,14 @@ def why_no_law(task: Task, gpu: Gpu) -> str:
 
 
 def requests_key(task: Task, gpu: Gpu) -> tuple[bytes, ...]:
-    """Return a value that is equal for cards on which the law of `task` has the same requests."""
+    """Return a key that two cards share if the law of `task` gives the same requests on both."""
     requests = requests_by_law(task, gpu)
     columns = (requests.kind, requests.block, requests.size)
     return tuple(column.tobytes() for column in columns)
 
 
 def card_of(gpu: Gpu) -> Card:
-    """Return the properties of a GPU on which the sizes of requests depend."""
+    """Return the properties of a GPU that determine the sizes of requests."""
     return Card(gpu.capability, gpu.multiprocessors, gpu.limits.threads)
 
 
@@ -122,7 +124,7 @@ def mask_unit(task: Task) -> int:
 
 
 def laws_name(task: Task) -> ProgramName:
-    """Return the name of a task's program, which tells the parts of its law.
+    """Return the name under which the laws of a task's program are stored.
 
     Raises ConfigError for a model or an option without laws.
     """
@@ -174,10 +176,9 @@ def _without_law(task: Task) -> Iterator[str]:
 
 
 def nearest_law(name: str) -> str | None:
-    """Return the most similar name of a program that has laws, or None if there is none.
+    """Return the name of a program with laws that is most similar to `name`, or None.
 
-    The program trains or serves as the program `name` does, and is of the same model family if
-    possible.
+    Both programs train, or both serve; they have the same model family if possible.
     """
     alike = [each for each in known_laws() if _serves(each) == _serves(name)]
     family = f"{name.partition('_')[0]}_"
@@ -277,7 +278,7 @@ def requests_by_law(task: Task, gpu: Gpu, laws: Laws | None = None) -> Requests:
 
 
 def play_requests(requests: Requests, gpu: Gpu, torch_version: str, conf: str = "") -> Played:
-    """Play requests and frees on the allocator model of a release of PyTorch."""
+    """Run requests and frees on the allocator model of a release of PyTorch."""
     # Indexed by the laws' REQUEST, FREE and EMPTY_CACHE.
     kinds = np.array([MALLOC, FREE, PLAYED_EMPTY_CACHE], dtype=np.int64)
     program = KnownProgram(

@@ -16,7 +16,7 @@ from allocsim.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A family of models.
+    """Model family with laws: its configuration keys and their values that laws support.
 
     model_type: model_type in the configuration.
     keys: configuration key of each size.
@@ -85,8 +85,9 @@ class Family:
         return found
 
     def adapted(self, targets: Collection[str]) -> str:
-        """Return a name for a set of modules with LoRA adapters, independent of their order.
+        """Return a name for the set of modules with LoRA adapters, independent of their order.
 
+        targets: names of the modules.
         The name is empty for all modules of `linear`, which peft calls "all-linear".
         """
         named = set(targets) or set(self.linear)

@@ -73,7 +73,7 @@ class Requests:
     stretches: tuple[int, ...] = ()
 
     def with_the_making(self) -> Requests:
-        """Return the same program without the empty_cache() and the reset after the model is built.
+        """Return the program without the empty_cache() and the peak reset after building the model.
 
         The memory that building the model freed then stays reserved, and building counts in the
         peaks.
@@ -179,11 +179,12 @@ def requests_of(
     layers: int,
     cuts: tuple[int, ...] = (),
 ) -> Requests:
-    """Return the program that consists of the given parts, in order.
+    """Return the requests and frees of a program that consists of the given parts, in order.
 
     stretches: rows of each part.
     names: name of each part; parts of the same name differ only in the bytes of requests.
-    reset, cuts: `reset` and `stretches` of the result.
+    reset: row at which the program resets PyTorch's peak counters, -1 if it never does.
+    cuts: first row of each part to report as `Requests.stretches`, and the end of the last.
     layers: number of layers, for the error message.
 
     Raises ConfigError if a free has no matching block.

@@ -51,7 +51,7 @@ GROUPS = {name: number for number, name in enumerate(STACKS)}
 
 
 def with_optimizers(stacks: FrameTable) -> FrameTable:
-    """Return `stacks` followed by those of `STACKS`."""
+    """Return a table with `stacks`, followed by the stacks of all optimizers in `STACKS`."""
     frames: dict[Frame, int] = {}
     flat, lengths = [], []
     for text in STACKS.values():

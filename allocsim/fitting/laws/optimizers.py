@@ -51,7 +51,7 @@ class Parameters:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Laws of an optimizer.
+    """Laws of an optimizer's steps for one model.
 
     first: first step, which creates the state.
     next: every later step.
@@ -78,7 +78,7 @@ _Block = tuple[str, int, int | None]
 
 @dataclass(slots=True)
 class _Rows:
-    """Rows of an optimizer for a model with a few repetitions of its layers.
+    """Requests and frees of an optimizer, for a model with a few repetitions of its layers.
 
     tags: for each row, the repetition that it belongs to; None for one outside.
     values: for a request, its formula; for a free, the number of younger blocks of its kind.
@@ -94,7 +94,7 @@ class _Rows:
     tag: int | None = None
 
     def each(self) -> Iterator[Shape]:
-        """Yield the shape of each parameter; rows added meanwhile belong to its repetition."""
+        """Yield each parameter's shape; rows added before the next belong to its repetition."""
         yield from self.parameters.before
         for repetition in range(self.repetitions):
             self.tag = repetition
@@ -103,7 +103,7 @@ class _Rows:
         yield from self.parameters.after
 
     def request(self, kind: str, size: Formula) -> _Block:
-        """Add a request and return its block."""
+        """Add a request of `size` bytes; return its block.  `kind` names the purpose."""
         number = len(self.kinds)
         self._add(REQUEST, kind, size)
         self.alive[kind].append(number)
@@ -148,7 +148,7 @@ _Made = Iterator[None]
 
 
 def _adamw(rows: _Rows, sums: _Sums, *, temporary: bool = True, steps: bool = False) -> _Made:
-    """Add the rows of AdamW.
+    """Add the requests and frees of AdamW's steps.
 
     temporary: True for a list of square roots in each step, as foreach has.
     steps: True for a step counter on the GPU for each parameter.
@@ -171,7 +171,7 @@ def _adamw(rows: _Rows, sums: _Sums, *, temporary: bool = True, steps: bool = Fa
 
 
 def _adamw_foreach_off(rows: _Rows, _sums: _Sums) -> _Made:
-    """Add the rows of AdamW that updates one parameter at a time."""
+    """Add the requests and frees of AdamW with foreach=False: one parameter at a time."""
     width = rows.parameters.width
     averages, squares = list[_Block](), list[_Block]()
     for shape in rows.each():
@@ -198,7 +198,7 @@ def _momentum(rows: _Rows, _: _Sums) -> _Made:
 
 
 def _adafactor(rows: _Rows, sums: _Sums) -> _Made:
-    """Add the rows of Adafactor, whose local variables live until they are assigned again."""
+    """Add the requests and frees of Adafactor; local variables hold blocks until reassigned."""
     width = rows.parameters.width
     one, workspace = Formula(width, 1, ()), Formula(1, 1, (VARIABLES.index("workspace"),))
     states = []
@@ -247,7 +247,7 @@ OPTIMIZERS = tuple(_MAKERS)
 
 @dataclass(frozen=True, slots=True)
 class _Sums:
-    """Storage of Adafactor's sums, for one size of the model.
+    """Memory that the sums over a matrix need in Adafactor, for one size of the model.
 
     values: value of each variable.
     card: GPU that runs the program.
@@ -259,7 +259,7 @@ class _Sums:
     width: int
 
     def parts(self, shape: Shape) -> list[Formula]:
-        """Return the storage of a sum over all elements, empty if one block suffices."""
+        """Return the bytes of each tensor that a sum over all elements needs; often none."""
         count = _bytes(1, *shape).at(self.values)
         self._refuse_too_large(count)
         if count <= AT_ONCE:
@@ -268,13 +268,13 @@ class _Sums:
         return [self._variable(4, f"{_matrix(shape)}_parts", parts), Formula(4, 1, ())]
 
     def storage(self, shape: Shape) -> list[Formula]:
-        """Return the storage of a sum over the rows of a matrix, empty for one pass."""
+        """Return the bytes of each tensor that a sum over a matrix's rows needs; often none."""
         rows, columns = (each.at(self.values) for each in shape)
         stored, blocks = in_two_passes(rows, columns, self.card)
         if not stored:
             return []
         if columns % COLUMNS_AT_A_TIME:
-            raise ConfigError(f"Adafactor sums {rows:,} rows of {columns:,} columns otherwise")
+            raise ConfigError(f"Adafactor has no law for matrices of {rows:,} x {columns:,}")
         return [
             self._variable(1, f"{_matrix(shape)}_column_storage", stored),
             self._variable(4, f"{_columns(shape[1])}_by_128", blocks),
@@ -340,7 +340,7 @@ def steps_of(
 
 
 def _refuse_unusual(shapes: Sequence[Shape]) -> None:
-    """Raise ConfigError for shapes that Adafactor sums otherwise than the recorded ones."""
+    """Raise ConfigError for shapes that Adafactor sums with kernels that were not recorded."""
     if any(len(shape) > 2 for shape in shapes):
         raise ConfigError("there is no law for Adafactor with parameters of three dimensions")
     if any(_LORA in each.variables for shape in shapes for each in shape):
@@ -353,7 +353,7 @@ _Columns = tuple[list[int], list[str], list[Formula | int], list[int | None]]
 def _stretches(
     maker: Callable[[_Rows, _Sums], _Made], parameters: Parameters, sums: _Sums, repetitions: int
 ) -> list[_Columns]:
-    """Return the rows of the first step, a later step and the end."""
+    """Return the rows of the first step, of a later step and of the program's end."""
     rows = _Rows(parameters, repetitions)
     cuts = [0, *(len(rows.kinds) for _ in maker(rows, sums)), len(rows.kinds)]
     columns = (rows.kinds, rows.groups, rows.values, rows.tags)
@@ -364,7 +364,7 @@ def _stretches(
 
 
 def _law(some: _Columns, more: _Columns, period: int, base: int) -> Law:
-    """Return a law from the rows with three repetitions and with four, the second one repeated."""
+    """Return the law that repeats the second of the three repetitions in `some`, four in `more`."""
     kinds, groups, values, tags = some
     copied = [tag == 1 for tag in tags]
     values_of = {

@@ -30,7 +30,7 @@ MOST_ROWS = 1 << 23
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Unrolled:
-    """A program with every copy written out, in columns with one element per row.
+    """Program with every copy of its parts written out, in columns with one element per row.
 
     row: index of the row in the program with one copy.
     value: bytes of a request; for a free, the number of younger live blocks in its group.
@@ -45,13 +45,14 @@ class Unrolled:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Repeated:
-    """A program with one copy of each repeated part, in columns with one element per row.
+    """Program with one copy of each repeated part, in columns with one element per row.
 
     is_request, is_free: True for a request, and for a free.
     is_end: True for a free that ends its block at once; a free that completes later does not.
     group: for a request, a number shared by requests from the same stack; for a free, the group of
         its block.
-    value, by_copy, by_copies: p, q and r of the module's rule.
+    value, by_copy, by_copies: p, q and r of the row's value p + q·copy + r·copies: bytes of a
+        request, or for a free the number of younger live blocks of its group.
     parts: first row of each part and the row after its last, in order.
     n_before: number of blocks that were allocated before the program began.
     """
@@ -124,7 +125,7 @@ def blocks_of(  # noqa: PLR0917  (columns)
     value: NDArray[np.int64],
     n_before: int = 0,
 ) -> NDArray[np.int64]:
-    """Return `Unrolled.block` for the rows of a program that is written out.
+    """Return for each row the number of the request that allocated its block.
 
     The arguments are described in `Repeated`. Raises LookupError with the row if a free has no
     matching block.
@@ -156,7 +157,7 @@ _NONE = 1 << 62
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Links:
-    """Blocks of the rows of a program part.
+    """Block that each row of a program part requests or frees.
 
     block: for each row, the number of its block among the part's requests; 0 if it has none there.
     is_own: for each row, True if its block is requested within the part.
@@ -179,7 +180,9 @@ def links_of(
     group: NDArray[np.int64],
     value: NDArray[np.int64],
 ) -> Links:
-    """Return the blocks of the rows of a program part. The columns have one element per row.
+    """Find the block that each row of a program part requests or frees.
+
+    The columns have one element per row.
 
     is_request, is_free: True for a request, and for a free.
     group: group of the row's block.

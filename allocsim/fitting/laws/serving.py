@@ -40,7 +40,7 @@ _FEWEST_ROWS = 80
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """A serving workload.
+    """Serving workload: model, card, and requests to the model.
 
     sizes: sizes of the model, batch size, and as `length` the tokens of a prompt.
     card: GPU that serves.
@@ -101,7 +101,10 @@ class Serving:
         )
 
     def variables(self, name: tuple[str, int]) -> dict[str, int]:
-        """Return the values of the variables in one part, given as an element of `names`."""
+        """Return the values of a part's variables by name.
+
+        name: an element of `names`: name of the part, and tokens that attention covers.
+        """
         stretch, length = name
         is_step = stretch.startswith((STEP, AFTER))
         return variables_of({**self.sizes, "length": length}, self.card, is_step=is_step)

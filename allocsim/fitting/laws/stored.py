@@ -47,7 +47,7 @@ _ADAPTED = "lora"
 
 
 def installed_transformers() -> str | None:
-    """Return the version of transformers in this Python, or None."""
+    """Return the version of transformers in this Python environment, or None."""
     try:
         return version("transformers")
     except PackageNotFoundError:
@@ -85,7 +85,7 @@ class ProgramName(NamedTuple):
 
     @property
     def part(self) -> str:
-        """Name of the part with the program's passes."""
+        """Name of the part with the forward and backward passes, or with serving."""
         first = (SERVE, self.dtype) if self.work == SERVE else (self.dtype,)
         return ".".join((*first, *self.options))
 
@@ -108,7 +108,9 @@ _PARAMETERS = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """Laws of one part of a family's programs, by name; each is made at its first use.
+    """Laws of one part of a family's programs, by name; a law is read at its first use.
+
+    A piece is a range of rows that is stored once and may belong to several laws.
 
     rows: kind, group, number, by_copy and by_copies of all pieces.
     pieces: first row, row after the last, and repeated rows of each piece.
@@ -174,7 +176,7 @@ class Laws(Mapping[str, Law]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FamilyAbout:
-    """Contents of a file without the rows of its parts; the fields are those of `Laws`."""
+    """Contents of a family's file of laws, except the rows; the fields are those of `Laws`."""
 
     torch_version: str
     transformers: str
@@ -221,7 +223,7 @@ def find_laws(name: ProgramName) -> Laws | None:
 
 @cache
 def family_file(path: Path) -> FamilyAbout:
-    """Return what the file of a family says of its parts."""
+    """Return the contents of a family's file of laws, except the rows of its parts."""
     with ZipFile(path) as file:
         about = json.loads(file.read("about.json"))
     if about["format"] != _FORMAT:
@@ -241,7 +243,7 @@ def family_file(path: Path) -> FamilyAbout:
 
 @cache
 def part_of(path: Path, name: str) -> Part:
-    """Return a part of a family's file."""
+    """Return the laws of the part `name` in a family's file."""
     family = family_file(path)
     with ZipFile(path) as file, file.open(f"{name}.npy") as member:
         rows = read_array(member, allow_pickle=False).astype(np.int64)

@@ -22,7 +22,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """Processors of a GPU.
+    """Properties of a GPU that determine how many blocks of threads run at a time.
 
     capability: compute capability.
     multiprocessors: number of multiprocessors.
@@ -34,7 +34,7 @@ class Card:
     threads: int
 
     def blocks(self, threads: int) -> int:
-        """Return the number of blocks of `threads` threads each that fill the GPU."""
+        """Return the number of thread blocks, of `threads` threads each, that fill the GPU."""
         return self.multiprocessors * (self.threads // threads)
 
 
@@ -49,7 +49,10 @@ INDEXED: Final = (1 << 31) - 1
 
 
 def columns_of_a_block(rows: int) -> int:
-    """Return the number of columns that a block with `rows` rows of threads sums."""
+    """Return the number of matrix columns that one thread block sums.
+
+    rows: rows of threads in the block.
+    """
     return 512 // rows
 
 
@@ -120,7 +123,7 @@ Other sums of matrices whose number of columns is not a multiple of it were not 
 
 
 def factored_variables(sizes: Mapping[str, int], card: Card) -> dict[str, int]:
-    """Return the value of each variable in `FACTORED`.
+    """Return the value of each variable in `FACTORED`, which Adafactor's requests depend on.
 
     sizes: sizes of the model, by name.
     """
@@ -161,7 +164,7 @@ def _shape(name: str, sizes: Mapping[str, int]) -> tuple[int, int]:
 
 
 def in_two_passes(rows: int, columns: int, card: Card) -> tuple[int, int]:
-    """Return the storage of a sum over the rows of a matrix, in bytes, and its blocks in a row.
+    """Return the bytes that a sum over a matrix's rows stores, and its thread blocks in a row.
 
     Both are 0 if one pass suffices.
     """

@@ -31,7 +31,10 @@ DROP = "drop"
 
 
 def made_by(regime: str) -> str:
-    """Return the name of the law that makes the model in a training regime."""
+    """Return the name of the law that describes building the model.
+
+    regime: name of the kernels that run in training.
+    """
     narrow = ".narrow"  # few enough positions for one block to check them
     return MAKE + narrow if regime.endswith(narrow) else MAKE
 
@@ -42,11 +45,11 @@ OPTIMIZER = "optimizer"
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """A training workload.
+    """Training workload: model, card, input and steps.
 
     sizes: sizes of the model, the batch, and as `length` the tokens of a sequence.
     card: GPU that trains.
-    regime: regime of the model's laws.
+    regime: name of the kernels that run, which selects the model's laws.
     steps: number of steps.
     """
 

@@ -175,7 +175,7 @@ def _patch_weights(sizes: Sizes) -> int:
 
 
 def _patch_positions(sizes: Sizes) -> int:
-    """Return the elements of the positions, whose values transformers checks to be in bounds."""
+    """Return the elements of the position embedding, whose initial values transformers checks."""
     return sizes["hidden"] * sizes["length"]
 
 
@@ -224,9 +224,9 @@ def _sort_storage(count: int, digits: int) -> int:
 
 
 def regime_of(sizes: Sizes, card: Card, mask_unit: int = 0) -> str:
-    """Return the name of a training's regime.
+    """Return the name of a training's regime, which determines the kernels that run.
 
-    It names the batch, tokens, heads, attention splits, mask and window.
+    It gives the kind of batch, tokens, heads, splits of attention, mask and window.
 
     mask_unit: multiple to which rows of the attention mask are padded, 0 without a mask. With a
         mask, flash attention does not run. It is 1 for eager attention, where windows make no
@@ -285,7 +285,7 @@ def _expert_parts(sizes: Sizes, tokens: int) -> list[str]:
 
 
 def prompt_regime(sizes: Sizes, card: Card, *, is_fused: bool, is_eager: bool = False) -> str:
-    """Return the name of the regime of a prompt in serving.
+    """Return the name of the regime of a prompt in serving: the kernels that run.
 
     is_fused: True if attention is FlashAttention.
     is_eager: True if attention is eager, without a fused kernel.
@@ -297,13 +297,21 @@ def prompt_regime(sizes: Sizes, card: Card, *, is_fused: bool, is_eager: bool = 
 
 
 def step_regime(sizes: Sizes, card: Card, *, is_fused: bool, is_eager: bool = False) -> str:
-    """Return the name of the regime of a step; `length` is the number of tokens in the cache."""
+    """Return the name of the regime of a decoding step in serving: the kernels that run.
+
+    The size `length` is the number of tokens in the cache. The other parameters are those of
+    `prompt_regime`.
+    """
     splits = attention_splits(sizes, card.multiprocessors, is_step=True) if is_fused else 1
     return _serving_regime(sizes, splits, sizes["batch"], is_eager=is_eager)
 
 
 def _serving_regime(sizes: Sizes, splits: int, tokens: int, *, is_eager: bool) -> str:
-    """Return the name of a regime: batch, heads, splits of attention and argmax, and experts."""
+    """Return the name of a serving regime: batch, heads, splits of attention, argmax, experts.
+
+    splits: number of parts into which attention splits the keys.
+    tokens: number of tokens in the batch.
+    """
     choice = "parts" if sizes["vocabulary"] > AT_ONCE else "at-once"
     if sizes["head_dim"] not in (_HEADS_SERVED_EAGERLY if is_eager else _HEADS_SERVED):
         return f"heads of {sizes['head_dim']}"
