@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from allocsim.cli.fit_html import prepare_html, run_html
 from allocsim.cli.fit_parallel import add_parallel, run_by_formula
-from allocsim.cli.fit_served import add_serving, note_server, refuse_out, run_served, run_started
+from allocsim.cli.fit_served import add_serving, refuse_out, run_served, run_started, set_server
 from allocsim.cli.fit_ways import Way, refuse_ineffective, way_of
 from allocsim.cli.options import Commands, add_command, add_shared
 from allocsim.cli.output import write, write_result
@@ -210,7 +210,7 @@ def _apply_config(arguments: argparse.Namespace) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    note_server(arguments)
+    set_server(arguments)
     way = way_of(arguments)
     refuse_ineffective(arguments, way)
     _apply_config(arguments)

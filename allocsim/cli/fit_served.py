@@ -52,7 +52,7 @@ def add_serving(parser: Parser) -> None:
         "(default: all)")  # fmt: skip
 
 
-def note_server(arguments: argparse.Namespace) -> None:
+def set_server(arguments: argparse.Namespace) -> None:
     """Set `arguments.server` by the ending of a file of weights, unless a server is given."""
     words = arguments.words
     if arguments.server is None and len(words) == 1:

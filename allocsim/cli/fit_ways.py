@@ -129,7 +129,7 @@ _BETWEEN_SERVERS = {
 
 
 def way_of(arguments: argparse.Namespace) -> Way:
-    """Return the way to answer a command line; call `note_server` first."""
+    """Return the way to answer a command line; call `set_server` first."""
     if arguments.list_models or arguments.list_gpus:
         return Way.LIST
     if arguments.html is not None:

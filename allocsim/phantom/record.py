@@ -137,7 +137,7 @@ def record(program: RecordedProgram) -> Recorded:
         exit_code = _run(program, _environment(program, torch, folder))
         found = sorted(folder.glob("*.pickle"))
         for file in found:
-            _note_exit_code(file, exit_code)
+            _write_exit_code(file, exit_code)
         return Recorded(exit_code, _deliver(found, program.out), torch)
 
 
@@ -240,7 +240,7 @@ def _interrupts_ignored() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _note_exit_code(file: Path, exit_code: int) -> None:
+def _write_exit_code(file: Path, exit_code: int) -> None:
     """Write the exit code of the program into the place that the recording reserves for it."""
     data = file.read_bytes()
     at = data.rfind(_UNKNOWN_EXIT)

@@ -259,7 +259,7 @@ class Card(Observer):
         device.context_memory = self._others + process.context
         if phase not in self._runs:
             self._runs[phase] = PhaseRun(self._phases[phase], 0, 0, 0, woken=woken)
-        self._note(None)
+        self._update_peaks(None)
 
     def _sleep(self) -> None:
         """End a phase: release the memory that the program does not keep while it sleeps."""
@@ -296,7 +296,7 @@ class Card(Observer):
 
     def grew(self, allocator: ReplayAllocator, entry: int) -> None:
         del allocator
-        self._note(entry)
+        self._update_peaks(entry)
 
     def out_of_memory(
         self, allocator: ReplayAllocator, oom: SimulatedOom, blocks: Mapping[int, Block]
@@ -306,7 +306,7 @@ class Card(Observer):
             wanted = oom.requested_bytes or oom.rounded_bytes
             self._fail(oom.entry, wanted, oom.free_bytes, oom.needed_bytes, oom.message)
 
-    def _note(self, entry: int | None) -> None:
+    def _update_peaks(self, entry: int | None) -> None:
         """Update the peaks with the present use of the card.
 
         entry: entry of the recording; None at a start or wake.
