@@ -94,7 +94,7 @@ class LawModel:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """The question that a calculator page shows when it is opened.
+    """Task and card that a calculator page shows when it is opened.
 
     card: common name of the GPU, or "".
     """

@@ -16,7 +16,7 @@ from allocsim.units import format_range, format_size
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Fit(Shown):
-    """Answer of `fit`.
+    """Result of a program on a card: whether it fits, by what margin, and with which conf.
 
     task: the task, or None for a user's own program.
     program: text of the generated program, or the user's command line.

@@ -23,7 +23,7 @@ Memory grows linearly with that product, so one line through all runs predicts t
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Frontier:
-    """Answer of `frontier`.
+    """Largest value of one size that fits a card, at several values of another size.
 
     name: size that was searched for.
     other: size whose values were given.

@@ -181,7 +181,7 @@ def start(
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """Arguments of `start`, read."""
+    """Arguments of `start` after parsing."""
 
     model: Configured
     gpu: Gpu

@@ -22,7 +22,7 @@ class HostBlock:
     size: bytes, rounded.
     streams: streams that use the block, in the order of upstream's hash table; None if there are
         none.
-    event_count: events that the free of the block waits for.
+    event_count: number of events that must pass before the freed block can be reused.
     in_capture: True if the block's last request came from a graph capture.
 
     Mirrors: HostBlock

@@ -29,7 +29,7 @@ class GrowthCause(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """New block from the driver.
+    """Block that was newly pinned because no free block served a request.
 
     entry: number of its segment_alloc.
     frames: stack number of the request, -1 if unknown.
@@ -45,12 +45,12 @@ class Growth:
 
 @dataclass(frozen=True, slots=True)
 class HostTotals:
-    """Bytes of pinned memory after an entry.
+    """Bytes of pinned memory after an entry, by state.
 
     entry: entry number; -1 for the state before the first entry.
-    in_use: allocated by the program.
-    waiting: freed, but a copy may still use them.
-    cached: free.
+    in_use: bytes that the program has allocated.
+    waiting: bytes that the program has freed, but that a copy may still use.
+    cached: bytes of free blocks.
     """
 
     entry: int
@@ -65,7 +65,7 @@ class HostTotals:
 
 @dataclass(frozen=True, slots=True)
 class HostCourse:
-    """Result of `follow`.
+    """History of pinned memory in a recording: totals, growth and checked choices of blocks.
 
     start, end: totals before the first and after the last entry.
     peak_in_use, peak: totals when most bytes were in use, and when most were pinned first.
@@ -132,8 +132,9 @@ class _Blocks:
 
 
 def follow(trace: Trace, stop: int | None = None) -> HostCourse:
-    """Return the course of pinned memory in the trace of `load_host`.
+    """Follow the pinned memory through a recording; return its peaks, growth and checked choices.
 
+    trace: entries of pinned memory, from `load_host`.
     stop: number of the first entry to leave out; None for all entries.
     """
     walk = _Walk(trace)
@@ -156,7 +157,7 @@ def follow(trace: Trace, stop: int | None = None) -> HostCourse:
 
 
 def state_after(trace: Trace, entry: int) -> Trace:
-    """Return a trace without entries whose segments are the blocks after an entry.
+    """Return the state of pinned memory after an entry, as the segments of a trace without entries.
 
     entry: number of the entry; -1 for the state before the first one.
     """
@@ -231,7 +232,7 @@ class _Walk:
             self.blocks.remove(block)
 
     def _check(self, block: _Block) -> None:
-        """Compare the choice of a free block with the rule."""
+        """Compare the recorded choice of `block` with the rule that the newest one is taken."""
         free = self.blocks.bucket(block)
         if any(other.is_from_before for other in free):
             return  # The order of their frees is not recorded.

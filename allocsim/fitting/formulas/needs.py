@@ -126,7 +126,7 @@ class ServingWork:
 
     @property
     def capacity(self) -> tuple[int, int]:
-        """Lowest and highest bytes of the card."""
+        """Lowest and highest memory that drivers report for the card, in bytes."""
         low, high = (max(self.memory + each, 1) for each in self.drivers)
         return low, high
 

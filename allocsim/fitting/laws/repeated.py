@@ -82,8 +82,10 @@ class Repeated:
         return Unrolled(row, value, block)
 
     def rows_with(self, copies: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return `row` and `value` of `Unrolled` for `copies` copies, without finding the blocks.
+        """Return two arrays for the program with `copies` copies, with one element per row.
 
+        They are the row's index in the program with one copy, and its value: bytes of a request,
+        or for a free the number of younger live blocks in its group.
         Raises ConfigError if the program is too long.
         """
         row, copy = self._rows(copies)

@@ -182,7 +182,10 @@ def _grouped(samples: Sequence[Sample], name: str) -> list[dict[int, Sample]]:
 
 
 def _growing_values(grouped: Sequence[Mapping[int, Sample]]) -> tuple[int, int] | None:
-    """Return the two smallest values of a size that occur with the same other sizes, or None."""
+    """Return the two smallest values of the growing size that one group has, or None.
+
+    grouped: samples by value of that size, for each combination of the other sizes.
+    """
     found = [tuple(sorted(row))[:2] for row in grouped if len(row) > 1]
     return min(((first, second) for first, second in found), default=None)
 

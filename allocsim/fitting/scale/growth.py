@@ -50,7 +50,10 @@ class ProgramPart:
         return self.before + self.after >= len(self.insertion)
 
     def counterparts(self, row: int) -> list[int]:
-        """Return the rows that a row of the insertion repeats, the row on the longer side first."""
+        """Return the one or two rows that a row of the insertion repeats.
+
+        The row on the side with more matching rows is first.
+        """
         length, each = len(self.insertion), self.insertion
         found = []
         if row - length >= each.start - self.before:
@@ -269,7 +272,7 @@ def _counterparts(parts: Sequence[ProgramPart]) -> Iterator[tuple[int, list[int]
 
 
 def _values(program: SizedProgram, like: Likeness) -> NDArray[np.int64]:
-    """Return each row's value: bytes of a request; for a free, the younger live blocks."""
+    """Return each row's value: bytes of a request, or for a free its number of younger blocks."""
     found = like.younger.copy()
     found[program.requests] = program.size
     return found

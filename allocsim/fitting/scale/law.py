@@ -240,7 +240,10 @@ def _terms(at: Sizes, degrees: Mapping[str, int]) -> list[int]:
 
 
 def _independent(samples: Sequence[Sample], degrees: Mapping[str, int]) -> list[Sample]:
-    """Return the first samples whose terms are linearly independent."""
+    """Return enough samples to determine a polynomial: those with linearly independent terms.
+
+    degrees: highest power of each size. Earlier samples are preferred.
+    """
     chosen: list[Sample] = []
     reduced: list[list[Fraction]] = []
     for sample in samples:

@@ -28,7 +28,7 @@ FREES = (StepKind.FREE, StepKind.FREE_REQUEST, StepKind.FREE_COMPLETE)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SizedProgram:
-    """Steps of one device, in columns with one element per row of `steps`.
+    """Requests, frees and other calls of a program on one device, one column element per call.
 
     prepared: recording of the first sample, prepared for replay.
     steps: steps for the engine, as recorded or with parts repeated (`growth.py`); their entries are
@@ -128,7 +128,7 @@ def program_of(prepared: Prepared) -> SizedProgram:
 
 
 def numbered(values: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Return a number for each value: 0 for the first value, 1 for the next new value."""
+    """Give equal values the same number, from 0 in the order of their first occurrence."""
     known, first, index = np.unique(values, return_index=True, return_inverse=True)
     rank = np.empty(len(known), dtype=np.int64)
     rank[np.argsort(first)] = np.arange(len(known))
