@@ -206,7 +206,7 @@ def is_fused(task: Task) -> bool:
 
 
 def serving_of(task: Task, gpu: Gpu) -> Serving:
-    """Return the serving workload of a task, as the laws describe it."""
+    """Return the serving workload of a task, in the form that laws accept."""
     return Serving(
         sizes=_sizes(task),
         card=card_of(gpu),

@@ -53,7 +53,7 @@ class Planned:
 
     @property
     def cards(self) -> int:
-        """Number of cards of the layout."""
+        """Number of cards that the layout uses."""
         return self.answer.training.layout.ranks
 
     @property

@@ -304,8 +304,9 @@ _ADAPTED = {
 def with_adapters(
     shape: TransformerShape, model: Model, rank: int, targets: Sequence[str] = ()
 ) -> TransformerShape:
-    """Return the shape with LoRA adapters.
+    """Return `shape`, the sizes for the training formulas, with LoRA adapters added.
 
+    rank: rank of the adapters.
     targets: names of the modules with adapters; empty for all linear modules of a layer.
 
     Raises ConfigError for an unknown name.

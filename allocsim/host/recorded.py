@@ -68,7 +68,7 @@ class HostCourse:
     """History of pinned memory in a recording: totals, growth and checked choices of blocks.
 
     start, end: totals before the first and after the last entry.
-    peak_in_use, peak: totals when most bytes were in use, and when most were pinned first.
+    peak_in_use, peak: totals at the first entry with most bytes in use, and with most pinned.
     growths: new blocks, in order.
     released: bytes that were released to the driver.
     requests: number of requests.

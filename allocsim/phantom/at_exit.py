@@ -140,7 +140,7 @@ _TEXTS = {"compile_context", "user_metadata"}
 
 
 def columns_of(entries: list[dict[str, Any]]) -> dict[str, list[Any]]:
-    """Return a list for each field of one device's entries; None if an entry lacks the field."""
+    """Return one list per field of the entries; an item is None if its entry lacks the field."""
     columns = {
         name: [entry.get(name) for entry in entries]
         for name in dict.fromkeys(chain.from_iterable(entries))

@@ -35,7 +35,7 @@ class Formula:
 
     @classmethod
     def parsed(cls, text: str) -> Formula:
-        """Return the formula whose `text` is given."""
+        """Parse a formula, such as "2 * batch * length * hidden"."""
         product, _, denominator = text.partition(" / ")
         numerator, *names = product.split(" * ")
         return cls(int(numerator), int(denominator or 1), tuple(map(VARIABLES.index, names)))

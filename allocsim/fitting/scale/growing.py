@@ -173,7 +173,7 @@ def _laws_of_others(
 
 
 def _grouped(samples: Sequence[Sample], name: str) -> list[dict[int, Sample]]:
-    """Return the samples by value of the size `name`, for each combination of the other sizes."""
+    """Group the samples by their other sizes; return each group by value of the size `name`."""
     found: defaultdict[str, dict[int, Sample]] = defaultdict(dict)
     for sample in samples:
         rest = typed({each: value for each, value in sample.at.items() if each != name})

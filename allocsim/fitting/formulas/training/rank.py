@@ -146,7 +146,7 @@ class _Account:
 
     @property
     def dense(self) -> int:
-        """Parameters on the rank outside experts."""
+        """Number of parameters on the rank that do not belong to experts."""
         own = sum(n * self._dense_of(layer) for layer, n in self.kinds.items())
         return own + self.edges
 
