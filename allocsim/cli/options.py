@@ -138,7 +138,7 @@ def expanded(text: str) -> str:
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
-    """Help formatter that keeps the line breaks of the description, and calls `expanded`."""
+    """Help formatter that keeps the line breaks of the description and fills in the releases."""
 
     def _expand_help(self, action: argparse.Action) -> str:
         return expanded(super()._expand_help(action))

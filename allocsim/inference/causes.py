@@ -236,7 +236,11 @@ def _may_grow_in_place(gap: Gap, allocator: ReplayAllocator) -> bool:
 
 
 def _wait_options(gap: Gap, allocator: ReplayAllocator) -> tuple[bool, ...]:
-    """Return the possible values of "the request waited for `gap.free`", most likely first."""
+    """Return the possible answers to the question if the request waited for `gap.free`.
+
+    A full device makes a request wait for the events of other streams.  The most likely answer is
+    first.
+    """
     block, step = freed_block(gap, allocator), gap.step
     if gap.free is None or step is None:
         return (False,)

@@ -45,9 +45,10 @@ class OtherPlan:
 def open_plans(
     device: RecordedDevice, plan: Plan, quiet: Callable[[], Quiet]
 ) -> Iterator[OtherPlan]:
-    """Yield other plans that agree with the recording, without recorded answers of the driver.
+    """Yield other plans that would have left the same recording.
 
-    plan: the inferred plan, without recorded answers of the driver.
+    Like `plan`, they leave the addresses and refusals of driver calls to the replay.
+    plan: the inferred plan.
     quiet: function that returns the quiet moments; called only if the plans depend on them.
     """
     for limit in sorted({*(plan.limits or ())} - {plan.limit}):

@@ -138,7 +138,10 @@ def _kept_for_backward(known: Evidence) -> _Mask:
 
 
 def _recomputed(known: Evidence) -> _Mask:
-    """Return the mask of blocks that Python code in autograd's thread allocated and left in use."""
+    """Return the mask of the blocks that activation checkpointing allocates again in backward.
+
+    Python code in autograd's thread allocated them, and autograd allocated more before their free.
+    """
     scene, blocks = known.scene, known.blocks
     again = scene.is_engine_thread & scene.born_in(Phase.BACKWARD) & ~scene.is_before
     engine = np.sort(blocks.born[scene.is_bare & ~scene.is_before])

@@ -34,7 +34,10 @@ def served_text(answers: Sequence[Served]) -> str:
 
 
 def served_screen(answers: Sequence[Served]) -> Answer:
-    """Return the first screen of `allocsim fit --server`; a table of several cards is whole."""
+    """Return the first screen of `allocsim fit --server`.
+
+    A table of several cards is never shortened.
+    """
     if len(answers) > 1:
         return Answer(tuple((line, Tone.PLAIN) for line in _of_cards(answers).splitlines()))
     return answer_of(_lines(answers[0]), "-v: the reason of each range; --json: for programs")

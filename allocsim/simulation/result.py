@@ -220,9 +220,9 @@ class DeviceRun(Shown):
     peaks: peaks by start state, for a what-if of a recording that starts mid-run; else None.
     find_left_open: function that computes `left_open`.
     spill: use of host memory; None if the driver provides none.
-    refused_below: bytes of the smallest device that would have served one of the driver calls
-        refused up to the first out-of-memory error.  Every smaller device has the same error.  None
-        without an error.
+    refused_below: on every device smaller than this, in bytes, the first out-of-memory error is
+        the same: all driver calls that were refused up to it are refused there too.  None without
+        an error.
     driver_calls: number of driver calls by name and size.
     """
 

@@ -42,7 +42,10 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WheelSource:
-    """Source that runs the allocator of a release's wheel, which must be in the cache."""
+    """Source of real results: the allocator in a release's wheel.
+
+    `python -m allocsim.phantom fetch` must have stored the wheel in allocsim's cache.
+    """
 
     release: str
 

@@ -63,7 +63,10 @@ _Rows = Iterator[tuple[str, tuple[int, ...]]]
 
 
 def _with_bias(role: str, dims: tuple[int, ...]) -> _Rows:
-    """Yield a matrix and its bias; the experts of a layer have a bias each."""
+    """Yield (role, shape) of a weight matrix and of its bias.
+
+    dims: (outputs, inputs), or (experts, outputs, inputs) for all experts of a layer.
+    """
     yield role, dims
     yield "bias", dims[:-1]
 

@@ -214,7 +214,7 @@ class _Start:
 
     @property
     def cache(self) -> PagedCache:
-        """Cache for keys and values, by which bytes are converted to tokens."""
+        """KV cache of this server; its layout converts bytes to tokens."""
         sizes = self.work.sizes
         a_token = bytes_a_token(sizes, self.work.computed_in) // sizes.keeping
         longest = self.options.longest or sizes.longest or self.work.tokens

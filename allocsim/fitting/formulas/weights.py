@@ -79,9 +79,9 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """A model's weights in one format.
+    """A model's weights in one quantization format or precision.
 
-    name: name of the format.
+    name: name of the format, such as "bf16" or "awq-int4".
     """
 
     name: str

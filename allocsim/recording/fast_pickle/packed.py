@@ -38,7 +38,7 @@ class Objects:
     """Memo of the pickle, and the values that entries refer to.
 
     The memo of a pickle numbers its values, so that later operations can refer to them.
-    values: values by code.
+    values: values that entries refer to, by the integer that a column stores.
     """
 
     __slots__ = ("values", "_codes", "_count", "_fetched", "_memo", "_pairs", "_stacks")

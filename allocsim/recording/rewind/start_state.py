@@ -6,9 +6,10 @@ segment_free adds it as one free block; segment_map and segment_unmap are undone
 For a recording that began on an empty device the result is empty.  A contradiction raises
 RecordingError with the entry.
 
-The entries do not contain the size of a block that was live at the start and freed later; `slack`
-determines it.  The rest of the result is exact, except in a recording without pool_id.  There, a
-freed segment is assigned to the default pool, and to the small pool if it has at most 2 MiB.
+The entry of a free has the requested size of its block, not the size after rounding.  For a block
+that was live at the start and freed later, `slack` determines the latter.  The rest of the result
+is exact, except in a recording without pool_id.  There, a freed segment is assigned to the default
+pool, and to the small pool if it has at most 2 MiB.
 """
 
 from __future__ import annotations

@@ -52,7 +52,10 @@ class Training:
         return tuple(rank_memory(*parts, stage, self.precision, self.practice) for stage in every)
 
     def least(self) -> int:
-        """Return the peak of the first stage in bytes, with full recomputation."""
+        """Return the peak in bytes of the first pipeline stage with full activation recomputation.
+
+        No form of checkpointing has a lower peak.
+        """
         layout = replace(self.layout, recompute="full")
         account = _Account(self.shape, layout, 0, self.precision, self.practice)
         return sum(part.size for part in (*account.before(), *account.kept()))
