@@ -356,7 +356,7 @@ def test_what_a_program_settles_itself_is_refused_beside_it(
 
 def test_the_help_names_the_release_that_has_laws(cli: Cli) -> None:
     output = " ".join(cli("fit", "--help").out.split())
-    assert f"with laws, which are of transformers {TRANSFORMERS}:" in output
+    assert f"with laws, which are for transformers {TRANSFORMERS}:" in output
 
 
 def test_a_program_has_its_own_transformers(cli: Cli) -> None:
