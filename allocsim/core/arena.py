@@ -291,7 +291,7 @@ class Arena:
             self._open(end, hole_end)
 
     def _open(self, start: int, end: int) -> None:
-        """Add a hole unless it is empty."""
+        """Add the free address range [start, end) of a chunk, unless it is empty."""
         if start >= end:
             return
         self._holes[start] = end

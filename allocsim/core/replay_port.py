@@ -125,7 +125,10 @@ class ReplayAllocator(CachingAllocator):
         return int(self.config.garbage_collection_threshold * self.heap.limit)
 
     def count_with(self, folder: Folder) -> None:
-        """Use `folder` in place of `fold_records` to add up the journal of the statistics."""
+        """Use `folder` to sum up the size changes that the statistics are computed from.
+
+        The default is `fold_records` in stats.py; replays pass a faster function, which uses NumPy.
+        """
         self.heap.stats.folder = folder
 
     def recount(self, journal: Journal) -> None:

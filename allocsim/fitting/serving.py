@@ -104,7 +104,7 @@ class Served(Shown):
 
     @property
     def fits(self) -> bool:
-        """True if the upper end of the range fits."""
+        """True if the highest possible use of memory is at most the card's memory."""
         return self.needs.high <= self.gpu.memory
 
     @property

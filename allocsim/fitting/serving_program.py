@@ -272,6 +272,6 @@ def _phase(sizes: Mapping[str, float], *, is_ready: bool, is_taken: bool) -> Pha
 
 
 def _joined(texts: Iterator[str]) -> str:
-    """Return the names in several texts, each once."""
+    """Return the names of several comma-separated texts as one such text, sorted, each once."""
     names = {name for text in texts for name in text.split(", ") if name}
     return ", ".join(sorted(names))

@@ -332,7 +332,10 @@ def _completions(entries: Sequence[RecordedEntry]) -> Iterator[Planned]:
 
 
 def _wait_order(entries: Sequence[RecordedEntry]) -> Iterator[Planned]:
-    """Yield an AWAIT step for each of several frees that the request waited for."""
+    """Yield an AWAIT step for each free in `entries`, in the order of a full device's waiting.
+
+    A single free needs none.
+    """
     if len(entries) > 1:
         for entry in entries:
             yield (StepKind.AWAIT, *_row(entry))

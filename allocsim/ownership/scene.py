@@ -106,7 +106,10 @@ class Scene:
         return self.blocks.freed > self.last_alloc
 
     def span_end(self, spans: Spans) -> tuple[_Column, _Column]:
-        """Return `last` and `after` of the latest span begun before each block's allocation."""
+        """Return, for each block, `last` and `after` of the span that it was allocated in.
+
+        That is the latest span of `spans` that begins at or before the block's allocation.
+        """
         at = spans.of(self.blocks.born)
         return np.append(spans.last, -1)[at], np.append(spans.after, NEVER)[at]
 

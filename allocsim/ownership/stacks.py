@@ -169,7 +169,7 @@ def kinds_of(table: FrameTable, stacks: Sequence[int]) -> dict[int, StackKind]:
 
 
 class _Facts:
-    """Files and lines, found in all stacks of a recording, that classify a single stack."""
+    """Files and lines that classify a single stack, collected from all stacks of a recording."""
 
     def __init__(self, stacks: Sequence[tuple[Frame, ...]]) -> None:
         self.has_roots = any(stack and _is_root(stack) for stack in stacks)

@@ -102,9 +102,10 @@ def places_of(sites: Iterable[Site]) -> list[tuple[str, int]]:
 
 
 def reads_text(places: list[tuple[str, int]]) -> str:
-    """Return the first `SHOWN` of `places` and the number of the others, as text; "" if empty.
+    """Return a text with the lines of the program that read values of the phantom GPU.
 
-    places: result of `places_of`.
+    It has the first `SHOWN` lines and the number of the others; "" without lines.
+    places: (file and line, number of reads).
     """
     texts = [f"{place} ({times:,} times)" if times > 1 else place for place, times in places]
     more = len(texts) - SHOWN

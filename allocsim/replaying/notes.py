@@ -121,7 +121,10 @@ def routing_text(routing: str) -> str:
 
 
 def known_notes(prepared: Prepared) -> list[str]:
-    """Return notes on recorded or specified calls, and on how the recording was made."""
+    """Return notes on calls such as empty_cache that marks record or the user gave as hints.
+
+    A note on how the recording was made follows.
+    """
     hints, marks, made = prepared.hints, prepared.marks, prepared.provenance
     notes = provenance_notes(made)
     for kind, is_hinted, what in (

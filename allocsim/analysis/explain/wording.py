@@ -243,7 +243,10 @@ def read_figures(text: str) -> Reading:
 
 
 def _named(text: str) -> Iterator[tuple[str, re.Match[str], str]]:
-    """Yield (name, match of the size, words that name it) of every size with a known name."""
+    """Yield each size in an error's text whose meaning its neighbouring words give.
+
+    Each item is (name as in `Figures`, match of the size, these words).
+    """
     for match in _SIZE.finditer(text):
         before = text[max(0, match.start() - _BESIDE) : match.start()]
         beside = _JOINED.search(before) if _CONNECTED.search(before[-_SHORT:]) else None

@@ -223,7 +223,7 @@ class _Start:
 
     @property
     def safe_fraction(self) -> float:
-        """Largest fraction of the card, a multiple of 0.01, that cannot run out of memory."""
+        """Largest `--gpu-memory-utilization`, such as 0.92, with which the start cannot fail."""
         # The estimate of the graphs in the budget may be smaller than the graphs.
         outside = [self.parts[0], self.graphs, *self.parts[6:]]
         low = self.work.capacity[0]

@@ -91,9 +91,9 @@ class Made(NamedTuple):
 class RowBatch:
     """Rows of one shape in a window, in file order.  All arrays have one item per row.
 
-    begin, end: positions in the window where the row begins and ends.
-    memos: number of memo numbers that the row uses.
-    last: index of the last row that follows this row without a gap.
+    begin, end: byte offsets in the window where the row begins and ends.
+    memos: number of memo numbers that the row assigns.
+    last: index of the last row of the gapless sequence that contains this row.
     numbers: values of the integer fields, by name.
     known: memo numbers of the values of other fields, by name; NEW if the row creates the value.
     made: values that rows create, by name; valid only where `known` is NEW.
