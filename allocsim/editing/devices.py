@@ -50,6 +50,39 @@ class EditedDevice(Prepared):
         return [self.baseline.parting]
 
 
+@dataclass(frozen=True, slots=True)
+class UneditedDevice:
+    """Device of a recording with its recorded program, from which edits are made.
+
+    device: the prepared device.
+    baseline: replay under the recorded settings.
+    program: the recorded program.
+    """
+
+    device: Prepared
+    baseline: DeviceRun
+    program: Program
+
+    def edited(self, edits: Sequence[Edit]) -> EditedDevice:
+        """Return the device with the program edited; the edits are applied in order.
+
+        Raises ConfigError for an edit that the recording does not allow.
+        """
+        program = self.program
+        for edit in edits:
+            program = edit.apply(program)
+        values = {each.name: getattr(self.device, each.name) for each in fields(self.device)}
+        notes = [f"edit {edit.text!r}: it assumes that {edit.assumes}" for edit in edits]
+        values["file_notes"] = (*self.device.file_notes, *notes)
+        return EditedDevice(**values, edits=tuple(edits), baseline=self.baseline, program=program)
+
+
+def as_recorded(device: Prepared) -> UneditedDevice:
+    """Replay the baseline of a device, and divide its program into training steps."""
+    (baseline,) = replay_prepared((device,)).devices
+    return UneditedDevice(device, baseline, program_of(device, baseline))
+
+
 def edited_recording(
     recording: Recording,
     edits: Sequence[str | Edit],
@@ -75,7 +108,7 @@ def edit_devices(
     Raises ConfigError for an unknown edit, and for an edit that the recording does not allow.
     """
     parsed = [each if isinstance(each, Edit) else parse_edit(each) for each in edits]
-    return tuple(_edited(device, parsed) for device in devices)
+    return tuple(as_recorded(device).edited(parsed) for device in devices)
 
 
 def replay_edited(
@@ -99,14 +132,3 @@ def replay_edited(
     devices = [each.on(memory) for each in prepare(recording, device, torch_version, hints=hints)]
     setting = None if conf is None else Setting(conf)
     return replay_prepared(edit_devices(devices, edits), setting, device_memory=memory)
-
-
-def _edited(device: Prepared, edits: Sequence[Edit]) -> EditedDevice:
-    (baseline,) = replay_prepared((device,)).devices
-    program = program_of(device, baseline)
-    for edit in edits:
-        program = edit.apply(program)
-    values = {each.name: getattr(device, each.name) for each in fields(device)}
-    notes = [f"edit {edit.text!r}: it assumes that {edit.assumes}" for edit in edits]
-    values["file_notes"] = (*device.file_notes, *notes)
-    return EditedDevice(**values, edits=tuple(edits), baseline=baseline, program=program)

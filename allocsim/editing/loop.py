@@ -67,7 +67,7 @@ def loop_of(trace: Trace, entries: Sequence[int]) -> Loop | None:
     """
     table = trace.frame_table
     stacks = {int(trace.frames[entry]) for entry in entries}
-    paths = [path for stack in sorted(stacks) if (path := _functions(table, stack))]
+    paths = [path for stack in sorted(stacks) if (path := _functions_of(_path(table, stack)))]
     if not paths:
         return None
     # Other threads begin with another function, and have fewer stacks than the program's.
@@ -85,12 +85,13 @@ def _path(table: FrameTable, stack: int) -> list[Frame]:
     return [frame for frame in reversed(table.stack(stack)) if frame.filename.endswith(".py")]
 
 
-def _functions(table: FrameTable, stack: int) -> list[_Function]:
-    return [(frame.filename, frame.name) for frame in _path(table, stack)]
+def _functions_of(path: list[Frame]) -> list[_Function]:
+    return [(frame.filename, frame.name) for frame in path]
 
 
 def _line(table: FrameTable, stack: int, functions: tuple[_Function, ...]) -> int:
-    path, own = _path(table, stack), _functions(table, stack)
+    path = _path(table, stack)
+    own = _functions_of(path)
     if not own or own[0] != functions[0]:
         return UNKNOWN
     is_inside = tuple(own[: len(functions)]) == functions

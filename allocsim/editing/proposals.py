@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from allocsim.editing.devices import EditedDevice, edit_devices
+from allocsim.editing.devices import EditedDevice, as_recorded
+from allocsim.editing.edits import parse_edit
 from allocsim.errors import ConfigError, UndefinedBehaviorError, UpstreamError
 from allocsim.replaying import Prepared, replay_prepared
 from allocsim.simulation import DeviceRun, Setting
@@ -58,9 +59,10 @@ def _trials(
 ) -> Iterator[EditTrial]:
     baselines = replay_prepared(devices, device_memory=device_memory).devices
     peak = max(run.peak_allocated_bytes for run in baselines)
+    recorded = [as_recorded(device) for device in devices]
     for text in (*_CANDIDATES, f"preallocate {-(-peak // MIB)}MiB"):
         try:
-            edited = edit_devices(devices, [text])
+            edited = tuple(each.edited([parse_edit(text)]) for each in recorded)
             run = replay_prepared(edited, setting, device_memory=device_memory)
         except (ConfigError, UndefinedBehaviorError, UpstreamError):
             continue  # the recording does not allow this edit
