@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from allocsim.core import MAX_REQUEST
 from allocsim.editing.program import Program
 from allocsim.errors import ConfigError
 from allocsim.simulation import StepKind
@@ -91,7 +92,9 @@ def _empty_after(found: re.Match[str]) -> Edit:
 
 
 def _empty_every(found: re.Match[str]) -> Edit:
-    stride = max(int(found[1]), 1)
+    stride = int(found[1])
+    if not stride:
+        raise ConfigError(f"edit {found[0]!r}: expected 1 step or more between the calls")
 
     def apply(program: Program) -> Program:
         return program.with_calls(program.ends()[stride - 1 :: stride])
@@ -116,6 +119,8 @@ def _preallocate(found: re.Match[str]) -> Edit:
         size = parse_size(found[1])
     except ValueError as error:
         raise ConfigError(f"preallocate {found[1]}: {error}") from None
+    if not 0 < size < MAX_REQUEST:
+        raise ConfigError(f"edit {found[0]!r}: expected a size from 1 byte to less than 1 EiB")
 
     def apply(program: Program) -> Program:
         kinds = (StepKind.ALLOC, StepKind.FREE)

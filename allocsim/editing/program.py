@@ -72,13 +72,21 @@ class Program:
     def position_of(self, number: int) -> int:
         """Return the position in `starts` of the training step with this number."""
         if number not in self.numbers:
-            shown = f"{min(self.numbers)} to {max(self.numbers)}" if self.numbers else "none"
+            self._refuse_without_steps()
+            shown = f"{min(self.numbers)} to {max(self.numbers)}"
             raise ConfigError(f"training step {number} is not recorded; expected one of {shown}")
         return self.numbers.index(number)
 
     def ends(self) -> list[int]:
         """Return the index of the first plan step after each training step."""
-        return [*self.starts[1:], len(self.steps)] if self.starts else []
+        self._refuse_without_steps()
+        return [*self.starts[1:], len(self.steps)]
+
+    def _refuse_without_steps(self) -> None:
+        if not self.starts:
+            raise ConfigError(
+                "the recording shows no training steps; expected stacks or marks of a training loop"
+            )
 
     def calls(self) -> list[int]:
         """Return the index of each call of empty_cache."""

@@ -91,7 +91,8 @@ def read_config(path: str | Path) -> ReadConfig:
     reader = _Reader(flat)
     values = dict(reader.values())
     if not values:
-        raise ConfigError(f"{file}: no key of a training's configuration that decides memory")
+        why = "; ".join(reader.notes) or "no key of a training's configuration that decides memory"
+        raise ConfigError(f"{file}: {why}")
     ignored = tuple(key for key in flat if key not in reader.used)
     return ReadConfig(str(path), values, tuple(reader.used), ignored, tuple(reader.notes))
 

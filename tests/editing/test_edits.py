@@ -18,6 +18,7 @@ from allocsim.editing import EDIT_FORMS, edit_devices, parse_edit, try_edits
 from allocsim.errors import ConfigError
 from allocsim.recording import Recording, write_npz
 from allocsim.replaying import prepare
+from allocsim.workload.recorder import Recorder
 from tests.editing.programs import Source, order_with_largest_first, recorded
 
 PLAIN = Source((40, 9, 120, 35, 64))
@@ -120,6 +121,9 @@ def test_tune_searches_settings_for_the_edited_program() -> None:
         ("empty-cache at 123456", "entry 123456 does not exist; expected 0 to"),
         ("empty-cache before phase backward", "shows no backward phase"),
         ("preallocate 12 potatoes", "is unknown"),
+        ("preallocate 99999999999GiB", "expected a size from 1 byte to less than 1 EiB"),
+        ("preallocate 0GiB", "expected a size from 1 byte"),
+        ("empty-cache every 0 steps", "expected 1 step or more"),
         ("repeat steps 3..2 x 2", "repeats nothing"),
         ("split batch in 2", "allocsim scale"),
     ],
@@ -127,6 +131,16 @@ def test_tune_searches_settings_for_the_edited_program() -> None:
 def test_edit_that_cannot_apply_is_refused_in_one_sentence(edit: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         replay_edited(recorded(PLAIN), [edit])
+
+
+@pytest.mark.parametrize("edit", ["empty-cache every 1 steps", "empty-cache after step 1"])
+def test_calls_by_step_are_refused_without_training_steps(edit: str) -> None:
+    recorder = Recorder("1GiB")
+    line = recorder.code("main.py", "main", 1)
+    for _ in range(3):
+        recorder.free(recorder.malloc(5 << 20, line), line)
+    with pytest.raises(ConfigError, match="shows no training steps"):
+        replay_edited(recorder.recording("plain", {}), [edit])
 
 
 def test_order_of_two_steps_is_refused() -> None:

@@ -156,3 +156,10 @@ def test_a_file_that_is_no_configuration_is_named(
     with pytest.raises(ConfigError, match=said) as error:
         read_config(file)
     assert str(file) in str(error.value)
+
+
+def test_config_whose_only_key_has_no_number_is_refused_by_that_key(tmp_path: Path) -> None:
+    file = tmp_path / "arguments.json"
+    file.write_text('{"per_device_train_batch_size": "four"}')
+    with pytest.raises(ConfigError, match="batch is 'four'; expected a whole number"):
+        read_config(file)
