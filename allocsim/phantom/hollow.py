@@ -71,7 +71,7 @@ class Hollow:
 
 
 def _hollow_flashinfer(module: Any) -> None:
-    """Replace the modules that FlashInfer would compile; keep those that are installed."""
+    """Replace the modules that FlashInfer would compile; keep installed modules."""
     build = module.JitSpec.build_and_load
 
     @functools.wraps(build)

@@ -15,7 +15,7 @@ from allocsim.units import MIB
 Cli = Callable[..., Any]
 CONF = "garbage_collection_threshold:0.6"
 NO_LIMIT = ("--memory-fraction", "1")
-TOLD = ("--memory-fraction", "0.5", "--device-memory", "100MiB")
+HINTS = ("--memory-fraction", "0.5", "--device-memory", "100MiB")
 
 
 def collects(gpu: CachingAllocator) -> None:
@@ -33,7 +33,7 @@ def path(write: Callable[..., Path]) -> Path:
 
 
 def test_replay_uses_the_given_memory_fraction(cli: Cli, path: Path) -> None:
-    done = cli("replay", path, *TOLD, "--json", "--strict")
+    done = cli("replay", path, *HINTS, "--json", "--strict")
     assert (done.code, done.err) == (0, "")
     (device,) = json.loads(done.out)["devices"]
     assert "a call of set_per_process_memory_fraction: as specified" in device["notes"]
@@ -42,7 +42,7 @@ def test_replay_uses_the_given_memory_fraction(cli: Cli, path: Path) -> None:
 def test_tune_keeps_the_fraction_whatever_it_tries(cli: Cli, path: Path) -> None:
     """Without the fraction, no block is collected, and the peak is the sum of all four requests."""
     peaks = {}
-    for output in (TOLD, ("--device-memory", "100MiB", "--empty-cache", "never", *NO_LIMIT)):
+    for output in (HINTS, ("--device-memory", "100MiB", "--empty-cache", "never", *NO_LIMIT)):
         done = cli("tune", path, *output, "--try", "max_split_size_mb:64," + CONF, "--json")
         assert (done.code, done.err) == (0, "")
         rows = json.loads(done.out)["rows"]
@@ -53,7 +53,7 @@ def test_tune_keeps_the_fraction_whatever_it_tries(cli: Cli, path: Path) -> None
 
 def test_explain_and_report_take_the_same_words(cli: Cli, path: Path, tmp_path: Path) -> None:
     words = (
-        *TOLD,
+        *HINTS,
         "--empty-cache",
         "never",
         "--set",

@@ -21,11 +21,11 @@ EVERY = phantom_recordings()
 QUICK = ["accumulation-torch2.15", "warm_start-torch2.15"]
 """Recordings with small segments, and starting mid-run. The slow tests use every recording."""
 
-Told = Callable[..., str]
+Output = Callable[..., str]
 
 
 @pytest.fixture
-def output(capsys: pytest.CaptureFixture[str]) -> Told:
+def output(capsys: pytest.CaptureFixture[str]) -> Output:
     """Return a function that runs a command successfully and returns its output."""
 
     def run(*argv: str) -> str:
@@ -41,7 +41,7 @@ def of_json(document: dict[str, dict[str, str | None]]) -> str | None:
     return None if found is None else found["conf"]
 
 
-def lines_of(output: Told, path: Path, folder: Path) -> dict[str, str | None]:
+def lines_of(output: Output, path: Path, folder: Path) -> dict[str, str | None]:
     """Return the option string that each command recommends; None if it recommends nothing."""
     name = str(path)
     found = {
@@ -69,14 +69,14 @@ def lines_of(output: Told, path: Path, folder: Path) -> dict[str, str | None]:
 
 @pytest.mark.parametrize("name", QUICK)
 def test_all_commands_recommend_the_same_line_to_paste(
-    output: Told, tmp_path: Path, name: str
+    output: Output, tmp_path: Path, name: str
 ) -> None:
     (path,) = (each for each in EVERY if each.name.startswith(f"{name}."))
     found = lines_of(output, path, tmp_path)
     assert len(set(found.values())) == 1, found
 
 
-def test_devices_of_one_program_share_a_line(output: Told, tmp_path: Path) -> None:
+def test_devices_of_one_program_share_a_line(output: Output, tmp_path: Path) -> None:
     """Expandable segments help the first device, and nothing helps the second."""
     gpus = [CachingAllocator("2GiB", record_history=True, device=number) for number in (0, 1)]
     for _ in range(3):
@@ -97,7 +97,7 @@ def test_devices_of_one_program_share_a_line(output: Told, tmp_path: Path) -> No
 
 
 def test_expandable_segments_are_not_tried_for_windows_programs(
-    output: Told, tmp_path: Path
+    output: Output, tmp_path: Path
 ) -> None:
     gpu = CachingAllocator("2GiB", record_history=True)
     for _ in range(3):
@@ -122,7 +122,7 @@ def test_expandable_segments_are_not_tried_for_windows_programs(
 @pytest.mark.slow
 @pytest.mark.parametrize("path", EVERY, ids=lambda path: path.name.split(".npz")[0])
 def test_commands_recommend_the_same_line_on_every_recording(
-    output: Told, tmp_path: Path, path: Path
+    output: Output, tmp_path: Path, path: Path
 ) -> None:
     found = lines_of(output, path, tmp_path)
     assert len(set(found.values())) == 1, found

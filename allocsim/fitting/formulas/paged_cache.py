@@ -2,7 +2,7 @@
 
 Rule: the cache consists of blocks of 16 tokens. Layers of one kind are divided into groups of equal
 size; a group's block holds the tokens of all its layers, and all groups take blocks from one pool.
-A layer with a window of w tokens holds at most w - 1 tokens and those that are being computed. A
+A layer with a window of w tokens holds at most w - 1 tokens and the tokens being computed. A
 layer with linear attention holds one state, and blocks have as many tokens as a state has bytes.
 
 The printed number of tokens is the number of longest requests that fit, times their length; earlier
