@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 _WIDTHS = (40, 12, 8, 9, 11)
 _MOST_ROWS = 12
-_SHOWN_EDITS = 3
+_SHOWN_EDITS = 2
 _SHELLS = (("bash", "bash"), ("powershell", "PowerShell"), ("cmd", "cmd"), ("python", "Python"))
 
 
