@@ -18,6 +18,8 @@ import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from allocsim._lazy import lazily
+
 __version__ = "0.2.0.dev0"
 
 if TYPE_CHECKING:
@@ -45,141 +47,60 @@ if TYPE_CHECKING:
     from allocsim.simulation import Hints
 
 __all__ = [
-    "CachingAllocator",
-    "CachingHostAllocator",
-    "colocate",
-    "compare",
-    "compare_settings",
-    "convert",
-    "explain",
-    "explain_recording",
-    "explain_state",
-    "fit",
-    "gate",
-    "lint",
-    "lint_conf",
-    "load",
-    "measured",
-    "model_of",
-    "program_of",
-    "ranks",
-    "recording_at",
-    "replay",
-    "replay_edited",
-    "risk",
-    "scaling_of",
-    "simulate",
-    "stats",
-    "step",
-    "top",
-    "tune",
-    "Budget",
-    "Hints",
-    "Task",
-    "AllocsimError",
-    "OutOfMemoryError",
-]
+    "CachingAllocator", "CachingHostAllocator", "colocate", "compare", "compare_settings",
+    "convert", "explain", "explain_recording", "explain_state", "fit", "gate", "lint", "lint_conf",
+    "load", "measured", "model_of", "program_of", "ranks", "recording_at", "replay",
+    "replay_edited", "risk", "scaling_of", "simulate", "stats", "step", "top", "tune", "Budget",
+    "Hints", "Task", "AllocsimError", "OutOfMemoryError",
+]  # fmt: skip
 
 _HOMES = {
-    "CachingAllocator": "core",
-    "CachingHostAllocator": "host",
-    "Hints": "simulation",
-    "Task": "fitting",
-    "Budget": "analysis.gate",
-    "colocate": "analysis.colocate",
-    "compare": "analysis.compare",
-    "compare_settings": "analysis.compare",
-    "convert": "report.formats",
-    "explain": "analysis.explain",
-    "explain_recording": "analysis.explain",
-    "explain_state": "analysis.explain",
-    "fit": "fitting",
-    "model_of": "fitting",
-    "program_of": "fitting",
-    "gate": "analysis.gate",
-    "measured": "analysis.gate",
-    "lint": "analysis.lint",
-    "lint_conf": "analysis.lint",
-    "load": "recording",
-    "ranks": "analysis.ranks",
-    "recording_at": "fitting.scale",
-    "replay": "replaying",
-    "replay_edited": "editing",
-    "risk": "analysis.risk",
-    "scaling_of": "fitting.scale",
-    "simulate": "export",
-    "stats": "analysis.stats",
-    "step": "analysis.step",
-    "top": "analysis.top",
-    "tune": "analysis.tune",
-    "AllocsimError": "errors",
-    "OutOfMemoryError": "errors",
+    "analysis.colocate": "colocate",
+    "analysis.compare": "compare compare_settings",
+    "analysis.explain": "explain explain_recording explain_state",
+    "analysis.gate": "Budget gate measured",
+    "analysis.lint": "lint lint_conf",
+    "analysis.ranks": "ranks",
+    "analysis.risk": "risk=risk_of",
+    "analysis.stats": "stats",
+    "analysis.step": "step",
+    "analysis.top": "top",
+    "analysis.tune": "tune",
+    "core": "CachingAllocator",
+    "editing": "replay_edited",
+    "errors": "AllocsimError OutOfMemoryError",
+    "export": "simulate",
+    "fitting": "Task fit model_of program_of",
+    "fitting.scale": "recording_at scaling_of",
+    "host": "CachingHostAllocator",
+    "recording": "load",
+    "replaying": "replay",
+    "report.formats": "convert",
+    "simulation": "Hints",
 }
-"""Package of each name."""
 _PACKAGES = ("capture", "errors", "plot", "results", "units", "workload")
 """Public modules, imported on first use."""
-_ORIGINAL = {"risk": "risk_of"}
-"""Name in its package, if that is another one."""
-_MOVED = {
-    "results": (
-        "Action",
-        "Comparison",
-        "Decision",
-        "DeviceExplanation",
-        "DeviceRun",
-        "Fit",
-        "Gate",
-        "Lint",
-        "Measured",
-        "Ranks",
-        "Recording",
-        "Request",
-        "Risk",
-        "Run",
-        "Scaled",
-        "Scaling",
-        "Simulated",
-        "StateExplanation",
-        "Stats",
-        "Top",
-        "Tuning",
-        "Verdict",
-        "explanation_text",
-        "segments_text",
-        "step_text",
-    ),
-    "plot": ("Picture", "Still", "figures", "owners_of", "picture_of", "still_of"),
-    "errors": (
-        "ConfigError",
-        "DriverRefusalError",
-        "InvariantError",
-        "RecordingError",
-        "UndefinedBehaviorError",
-        "UpstreamAssertionError",
-        "UpstreamError",
-    ),
-    "units": ("GIB", "KIB", "MIB", "format_size", "parse_size"),
-}
-"""Names of 0.1 by their module since 0.2; the aliases go in 0.3."""
+_MOVED = ("results", "plot", "errors", "units")
+"""Modules whose names were in this package in 0.1; the aliases go in 0.3."""
+
+_find = lazily(globals(), _HOMES)
 
 
 def __getattr__(name: str) -> object:
     if name in _PACKAGES:
         return import_module(f"allocsim.{name}")
-    if name in _HOMES:
-        home = import_module(f"allocsim.{_HOMES[name]}")
-        value: object = getattr(home, _ORIGINAL.get(name, name))
-        globals()[name] = value
-        return value
-    for module, names in _MOVED.items():
-        if name in names:
-            warnings.warn(
-                f"allocsim.{name} moved to allocsim.{module}; the old name goes in 0.3",
-                DeprecationWarning,
-                stacklevel=2,
-            )
-            return getattr(import_module(f"allocsim.{module}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return _find(name)
+    except AttributeError:
+        for moved in map(import_module, (f"allocsim.{module}" for module in _MOVED)):
+            if name in moved.__all__:
+                warnings.warn(
+                    f"allocsim.{name} moved to {moved.__name__}; the old name goes in 0.3",
+                    DeprecationWarning,
+                    stacklevel=2,
+                )
+                return getattr(moved, name)
+        raise
 
 
 def __dir__() -> list[str]:

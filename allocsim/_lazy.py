@@ -13,18 +13,23 @@ def lazily(namespace: dict[str, object], homes: Mapping[str, str]) -> Callable[[
     """Return a `__getattr__` function that imports a name of a package on first use.
 
     namespace: `globals()` of the package, where imported names are stored.
-    homes: name of the module that defines each name, relative to the package.
+    homes: for each module, relative to the package, its names, separated by spaces; "risk=risk_of"
+        is the module's `risk_of` under the name `risk`.
     """
     module, package = str(namespace["__name__"]), str(namespace["__package__"])
+    names = {
+        home: [name.partition("=")[::2] for name in text.split()] for home, text in homes.items()
+    }
+    home_of = {name: home for home, pairs in names.items() for name, _ in pairs}
 
     def find(name: str) -> object:
-        if name not in homes:
+        if name not in home_of:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
-        home = import_module(f"{package}.{homes[name]}")
+        home = import_module(f"{package}.{home_of[name]}")
         # The import binds the module's name to the module.  A function may have the same name, so
         # all names of the module are set again.
-        its = [each for each, module in homes.items() if module == homes[name]]
-        namespace.update({each: getattr(home, each) for each in its})
+        for new, original in names[home_of[name]]:
+            namespace[new] = getattr(home, original or new)
         return namespace[name]
 
     return find

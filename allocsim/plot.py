@@ -9,24 +9,9 @@ if TYPE_CHECKING:
     import allocsim.report.figures as figures  # noqa: PLR0402
     from allocsim.analysis.picture import Picture, Still, owners_of, picture_of, still_of
 
-__all__ = [
-    "Picture",
-    "Still",
-    "figures",
-    "owners_of",
-    "picture_of",
-    "still_of",
-]
+__all__ = ["Picture", "Still", "figures", "owners_of", "picture_of", "still_of"]
 
-_HOMES = {
-    "Picture": "analysis.picture",
-    "Still": "analysis.picture",
-    "owners_of": "analysis.picture",
-    "picture_of": "analysis.picture",
-    "still_of": "analysis.picture",
-}
-
-_find = lazily(globals(), _HOMES)
+_find = lazily(globals(), {"analysis.picture": "Picture Still owners_of picture_of still_of"})
 
 
 def __getattr__(name: str) -> object:

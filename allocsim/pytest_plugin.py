@@ -137,7 +137,7 @@ def _judge(item: pytest.Item, budget: Budget, files: Sequence[str]) -> None:
     """
     from allocsim.analysis.gate import gate, measured  # noqa: PLC0415
     from allocsim.recording import Action, load  # noqa: PLC0415
-    from allocsim.report import gate_text  # noqa: PLC0415
+    from allocsim.report import gate as report  # noqa: PLC0415
 
     judged: list[Gate] = []
     for recording in map(load, files):
@@ -156,7 +156,7 @@ def _judge(item: pytest.Item, budget: Budget, files: Sequence[str]) -> None:
         ]
     if not judged:
         pytest.fail("the test requested no GPU memory, so there is nothing to check", pytrace=False)
-    failed = [gate_text(each) for each in judged if not each.passed]
+    failed = [report.text(each) for each in judged if not each.passed]
     if failed:
         pytest.fail("\n".join(failed), pytrace=False)
 

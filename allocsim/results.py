@@ -20,65 +20,37 @@ if TYPE_CHECKING:
     from allocsim.fitting import Fit
     from allocsim.fitting.scale import Scaled, Scaling
     from allocsim.recording import Action, Recording
-    from allocsim.report import explanation_text, segments_text, step_text
+    from allocsim.report import explain, step
     from allocsim.simulation import DeviceRun, Run
 
+    explanation_text, segments_text, step_text = explain.text, step.segments_text, step.text
+
 __all__ = [
-    "Action",
-    "Comparison",
-    "Decision",
-    "DeviceExplanation",
-    "DeviceRun",
-    "Edit",
-    "Fit",
-    "Gate",
-    "Lint",
-    "Measured",
-    "Ranks",
-    "Recording",
-    "Request",
-    "Risk",
-    "Run",
-    "Scaled",
-    "Scaling",
-    "Simulated",
-    "StateExplanation",
-    "Stats",
-    "Top",
-    "Tuning",
-    "Verdict",
-    "explanation_text",
-    "segments_text",
-    "step_text",
-]
+    "Action", "Comparison", "Decision", "DeviceExplanation", "DeviceRun", "Edit", "Fit", "Gate",
+    "Lint", "Measured", "Ranks", "Recording", "Request", "Risk", "Run", "Scaled", "Scaling",
+    "Simulated", "StateExplanation", "Stats", "Top", "Tuning", "Verdict", "explanation_text",
+    "segments_text", "step_text",
+]  # fmt: skip
 
 _HOMES = {
-    "Action": "recording",
-    "Recording": "recording",
-    "Comparison": "analysis.compare",
-    "Decision": "analysis.step",
-    "Request": "analysis.step",
-    "DeviceExplanation": "analysis.explain",
-    "StateExplanation": "analysis.explain",
-    "Verdict": "analysis.explain",
-    "DeviceRun": "simulation",
-    "Run": "simulation",
-    "Edit": "editing",
-    "Fit": "fitting",
-    "Gate": "analysis.gate",
-    "Measured": "analysis.gate",
-    "Lint": "analysis.lint",
-    "Ranks": "analysis.ranks",
-    "Risk": "analysis.risk",
-    "Scaled": "fitting.scale",
-    "Scaling": "fitting.scale",
-    "Simulated": "export",
-    "Stats": "analysis.stats",
-    "Top": "analysis.top",
-    "Tuning": "analysis.tune",
-    "explanation_text": "report",
-    "segments_text": "report",
-    "step_text": "report",
+    "analysis.compare": "Comparison",
+    "analysis.explain": "DeviceExplanation StateExplanation Verdict",
+    "analysis.gate": "Gate Measured",
+    "analysis.lint": "Lint",
+    "analysis.ranks": "Ranks",
+    "analysis.risk": "Risk",
+    "analysis.stats": "Stats",
+    "analysis.step": "Decision Request",
+    "analysis.top": "Top",
+    "analysis.tune": "Tuning",
+    "editing": "Edit",
+    "export": "Simulated",
+    "fitting": "Fit",
+    "fitting.scale": "Scaled Scaling",
+    "recording": "Action Recording",
+    "report.explain": "explanation_text=text",
+    "report.step": "segments_text step_text=text",
+    "simulation": "DeviceRun Run",
 }
 
 __getattr__ = lazily(globals(), _HOMES)

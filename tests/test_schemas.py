@@ -26,7 +26,9 @@ from allocsim.cli.output import SCHEMA_VERSION, versioned
 from allocsim.cli.reference import commands
 from allocsim.phantom import ProcessRecording, Recorded, RecordedProgram, find_gpu
 from allocsim.recording import Action
-from allocsim.report import crosscheck_document, record_document, step_document
+from allocsim.report.crosscheck import document as crosscheck_document
+from allocsim.report.record import document as record_document
+from allocsim.report.step import document as step_document
 from allocsim.units import MIB
 from allocsim.verify import Report, Script
 from allocsim.verify.comparison import Difference, Divergence

@@ -6,10 +6,9 @@ Rule: the whole answer is computed before its first character is printed.
 from __future__ import annotations
 
 import argparse
-from functools import partial
 
 from allocsim.cli.options import Commands, add_command, add_shared
-from allocsim.cli.output import write_answer
+from allocsim.cli.output import write_report
 from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, memory_size
 
@@ -52,11 +51,7 @@ def add_to(commands: Commands[Parser]) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from allocsim.analysis.colocate import colocate  # noqa: PLC0415
-    from allocsim.report import (  # noqa: PLC0415
-        colocate_document,
-        colocate_screen,
-        colocate_text,
-    )
+    from allocsim.report import colocate as report  # noqa: PLC0415
 
     with ProgressBar() as bar:
         found = colocate(
@@ -73,10 +68,5 @@ def run(arguments: argparse.Namespace) -> int:
             smallest=arguments.smallest,
             watch=bar.stage,
         )
-    write_answer(
-        arguments,
-        partial(colocate_document, found),
-        partial(colocate_text, found),
-        partial(colocate_screen, found),
-    )
+    write_report(arguments, report, found)
     return _OUT_OF_MEMORY if arguments.fail_on_oom and not found.fits else 0

@@ -9,7 +9,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from allocsim.cli.options import Commands, add_command, add_shared
-from allocsim.cli.output import refuse_output, save_page, write_result
+from allocsim.cli.output import refuse_output, save_page, write_report
 from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, UsageError, moment
 
@@ -48,9 +48,7 @@ def add_to(commands: Commands[Parser]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from functools import partial  # noqa: PLC0415
-
-    from allocsim.report import compare_document, compare_text  # noqa: PLC0415
+    from allocsim.report import compare as report  # noqa: PLC0415
 
     output = arguments.output
     if output is not None:
@@ -62,8 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
     found = _compared(arguments)
     if output is not None:
         _save(found, output)
-    document, text = partial(compare_document, found), partial(compare_text, found, arguments.count)
-    write_result(arguments.json, document, text)
+    write_report(arguments, report, found, count=arguments.count)
     return 0
 
 

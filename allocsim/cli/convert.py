@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from allocsim.cli.options import HINTS, Commands, add_command, add_shared, hints_of
-from allocsim.cli.output import refuse_output, write_result, write_warnings, writing
+from allocsim.cli.output import refuse_output, write_report, write_warnings, writing
 from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, UsageError
 
@@ -59,7 +59,7 @@ def add_to(commands: Commands[Parser]) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from allocsim.recording import load  # noqa: PLC0415
-    from allocsim.report import convert_document, convert_text  # noqa: PLC0415
+    from allocsim.report import convert as report  # noqa: PLC0415
     from allocsim.report.formats import write_as  # noqa: PLC0415
 
     output: str = arguments.output
@@ -76,8 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
             write_as(chosen, recording, output)
     write_warnings(warning for each in runs for warning in each.warnings)
     size = Path(output).stat().st_size
-    shown = (output, size, chosen, recording, runs)
-    write_result(arguments.json, convert_document, convert_text, *shown)
+    write_report(arguments, report, output, size, chosen, recording, runs)
     return 0
 
 

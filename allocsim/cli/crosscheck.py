@@ -11,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from allocsim.cli.options import Commands, add_command, add_shared
-from allocsim.cli.output import write_result
+from allocsim.cli.output import write_report
 from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, UsageError, count, processes
 
@@ -62,7 +62,7 @@ def add_to(commands: Commands[Parser]) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from allocsim.core import find_release, parse_conf  # noqa: PLC0415
-    from allocsim.report import crosscheck_document, crosscheck_text  # noqa: PLC0415
+    from allocsim.report import crosscheck as report  # noqa: PLC0415
     from allocsim.verify import CrossCheck, crosscheck  # noqa: PLC0415
 
     jobs = arguments.jobs or (_JOBS_ON_GPU if arguments.gpu else 1)
@@ -72,12 +72,12 @@ def run(arguments: argparse.Namespace) -> int:
             parse_conf(arguments.conf, find_release(source.release))
     check = CrossCheck(sources, arguments.seed, max(1, arguments.ops), arguments.conf, jobs)
     with ProgressBar() as bar:
-        report = crosscheck(
+        found = crosscheck(
             check,
             bar.counted(lambda n, total, rate: f"{n:,} of {total:,} operations, {rate:,.0f}/s"),
         )
-    write_result(arguments.json, crosscheck_document, crosscheck_text, report, route)
-    return 0 if report.divergence is None else _DIVERGED
+    write_report(arguments, report, found, route)
+    return 0 if found.divergence is None else _DIVERGED
 
 
 def _sources(arguments: argparse.Namespace, jobs: int) -> tuple[tuple[Source, ...], str]:

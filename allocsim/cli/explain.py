@@ -10,12 +10,11 @@ import argparse
 import re
 import sys
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from allocsim.cli.options import HINTS, Commands, add_command, add_shared, hints_of
-from allocsim.cli.output import write_answer, write_result
+from allocsim.cli.output import write_report
 from allocsim.cli.owners import owners_of
 from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, UsageError, is_there, memory_size
@@ -78,14 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.device is not None:
         raise UsageError("--device selects a device of a recording; an error's text has none")
     from allocsim.analysis.explain import explain  # noqa: PLC0415
-    from allocsim.report import (  # noqa: PLC0415
-        log_document,
-        log_screen,
-        log_text,
-        verdicts_document,
-        verdicts_screen,
-        verdicts_text,
-    )
+    from allocsim.report import explain_log, explain_text  # noqa: PLC0415
 
     verdicts = explain(
         text, arguments.conf, torch_version=arguments.torch, device_memory=arguments.device_memory
@@ -94,31 +86,21 @@ def run(arguments: argparse.Namespace) -> int:
     # contain the words of an error of PyTorch, and has more figures.
     printed = _figures_in(text)
     if printed is not None and (printed.refusals or not verdicts[0].message.text):
-        write_answer(
-            arguments,
-            partial(log_document, printed),
-            partial(log_text, printed),
-            partial(log_screen, printed),
-        )
-        return 0
-    write_answer(
-        arguments,
-        partial(verdicts_document, verdicts),
-        partial(verdicts_text, verdicts),
-        partial(verdicts_screen, verdicts),
-    )
+        write_report(arguments, explain_log, printed)
+    else:
+        write_report(arguments, explain_text, verdicts)
     return 0
 
 
 def _explain_host(arguments: argparse.Namespace) -> None:
     from allocsim.analysis.explain import explain_host  # noqa: PLC0415
     from allocsim.recording import load_host  # noqa: PLC0415
-    from allocsim.report import host_document, host_text  # noqa: PLC0415
+    from allocsim.report import host as report  # noqa: PLC0415
 
     if not is_there(arguments.text):
         raise UsageError(f"--host needs a recording's file; {arguments.text!r} is none")
     answer = explain_host(arguments.text, load_host(arguments.text))
-    write_result(arguments.json, host_document, host_text, answer)
+    write_report(arguments, report, answer)
 
 
 def _figures_in(text: str) -> LogFigures | None:
@@ -164,11 +146,7 @@ def _explain_file(arguments: argparse.Namespace) -> None:
 def _explain_recording(arguments: argparse.Namespace, recording: Recording) -> None:
     from allocsim.analysis.explain import explain_prepared  # noqa: PLC0415
     from allocsim.replaying import prepare, with_proof, with_range  # noqa: PLC0415
-    from allocsim.report import (  # noqa: PLC0415
-        explanation_document,
-        explanation_screen,
-        explanation_text,
-    )
+    from allocsim.report import explain as report  # noqa: PLC0415
 
     with ProgressBar() as bar:
         prepared = prepare(recording, arguments.device, arguments.torch, hints=hints_of(arguments))
@@ -185,18 +163,13 @@ def _explain_recording(arguments: argparse.Namespace, recording: Recording) -> N
             replace(each, device_run=device_run)
             for each, device_run in zip(devices, run.devices, strict=True)
         )
-    write_answer(
-        arguments,
-        partial(explanation_document, run, devices),
-        partial(explanation_text, run, devices, top),
-        partial(explanation_screen, run, devices, top),
-    )
+    write_report(arguments, report, run, devices, top=top)
 
 
 def _explain_state(arguments: argparse.Namespace, recording: Recording, device: int) -> None:
     from allocsim.analysis.explain import explain_state  # noqa: PLC0415
     from allocsim.analysis.top import top  # noqa: PLC0415
-    from allocsim.report import state_document, state_screen, state_text  # noqa: PLC0415
+    from allocsim.report import explain_state as report  # noqa: PLC0415
 
     if hints_of(arguments) is not None:
         raise UsageError(f"{', '.join(HINTS)} apply to a history, and the snapshot has none")
@@ -209,9 +182,4 @@ def _explain_state(arguments: argparse.Namespace, recording: Recording, device: 
         torch_version=arguments.torch,
     )
     owners = None if arguments.json else top(recording, device=device)
-    write_answer(
-        arguments,
-        partial(state_document, answer),
-        partial(state_text, answer, owners),
-        partial(state_screen, answer, owners),
-    )
+    write_report(arguments, report, answer, top=owners)

@@ -7,12 +7,11 @@ only with --update.
 from __future__ import annotations
 
 import argparse
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from allocsim.cli.options import Commands, add_command, add_shared
-from allocsim.cli.output import refuse_input, write_result, write_warnings, writing
+from allocsim.cli.output import refuse_input, write_report, write_warnings, writing
 from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, UsageError, count, fraction, memory_size, share
 
@@ -69,7 +68,7 @@ def add_to(commands: Commands[Parser]) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from allocsim.analysis.gate import Budget  # noqa: PLC0415
-    from allocsim.report import gate_document, gate_text  # noqa: PLC0415
+    from allocsim.report import gate as report  # noqa: PLC0415
 
     budget = Budget(
         max_reserved=arguments.max_reserved,
@@ -80,8 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     _refuse(arguments, is_empty=budget.is_empty)
     found = _gated(arguments, budget)
-    document, text = partial(gate_document, found), partial(gate_text, found, arguments.count)
-    write_result(arguments.json, document, text)
+    write_report(arguments, report, found, count=arguments.count)
     return 0 if found.passed else 1
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 
 from allocsim.cli.options import Commands, add_command, add_shared
-from allocsim.cli.output import write_result
+from allocsim.cli.output import write_report
 from allocsim.cli.usage import Parser, UsageError
 
 _SUMMARY = "report problems of a recording or an option string"
@@ -46,7 +46,7 @@ def add_to(commands: Commands[Parser]) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from allocsim.analysis.lint import lint, lint_conf  # noqa: PLC0415
     from allocsim.recording import load  # noqa: PLC0415
-    from allocsim.report import lint_document, lint_text  # noqa: PLC0415
+    from allocsim.report import lint as report  # noqa: PLC0415
 
     if arguments.file is not None:
         found = lint(load(arguments.file), arguments.conf, torch_version=arguments.torch)
@@ -56,5 +56,5 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(
             "nothing to check; expected FILE, or --conf CONF (see allocsim lint --help)"
         )
-    write_result(arguments.json, lint_document, lint_text, found)
+    write_report(arguments, report, found)
     return 0 if found.passed else _FAILED

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from allocsim.cli.streams import say
@@ -122,6 +123,23 @@ def write_answer(
         write(text())
     else:
         write_screen(screen())
+
+
+def write_report(
+    arguments: argparse.Namespace, report: ModuleType, *result: object, **shown: object
+) -> None:
+    """Write the result of a command: as JSON with --json, else as text.
+
+    report: module of `allocsim.report` that formats the result. If it has a first screen, the text
+        is printed only with --verbose.
+    shown: further arguments of the text and the screen, such as the number of rows.
+    """
+    if arguments.json:
+        write_json(report.document(*result))
+    elif arguments.__dict__.get("verbose", True) or not hasattr(report, "screen"):
+        write(report.text(*result, **shown))
+    else:
+        write_screen(report.screen(*result, **shown))
 
 
 @contextmanager

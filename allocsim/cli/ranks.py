@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import argparse
 from contextlib import ExitStack
-from functools import partial
 
 from allocsim.cli.options import Commands, add_command, add_shared, dask_executor
-from allocsim.cli.output import refuse_output, save_page, write_result
+from allocsim.cli.output import refuse_output, save_page, write_report
 from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, processes
 
@@ -42,7 +41,7 @@ def add_to(commands: Commands[Parser]) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from allocsim.analysis.ranks import ranks  # noqa: PLC0415
-    from allocsim.report import ranks_document, ranks_text  # noqa: PLC0415
+    from allocsim.report import ranks as report  # noqa: PLC0415
 
     if arguments.output is not None:
         refuse_output(arguments.output, arguments.files, (".html",))
@@ -63,6 +62,5 @@ def run(arguments: argparse.Namespace) -> int:
         from allocsim.report.html import ranks_page  # noqa: PLC0415
 
         save_page(ranks_page(found), arguments.output)
-    document, text = partial(ranks_document, found), partial(ranks_text, found, arguments.count)
-    write_result(arguments.json, document, text)
+    write_report(arguments, report, found, count=arguments.count)
     return 0

@@ -64,7 +64,7 @@ def add_to(commands: Commands[Parser]) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from allocsim.phantom import RecordedProgram, record  # noqa: PLC0415
-    from allocsim.report import record_document, record_text  # noqa: PLC0415
+    from allocsim.report import record as report  # noqa: PLC0415
 
     if not arguments.program:
         raise UsageError("record needs a program to run: allocsim record -- python train.py")
@@ -90,9 +90,9 @@ def run(arguments: argparse.Namespace) -> int:
     )
     recorded = record(program)
     if arguments.json:
-        write_json(record_document(program, recorded))
+        write_json(report.document(program, recorded))
     else:
-        say(shown(record_text(program, recorded), sys.stderr.encoding))
+        say(shown(report.text(program, recorded), sys.stderr.encoding))
     return recorded.exit_code
 
 

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from allocsim.cli.options import HINTS, Commands, add_command, add_shared, edited_by, hints_of
-from allocsim.cli.output import write_answer
+from allocsim.cli.output import write_report
 from allocsim.cli.owners import owners_of, spilled_owners_of
 from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, UsageError, count
@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
         with_proof,
         with_range,
     )
-    from allocsim.report import replay_document, replay_screen, replay_text  # noqa: PLC0415
+    from allocsim.report import replay as report  # noqa: PLC0415
     from allocsim.simulation import Setting  # noqa: PLC0415
 
     with ProgressBar() as bar:
@@ -105,12 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.host_spill:
             top = spilled_owners_of(devices, result.devices)
         result = with_range(with_proof(result))  # before output, because both may need replays
-    write_answer(
-        arguments,
-        partial(replay_document, result, shortages, found, top, edited),
-        partial(replay_text, result, shortages, found, top, edited),
-        partial(replay_screen, result, shortages, found, top, edited),
-    )
+    write_report(arguments, report, result, shortages, found, top, edited)
     if arguments.strict and not all(d.fidelity and d.fidelity.is_exact for d in result.devices):
         return _STRICT
     if arguments.fail_on_oom and any(device.ooms for device in result.devices):

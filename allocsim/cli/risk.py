@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
-from functools import partial
 
 from allocsim.cli.options import Commands, add_command, add_shared
-from allocsim.cli.output import write_answer
+from allocsim.cli.output import write_report
 from allocsim.cli.owners import owners_of
 from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser
@@ -38,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     from allocsim.analysis.risk import risk_of  # noqa: PLC0415
     from allocsim.recording import load  # noqa: PLC0415
     from allocsim.replaying import with_proof, with_range  # noqa: PLC0415
-    from allocsim.report import risk_document, risk_screen, risk_text  # noqa: PLC0415
+    from allocsim.report import risk as report  # noqa: PLC0415
 
     with ProgressBar() as bar:
         risk = risk_of(
@@ -57,10 +56,5 @@ def run(arguments: argparse.Namespace) -> int:
         # Before output, because both may need replays.
         known = with_range(with_proof(risk.run))
         risk = replace(risk, run=known, device_run=known.devices[0])
-    write_answer(
-        arguments,
-        partial(risk_document, risk),
-        partial(risk_text, risk),
-        partial(risk_screen, risk, top),
-    )
+    write_report(arguments, report, risk, top=top)
     return _OUT_OF_MEMORY if arguments.fail_on_oom and risk.device_run.ooms else 0

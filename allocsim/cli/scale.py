@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from allocsim.cli.options import Commands, add_command, add_shared
-from allocsim.cli.output import refuse_name, save_recording, write_result
+from allocsim.cli.output import refuse_name, save_recording, write_report
 from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, UsageError, is_there
 
 if TYPE_CHECKING:
-    from allocsim.fitting.scale import Scaled, Scaling
+    from allocsim.fitting.scale import LargestSize, Scaled, ScaleFrontier, Scaling
 
 _SUMMARY = "predict a program's memory at other sizes, from recordings"
 _DESCRIPTION = """\
@@ -84,7 +82,7 @@ def add_to(commands: Commands[Parser]) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from allocsim.fitting.scale import recording_at, scaling_of  # noqa: PLC0415
     from allocsim.recording import load  # noqa: PLC0415
-    from allocsim.report import scale_document, scale_text  # noqa: PLC0415
+    from allocsim.report import scale as report  # noqa: PLC0415
 
     runs = _runs(arguments.file, arguments.at)
     _refuse_confused(arguments)
@@ -99,20 +97,19 @@ def run(arguments: argparse.Namespace) -> int:
         memory = _memory(arguments, scaling)
         if arguments.find is None:
             sizes = _sizes(arguments.to)
-            at = scaling.at(sizes, conf=arguments.conf, device_memory=memory)
-            answer = _Answer(
-                at, partial(scale_document, scaling, at), partial(scale_text, scaling, at)
+            answer: Scaled | LargestSize | ScaleFrontier = scaling.at(
+                sizes, conf=arguments.conf, device_memory=memory
             )
         else:
             assert memory is not None
             answer = _find(arguments, scaling, memory, bar)
+        at = _size_of(answer)
         if arguments.out is not None:
-            assert answer.found is not None
-            at = answer.found
+            assert at is not None
             made = recording_at(scaling, at.at, conf=arguments.conf, device_memory=memory)
             save_recording(made, arguments.out)
-    write_result(arguments.json, answer.document, answer.text)
-    fails = answer.found is None or not answer.found.fits
+    write_report(arguments, report, scaling, answer)
+    fails = at is None or not at.fits
     return _OUT_OF_MEMORY if arguments.fail_on_oom and fails else 0
 
 
@@ -132,48 +129,30 @@ def _refuse_confused(arguments: argparse.Namespace) -> None:
         raise UsageError("-o writes one recording; expected --find with one size")
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    """Answer of `allocsim scale` as text and as JSON document.
+def _size_of(answer: Scaled | LargestSize | ScaleFrontier) -> Scaled | None:
+    """Return the prediction that selects the exit code and is written by -o; None if none fits."""
+    from allocsim.fitting.scale import LargestSize, ScaleFrontier  # noqa: PLC0415
 
-    found: result at the predicted size; None if no size fits.
-    """
-
-    found: Scaled | None
-    document: Callable[[], dict[str, Any]]
-    text: Callable[[], str]
+    if isinstance(answer, LargestSize):
+        return answer.fitting or answer.failing
+    if isinstance(answer, ScaleFrontier):
+        return next((each.fitting for _, each in answer.rows if each.fitting), None)
+    return answer
 
 
 def _find(
     arguments: argparse.Namespace, scaling: Scaling, memory: int, bar: ProgressBar
-) -> _Answer:
+) -> LargestSize | ScaleFrontier:
     """Return the answer to --find: the largest size that fits in `memory` bytes."""
-    from allocsim.report import (  # noqa: PLC0415
-        largest_text,
-        scale_document,
-        scale_frontier_text,
-    )
-
     name, _, other = arguments.find[0].partition(",")
     named = {"conf": arguments.conf, "watch": bar.trying}
     if not other:
-        result = scaling.largest(name, _sizes(arguments.others), memory, **named)
-        return _Answer(
-            result.fitting or result.failing,
-            partial(scale_document, scaling, None, result),
-            partial(largest_text, scaling, result),
-        )
+        return scaling.largest(name, _sizes(arguments.others), memory, **named)
     values, others = _values(arguments.others, other)
     values = values or sorted({each.at[other] for each in scaling.law.samples if other in each.at})
     if not values:
         raise UsageError(f"no recording has a size {other}; give its values: --with {other}=N")
-    front = scaling.frontier(name, other, values, _sizes(others), memory, **named)
-    fitting = (each.fitting for _, each in front.rows)
-    return _Answer(
-        next(filter(None, fitting), None),
-        partial(scale_document, scaling, None, frontier=front),
-        partial(scale_frontier_text, scaling, front),
-    )
+    return scaling.frontier(name, other, values, _sizes(others), memory, **named)
 
 
 def _values(words: Sequence[str], name: str) -> tuple[list[int], list[str]]:

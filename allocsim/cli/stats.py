@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 
 from allocsim.cli.options import Commands, add_command, add_shared
-from allocsim.cli.output import write_result
+from allocsim.cli.output import write_report
 from allocsim.cli.usage import Parser
 
 _SUMMARY = "summarize a file in ten lines"
@@ -27,7 +27,7 @@ def add_to(commands: Commands[Parser]) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from allocsim.analysis.stats import stats  # noqa: PLC0415
     from allocsim.recording import load  # noqa: PLC0415
-    from allocsim.report import stats_document, stats_text  # noqa: PLC0415
+    from allocsim.report import stats as report  # noqa: PLC0415
 
-    write_result(arguments.json, stats_document, stats_text, stats(load(arguments.file)))
+    write_report(arguments, report, stats(load(arguments.file)))
     return 0

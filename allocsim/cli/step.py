@@ -80,7 +80,8 @@ def _recording(what: str) -> Recording:
 def _walk(arguments: argparse.Namespace, recording: Recording) -> None:
     from allocsim.analysis.step import walk_on  # noqa: PLC0415
     from allocsim.replaying import Walk, prepare  # noqa: PLC0415
-    from allocsim.report import step_document, step_text, warned  # noqa: PLC0415
+    from allocsim.report import step as report  # noqa: PLC0415
+    from allocsim.report import warned  # noqa: PLC0415
 
     if not recording.devices:
         raise UsageError(f"{recording.path}: holds neither segments nor entries")
@@ -100,8 +101,8 @@ def _walk(arguments: argparse.Namespace, recording: Recording) -> None:
         parting = walk.parting
         unproved = ", unproved" * (parting is not None and parting.is_before(entry))
         title = f"{name}entry {entry:,}{unproved}: {_asked(decision.request)}"
-        texts.append(step_text(decision, title))
-        documents.append(step_document(decision, entry, device=number, parting=parting))
+        texts.append(report.text(decision, title))
+        documents.append(report.document(decision, entry, device=number, parting=parting))
     if arguments.json:
         write_json(documents)
     else:
@@ -185,7 +186,7 @@ def _typed() -> Iterator[str]:
 def _answer_all(
     session: Session, lines: Iterable[str], *, as_json: bool, echo: bool = True
 ) -> None:
-    from allocsim.report import step_document, step_text  # noqa: PLC0415
+    from allocsim.report import step as report  # noqa: PLC0415
 
     documents = []
     for raw in lines:
@@ -199,23 +200,23 @@ def _answer_all(
             write((f"> {line}\n" if echo else "") + shown + "\n")
             continue
         decision = session.ask(line)
-        documents.append(step_document(decision))
+        documents.append(report.document(decision))
         if not as_json:
             block = session.numbers.get(decision.address) if decision.address is not None else None
             title = f"> {line}" + ("" if block is None else f"    (block {block})")
-            write(step_text(decision, title) + "\n")
+            write(report.text(decision, title) + "\n")
     if as_json:
         write_json(documents)
 
 
 def _shown(session: Session, line: str) -> str | None:
     """Return the output for "help", "segments" or "stats"; None if the line is a request."""
-    from allocsim.report import segments_text  # noqa: PLC0415
+    from allocsim.report import step as report  # noqa: PLC0415
 
     if line == "help":
         return HELP
     if line == "segments":
-        return segments_text(session.allocator.segments(), session.numbers)
+        return report.segments_text(session.allocator.segments(), session.numbers)
     if line == "stats":
         stats = session.allocator.memory_stats()
         return "".join(f"  {key:<44}{value:>18,}\n" for key, value in stats.items() if value)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 
 from allocsim.cli.options import Commands, add_command, add_shared
-from allocsim.cli.output import write, write_json, write_other_json
+from allocsim.cli.output import write, write_other_json, write_report
 from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, UsageError, count, moment
 
@@ -54,12 +54,7 @@ def add_to(commands: Commands[Parser]) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from allocsim.analysis.top import top, top_host  # noqa: PLC0415
     from allocsim.recording import load, load_host  # noqa: PLC0415
-    from allocsim.report import (  # noqa: PLC0415
-        collapsed_text,
-        speedscope_document,
-        top_document,
-        top_text,
-    )
+    from allocsim.report import top as report  # noqa: PLC0415
 
     if arguments.host and (arguments.device is not None or arguments.torch is not None):
         raise UsageError("--host is of no device and no release; leave out --device and --torch")
@@ -84,11 +79,9 @@ def run(arguments: argparse.Namespace) -> int:
             )
         )
     if arguments.format == "speedscope":
-        write_other_json(speedscope_document(answer))
+        write_other_json(report.speedscope_document(answer))
     elif arguments.format == "collapsed":
-        write(collapsed_text(answer))
-    elif arguments.json:
-        write_json(top_document(answer))
+        write(report.collapsed_text(answer))
     else:
-        write(top_text(answer, arguments.count, arguments.frames))
+        write_report(arguments, report, answer, count=arguments.count, frames=arguments.frames)
     return 0

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import argparse
 from contextlib import ExitStack
-from functools import partial
 from typing import TYPE_CHECKING
 
 from allocsim.cli.options import HINTS, Commands, add_command, add_shared, dask_executor, hints_of
-from allocsim.cli.output import write_answer
+from allocsim.cli.output import write_report
 from allocsim.cli.owners import owners_of
 from allocsim.cli.progress import ProgressBar
 from allocsim.cli.usage import Parser, UsageError, processes
@@ -68,7 +67,7 @@ def add_to(commands: Commands[Parser]) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from allocsim.analysis.tune import EXHAUSTIVE, tune  # noqa: PLC0415
     from allocsim.recommend import read_costs  # noqa: PLC0415
-    from allocsim.report import tuning_document, tuning_screen, tuning_text  # noqa: PLC0415
+    from allocsim.report import tune as report  # noqa: PLC0415
 
     loan = _loan(arguments)
     with ExitStack() as stack:
@@ -98,12 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
         top = None
         if not (arguments.json or arguments.verbose):
             top = _owners(tuning)
-    write_answer(
-        arguments,
-        partial(tuning_document, tuning, loan, tried),
-        partial(tuning_text, tuning, loan, tried),
-        partial(tuning_screen, tuning, top, loan, tried),
-    )
+    write_report(arguments, report, tuning, loan, tried, top=top)
     return 0
 
 

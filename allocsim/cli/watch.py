@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _report(arrived: Arrival | Unreadable, *, as_json: bool) -> None:
     from allocsim.analysis.explain import explain, explain_recording  # noqa: PLC0415
     from allocsim.analysis.watch import Arrival  # noqa: PLC0415
-    from allocsim.report import watch_document, watch_text  # noqa: PLC0415
+    from allocsim.report import watch as report  # noqa: PLC0415
 
     explained, problem = None, ""
     verdicts: tuple[Verdict, ...] = ()
@@ -75,7 +75,7 @@ def _report(arrived: Arrival | Unreadable, *, as_json: bool) -> None:
         except AllocsimError as error:
             problem = str(error)
     if as_json:
-        write_json(watch_document(arrived, explained, verdicts, problem), indent=None)
+        write_json(report.document(arrived, explained, verdicts, problem), indent=None)
     else:
-        write(watch_text(arrived, explained, verdicts, problem))
+        write(report.text(arrived, explained, verdicts, problem))
     sys.stdout.flush()

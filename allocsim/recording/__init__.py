@@ -101,8 +101,5 @@ __all__ = [
 
 __getattr__ = lazily(
     globals(),
-    {
-        **dict.fromkeys(("LogFigure", "LogFigures", "figures_in"), "log_figures"),
-        "Refusal": "refusals",
-    },
+    {"log_figures": "LogFigure LogFigures figures_in", "refusals": "Refusal"},
 )

@@ -30,7 +30,7 @@ _WAYS = (36, 13, 15)
 _PATH = 60
 
 
-def colocate_screen(found: Colocation) -> Answer:
+def screen(found: Colocation) -> Answer:
     """Return the first screen of `allocsim colocate`."""
     tone = Tone.GOOD if found.fits else Tone.FAILURE
     parts = [
@@ -45,7 +45,7 @@ def colocate_screen(found: Colocation) -> Answer:
     return answer_of(parts, "-v: every phase and figure; --json: the same for programs")
 
 
-def colocate_text(found: Colocation) -> str:
+def text(found: Colocation) -> str:
     """Return the text of `allocsim colocate -v`."""
     run = found.run
     memory = "unlimited" if run.memory is None else exact_size(run.memory)
@@ -166,7 +166,7 @@ def _way(way: Way) -> tuple[str, str, str]:
     return way.name, peak, smallest
 
 
-def colocate_document(found: Colocation) -> dict[str, Any]:
+def document(found: Colocation) -> dict[str, Any]:
     """Return the document of `allocsim colocate --json`."""
     run = found.run
     letters = [each.letter for each in found.programs]

@@ -45,7 +45,7 @@ COUNTS = {
 """Counts over a whole run, in words."""
 
 
-def compare_text(found: Comparison, count: int | None = None) -> str:
+def text(found: Comparison, count: int | None = None) -> str:
     """Return the text of `allocsim compare`.
 
     count: rows to print; 0 for all rows, None for as many as fit one screen.
@@ -155,7 +155,7 @@ def _unchanged(same: int, by: str) -> str:
     return f"{number(same)} other {by if same == 1 else more} unchanged"
 
 
-def compare_document(found: Comparison) -> dict[str, Any]:
+def document(found: Comparison) -> dict[str, Any]:
     """Return the document of `allocsim compare --json`."""
     return {
         "a": _side_document(found.a),

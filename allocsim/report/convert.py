@@ -15,9 +15,7 @@ from allocsim.simulation import DeviceRun, Run
 from allocsim.units import format_size
 
 
-def convert_text(
-    output: str, size: int, chosen: Format, recording: Recording, runs: Sequence[Run]
-) -> str:
+def text(output: str, size: int, chosen: Format, recording: Recording, runs: Sequence[Run]) -> str:
     """Return a line about the written file, and a line about each replay in it.
 
     output: name of the file.
@@ -46,10 +44,10 @@ def _came_to(run: DeviceRun) -> str:
     return f"{peak}, out of memory at entry {run.ooms[-1].entry:,}{ends}"
 
 
-def convert_document(
+def document(
     output: str, size: int, chosen: Format, recording: Recording, runs: Sequence[Run]
 ) -> dict[str, Any]:
-    """Return the document of `allocsim convert --json`; parameters as in `convert_text`."""
+    """Return the document of `allocsim convert --json`; parameters as in `text`."""
     simulated = {run.devices[0].device: run for run in runs}
     return {
         "output": output,

@@ -23,7 +23,7 @@ _TITLES = {
 }
 
 
-def crosscheck_text(report: Report, route: str) -> str:
+def text(report: Report, route: str) -> str:
     """Return the text of `allocsim crosscheck`; `route` describes how real PyTorch was run."""
     lines = row("Real PyTorch", route)
     for release, (first, last) in report.seeds.items():
@@ -49,8 +49,8 @@ def _verdict(report: Report) -> str:
     )
 
 
-def crosscheck_document(report: Report, route: str) -> dict[str, Any]:
-    """Return the document of `allocsim crosscheck --json`; `route` is as in `crosscheck_text`."""
+def document(report: Report, route: str) -> dict[str, Any]:
+    """Return the document of `allocsim crosscheck --json`; `route` is as in `text`."""
     divergence = None
     if (found := report.divergence) is not None:
         divergence = {

@@ -1,14 +1,14 @@
-"""Explanation of out-of-memory errors in a recording or an error text: full text and JSON.
+"""Explanation of out-of-memory errors in a recording: text, JSON and first screen.
 
-Rule: the name of the cause comes first. `allocsim.analysis.explain` computes all numbers. The first
-screen is in `explain_screen.py`.
+Rule: the name of the cause comes first. `allocsim.analysis.explain` computes all numbers. The
+answers for an error text are in `explain_text.py`, for a log in `explain_log.py`, and for a
+snapshot without a history in `explain_state.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from allocsim.analysis.explain import (
@@ -19,11 +19,22 @@ from allocsim.analysis.explain import (
     Figures,
     Remedy,
     Shortage,
-    Verdict,
     arithmetic_of,
 )
 from allocsim.metrics import Code
-from allocsim.report.answer import of_owners
+from allocsim.report.answer import (
+    Answer,
+    AnswerPart,
+    Tone,
+    answer_of,
+    most_urgent,
+    named,
+    of_owners,
+    others,
+    part,
+    to_paste,
+    warnings,
+)
 from allocsim.report.layout import (
     card_document,
     earlier_errors,
@@ -69,7 +80,7 @@ _SHOWN_BLOCKERS = 12
 _SIZE_WIDTH = 14
 
 
-def explanation_text(run: Run, devices: Sequence[DeviceExplanation], top: Top | None = None) -> str:
+def text(run: Run, devices: Sequence[DeviceExplanation], top: Top | None = None) -> str:
     """Return the text of `allocsim explain -v` for a recording.
 
     top: code that held the memory at the error; None if unknown.
@@ -235,7 +246,7 @@ def _remedy(remedy: Remedy) -> str:
     return f"device    {format_size(remedy.device_memory)} with {conf} ({retries}{less})"
 
 
-def explanation_document(run: Run, devices: Sequence[DeviceExplanation]) -> dict[str, Any]:
+def document(run: Run, devices: Sequence[DeviceExplanation]) -> dict[str, Any]:
     """Return the document of `allocsim explain --json` for a recording."""
     return {
         "file": run.path,
@@ -273,7 +284,7 @@ def _oom(device: DeviceExplanation, shortage: Shortage, advice: Sequence[str]) -
         "is_recorded": shortage.oom.is_recorded,
         "is_proved": parting is None or not parting.is_before(shortage.oom.entry),
         "cause": shortage.cause,
-        "figures": _figures(shortage.figures),
+        "figures": figures_document(shortage.figures),
         "arithmetic": arithmetic,
         "requested_bytes": shortage.oom.requested_bytes,
         "rounded_bytes": shortage.oom.rounded_bytes,
@@ -290,7 +301,7 @@ def _oom(device: DeviceExplanation, shortage: Shortage, advice: Sequence[str]) -
     }
 
 
-def _figures(figures: Figures) -> dict[str, int | None]:
+def figures_document(figures: Figures) -> dict[str, int | None]:
     return {key: value for key, value in asdict(figures).items() if key.endswith("_bytes")}
 
 
@@ -327,59 +338,54 @@ def _remedy_document(remedy: Remedy) -> dict[str, Any]:
     }
 
 
-_SHOWN = 10
-_SHOWN_LETTERS = 160
+def screen(run: Run, devices: Sequence[DeviceExplanation], top: Top | None = None) -> Answer:
+    """Return the first screen of `allocsim explain` for a recording.
 
-
-def repeats_of(verdicts: Sequence[Verdict]) -> list[list[Verdict]]:
-    """Group equal consecutive verdicts (explanations of one error each), in order."""
-    return [list(run) for _, run in groupby(verdicts, lambda v: (v.figures, v.cause, v.advice))]
-
-
-def verdicts_text(verdicts: Sequence[Verdict]) -> str:
-    """Return the output of `allocsim explain -v` for an error text; equal errors are shown once."""
-    runs = repeats_of(verdicts)
-    parts = [_verdict(run, is_alone=len(verdicts) == 1) for run in runs[:_SHOWN]]
-    if len(runs) > _SHOWN:
-        hidden = sum(len(run) for run in runs[_SHOWN:])
-        parts.append([f"{plural(hidden, 'more error')}; --json lists them all."])
-    return "\n".join(line for part in parts for line in [*part, ""])
-
-
-def _verdict(run: Sequence[Verdict], *, is_alone: bool) -> list[str]:
-    verdict = run[0]
-    lines = []
-    if not is_alone:
-        where = f"line {number(verdict.message.line)}"
-        if len(run) > 1:
-            where += f" to {number(run[-1].message.line)}, {number(len(run))} times"
-        lines += [f"== {where} ==", ""]
-        text = verdict.message.text
-        dots = "..." if text[_SHOWN_LETTERS:] else ""
-        lines += [*paragraph(text[:_SHOWN_LETTERS] + dots, indent=4), ""]
-    outside = f"; {verdict.outside}" if verdict.outside else ""
-    lines += row("Verdict", f"{verdict.cause}: {CAUSES[verdict.cause]}{outside}")
-    if verdict.arithmetic:
-        lines += row("Because", verdict.arithmetic)
-    return lines + rows("Advice", verdict.advice)
-
-
-def verdicts_document(verdicts: Sequence[Verdict]) -> dict[str, Any]:
-    """Return the document of `allocsim explain --json` for an error text.
-
-    It describes one error, or has the form {"ooms": [...]} for several errors.
+    top: code that held the memory at the error; None if unknown.
     """
-    if len(verdicts) == 1:
-        return _object(verdicts[0])
-    unknown = dict.fromkeys(("entry", "kinds", "blockers", "cures"))
-    return {"ooms": [{**_object(verdict), **unknown} for verdict in verdicts]}
+    parts = [warnings(run), *verdict_of_run(run, devices)]
+    owners = of_owners(top)
+    paste = to_paste(devices[0].recommendation if devices else None, devices)
+    is_full = any(s.cause == "full" for d in devices for s in d.shortages[-1:])
+    # On a full device, no setting helps: the code that holds the memory must be shown.
+    return answer_of([*parts, owners, *paste] if is_full else [*parts, *paste, owners])
 
 
-def _object(verdict: Verdict) -> dict[str, Any]:
-    return {
-        "cause": verdict.cause,
-        "figures": _figures(verdict.figures),
-        "advice": list(verdict.advice),
-        "arithmetic": verdict.arithmetic or None,
-        "line": verdict.message.line,
-    }
+def verdict_of_run(run: Run, devices: Sequence[DeviceExplanation]) -> list[AnswerPart]:
+    """Return the lines with cause and failed request of each device; at most three devices."""
+    shown = most_urgent([device.device_run for device in devices])
+    by_number = {device.device_run.device: device for device in devices}
+    found: list[AnswerPart] = []
+    for device_run in shown:
+        found += _explained(run, by_number[device_run.device], is_alone=len(devices) == 1)
+    return [*found, others(run, shown)]
+
+
+def _explained(run: Run, device: DeviceExplanation, *, is_alone: bool) -> list[AnswerPart]:
+    label, name = named("Verdict", run, device.device_run)
+    parting = device.device_run.parting
+    if not device.shortages:
+        unproved = "unproved: " if parting is not None else ""
+        return [part(row(label, f"{name}{unproved}no request failed"), Tone.GOOD)]
+    shortage = device.shortages[-1]
+    oom = shortage.oom
+    unproved = "unproved: " if parting is not None and parting.is_before(oom.entry) else ""
+    asked = oom.rounded_bytes if oom.requested_bytes is None else oom.requested_bytes
+    more = len(device.shortages) - 1
+    errors = f", the last of {number(more + 1)} errors" if more else ""
+    where = f"{format_size(asked)} requested at entry {number(oom.entry)}{errors}"
+    found = [
+        part(
+            row(label, f"{name}{unproved}{shortage.cause}: {CAUSES[shortage.cause]}"), Tone.FAILURE
+        ),
+        part(row("Because", because(shortage))),
+        part(rows("Request", [where, *_code(shortage)]), rank=2 if is_alone else 5),
+    ]
+    first = device.advice[-1][:1]
+    if device.recommendation.best is None and first:
+        found.append(part(row("Advice", first[0]), rank=1))
+    return found
+
+
+def _code(shortage: Shortage) -> Iterable[str]:
+    return () if shortage.code is None else (f"by {code_text(shortage.code)}",)

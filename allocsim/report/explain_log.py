@@ -30,12 +30,12 @@ _ADVICE = {
 }
 
 
-def log_text(found: LogFigures) -> str:
+def text(found: LogFigures) -> str:
     """Return the text of `allocsim explain -v` for a log."""
     return "\n".join(_lines(found, found.figures)) + "\n"
 
 
-def log_screen(found: LogFigures) -> Answer:
+def screen(found: LogFigures) -> Answer:
     """Return the first screen of `allocsim explain` for a log."""
     refusals = found.refusals[:_SHOWN_REFUSALS]
     shown = found.figures[: _SHOWN - 3 * len(refusals)]
@@ -63,7 +63,7 @@ def _line(figure: LogFigure) -> str:
     return f"{figure} {figure.label}{device}, line {number(figure.line)}"
 
 
-def log_document(found: LogFigures) -> dict[str, Any]:
+def document(found: LogFigures) -> dict[str, Any]:
     """Return the document of `allocsim explain --json` for a log."""
     figures = [
         {

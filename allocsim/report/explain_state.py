@@ -29,7 +29,7 @@ _SHOWN_OWNERS = 12
 _SIZE_WIDTH = 14
 
 
-def state_text(found: StateExplanation, top: Top | None = None) -> str:
+def text(found: StateExplanation, top: Top | None = None) -> str:
     """Return the text of `allocsim explain -v` for a state.
 
     top: code that holds the memory; None if it is not shown.
@@ -44,8 +44,8 @@ def state_text(found: StateExplanation, top: Top | None = None) -> str:
     return "\n".join([*lines, "", *of_owners(top).lines]).rstrip() + "\n"
 
 
-def state_screen(found: StateExplanation, top: Top | None = None) -> Answer:
-    """Return the first screen of `allocsim explain` for a state; `top` is as in `state_text`."""
+def screen(found: StateExplanation, top: Top | None = None) -> Answer:
+    """Return the first screen of `allocsim explain` for a state; `top` is as in `text`."""
     refusal = found.refusal
     tone = Tone.FAILURE if refusal is not None and found.is_asked else Tone.PLAIN
     parts = [part(_answer(found), tone), of_owners(top)]
@@ -139,7 +139,7 @@ def _owners(blockers: Sequence[Blocker]) -> list[str]:
     return [*lines, *([f"  and {plural(hidden, 'line')} more"] if hidden > 0 else [])]
 
 
-def state_document(found: StateExplanation) -> dict[str, Any]:
+def document(found: StateExplanation) -> dict[str, Any]:
     """Return the document of `allocsim explain --json` for a state."""
     source, refusal = found.source, found.refusal
     return {

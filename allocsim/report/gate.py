@@ -30,7 +30,7 @@ _HOLDS = "{:>12}  "
 _NAMES = {"driver_calls": "driver calls"}
 
 
-def gate_text(found: Gate, count: int | None = None) -> str:
+def text(found: Gate, count: int | None = None) -> str:
     """Return the text of `allocsim gate`.
 
     count: rows to print; 0 for all rows, None for as many as fit one screen.
@@ -136,7 +136,7 @@ def _growth(each: LineGrowth) -> str:
     return figures + clipped(with_status(each.status, each.owner or each.was), WIDTH - len(figures))
 
 
-def gate_document(found: Gate) -> dict[str, Any]:
+def document(found: Gate) -> dict[str, Any]:
     """Return the document of `allocsim gate --json`."""
     measured, baseline = found.measured, found.baseline
     return {

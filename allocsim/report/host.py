@@ -15,7 +15,7 @@ from allocsim.units import format_size
 _ROWS = 4
 
 
-def host_text(answer: HostExplanation) -> str:
+def text(answer: HostExplanation) -> str:
     """Return the text of `allocsim explain --host`."""
     course = answer.course
     grown = sum(growth.size for growth in course.growths)
@@ -54,7 +54,7 @@ def host_text(answer: HostExplanation) -> str:
     return "\n".join(lines) + "\n"
 
 
-def host_document(answer: HostExplanation) -> dict[str, Any]:
+def document(answer: HostExplanation) -> dict[str, Any]:
     """Return the document of `allocsim explain --host --json`."""
     course = answer.course
     return {

@@ -14,7 +14,7 @@ from allocsim.analysis.lint import Finding, Lint
 from allocsim.report.layout import row, rows
 
 
-def lint_text(found: Lint) -> str:
+def text(found: Lint) -> str:
     """Return the text of `allocsim lint`."""
     lines = row("Verdict", found.headline())
     if found.path:
@@ -38,7 +38,7 @@ def _about(finding: Finding) -> Iterator[str]:
     yield f"Meaning: {finding.meaning}"
 
 
-def lint_document(found: Lint) -> dict[str, Any]:
+def document(found: Lint) -> dict[str, Any]:
     """Return the document of `allocsim lint --json`."""
     return {
         "file": found.path or None,

@@ -21,7 +21,7 @@ _APART = 1.02
 """Imbalance below which differences come from rounding."""
 
 
-def ranks_text(found: Ranks, count: int | None = None) -> str:
+def text(found: Ranks, count: int | None = None) -> str:
     """Return the text of `allocsim ranks`.
 
     count: ranks to print; 0 for all ranks, None for as many as fit one screen.
@@ -95,7 +95,7 @@ def _row(run: RankRun) -> str:
     return figures + (path if len(path) <= width else f"…{path[-(width - 1) :]}")
 
 
-def ranks_document(found: Ranks) -> dict[str, Any]:
+def document(found: Ranks) -> dict[str, Any]:
     """Return the document of `allocsim ranks --json`."""
     return {
         "decides": found.decides.rank,

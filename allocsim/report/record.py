@@ -13,7 +13,7 @@ from allocsim.report.layout import plural
 from allocsim.units import format_size
 
 
-def record_document(program: RecordedProgram, recorded: Recorded) -> dict[str, Any]:
+def document(program: RecordedProgram, recorded: Recorded) -> dict[str, Any]:
     """Return the document of `allocsim record --json`."""
     gpu = program.gpu
     return {
@@ -39,7 +39,7 @@ def record_document(program: RecordedProgram, recorded: Recorded) -> dict[str, A
     }
 
 
-def record_text(program: RecordedProgram, recorded: Recorded) -> str:
+def text(program: RecordedProgram, recorded: Recorded) -> str:
     """Return the text that `allocsim record` writes to standard error after the program."""
     gpu = program.gpu
     where = f"a phantom {gpu.name}, {format_size(gpu.memory)}" if gpu else "the GPU"

@@ -64,7 +64,7 @@ Found = tuple[Recommendation, tuple[Cure, ...]]
 """Recommended setting, and the settings tried on each device."""
 
 
-def replay_text(
+def text(
     run: Run,
     shortages: Mapping[int, Sequence[Shortage]],
     found: Found | None = None,
@@ -221,7 +221,7 @@ def _ooms(shortages: Sequence[Shortage]) -> list[str]:
     return lines + earlier_errors(len(shortages) - _SHOWN_OOMS)
 
 
-def replay_document(
+def document(
     run: Run,
     shortages: Mapping[int, Sequence[Shortage]],
     found: Found | None = None,
@@ -230,7 +230,7 @@ def replay_document(
 ) -> dict[str, Any]:
     """Return the document of `allocsim replay --json`.
 
-    shortages, found, edited: as in `replay_text`.
+    shortages, found, edited: as in `text`.
     top: code that requested the memory spilled to the host; None if nothing spilled.
     """
     cures = {} if found is None else {cure.device: cure for cure in found[1]}
@@ -359,14 +359,14 @@ def _cells(name: str, trial: Trial) -> tuple[str, str, str, str]:
     return (name, "no", peak_text(trial), number(trial.num_alloc_retries))
 
 
-def replay_screen(
+def screen(
     run: Run,
     shortages: Mapping[int, Sequence[Shortage]],
     found: Found | None = None,
     top: Top | None = None,
     edited: Sequence[EditedDevice] = (),
 ) -> Answer:
-    """Return the first screen of `allocsim replay`; parameters as in `replay_text`."""
+    """Return the first screen of `allocsim replay`; parameters as in `text`."""
     shown = most_urgent(run.devices)
     parts = [warnings(run)]
     for device in shown:

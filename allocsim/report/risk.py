@@ -45,8 +45,8 @@ _BAR = 30
 _WIDTHS = (44, 12, 12, 12)
 
 
-def risk_text(risk: Risk) -> str:
-    """Return the text of `allocsim risk -v`."""
+def text(risk: Risk, top: Top | None = None) -> str:
+    """Return the text of `allocsim risk -v`; `top` has the code that holds the memory."""
     memory = risk.device_run.device_memory
     device = "unknown: no limit" if memory is None else exact_size(memory)
     lines = [
@@ -61,7 +61,7 @@ def risk_text(risk: Risk) -> str:
     lines += ["", *_over_time(risk), "", *_closest_rows(risk), *_largest_rows(risk), ""]
     is_proved = risk.device_run.parting is None
     lines += [*_needs(risk.needs, is_proved=is_proved), "", *_measures(risk.measures), ""]
-    lines += paste_rows(risk.recommendation)
+    lines += [*paste_rows(risk.recommendation), *of_owners(top).lines]
     return "\n".join(lines) + "\n"
 
 
@@ -178,7 +178,7 @@ def _measures(found: Measures) -> list[str]:
     return lines + rows("Avoidable", avoidable)
 
 
-def risk_document(risk: Risk) -> dict[str, Any]:
+def document(risk: Risk) -> dict[str, Any]:
     """Return the document of `allocsim risk --json`."""
     device_run, worst = risk.device_run, risk.most_unusable
     return {
@@ -228,8 +228,8 @@ def _need(need: Need) -> dict[str, Any]:
     }
 
 
-def risk_screen(risk: Risk, top: Top | None = None) -> Answer:
-    """Return the first screen of `allocsim risk`; `top` has the code that holds the memory."""
+def screen(risk: Risk, top: Top | None = None) -> Answer:
+    """Return the first screen of `allocsim risk`; `top` is as in `text`."""
     parts = [warnings(risk.run)]
     tone = Tone.FAILURE if risk.device_run.ooms else Tone.GOOD
     parts.append(part(row("Verdict", _risk_verdict(risk)), tone))

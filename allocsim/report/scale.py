@@ -21,9 +21,15 @@ from allocsim.report.explain import code_text
 from allocsim.report.layout import exact_size, number, plural, row, table
 from allocsim.units import format_size
 
+Prediction = Scaled | LargestSize | ScaleFrontier
 
-def scale_text(scaling: Scaling, found: Scaled) -> str:
-    """Return the text of `allocsim scale --to`."""
+
+def text(scaling: Scaling, found: Prediction) -> str:
+    """Return the text of `allocsim scale`; `found` is the result of --to or of --find."""
+    if isinstance(found, LargestSize):
+        return _largest_text(scaling, found)
+    if isinstance(found, ScaleFrontier):
+        return _frontier_text(scaling, found)
     peak = format_size(found.peak_reserved_bytes)
     if found.device_memory is None:
         verdict = f"{found.text} reserves {peak} at the peak"
@@ -35,8 +41,7 @@ def scale_text(scaling: Scaling, found: Scaled) -> str:
     return "\n".join([*lines, *_grounds(scaling, found), ""])
 
 
-def largest_text(scaling: Scaling, found: LargestSize) -> str:
-    """Return the text of `allocsim scale --find`."""
+def _largest_text(scaling: Scaling, found: LargestSize) -> str:
     device = exact_size(found.failing.device_memory or 0)
     if found.fitting is None:
         verdict = f"not even {found.failing.text} fits {device}"
@@ -52,8 +57,7 @@ def largest_text(scaling: Scaling, found: LargestSize) -> str:
     return "\n".join([*lines, *_grounds(scaling, found.fitting or found.failing), ""])
 
 
-def scale_frontier_text(scaling: Scaling, found: ScaleFrontier) -> str:
-    """Return the text of `allocsim scale --find` for two sizes."""
+def _frontier_text(scaling: Scaling, found: ScaleFrontier) -> str:
     device = exact_size(found.rows[0][1].failing.device_memory or 0)
     at = [f"{_value(row)} at {found.other}={value:,}" for value, row in found.rows]
     lines = row("Verdict", f"the largest {found.name} that fits {device}: {', '.join(at)}")
@@ -155,20 +159,25 @@ def _checked(check: LawCheck) -> str:
     return f"{check.text}: {peak} reserved at the peak, as predicted{missed} ({check.path})"
 
 
-def scale_document(
-    scaling: Scaling,
-    found: Scaled | None,
-    largest: LargestSize | None = None,
-    frontier: ScaleFrontier | None = None,
-) -> dict[str, Any]:
-    """Return the document of `allocsim scale --json`.
-
-    found: the result of --to.
-    largest: the result of --find.
-    frontier: the result of --find with two sizes.
-    """
+def document(scaling: Scaling, found: Prediction) -> dict[str, Any]:
+    """Return the document of `allocsim scale --json`; `found` is as in `text`."""
     law = scaling.law
-    document: dict[str, Any] = {
+    grows = None
+    if isinstance(law, Growing):
+        grows = {
+            "name": law.name,
+            "step": law.step,
+            "requests": law.growths[0].more_requests,
+            "places": len(law.growths[0].parts),
+        }
+    if isinstance(found, Scaled):
+        answer = _scaled(found)
+    elif isinstance(found, LargestSize):
+        answer = {"find": found.name, **_largest(found)}
+    else:
+        rows = [{"at": {found.other: n}, **_largest(each)} for n, each in found.rows]
+        answer = {"find": [found.name, found.other], "frontier": rows}
+    return {
         "torch_version": scaling.torch_version,
         "samples": [{"path": each.path, "at": dict(each.at)} for each in law.samples],
         "checks": [
@@ -183,23 +192,9 @@ def scale_document(
         ],
         "is_proved": bool(scaling.checks),
         "requests": len(law.program.size),
-        "grows": None,
+        "grows": grows,
+        **answer,
     }
-    if isinstance(law, Growing):
-        document["grows"] = {
-            "name": law.name,
-            "step": law.step,
-            "requests": law.growths[0].more_requests,
-            "places": len(law.growths[0].parts),
-        }
-    if found is not None:
-        document |= _scaled(found)
-    if largest is not None:
-        document |= {"find": largest.name, **_largest(largest)}
-    if frontier is not None:
-        rows = [{"at": {frontier.other: n}, **_largest(each)} for n, each in frontier.rows]
-        document |= {"find": [frontier.name, frontier.other], "frontier": rows}
-    return document
 
 
 def _largest(found: LargestSize) -> dict[str, Any]:

@@ -27,7 +27,7 @@ _BEGINS = {
 }
 
 
-def stats_text(found: Stats) -> str:
+def text(found: Stats) -> str:
     """Return the text of `allocsim stats`."""
     lines = [*_about_file(found)]
     for device in found.devices:
@@ -117,7 +117,7 @@ def _stacks(found: Stats) -> str:
     return "; ".join([stacks, *more])
 
 
-def stats_document(found: Stats) -> dict[str, Any]:
+def document(found: Stats) -> dict[str, Any]:
     """Return the document of `allocsim stats --json`."""
     form = found.form
     return {

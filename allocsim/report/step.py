@@ -25,7 +25,7 @@ _LEGEND = "@ this block   # allocated   ~ pending   . free"
 _SHOWN_SEGMENTS, _SHOWN_BLOCKS, _SHOWN_CANDIDATES = 3, 5, 3
 
 
-def step_text(decision: Decision, title: str) -> str:
+def text(decision: Decision, title: str) -> str:
     """Return the text of `allocsim step` for one request; `title` is its first line."""
     lines = [title, *_answer(decision)]
     for rule in decision.rules:
@@ -144,7 +144,7 @@ def segments_text(segments: Sequence[SegmentState], numbers: dict[int, int]) -> 
     return "\n".join(lines or ["  nothing is reserved"]) + "\n"
 
 
-def step_document(
+def document(
     decision: Decision,
     entry: int | None = None,
     *,

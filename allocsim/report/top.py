@@ -34,7 +34,7 @@ _MOMENTS = {
 _SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 
 
-def top_text(top: Top, count: int | None = None, frames: int | None = None) -> str:
+def text(top: Top, count: int | None = None, frames: int | None = None) -> str:
     """Return the text of `allocsim top`.
 
     count: rows to print; 0 for all rows, None for as many as fit one screen.
@@ -140,7 +140,7 @@ def moment_document(at: Moment) -> dict[str, Any]:
     }
 
 
-def top_document(top: Top) -> dict[str, Any]:
+def document(top: Top) -> dict[str, Any]:
     """Return the document of `allocsim top --json`."""
     return {
         "path": top.path,

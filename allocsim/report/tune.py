@@ -57,11 +57,17 @@ _SHOWN_EDITS = 2
 _SHELLS = (("bash", "bash"), ("powershell", "PowerShell"), ("cmd", "cmd"), ("python", "Python"))
 
 
-def tuning_text(tuning: Tuning, loan: Loan | None = None, tried: Sequence[EditTrial] = ()) -> str:
+def text(
+    tuning: Tuning,
+    loan: Loan | None = None,
+    tried: Sequence[EditTrial] = (),
+    top: Top | None = None,
+) -> str:
     """Return the text of `allocsim tune -v`.
 
     loan: host memory that is part of each simulated device; None if there is none.
     tried: edits of the program that were replayed, the best first.
+    top: code that held the memory; None if unknown.
     """
     lines = warned(tuning.warnings) + rows("Recordings", tuning.files)
     lines += row("Release", f"PyTorch {tuning.torch_version}")
@@ -72,6 +78,7 @@ def tuning_text(tuning: Tuning, loan: Loan | None = None, tried: Sequence[EditTr
     if tried:
         lines += ["", *tried_edit_rows(tried, len(tried))]
     lines += ["", *_answer(tuning), "", *_rows(tuning), "", *_front(tuning), "", *_work(tuning)]
+    lines += of_owners(top).lines
     return "\n".join(lines) + "\n"
 
 
@@ -232,10 +239,10 @@ def _work(tuning: Tuning) -> list[str]:
     return rows("Work", work)
 
 
-def tuning_document(
+def document(
     tuning: Tuning, loan: Loan | None = None, tried: Sequence[EditTrial] = ()
 ) -> dict[str, Any]:
-    """Return the document of `allocsim tune --json`; parameters as in `tuning_text`."""
+    """Return the document of `allocsim tune --json`; parameters as in `text`."""
     best = tuning.best
     return {
         "files": list(tuning.files),
@@ -324,16 +331,13 @@ def _row(tuning: Tuning, row: SettingRow) -> dict[str, Any]:
     }
 
 
-def tuning_screen(
+def screen(
     tuning: Tuning,
-    top: Top | None = None,
     loan: Loan | None = None,
     tried: Sequence[EditTrial] = (),
+    top: Top | None = None,
 ) -> Answer:
-    """Return the first screen of `allocsim tune`; `loan` and `tried` are as in `tuning_text`.
-
-    top: code that held the memory; None if unknown.
-    """
+    """Return the first screen of `allocsim tune`; parameters as in `text`."""
     base, found = tuning.baseline, tuning.recommendation
     label = "As recorded" if base.is_as_recorded else "Baseline"
     unproved = "unproved: " if tuning.warnings else ""

@@ -13,7 +13,8 @@ from allocsim._repr import printable
 from allocsim.analysis.explain import DeviceExplanation, Verdict
 from allocsim.analysis.watch import Arrival, Unreadable
 from allocsim.report.answer import AnswerPart
-from allocsim.report.explain_screen import verdict_of_run, verdict_of_text
+from allocsim.report.explain import verdict_of_run
+from allocsim.report.explain_text import verdict_of_text
 from allocsim.report.layout import plural, row
 from allocsim.report.recommendation import paste_line
 from allocsim.simulation import Run
@@ -22,7 +23,7 @@ from allocsim.units import format_size
 Explained = tuple[Run, Sequence[DeviceExplanation]]
 
 
-def watch_text(
+def text(
     arrived: Arrival | Unreadable,
     explained: Explained | None = None,
     verdicts: Sequence[Verdict] = (),
@@ -70,13 +71,13 @@ def _lines(parts: Iterable[AnswerPart]) -> list[str]:
     return [line for part in parts for line in part.lines]
 
 
-def watch_document(
+def document(
     arrived: Arrival | Unreadable,
     explained: Explained | None = None,
     verdicts: Sequence[Verdict] = (),
     problem: str = "",
 ) -> dict[str, Any]:
-    """Return the document of `allocsim watch --json` for one file; see `watch_text`."""
+    """Return the document of `allocsim watch --json` for one file; see `text`."""
     if isinstance(arrived, Unreadable):
         return {"path": arrived.path, "error": arrived.reason}
     causes = [verdict.cause for verdict in verdicts]

@@ -19,7 +19,10 @@ from allocsim.errors import ConfigError, UndefinedBehaviorError
 from allocsim.recording import Recording
 from allocsim.recording.rewind import trimmed
 from allocsim.replaying import Prepared, Trial, Trials, effects_on, prepare, smallest_device
-from allocsim.report import replay_document, replay_text, tuning_document, tuning_text
+from allocsim.report.replay import document as replay_document
+from allocsim.report.replay import text as replay_text
+from allocsim.report.tune import document as tuning_document
+from allocsim.report.tune import text as tuning_text
 from allocsim.simulation import Run, Setting, Start, large_segments_matter
 from allocsim.state import PENDING
 from allocsim.units import MIB

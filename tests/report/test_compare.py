@@ -9,7 +9,8 @@ import pytest
 
 from allocsim import compare, load
 from allocsim.ownership import BY
-from allocsim.report import compare_document, compare_text
+from allocsim.report.compare import document as compare_document
+from allocsim.report.compare import text as compare_text
 from allocsim.results import Comparison
 
 SIZED = Path(__file__).parents[2] / "traces" / "sized"

@@ -10,7 +10,8 @@ import pytest
 from allocsim import CachingAllocator, OutOfMemoryError, load
 from allocsim.analysis.explain import DeviceExplanation, explain_recording
 from allocsim.analysis.explain.shortage import CAUSES
-from allocsim.report import explanation_document, explanation_text
+from allocsim.report.explain import document as explanation_document
+from allocsim.report.explain import text as explanation_text
 from allocsim.simulation import Run
 from allocsim.units import MIB
 

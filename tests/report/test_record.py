@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from allocsim.phantom import ProcessRecording, Recorded, RecordedProgram, find_gpu
-from allocsim.report import record_text
+from allocsim.report.record import text as record_text
 
 PROGRAM = RecordedProgram(("python", "train.py"), Path("run.pickle"), find_gpu("RTX 4090"))
 

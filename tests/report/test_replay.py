@@ -13,7 +13,8 @@ from allocsim.analysis.explain.shortage import CAUSES
 from allocsim.recommend import Offer, Recommendation
 from allocsim.recording import load
 from allocsim.replaying import Trial, replay
-from allocsim.report import replay_document, replay_text
+from allocsim.report.replay import document as replay_document
+from allocsim.report.replay import text as replay_text
 from allocsim.report.verdict import verdict_sentence
 from allocsim.simulation import Fidelity, Mismatch, Run, Setting, Timeline
 from allocsim.units import GIB

@@ -11,7 +11,8 @@ from allocsim import load, top
 from allocsim.analysis.top import Holding, Top
 from allocsim.ownership import BY
 from allocsim.recording import Frame
-from allocsim.report import collapsed_text, speedscope_document, top_text
+from allocsim.report.top import collapsed_text, speedscope_document
+from allocsim.report.top import text as top_text
 
 TRACES = Path(__file__).parents[2] / "traces"
 

@@ -10,7 +10,9 @@ import pytest
 from allocsim.analysis.explain import DeviceExplanation, explain, explain_recording
 from allocsim.analysis.watch import Arrival
 from allocsim.recording import load
-from allocsim.report import explanation_screen, verdicts_screen, watch_text
+from allocsim.report.explain import screen as explanation_screen
+from allocsim.report.explain_text import screen as verdicts_screen
+from allocsim.report.watch import text as watch_text
 from allocsim.simulation import Run, Setting
 
 RECORDING = "gpt2_training-oom-torch2.15.npz.gz"

@@ -33,14 +33,7 @@ __all__ = [
     "explain_recording", "explain_state", "shortages_of",
 ]  # fmt: skip
 
-_LATER = {
-    "HostExplanation": "host",
-    "explain_host": "host",
-    "Refusal": "of_state",
-    "StateExplanation": "of_state",
-    "explain_state": "of_state",
-}
-"""Module of each name that is imported when it is first used."""
-
-
-__getattr__ = lazily(globals(), _LATER)
+__getattr__ = lazily(
+    globals(),
+    {"host": "HostExplanation explain_host", "of_state": "Refusal StateExplanation explain_state"},
+)

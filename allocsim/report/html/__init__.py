@@ -21,16 +21,12 @@ __all__ = [
 ]  # fmt: skip
 
 _HOMES = {
-    "DevicePage": "html_report",
-    "Packer": "embedding",
     "compare_page": "compare_page",
-    "html_report": "html_report",
-    "json_text": "markup",
-    "stylesheet": "markup",
+    "embedding": "Packer",
+    "html_report": "DevicePage html_report",
+    "markup": "json_text stylesheet",
     "ranks_page": "ranks_page",
     "still_report": "still_report",
 }
-"""Module of each name."""
-
 
 __getattr__ = lazily(globals(), _HOMES)
