@@ -30,7 +30,7 @@ from allocsim.core import AllocatorConfig
 from allocsim.errors import ConfigError, UndefinedBehaviorError, UpstreamError
 from allocsim.recommend import usual_settings
 from allocsim.recording import Recording, load
-from allocsim.recording.rewind import trimmed
+from allocsim.recording.start_state import trimmed
 from allocsim.replaying import Prepared, prepare
 from allocsim.simulation import Setting, Start, Timeline
 from allocsim.workload import fragments, graphs, server, streams, training

@@ -23,7 +23,7 @@ from allocsim.cli.reference import commands
 from allocsim.core import RELEASES, CachingAllocator
 from allocsim.errors import OutOfMemoryError
 from allocsim.phantom.wheel import PUBLISHED
-from allocsim.recording.releases import LAYOUTS
+from allocsim.recording.recording import LAYOUTS
 from allocsim.units import GIB
 
 ROOT = Path(__file__).parents[1]
@@ -54,7 +54,7 @@ def ignorant(releases: Sequence[str]) -> list[str]:
     """Return the tables and texts that do not have exactly these releases."""
     tables = {
         "allocsim/core/releases.py: CHANGES": list(RELEASES),
-        "allocsim/recording/releases.py: LAYOUTS": [
+        "allocsim/recording/recording.py: LAYOUTS": [
             layout.release for layout in LAYOUTS if layout.release in (*RELEASES, *releases)
         ],
         "allocsim/phantom/wheel.py: PUBLISHED": list(PUBLISHED),
@@ -92,7 +92,7 @@ def test_every_table_knows_the_same_releases() -> None:
 def test_a_table_that_lacks_a_release_is_named() -> None:
     assert ignorant([*RELEASES, NEXT]) == [
         "allocsim/core/releases.py: CHANGES",
-        "allocsim/recording/releases.py: LAYOUTS",
+        "allocsim/recording/recording.py: LAYOUTS",
         "allocsim/phantom/wheel.py: PUBLISHED",
         *(f"allocsim {command} --help: --torch" for command in helps()),
     ]
@@ -143,7 +143,7 @@ def test_a_text_is_dated_to_no_release_after_its_own() -> None:
 
 TABLES = {
     "core/releases.py",
-    "recording/releases.py",
+    "recording/recording.py",
     "phantom/wheel.py",
     "analysis/explain/wording.py",
 }

@@ -2,7 +2,7 @@
 
 `Release` is the behaviour of one release.  `CHANGES` has one row for each release with the changes
 since the row above, so that a new release is a new row.  Release numbers also occur in four other
-tables of the package: contents of recordings (`recording/releases.py`), published wheels
+tables of the package: contents of recordings (`recording/recording.py`), published wheels
 (`phantom/wheel.py`), and wordings of errors (`analysis/explain/wording.py`); those
 of the C++ headers are in `phantom/stub/release.h`.  Source: semantics 9, and the section named at
 each field.

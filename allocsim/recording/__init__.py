@@ -9,20 +9,13 @@ that takes long.
 from typing import TYPE_CHECKING
 
 from allocsim._lazy import lazily
-from allocsim.recording.action import ACTION_CODES, BLOCK_ACTIONS, Action
-from allocsim.recording.backend import options_read
-from allocsim.recording.by_address import Turn, completes_at_once
-from allocsim.recording.card_memory import CardMemory, card_memory
-from allocsim.recording.export import dump_snapshot, write_snapshot
+from allocsim.recording.export import dump_snapshot, packed_file, write_snapshot
 from allocsim.recording.frames import Frame, FrameInterner, FrameTable
-from allocsim.recording.host import HOST, load_host
-from allocsim.recording.load import load, read_snapshot
+from allocsim.recording.load import HOST, load, load_host, read_snapshot
 from allocsim.recording.marks import Annotation, Mark, MarkKind
 from allocsim.recording.pools import PoolColumn, pools_of
-from allocsim.recording.provenance import Provenance
-from allocsim.recording.recording import ROWS, Recording
-from allocsim.recording.releases import RELEASES, layout_releases
-from allocsim.recording.rewind import Rewound, start_state, trimmed
+from allocsim.recording.provenance import CardMemory, Provenance, card_memory
+from allocsim.recording.recording import RELEASES, ROWS, Recording, layout_releases, options_read
 from allocsim.recording.segments import RecordedSettings, WrongSum
 from allocsim.recording.soundness import Defect, find_defects, refuse_contradictions, refuse_unsound
 from allocsim.recording.source import (
@@ -35,9 +28,17 @@ from allocsim.recording.source import (
     read_log,
     recordings_in,
 )
+from allocsim.recording.start_state import Rewound, start_state, trimmed
 from allocsim.recording.store import dump_npz, write_npz
-from allocsim.recording.trace import Entry, Trace
-from allocsim.recording.whole_file import packed_file
+from allocsim.recording.trace import (
+    ACTION_CODES,
+    BLOCK_ACTIONS,
+    Action,
+    Entry,
+    Trace,
+    Turn,
+    completes_at_once,
+)
 
 if TYPE_CHECKING:
     from allocsim.recording.log_figures import LogFigure, LogFigures, figures_in

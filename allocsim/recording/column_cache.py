@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 from allocsim.errors import RecordingError
+from allocsim.recording.export import whole_file
 from allocsim.recording.packings import ZIP_MAGIC
 from allocsim.recording.recording import Recording
 from allocsim.recording.source import packing_in, sha256_of
 from allocsim.recording.store import dump_npz, read_npz
-from allocsim.recording.whole_file import whole_file
 from allocsim.units import GIB
 
 _FOLDER, _OFF = "ALLOCSIM_CACHE", "ALLOCSIM_NO_CACHE"
@@ -40,7 +40,7 @@ _UNREADABLE = (OSError, RecordingError, ValueError, RuntimeError)
 
 @dataclass(frozen=True, slots=True)
 class _Key:
-    """Identity of the source of a cached file; `readers` is the SHA-256 of the reader code."""
+    """Identity of a cached file's source; `readers` is the SHA-256 of the reader code."""
 
     source: str
     size: int
@@ -70,7 +70,6 @@ def with_cache(path: str, read: Callable[[str], Recording]) -> Recording:
 
 
 def _place(path: str) -> Path | None:
-    """Return the path where the columns of `path` are cached; None if caching is off."""
     if os.environ.get(_OFF):
         return None
     try:
@@ -83,7 +82,6 @@ def _place(path: str) -> Path | None:
 
 
 def _kept(path: str, place: Path) -> Recording | None:
-    """Return the cached recording if it matches the file that is now at `path`."""
     with suppress(*_UNREADABLE), place.open("rb") as file:
         key = _key_in(file)
         now = _stated(path)
@@ -115,7 +113,6 @@ def _key_in(file: BinaryIO) -> _Key:
 
 
 def _is_slow(source: str, recording: Recording) -> bool:
-    """Return True if the recording is large and its file is not a .npz, which loads quickly."""
     if sum(map(len, recording.devices)) < _LONG:
         return False
     with Path(source).open("rb") as file:
@@ -125,11 +122,7 @@ def _is_slow(source: str, recording: Recording) -> bool:
 
 
 def _keep(recording: Recording, place: Path, before: _Key) -> None:
-    """Write the columns to the cache unless the source changed while it was read.
-
-    place: file to write.
-    before: identity of the source before it was read.
-    """
+    """Write the columns to the cache unless the source changed since `before` was read."""
     digest = sha256_of(before.source)
     if _stated(before.source) != before:
         return
@@ -142,7 +135,6 @@ def _keep(recording: Recording, place: Path, before: _Key) -> None:
 
 
 def _stated(path: str) -> _Key | None:
-    """Return path, size and modification time of the source; None if it is not a regular file."""
     with suppress(OSError, ValueError):
         found = os.stat(path)  # noqa: PTH116  (pathlib refuses some paths)
         if stat.S_ISREG(found.st_mode):
@@ -152,7 +144,6 @@ def _stated(path: str) -> _Key | None:
 
 @cache
 def _readers() -> str:
-    """Return a digest of this package's code, since another version may read a file differently."""
     digest = hashlib.sha256()
     for file in sorted(Path(__file__).parent.rglob("*.py")):
         digest.update(file.read_bytes())

@@ -20,12 +20,11 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim.recording.action import ACTION_CODES, Action
-from allocsim.recording.fast_pickle.packed import Packed, PackedReader
 from allocsim.recording.fields import INT64_MAX, UINT64_MAX, Fields, describe
 from allocsim.recording.frames import StackReader
-from allocsim.recording.releases import markers_in
-from allocsim.recording.trace import Trace
+from allocsim.recording.packed import Packed, PackedReader
+from allocsim.recording.recording import markers_in
+from allocsim.recording.trace import ACTION_CODES, Action, Trace
 from allocsim.state import PoolId, SegmentState
 
 
@@ -36,28 +35,41 @@ def read_trace(
     segments: tuple[SegmentState, ...],
     stacks: StackReader,
 ) -> tuple[Trace, set[str]]:
-    """Return the trace of `device`, and the layout markers found in its entries.
+    """Return the trace of `device`, and the markers (`LAYOUTS`) found in its entries.
 
     path: file name for error messages.
     segments: segments of the device after the last entry.
     stacks: reader that numbers the stacks of all devices.
-    A marker is a field or action by which releases differ (releases.py).
     """
-    reader = _reader(path, f"the entry of device {device}", entries)
+    where = f"the entry of device {device}"
+    reader = (
+        PackedReader(path, where, entries)
+        if isinstance(entries, Packed)
+        else _ColumnReader(path, where, entries)
+    )
     action = reader.actions()
+    times = reader.integers("time_us", 0, INT64_MAX) if reader.has_times() else None
     texts: dict[str, int] = {}
     pool_ids: dict[PoolId, int] = {}
+
+    def text_numbers(name: str) -> NDArray[np.int32] | None:
+        if name not in reader.names:
+            return None
+        return reader.numbered(name, lambda row: texts.setdefault(row.text(name), len(texts)))
+
     trace = Trace(
         device=device,
         action=action,
         addr=reader.addresses(action),
         size=reader.integers("size", 0, INT64_MAX).view(np.int64),
         stream=reader.integers("stream", 0, UINT64_MAX),
-        time_us=reader.times(),
+        time_us=None if times is None else times.view(np.int64),
         frames=reader.stacks(stacks),
-        pool_id=reader.pools(pool_ids),
-        compile_context=reader.texts("compile_context", texts),
-        user_metadata=reader.texts("user_metadata", texts),
+        pool_id=reader.numbered(
+            "pool_id", lambda row: pool_ids.setdefault(row.pool_id("pool_id"), len(pool_ids))
+        ),
+        compile_context=text_numbers("compile_context"),
+        user_metadata=text_numbers("user_metadata"),
         segments=segments,
         pool_ids=tuple(pool_ids),
         texts=tuple(texts),
@@ -65,24 +77,14 @@ def read_trace(
     return trace, _markers(reader.names, action)
 
 
-def _reader(path: str, where: str, entries: Entries) -> _ColumnReader | PackedReader:
-    if isinstance(entries, Packed):
-        return PackedReader(path, where, entries)
-    return _ColumnReader(path, where, entries)
-
-
 def _markers(names: set[str], action: NDArray[np.uint8]) -> set[str]:
-    """Return the markers among the field names and actions of the entries."""
     actions = {f"action {Action(code).text}" for code in np.unique(action).tolist()}
     places = {"entries"} if len(action) else set()
     return (actions | names).intersection(markers_in("entries")) | places
 
 
 def _address(row: Fields) -> int:
-    """Return an entry's addr, or device_free for an oom.
-
-    An oom has no address, although old releases and other programs store one.
-    """
+    # An oom has no address, although old releases and other programs store one.
     name = "device_free" if row.text("action") == "oom" and "device_free" in row else "addr"
     return row.integer(name, 0, UINT64_MAX)
 
@@ -101,7 +103,6 @@ class _ColumnReader:
         return Fields(self.path, self.where, self.entries.row(index), entry=index)
 
     def actions(self) -> NDArray[np.uint8]:
-        """Return the code of each entry's action; raise RecordingError for an unknown action."""
         try:
             codes = list(map(ACTION_CODES.__getitem__, self.entries.column("action")))
         except (KeyError, TypeError):
@@ -113,7 +114,6 @@ class _ColumnReader:
         return np.array(codes, dtype=np.uint8)
 
     def addresses(self, action: NDArray[np.uint8]) -> NDArray[np.uint64]:
-        """Return the addr of each entry; for an oom, its device_free in bytes."""
         values = self.entries.column("addr")
         for index in np.flatnonzero(action == Action.OOM).tolist():
             values[index] = _address(self.row(index))
@@ -128,10 +128,7 @@ class _ColumnReader:
     def _sound(
         self, values: list[Any], high: int, check: Callable[[Fields], object]
     ) -> NDArray[np.uint64]:
-        """Return `values` as an array; if any is not from 0 to `high`, call `check` per entry.
-
-        check: raises RecordingError for the first invalid entry.
-        """
+        """Return `values` as an array; let `check` refuse the entry of one outside 0 to `high`."""
         try:
             sound = set(map(type, values)) <= {int}
             column = np.array(values if sound else [], dtype=np.uint64)
@@ -142,34 +139,19 @@ class _ColumnReader:
             self._find_culprit(check)
         return column
 
-    def times(self) -> NDArray[np.int64] | None:
-        """Return the time_us of each entry; None if any entry lacks it."""
+    def has_times(self) -> bool:
         values = self.entries.column("time_us")
-        if not values or MISSING in values:
-            return None
-        return self.integers("time_us", 0, INT64_MAX).astype(np.int64)
+        return bool(values) and MISSING not in values
 
     def stacks(self, stacks: StackReader) -> NDArray[np.int32]:
-        """Return the stack number of each entry.  Each distinct stack is read once."""
         keys = list(map(id, self.entries.column("frames")))
-        return self._numbered(keys, id(MISSING), stacks.read)
+        return self._by_key(keys, id(MISSING), stacks.read)
 
-    def pools(self, pool_ids: dict[PoolId, int]) -> NDArray[np.int32]:
-        """Return the index in `pool_ids` of each entry's pool, -1 if it has none; add new pools."""
-        return self._by_value(
-            "pool_id", lambda row: pool_ids.setdefault(row.pool_id("pool_id"), len(pool_ids))
-        )
+    def numbered(self, name: str, number: Callable[[Fields], int]) -> NDArray[np.int32]:
+        """Return a number for each entry, equal for equal values of field `name`, -1 if missing.
 
-    def texts(self, name: str, texts: dict[str, int]) -> NDArray[np.int32] | None:
-        """Return the index in `texts` of each entry's text, -1 if it has none; add new texts.
-
-        name: field of the text.  Return None if no entry has the field.
+        number: called for the first entry with each value, in entry order.
         """
-        if name not in self.names:
-            return None
-        return self._by_value(name, lambda row: texts.setdefault(row.text(name), len(texts)))
-
-    def _by_value(self, name: str, number: Callable[[Fields], int]) -> NDArray[np.int32]:
         values = self.entries.column(name)
         if not set(map(type, values)) <= {tuple, str, object}:
             # JSON has lists for pairs; other types are refused when their row is checked.
@@ -178,15 +160,12 @@ class _ColumnReader:
             ]
             if not set(map(type, values)) <= {tuple, str, object}:
                 self._find_culprit(lambda row: name not in row or number(row))
-        return self._numbered(values, MISSING, number)
+        return self._by_key(values, MISSING, number)
 
-    def _numbered(
+    def _by_key(
         self, keys: list[Any], missing: object, number: Callable[[Fields], int]
     ) -> NDArray[np.int32]:
-        """Return a number for each entry, equal for equal `keys`, and -1 for the key `missing`.
-
-        number: called for the first entry with each key.
-        """
+        """Return a number for each entry, equal for equal `keys`, and -1 for the key `missing`."""
         count = len(keys)
         first = dict(zip(reversed(keys), range(count - 1, -1, -1), strict=True))
         first.pop(missing, None)
@@ -217,17 +196,14 @@ class EntryRows:
         return len(self._rows)
 
     def other(self) -> int | None:
-        """Return the number of the first entry that is not a dictionary, or None."""
         if set(map(type, self._rows)) <= {dict}:
             return None
         return next(index for index, row in enumerate(self._rows) if type(row) is not dict)
 
     def names(self) -> set[str]:
-        """Return the names of the fields that any entry has."""
         return set(chain.from_iterable(self._rows))
 
     def column(self, name: str) -> list[Any]:
-        """Return one field of every entry."""
         try:
             # Twice as fast as dict.get, and most fields are in every entry.
             return list(map(itemgetter(name), self._rows))
@@ -235,7 +211,6 @@ class EntryRows:
             return [row.get(name, MISSING) for row in self._rows]
 
     def row(self, index: int) -> Any:
-        """Return the fields of one entry."""
         return self._rows[index]
 
 
@@ -252,19 +227,16 @@ class Columns:
         return self._count
 
     def other(self) -> None:
-        """Return None, since every row is a dictionary by construction."""
+        pass
 
     def names(self) -> set[str]:
-        """Return the names of the fields that any entry has."""
         return set(self._columns)
 
     def column(self, name: str) -> list[Any]:
-        """Return one field of every entry."""
         column = self._columns.get(name, [None] * self._count)
         return [MISSING if value is None else value for value in column]
 
     def row(self, index: int) -> dict[str, Any]:
-        """Return the fields of one entry."""
         values = ((name, column[index]) for name, column in self._columns.items())
         return {name: value for name, value in values if value is not None}
 
@@ -275,7 +247,6 @@ Entries = EntryRows | Columns | Packed
 def entries_of(path: str, device: int, value: object) -> Entries:
     """Return the entries of `device` without checking their fields.
 
-    path: file name for error messages.
     value: item `device` of the snapshot's device_traces.
     Raises RecordingError if `value` is neither a list nor a dictionary of equally long lists.
     """

@@ -1,27 +1,58 @@
-"""Write a recording as a PyTorch snapshot, for PyTorch's viewer and for cutting recordings.
+"""Write recordings as PyTorch snapshots, and files that are complete or not changed at all.
 
-The file is a pickle of plain values in protocol 4, the latest that the viewer reads.  It has the
-fields of the source file, so that the same PyTorch releases are detected from it.  Data that a
+A snapshot is a pickle of plain values in protocol 4, the latest that PyTorch's viewer reads. It has
+the fields of the source file, so that the same PyTorch releases are detected from it. Data that a
 `Recording` does not store (host memory, block history of 2.0) is written as empty lists.
 """
 
 from __future__ import annotations
 
+import gzip
 import os
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
-from typing import BinaryIO
+from pathlib import Path
+from typing import BinaryIO, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim.recording.action import Action
 from allocsim.recording.frames import FrameTable
 from allocsim.recording.provenance import KEY
 from allocsim.recording.recording import Recording
-from allocsim.recording.trace import Trace
-from allocsim.recording.whole_file import packed_file
+from allocsim.recording.trace import Action, Trace
+
+
+@contextmanager
+def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """Yield a temporary file in the same folder that replaces `path` at the end of the block.
+
+    After an error the target is unchanged and the temporary file is deleted.  If `path` is a
+    symbolic link, its target is replaced.  Raises OSError if writing fails.
+    """
+    place = Path(path).resolve()
+    beside = place.with_name(f".{place.name[:200]}.{os.getpid()}.part")
+    try:
+        with beside.open("xb") as file:
+            yield file
+        beside.replace(place)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def packed_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """Yield a file as `whole_file` does, compressed without a timestamp if `path` ends in .gz."""
+    with whole_file(path) as file:
+        if not os.fspath(path).endswith(".gz"):
+            yield file
+            return
+        with gzip.GzipFile("", "wb", 6, file, mtime=0) as packed:
+            yield cast(BinaryIO, packed)
+
 
 _PROTOCOL = 4
 _OF_BLOCKS = ("address", "size", "requested_size", "state")
@@ -31,17 +62,12 @@ Frames = Callable[[int], object]
 
 
 def write_snapshot(recording: Recording, path: str | os.PathLike[str]) -> None:
-    """Write `recording` as a snapshot pickle, replacing any file at `path`.
-
-    If `path` ends in .gz, the file is compressed without a timestamp, so that equal recordings give
-    equal bytes.
-    """
+    """Write `recording` as a snapshot pickle; equal recordings give equal bytes, also in a .gz."""
     with packed_file(path) as file:
         dump_snapshot(recording, file)
 
 
 def dump_snapshot(recording: Recording, file: BinaryIO) -> None:
-    """Write `recording` as a snapshot pickle to an open file."""
     pickle.dump(snapshot_of(recording), file, protocol=_PROTOCOL)
 
 
@@ -97,10 +123,6 @@ def segments_plain(trace: Trace, frames: Frames, *, has_pools: bool = True) -> l
 
 
 def _entries(trace: Trace, frames: Frames) -> list[Plain]:
-    """Return the entries as PyTorch's dictionaries, without the fields that were not recorded.
-
-    A column stores -1 for a pool, stack or text that an entry lacks.
-    """
     names = {int(action): action.text for action in Action}
     columns = (trace.action, trace.addr, trace.size, trace.stream, trace.frames)
     entries: list[Plain] = []
@@ -126,10 +148,6 @@ def _entries(trace: Trace, frames: Frames) -> list[Plain]:
 
 
 def _stacks(table: FrameTable) -> Frames:
-    """Return a function from a stack number to the stack's list of frame dictionaries.
-
-    Equal stacks are one object, which pickle writes only once.
-    """
     frames = [{"name": f.name, "filename": f.filename, "line": f.line} for f in table.frames]
     flat = [frames[number] for number in table.flat.tolist()]
     stacks = [flat[first:last] for first, last in pairwise(table.offsets.tolist())]

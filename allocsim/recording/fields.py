@@ -52,7 +52,6 @@ class Fields:
         return name in self._values
 
     def keys(self) -> list[str]:
-        """Return the keys that are strings."""
         return [key for key in self._values if isinstance(key, str)]
 
     def refuse(self, what: str) -> NoReturn:

@@ -85,7 +85,6 @@ class FrameInterner:
         return self._stacks.setdefault(key, len(self._stacks)) if key else -1
 
     def table(self) -> FrameTable:
-        """Return the table of all frames and stacks that were added."""
         lengths = [0, *(len(stack) for stack in self._stacks)]
         flat = [number for stack in self._stacks for number in stack]
         return FrameTable(
@@ -93,19 +92,6 @@ class FrameInterner:
             flat=np.array(flat, dtype=np.int32),
             offsets=np.cumsum(lengths, dtype=np.int64),
         )
-
-
-class StackNumbers:
-    """Reader of the stacks in column files, which store a table of stacks, and numbers into it."""
-
-    __slots__ = ("_count",)
-
-    def __init__(self, count: int) -> None:
-        self._count = count
-
-    def read(self, owner: Fields, name: str = "frames") -> int:
-        """Return the stack number in field `name` of `owner`."""
-        return owner.integer(name, -1, self._count - 1)
 
 
 class StackReader:
@@ -123,16 +109,16 @@ class StackReader:
         self._stacks: dict[int, int] = {}
         self._alike: dict[tuple[int, ...], int] = {}
 
-    def read(self, owner: Fields, name: str = "frames") -> int:
-        """Return the number of the stack in field `name` of `owner`; -1 for an empty stack."""
-        stack = owner.items(name)
+    def read(self, owner: Fields) -> int:
+        """Return the number of the stack in the field "frames" of `owner`; -1 if it is empty."""
+        stack = owner.items("frames")
         known = self._stacks.get(id(stack))
         if known is not None:
             return known
         self._budget -= len(stack)
         if self._budget < 0:
             owner.refuse(
-                f"{owner.where} has {name} {describe(stack)}, more frames than the file's size "
+                f"{owner.where} has frames {describe(stack)}, more frames than the file's size "
                 "can hold"
             )
         frames = tuple(map(id, stack))
@@ -144,7 +130,6 @@ class StackReader:
         return number
 
     def table(self) -> FrameTable:
-        """Return the table of all frames and stacks read."""
         return self._interner.table()
 
     def _frame(self, owner: Fields, value: object) -> int:

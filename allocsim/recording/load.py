@@ -6,11 +6,11 @@ Rule 2: the size of the file bounds the work.  A file with more entries, segment
 than bytes is refused, because it must refer to one object many times.
 
 Layouts (semantics 6.5): a dictionary with `segments` and `device_traces`, or a list of segments, as
-`memory_snapshot()` returns it.  Blocks of 2.0 have `history` and no address.  Each layout can be a
-pickle or JSON, plain or compressed.  `host.py` reads host segments and host traces, which are not
-CUDA memory.  Pickles of 1 MiB or more are read by `straight.py`, others by `unpickle.py`.  Files
-that contain only requests have their own readers (`requests/`).  docs/reference/formats.md lists
-all formats.
+`memory_snapshot()` returns it. Blocks of 2.0 have `history` and no address. Each layout can be a
+pickle or JSON, plain or compressed. `load_host` reads pinned host memory, which PyTorch records
+from 2.14 on in the layout of a device, with -1 for its number (semantics 13.7). Pickles of 1 MiB or
+more are read by `straight.py`, others by `unpickle.py`. Files that contain only requests have their
+own readers (`requests/`). docs/reference/formats.md lists all formats.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from allocsim.collector import collector_paused
 from allocsim.errors import RecordingError
 from allocsim.recording.column_cache import with_cache
 from allocsim.recording.columns import Entries, EntryRows, entries_of, read_trace
-from allocsim.recording.fast_pickle.straight import read_straight
-from allocsim.recording.fast_pickle.window import OtherForm
 from allocsim.recording.fields import Fields, describe
 from allocsim.recording.frames import StackReader
 from allocsim.recording.marks import read_annotations
+from allocsim.recording.pickle_rows import OtherForm
 from allocsim.recording.provenance import marked, read_provenance
-from allocsim.recording.recording import Recording
-from allocsim.recording.releases import markers_in
+from allocsim.recording.recording import Recording, markers_in
 from allocsim.recording.segments import RecordedSettings, SegmentReader, read_settings
 from allocsim.recording.source import HEAD, Kind, kind_of, open_source
 from allocsim.recording.store import read_npz
+from allocsim.recording.straight import read_straight
+from allocsim.recording.trace import Trace
 from allocsim.recording.unpickle import check_density, unpickle
 from allocsim.units import MIB
 
@@ -68,10 +68,7 @@ def _load(name: str) -> Recording:
 
 
 def read_object(name: str) -> tuple[object, int]:
-    """Return the value of a pickled or JSON snapshot, and the bytes of its file.
-
-    Raises RecordingError for any other file.
-    """
+    """Return the value of a pickled or JSON snapshot, and the bytes of its file."""
     with open_source(name) as file, collector_paused():
         kind = kind_of(name, file.read(HEAD))
         size = file.seek(0, os.SEEK_END)
@@ -105,10 +102,6 @@ def _read(name: str, file: BinaryIO) -> Recording:
 
 
 def _read_pickle(path: str, file: BinaryIO, size: int) -> Recording:
-    """Read a pickle directly to columns if Python's pickler wrote it, else as Python objects.
-
-    Reading it as objects takes longer and gives precise error messages.
-    """
     if size >= _LARGE:
         with contextlib.suppress(OtherForm, RecordingError):
             return read_snapshot(path, read_straight(file, size // _BYTES_AN_OPERATION), size)
@@ -162,7 +155,7 @@ def read_snapshot(path: str, value: object, size: int) -> Recording:
     if "segments" not in top:
         _refuse_without_segments(top)
     stacks = StackReader(size)
-    reader = SegmentReader(path, stacks, size)
+    reader = SegmentReader(path, stacks.read, size)
     states = reader.read(top.items("segments"))
     markers |= reader.markers
     settings = _settings(top, markers)
@@ -249,3 +242,28 @@ def _read_json(path: str, data: bytes, size: int) -> object:
     except (ValueError, UnicodeDecodeError) as error:
         reason = ascii(str(error)[:100])[1:-1]
         raise RecordingError(path, f"is neither a pickle nor sound JSON ({reason})") from None
+
+
+HOST = -1
+"""Device number of pinned host memory in snapshots."""
+
+_HOW = "record_pinned_host_memory=True of _record_memory_history() records it from torch 2.14 on"
+
+
+def load_host(path: str | os.PathLike[str]) -> Trace:
+    """Return the pinned host memory in a snapshot, as the trace of device -1.
+
+    Raises RecordingError for any other file, and for a snapshot without pinned host memory.
+    """
+    name = os.fspath(path)
+    value, size = read_object(name)
+    if not isinstance(value, dict) or "host_traces" not in value:
+        raise RecordingError(name, f"has no pinned host memory; {_HOW}")
+    segments = value.get("host_segments")
+    if isinstance(segments, list):
+        segments = [s | {"device": 0} if isinstance(s, dict) else s for s in segments]
+    plain = {"segments": segments, "device_traces": [value["host_traces"]]}
+    devices = read_snapshot(name, plain, size).devices
+    if not devices:
+        raise RecordingError(name, f"has an empty history of pinned host memory; {_HOW}")
+    return dataclasses.replace(devices[0], device=HOST)

@@ -60,7 +60,6 @@ class LogFigure:
 
     @property
     def is_bytes(self) -> bool:
-        """True if the number is a size in bytes."""
         return self.name.endswith("_bytes")
 
     def __str__(self) -> str:
@@ -85,11 +84,9 @@ class LogFigures(Shown):
     refusals: tuple[Refusal, ...] = ()
 
     def headline(self) -> str:
-        """Return the description of the text."""
         return self.what
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """Yield the label and the value of each number."""
         for figure in self.figures:
             yield f"{figure.label} {figure.device}".rstrip(), str(figure)
 
@@ -116,7 +113,7 @@ def _patterns(*rows: tuple[str, str, str]) -> tuple[_Pattern, ...]:
 
 
 def _table(*names: tuple[str, str]) -> tuple[_Pattern, ...]:
-    """Return patterns for rows of the memory_summary() table: current and peak columns."""
+    """Return patterns for rows of memory_summary(): the current and the peak value."""
     cell = r"\|?\s*%s\s*\|\s*"
     other = r"[\d.]+ [KMGTP]?i?B\s*\|\s*"
     found = []

@@ -136,16 +136,11 @@ class Annotation:
     time_us: int
 
     def plain(self) -> dict[str, object]:
-        """Return the annotation as a snapshot's dictionary."""
         return asdict(self)
 
 
 def read_annotations(top: Fields, size: int) -> tuple[Annotation, ...]:
-    """Return the external annotations of a snapshot; an empty tuple if the file has none.
-
-    top: dictionary of the snapshot.
-    size: bytes of the file, which limit the number of annotations.
-    """
+    """Return the external annotations of a snapshot, at most as many as its `size` in bytes."""
     if "external_annotations" not in top:
         return ()
     values = top.items("external_annotations")

@@ -169,7 +169,6 @@ def unpacked(
 ) -> Iterator[BinaryIO]:
     """Unpack the open file `packed` to a temporary file, and yield that file, open at its start.
 
-    path: file name for error messages.
     check: called with the first piece; it may raise before the rest is unpacked.
     enough: number of unpacked bytes after which to stop; None to unpack the whole file.
     Raises RecordingError for a damaged file, and for data that exceeds the limit.

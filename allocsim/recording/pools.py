@@ -20,9 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allocsim._fast_numpy import any_of
-from allocsim.recording.action import Action
-from allocsim.recording.rewind.ranges import MappedRange, MappedRanges
-from allocsim.recording.trace import Trace
+from allocsim.recording.start_state import MappedRange, MappedRanges
+from allocsim.recording.trace import Action, Trace
 from allocsim.state import DEFAULT_POOL, PoolId, SegmentState
 
 
@@ -76,10 +75,6 @@ def _rows(trace: Trace) -> list[_Row]:
 
 
 def _mapped_before(trace: Trace, rows: list[_Row]) -> MappedRanges:
-    """Return the ranges mapped before the first entry, found by undoing all maps and unmaps.
-
-    rows: maps and unmaps of the trace.
-    """
     ranges = MappedRanges()
     for segment in trace.segments:
         if segment.is_expandable:
@@ -93,7 +88,6 @@ def _mapped_before(trace: Trace, rows: list[_Row]) -> MappedRanges:
 
 
 def _mapped(address: int, size: int) -> MappedRange:
-    """Return a range that merges with any adjacent range."""
     return MappedRange(address, address + size, 0, DEFAULT_POOL, is_small=None)
 
 
@@ -129,10 +123,7 @@ _Held = tuple[int, int, int, PoolId]
 
 
 def _held(trace: Trace, private: list[SegmentState]) -> Iterator[_Held]:
-    """Yield the address ranges that private pools hold after the last entry.
-
-    private: segments of private pools after the last entry.
-    """
+    """Yield the address ranges that the segments `private` of private pools hold at the end."""
     obtained = np.flatnonzero(any_of(trace.action, (Action.SEGMENT_ALLOC,)))
     bases = trace.addr[obtained]
     for segment in private:

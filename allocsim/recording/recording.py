@@ -1,24 +1,121 @@
-"""A recording: the contents of one file for all devices, in the same form for all file formats.
+"""Contents of one file for all devices, and the release and build of PyTorch that wrote it.
 
-This module neither reads or writes files nor checks the contents, which `find_defects` does.
+A marker is a field or action that PyTorch writes since some release; `LAYOUTS` lists the new
+markers of each release. A marker in the file rules out all older releases. A missing marker rules
+out the release that introduced it and all later ones, if those always write it and the file has the
+part that would contain it: a file without entries says nothing about the fields of entries.
+Sources: semantics 6.3, 6.5 and 9; recordings show that 2.11.0 writes no pool_id.
+
+Names in stacks or the sizes of blocks show the build: CUDA, XPU, ROCm or Ascend NPU. The
+differences of the allocators are from their source code of 2025 and 2026. No XPU or ROCm recording
+was available to check them, and the message for the user says so.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Set
+from dataclasses import dataclass, replace
 from operator import attrgetter
+
+import numpy as np
 
 from allocsim._repr import Shown
 from allocsim.errors import RecordingError
 from allocsim.recording.frames import FrameTable
 from allocsim.recording.marks import Annotation
 from allocsim.recording.provenance import Provenance
-from allocsim.recording.releases import layout_releases
 from allocsim.recording.segments import RecordedSettings, WrongSum
 from allocsim.recording.trace import Trace
 from allocsim.units import format_size
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """Field or action that PyTorch writes since some release.
+
+    name: name of the field, or "action " and the name of the action.
+    where: part of the file that has it: "segments", "entries", "snapshot" or "settings".
+    always: True if each of these parts has the marker, in all releases since it was introduced.
+    """
+
+    name: str
+    where: str
+    always: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class FileLayout:
+    """Markers that one release of PyTorch introduced."""
+
+    release: str
+    markers: tuple[Marker, ...] = ()
+    is_unrounded: bool = False
+    """True if roundup_power2_divisions:1 leaves sizes, and therefore addresses, unrounded."""
+
+
+LAYOUTS = (
+    FileLayout("2.0", is_unrounded=True),
+    FileLayout(
+        "2.1",
+        (
+            Marker("segment_pool_id", "segments"),
+            Marker("action segment_map", "entries", always=False),
+            Marker("action segment_unmap", "entries", always=False),
+        ),
+        is_unrounded=True,
+    ),
+    FileLayout("2.2", (Marker("time_us", "entries"),), is_unrounded=True),
+    FileLayout("2.3", (Marker("allocator_settings", "snapshot"),), is_unrounded=True),
+    FileLayout("2.4"),
+    FileLayout("2.5", (Marker("external_annotations", "snapshot"),)),
+    FileLayout("2.6"),
+    FileLayout("2.7"),
+    FileLayout("2.8", (Marker("compile_context", "entries"),)),
+    FileLayout("2.9", (Marker("graph_capture_record_stream_reuse", "settings"),)),
+    FileLayout("2.10", (Marker("user_metadata", "entries"),)),
+    FileLayout("2.11"),
+    FileLayout("2.12", (Marker("pool_id", "entries"),)),
+    FileLayout("2.13", (Marker("max_round_threshold", "settings"),)),
+    FileLayout(
+        "2.14",
+        (Marker("host_segments", "snapshot"), Marker("action annotate", "entries", always=False)),
+    ),
+    FileLayout("2.15", (Marker("internal_metadata", "entries", always=False),)),
+)
+"""One row per release, oldest first."""
+
+RELEASES = tuple(layout.release for layout in LAYOUTS)
+"""Releases that a recording can come from, oldest first."""
+
+
+def markers_in(where: str) -> tuple[str, ...]:
+    return tuple(
+        marker.name for layout in LAYOUTS for marker in layout.markers if marker.where == where
+    )
+
+
+def layout_releases(present: Set[str]) -> tuple[str, ...]:
+    """Return the releases that can have written a file with these markers, oldest first.
+
+    present: names of the markers in the file, and of its parts that are not empty ("segments",
+        "entries", "snapshot", "settings").
+    The result is empty if the markers contradict each other.
+    """
+    lowest, highest = 0, len(LAYOUTS) - 1
+    for since, layout in enumerate(LAYOUTS):
+        for marker in layout.markers:
+            if marker.name in present:
+                lowest = max(lowest, since)
+            elif marker.always and marker.where in present:
+                highest = min(highest, since - 1)
+    return RELEASES[lowest : highest + 1]
+
+
+def unrounded_until(releases: tuple[str, ...]) -> str | None:
+    unrounded = [layout.release for layout in LAYOUTS if layout.is_unrounded]
+    return unrounded[-1] if set(unrounded) & set(releases) else None
+
 
 PROFILER_TRACE, MEMORY_TIMELINE, ROWS = "profiler trace", "memory timeline", "rows"
 """Layouts that contain only requests."""
@@ -90,19 +187,14 @@ class Recording(Shown):
         return self.devices[0]
 
     def busiest_device(self) -> Trace:
-        """Return the trace with the largest number of entries.
-
-        Raises RecordingError if the recording has no device.
-        """
+        """Return the trace with the most entries; RecordingError if there is no device."""
         return max(self.devices, key=len) if self.devices else self.only_device()
 
     def headline(self) -> str:
-        """Return one line: the file name, and the entries, segments and bytes of each device."""
         name = self.path.rsplit("/", 1)[-1]
         return f"{name}: {'; '.join(map(_device, self.devices)) or 'no device'}"
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """Yield pairs of label and text about the devices, the PyTorch release and the settings."""
         for trace in self.devices:
             yield f"device {trace.device}", _device(trace).partition(": ")[2]
         if not self.is_requests:
@@ -116,3 +208,100 @@ def _device(trace: Trace) -> str:
     entries = f"{len(trace):,} {'entry' if len(trace) == 1 else 'entries'}, " if len(trace) else ""
     held = format_size(sum(segment.total_size for segment in trace.segments))
     return f"device {trace.device}: {entries}{len(trace.segments):,} segments, {held}"
+
+
+_STEP = 512
+_SMALL = 1 << 20
+_LEAST_BLOCKS = 8
+_LEAST_SIZES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """Build of PyTorch for a device type other than CUDA.
+
+    name: "NPU", "XPU" or "ROCm".
+    words: substrings of stack frames that only this build has.
+    is_modelled: True if its allocator rounds and splits as CUDA's, so that a replay is valid.
+    differs: clause that follows "its allocator" and names the differences from CUDA's.
+    options: conf options that the build supports; None if it supports all of CUDA's.
+    evidence: reason for the detection, as a clause.
+    """
+
+    name: str
+    words: tuple[str, ...]
+    is_modelled: bool
+    differs: str
+    options: frozenset[str] | None = None
+    evidence: str = "its stacks name it"
+
+
+_NPU = Backend(
+    "NPU",
+    ("torch_npu", "c10_npu::"),
+    is_modelled=False,
+    differs="adds 32 bytes to every request before it rounds, and has pages of 1 GiB and of its "
+    "collectives besides PyTorch's",
+)
+_BACKENDS = (
+    _NPU,
+    Backend(
+        "XPU",
+        ("/torch/xpu/", "c10::xpu::", "XPUCachingAllocator"),
+        is_modelled=True,
+        differs="rounds and splits as CUDA's, but reads no option beside expandable_segments and "
+        "the memory fraction, and on a full device gives back all that is cached at once",
+        options=frozenset({"expandable_segments", "per_process_memory_fraction"}),
+    ),
+    Backend(
+        "ROCm",
+        ("c10::hip::", "HIPCachingAllocator"),
+        is_modelled=True,
+        differs="is CUDA's source, built for HIP",
+    ),
+)
+
+
+def backend_of(recording: Recording) -> Backend | None:
+    """Return the build of PyTorch that wrote the recording; None for a CUDA build."""
+    backend = _named_in(recording.frame_table)
+    if backend is None and _adds_to_requests(recording):
+        evidence = "its blocks are 512 bytes larger than requests of whole 512 bytes"
+        return replace(_NPU, evidence=evidence)
+    return backend
+
+
+def options_read(frames: FrameTable) -> frozenset[str] | None:
+    """Return the conf options of the build that the stack frames show; None for all of CUDA's."""
+    backend = _named_in(frames)
+    return None if backend is None else backend.options
+
+
+def _named_in(frames: FrameTable) -> Backend | None:
+    texts = [(frame.filename.replace("\\", "/"), frame.name) for frame in frames.frames]
+    for backend in _BACKENDS:
+        if any(word in path or word in name for path, name in texts for word in backend.words):
+            return backend
+    return None
+
+
+def _adds_to_requests(recording: Recording) -> bool:
+    """Return True if torch_npu's extra bytes show in the sizes of small blocks.
+
+    They do if each block for a request of a multiple of 512 bytes is 512 bytes larger than the
+    request.  CUDA's allocator splits a small block whenever 512 bytes remain, so no CUDA block is
+    that much too large unless roundup_power2_divisions is set.
+    """
+    settings = recording.settings
+    if settings is not None and any(each > 1 for _, each in settings.roundup_power2_divisions):
+        return False
+    found = []
+    for tiles in (trace.tiles for trace in recording.devices):
+        if tiles is not None:
+            asked = tiles.requested_size
+            counts = tiles.is_small & tiles.is_active & (asked > 0) & (asked < _SMALL)
+            counts &= asked % _STEP == 0
+            found.append(np.stack((asked[counts], tiles.size[counts])))
+    asked, size = np.concatenate(found or [np.empty((2, 0), dtype=np.int64)], axis=1)
+    is_enough = len(asked) >= _LEAST_BLOCKS and len(np.unique(asked)) >= _LEAST_SIZES
+    return is_enough and bool((size - asked == _STEP).all())

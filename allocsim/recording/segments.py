@@ -10,10 +10,10 @@ only from the conf in the snapshot (semantics 6.5).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from allocsim.recording.fields import INT32_MAX, INT64_MAX, UINT64_MAX, Fields, describe
-from allocsim.recording.frames import StackNumbers, StackReader
 from allocsim.state import ALLOCATED, DEFAULT_POOL, INACTIVE, PENDING, BlockState, SegmentState
 
 _STATES = {
@@ -46,7 +46,6 @@ class WrongSum:
 
     @classmethod
     def from_plain(cls, fields: Fields) -> WrongSum:
-        """Return the wrong sum that a column file stores as a dictionary."""
         return cls(
             device=fields.integer("device", 0, INT32_MAX),
             address=fields.integer("address", 0, UINT64_MAX),
@@ -59,24 +58,23 @@ class WrongSum:
 class SegmentReader:
     """Reader of the segments of a snapshot.
 
+    stack: function that returns the stack number of a block or segment from its fields.
+    file_size: bytes of the file, which limit the number of segments and blocks.
     markers: fields of segments that not all releases of PyTorch write.
     wrong_sums: fields of segments that differ from the sums over the blocks.
     """
 
-    __slots__ = ("path", "markers", "wrong_sums", "_stacks", "_budget", "_size")
+    __slots__ = ("path", "markers", "wrong_sums", "_stack", "_budget", "_size")
 
-    def __init__(self, path: str, stacks: StackReader | StackNumbers, file_size: int) -> None:
+    def __init__(self, path: str, stack: Callable[[Fields], int], file_size: int) -> None:
         self.path = path
         self.markers: set[str] = set()
         self.wrong_sums: list[WrongSum] = []
-        self._stacks = stacks
+        self._stack = stack
         self._size = self._budget = file_size
 
     def read(self, segments: list[object]) -> dict[int, tuple[SegmentState, ...]]:
-        """Return the segments of each device, by device number, each list sorted by address.
-
-        segments: segment dictionaries of the snapshot.
-        """
+        """Return the segments of each device, by device number, each list sorted by address."""
         self._spend(Fields(self.path, "segments", {}), len(segments))
         devices: dict[int, list[SegmentState]] = {}
         for index, value in enumerate(segments):
@@ -118,7 +116,7 @@ class SegmentReader:
             pool_id=pool_id,
             is_expandable="is_expandable" in fields and fields.boolean("is_expandable"),
             blocks=self._blocks(fields, address),
-            frames=self._stacks.read(fields) if "frames" in fields else -1,
+            frames=self._stack(fields) if "frames" in fields else -1,
         )
 
     def _blocks(self, segment: Fields, address: int) -> tuple[BlockState, ...]:
@@ -147,12 +145,12 @@ class SegmentReader:
 
     def _frames(self, block: Fields) -> int:
         if "frames" in block:
-            return self._stacks.read(block)
+            return self._stack(block)
         history = block.items("history") if "history" in block else []
         if not history:
             return -1
         newest = Fields(self.path, f"the history of {block.where}", history[0])
-        return self._stacks.read(newest) if "frames" in newest else -1
+        return self._stack(newest) if "frames" in newest else -1
 
     def _spend(self, fields: Fields, count: int) -> None:
         self._budget -= count
@@ -190,7 +188,6 @@ class RecordedSettings:
     other: tuple[tuple[str, int | float | str], ...] = ()
 
     def plain(self) -> dict[str, object]:
-        """Return the settings as a snapshot's dictionary, with PyTorch's keys."""
         return {
             _CONF: self.conf,
             _LIMIT: -1 if self.max_split_size is None else self.max_split_size,

@@ -17,14 +17,10 @@ import numpy as np
 
 from allocsim._fast_numpy import any_of
 from allocsim.errors import RecordingError
-from allocsim.recording.action import BLOCK_ACTIONS, Action
-from allocsim.recording.backend import Backend, backend_of
-from allocsim.recording.by_address import Turn
-from allocsim.recording.recording import Recording
-from allocsim.recording.releases import RELEASES, unrounded_until
-from allocsim.recording.rewind.disjoint import never_overlap
-from allocsim.recording.rewind.start_state import Rewound
-from allocsim.recording.trace import Trace
+from allocsim.recording.live_blocks import never_overlap
+from allocsim.recording.recording import RELEASES, Backend, Recording, backend_of, unrounded_until
+from allocsim.recording.start_state import Rewound
+from allocsim.recording.trace import BLOCK_ACTIONS, Action, Trace, Turn
 from allocsim.state import INACTIVE, SegmentState
 from allocsim.units import format_size
 
@@ -92,11 +88,6 @@ def _find_defects(
     rewound: dict[int, Rewound],
     starts: dict[int, tuple[SegmentState, ...]],
 ) -> tuple[Defect, ...]:
-    """Return all defects, errors first.
-
-    rewound, starts: dictionaries to fill, by device number, with the state and the segments before
-        the first entry.
-    """
     found = list(_about_file(recording))
     unrounded = unrounded_until(recording.releases or RELEASES)
     for trace in recording.devices:
@@ -162,7 +153,9 @@ def _about_device(
         start = rewound[trace.device].state()
     except RecordingError as error:
         what = str(error).partition(": ")[2].removeprefix(f"entry {error.entry}: ")
-        yield _contradiction(trace, _of_history(trace, error.entry), what, error.entry)
+        is_free = error.entry is not None and trace.action[error.entry] in _FREES
+        check = "free_without_allocation" if is_free else "history"
+        yield _contradiction(trace, check, what, error.entry)
         return
     overlap = _overlap(trace, start)
     if overlap is not None:
@@ -181,20 +174,7 @@ def _contradiction(trace: Trace, check: str, what: str, entry: int | None = None
     return Defect("error", text, entry, trace.device, check)
 
 
-def _of_history(trace: Trace, entry: int | None) -> str:
-    """Return the check that failed if `entry` contradicts the state after it.
-
-    The check is "free_without_allocation" for the entry of a free, else "history".
-    """
-    is_free = entry is not None and trace.action[entry] in _FREES
-    return "free_without_allocation" if is_free else "history"
-
-
 def _segment_errors(trace: Trace) -> Iterator[str]:
-    """Yield the contradictions between the final segments and their blocks.
-
-    Only the first is reliable, because the others may follow from it.
-    """
     if trace.tiles is not None and trace.tiles.are_sound:
         return
     for left, right in pairwise(trace.segments):
@@ -224,8 +204,8 @@ def _segment_errors(trace: Trace) -> Iterator[str]:
 def _alignment(trace: Trace, unrounded: str | None) -> Iterator[Defect]:
     """Yield the defect of block addresses that are not multiples of 512.
 
-    unrounded: newest release of PyTorch whose roundup_power2_divisions:1 causes such addresses;
-        None if the recording is from a later release.
+    unrounded: newest release whose roundup_power2_divisions:1 causes them; None if the recording is
+        from a later one.
     """
     rows = any_of(trace.action, BLOCK_ACTIONS)
     odd = np.flatnonzero(rows & (trace.addr & np.uint64(_ALIGNMENT - 1) != 0))
@@ -255,10 +235,6 @@ def _order(trace: Trace) -> Iterator[Defect]:
 
 
 def _overlap(trace: Trace, start: tuple[SegmentState, ...]) -> Defect | None:
-    """Return the defect of the first alloc that overlaps a live block; None if no alloc does.
-
-    start: segments before the first entry.
-    """
     if never_overlap(trace, start):
         return None
     ends = {b.address: b.address + b.size for s in start for b in s.blocks if b.state != INACTIVE}

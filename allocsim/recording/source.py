@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -54,10 +55,7 @@ class Kind(Enum):
 
 
 def packing_in(file: BinaryIO) -> Compression | None:
-    """Return the compression of an open file; None if it is not compressed.
-
-    A zip archive counts as compressed only if it contains one file.
-    """
+    """Return the compression of an open file; a zip archive counts if it contains one file."""
     packing = packing_of(file.read(_MAGIC))
     if packing is not None and packing.magic == ZIP_MAGIC and not is_archive_of_one(file):
         return None
@@ -75,7 +73,7 @@ def open_source(path: str, enough: int | None = None) -> Iterator[BinaryIO]:
         try:
             file = files.enter_context(_regular(path))
             if (packing := packing_in(file)) is not None:
-                check = _Plainness(path, packing.name)
+                check = partial(_check_unpacked, path, packing)
                 file = files.enter_context(unpacked(path, packing, file, check, enough))
             file.seek(0)
         except FileNotFoundError:
@@ -94,25 +92,17 @@ def _regular(path: str) -> BinaryIO:
     return Path(path).open("rb")
 
 
-class _Plainness:
-    """Check of unpacked data: raise RecordingError if it is compressed again or unknown."""
-
-    def __init__(self, path: str, packing: str) -> None:
-        self._path, self._packing = path, packing
-
-    def __call__(self, head: bytes) -> None:
-        again = packing_of(head)
-        if again is not None and not (again.magic == ZIP_MAGIC and self._packing != "zip"):
-            what = f"is {again.name} inside {self._packing}"
-            raise RecordingError(self._path, f"{what}, expected a PyTorch snapshot")
-        kind_of(self._path, head[:HEAD])
+def _check_unpacked(path: str, packing: Compression, head: bytes) -> None:
+    """Raise RecordingError if unpacked data is compressed again or of an unknown format."""
+    again = packing_of(head)
+    if again is not None and not (again.magic == ZIP_MAGIC and packing.magic != ZIP_MAGIC):
+        what = f"is {again.name} inside {packing.name}"
+        raise RecordingError(path, f"{what}, expected a PyTorch snapshot")
+    kind_of(path, head[:HEAD])
 
 
 def kind_of(path: str, head: bytes) -> Kind:
-    """Return the format of a file that begins with `head`; RecordingError if it is unknown.
-
-    head: the first `HEAD` bytes of the file.
-    """
+    """Return the format of a file whose first bytes are `head`; RecordingError if it is unknown."""
     if not head:
         raise RecordingError(path, "is empty (0 bytes), expected a PyTorch snapshot")
     if head[:1] == b"\x80":
@@ -149,21 +139,16 @@ def _is_json(text: bytes) -> bool:
 
 
 def _is_table(text: bytes) -> bool:
-    """Return True if the first line is the header of a table of allocations."""
     header = _CSV.match(text)
     return header is not None and any(byte in _SEPARATORS for byte in header[0])
 
 
 def _refusal(head: bytes, text: bytes) -> str:
-    """Return the error message for a file that begins with `head` and is not a recording.
-
-    text: `head` without a byte order mark and without leading whitespace.
-    """
     expected = "expected a PyTorch snapshot"
     if head[:2] in (b"(d", b"(l", b"}q", b"]q"):
         return f"is a pickle of protocol 0 or 1 (PyTorch writes 2 or later), {expected}"
     if all(byte >= 32 or byte in b"\t\r\n\f\x1b" for byte in head):
-        what = name_of_text(text)
+        what = next((what for _, what, words in TEXTS if re.search(words, text)), None)
         if what is not None:
             return f"is {what}, {expected}; run allocsim explain FILE to read its figures"
         return f"is text that begins with {text[:24].decode('utf-8', 'replace')!a}, {expected}"
@@ -199,14 +184,6 @@ TEXTS = (
     ),
 )
 """Short name, description and regular expression of each known text."""
-
-
-def name_of_text(text: bytes) -> str | None:
-    """Return a description of the text, or None if it is unknown."""
-    for _, what, words in TEXTS:
-        if re.search(words, text):
-            return what
-    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +227,6 @@ def form_of(path: str) -> FileForm:
 
 
 def sha256_of(path: str) -> str:
-    """Return the SHA-256 of a file, in hexadecimal."""
     with Path(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -265,12 +241,12 @@ def recordings_in(folder: Path) -> list[Path]:
 
     The list is empty if the folder does not exist.
     """
-    return sorted(filter(_is_recording, folder.rglob("*")), key=str)
-
-
-def _is_recording(path: Path) -> bool:
-    name = path.with_suffix("").name if path.suffix in _PACKED else path.name
-    return name.endswith(ENDINGS) and path.is_file()
+    found = [
+        path
+        for path in folder.rglob("*")
+        if (path.stem if path.suffix in _PACKED else path.name).endswith(ENDINGS) and path.is_file()
+    ]
+    return sorted(found, key=str)
 
 
 LONGEST_LOG = 1 << 28
@@ -286,29 +262,23 @@ def read_log(path: str) -> str | None:
     Raises RecordingError if the file is not text or cannot be read.
     """
     try:
-        return _log_text(path)
+        with Path(path).open("rb") as file:
+            packing = packing_in(file) if file.seekable() else None
+            if packing is not None:
+                if is_recording(_unpacked(path, packing, file, _LOG_HEAD)):
+                    return None
+                return decoded(_unpacked(path, packing, file, LONGEST_LOG + 1), path)
+            if file.seekable():
+                file.seek(0)
+            head = file.read(_LOG_HEAD)
+            if is_recording(head):
+                return None
+            return decoded(head + file.read(LONGEST_LOG + 1 - len(head)), path)
     except OSError as error:
         raise RecordingError(path, f"cannot be read ({error.strerror or error})") from None
 
 
-def _log_text(path: str) -> str | None:
-    with Path(path).open("rb") as file:
-        packing = packing_in(file) if file.seekable() else None
-        if packing is not None:
-            head = _unpacked(path, packing, file, _LOG_HEAD)
-            if is_recording(head):
-                return None
-            return decoded(_unpacked(path, packing, file, LONGEST_LOG + 1), path)
-        if file.seekable():
-            file.seek(0)
-        head = file.read(_LOG_HEAD)
-        if is_recording(head):
-            return None
-        return decoded(head + file.read(LONGEST_LOG + 1 - len(head)), path)
-
-
 def _unpacked(path: str, packing: Compression, file: BinaryIO, enough: int) -> bytes:
-    """Return the first `enough` unpacked bytes of a compressed file."""
     with unpacked(path, packing, file, lambda _: None, enough) as plain:
         return plain.read(enough)
 

@@ -22,16 +22,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allocsim.errors import RecordingError
-from allocsim.recording.action import Action
-from allocsim.recording.export import segments_plain
+from allocsim.recording.export import segments_plain, whole_file
 from allocsim.recording.fields import INT32_MAX, Fields, describe
-from allocsim.recording.frames import Frame, FrameTable, StackNumbers
+from allocsim.recording.frames import Frame, FrameTable
 from allocsim.recording.marks import read_annotations
 from allocsim.recording.provenance import KEY, marked, read_provenance
 from allocsim.recording.recording import Recording
 from allocsim.recording.segments import SegmentReader, WrongSum, read_settings
-from allocsim.recording.trace import Trace
-from allocsim.recording.whole_file import whole_file
+from allocsim.recording.trace import Action, Trace
 
 _HEADER, _FLAT, _OFFSETS = "recording", "stacks.flat", "stacks.offsets"
 _VERSION = 1
@@ -59,7 +57,6 @@ def write_npz(recording: Recording, path: str | os.PathLike[str]) -> None:
 
 
 def dump_npz(recording: Recording, file: BinaryIO) -> None:
-    """Write `recording` as a column file to an open file."""
     header = json.dumps(_header(recording), separators=(",", ":")).encode()
     columns: _Columns = {
         _HEADER: np.frombuffer(header, dtype=np.uint8),
@@ -126,18 +123,11 @@ class _Within:
         self.seek, self.tell, self.seekable = file.seek, file.tell, file.seekable
 
     def read(self, count: int = -1) -> bytes:
-        """Return up to `count` bytes, or all remaining bytes if it is negative."""
         left = max(self._size - self._file.tell(), 0)
         return self._file.read(left if count < 0 else min(count, left))
 
 
 def _members(path: str, archive: zipfile.ZipFile, size: int) -> dict[str, zipfile.ZipInfo]:
-    """Return the members of a column file by name, without ".npy".
-
-    size: bytes of the file.
-    Raises RecordingError if the archive is no column file, or if a member is compressed or exceeds
-    the size of the file.
-    """
     infos = {info.filename: info for info in archive.infolist()}
     if f"{_HEADER}.npy" not in infos:
         is_model = any(name.endswith("data.pkl") for name in infos)
@@ -172,7 +162,7 @@ def _recording(path: str, header: Fields, columns: _Columns, size: int) -> Recor
     if header.integer("version", 0, INT32_MAX) != _VERSION:
         header.wrong("version", header.integer("version", 0, INT32_MAX), f"{_VERSION}")
     table = _frame_table(header, columns)
-    reader = SegmentReader(path, StackNumbers(len(table)), size)
+    reader = SegmentReader(path, lambda owner: owner.integer("frames", -1, len(table) - 1), size)
     segments = reader.read(header.items("segments"))
     devices = []
     for value in header.items("devices"):
@@ -193,13 +183,11 @@ def _recording(path: str, header: Fields, columns: _Columns, size: int) -> Recor
         n_device_traces=header.integer("n_device_traces", 0, INT32_MAX),
         provenance=read_provenance(header),
         notes=_texts(header, "notes") if "notes" in header else (),
-        wrong_sums=_wrong_sums(header),
+        wrong_sums=tuple(
+            WrongSum.from_plain(Fields(path, "a wrong sum", value))
+            for value in (header.items("wrong_sums") if "wrong_sums" in header else [])
+        ),
     )
-
-
-def _wrong_sums(header: Fields) -> tuple[WrongSum, ...]:
-    values = header.items("wrong_sums") if "wrong_sums" in header else []
-    return tuple(WrongSum.from_plain(Fields(header.path, "a wrong sum", v)) for v in values)
 
 
 def _frame_table(header: Fields, columns: _Columns) -> FrameTable:

@@ -1,23 +1,196 @@
 """Recorded history of one device as columns: item i of every column is entry i.
 
-All columns are read-only and have the same length.  `trace[i]` returns entry i as an `Entry`.
+`trace[i]` returns entry i as an `Entry`. All columns are read-only and have the same length. Files
+store the codes of `Action`, so an existing code must never change (semantics 6.1).
+
+At one address allocations and frees alternate, so sorting by address (`ByAddress`) puts the free of
+each block directly after its allocation.  A turn is one allocation or free.  PyTorch records a free
+as two entries, free_requested and free_completed.  If they are adjacent in the recording, as they
+nearly always are, they form one turn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
+from enum import IntEnum
 from functools import cached_property
+from struct import error as StructError  # noqa: N812  (it is a class)
 
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim._fast_numpy import any_of
-from allocsim.recording.action import INPUT_ACTIONS, Action
-from allocsim.recording.by_address import ByAddress, Tiles
+from allocsim._fast_numpy import address_column, any_of, int_column, stable_order
 from allocsim.recording.frames import Frame, FrameTable
 from allocsim.recording.marks import Mark
-from allocsim.state import PoolId, SegmentState
+from allocsim.state import INACTIVE, PENDING, BlockState, PoolId, SegmentState
+
+
+class Action(IntEnum):
+    """Action of an entry; `text` is PyTorch's name for it."""
+
+    ALLOC = 0
+    FREE_REQUESTED = 1
+    FREE_COMPLETED = 2
+    SEGMENT_ALLOC = 3
+    SEGMENT_FREE = 4
+    SEGMENT_MAP = 5
+    SEGMENT_UNMAP = 6
+    OOM = 7
+    SNAPSHOT = 8
+    ANNOTATE = 9
+
+    @property
+    def text(self) -> str:
+        """Return the name in snapshots, e.g. "alloc", "segment_alloc" or "oom"."""
+        return self.name.lower()
+
+
+ACTION_CODES = {action.text: int(action) for action in Action}
+"""Code of each action, by PyTorch's name."""
+
+INPUT_ACTIONS = (Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED, Action.OOM)
+"""Actions that a replay takes as input; all others are outputs of PyTorch, only compared."""
+
+BLOCK_ACTIONS = (Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED)
+"""Actions on blocks.  Among the entries of one address, allocations and frees alternate."""
+
+
+class Turn(IntEnum):
+    """Type of a turn; the first three values equal the codes of `Action`."""
+
+    ALLOC = Action.ALLOC
+    FREE_REQUESTED = Action.FREE_REQUESTED
+    FREE_COMPLETED = Action.FREE_COMPLETED
+    FREE = 3
+    """A free_requested directly followed by its free_completed, counted once."""
+
+
+def completes_at_once(action: NDArray[np.uint8], addr: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Return a mask of the free_completed entries that directly follow their free_requested.
+
+    action, addr: columns of all entries; `action` has codes of `Action`.
+    """
+    at_once = any_of(action, (Action.FREE_COMPLETED,))
+    at_once[:1] = False
+    at_once[1:] &= any_of(action[:-1], (Action.FREE_REQUESTED,)) & (addr[1:] == addr[:-1])
+    return at_once
+
+
+@dataclass(frozen=True, slots=True)
+class ByAddress:
+    """Turns (allocations and frees) sorted by address, in recorded order within one address.
+
+    entry: entry number; for a FREE, the number of its free_completed.
+    addr: address of the block.
+    kind: code of `Turn`.
+    goes_on: True if the next item of the columns has the same address.
+    """
+
+    entry: NDArray[np.intp]
+    addr: NDArray[np.uint64]
+    kind: NDArray[np.uint8]
+    goes_on: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.entry)
+
+    @classmethod
+    def of(cls, action: NDArray[np.uint8], addr: NDArray[np.uint64]) -> ByAddress:
+        at_once = completes_at_once(action, addr)
+        kind = action + at_once  # a FREE_COMPLETED becomes a FREE
+        is_turn = any_of(action, BLOCK_ACTIONS)
+        is_turn[:-1] &= ~at_once[1:]
+        entry = np.flatnonzero(is_turn)
+        entry = entry.take(stable_order(addr.take(entry)))
+        return cls._ordered(entry, addr.take(entry), kind.take(entry))
+
+    @classmethod
+    def _ordered(
+        cls, entry: NDArray[np.intp], addr: NDArray[np.uint64], kind: NDArray[np.uint8]
+    ) -> ByAddress:
+        goes_on = np.zeros(len(entry), dtype=bool)
+        goes_on[:-1] = addr[1:] == addr[:-1]
+        return cls(entry, addr, kind, goes_on)
+
+    def since(self, first: int) -> ByAddress:
+        """Return the turns of the entries from number `first` on.
+
+        A free that was requested before `first` and completed after it becomes a FREE_COMPLETED.
+        """
+        if not first:
+            return self
+        kept = self.entry >= first
+        entry, kind = self.entry[kept], self.kind[kept]
+        kind[(entry == first) & any_of(kind, (Turn.FREE,))] = Turn.FREE_COMPLETED
+        return self._ordered(entry, self.addr[kept], kind)
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """Blocks in the order of their segments; each column has one item per block.
+
+    address, size: address and bytes of the block.
+    requested_size: bytes before rounding.
+    is_active: True if allocated or waiting for a free to complete.
+    is_pending: True if waiting for a free to complete.
+    is_small: True if the segment is in the small pool.
+    are_sound: True if the blocks cover their segments without gaps and no segments overlap.
+    """
+
+    blocks: Sequence[BlockState]
+    address: NDArray[np.uint64]
+    size: NDArray[np.int64]
+    requested_size: NDArray[np.int64]
+    is_active: NDArray[np.bool_]
+    is_pending: NDArray[np.bool_]
+    is_small: NDArray[np.bool_]
+    are_sound: bool
+
+    @classmethod
+    def of(cls, segments: Sequence[SegmentState]) -> Tiles | None:
+        """Build the columns of `segments`; None if a number does not fit in 64 bits."""
+        blocks = [block for segment in segments for block in segment.blocks]
+        states = [block.state for block in blocks]
+        try:
+            addresses = address_column([block.address for block in blocks])
+            sizes = int_column([block.size for block in blocks])
+            asked = int_column([block.requested_size for block in blocks])
+            bases = address_column([segment.address for segment in segments])
+            totals = address_column([segment.total_size for segment in segments])
+        except StructError:
+            return None
+        counts = np.array([len(segment.blocks) for segment in segments], dtype=np.int64)
+        return cls(
+            blocks=blocks,
+            address=addresses,
+            size=sizes,
+            requested_size=asked,
+            is_active=np.array([state != INACTIVE for state in states], dtype=bool),
+            is_pending=np.array([state == PENDING for state in states], dtype=bool),
+            is_small=np.repeat([segment.is_small for segment in segments], counts).astype(bool),
+            are_sound=_are_sound(addresses, sizes, bases, totals, counts),
+        )
+
+
+def _are_sound(
+    address: NDArray[np.uint64],
+    size: NDArray[np.int64],
+    base: NDArray[np.uint64],
+    total: NDArray[np.uint64],
+    count: NDArray[np.int64],
+) -> bool:
+    ends = base + total
+    if not len(base):
+        return True
+    if not count.all() or not (ends > base).all() or not (ends[:-1] <= base[1:]).all():
+        return False
+    last = np.cumsum(count)
+    expected = address + size.astype(np.uint64)
+    expected[1:] = expected[:-1].copy()
+    expected[last - count] = base
+    reaches = address[last - 1] + size[last - 1].astype(np.uint64) == ends
+    return bool((expected == address).all() and (size > 0).all() and reaches.all())
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +292,6 @@ class Trace:
 
     @cached_property
     def by_address(self) -> ByAddress:
-        """Allocations and frees sorted by address."""
         return ByAddress.of(self.action, self.addr)
 
     @cached_property
@@ -128,18 +300,12 @@ class Trace:
         return Tiles.of(self.segments)
 
     def most_reserved(self, held: int) -> int:
-        """Return the peak of reserved memory in bytes.
-
-        held: bytes reserved before the first entry.
-        """
+        """Return the peak of reserved memory, with `held` bytes reserved before the first entry."""
         _, after = self._reserved()
         return held + max(0, int(after.max(initial=0)))
 
     def reserved_after(self, entries: NDArray[np.intp], held: int) -> NDArray[np.int64]:
-        """Return the bytes reserved after each of `entries`.
-
-        held: bytes reserved before the first entry.
-        """
+        """Return the bytes reserved after each of `entries`, `held` of them from the start on."""
         moved, after = self._reserved()
         return held + np.append(0, after)[np.searchsorted(moved, entries, side="right")]
 
@@ -149,16 +315,13 @@ class Trace:
         grown = np.flatnonzero(any_of(self.action, (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)))
         bases = self.addr[grown]
         ends: list[int] = (bases + self.size[grown].astype(np.uint64)).tolist()
-        first = (
-            int(bases[0]) if len(bases) else min((s.address for s in self.segments[:1]), default=0)
-        )
+        first = self.segments[0].address if self.segments else 0
+        if len(bases):
+            first = int(bases[0])
         return first, max([0, *ends, *(segment.end for segment in self.segments)])
 
     def _reserved(self) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
-        """Return the numbers of the entries that change reserved memory, and bytes after each.
-
-        The bytes are the difference from reserved memory before the first entry.
-        """
+        """Return the entries that change reserved memory, and the bytes added up to each."""
         grows = any_of(self.action, (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP))
         shrinks = any_of(self.action, (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP))
         moved = np.flatnonzero(grows | shrinks)
@@ -166,7 +329,6 @@ class Trace:
         return moved, np.cumsum(np.where(grows[moved], size, -size))
 
     def count(self, action: Action) -> int:
-        """Return the number of entries with `action`."""
         return int(np.count_nonzero(any_of(self.action, (action,))))
 
     def _text(self, column: NDArray[np.int32] | None, index: int) -> str | None:

@@ -129,7 +129,6 @@ def scan(path: str, data: mmap.mmap | bytes) -> None:
 
 
 def _length(data: mmap.mmap | bytes, at: int) -> int:
-    """Return the number of argument bytes of the operation at position `at`."""
     code = data[at] if at < len(data) else None
     if code in (_SHORT_TEXT, 0x8A):
         return 1 + int.from_bytes(data[at + 1 : at + 2], "little")
@@ -151,10 +150,7 @@ def _refuse(path: str, code: int, at: int) -> NoReturn:
 
 
 def _runs(size: int) -> re.Pattern[bytes]:
-    """Return a regular expression for consecutive allowed operations except texts.
-
-    size: bytes of the file, the limit of memo numbers and frame lengths.
-    """
+    """Return a regular expression for consecutive allowed operations except texts."""
     # Each memo number needs an operation, so memo numbers are below the file's size; no frame is
     # longer than the file.
     memo, frame = rb"r" + _bounded(size, 4), rb"\x95" + _bounded(size, 8)

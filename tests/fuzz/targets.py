@@ -21,10 +21,17 @@ from allocsim.core.option_string import parse
 from allocsim.errors import ConfigError, RecordingError
 from allocsim.fitting.formulas.gguf import read_gguf
 from allocsim.fitting.formulas.safetensors import read_safetensors
-from allocsim.recording import figures_in, find_defects, load, read_log, read_snapshot
-from allocsim.recording.fast_pickle import straight, window
-from allocsim.recording.fast_pickle.straight import read_straight
-from allocsim.recording.fast_pickle.window import OtherForm
+from allocsim.recording import (
+    figures_in,
+    find_defects,
+    load,
+    pickle_rows,
+    read_log,
+    read_snapshot,
+    straight,
+)
+from allocsim.recording.pickle_rows import OtherForm
+from allocsim.recording.straight import read_straight
 from tests.recording.alike import assert_alike
 
 __all__ = ["TARGETS", "Target"]
@@ -93,13 +100,13 @@ class window_of:  # noqa: N801  (a context, used like a function)
 
     def __init__(self, size: int) -> None:
         self._new = size, size // 2, 1
-        self._old = window._STRETCH, window._RESERVE, straight._SHORTEST_RUN
+        self._old = pickle_rows._STRETCH, pickle_rows._RESERVE, straight._SHORTEST_RUN
 
     def __enter__(self) -> None:
-        window._STRETCH, window._RESERVE, straight._SHORTEST_RUN = self._new
+        pickle_rows._STRETCH, pickle_rows._RESERVE, straight._SHORTEST_RUN = self._new
 
     def __exit__(self, *_: object) -> None:
-        window._STRETCH, window._RESERVE, straight._SHORTEST_RUN = self._old
+        pickle_rows._STRETCH, pickle_rows._RESERVE, straight._SHORTEST_RUN = self._old
 
 
 class large_from:  # noqa: N801  (as above)

@@ -16,7 +16,7 @@ from allocsim.analysis.picture.picture import Picture, picture_of
 from allocsim.errors import RecordingError
 from allocsim.metrics.lifetimes import lifetimes_of
 from allocsim.recording import Action, Recording, load
-from allocsim.recording.rewind.start_state import trimmed
+from allocsim.recording.start_state import trimmed
 from allocsim.replaying import replay
 from allocsim.state import ALLOCATED, INACTIVE, PENDING
 from allocsim.units import MIB

@@ -11,7 +11,7 @@ import pytest
 from allocsim import CachingAllocator, replay
 from allocsim.errors import RecordingError
 from allocsim.recording import Recording, find_defects, load
-from allocsim.recording.backend import backend_of
+from allocsim.recording.recording import backend_of
 
 REQUESTS = (512, 1024, 512, 2048, 512, 1024, 512, 512, 4096, 512)
 

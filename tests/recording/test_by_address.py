@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from allocsim.recording import Action, Turn
-from allocsim.recording.by_address import ByAddress
+from allocsim.recording.trace import ByAddress
 
 Row = tuple[Action, int]
 ROWS = st.lists(st.tuples(st.sampled_from([*Action]), st.integers(0, 3)), max_size=12)
@@ -19,7 +19,7 @@ def of(rows: list[Row]) -> ByAddress:
 
 
 def one_by_one(rows: list[Row], first: int = 0) -> list[tuple[int, int, Turn]]:
-    """Return address, entry and kind of each turn (by_address.py), sorted by address."""
+    """Return address, entry and kind of each turn (trace.py), sorted by address."""
     turns: list[tuple[int, int, Turn]] = []
     for entry, (action, place) in enumerate(rows):
         follows = entry > first and rows[entry - 1] == (Action.FREE_REQUESTED, place)

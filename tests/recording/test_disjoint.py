@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from allocsim.recording import Action, Trace
-from allocsim.recording.rewind import never_overlap
+from allocsim.recording.live_blocks import never_overlap
 from allocsim.state import ALLOCATED, INACTIVE, BlockState, SegmentState
 from allocsim.workload import streams, training
 
-DISJOINT = import_module("allocsim.recording.rewind.disjoint")
+DISJOINT = import_module("allocsim.recording.live_blocks")
 MEGA = 1 << 40
 
 

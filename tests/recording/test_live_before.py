@@ -12,13 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from allocsim.errors import RecordingError
-from allocsim.recording import Action, Trace
-from allocsim.recording.rewind import start_state
-from allocsim.recording.rewind.live_before import live_after, live_before
-from allocsim.recording.rewind.slack import Live
+from allocsim.recording import Action, Trace, start_state
+from allocsim.recording.live_blocks import Live, live_after, live_before
 from allocsim.state import ALLOCATED, INACTIVE, PENDING, BlockState, SegmentState
 
-START_STATE = import_module("allocsim.recording.rewind.start_state")
+START_STATE = import_module("allocsim.recording.start_state")
 MEGA = 1 << 40
 STEP = 2048
 """Bytes between the places of blocks."""

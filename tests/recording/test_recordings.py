@@ -6,8 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from allocsim.recording import Action, Recording, find_defects, load, write_npz, write_snapshot
-from allocsim.recording.rewind import start_state
+from allocsim.recording import (
+    Action,
+    Recording,
+    find_defects,
+    load,
+    start_state,
+    write_npz,
+    write_snapshot,
+)
 
 FOLDER = Path(__file__).parents[3] / "shared" / "recordings"
 pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason="needs recordings of other people")

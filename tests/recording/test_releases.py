@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from allocsim.recording import RELEASES, layout_releases
 from allocsim.recording.load import read_snapshot
-from allocsim.recording.releases import LAYOUTS
+from allocsim.recording.recording import LAYOUTS
 from tests.recording.history import History, training_step
 
 

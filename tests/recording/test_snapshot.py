@@ -11,7 +11,7 @@ import pytest
 
 from allocsim.errors import RecordingError
 from allocsim.recording import Action, Entry, Frame, RecordedSettings, load, write_npz
-from allocsim.recording.releases import RELEASES
+from allocsim.recording.recording import RELEASES
 from allocsim.state import PENDING
 from allocsim.units import MIB
 from tests.recording.history import BASE, STACK, History, training_step, write

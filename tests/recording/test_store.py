@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from allocsim.recording import Recording, load, write_npz, write_snapshot
-from allocsim.recording.releases import RELEASES
-from allocsim.recording.rewind import trimmed
+from allocsim.recording.recording import RELEASES
+from allocsim.recording.start_state import trimmed
 from tests.recording.history import training_step, write
 
 

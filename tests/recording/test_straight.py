@@ -15,12 +15,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from allocsim.errors import RecordingError
-from allocsim.recording import Recording, load
-from allocsim.recording.fast_pickle import straight, window
-from allocsim.recording.fast_pickle.packed import Packed
-from allocsim.recording.fast_pickle.straight import read_straight
-from allocsim.recording.fast_pickle.window import OtherForm
+from allocsim.recording import Recording, load, pickle_rows, straight
 from allocsim.recording.load import read_snapshot
+from allocsim.recording.packed import Packed
+from allocsim.recording.pickle_rows import OtherForm
+from allocsim.recording.straight import read_straight
 from allocsim.recording.unpickle import unpickle
 from tests.recording.alike import assert_alike
 from tests.recording.history import BASE, History, Plain, training_step
@@ -35,8 +34,8 @@ FILES = [*sorted(TRACES.glob("*.pickle.gz")), *sorted(SHARED.glob("*.pickle"))]
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make all limits of the reader so small that a few entries reach them."""
-    monkeypatch.setattr(window, "_STRETCH", 3000)
-    monkeypatch.setattr(window, "_RESERVE", 400)
+    monkeypatch.setattr(pickle_rows, "_STRETCH", 3000)
+    monkeypatch.setattr(pickle_rows, "_RESERVE", 400)
     monkeypatch.setattr(straight, "_SHORTEST_RUN", 1)
 
 
@@ -61,8 +60,8 @@ def packed_rows(data: bytes) -> int:
 def test_recordings_of_real_programs(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(window, "_STRETCH", 1 << 18)
-    monkeypatch.setattr(window, "_RESERVE", 1 << 16)
+    monkeypatch.setattr(pickle_rows, "_STRETCH", 1 << 18)
+    monkeypatch.setattr(pickle_rows, "_RESERVE", 1 << 16)
     data = path.read_bytes()
     data = gzip.decompress(data) if path.suffix == ".gz" else data
     try:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from allocsim.recording.by_address import Tiles
+from allocsim.recording.trace import Tiles
 from allocsim.state import ALLOCATED, INACTIVE, PENDING, BlockState, SegmentState
 from allocsim.units import MIB
 

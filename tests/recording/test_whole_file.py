@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from allocsim.recording.whole_file import whole_file
+from allocsim.recording.export import whole_file
 
 
 def test_whole_file_replaces_the_old_file_at_the_end(tmp_path: Path) -> None:

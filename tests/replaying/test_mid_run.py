@@ -12,7 +12,7 @@ import pytest
 
 from allocsim import CachingAllocator, load, replay
 from allocsim.recording import Recording
-from allocsim.recording.rewind import trimmed
+from allocsim.recording.start_state import trimmed
 from allocsim.replaying import prepare
 from allocsim.simulation import Setting
 from allocsim.units import MIB

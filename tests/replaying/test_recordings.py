@@ -119,7 +119,7 @@ def test_recording_cut_in_the_middle_replays_exactly() -> None:
     """The start state at any entry is rebuilt from the end."""
     from dataclasses import replace  # noqa: PLC0415
 
-    from allocsim.recording.rewind import trimmed  # noqa: PLC0415
+    from allocsim.recording.start_state import trimmed  # noqa: PLC0415
 
     for name in ("gpt2-ragged-oom-torch2.15", "gpt2-expandable-oom-torch2.15"):
         recording = load(TRACES / f"{name}.pickle.gz")

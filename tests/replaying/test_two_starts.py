@@ -17,7 +17,7 @@ from allocsim.analysis.tune.worker import Job, run_job
 from allocsim.core import RELEASES, parse_conf
 from allocsim.errors import ConfigError, UndefinedBehaviorError
 from allocsim.recording import Recording
-from allocsim.recording.rewind import trimmed
+from allocsim.recording.start_state import trimmed
 from allocsim.replaying import Prepared, Trial, Trials, effects_on, prepare, smallest_device
 from allocsim.report.replay import document as replay_document
 from allocsim.report.replay import text as replay_text

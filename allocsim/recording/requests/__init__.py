@@ -5,8 +5,14 @@ a replay uses the sizes and cannot check its addresses.
 """
 
 from allocsim.recording.requests.profiler import is_profiler_trace, read_profiler_trace
-from allocsim.recording.requests.rows import is_rows, read_csv, read_lines, read_row_objects
-from allocsim.recording.requests.timeline import is_timeline, read_timeline
+from allocsim.recording.requests.rows import (
+    is_rows,
+    is_timeline,
+    read_csv,
+    read_lines,
+    read_row_objects,
+    read_timeline,
+)
 
 __all__ = [
     "is_profiler_trace",

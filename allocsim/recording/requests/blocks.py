@@ -11,10 +11,9 @@ from collections.abc import Hashable
 
 import numpy as np
 
-from allocsim.recording.action import Action
 from allocsim.recording.fields import UINT64_MAX
 from allocsim.recording.frames import FrameTable
-from allocsim.recording.trace import Trace
+from allocsim.recording.trace import Action, Trace
 
 _Row = tuple[int, int, int, int, int, int]
 """(code of the action, address, bytes, stream, time in microseconds, stack number)"""
@@ -46,12 +45,10 @@ class RequestColumns:
 
     @property
     def bytes_before(self) -> int:
-        """Bytes of the blocks that existed before the file began."""
         return sum(row[2] for row in self._before)
 
     @property
     def n_requests(self) -> int:
-        """Number of requests in the file."""
         return sum(row[0] == Action.ALLOC for row in self._rows)
 
     def alloc(
@@ -95,11 +92,7 @@ class RequestColumns:
         self._end(key, time, stack)
 
     def request_free(self, name: int, *, time: int, stack: int = -1) -> bool:
-        """Add a free_requested entry for the block with address or id `name`.
-
-        time: microseconds.  stack: stack number; -1 without a stack.
-        Returns False, and adds nothing, if the file did not request the block before.
-        """
+        """Add a free_requested; return False without a change if the block was not requested."""
         held = self._live.get((name,))
         if not held:
             return False
@@ -173,6 +166,5 @@ class RequestColumns:
         self._rows.append((Action.FREE_COMPLETED, address, size, stream, time, stack))
 
     def _unused(self) -> int:
-        """Return an unused address for a block without a name, counted down from 2**64."""
         self._next_name += 1
         return UINT64_MAX + 1 - _UNKNOWN_STEP * self._next_name

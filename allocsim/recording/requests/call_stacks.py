@@ -55,7 +55,7 @@ class CallStacks:
         """Return the stack number at each moment; -1 if no call was running.
 
         moments: pairs of thread and time in microseconds.
-        interner: receives the stacks and numbers them.
+        interner: table to which the stacks are added.
         """
         found = [-1] * len(moments)
         by_thread: dict[_Thread, list[int]] = {}
@@ -95,7 +95,6 @@ class CallStacks:
 
 
 def _frame_of(name: str) -> Frame:
-    """Return the frame of a call; for Python functions, its name has the file and the line."""
     python = _PYTHON.fullmatch(name)
     if python is None:
         return Frame("", _ADDRESS.sub("", name[:200]), 0)

@@ -66,7 +66,6 @@ class _Moved(NamedTuple):
 
     @property
     def process(self) -> str:
-        """Id of the process; "" if the event has none."""
         return self.thread[0]
 
 
@@ -252,7 +251,6 @@ def _take(path: str, number: int, event: _Event, read: _Read) -> None:
 
 
 def _marks(event: _Event) -> Iterator[Annotation]:
-    """Yield the annotations START and END of an annotated range."""
     name, begin, lasts = event.get("name"), _time(event.get("ts")), _time(event.get("dur"))
     if not isinstance(name, str) or begin is None or lasts is None:
         return
@@ -292,12 +290,10 @@ def _take_memory(event: Fields, read: _Read) -> None:
 
 
 def _text(fields: Fields, name: str) -> str:
-    """Return a process or thread id as text; some releases of PyTorch write a number."""
     return str(fields.value(name, "a number"))[:40] if name in fields else ""
 
 
 def _take_cards(value: object, read: _Read) -> None:
-    """Store name and bytes of the GPUs, if they are in the profiler's format."""
     for card in value if isinstance(value, list) else ():
         match card:
             case {"id": int(number), "totalGlobalMem": int(size)} if 0 < size <= INT64_MAX:
@@ -325,10 +321,7 @@ def _refuse_without_memory(path: str, read: _Read) -> None:
 
 
 def _notes(device: int, moved: list[_Moved], blocks: RequestColumns, before: int) -> Iterator[str]:
-    """Yield notes about one device, and add the memory held before the trace to `blocks`.
-
-    before: stack number of the blocks that existed before the trace began.
-    """
+    """Yield notes about one device, and add the memory held before the trace to `blocks`."""
     first = moved[0]
     held = 0
     if first.allocated is not None:
@@ -378,7 +371,6 @@ def _left_out(read: _Read) -> Iterator[str]:
 
 
 def _provenance(read: _Read) -> Provenance | None:
-    """Return the GPU as a provenance; None if the devices with events differ in their GPU."""
     cards = {read.cards.get(each.device) for each in read.moved}
     card = cards.pop() if len(cards) == 1 else None
     return None if card is None else Provenance(device_name=card[0], device_memory=card[1])

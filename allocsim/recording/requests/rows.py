@@ -1,12 +1,17 @@
-"""Read allocations and frees from files that users write: CSV with a header, or JSON Lines.
+"""Read requests and frees from rows: CSV or JSON that users write, and PyTorch's memory timeline.
 
-A row identifies its block by `addr` (a number, decimal or 0x…) or `id` (any text).  Columns are
-found by name, in any order.  Unknown columns are ignored, and so are rows with actions of the
-allocator, such as `segment_alloc`.
+A row that a user writes identifies its block by `addr` (a number, decimal or 0x…) or `id` (any
+text). Columns are found by name, in any order. Necessary columns are action (alloc, free,
+free_requested or free_completed), size or bytes, and addr or id. Optional columns are device,
+stream, time_us, name (label of the request) and, in JSON, frames. Unknown columns are ignored, and
+so are rows with actions of the allocator, such as `segment_alloc`.
 
-Necessary columns are action (alloc, free, free_requested or free_completed), size or bytes, and
-addr or id.  Optional columns are device, stream, time_us, name (label of the request) and, in JSON,
-frames.
+A raw row of `export_memory_timeline` is [nanoseconds, action, bytes, category]. Actions are 1
+(existed before the timeline), 2 (created), 3 (changed its category) and 4 (destroyed). Nanoseconds
+are -1 for action 1, and bytes are negative for released memory. The rows do not identify blocks, so
+a free is assigned to the most recently requested live block of its category and size. A tensor that
+changes its category has two rows, a release in the old and a request in the new category, and keeps
+its block.
 """
 
 from __future__ import annotations
@@ -16,14 +21,15 @@ import io
 import json
 import re
 from collections.abc import Iterable, Iterator
-from typing import BinaryIO, NoReturn
+from typing import BinaryIO, NoReturn, cast
 
 from allocsim.errors import RecordingError
-from allocsim.recording.action import Action
 from allocsim.recording.fields import INT64_MAX, UINT64_MAX, Fields, describe
 from allocsim.recording.frames import Frame, FrameInterner, StackReader
-from allocsim.recording.recording import ROWS, Recording
+from allocsim.recording.recording import MEMORY_TIMELINE, ROWS, Recording
 from allocsim.recording.requests.blocks import RequestColumns
+from allocsim.recording.trace import Action
+from allocsim.units import format_size
 
 _ALLOC, _FREE = "alloc", "free"
 _ALIASES = {
@@ -39,7 +45,6 @@ _SAME = {"malloc": _ALLOC, "allocate": _ALLOC, "deallocate": _FREE, "dealloc": _
 _PASSED_OVER = {action.text for action in Action} - {"alloc", "free_requested", "free_completed"}
 _NUMBER = re.compile(r"(?:0x[0-9a-fA-F]{1,16}|[0-9]{1,20})")
 _MAX_DEVICES = 1024
-_EXPECTED = "a row of allocations: action, size, and addr or id"
 
 
 def is_rows(value: object) -> bool:
@@ -68,7 +73,6 @@ def read_csv(path: str, file: BinaryIO) -> Recording:
 
 
 def _plain(path: str, row: dict[str, str | None]) -> dict[str, object]:
-    """Return the non-empty fields of a row by column name."""
     if None in row:
         raise RecordingError(path, f"has a row with more fields than columns: {describe(row)}")
     return {name: value.strip() for name, value in row.items() if value and value.strip()}
@@ -76,16 +80,17 @@ def _plain(path: str, row: dict[str, str | None]) -> dict[str, object]:
 
 def read_lines(path: str, file: BinaryIO) -> Recording:
     """Return the recording in a JSON Lines file with one row per line."""
-    return _read(path, _objects(path, file))
 
+    def objects() -> Iterator[object]:
+        for number, line in enumerate(file):
+            if line.strip():
+                try:
+                    yield json.loads(line)
+                except (ValueError, RecursionError):
+                    what = f"line {number + 1} is no sound JSON object"
+                    raise RecordingError(path, what) from None
 
-def _objects(path: str, file: BinaryIO) -> Iterator[object]:
-    for number, line in enumerate(file):
-        if line.strip():
-            try:
-                yield json.loads(line)
-            except (ValueError, RecursionError):
-                raise RecordingError(path, f"line {number + 1} is no sound JSON object") from None
+    return _read(path, objects())
 
 
 def read_row_objects(path: str, value: object) -> Recording:
@@ -112,7 +117,6 @@ class _Reader:
         self._labels: dict[str, int] = {}
 
     def take(self, number: int, value: object) -> None:
-        """Check row `number` and add its allocation or free."""
         row = Fields(self.path, f"row {number}", value, entry=None)
         at = {part: _column(row, part) for part in _ALIASES}
         action = row.text(at["action"]).lower()
@@ -180,7 +184,8 @@ def _read(path: str, rows: Iterable[object]) -> Recording:
         reader.take(number, row)
     used = {device: blocks for device, blocks in reader.devices.items() if blocks.n_requests}
     if not used:
-        _refuse_empty(path)
+        expected = "expected a row of allocations: action, size, and addr or id"
+        raise RecordingError(path, f"holds no row that allocates, {expected}")
     table = reader.interner.table()
     traces = [
         blocks.trace(device, table, has_times=reader.timed[device])
@@ -215,20 +220,130 @@ def _notes(reader: _Reader) -> Iterator[str]:
         yield f"{reader.n_missed:,} frees of blocks that are not known are passed over"
 
 
-def _refuse_empty(path: str) -> NoReturn:
-    raise RecordingError(path, f"holds no row that allocates, expected {_EXPECTED}")
-
-
 def _column(row: Fields | dict[str, object], part: str) -> str:
-    """Return the name under which the row has column `part`; its usual name if it has none."""
     return next((name for name in _ALIASES[part] if name in row), _ALIASES[part][0])
 
 
 def _integer(row: Fields, column: str, high: int) -> int:
-    """Return an integer from 0 to `high`; in CSV it is text, decimal or 0x…."""
     value = row.value(column, "a number")
     if isinstance(value, str) and _NUMBER.fullmatch(value):
         value = int(value, 0) if value.startswith("0x") else int(value)
     if type(value) is not int or not 0 <= value <= high:
         row.wrong(column, value, f"a whole number from 0 to {high}")
     return value
+
+
+_PREEXISTING, _CREATE, _VERSION, _DESTROY = 1, 2, 3, 4
+CATEGORIES = (
+    "parameter",
+    "optimizer state",
+    "input",
+    "temporary",
+    "activation",
+    "gradient",
+    "autograd detail",
+    "unknown",
+)
+"""Name of each category; its index is the number in rows."""
+
+_Row = tuple[int, int, int, int]
+
+
+def is_timeline(value: object) -> bool:
+    """Return True if a JSON value is a memory timeline: raw rows, or sums by category."""
+    match value:
+        # [times, list of the bytes of each category at each time]
+        case [[int() | float(), *_] as times, [[*_], *_] as sums] if len(times) == len(sums):
+            return True
+    return _begins_with_row(value)
+
+
+def _begins_with_row(value: object) -> bool:
+    match value:
+        case [[int(), int(), int(), int()], *_]:
+            return True
+    return False
+
+
+def read_timeline(path: str, value: list[object]) -> Recording:
+    """Return the recording in a timeline of raw rows; RecordingError for sums by category."""
+    if not _begins_with_row(value):
+        _refuse_sums(path, value)
+    interner = FrameInterner()
+    frames = [interner.stack([interner.frame(Frame("<timeline>", what, 0))]) for what in CATEGORIES]
+    blocks = RequestColumns()
+    left: tuple[int, int] | None = None
+    for number, (time, action, moved, category) in enumerate(_rows(path, value)):
+        if action == _VERSION:
+            # A pair of rows: release in the old category, request in the new category.
+            if left is None:
+                left = -moved, category
+            elif left[0] == moved:
+                blocks.move(moved, left[1], category)
+                left = None
+            else:
+                _refuse(path, number, "is a new version of another size than the old one")
+            continue
+        moment = max(time, 0) // 1000
+        if action == _DESTROY:
+            blocks.free(-moved, None, time=moment, group=category)
+        else:
+            blocks.alloc(moved, None, time=moment, stack=frames[category], group=category)
+    table = interner.table()
+    trace = blocks.trace(0, table, has_times=False)
+    notes = [
+        "a memory timeline of the profiler: it names no block, stream or segment, so each free is "
+        "taken for one of the last requested block of its size and category, requests are replayed "
+        "by size on one stream, and their addresses are compared with nothing"
+    ]
+    if blocks.n_before:
+        count = f"{blocks.n_before:,} blocks ({format_size(blocks.bytes_before)})"
+        notes.append(f"{count} are freed and never requested: they are requested first")
+    return Recording(
+        path=path,
+        layout=MEMORY_TIMELINE,
+        devices=(trace,),
+        frame_table=table,
+        notes=tuple(notes),
+    )
+
+
+def _rows(path: str, value: list[object]) -> Iterator[_Row]:
+    for number, row in enumerate(value):
+        match row:
+            case [int(time), int(action), int(moved), int(category)]:
+                is_known = 1 <= action <= len(_SIGNS) and 0 <= category < len(CATEGORIES)
+                if not is_known or abs(moved) > INT64_MAX or abs(time) > INT64_MAX:
+                    _refuse(path, number, f"is {row!r}"[:100])
+                if moved * _SIGNS[action - 1] < 0:
+                    _refuse(path, number, f"moves {moved} bytes by action {action}")
+                if moved:
+                    yield time, action, moved, category
+            case _:
+                _refuse(path, number, f"is {describe(row)}")
+
+
+_SIGNS = (1, 1, 0, -1)
+
+
+def _refuse(path: str, row: int, what: str) -> NoReturn:
+    expected = "[nanoseconds, action 1 to 4, bytes, category 0 to 7]"
+    raise RecordingError(path, f"row {row} of the timeline {what}, expected {expected}")
+
+
+def _refuse_sums(path: str, value: list[object]) -> NoReturn:
+    sums = cast(list[list[object]], value[1])
+    most = max(
+        (
+            sum(size for size in row if type(size) is int and 0 <= size <= INT64_MAX)
+            for row in sums
+            if isinstance(row, list)
+        ),
+        default=0,
+    )
+    raise RecordingError(
+        path,
+        f"is a memory timeline as sums by category ({len(sums)} moments, at most "
+        f"{format_size(most)} in all), which holds no single request; export the rows: "
+        "export_memory_timeline('timeline.raw.json.gz')",
+    )

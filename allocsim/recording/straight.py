@@ -18,9 +18,15 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from allocsim.recording.fast_pickle.packed import Objects, Packed
-from allocsim.recording.fast_pickle.rows import RowBatch, RowShape, read_batch, read_shape
-from allocsim.recording.fast_pickle.window import OtherForm, Window
+from allocsim.recording.packed import Objects, Packed
+from allocsim.recording.pickle_rows import (
+    OtherForm,
+    RowBatch,
+    RowShape,
+    Window,
+    read_batch,
+    read_shape,
+)
 
 _STOP, _LONGEST = 0x2E, 9
 _SHORTEST_RUN = 16
@@ -43,10 +49,6 @@ def read_straight(file: BinaryIO, operations: int) -> object:
 
 
 def _with_columns(value: object, packed: dict[int, tuple[list[Any], Packed]]) -> object:
-    """Return the snapshot `value` with columns in place of the lists in device_traces.
-
-    packed: list and columns of each trace, by id of the list (`_Machine.packed`).
-    """
     if not packed:
         return value
     traces = value.get("device_traces") if isinstance(value, dict) else None
@@ -110,7 +112,6 @@ class _Machine:
         }
 
     def run(self) -> Any:
-        """Execute the operations of the pickle and return its value."""
         # A local variable: stored on self, it would form a cycle that keeps the memo alive.
         window, operations = self._window, self._table()
         while True:
@@ -185,10 +186,7 @@ class _Machine:
         return items
 
     def _growing(self, kind: type[Any]) -> Any:
-        """Return the list or dictionary to which the next operation adds items.
-
-        Raise OtherForm if it has another type, or if the pickle refers to it twice.
-        """
+        """Return the list or dictionary to which the next operation adds items."""
         value = self._stack[-1]
         if type(value) is not kind or self.objects.is_fetched(value):
             raise OtherForm("items of what is no container of its own")

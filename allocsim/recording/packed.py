@@ -11,7 +11,6 @@ error message names the invalid entry.
 
 from __future__ import annotations
 
-import re
 from array import array
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -19,19 +18,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim.recording.action import ACTION_CODES
-from allocsim.recording.fast_pickle.rows import NEW, RowBatch
-from allocsim.recording.fast_pickle.window import OtherForm
-from allocsim.recording.fields import INT64_MAX, UINT64_MAX, Fields
+from allocsim.recording.fields import UINT64_MAX, Fields
 from allocsim.recording.frames import StackReader
-from allocsim.state import PoolId
+from allocsim.recording.pickle_rows import NEW, REFERENCE, OtherForm, RowBatch
+from allocsim.recording.trace import ACTION_CODES
 
 MISSING_CODE = -1
 """Code of an entry that lacks the field."""
 
 _NUMBERS = ("addr", "size", "stream", "time_us")
 _CODES = ("action", "frames", "pool_id", "compile_context", "user_metadata")
-_REFERENCE = re.compile(rb"h(.)|j(.{4})", re.DOTALL)
 
 
 class Objects:
@@ -77,15 +73,16 @@ class Objects:
         return id(value) in self._fetched
 
     def add_to(self, entries: Packed, batch: RowBatch, rows: slice, data: bytes) -> None:
-        """Append rows to `entries` and number the values that the rows create.
+        """Append `rows` of `batch` to `entries`, and number the values that the rows create.
 
-        rows: indices in `batch`.
         data: bytes of the window from which `batch` was read.
         """
         memos = batch.memos[rows]
         own = self._count + np.cumsum(memos) - memos
         self._count += int(memos.sum())
-        self._grow()
+        if self._count > len(self._codes):
+            more = np.full(self._count * 5 // 4 - len(self._codes), MISSING_CODE, dtype=np.int32)
+            self._codes = np.concatenate([self._codes, more])
         codes = {}
         for name, column in batch.known.items():
             known = column[rows]
@@ -101,11 +98,6 @@ class Objects:
             codes[name] = self._known(known)
         values = {name: column[rows] for name, column in batch.numbers.items()}
         entries.add_block(len(own), values, codes)
-
-    def _grow(self) -> None:
-        if self._count > len(self._codes):
-            more = np.full(self._count * 5 // 4 - len(self._codes), MISSING_CODE, dtype=np.int32)
-            self._codes = np.concatenate([self._codes, more])
 
     def _known(self, numbers: NDArray[np.int64]) -> NDArray[np.int32]:
         codes = self._codes[numbers]
@@ -142,16 +134,12 @@ class Objects:
         return code
 
     def _lists(self, contents: list[bytes]) -> list[int]:
-        """Return the codes of lists of frames.
-
-        contents: bytes of each list's items, which are references to memo numbers.
-        """
         codes = list(map(self._stacks.get, contents))
         if None not in codes:
             return codes  # type: ignore[return-value]
         for content in contents:
             if content not in self._stacks:
-                numbers = (one or four for one, four in _REFERENCE.findall(content))
+                numbers = (one or four for one, four in REFERENCE.findall(content))
                 members = [self.get(int.from_bytes(each, "little")) for each in numbers]
                 self._stacks[content] = self._add(members)
         return [self._stacks[content] for content in contents]
@@ -210,8 +198,7 @@ class Packed:
     ) -> None:
         """Append `count` entries that have the same fields.
 
-        numbers: columns of the integer fields.
-        codes: columns of the other fields.
+        numbers, codes: columns of the integer fields and of the other fields.
         """
         self.names.update(numbers, codes)
         self._count += count
@@ -230,7 +217,6 @@ class Packed:
         return None if column is None else np.frombuffer(column, dtype=np.uint64)
 
     def codes(self, name: str) -> NDArray[np.int32]:
-        """Return the code of field `name` of every entry; MISSING_CODE where an entry lacks it."""
         return np.frombuffer(self._codes[name], dtype=np.int32)
 
 
@@ -247,14 +233,13 @@ class PackedReader:
         self.names: set[str] = entries.names
 
     def actions(self) -> NDArray[np.uint8]:
-        """Return the code of each entry's action."""
-        column = self._numbered("action", self._action)
+        column = self.numbered("action", self._action)
         if np.any(column < 0):
             raise OtherForm("an entry without action")
         return column.astype(np.uint8)
 
     def addresses(self, _: NDArray[np.uint8]) -> NDArray[np.uint64]:
-        """Return the addr of each entry; for an oom, its device_free in bytes."""
+        # `Packed.add_rows` has stored device_free of an oom as its address.
         return self.integers("addr", 0, UINT64_MAX)
 
     def integers(self, name: str, low: int, high: int) -> NDArray[np.uint64]:
@@ -264,33 +249,11 @@ class PackedReader:
             raise OtherForm(f"{name} out of its range")
         return column
 
-    def times(self) -> NDArray[np.int64] | None:
-        """Return the time_us of each entry; None if any entry lacks it."""
-        column = self._entries.numbers("time_us")
-        if column is None:
-            return None
-        if int(column.max()) > INT64_MAX:
-            raise OtherForm("time_us out of its range")
-        return column.view(np.int64)
+    def has_times(self) -> bool:
+        return self._entries.numbers("time_us") is not None
 
     def stacks(self, stacks: StackReader) -> NDArray[np.int32]:
-        """Return the stack number of each entry."""
-        return self._numbered("frames", stacks.read)
-
-    def pools(self, pool_ids: dict[PoolId, int]) -> NDArray[np.int32]:
-        """Return the index in `pool_ids` of each entry's pool, -1 if it has none; add new pools."""
-        return self._numbered(
-            "pool_id", lambda row: pool_ids.setdefault(row.pool_id("pool_id"), len(pool_ids))
-        )
-
-    def texts(self, name: str, texts: dict[str, int]) -> NDArray[np.int32] | None:
-        """Return the index in `texts` of each entry's text, -1 if it has none; add new texts.
-
-        name: field of the text.  Return None if no entry has the field.
-        """
-        if name not in self.names:
-            return None
-        return self._numbered(name, lambda row: texts.setdefault(row.text(name), len(texts)))
+        return self.numbered("frames", stacks.read)
 
     @staticmethod
     def _action(row: Fields) -> int:
@@ -299,7 +262,7 @@ class PackedReader:
             raise OtherForm("no action")
         return ACTION_CODES[text]
 
-    def _numbered(self, name: str, number: Callable[[Fields], int]) -> NDArray[np.int32]:
+    def numbered(self, name: str, number: Callable[[Fields], int]) -> NDArray[np.int32]:
         """Return a number for each entry, equal for equal codes of field `name`, -1 if missing.
 
         number: called for the first entry with each code, in entry order.

@@ -1,39 +1,112 @@
 """Read many entries of a pickled snapshot at once, column by column.
 
-A row is the pickle of one entry.  Nearly all entries are dictionaries with the same keys in the
-same order, so their rows are the same short sequence of operations, the shape of the row.  All
-positions that may begin a row of one shape are parsed together, as arrays of positions.
+A row is the pickle of one entry. Nearly all entries are dictionaries with the same keys in the same
+order, so their rows are the same short sequence of operations, the shape of the row. All positions
+that may begin a row of one shape are parsed together, as arrays of positions. Bytes within a text
+or number may look like a row; the caller takes only rows that begin where an operation ends.
 
-A row is read only if it has exactly the operations of the shape.  A row with a negative number or a
-new text does not match.  Bytes within a text or number may look like a row.  They are never used,
-because the caller takes only rows that begin where the previous operation ends.
+`Window` reads pickles of protocol 4 or 5 in pieces of 1 MiB, without frame headers. Python's
+pickler divides a pickle into frames, each with its length in front, and no operation may cross the
+start of a frame. A file that Python's pickler would not write raises `OtherForm`, and `unpickle`
+decides whether it is valid.
 """
 
 from __future__ import annotations
 
+import os
 import re
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from allocsim.recording.fast_pickle.window import Window
+PAD = 64
+"""Zero bytes after the data, so that reads beyond its end find no operation."""
+
+_STRETCH = 1 << 20
+_RESERVE = 1 << 16
+_FRAME = 0x95
+_HEADER = 9
+
+
+class OtherForm(Exception):  # noqa: N818  (no error: the file is read another way)
+    """Exception for a file that is not read directly to columns, but as Python objects."""
+
+
+class Window:
+    """Part of a pickle that moves forward through the file.
+
+    data: operations, followed by PAD zero bytes.
+    end: position in `data` where the operations end.
+    seams: positions in `data` where frames begin.
+    soft_end: position in `data` from which on the caller should call `more`.
+    """
+
+    __slots__ = ("data", "end", "seams", "soft_end", "_file", "_in_frame", "_left")
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._left = file.seek(0, os.SEEK_END) - 2
+        file.seek(0)
+        head = file.read(2)
+        if head not in (b"\x80\x04", b"\x80\x05"):
+            raise OtherForm("an older protocol")
+        self._in_frame = 0
+        self.data, self.end, self.soft_end = bytes(PAD), 0, 0
+        self.seams: list[int] = []
+        self.more(0)
+
+    def more(self, at: int) -> None:
+        """Read more data and drop the data before position `at`, which becomes position 0."""
+        parts = [self.data[at : self.end]]
+        have = len(parts[0])
+        self.seams = [seam - at for seam in self.seams if seam >= at]
+        goal = max(_STRETCH, have + _RESERVE)
+        while have < goal and self._left:
+            if not self._in_frame:
+                self.seams.append(have)
+                header = self._file.read(_HEADER)
+                self._in_frame = int.from_bytes(header[1:], "little")
+                self._left -= _HEADER
+                is_frame = len(header) == _HEADER and header[0] == _FRAME
+                if not is_frame or not 0 < self._in_frame <= self._left:
+                    raise OtherForm("not in frames")
+            part = self._file.read(min(self._in_frame, goal - have))
+            self._in_frame -= len(part)
+            self._left -= len(part)
+            if not part and self._in_frame:
+                raise OtherForm("cut short")
+            parts.append(part)
+            have += len(part)
+        parts.append(bytes(PAD))
+        self.data, self.end = b"".join(parts), have
+        self.soft_end = max(have - _RESERVE, 1) if self._left else have
+
+    def seam_after(self, begin: int) -> int:
+        """Return the first position after `begin` where a frame begins, or the window's end."""
+        at = bisect_left(self.seams, begin + 1)
+        return self.seams[at] if at < len(self.seams) else self.end
+
 
 NEW = -1
 """Placeholder for the memo number of a value that the row itself creates."""
 
-_NUMBERS = frozenset({"addr", "size", "stream", "time_us"})
-_STACKS, _PAIRS = "frames", "pool_id"
+_SORTS = {
+    **dict.fromkeys(("addr", "size", "stream", "time_us"), "number"),
+    "frames": "stack",
+    "pool_id": "pair",
+}
+"""Form of each field's value; other fields have values that were created before the row."""
 _BEGIN = b"}\x94("
-_GET, _LONG_GET, _LONG, _TUPLE2, _MEMOIZE, _SET = (ord(c) for c in "hj\x8a\x86\x94u")
+_LONG, _MEMOIZE, _SET = (ord(c) for c in "\x8a\x94u")
 _EMPTY_LIST, _MARK, _APPEND, _APPENDS = (ord(c) for c in "](ae")
 _DEEPEST = 1024
 """Largest number of frames in a stack; rows with deeper stacks do not match."""
 
-_INTEGER = rb"(?:K.|M..|J.{4}|\x8a[\x00-\x09](?!\Z))"
-_KEY = re.compile(rb"h(.)|j(.{4})", re.DOTALL)
+REFERENCE = re.compile(rb"h(.)|j(.{4})", re.DOTALL)
 _REF = rb"(?:h.|j.{4})"
 _VALUE = {
     "number": re.compile(rb"K.|M..|J.{4}|\x8a", re.DOTALL),
@@ -49,30 +122,16 @@ _Words = NDArray[np.uint64]
 _U64 = np.uint64
 
 
-def _table(**lengths: int) -> NDArray[np.int64]:
-    table = np.zeros(256, dtype=np.int64)
-    for name, length in lengths.items():
-        table[ord(name)] = length
-    return table
-
-
 # Tables by operation code: total length, and mask of the argument in the bytes after the code.
-_REF_LENGTH = _table(h=2, j=5)
-_INT_LENGTH = _table(K=2, M=3, J=5)
+_REF_LENGTH, _INT_LENGTH = np.zeros(256, dtype=np.int64), np.zeros(256, dtype=np.int64)
 _MASK = np.zeros(256, dtype=np.uint64)
-for _code, _bits in (("h", 8), ("K", 8), ("M", 16), ("J", 32), ("j", 32)):
-    _MASK[ord(_code)] = (1 << _bits) - 1
+_REF_LENGTH[[*b"hj"]] = 2, 5
+_INT_LENGTH[[*b"KMJ"]] = 2, 3, 5
+_MASK[[*b"hKMJj"]] = 0xFF, 0xFF, 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF
 
-
-@dataclass(frozen=True, slots=True)
-class RowShape:
-    """Sequence of fields in a row.
-
-    fields: (bytes of the operation that loads the key, name of the field, "number", "stack", "pair"
-        or "known") per field.  A "known" value was created before the row.
-    """
-
-    fields: tuple[tuple[bytes, str, str], ...]
+RowShape = tuple[tuple[bytes, str, str], ...]
+"""(bytes of the operation that loads the key, name of the field, its form in `_SORTS` or "known")
+for each field of a row"""
 
 
 class Made(NamedTuple):
@@ -109,23 +168,20 @@ class RowBatch:
 
 
 def read_shape(window: Window, at: int, name_of: Callable[[int], object]) -> RowShape | None:
-    """Return the shape of the row at position `at`; None if no row begins there.
-
-    name_of: function from a memo number to its value.
-    """
+    """Return the shape of the row at position `at`; None if no row begins there."""
     data = window.data
     if not data.startswith(_BEGIN, at):
         return None
     at += len(_BEGIN)
     fields = []
-    names = set()
+    names: set[str] = set()
     while data[at] != _SET:
-        key = _KEY.match(data, at)
+        key = REFERENCE.match(data, at)
         name = name_of(int.from_bytes(key[1] or key[2], "little")) if key else None
         if key is None or not isinstance(name, str) or name in names:
             return None
         names.add(name)
-        sort = _sort_of(name)
+        sort = _SORTS.get(name, "known")
         value = _VALUE[sort].match(data, key.end())
         if value is None or value.end() > window.end:
             return None
@@ -134,25 +190,16 @@ def read_shape(window: Window, at: int, name_of: Callable[[int], object]) -> Row
         if data[at - 1] == _LONG and sort == "number":
             at += 1 + data[at]
     needed = {"action", "addr", "size", "stream", "frames"}
-    return RowShape(tuple(fields)) if needed <= names and "device_free" not in names else None
-
-
-def _sort_of(name: str) -> str:
-    if name in _NUMBERS:
-        return "number"
-    return {_STACKS: "stack", _PAIRS: "pair"}.get(name, "known")
+    return tuple(fields) if needed <= names and "device_free" not in names else None
 
 
 def read_batch(window: Window, shape: RowShape) -> RowBatch:
-    """Read all rows of `shape` in `window`."""
     walk = _Walk(window)
     numbers: dict[str, _Words] = {}
     known: dict[str, _Places] = {}
     made: dict[str, Made] = {}
-    for number, (key, name, sort) in enumerate(shape.fields):
-        walk.key(key)
-        if not number:
-            walk.drop_others()
+    for number, (key, name, sort) in enumerate(shape):
+        walk.key(key, is_first=not number)
         if sort == "number":
             numbers[name] = walk.number()
         elif sort == "known":
@@ -173,13 +220,9 @@ def read_batch(window: Window, shape: RowShape) -> RowBatch:
 
 
 def _last_of_runs(window: Window, begin: _Places, end: _Places) -> _Places:
-    """Return for each row the index of the last row that follows it without a gap.
-
-    begin, end: positions of the rows.  pickle writes a list in batches of 1,000 items, and the
-    operations between two batches do not count as a gap.
-    """
     data = np.frombuffer(window.data, dtype=np.uint8)
     after = end.copy()
+    # pickle writes a list in batches of 1,000 items; the operations between them are no gap.
     between = (data[end] == _APPENDS) & (data[end + 1] == _MARK)
     after[between] += len(b"e(")
     ends = np.flatnonzero(np.append(after, -1)[:-1] != np.append(begin[1:], -2))
@@ -208,31 +251,23 @@ class _Walk:
         self.at: _Places = self.begin + len(_BEGIN)
         self.memos: _Places = np.ones(len(self.at), dtype=np.int64)
 
-    def _word(self, at: _Places) -> _Words:
-        return self._words[at]
-
     def _lose(self, lost: NDArray[np.bool_]) -> None:
         if lost.any():
             self.at[lost] = self._end
-        beyond = self.at > self._end
-        if beyond.any():
-            self.at[beyond] = self._end
+        np.minimum(self.at, self._end, out=self.at)
 
-    def drop_others(self) -> None:
-        """Remove the rows that did not match."""
-        kept = self.at < self._end
-        self.begin, self.at, self.memos = self.begin[kept], self.at[kept], self.memos[kept]
-
-    def key(self, key: bytes) -> None:
-        """Match the bytes `key` in every row."""
+    def key(self, key: bytes, *, is_first: bool) -> None:
         mask = (1 << 8 * len(key)) - 1
-        found = (self._word(self.at) & _U64(mask)) == _U64(int.from_bytes(key, "little"))
+        found = (self._words[self.at] & _U64(mask)) == _U64(int.from_bytes(key, "little"))
         self.at += len(key)
         self._lose(~found)
+        if is_first:
+            kept = self.at < self._end
+            self.begin, self.at, self.memos = self.begin[kept], self.at[kept], self.memos[kept]
 
     def number(self) -> _Words:
         """Parse an integer from 0 to 2**64 - 1 in every row, and return the integers."""
-        word = self._word(self.at)
+        word = self._words[self.at]
         code = (word & _U64(0xFF)).astype(np.uint8)
         value = (word >> _U64(8)) & _MASK[code]
         length = _INT_LENGTH[code]
@@ -248,14 +283,12 @@ class _Walk:
     def _long(self, rows: _Places, word: _Words) -> tuple[_Words, _Places, NDArray[np.bool_]]:
         count = ((word >> _U64(8)) & _U64(0xFF)).astype(np.int64)
         places = self.at[rows] + 2
-        value = self._word(places)
+        value = self._words[places]
         short = np.minimum(count, 8)
-        shift = (64 - 8 * short).astype(np.uint64)
         # A shift by 64 is undefined, so integers without bytes, which are rare, fail here.
         lost = (count == 0) | (count > 9)
-        value = (value << np.where(lost, 0, shift).astype(np.uint64)) >> np.where(
-            lost, 0, shift
-        ).astype(np.uint64)
+        shift = np.where(lost, 0, 64 - 8 * short).astype(np.uint64)
+        value = (value << shift) >> shift
         is_long = count == 9
         top = self._data[np.minimum(places + short - 1, self._end)] >= 0x80
         lost |= top & ~is_long
@@ -263,7 +296,7 @@ class _Walk:
         return value, np.where(lost, 1, 2 + count), lost
 
     def _reference(self) -> tuple[_Places, NDArray[np.bool_], NDArray[np.uint8]]:
-        word = self._word(self.at)
+        word = self._words[self.at]
         code = (word & _U64(0xFF)).astype(np.uint8)
         length = _REF_LENGTH[code]
         number = ((word >> _U64(8)) & _MASK[code]).astype(np.int64)
@@ -271,18 +304,14 @@ class _Walk:
         return number, length == 0, code
 
     def known(self) -> _Places:
-        """Parse a reference to an earlier value in every row, and return the memo numbers."""
         number, lost, _ = self._reference()
         self._lose(lost)
         return number
 
     def pair(self) -> tuple[_Places, Made]:
-        """Parse a reference, or a tuple of two one-byte integers, in every row.
-
-        Return the memo numbers of the references, NEW for tuples, and the tuples.
-        """
+        """Parse a reference, or a tuple of two one-byte integers, in every row."""
         number, other, code = self._reference()
-        word = self._word(self.at)
+        word = self._words[self.at]
         # K first K second TUPLE2 MEMOIZE
         made = (word & _U64(0xFFFF00FF00FF)) == _U64(0x9486004B004B)
         made &= other & (code != 0)
@@ -295,10 +324,7 @@ class _Walk:
         return number, pairs
 
     def stack(self) -> tuple[_Places, Made]:
-        """Parse a reference, or a list of references, in every row.
-
-        Return the memo numbers of the references, NEW for lists, and the positions of the lists.
-        """
+        """Parse a reference, or a list of references, in every row."""
         number, other, _ = self._reference()
         begin, end = self.at.copy(), self.at.copy()
         before = self.memos.copy()
@@ -340,12 +366,9 @@ class _Walk:
         return stop
 
     def finish(self) -> _Places:
-        """Return the indices of the rows that end with the opcode that stores a dict's items."""
+        """Return the numbers of the rows that match the shape and the frames of the pickle."""
         rows = np.flatnonzero(self._data[self.at] == _SET)
         self.at += 1
-        return rows[self._in_frames(rows)]
-
-    def _in_frames(self, rows: _Places) -> NDArray[np.bool_]:
         sound = np.ones(len(rows), dtype=bool)
         seams = np.asarray(self._window.seams, dtype=np.int64)
         begin, end = self.begin[rows], self.at[rows]
@@ -354,17 +377,14 @@ class _Walk:
         )
         for index in crossed.tolist():
             sound[index] = _meets_seams(self._window, int(begin[index]), int(end[index]))
-        return sound
+        return rows[sound]
 
 
 _OPERATION = re.compile(rb"[hK].|M..|[jJ].{4}|\x8a|[}\x94(u\]ea\x86]", re.DOTALL)
 
 
 def _meets_seams(window: Window, at: int, end: int) -> bool:
-    """Return True if the row [at, end) has operations that do not cross the start of a frame.
-
-    Frames are the length-prefixed parts of a pickle (`Window`).
-    """
+    """Return True if no operation of the row [at, end) crosses the start of a frame."""
     data, seam = window.data, window.seam_after(at)
     while at < end:
         if at == seam:

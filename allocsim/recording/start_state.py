@@ -7,15 +7,16 @@ For a recording that began on an empty device the result is empty.  A contradict
 RecordingError with the entry.
 
 The entry of a free has the requested size of its block, not the size after rounding.  For a block
-that was live at the start and freed later, `slack` determines the latter.  The rest of the result
-is exact, except in a recording without pool_id.  There, a freed segment is assigned to the default
-pool, and to the small pool if it has at most 2 MiB.
+that was live at the start and freed later, `true_size` determines the latter.  The rest of the
+result is exact, except in a recording without pool_id.  There, a freed segment is assigned to the
+default pool, and to the small pool if it has at most 2 MiB.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NoReturn
 
@@ -23,14 +24,85 @@ import numpy as np
 
 from allocsim._fast_numpy import any_of
 from allocsim.errors import RecordingError
-from allocsim.recording.action import BLOCK_ACTIONS, Action
+from allocsim.recording.live_blocks import LaterAllocs, Live, live_after, live_before, true_size
 from allocsim.recording.marks import cut_marks
-from allocsim.recording.rewind.live_before import live_after, live_before
-from allocsim.recording.rewind.ranges import MappedRange, MappedRanges
-from allocsim.recording.rewind.slack import LaterAllocs, Live, true_size
-from allocsim.recording.trace import Trace
+from allocsim.recording.trace import BLOCK_ACTIONS, Action, Trace
 from allocsim.state import ALLOCATED, INACTIVE, PENDING, BlockState, PoolId, SegmentState
 from allocsim.units import MIB, round_up
+
+_LARGE_HANDLE = 20 * MIB
+
+
+@dataclass(frozen=True, slots=True)
+class MappedRange:
+    """Mapped addresses [start, end).
+
+    is_small: True for the small pool; None if unknown.
+    frames: stack number; -1 without a stack.
+    """
+
+    start: int
+    end: int
+    stream: int
+    pool_id: PoolId
+    is_small: bool | None
+    frames: int = -1
+
+    def joins(self, other: MappedRange) -> bool:
+        """Return True if this range merges with the adjacent range `other`."""
+        kinds = {self.is_small, other.is_small} - {None}
+        return self.stream == other.stream and self.pool_id == other.pool_id and len(kinds) < 2
+
+    def guessed_small(self) -> bool:
+        """Return True for the small pool; if unknown, guess it from the size of the range."""
+        if self.is_small is None:
+            return (self.end - self.start) % _LARGE_HANDLE != 0
+        return self.is_small
+
+
+class MappedRanges:
+    """Mapped ranges of one device."""
+
+    __slots__ = ("_ranges",)
+
+    def __init__(self) -> None:
+        self._ranges: list[MappedRange] = []
+
+    def __iter__(self) -> Iterator[MappedRange]:
+        return iter(self._ranges)
+
+    def add(self, new: MappedRange) -> bool:
+        """Map `new`, merged with its neighbours; return False if it overlaps a mapped range."""
+        at = bisect_right(self._ranges, new.start, key=lambda r: r.start)
+        before = self._ranges[at - 1] if at else None
+        after = self._ranges[at] if at < len(self._ranges) else None
+        if (before and before.end > new.start) or (after and after.start < new.end):
+            return False
+        first, last = at, at
+        if before and before.end == new.start and before.joins(new):
+            new = _joined(before, new)
+            first -= 1
+        if after and new.end == after.start and new.joins(after):
+            new = _joined(new, after)
+            last += 1
+        self._ranges[first:last] = [new]
+        return True
+
+    def cut(self, start: int, end: int) -> bool:
+        """Unmap [start, end); return False without a change unless one range contains it."""
+        at = bisect_right(self._ranges, start, key=lambda r: r.start) - 1
+        if at < 0 or self._ranges[at].end < end:
+            return False
+        whole = self._ranges[at]
+        pieces = (replace(whole, end=start), replace(whole, start=end))
+        self._ranges[at : at + 1] = [piece for piece in pieces if piece.start < piece.end]
+        return True
+
+
+def _joined(left: MappedRange, right: MappedRange) -> MappedRange:
+    small = right.is_small if left.is_small is None else left.is_small
+    return replace(left, end=right.end, is_small=small)
+
 
 _SMALL_SEGMENT = 2 * MIB
 
@@ -125,7 +197,6 @@ class _Rewind:
     def undo(
         self, index: int, action: int, addr: int, *, size: int, stream: int, pool_id: PoolId
     ) -> None:
-        """Move to the state before this entry."""
         if action == Action.ALLOC:
             self._undo_alloc(index, addr, size)
         elif action == Action.FREE_REQUESTED:
@@ -174,7 +245,6 @@ class _Rewind:
     def state(
         self, later: LaterAllocs, rounded: Callable[[int], int], max_split_size: int
     ) -> tuple[SegmentState, ...]:
-        """Return the segments with their live blocks and the free blocks between them."""
         segments = [*self._segments.values(), *map(_segment_of, self._ranges)]
         segments.sort(key=lambda segment: segment.address)
         for left, right in pairwise(segments):

@@ -1,1 +1,0 @@
-"""Fast reading of pickled snapshots: from bytes to columns without row objects."""
