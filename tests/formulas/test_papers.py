@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from allocsim.fitting.formulas.training import (
+from tests.formulas.papers import (
     edge_activations,
     first_stage_activations,
     interleaving_factor,

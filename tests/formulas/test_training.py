@@ -15,17 +15,19 @@ from allocsim.fitting.formulas.training import (
     ParallelLayout,
     Precision,
     TransformerShape,
-    first_stage_activations,
-    interleaving_factor,
     kept_of_layer,
-    layer_activations,
     rank_memory,
     refuse_impossible,
     shape_for,
     worst_rank,
-    zero_states,
 )
 from allocsim.units import GIB
+from tests.formulas.papers import (
+    first_stage_activations,
+    interleaving_factor,
+    layer_activations,
+    zero_states,
+)
 
 GPT3 = TransformerShape(
     layers=96,

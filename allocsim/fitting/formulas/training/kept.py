@@ -1,4 +1,4 @@
-"""Tensors that a layer saves for the backward pass.
+"""Tensors that a layer saves for the backward pass, and types for the memory of a rank.
 
 Rule: a tensor is counted once, where an operation saves it, with its size on this rank. For GPT's
 layer with dropout and fused kernels the sum is the papers' sbh(34 + 5as/h), which a test checks.
@@ -10,8 +10,59 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from allocsim.fitting.formulas.training.layout import ParallelLayout
-from allocsim.fitting.formulas.training.shape import TransformerShape
+from allocsim.fitting.formulas.training.layout import ParallelLayout, TransformerShape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Precision:
+    """Bytes that a training stores per parameter and per element of activations.
+
+    weights, gradients: bytes per parameter.
+    optimizer: bytes of its state per parameter, including 32-bit weights if `weights` are 16-bit.
+    compute: bytes per element of activations.
+    """
+
+    weights: int = 2
+    gradients: int = 2
+    optimizer: float = 12
+    compute: int = 2
+
+
+MIXED = Precision()
+"""16-bit weights and gradients with Adam in 32 bits: ZeRO's 2 + 2 + 12."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankPart:
+    """One use of a rank's memory, such as weights or gradients.
+
+    size: bytes.
+    arithmetic: computation of `size`, as text.
+    """
+
+    name: str
+    size: int
+    arithmetic: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """Memory of a rank of one pipeline stage, at the moment when it allocates most.
+
+    moment: description of that moment.
+    parameters: parameters of such a rank before ZeRO shares anything.
+    parts: uses of memory at that moment.
+    """
+
+    stage: int
+    moment: str
+    parameters: int
+    parts: tuple[RankPart, ...]
+
+    @property
+    def allocated(self) -> int:
+        """Bytes of all parts."""
+        return sum(part.size for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

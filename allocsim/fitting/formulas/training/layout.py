@@ -1,14 +1,185 @@
-"""Layout of a training over ranks, and recomputation in backward.
+"""Sizes of a transformer for the training formulas, and the layout of its training over ranks.
 
-Rule: `refuse_impossible` checks that a model can have a layout.
+Rule: a shape describes one decoder of equal layers; only the first `dense_layers` have no experts.
+Its number of parameters is exactly that of the model's weight files, as tests check.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from allocsim.errors import ConfigError
-from allocsim.fitting.formulas.training.shape import TransformerShape
+from allocsim.fitting.formulas.sizes import Latent
+
+_HEAD = 128
+_KV_HEADS = 8
+_VOCABULARY = 128256
+_FEWEST_PARAMETERS, _MOST_PARAMETERS = 10**9, 10**13
+_TIED_BELOW = 5 * 10**9
+_INNER = 3.25
+"""Ratio of the MLP's width to the model's; Llama-3 has 3.25 (405 B) and 3.5."""
+_ASPECT = 112
+"""Ratio of the width to the number of layers; Llama-3 has 102 (70 B) and 130 (405 B)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformerShape:
+    """Sizes of a decoder.
+
+    width: hidden size.
+    head: width of one head.
+    inner: width of the MLP.
+    is_tied: True if the output layer shares the embedding's weights.
+    is_gated: True if the MLP has a gate (SwiGLU).
+    positions: learned positions, or 0.
+    norms: norms per layer.
+    has_biases: True if linear layers and norms have biases.
+    query_bias: True if only queries, keys and values have biases.
+    dropout: True if dropout masks are saved after attention and after the MLP.
+    experts: experts per layer, or 0.
+    chosen: experts that a token chooses.
+    expert_inner: width of one expert.
+    shared_inner: total width of the experts that process every token.
+    dense_layers: number of first layers without experts. In Llama 4 these layers are spread over
+        the model, which matters with pipeline stages only.
+    latent: sizes of latent attention, or None for usual attention.
+    others: parameters of a layer that the other fields do not give, such as norms of queries.
+    lora: rank of LoRA adapters, 0 to train all parameters.
+    adapted: inputs and outputs of each linear module of a layer that has an adapter.
+    """
+
+    layers: int
+    width: int
+    heads: int
+    kv_heads: int
+    head: int
+    inner: int
+    vocabulary: int
+    is_tied: bool = False
+    is_gated: bool = True
+    positions: int = 0
+    norms: int = 2
+    has_biases: bool = False
+    query_bias: bool = False
+    dropout: bool = False
+    experts: int = 0
+    chosen: int = 0
+    expert_inner: int = 0
+    shared_inner: int = 0
+    dense_layers: int = 0
+    latent: Latent | None = None
+    others: int = 0
+    lora: int = 0
+    adapted: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def adapters(self) -> int:
+        """Parameters of the adapters of a layer."""
+        return self.lora * sum(map(sum, self.adapted))
+
+    @property
+    def key_value(self) -> int:
+        """Width of the keys of all heads, and of the values of all heads."""
+        return self.kv_heads * self.head
+
+    def has_experts(self, layer: int) -> bool:
+        """Return whether a layer, numbered from 0, has experts."""
+        return bool(self.experts) and layer >= self.dense_layers
+
+    @property
+    def attention(self) -> int:
+        """Parameters of a layer's attention that tensor parallelism splits."""
+        queries = self.heads * self.head
+        if (latent := self.latent) is not None:
+            up = (latent.query or self.width) * self.heads * (self.head + latent.turning)
+            up += latent.key_value * self.heads * (self.head + latent.value)
+            return up + self.heads * latent.value * self.width
+        biases = (queries + 2 * self.key_value) * (self.has_biases or self.query_bias)
+        return 2 * queries * self.width + 2 * self.key_value * self.width + biases
+
+    @property
+    def mlp(self) -> int:
+        """Parameters of a layer's MLP without experts; tensor parallelism splits all of them."""
+        return (2 + self.is_gated) * self.width * self.inner + self.inner * self.has_biases
+
+    @property
+    def expert(self) -> int:
+        """Parameters of one expert."""
+        return (2 + self.is_gated) * self.width * self.expert_inner
+
+    @property
+    def shared(self) -> int:
+        """Parameters of the experts that process every token; tensor parallelism splits them."""
+        return (2 + self.is_gated) * self.width * self.shared_inner
+
+    def whole(self, layer: int) -> int:
+        """Return the parameters of a layer that tensor parallelism does not split.
+
+        They are norms, router, biases of row-parallel layers, and projections to a latent.
+        """
+        count = self.norms * self.width * (1 + self.has_biases) + self.others
+        count += 2 * self.width * self.has_biases
+        if (latent := self.latent) is not None:
+            count += self.width * (latent.query + latent.key_value + latent.turning)
+            count += latent.query + latent.key_value
+        return count + self.width * self.experts * self.has_experts(layer)
+
+    def layer(self, layer: int) -> int:
+        """Return the parameters of a layer, with all its experts."""
+        inside = self.mlp
+        if self.has_experts(layer):
+            inside = self.experts * self.expert + self.shared
+        return self.attention + inside + self.whole(layer)
+
+    @property
+    def embedding(self) -> int:
+        """Parameters of the token embedding; the output layer has the same number."""
+        return self.vocabulary * self.width
+
+    @property
+    def parameters(self) -> int:
+        count = sum(map(self.layer, range(self.layers)))
+        count += self.embedding * (1 if self.is_tied else 2) + self.positions * self.width
+        return count + self.width * (1 + self.has_biases)
+
+
+def shape_for(parameters: int) -> TransformerShape:
+    """Return a typical shape of about `parameters` parameters, like the Llama models from 3 on.
+
+    Heads have 128 elements, there are 8 key and value heads, and the gated MLP is about 3.25 times
+    as wide as the model. The vocabulary has 128,256 tokens; the output layer is tied below 5
+    billion parameters. The width is near 112 times the number of layers, and the MLP takes the
+    remaining parameters.
+
+    Raises ConfigError for less than 1 billion or more than 10,000 billion parameters.
+    """
+    if not _FEWEST_PARAMETERS <= parameters <= _MOST_PARAMETERS:
+        raise ConfigError(
+            f"{parameters:,} parameters have no usual shape; expected 1 B to 10,000 B, or a model"
+        )
+    # A layer has about 12 x width^2 parameters, and the width is _ASPECT times the layers.
+    deep = (parameters / (12 * _ASPECT**2)) ** (1 / 3)
+    step = 16 if deep >= 40 else 4
+    layers = max(round(deep / step), 1) * step
+    shapes = (_shape(parameters, layers, width) for width in range(1024, 1 << 16, 1024))
+    return min(shapes, key=lambda shape: abs(shape.inner / shape.width - _INNER))
+
+
+def _shape(parameters: int, layers: int, width: int) -> TransformerShape:
+    """Return the shape of a given width, with an MLP that makes up the remaining parameters."""
+    empty = TransformerShape(
+        layers=layers,
+        width=width,
+        heads=width // _HEAD,
+        kv_heads=_KV_HEADS,
+        head=_HEAD,
+        inner=0,
+        vocabulary=_VOCABULARY,
+        is_tied=parameters < _TIED_BELOW,
+    )
+    inner = (parameters - empty.parameters) / (3 * width * layers)
+    return replace(empty, inner=max(round(inner / 64), 1) * 64)
+
 
 RECOMPUTE = ("none", "selective", "ops", "full")
 """Activations that are recomputed in backward instead of saved.

@@ -12,10 +12,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from allocsim.fitting.formulas.training.kept import FUSED, Practice, kept_of_layer, operations_kept
-from allocsim.fitting.formulas.training.layout import ParallelLayout, refuse_impossible
-from allocsim.fitting.formulas.training.parts import MIXED, Precision, Rank, RankPart
-from allocsim.fitting.formulas.training.shape import TransformerShape
+from allocsim.fitting.formulas.training.kept import (
+    FUSED,
+    MIXED,
+    Practice,
+    Precision,
+    Rank,
+    RankPart,
+    kept_of_layer,
+    operations_kept,
+)
+from allocsim.fitting.formulas.training.layout import (
+    ParallelLayout,
+    TransformerShape,
+    refuse_impossible,
+)
 
 _BUCKET = 500_000_000
 """Default number of elements in DeepSpeed's reduce bucket."""

@@ -1,7 +1,8 @@
 """Memory formulas of the papers, as printed, with their place in the paper.
 
 Rule: formulas are neither extended nor shortened. Sizes are bytes, with the papers' 16-bit
-activations. Other tensors that a real program saves are in `kept.py`.
+activations. Other tensors that a real program saves are in
+`allocsim/fitting/formulas/training/kept.py`.
 
 Sources: Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models"
 (arXiv 2205.05198); Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion
