@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from allocsim.fitting.scale.program import SizedProgram, program_of
+from allocsim.fitting.scale.law import SizedProgram, program_of
 from allocsim.phantom import find_gpu, find_torch, phantom_environment
 from allocsim.phantom.record import HOOK
 from allocsim.recording import load

@@ -18,7 +18,7 @@ from allocsim.fitting.by_law import serving_of
 from allocsim.fitting.laws import FAMILIES, REQUEST, Law, Serving
 from allocsim.fitting.scale.alignment import Likeness, likeness_of
 from allocsim.fitting.scale.growth import Growth, growth_between
-from allocsim.fitting.scale.program import SizedProgram
+from allocsim.fitting.scale.law import SizedProgram
 from allocsim.phantom import find_gpu
 from allocsim.recording import FrameInterner, FrameTable, MarkKind
 from allocsim.simulation import StepKind

@@ -39,7 +39,7 @@ from allocsim.fitting.laws import (
     variables_of,
 )
 from allocsim.fitting.scale.growth import Growth, growth_between
-from allocsim.fitting.scale.program import SizedProgram
+from allocsim.fitting.scale.law import SizedProgram
 from allocsim.phantom import find_gpu
 from allocsim.recording import Frame, FrameInterner, FrameTable, MarkKind
 from allocsim.simulation import StepKind

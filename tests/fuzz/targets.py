@@ -20,7 +20,7 @@ from allocsim.core import RELEASES
 from allocsim.core.option_string import parse
 from allocsim.errors import ConfigError, RecordingError
 from allocsim.fitting.formulas.gguf import read_gguf
-from allocsim.fitting.formulas.safetensors import read_safetensors
+from allocsim.fitting.formulas.stored import read_safetensors
 from allocsim.recording import (
     figures_in,
     find_defects,

@@ -3,11 +3,18 @@
 No program is run.
 """
 
-from allocsim.fitting.formulas.engines import sglang, static_fraction, tensorrt_llm, transformers
+from allocsim.fitting.formulas.engines import (
+    compute_buffer,
+    llama_cpp,
+    ollama,
+    sglang,
+    static_fraction,
+    tensorrt_llm,
+    transformers,
+)
 from allocsim.fitting.formulas.ggml import BASES, BLOCKS, NUMBERS, QuantBlock, bytes_in, kind_of
 from allocsim.fitting.formulas.gguf import Gguf, gguf_sizes, read_gguf
 from allocsim.fitting.formulas.growing import LARGE_WORKSPACE, WORKSPACE, Grown, grow
-from allocsim.fitting.formulas.llama_cpp import compute_buffer, llama_cpp, ollama
 from allocsim.fitting.formulas.logged import Logged, logged_in
 from allocsim.fitting.formulas.needs import (
     AS_LOGGED,
@@ -20,11 +27,15 @@ from allocsim.fitting.formulas.needs import (
     kv_bytes,
     kv_range,
 )
-from allocsim.fitting.formulas.safetensors import StoredTensor, read_safetensors
 from allocsim.fitting.formulas.server_options import DEFAULTS, ServerOptions, options_in, version_of
 from allocsim.fitting.formulas.shapes import FAMILIES, Shape, parameters_of, shapes_of
 from allocsim.fitting.formulas.sizes import KNOWN_TYPES, Latent, ModelSizes, sizes_of
-from allocsim.fitting.formulas.stored import unconverted_in, weights_in
+from allocsim.fitting.formulas.stored import (
+    StoredTensor,
+    read_safetensors,
+    unconverted_in,
+    weights_in,
+)
 from allocsim.fitting.formulas.vllm import vllm
 from allocsim.fitting.formulas.weights import (
     FORMATS,

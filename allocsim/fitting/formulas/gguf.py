@@ -18,8 +18,8 @@ from typing import BinaryIO
 
 from allocsim.errors import RecordingError
 from allocsim.fitting.formulas.ggml import BLOCKS, NUMBERS, bytes_in
-from allocsim.fitting.formulas.safetensors import StoredTensor
 from allocsim.fitting.formulas.sizes import ModelSizes
+from allocsim.fitting.formulas.stored import StoredTensor
 
 _VERSIONS = range(2, 4)
 _MOST_KEYS = 1 << 16

@@ -21,17 +21,15 @@ from allocsim.fitting.formulas.needs import (
     Needs,
     ServingWork,
     bytes_a_token,
-    known_or,
-)
-from allocsim.fitting.formulas.paged_cache import BLOCK, PagedCache
-from allocsim.fitting.formulas.parts import (
     cache_part,
     communication_parts,
     context_part,
     forward_bytes,
+    known_or,
     parallel_option,
     weights_part,
 )
+from allocsim.fitting.formulas.paged_cache import BLOCK, PagedCache
 from allocsim.fitting.formulas.server_options import (
     OLD_MEMORY,
     WITH_GRAPHS,

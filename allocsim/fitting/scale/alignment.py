@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allocsim.fitting.laws import BEFORE
-from allocsim.fitting.scale.program import FREES, SizedProgram
+from allocsim.fitting.scale.law import FREES, SizedProgram
 from allocsim.simulation import StepKind
 
 

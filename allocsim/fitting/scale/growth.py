@@ -28,7 +28,7 @@ from allocsim.fitting.scale.alignment import (
     likeness_of,
     shared_rows,
 )
-from allocsim.fitting.scale.program import FREES, SizedProgram, numbered
+from allocsim.fitting.scale.law import FREES, SizedProgram, numbered
 from allocsim.simulation import StepKind, Steps
 
 

@@ -1,25 +1,47 @@
-"""Prediction of a program's memory at sizes that were not recorded.
+"""Prediction of a program's memory, and of its recording, at sizes that were not recorded.
 
 Rule: only the requests are extrapolated (`law.py`). A replay of the requests gives the memory that
-PyTorch reserves. One replay shows that a size fits, another that the next larger size does not.
+PyTorch reserves. One replay shows that a size fits, another that the next larger size does not. The
+entries of a predicted recording are the history of such a replay, with the stacks of the first
+sample; it can be replayed, tuned and plotted like any other recording.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
+import numpy as np
+from numpy.typing import NDArray
+
+from allocsim._fast_numpy import any_of
 from allocsim._repr import Shown
+from allocsim.core import TraceEntry
 from allocsim.errors import ConfigError, RecordingError
-from allocsim.fitting.scale.growing import Growing, growing_laws
-from allocsim.fitting.scale.law import Sample, ScalingLaw, laws_of, typed
-from allocsim.fitting.scale.program import program_of
-from allocsim.fitting.scale.proof import LawCheck, checks_of, drive_at, plan_at
+from allocsim.fitting.scale.growing import (
+    Growing,
+    LawCheck,
+    checks_of,
+    drive_at,
+    growing_laws,
+    plan_at,
+)
+from allocsim.fitting.scale.law import Sample, ScalingLaw, laws_of, program_of, typed
 from allocsim.metrics import Code, code_at
-from allocsim.recording import Recording
+from allocsim.recording import Action, Provenance, Recording
 from allocsim.replaying import bytes_of, prepare
-from allocsim.simulation import Setting, SimulatedOom
+from allocsim.simulation import (
+    Drive,
+    Observer,
+    Plan,
+    Setting,
+    SimulatedOom,
+    StepKind,
+    fold_allocated,
+)
 from allocsim.units import format_size
+from allocsim.workload import KeptHistory
 
 _MOST = 1 << 24
 """Largest value of a size that is tried."""
@@ -76,8 +98,8 @@ class Scaled(Shown):
 class LargestSize:
     """Largest value of the size `name` that fits, and the next value, which does not.
 
-    fitting: prediction at the largest value; None if even the least value does not fit. The least
-        value is 1, or the fewest layers that were recorded.
+    fitting: prediction at the largest value; None if not even the least value that the law covers
+        fits.
     failing: prediction at the next value.
     """
 
@@ -194,7 +216,6 @@ class Scaling(Shown):
             raise ConfigError(
                 f"{name} is the same in every recording; the sizes that vary are {known}"
             )
-
         least, stride = self.law.domain(name)
 
         def tried(count: int) -> Scaled:
@@ -237,30 +258,22 @@ class Scaling(Shown):
     ) -> ScaleFrontier:
         """Find the largest `name` for each of `values` of the size `other`, ascending.
 
-        sizes: values of the remaining sizes. The other arguments are those of `largest`.
+        sizes: values of the remaining sizes.
 
-        Raises ConfigError as `largest` does, and if `name` and `other` are the same size.
+        The other arguments and errors are those of `largest`.
         """
         if name == other:
             raise ConfigError(f"{name} and {other} are the same size; expected two")
-        return ScaleFrontier(
-            name,
-            other,
-            tuple(
-                (
-                    value,
-                    self.largest(
-                        name, {**sizes, other: value}, device_memory, conf=conf, watch=watch
-                    ),
-                )
-                for value in sorted(set(values))
-            ),
-        )
+        rows = []
+        for value in sorted(set(values)):
+            at = {**sizes, other: value}
+            rows.append((value, self.largest(name, at, device_memory, conf=conf, watch=watch)))
+        return ScaleFrontier(name, other, tuple(rows))
 
     def _predicted(
         self, name: str, sizes: Mapping[str, int], device_memory: int | str, conf: str | None
     ) -> int:
-        """Return the value at which the device is full if the peak grows linearly with the size."""
+        # Assumes that the peak grows linearly with the size.
         values = sorted({sample.at[name] for sample in self.law.samples})[:2]
         near, far = (
             self.at({**sizes, name: value}, conf=conf).peak_reserved_bytes for value in values
@@ -285,8 +298,7 @@ def scaling_of(
     torch_version: release of PyTorch to model; default: the recorded release.
 
     Raises ConfigError for too few recordings, and for recordings that name different sizes. Raises
-    RecordingError if the recordings are different programs, or if one of them contradicts the law
-    of the others.
+    RecordingError if the recordings are different programs, or if one contradicts the others' law.
     """
     samples = []
     for recording, at in runs:
@@ -303,15 +315,87 @@ def scaling_of(
 
 
 def _laws(samples: Sequence[Sample]) -> Iterator[ScalingLaw | Growing]:
-    """Yield the possible laws of the recorded program, the simplest first.
-
-    Laws of growing programs are yielded only if the samples are not one program.
-    """
     is_one = all(samples[0].program.first_difference(each.program) is None for each in samples)
-    grows = False
-    if not is_one and all(set(each.at) == set(samples[0].at) for each in samples):
-        for growing in growing_laws(samples):
-            grows = True
-            yield growing
-    if not grows:
-        yield from laws_of(samples)
+    is_comparable = all(set(each.at) == set(samples[0].at) for each in samples)
+    growing = iter(()) if is_one or not is_comparable else growing_laws(samples)
+    first = next(growing, None)
+    yield from laws_of(samples) if first is None else chain([first], growing)
+
+
+def recording_at(
+    scaling: Scaling,
+    sizes: Mapping[str, int],
+    *,
+    conf: str | None = None,
+    device_memory: int | str | None = None,
+) -> Recording:
+    """Return the recording that the program would leave at `sizes`.
+
+    conf: option string that replaces the recorded one.
+    device_memory: bytes, or text such as "24GiB"; None for an unlimited device.
+
+    Raises ConfigError as `Scaling.at` does.
+    """
+    whole, memory = scaling.law.complete(sizes), bytes_of(device_memory)
+    law = scaling.law.settled(whole)
+    prepared = law.program.prepared
+    plan = plan_at(law, law.requested_at(whole))
+    setting = prepared.recorded if conf is None else Setting(conf)
+    allocator = prepared.allocator(setting, memory, record_history=True)
+    kept = _Kept(plan, prepared.trace.frames)
+    n_entries = len(prepared.trace)
+    drive = Drive(
+        allocator, plan, n_entries, dictates=False, observers=(kept,), folder=fold_allocated
+    )
+    drive.run()
+    text = typed(whole)
+    made = prepared.provenance
+    provenance = Provenance(
+        torch_version=f"{prepared.release.version}.0" if made is None else made.torch_version,
+        device_name="a device that allocsim scale imagined",
+        device_memory=0 if memory is None else memory,
+        context_memory=0 if memory is None else allocator.device.context_memory,
+        is_phantom=True,
+        command=f"allocsim scale --to {text}",
+        oom_text=drive.ooms[-1].message if drive.ooms else "",
+    )
+    table = prepared.trace.frame_table
+    return kept.history_kept.recording(f"scale {text}", allocator, table, provenance)
+
+
+class _Kept(Observer):
+    """History of a replay, with the stack of the step that caused each entry."""
+
+    keeps_history = True
+
+    def __init__(self, plan: Plan, frames: NDArray[np.int32]) -> None:
+        self.history_kept = KeptHistory()
+        steps = plan.steps
+        freed = (StepKind.FREE, StepKind.FREE_REQUEST)
+        # The model's history has no stacks; they are those of the k-th request or free.
+        self._requested = iter(frames[steps.entry[steps.kind == StepKind.ALLOC]].tolist())
+        self._freed = iter(frames[steps.entry[any_of(steps.kind, freed)]].tolist())
+
+    def history(self, entries: Sequence[TraceEntry]) -> None:
+        # Entries of the driver have the stack of the next request, a free_completed that of its
+        # free_requested.
+        found = []
+        driver = 0
+        for entry in entries:
+            number = -1
+            if entry.action == Action.ALLOC.text:
+                number = next(self._requested)
+                found += [number] * driver
+                driver = 0
+            elif entry.action == Action.FREE_REQUESTED.text:
+                number = next(self._freed)
+            elif entry.action == Action.FREE_COMPLETED.text and found:
+                number = found[-1]
+            elif entry.action in (Action.SEGMENT_ALLOC.text, Action.SEGMENT_MAP.text):
+                driver += 1
+                continue
+            found += [-1] * driver
+            driver = 0
+            found.append(number)
+        found += [-1] * driver
+        self.history_kept.take(entries, np.array(found, dtype=np.int64))
