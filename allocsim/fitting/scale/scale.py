@@ -224,7 +224,7 @@ class Scaling(Shown):
                 watch(f"{name}={value}")
             return self.at({**sizes, name: value}, conf=conf, device_memory=device_memory)
 
-        guess = self._predicted(name, sizes, device_memory, conf)
+        guess = self._extrapolated_linearly(name, sizes, device_memory, conf)
         count, step = max((guess - least) // stride + 1, 1), 1
         low, high = 0, _MOST
         fitting: Scaled | None = None
@@ -270,10 +270,9 @@ class Scaling(Shown):
             rows.append((value, self.largest(name, at, device_memory, conf=conf, watch=watch)))
         return ScaleFrontier(name, other, tuple(rows))
 
-    def _predicted(
+    def _extrapolated_linearly(
         self, name: str, sizes: Mapping[str, int], device_memory: int | str, conf: str | None
     ) -> int:
-        # Assumes that the peak grows linearly with the size.
         values = sorted({sample.at[name] for sample in self.law.samples})[:2]
         near, far = (
             self.at({**sizes, name: value}, conf=conf).peak_reserved_bytes for value in values
