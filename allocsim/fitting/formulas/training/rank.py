@@ -152,7 +152,6 @@ class _Account:
 
     @property
     def _accumulates(self) -> bool:
-        """True if gradients exist when backward begins."""
         layout = self.layout
         return self.practice.keeps_gradients or layout.pipeline * layout.micro_batches > 1
 
@@ -179,7 +178,6 @@ class _Account:
 
     @property
     def experts(self) -> int:
-        """Parameters of experts on the rank."""
         return sum(n * self._experts_of(layer) for layer, n in self.kinds.items())
 
     def _dense_of(self, layer: int) -> int:
@@ -195,7 +193,6 @@ class _Account:
 
     @property
     def largest_layer(self) -> int:
-        """Parameters of the largest layer on the rank."""
         return max(self._dense_of(layer) + self._experts_of(layer) for layer in self.kinds)
 
     # States
@@ -221,13 +218,11 @@ class _Account:
 
     @property
     def trained(self) -> int:
-        """Parameters on the rank that the optimizer changes."""
         if self.shape.lora:
             return len(self.layers) * self.shape.adapters // self.layout.tensor
         return self.dense + self.experts
 
     def _adapter_states(self) -> Iterator[RankPart]:
-        """Yield weights, gradients and optimizer state of adapters, which peft keeps in 32 bits."""
         layout, count = self.layout, self.trained
         optimizer = self.precision.optimizer * _ADAPTER / self.precision.weights
         for name, each, stage in (
@@ -335,11 +330,6 @@ class _Account:
             yield RankPart("embedding's second gradient, and the sum", n * count * each, how)
 
     def _gathered_input(self, name: str, count: int) -> RankPart:
-        """Return the memory of layer inputs that a rank gathers from sequence parallel ranks.
-
-        name: name of the part.
-        count: number of gathered inputs.
-        """
         size = count * self.layout.tokens * self.shape.width * self.precision.compute
         return RankPart(name, size, f"{count} x tokens x width" if count > 1 else "tokens x width")
 
