@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from allocsim._lazy import lazily
 
-__version__ = "0.2.0.dev0"
+__version__ = "0.2.0"
 
 if TYPE_CHECKING:
     from allocsim.analysis.colocate import colocate

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import re
 import shutil
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from types import ModuleType
@@ -81,6 +83,21 @@ def test_a_tag_is_released_when_every_file_names_its_version(
 @pytest.mark.parametrize("tag", ["0.9.1", "v0.9", "v0.9.1.dev0"])
 def test_a_tag_of_another_form_is_refused(release: ModuleType, tag: str) -> None:
     assert release.problems(tag)[0].endswith("expected a tag like v0.2.0")
+
+
+def test_the_command_of_the_release_workflow_succeeds_when_all_agree(tmp_path: Path) -> None:
+    for name in (".github", "allocsim"):
+        (tmp_path / name).mkdir()
+    script = tmp_path / ".github" / "release.py"
+    shutil.copy(ROOT / ".github" / "release.py", script)
+    (tmp_path / "allocsim" / "__init__.py").write_text('__version__ = "0.9.1"\n')
+    (tmp_path / "CITATION.cff").write_text("version: 0.9.1\n")
+    (tmp_path / "CHANGELOG.md").write_text("## [0.9.1] - 2026-12-01\n")
+    done = [
+        subprocess.run([sys.executable, str(script), tag], capture_output=True, text=True)
+        for tag in ("v0.9.1", "v0.9.2")
+    ]
+    assert [(each.returncode, bool(each.stderr)) for each in done] == [(0, False), (1, True)]
 
 
 def replace(path: Path, pattern: str, text: str) -> None:
