@@ -4,7 +4,7 @@
     python -m allocsim.cli.reference docs       write them into the pages of that folder
 
 A page has two marks (HTML comments). The text between the marks is generated; all other text is
-kept.
+kept. Options that several commands have with the same text are explained once, on the page INDEX.
 
 Rule: the generated text comes from the parser alone, so that `--help` and the pages agree.
 """
@@ -13,12 +13,19 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 from allocsim.cli.options import expanded
 from allocsim.cli.parser import build_parser
 from allocsim.cli.usage import UsageError
+
+INDEX = "commands/index.md"
+"""Page with the options that several commands share."""
+SHARED_BY = 3
+"""Number of commands from which on an option is explained on INDEX alone."""
 
 
 def page(command: str) -> str:
@@ -33,7 +40,27 @@ def commands() -> dict[str, argparse.ArgumentParser]:
 
 def section(parser: argparse.ArgumentParser) -> str:
     """Return tables of the options of a command and of its subcommands, as Markdown."""
-    return "\n".join(map(_table, (parser, *_below(parser).values())))
+    below = _below(parser).values()
+    common = [row for row in _common(below) if row not in shared()]
+    parts = [_options(parser, common)]
+    if common:
+        parts.append(f"Options of several of these:\n\n{_table(common)}\n")
+    return "\n".join([*parts, *(_options(each, common) for each in below)])
+
+
+@cache
+def shared() -> tuple[tuple[str, str], ...]:
+    """Return (argument, meaning) of each argument that is explained on INDEX alone."""
+    return tuple(_common(commands().values()))
+
+
+def _common(parsers: Iterable[argparse.ArgumentParser]) -> Iterator[tuple[str, str]]:
+    """Yield arguments that SHARED_BY parsers have with one text, once each, in their order."""
+    count = Counter(row for parser in parsers for row in _rows(parser))
+    texts: dict[str, tuple[str, str]] = {}
+    for row, _ in count.most_common():
+        texts.setdefault(row[0], row)
+    yield from (row for row, n in count.items() if n >= SHARED_BY and texts[row[0]] == row)
 
 
 def _below(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
@@ -44,12 +71,19 @@ def _below(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser
     return {}
 
 
-def _table(parser: argparse.ArgumentParser) -> str:
-    usage = " ".join([parser.prog, *_positionals(parser)])
-    rows = [f"| `{_cell(name)}` | {_cell(text)} |" for name, text in _rows(parser)]
-    if not rows:
-        return f"`{usage}`\n"
-    return "\n".join([f"`{usage}`\n", "| argument | meaning |", "|---|---|", *rows, ""])
+def _options(parser: argparse.ArgumentParser, common: Sequence[tuple[str, str]]) -> str:
+    rows = list(_rows(parser))
+    parts = [f"`{' '.join([parser.prog, *_positionals(parser)])}`"]
+    if own := [row for row in rows if row not in common and row not in shared()]:
+        parts.append(_table(own))
+    if names := [f"`{row[0]}`" for row in rows if row in shared()]:
+        parts.append(f"[As in other commands](index.md#shared-options): {', '.join(names)}")
+    return "\n\n".join(parts) + "\n"
+
+
+def _table(rows: Iterable[tuple[str, str]]) -> str:
+    cells = [f"| `{_cell(name)}` | {_cell(text)} |" for name, text in rows]
+    return "\n".join(["| argument | meaning |", "|---|---|", *cells])
 
 
 def _positionals(parser: argparse.ArgumentParser) -> Iterator[str]:
@@ -110,11 +144,16 @@ def main(arguments: list[str]) -> None:
         if not arguments:
             print(f"## allocsim {name}\n\n{options}")
             continue
-        path = Path(arguments[0]) / page(name)
-        try:
-            path.write_text(rewritten(path.read_text(), options))
-        except (OSError, ValueError) as error:
-            raise UsageError(f"{path}: {error}") from None
+        _rewrite(Path(arguments[0]) / page(name), options)
+    if arguments:
+        _rewrite(Path(arguments[0]) / INDEX, _table(shared()))
+
+
+def _rewrite(path: Path, options: str) -> None:
+    try:
+        path.write_text(rewritten(path.read_text(), options))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path}: {error}") from None
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from allocsim.cli.reference import commands, main, page, rewritten, section
+from allocsim.cli.reference import INDEX, commands, main, page, rewritten, section
 from allocsim.cli.usage import UsageError
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -32,11 +32,15 @@ def test_the_page_has_the_options_of_the_parser(command: str) -> None:
 def test_a_table_names_arguments_values_and_defaults() -> None:
     text = section(COMMANDS["tune"])
     assert text.startswith("`allocsim tune FILE ...`\n")
-    assert (
-        "| `FILE` | a snapshot, a profiler trace or rows of requests (docs/reference/formats.md) |"
-        in text
-    )
     assert "| `--jobs N` | number of processes (default: 1) |" in text
+
+
+def test_an_option_of_several_commands_is_explained_once() -> None:
+    row = "| `--fail-on-oom` | exit 3 if the device runs out of memory |"
+    assert row in (DOCS / INDEX).read_text()
+    text = section(COMMANDS["replay"])
+    assert row not in text
+    assert "(index.md#shared-options): `FILE`, `--conf CONF`" in text
 
 
 def test_a_bar_does_not_end_a_cell() -> None:
@@ -52,16 +56,17 @@ def test_reference_has_a_table_for_each_subcommand() -> None:
 
 
 def test_pages_are_written_between_their_marks(tmp_path: Path) -> None:
-    for command in COMMANDS:
-        text = (DOCS / page(command)).read_text()
+    names = [INDEX, *map(page, COMMANDS)]
+    for name in names:
+        text = (DOCS / name).read_text()
         before, _, rest = text.partition("<!-- options")
         after = rest.partition("<!-- end of options -->")[2]
         kept = f"<!-- options{rest.partition('-->')[0]}-->\n<!-- end of options -->"
-        (tmp_path / page(command)).parent.mkdir(exist_ok=True)
-        (tmp_path / page(command)).write_text(f"{before}{kept}{after}")
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f"{before}{kept}{after}")
     main([str(tmp_path)])
-    for command in COMMANDS:
-        assert (tmp_path / page(command)).read_text() == (DOCS / page(command)).read_text()
+    for name in names:
+        assert (tmp_path / name).read_text() == (DOCS / name).read_text()
 
 
 def test_a_page_without_marks_is_refused(tmp_path: Path) -> None:
