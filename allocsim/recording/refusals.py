@@ -131,10 +131,20 @@ def _capture(_: re.Match[str], figures: _Figures) -> tuple[str, str]:
     return "memory ran out while CUDA graphs were captured", f"{smaller}, or --cuda-graph-max-bs 8"
 
 
+_SMALLER = "fewer layers on the card (-ngl), a shorter context (-c), or -ctk q8_0 -ctv q8_0"
+
+
 def _not_allocated(match: re.Match[str], _: _Figures) -> tuple[str, str]:
-    size, device = float(match[1]), match[2]
-    what = f"card {device} has no {size:,.2f} MiB for the next buffer"
-    return what, "fewer layers on the card (-ngl), a shorter context (-c), or -ctk q8_0 -ctv q8_0"
+    return f"card {match[2]} has no {float(match[1]):,.2f} MiB for the next buffer", _SMALLER
+
+
+def _no_buffer(match: re.Match[str], _: _Figures) -> tuple[str, str]:
+    size = int(match[2]) / (1 << 20)
+    return f"card {match[1]} has no {size:,.2f} MiB for the next buffer", _SMALLER
+
+
+def _ran_out(match: re.Match[str], _: _Figures) -> tuple[str, str]:
+    return f"memory of card {match[1]} ran out during a computation", f"-ub 256, {_SMALLER}"
 
 
 def _rules(*rows: tuple[str, _Answer]) -> tuple[tuple[re.Pattern[str], _Answer], ...]:
@@ -179,9 +189,15 @@ _REFUSALS = {
     ),
     "llama.cpp": _rules(
         (
-            r"allocating (\d{1,9}(?:\.\d{1,3})?) MiB on device (\d{1,4}): cudaMalloc failed: "
+            r"allocating (\d{1,9}(?:\.\d{1,3})?) MiB on device (\d{1,4}): \w{2,9}[mM]alloc failed: "
             r"out of memory",
             _not_allocated,
+        ),
+        (r"failed to allocate [A-Za-z]{2,20}(\d{1,4}) buffer of size (\d{1,15})", _no_buffer),
+        (
+            r"CUDA error: out of memory(?:\\n)? current device: (\d{1,4}), in function \w{1,80} at "
+            r"\S{0,200}ggml-cuda",
+            _ran_out,
         ),
     ),
 }

@@ -179,8 +179,8 @@ TEXTS = (
         "llama.cpp",
         "a start-up log of llama.cpp",
         rb"(?:llm_load_tensors|load_tensors|llama_kv_cache\w*|llama_new_context_with_model"
-        rb"|llama_context|ggml_backend_\w+|llama_model_load\w*):"
-        rb'|msg="(?:offloaded )?model weights',
+        rb"|llama_context|ggml_\w{1,40}|llama_model_load\w*):"
+        rb'|ggml-cuda|llama runner process|msg="(?:offloaded )?model weights',
     ),
 )
 """Short name, description and regular expression of each known text."""

@@ -302,7 +302,7 @@ def _full(situation: Situation) -> list[str]:
         first = f"The card is full: {short} are missing; the text does not show idle memory."
     else:
         first = f"No setting can help: with every idle byte used, {short} would still be missing."
-    return [first, *_foreign(situation), *_MODEL]
+    return [first, *_foreign(situation), *_MODEL, RECORD]
 
 
 def _foreign(situation: Situation) -> list[str]:

@@ -219,6 +219,9 @@ def _limit_line(tried: str, held: int, limit: int, figures: Figures) -> str:
 
 def _together_line(tried: str, figures: Figures) -> str:
     free, reach = _size(figures.free_bytes), figures.within_reach
+    limit, held = figures.limit_bytes, figures.limited
+    if figures.free_bytes is None and figures.capacity is None and limit and held:
+        return f"{_size(held)} in use + {tried} > {_size(limit)} allowed"
     if figures.free_bytes is None:
         live = _size(figures.allocated_bytes)
         return f"{tried} > {_size(figures.unallocated)} = {_total(figures)} - {live} allocated"

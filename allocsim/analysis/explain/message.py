@@ -49,9 +49,12 @@ _NAMED = re.compile(
     r"\b(CUDA|HIP|NPU|XPU|MPS|MUSA|MLU|HPU|GCU)(?: \w{1,10})?(?: error:)? out\s+of\s+memory", re.I
 )
 _BACKEND = re.compile(r"\b(CUDA|HIP|NPU|XPU|MPS|CPU|MUSA|MLU|HPU|GCU)\b", re.IGNORECASE)
-_ASYNC = re.compile(r"Allocation (?:failed )?on device|would exceed allowed memory")
+_ASYNC = re.compile(
+    r"Allocation (?:failed )?on device|would exceed allowed memory|free_upper_bound"
+)
 _NVML = re.compile(r"NVML_SUCCESS\s==\sr\s")
 _FIRST_WORD = re.compile(r"THCudaCheck FAIL")  # printed before the error itself
+_GPU = re.compile(r"(?P<old>[(\uff08]\s?)?GPU\s?\d{1,3}", re.IGNORECASE)
 _VARIABLE = re.compile(r"PYTORCH_(?:(?:CUDA|HIP|NPU|XPU|MUSA)_)?ALLOC_CONF")
 
 
@@ -107,7 +110,32 @@ def find_messages(text: str) -> tuple[OomMessage, ...]:
         floor = span.end
     # A class name without sizes may be a line of source code; drop it if there are real errors.
     found = [message for message, is_strong in messages if is_strong or message.has_figures]
-    return tuple(found or [message for message, _ in messages[:1]])
+    return tuple(found or [message for message, _ in messages[:1]] or _translated(text))
+
+
+def _translated(text: str) -> Iterator[OomMessage]:
+    """Yield the error whose words are not known, such as a translated one.
+
+    Its sizes are those of PyTorch in their order, around the number of the GPU, and they add up to
+    at most the device's memory.
+    """
+    for match in _GPU.finditer(text[: _LONGEST * 4]):
+        lead = max(0, match.start() - _NEAR)
+        sizes = [size for _, size in sizes_in(text[lead : match.end() + _APART])]
+        if len(sizes) != 5 or not {"CUDA", "PyTorch"} & set(re.findall(r"[A-Za-z]+", text)):
+            continue
+        tried, total, first, second, third = sizes
+        if match["old"]:
+            held, figures = second + third, {"allocated_bytes": first, "reserved_bytes": third}
+            figures["free_bytes"] = second
+        else:
+            held, figures = first + second + third, {"allocated_bytes": second}
+            figures |= {"free_bytes": first, "idle_bytes": third}
+        if held <= total * 1.01:
+            found = Figures(tried_bytes=tried, total_bytes=total, **figures, printed=True)
+            line = text.count("\n", 0, match.start()) + 1
+            yield OomMessage(text[lead : match.end()], line, found, "CUDA", has_figures=True)
+            return
 
 
 def _spans(text: str) -> Iterator[_Span]:

@@ -10,8 +10,8 @@ SMALLER = (
     "matrix (scaled_dot_product_attention), or the model on several cards."
 )
 RECORD = (
-    "To see which blocks hold the memory and to prove settings, record the run "
-    "(torch.cuda.memory._record_memory_history) and run allocsim replay on the snapshot."
+    "To see which lines hold the memory, and to prove a setting, record the run and explain the "
+    "recording: python -m allocsim.capture run.pickle -- python train.py"
 )
 _NVML = (
     "This is an out-of-memory error: PyTorch failed while it wrote the text, because NVML did not "
@@ -22,9 +22,14 @@ _ASYNC = (
     "The text is of the cudaMallocAsync backend, which prints no sizes here. ComfyUI uses this "
     "backend; its log has the sizes."
 )
+_ASYNC_ASSERTION = (
+    "This is an out-of-memory error of the cudaMallocAsync backend: PyTorch failed while it wrote "
+    "the text, because the program holds more than the card has. On Windows the driver lends host "
+    "memory."
+)
 _BARE = (
-    "The text has no figures, as before PyTorch 1.0 or from a library that calls the driver "
-    "itself; paste the line with 'Tried to allocate', if there is one."
+    "The text has no figures: it is of a call outside PyTorch's allocator, such as a library's, or "
+    "of PyTorch before 1.0. Paste the line with 'Tried to allocate', if there is one."
 )
 
 
@@ -53,8 +58,10 @@ def without_figures(situation: Situation) -> list[str]:
             RECORD,
         ]
     if message.text:
+        is_assertion = message.text.startswith("free_upper_bound")
+        words = _ASYNC_ASSERTION if is_assertion else _ASYNC
         return [
-            _ASYNC if message.is_async else _BARE,
+            words if message.is_async else _BARE,
             "nvidia-smi shows whether another process holds the card.",
             RECORD,
         ]

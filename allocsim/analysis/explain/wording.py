@@ -109,13 +109,16 @@ AFTER: tuple[tuple[str, str], ...] = (
 """(name, words directly after the size)."""
 
 OPENINGS: tuple[tuple[str, bool], ...] = (
-    (r"out\s{1,8}of\s{1,8}memory", True),
+    (r"(?<!you\sran\s)out\s{1,8}of\s{1,8}memory", True),
     (r"Allocation\s(?:failed\s)?on\sdevice|would\sexceed\sallowed\smemory", True),
     (r"failed\swith\sOOM|OUT_OF_MEMORY|preemptively\srejected", True),
     (r"not\senough\smemory|can't\sallocate\smemory", True),
     (r"STATUS_ALLOC_FAILED|Invalid\sbuffer\ssize", True),
     (r"NOT\sallocate\smemory\sblock", True),
     (r"NVML_SUCCESS\s==\sr\s", True),
+    (r"free_upper_bound\s\+\spytorch_used_bytes", True),
+    (r"ERROR_OUT_OF_(?:DEVICE_MEMORY|HOST_MEMORY|RESOURCES)", True),
+    (r"failed\sto\sCUDA\s[mc]alloc", True),
     (
         r"(?:tri(?:ed|es)|trying|fail(?:ed|ure)|unable|attempt(?:ed|ing)|need(?:ed|s)?|wanted)\sto\sallocate",
         False,
