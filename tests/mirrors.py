@@ -1,6 +1,6 @@
 """Counterparts in allocsim of the classes and functions of PyTorch's allocator (upstream).
 
-    python -m tests.mirrors             print the table
+    python -m tests.mirrors             print the table of those with other names
     python -m tests.mirrors docs        write it into concepts/allocator.md of that folder
 
 A class or function of the core with upstream's name (`SAME_NAMES`) is its counterpart.  Where the
@@ -89,10 +89,11 @@ def _is_property(node: _Named) -> bool:
 
 
 def table() -> str:
-    """Return the counterparts as a Markdown table, one row for each name of upstream."""
+    """Return the counterparts with other names as a Markdown table, a row for each of upstream."""
     rows: dict[str, list[str]] = {}
     for upstream, name, file in mirrors():
-        rows.setdefault(upstream, []).append(f"`{name}` in `{file}`")
+        if upstream not in same_names(name):
+            rows.setdefault(upstream, []).append(f"`{name}` in `{file}`")
     head = "| upstream | here |\n|---|---|"
     return "\n".join([head, *(f"| `{up}` | {'; '.join(ours)} |" for up, ours in rows.items())])
 

@@ -228,11 +228,13 @@ def counts(found: Sequence[Compared]) -> Iterator[str]:
     models = Counter(each.row["model"] for each in missing)
     rows = ", ".join(f"{name} ({count})" for name, count in sorted(models.items()))
     yield f"No formula for these models, with the number of rows: {rows}."
+    outside: dict[tuple[str, str], list[str]] = {}
     for each in named:
-        names = [figure.name for figure in each.figures if not figure.is_held]
-        if names:
+        if names := [figure.name for figure in each.figures if not figure.is_held]:
             cause = CAUSES.get(each.row["row"], "unknown")
-            yield f"- {each.row['row']}, {each.row['model']}: {', '.join(names)}: {cause}."
+            outside.setdefault((", ".join(names), cause), []).append(each.row["row"])
+    for (names_of, cause), numbers in outside.items():
+        yield f"- {', '.join(numbers)}: {names_of}: {cause}."
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
