@@ -42,7 +42,6 @@ class About:
 
     @property
     def is_error(self) -> bool:
-        """True if the file is written at an out-of-memory error."""
         return self.occasion.startswith(AT_ERROR)
 
 
@@ -81,10 +80,7 @@ def described(
 
 
 def _lost(history: RecordedHistory, traces: list[Any]) -> list[int | None]:
-    """Return, by device, the number of counted entries before `traces`; None if unknown.
-
-    A counted entry is one of an allocation, free or out-of-memory error (calls.py).
-    """
+    """Return, by device, the number of counted entries before `traces`; None if unknown."""
     lost: list[int | None] = []
     for device, rest in enumerate(traces):
         before, whole = history.lost[device], history.snapshot["device_traces"][device]
@@ -94,7 +90,6 @@ def _lost(history: RecordedHistory, traces: list[Any]) -> list[int | None]:
 
 
 def _largest(segments: list[Any]) -> int:
-    """Return the number of the device with the most reserved memory."""
     held: dict[int, int] = {}
     for segment in segments:
         device = segment.get("device", 0)
@@ -105,9 +100,8 @@ def _largest(segments: list[Any]) -> int:
 def _memory(about: About, device: int, card: Any) -> dict[str, int]:
     """Return how much memory of the device is free, of this process and of others, in bytes.
 
-    The keys are field names of `Provenance`.
-
-    context_memory is the memory that is neither free nor reserved by PyTorch; 0 if unknown.
+    The keys are field names of `Provenance`; context_memory is neither free nor reserved by
+    PyTorch.
     """
     total, free = int(card.total_memory), about.free
     try:

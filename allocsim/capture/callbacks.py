@@ -14,6 +14,12 @@ from typing import Any
 from allocsim.capture.session import capture
 
 
+class _Capturing:
+    def __init__(self, path: str, options: dict[str, Any]) -> None:
+        self.capture = capture(path, **options)
+        self.capture.start()
+
+
 def for_transformers(path: str, **options: Any) -> Any:
     """Return a `TrainerCallback` for Hugging Face's transformers that captures to `path`.
 
@@ -22,11 +28,7 @@ def for_transformers(path: str, **options: Any) -> Any:
     """
     base: Any = import_module("transformers").TrainerCallback
 
-    class CaptureCallback(base):  # type: ignore[misc]
-        def __init__(self) -> None:
-            self.capture = capture(path, **options)
-            self.capture.start()
-
+    class CaptureCallback(_Capturing, base):  # type: ignore[misc]
         def on_train_begin(self, *_: Any, **__: Any) -> None:
             self.capture.start()
 
@@ -36,7 +38,7 @@ def for_transformers(path: str, **options: Any) -> Any:
         def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
             self.capture.phase("optimizer")
 
-    return CaptureCallback()
+    return CaptureCallback(path, options)
 
 
 def for_lightning(path: str, **options: Any) -> Any:
@@ -47,11 +49,7 @@ def for_lightning(path: str, **options: Any) -> Any:
     old = "pytorch_lightning" in sys.modules and "lightning" not in sys.modules
     base: Any = import_module("pytorch_lightning" if old else "lightning.pytorch").Callback
 
-    class CaptureCallback(base):  # type: ignore[misc]
-        def __init__(self) -> None:
-            self.capture = capture(path, **options)
-            self.capture.start()
-
+    class CaptureCallback(_Capturing, base):  # type: ignore[misc]
         def setup(self, *_: Any, **__: Any) -> None:
             self.capture.start()
 
@@ -68,7 +66,7 @@ def for_lightning(path: str, **options: Any) -> Any:
         def on_exception(self, _: Any, __: Any, error: BaseException) -> None:
             self.capture.failed(error)
 
-    return CaptureCallback()
+    return CaptureCallback(path, options)
 
 
 def for_composer(path: str, **options: Any) -> Any:
@@ -78,11 +76,7 @@ def for_composer(path: str, **options: Any) -> Any:
     """
     base: Any = import_module("composer").Callback
 
-    class CaptureCallback(base):  # type: ignore[misc]
-        def __init__(self) -> None:
-            self.capture = capture(path, **options)
-            self.capture.start()
-
+    class CaptureCallback(_Capturing, base):  # type: ignore[misc]
         def fit_start(self, *_: Any) -> None:
             self.capture.start()
 
@@ -98,4 +92,4 @@ def for_composer(path: str, **options: Any) -> Any:
         def after_backward(self, *_: Any) -> None:
             self.capture.phase("optimizer")
 
-    return CaptureCallback()
+    return CaptureCallback(path, options)

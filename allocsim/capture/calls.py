@@ -1,8 +1,9 @@
 """Record the calls that affect the allocator but are not in PyTorch's history, as marks.
 
 An example is empty_cache().  Rule: the program is not affected: each call is passed on with its
-arguments, result and exception.  Only the standard library is imported, because `allocsim record`
-loads this file by its path in an interpreter that may lack allocsim.
+arguments, result and exception, and an imported module is found and loaded as without `Finder`.
+Only the standard library is imported, because `allocsim record` loads this file by its path in an
+interpreter that may lack allocsim.
 
 Counted entries are those that PyTorch's statistics count: allocations, frees and out-of-memory
 errors.  A mark is (device, number of counted entries before the call, kind, value), so its position
@@ -11,12 +12,48 @@ in the history is exact.  The kinds are those of `allocsim.recording.MarkKind`.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import importlib.util
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # not evaluated, because Python 3.8 also reads this file
+if TYPE_CHECKING:
     MarkRow = tuple[int, int, str, Any]
+
+
+class Finder:
+    """Item of sys.meta_path that calls `then` with the module `name` once it is loaded.
+
+    A program may search for the module, to check if it exists, long before it loads the module.
+    """
+
+    def __init__(self, name: str, then: Callable[[Any], Any]) -> None:
+        self.name = name
+        self.then = then
+
+    def find_spec(self, name: str, _path: Any = None, _target: Any = None) -> Any:
+        if name != self.name:
+            return None
+        sys.meta_path.remove(self)  # so that the search does not find this finder
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            sys.meta_path.insert(0, self)
+        if spec is None or spec.loader is None:
+            return spec
+        load = spec.loader.exec_module
+
+        def exec_module(module: Any) -> None:
+            load(module)
+            with contextlib.suppress(ValueError):
+                sys.meta_path.remove(self)
+            self.then(module)
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
 
 COUNTED = ("alloc", "free_requested", "free_completed", "oom")
 """Actions of counted entries."""
@@ -66,7 +103,6 @@ class CallLog:
         return int(self._counted_before.get(device, 0) + here)
 
     def counts(self) -> list[int]:
-        """Return the number of counted entries of each device, by device number."""
         return [self.count(device) for device in range(self.gpu.device_count())]
 
     def watch(self) -> None:
@@ -133,7 +169,6 @@ class CallLog:
         self._replace(core, name, watched)
 
     def _watch_pools(self, pool: Any) -> None:
-        """Mark the creation of each MemPool and, while it holds memory, its deletion."""
         make, delete = pool.__init__, getattr(pool, "__del__", None)
 
         @functools.wraps(make)
@@ -166,12 +201,10 @@ class CallLog:
         self._undo.append(undo)
 
     def _on_count_reset(self, device: int) -> None:
-        """Add up a device's entries before PyTorch resets its counters to 0."""
         self._counted_before[device] = self.count(device)
 
 
 def counted_rows(entries: Sequence[Any]) -> list[int]:
-    """Return the numbers of the counted entries in a device's history."""
     return [row for row, entry in enumerate(entries) if entry["action"] in COUNTED]
 
 

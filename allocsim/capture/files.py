@@ -51,7 +51,6 @@ class Written:
     text_at: int
 
     def put_text(self, text: str) -> None:
-        """Write the text of the error into the reserved bytes of the file."""
         if self.text_at < 0:
             return
         data = text.encode("utf-8", "replace")[:TEXT_ROOM]
@@ -80,7 +79,6 @@ class Files:
         self.n_removed = 0
 
     def name(self, *parts: str) -> str:
-        """Return the file name, e.g. "run-rank0-oom.pickle" for the parts "rank0" and "oom"."""
         return "-".join((self.stem, *filter(None, parts))) + self.suffix
 
     def save(self, name: str, snapshot: Any, describe: Callable[[list[Any], int], Any]) -> Written:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from allocsim.capture.quiet import quiet
+from allocsim.capture.recorder import quiet
 from allocsim.capture.session import Capture, capture
 
 PREFIX = "ALLOCSIM_CAPTURE"
@@ -29,8 +29,7 @@ _INSTALLED: list[Capture] = []
 def install() -> Capture | None:
     """Capture this program to its end with the options in the environment.
 
-    Return the capture; None if ALLOCSIM_CAPTURE is not set or a variable is invalid.  A second call
-    returns the same capture.
+    Return the capture; None if ALLOCSIM_CAPTURE is not set or a variable is invalid.
     """
     path = os.environ.get(PREFIX)
     if not path or _INSTALLED:

@@ -51,7 +51,6 @@ def processes_memory(
 
 
 def _processes(library: Any, card: Any) -> dict[int, int]:
-    """Return the GPU memory in bytes of each process, by process id."""
     _check(library.nvmlInit_v2())
     try:
         device = ctypes.c_void_p()

@@ -1,28 +1,108 @@
 """Recorder of PyTorch's history, which all captures of a process share.
 
-Rule: there is one recorder per process, because PyTorch has one history and cannot unregister
-callbacks.  It records while at least one capture is active.  If the program itself records a
-history, the recorder neither restarts nor stops it.  In a forked process the recorder does nothing
-until that process uses the GPU.
+There is one recorder per process, because PyTorch has one history and cannot unregister callbacks.
+It records while at least one capture is active.  If the program itself records a history, the
+recorder neither restarts nor stops it.  In a forked process the recorder does nothing until that
+process uses the GPU.  The history starts when the program initialises the GPU, before the first
+allocation.  If the GPU is already initialised, it starts immediately.
 
-The history starts when the program initialises the GPU, before the first allocation.  If the GPU is
-already initialised, it starts immediately.
+Rule: a `quiet` function logs an error and returns None instead of raising in the program.
+
+Rule: a release or build of PyTorch may lack a function.  The recorder checks if the function exists
+and never compares versions.
+
+| interface | found in |
+|---|---|
+| torch.cuda.memory: `_record_memory_history` with these arguments, `_snapshot` | 2.6, 2.14, 2.15 |
+| the same of torch.xpu.memory; without it, XPU is not recorded | 2.14, 2.15; not in 2.6 |
+| `_cuda_attach_out_of_memory_observer`, called before an error is raised | 2.6, 2.14, 2.15 |
+| `_cuda_isHistoryEnabled`; without it, the program's own history is restarted | 2.6, 2.14, 2.15 |
+
+ROCm builds have the names of CUDA.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import logging
 import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from allocsim.capture.backends import BACKENDS, DeviceApi
-from allocsim.capture.calls import LASTING, CallLog, counted_rows
-from allocsim.capture.finder import Finder
-from allocsim.capture.quiet import quiet, say_once
+from allocsim.capture.calls import LASTING, CallLog, Finder, counted_rows
 from allocsim.collector import collector_paused
+
+LOG = logging.getLogger("allocsim.capture")
+_said: set[str] = set()
+
+
+def say_once(what: str, *values: object) -> None:
+    """Log the warning `what` with `values`, unless `what` was logged before in this process."""
+    if what not in _said:
+        _said.add(what)
+        with contextlib.suppress(Exception):  # a handler of the program may fail
+            LOG.warning(what, *values)
+
+
+def quiet(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap `function` so that its errors are logged and not raised."""
+
+    @functools.wraps(function)
+    def wrapped(*args: Any, **named: Any) -> Any:
+        try:
+            return function(*args, **named)
+        except Exception as error:
+            name = function.__name__.strip("_")
+            say_once(
+                f"allocsim: {name} failed, the program goes on: %s: %s", type(error).__name__, error
+            )
+            return None
+
+    return wrapped
+
+
+@dataclass(frozen=True)
+class DeviceApi:
+    """Functions of one device type.
+
+    module: name of its module in torch, such as "cuda".
+    observer: name of the function of torch._C that registers a callback for out-of-memory errors.
+    is_enabled: name of the function of torch._C that reports if a history is recorded.
+    An empty name means that the device type has no such function.
+    """
+
+    module: str
+    observer: str = ""
+    is_enabled: str = ""
+
+    def gpu(self, torch: Any) -> Any:
+        """Return torch.cuda or torch.xpu; None if this PyTorch cannot record its history."""
+        gpu = getattr(torch, self.module, None)
+        memory = getattr(gpu, "memory", None)
+        names = ("_record_memory_history", "_snapshot")
+        return gpu if all(hasattr(memory, name) for name in names) else None
+
+    def is_recording(self, torch: Any) -> bool:
+        """Return True if the program already records a history."""
+        ask = getattr(torch._C, self.is_enabled, None) if self.is_enabled else None
+        return bool(ask()) if ask is not None else False
+
+    def observe(self, torch: Any, observer: Any) -> bool:
+        """Register `observer` for out-of-memory errors, permanently; return False if impossible."""
+        attach = getattr(torch._C, self.observer, None) if self.observer else None
+        if attach is not None:
+            attach(observer)
+        return attach is not None
+
+
+BACKENDS = (
+    DeviceApi("cuda", "_cuda_attach_out_of_memory_observer", "_cuda_isHistoryEnabled"),
+    DeviceApi("xpu"),
+)
+
 
 _MOST_MARKS = 50_000
 """Number of marks above which the older half is dropped, except those still in effect."""
@@ -185,7 +265,6 @@ class Recorder:
                 gpu._lazy_call(quiet(lambda gpu=gpu, backend=backend: self._on_gpu(gpu, backend)))
 
     def _on_gpu(self, gpu: Any, backend: DeviceApi) -> None:
-        """Start the history when the program has initialised the GPU."""
         if self.is_here or self.ring is None or not self.listeners:
             return
         self.gpu, self.pid = gpu, os.getpid()
@@ -239,7 +318,6 @@ def when_loaded(name: str, then: Callable[[Any], Any]) -> None:
 
 
 def _conf_of(snapshot: Any) -> str | None:
-    """Return the conf in a snapshot; None before PyTorch 2.3, which does not write it."""
     conf = snapshot.get("allocator_settings", {}).get("PYTORCH_CUDA_ALLOC_CONF")
     return conf if isinstance(conf, str) else None
 

@@ -20,8 +20,7 @@ from typing import Any, TypeVar
 
 from allocsim.capture.about import AT_ERROR, About, described
 from allocsim.capture.files import Files, Written, rank_of
-from allocsim.capture.quiet import LOG, quiet, say_once
-from allocsim.capture.recorder import RECORDER, Ring
+from allocsim.capture.recorder import LOG, RECORDER, Ring, quiet, say_once
 from allocsim.units import format_size, parse_size
 
 MAX_ENTRIES = 200_000
@@ -119,7 +118,6 @@ class Capture:
 
     @property
     def is_active(self) -> bool:
-        """True if the capture was started in this process and not stopped."""
         return self._pid == os.getpid()
 
     @quiet
@@ -196,10 +194,6 @@ class Capture:
 
     @quiet
     def on_out_of_memory(self, device: int, free: int) -> None:
-        """Write the history before PyTorch raises an out-of-memory error.
-
-        free: bytes that the driver reports as free.
-        """
         if self.is_active:
             self._on_error(device, free)
 
@@ -210,7 +204,6 @@ class Capture:
             self._pid = os.getpid()
 
     def moment(self) -> list[tuple[str, object]]:
-        """Return a (kind, value) pair for the current step and one for the current phase."""
         step = [] if self._step is None else [("step", self._step)]
         return [*step, *([("phase", self._phase)] if self._phase else [])]
 
@@ -336,7 +329,6 @@ def _text_of(error: BaseException | None) -> str | None:
 
 
 def _watch_exceptions() -> None:
-    """Install an exception hook that passes the error to all captures and to the old hook."""
     before = sys.excepthook
 
     def excepthook(kind: Any, error: Any, trace: Any) -> None:

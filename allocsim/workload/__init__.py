@@ -8,14 +8,9 @@ the device memory.
 from collections.abc import Callable
 
 from allocsim.recording import Recording
-from allocsim.workload.fragments import fragments, oom
-from allocsim.workload.graphs import graphs
-from allocsim.workload.kept_history import KeptHistory
 from allocsim.workload.known_program import EMPTY_CACHE, KnownProgram, Played, play_known
-from allocsim.workload.recorder import SUFFIXES, Recorder, write_recording
-from allocsim.workload.server import server
-from allocsim.workload.streams import streams
-from allocsim.workload.training import training
+from allocsim.workload.programs import fragments, graphs, oom, server, streams, training
+from allocsim.workload.recorder import SUFFIXES, KeptHistory, Recorder, write_recording
 
 __all__ = [
     "EMPTY_CACHE", "KINDS", "KeptHistory", "KnownProgram", "Played", "Recorder", "SUFFIXES",

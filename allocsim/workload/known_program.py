@@ -30,7 +30,7 @@ from allocsim.core import (
 from allocsim.errors import OutOfMemoryError
 from allocsim.recording import Action, FrameTable, Mark, MarkKind, Provenance, Recording
 from allocsim.simulation import PeakState, PeakWatch, fold
-from allocsim.workload.kept_history import KeptHistory
+from allocsim.workload.recorder import KeptHistory
 
 _Ints = NDArray[np.int64]
 
@@ -122,8 +122,6 @@ def play_known(program: KnownProgram, allocator: ReplayAllocator) -> Played:
 
 
 class _Player:
-    """State of a program while it is simulated."""
-
     def __init__(self, program: KnownProgram, allocator: ReplayAllocator) -> None:
         self._program, self._allocator = program, allocator
         self._watch = PeakWatch()
@@ -180,7 +178,6 @@ class _Player:
     def _pass_over(self, rows: slice, before: slice) -> bool:
         """Simulate the rows of the large pool, and copy results for the small pool from `before`.
 
-        rows: stretches that repeat `before`.
         Return False, without a change, if the results would differ.
         """
         program, is_small = self._program, self._repeats.is_small
@@ -273,7 +270,6 @@ class _Player:
         self._oom_text = text
 
     def result(self) -> Played:
-        """Return the result, with all entries in the order of the rows."""
         if self._copied:
             self._put_in(np.concatenate(self._copied))
         row = np.concatenate(self._rows)
@@ -295,7 +291,6 @@ class _Player:
         )
 
     def _put_in(self, rows: _Ints) -> None:
-        """Add the history entries and statistics of the rows whose results were copied."""
         program = self._program
         is_free = program.kind[rows] == FREE
         of_entry = np.repeat(rows, 1 + is_free)
@@ -342,7 +337,6 @@ class _Repeats:
         self._may = allocator.collects_garbage_above is None and not counts_objects
 
     def store(self, number: int, places: object) -> None:
-        """Store `places`, the state of the small pool at the start of stretch `number`."""
         self._found[number] = places
 
     def span(self, number: int) -> int:
@@ -362,10 +356,7 @@ class _Repeats:
             self._found[one] = self._found[one - span]
 
     def _key(self, number: int) -> tuple[bytes, ...]:
-        """Return a key that is equal for stretches with the same calls to the small pool.
-
-        Blocks are numbered from the stretch's first block.
-        """
+        """Return a key that is equal for stretches with the same calls to the small pool."""
         if number not in self._keys:
             program = self._program
             start, stop = program.stretches[number], program.stretches[number + 1]

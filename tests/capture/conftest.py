@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from allocsim.capture import about, installed, quiet, recorder, session
+from allocsim.capture import about, installed, recorder, session
 from tests.capture.pretend import Pretend
 
 RANKS = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
@@ -18,7 +18,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     own = recorder.Recorder()
     for module in (about, recorder, session):
         monkeypatch.setattr(module, "RECORDER", own)
-    monkeypatch.setattr(quiet, "_said", set())
+    monkeypatch.setattr(recorder, "_said", set())
     monkeypatch.setattr(installed, "_INSTALLED", [])
     for name in RANKS:
         monkeypatch.delenv(name, raising=False)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from allocsim.recording import write_npz
-from allocsim.workload.fragments import oom
+from allocsim.workload.programs import oom
 
 from ..report.page import Page, of_two_devices
 

@@ -20,8 +20,7 @@ from allocsim.recording.start_state import trimmed
 from allocsim.replaying import replay
 from allocsim.state import ALLOCATED, INACTIVE, PENDING
 from allocsim.units import MIB
-from allocsim.workload.fragments import oom
-from allocsim.workload.streams import streams
+from allocsim.workload.programs import oom, streams
 
 TRACES = Path(__file__).parents[2] / "traces"
 

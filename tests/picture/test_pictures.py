@@ -24,8 +24,7 @@ from allocsim.errors import RecordingError
 from allocsim.metrics.downsample import extremes_of, levels_of
 from allocsim.recording import load
 from allocsim.units import KIB, MIB
-from allocsim.workload.fragments import oom
-from allocsim.workload.streams import streams
+from allocsim.workload.programs import oom, streams
 
 OOM = Path(__file__).parents[2] / "traces" / "gpt2-ragged-oom-torch2.15.pickle.gz"
 

@@ -11,7 +11,7 @@ from allocsim.errors import ConfigError
 from allocsim.recording import Recording, load
 from allocsim.replaying import Trials, prepare, replay_prepared
 from allocsim.simulation import Run, Setting
-from allocsim.workload.fragments import oom
+from allocsim.workload.programs import oom
 
 OOM = Path(__file__).parents[2] / "traces" / "gpt2-ragged-oom-torch2.15.pickle.gz"
 

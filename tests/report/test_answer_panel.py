@@ -19,7 +19,7 @@ from allocsim.report.html.answer_panel import to_paste
 from allocsim.report.html.owners_table import owners_tables
 from allocsim.simulation import Setting
 from allocsim.units import MIB
-from allocsim.workload.fragments import oom
+from allocsim.workload.programs import oom
 
 from .page import Page
 from .test_html_report import OOM, looked_at

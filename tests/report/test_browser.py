@@ -21,9 +21,8 @@ from allocsim.errors import OutOfMemoryError
 from allocsim.recording import Recording
 from allocsim.recording.store import write_npz
 from allocsim.units import MIB
-from allocsim.workload.fragments import oom
+from allocsim.workload.programs import oom, training
 from allocsim.workload.recorder import Recorder
-from allocsim.workload.training import training
 
 from .opened import Opened
 from .page import of_two_devices

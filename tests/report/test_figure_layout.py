@@ -31,9 +31,8 @@ from allocsim.report.figures import (
     segments_figure,
 )
 from allocsim.units import GIB, MIB
-from allocsim.workload.fragments import oom
+from allocsim.workload.programs import oom, streams
 from allocsim.workload.recorder import Recorder
-from allocsim.workload.streams import streams
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -33,8 +33,7 @@ from allocsim.report.figures import (
 )
 from allocsim.report.figures.theme import LEAST, MOST, pixels
 from allocsim.units import GIB, MIB
-from allocsim.workload.fragments import oom
-from allocsim.workload.streams import streams
+from allocsim.workload.programs import oom, streams
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

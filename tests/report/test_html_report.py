@@ -26,7 +26,7 @@ from allocsim.report.html import DevicePage, html_report
 from allocsim.report.html.embedding import Packer
 from allocsim.simulation import Setting
 from allocsim.units import MIB
-from allocsim.workload.fragments import oom
+from allocsim.workload.programs import oom
 from allocsim.workload.recorder import Recorder
 
 from .page import TYPES, Page

@@ -344,7 +344,7 @@ def run_the_other():
 
 if FOLDER:
     recorder = Recorder(FOLDER)
-    Finder = beside("finder", os.path.join(os.pardir, "capture")).Finder
+    Finder = recorder.marks.Finder
     sys.meta_path.insert(0, Finder("torch", recorder.on_import))
     if os.environ.get("ALLOCSIM_PHANTOM_MEMORY"):
         recorder.hollow = beside("hollow")

@@ -1,0 +1,386 @@
+"""Simulated programs, each with one way to use memory.
+
+`fragments`: freed short-lived blocks leave holes between long-lived blocks.  Each round requests
+slightly larger sizes than the holes of the round before, so half-empty segments accumulate.
+
+`graphs`: CUDA graphs, each captured into a private pool, followed by work outside of graphs. The
+free blocks of a private pool serve requests of its graph only, and empty_cache does not release
+them until the graph is deleted.
+
+`streams`: the default stream fills buffers and a side stream copies them, with record_stream.  A
+block that is freed while the side stream reads it cannot be reused until the side stream has
+finished and a later request has processed the event.  Meanwhile the loop allocates new memory.
+
+`server`: a language model serves several users at once, each with a growing key-value cache.  A
+cache grows by allocation of a larger cache and a free of the old cache.  The freed memory is always
+slightly too small for the next cache, because all caches keep growing.
+
+`training`: with a fixed sequence length, the second step reuses all blocks of the first step
+without driver calls. With varying lengths, blocks that were split for one step do not fit the next
+step, and reserved memory grows beyond the need of any single step.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from dataclasses import dataclass
+
+from allocsim.recording import Recording
+from allocsim.units import MIB, parse_size
+from allocsim.workload.recorder import Recorder
+
+_PIPELINE = "pipeline.py"
+
+
+def fragments(
+    *,
+    rounds: int = 20,
+    blocks: int = 40,
+    life: int = 3,
+    block_size: int | str = "2MiB",
+    growth: int = 5,
+    seed: int = 0,
+    device_memory: int | str = "24GiB",
+    conf: str = "",
+    entries: int | None = None,
+) -> Recording:
+    """Simulate interleaved lifetimes that cause fragmentation.
+
+    rounds: number of rounds.
+    blocks: number of pairs that a round allocates: a block that is freed at the end of the round,
+        and a block that lives for `life` more rounds.
+    block_size: approximate bytes of the first round's short-lived blocks.  Long-lived blocks have
+        between a quarter of it and all of it.
+    growth: percent by which short-lived blocks grow per round.  At a factor of eight they restart
+        with the first size.
+    entries: number of entries to generate, in place of `rounds`.
+    """
+    options = dict(locals())
+    base = parse_size(block_size)
+    chance = random.Random(seed)
+    recorder = Recorder(device_memory, conf)
+    short = recorder.code(_PIPELINE, "preprocess", 18)
+    stays = recorder.code(_PIPELINE, "collect_result", 27)
+    drop = recorder.code(_PIPELINE, "drop_results", 33)
+    results: deque[list[int]] = deque()
+    factor = 1.0
+    with recorder.program():
+        for _ in recorder.rounds(rounds, entries):
+            young, old = [], []
+            for _ in range(blocks):
+                size = int(base * factor * chance.uniform(0.9, 1.0))
+                young.append(recorder.malloc(max(size, 1), short))
+                old.append(recorder.malloc(max(chance.randint(base // 4, base), 1), stays))
+            for block in young:
+                recorder.free(block, short)
+            results.append(old)
+            if len(results) > life:
+                for block in results.popleft():
+                    recorder.free(block, drop)
+            factor = factor * (1 + growth / 100) if factor < 8 else 1.0
+    return recorder.recording("fragments", options)
+
+
+def oom(*, device_memory: int | str = "60MiB", conf: str = "") -> Recording:
+    """Simulate an out-of-memory error by fragmentation, in ten calls.
+
+    Six blocks of 9 MiB fill three segments, and every other block is freed.  On 60 MiB, 33 MiB are
+    unused then, but the largest free block has 9 MiB, so a request of 12 MiB fails.  No segment can
+    be released, because each has an allocated block.
+    """
+    options = dict(locals())
+    recorder = Recorder(device_memory, conf)
+    make = recorder.code("classic.py", "make", 4)
+    drop = recorder.code("classic.py", "drop_every_other", 8)
+    want = recorder.code("classic.py", "want_more", 11)
+    with recorder.program():
+        blocks = [recorder.malloc(9 * MIB, make) for _ in range(6)]
+        for block in blocks[::2]:
+            recorder.free(block, drop)
+        recorder.malloc(12 * MIB, want)
+    return recorder.recording("oom", options)
+
+
+_GRAPHED = "graphed.py"
+
+
+def graphs(
+    *,
+    pools: int = 4,
+    tensors: int = 12,
+    tensor_size: int | str = "8MiB",
+    rounds: int = 20,
+    seed: int = 0,
+    device_memory: int | str = "24GiB",
+    conf: str = "",
+    entries: int | None = None,
+) -> Recording:
+    """Simulate private pools of CUDA graphs.
+
+    pools: number of graphs, each captured into its own pool.
+    tensors: number of tensors that a capture allocates.  All but the last are freed within it.
+    tensor_size: bytes of the largest tensor; others have at least an eighth of it.
+    rounds: number of rounds of work after the captures.  Each allocates and frees `tensors`
+        tensors.  Then every other graph is deleted and empty_cache is called.
+    entries: number of entries after which the rounds end, in place of `rounds`.
+    """
+    options = dict(locals())
+    largest = parse_size(tensor_size)
+    chance = random.Random(seed)
+    recorder = Recorder(device_memory, conf)
+    allocator = recorder.allocator
+    capture = recorder.code(_GRAPHED, "capture", 17)
+    eager = recorder.code(_GRAPHED, "eager_step", 32)
+    drop = recorder.code(_GRAPHED, "drop_graph", 44)
+
+    def some(code: int) -> list[int]:
+        sizes = [chance.randint(max(largest // 8, 1), max(largest, 1)) for _ in range(tensors)]
+        return [recorder.malloc(size, code) for size in sizes]
+
+    outputs = {}
+    with recorder.program():
+        for pool in range(1, pools + 1):
+            allocator.begin_allocate_to_pool(pool)
+            *temporaries, outputs[pool] = some(capture)
+            for block in temporaries:
+                recorder.free(block, capture)
+            allocator.end_allocate_to_pool(pool)
+        for _ in recorder.rounds(rounds, entries):
+            for block in some(eager):
+                recorder.free(block, eager)
+        for pool in list(outputs)[::2]:
+            recorder.free(outputs[pool], drop)
+            allocator.release_pool(pool)
+        allocator.empty_cache()
+    return recorder.recording("graphs", options)
+
+
+SIDE_STREAM = 4096
+"""Raw handle of the side stream."""
+
+_OVERLAP = "overlap.py"
+
+
+def streams(
+    *,
+    steps: int = 30,
+    buffers: int = 4,
+    buffer_size: int | str = "16MiB",
+    lag: int = 3,
+    seed: int = 0,
+    device_memory: int | str = "24GiB",
+    conf: str = "",
+    entries: int | None = None,
+) -> Recording:
+    """Simulate computation on the default stream and copies on a side stream.
+
+    steps: number of steps.
+    buffers: number of buffers per step.
+    buffer_size: bytes of the largest buffer; others have at least half of it.
+    lag: number of steps after which the side stream finishes its work.
+    entries: number of entries to generate, in place of `steps`.
+    """
+    options = dict(locals())
+    largest = parse_size(buffer_size)
+    chance = random.Random(seed)
+    recorder = Recorder(device_memory, conf)
+    compute = recorder.code(_OVERLAP, "compute", 14)
+    stage = recorder.code(_OVERLAP, "copy_stage", 23)
+    drop = recorder.code(_OVERLAP, "drop_buffers", 29)
+    with recorder.program():
+        for step in recorder.rounds(steps, entries):
+            if step % max(lag, 1) == 0:
+                recorder.allocator.synchronize(SIDE_STREAM)
+            staging = recorder.malloc(max(largest // 8, 1), stage, SIDE_STREAM)
+            made = []
+            for _ in range(buffers):
+                size = chance.randint(max(largest // 2, 1), max(largest, 1))
+                made.append(recorder.malloc(size, compute))
+            for buffer in made:
+                recorder.allocator.record_stream(buffer, SIDE_STREAM)
+                recorder.free(buffer, drop)
+            recorder.free(staging, stage)
+    return recorder.recording("streams", options)
+
+
+_SERVER = "serve.py"
+
+
+@dataclass(slots=True)
+class _Session:
+    """User whose question the server is answering, with the address of the cache."""
+
+    cache: int
+    tokens: int
+    end: int
+
+
+def server(
+    *,
+    requests: int = 100,
+    concurrent: int = 8,
+    prompt: int = 512,
+    answer: int = 256,
+    growth: int = 32,
+    cache_size: int | str = "72KiB",
+    weights: int | str = "2GiB",
+    seed: int = 0,
+    device_memory: int | str = "24GiB",
+    conf: str = "",
+    entries: int | None = None,
+) -> Recording:
+    """Simulate the growing key-value caches of a server.
+
+    requests: number of questions from users.
+    concurrent: number of questions that the server answers at the same time.
+    prompt, answer: highest number of tokens of a prompt and of an answer.  Actual numbers are
+        random, from an eighth of the highest number on.
+    growth: tokens by which a cache grows at a time.
+    cache_size: bytes of cache per token.
+    weights: bytes of the model, in tensors of 64 MiB.
+    entries: number of entries to generate, in place of `requests`.
+    """
+    options = dict(locals())
+    bytes_a_token = parse_size(cache_size)
+    chance = random.Random(seed)
+    recorder = Recorder(device_memory, conf)
+    prefill = recorder.code(_SERVER, "prefill", 41)
+    grow = recorder.code(_SERVER, "grow_cache", 55)
+    finish = recorder.code(_SERVER, "finish", 70)
+    sessions: list[_Session] = []
+
+    def turn() -> None:
+        """Add `growth` tokens to every session and finish the complete ones."""
+        for session in list(sessions):
+            session.tokens += growth
+            longer = recorder.malloc(session.tokens * bytes_a_token, grow)
+            recorder.free(session.cache, grow)
+            session.cache = longer
+            if session.tokens >= session.end:
+                recorder.free(session.cache, finish)
+                sessions.remove(session)
+
+    with recorder.program():
+        for _ in range(parse_size(weights) // (64 * MIB)):
+            recorder.malloc(64 * MIB, recorder.code(_SERVER, "load_model", 9))
+        for _ in recorder.rounds(requests, entries):
+            while len(sessions) >= concurrent:
+                turn()
+            tokens = chance.randint(max(prompt // 8, 1), max(prompt, 1))
+            end = tokens + chance.randint(max(answer // 8, 1), max(answer, 1))
+            cache = recorder.malloc(tokens * bytes_a_token, prefill)
+            sessions.append(_Session(cache, tokens, end))
+        while sessions:
+            turn()
+    return recorder.recording("server", options)
+
+
+_VOCABULARY = 50_257
+_FLOAT, _HALF, _TOKEN = 4, 2, 8
+_TRAINER = "train.py"
+
+
+def training(
+    *,
+    steps: int = 10,
+    layers: int = 12,
+    hidden: int = 768,
+    batch: int = 4,
+    sequence: int = 512,
+    ragged: bool = False,
+    seed: int = 0,
+    device_memory: int | str = "24GiB",
+    conf: str = "",
+    entries: int | None = None,
+) -> Recording:
+    """Simulate a training loop with forward, backward and Adam.
+
+    steps: number of steps.
+    layers, hidden: number of layers and width of the model.
+    batch, sequence: number of sequences in a step, and tokens in each.
+    ragged: True to draw a sequence length for every step, from a quarter of `sequence` to all of
+        it.
+    entries: number of entries to generate, in place of `steps`.
+    """
+    options = dict(locals())
+    chance = random.Random(seed)
+    recorder = Recorder(device_memory, conf)
+    with recorder.program():
+        loop = _Loop(recorder, layers, hidden)
+        for step in recorder.rounds(steps, entries):
+            length = chance.randint(sequence // 4, sequence) if ragged else sequence
+            loop.step(batch * max(length, 1), is_first=step == 0)
+    return recorder.recording("training", options)
+
+
+class _Loop:
+    def __init__(self, recorder: Recorder, layers: int, hidden: int) -> None:
+        self._recorder = recorder
+        self._hidden = hidden
+        square = hidden * hidden
+        self._weights = [[3 * square, square, 4 * square, 4 * square, hidden]] * layers
+        self._embedding = _VOCABULARY * hidden * _FLOAT
+        code = recorder.code
+        self._forward = code(_TRAINER, "forward", 31)
+        self._backward = code(_TRAINER, "backward", 47)
+        self._optimizer = code(_TRAINER, "optimizer_step", 58)
+        self._zero_grad = code(_TRAINER, "zero_grad", 60)
+        self._gradients: list[int] = []
+        build = code(_TRAINER, "build_model", 12)
+        for size in self._parameters():
+            recorder.malloc(size, build)
+
+    def _parameters(self) -> list[int]:
+        sizes = [count * _FLOAT for layer in self._weights for count in layer]
+        return [self._embedding, *sizes]
+
+    def step(self, tokens: int, *, is_first: bool) -> None:
+        recorder = self._recorder
+        batch = recorder.malloc(tokens * _TOKEN, recorder.code(_TRAINER, "load_batch", 22))
+        saved = [self._layer_forward(tokens) for _ in self._weights]
+        logits = recorder.malloc(tokens * _VOCABULARY * _HALF, self._forward)
+        loss = recorder.malloc(_FLOAT, self._forward)
+        gradient = recorder.malloc(tokens * self._hidden * _HALF, self._backward)
+        recorder.free(logits, self._backward)
+        for weights, kept in reversed(list(zip(self._weights, saved, strict=True))):
+            gradient = self._layer_backward(weights, kept, gradient, tokens)
+        self._gradients.append(recorder.malloc(self._embedding, self._backward))
+        for block in (gradient, loss, batch):
+            recorder.free(block, self._backward)
+        self._optimize(is_first)
+
+    def _layer_forward(self, tokens: int) -> list[int]:
+        recorder, code = self._recorder, self._forward
+        row = tokens * self._hidden * _HALF
+        kept = []
+        for factor in (1, 3, 1, 1, 4, 4, 1):
+            temporary = recorder.malloc(row, code)
+            kept.append(recorder.malloc(row * factor, code))
+            recorder.free(temporary, code)
+        return kept
+
+    def _layer_backward(
+        self, weights: list[int], kept: list[int], gradient: int, tokens: int
+    ) -> int:
+        recorder, code = self._recorder, self._backward
+        row = tokens * self._hidden * _HALF
+        for block in reversed(kept):
+            passed_on = recorder.malloc(row, code)
+            recorder.free(gradient, code)
+            recorder.free(block, code)
+            gradient = passed_on
+        for count in weights:
+            self._gradients.append(recorder.malloc(count * _FLOAT, code))
+        return gradient
+
+    def _optimize(self, is_first: bool) -> None:
+        recorder, code = self._recorder, self._optimizer
+        for size in self._parameters():
+            if is_first:
+                recorder.malloc(size, code)
+                recorder.malloc(size, code)
+            recorder.free(recorder.malloc(size, code), code)
+        for gradient in self._gradients:
+            recorder.free(gradient, self._zero_grad)
+        self._gradients.clear()
