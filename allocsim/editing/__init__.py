@@ -4,9 +4,15 @@ Other what-ifs change the settings of the allocator.  An edit changes the progra
 `empty_cache`, the order of training steps, streams.
 """
 
-from allocsim.editing.devices import EditedDevice, edit_devices, edited_recording, replay_edited
+from allocsim.editing.devices import (
+    EditedDevice,
+    EditTrial,
+    edit_devices,
+    edited_recording,
+    replay_edited,
+    try_edits,
+)
 from allocsim.editing.edits import EDIT_FORMS, Edit, parse_edit
-from allocsim.editing.proposals import EditTrial, try_edits
 
 __all__ = [
     "EDIT_FORMS", "Edit", "EditTrial", "EditedDevice", "edit_devices", "edited_recording",

@@ -108,7 +108,6 @@ class _Rewriter:
         return int(np.searchsorted(self._starts, index, side="right")) - 1
 
     def _find_lives(self) -> dict[int, _Life]:
-        """Return each requested block, by the index of the plan step that requests it."""
         found: dict[int, _Life] = {}
         live: dict[int, _Life] = {}
         for index, (kind, addr) in enumerate(
@@ -123,10 +122,6 @@ class _Rewriter:
         return found
 
     def _find_roles(self) -> None:
-        """Store which blocks are carried, lasting or local.
-
-        Raises ConfigError for a training step with other blocks.
-        """
         open_ends: dict[int, list[_Life]] = defaultdict(list)
         for life in self._lives.values():
             end = life.frees[0] if life.frees else self._tail
@@ -159,10 +154,7 @@ class _Rewriter:
         )
 
     def run(self, order: Sequence[int]) -> tuple[Steps, tuple[int, ...]]:
-        """Return the plan steps for a new order of the training steps, and the index of each first.
-
-        order: positions of the training steps to run.
-        """
+        """Return the plan steps of the training steps in `order`, and the index of each first."""
         starts = []
         for index in range(self._starts[0]):
             self._copy(index)
@@ -183,10 +175,6 @@ class _Rewriter:
         return Steps(*columns), tuple(starts)
 
     def _run_section(self, section: int, *, is_first: bool) -> None:
-        """Write the plan steps of one training step.
-
-        is_first: True if no other training step ran before it.
-        """
         end = self._starts[section + 1] if section < self._last else self._tail
         inserted = list(self._inserted(section, is_first=is_first))
         n_before = 0
@@ -258,7 +246,6 @@ class _Rewriter:
         return places
 
     def _local(self, section: int) -> Iterator[_Life]:
-        """Yield the requested blocks of a section, without its lasting blocks."""
         for life in self._lives.values():
             if life.section == section and life.request not in self._is_lasting:
                 yield life
@@ -277,7 +264,6 @@ class _Rewriter:
             self._rows.append((index, self._waiting[rank]))
 
     def _copy(self, index: int) -> None:
-        """Write one plan step; a request gives its block a new name."""
         if index in self._lives:
             self._names[index] = self._next_name
             self._next_name += 1

@@ -1,7 +1,4 @@
-"""Calls of a program on the allocator of pinned host memory.
-
-Source: semantics 13.
-"""
+"""Calls of a program on the allocator of pinned host memory (semantics 13)."""
 
 from __future__ import annotations
 
@@ -21,9 +18,17 @@ from allocsim.core import (
     stream_hash,
 )
 from allocsim.errors import ConfigError, UndefinedBehaviorError, UpstreamAssertionError
-from allocsim.host.driver import HostDriver, ReserveSegment
-from allocsim.host.pool import HostBlock, HostBlockPool, bucket_of, segment_of
-from allocsim.host.stats import ActiveStats, OwnedStats, flattened
+from allocsim.host.pool import (
+    ActiveStats,
+    HostBlock,
+    HostBlockPool,
+    HostDriver,
+    OwnedStats,
+    ReserveSegment,
+    bucket_of,
+    flattened,
+    segment_of,
+)
 from allocsim.state import PoolId
 from allocsim.units import MIB
 
@@ -194,7 +199,6 @@ class CachingHostAllocator:
         pool.use_count += 1
 
     def end_allocate_to_pool(self, pool_id: PoolId) -> None:
-        """End the graph capture to a pool."""
         if self._capture is None or self._capture[0] != pool_id:
             raise ValueError(f"pool {pool_id} is not being captured; expected a capture to it")
         self._capture = None
@@ -214,11 +218,9 @@ class CachingHostAllocator:
 
     def round_size(self, size: int) -> int:
         """Return the bytes of the block that serves a request of `size` bytes (semantics 13.1)."""
-        limits = (
-            self._bytes("pinned_max_round_threshold_mb"),
-            self._bytes("pinned_max_cached_size_mb"),
-        )
-        return 1 << bucket_of(size) if size <= min(limits) else size
+        threshold = self._bytes("pinned_max_round_threshold_mb")
+        is_rounded = size <= min(threshold, self._bytes("pinned_max_cached_size_mb"))
+        return 1 << bucket_of(size) if is_rounded else size
 
     def host_memory_stats(self) -> dict[str, int]:
         """Return the result of torch.cuda.host_memory_stats(), without durations.
@@ -261,7 +263,6 @@ class CachingHostAllocator:
         return bool(self._config.host.get(option))
 
     def _bytes(self, option: str) -> int:
-        """Return an option in MiB as bytes; unlimited if it is not set."""
         return min(self._config.host.get(option, UNLIMITED) * MIB, UNLIMITED)
 
     def _pool_of_request(self) -> HostBlockPool:
@@ -279,7 +280,6 @@ class CachingHostAllocator:
         return block
 
     def _poll_in_background(self) -> None:
-        """Complete frees as the background thread does; called when a stream may have finished."""
         if self._has_thread:
             self._process_events(self._default)
 

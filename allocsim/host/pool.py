@@ -1,15 +1,202 @@
-"""Blocks of pinned memory, with the free lists and waiting events of one pool."""
+"""Parts of the allocator of pinned memory: driver, statistics, blocks and their pools.
+
+The driver has addresses and the progress of streams. Statistics are those of
+torch.cuda.host_memory_stats(), without times. Active blocks are counted for each power of two, and
+the totals are sums over these buckets, so a peak is the sum of peaks that need not coincide
+(semantics 13.5).
+"""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from allocsim.core import HashOrder
-from allocsim.host.stats import ActiveStats
+from allocsim.core import HashOrder, HostStatNames, Stat
+from allocsim.errors import ConfigError, OutOfMemoryError
 from allocsim.state import ALLOCATED, DEFAULT_POOL, INACTIVE, PENDING, PoolId
+from allocsim.units import round_up
+
+PAGE = 4096
+"""Alignment of pinned memory in bytes."""
+
+_BASE = 1 << 44
+OUT_OF_MEMORY = "CUDA error: out of memory"
+"""First line of PyTorch's error text if the driver refuses pinned memory."""
+
+
+class HostDriver:
+    """Model of the driver for one process: pinned memory, and streams with their events.
+
+    capacity: bytes of host memory that the driver can pin; None for no limit.
+    used: pinned bytes.
+    """
+
+    def __init__(self, capacity: int | None) -> None:
+        if capacity is not None and capacity < 0:
+            raise ConfigError(f"host_memory {capacity} is negative; expected bytes, 0 or more")
+        self.capacity = capacity
+        self.used = 0
+        self._sizes: dict[int, int] = {}
+        self._next = _BASE
+        self._issued: dict[int, int] = {}
+        self._done: dict[int, int] = {}
+
+    def host_alloc(self, size: int) -> int:
+        """Return the address of `size` new bytes; no address is used twice.
+
+        Raises OutOfMemoryError if they exceed the capacity.
+
+        Mirrors: allocate_host_memory_slowpath
+        """
+        if self.capacity is not None and self.used + size > self.capacity:
+            raise OutOfMemoryError(
+                OUT_OF_MEMORY, requested_bytes=size, rounded_bytes=size, tried_bytes=0
+            )
+        address = self._next
+        self._next += round_up(size, PAGE)
+        self._sizes[address] = size
+        self.used += size
+        return address
+
+    def free_host(self, address: int) -> None:
+        """Release the memory at `address`.
+
+        Mirrors: free_block_slowpath
+        """
+        self.used -= self._sizes.pop(address)
+
+    def record_event(self, stream: int) -> int:
+        number = self._issued[stream] = self._issued.get(stream, 0) + 1
+        return number
+
+    def query_event(self, stream: int, number: int) -> bool:
+        return self._done.get(stream, 0) >= number
+
+    def synchronize(self, stream: int | None = None) -> None:
+        """Let one stream, or all streams if it is None, finish their submitted work."""
+        for each in [*self._issued] if stream is None else [stream]:
+            self._done[each] = self._issued.get(each, 0)
+
+
+class ReserveSegment:
+    """Segment that is pinned in advance and never released; new blocks are cut from it.
+
+    Source: semantics 13.2.
+
+    Mirrors: PinnedReserveSegment
+    """
+
+    def __init__(self, start: int, size: int) -> None:
+        self._start, self._next, self._end = start, start, start + size
+
+    def allocate(self, size: int) -> int | None:
+        """Return the address of a new block; None if the rest of the segment is too small."""
+        address, end = self._next, self._next + round_up(size, PAGE)
+        if end > self._end:
+            return None
+        self._next = end
+        return address
+
+    def owns(self, address: int) -> bool:
+        return self._start <= address < self._end
+
+
+def _stats() -> defaultdict[int, Stat]:
+    return defaultdict(Stat)
+
+
+@dataclass(slots=True)
+class ActiveStats:
+    """Number and bytes of blocks in use, for each power of two."""
+
+    count: defaultdict[int, Stat] = field(default_factory=_stats)
+    size: defaultdict[int, Stat] = field(default_factory=_stats)
+
+    def increase(self, bucket: int, size: int) -> None:
+        self.count[bucket].increase(1)
+        self.size[bucket].increase(size)
+
+    def decrease(self, bucket: int, size: int) -> None:
+        self.count[bucket].decrease(1)
+        self.size[bucket].decrease(size)
+
+    def all(self) -> list[Stat]:
+        return [*self.count.values(), *self.size.values()]
+
+    def absorb(self, other: ActiveStats) -> None:
+        for ours, theirs in ((self.count, other.count), (self.size, other.size)):
+            for bucket, stat in theirs.items():
+                _add(ours[bucket], stat)
+
+
+@dataclass(slots=True)
+class OwnedStats:
+    """Number and bytes of the blocks that the allocator has pinned, in use or cached.
+
+    n_alloc, n_free: driver calls since the last reset; the reserve segment is one.
+    """
+
+    count: Stat = field(default_factory=Stat)
+    size: Stat = field(default_factory=Stat)
+    n_alloc: int = 0
+    n_free: int = 0
+
+    def increase(self, size: int) -> None:
+        self.count.increase(1)
+        self.size.increase(size)
+
+    def decrease(self, size: int) -> None:
+        self.count.decrease(1)
+        self.size.decrease(size)
+
+    def reset_accumulated(self) -> None:
+        self.count.reset_accumulated()
+        self.size.reset_accumulated()
+        self.n_alloc = self.n_free = 0
+
+
+def flattened(
+    names: HostStatNames, owned: OwnedStats, pools: Iterable[ActiveStats]
+) -> dict[str, int]:
+    """Return statistics by the keys of torch.cuda.host_memory_stats().
+
+    names: keys of a release.
+    owned: pinned memory of all pools together.
+    pools: blocks in use, for each pool.
+    """
+    count, size = Stat(), Stat()
+    for active in pools:
+        for bucket in active.count:
+            _add(count, active.count[bucket])
+            _add(size, active.size[bucket])
+    values = {
+        names.active: count,
+        names.active_bytes: size,
+        names.owned: owned.count,
+        names.owned_bytes: owned.size,
+    }
+    flat = {
+        f"{name}.{column}": getattr(stat, column)
+        for name, stat in values.items()
+        for column in ("allocated", "current", "freed", "peak")
+    }
+    flat |= {
+        "host_alloc_time.count": owned.n_alloc,
+        "host_free_time.count": owned.n_free,
+        "num_host_alloc": owned.count.allocated,
+        "num_host_free": owned.count.freed,
+    }
+    return dict(sorted(flat.items()))
+
+
+def _add(total: Stat, stat: Stat) -> None:
+    total.current += stat.current
+    total.peak += stat.peak
+    total.allocated += stat.allocated
+    total.freed += stat.freed
+
 
 Event = tuple[int, int]
 """(stream, number of the event on it)."""

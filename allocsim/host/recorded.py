@@ -169,8 +169,6 @@ def state_after(trace: Trace, entry: int) -> Trace:
 
 
 class _Walk:
-    """Pass over the entries, with the blocks after each."""
-
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
         self.blocks = _Blocks()
@@ -180,7 +178,6 @@ class _Walk:
             self.blocks.add(block)
 
     def entries(self, stop: int | None = None) -> Iterator[int]:
-        """Yield the number of each entry after it happened, up to `stop`."""
         trace = self._trace
         n_entries = len(trace) if stop is None else min(stop, len(trace))
         for entry in range(n_entries):
@@ -250,7 +247,6 @@ _STATE_BEFORE = {
 
 
 def _blocks_before(trace: Trace) -> Iterator[_Block]:
-    """Yield the blocks that existed before the first entry."""
     first: dict[int, int] = {}
     for entry in range(len(trace)):
         first.setdefault(int(trace.addr[entry]), entry)

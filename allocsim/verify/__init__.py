@@ -4,12 +4,11 @@ An op script is a list of calls of the allocator (script.py).  A golden case is 
 results of real releases, stored in a file.
 """
 
-from allocsim.verify.crosscheck import CrossCheck, Report, Source, WheelSource, crosscheck
-from allocsim.verify.golden import check_case, load_case
+from allocsim.verify.comparison import check_case, load_case
+from allocsim.verify.crosscheck import KINDS, CrossCheck, Report, Source, WheelSource, crosscheck
 from allocsim.verify.installed import InstalledSource
 from allocsim.verify.real import RealAllocator
 from allocsim.verify.script import RealAnswer, Script
-from allocsim.verify.tally import KINDS
 
 __all__ = [
     "CrossCheck",

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from allocsim.core import NEWEST
 from allocsim.phantom import PhantomError
-from allocsim.verify.golden import check_case, load_case
+from allocsim.verify.comparison import check_case, load_case
 from allocsim.verify.real import RealAllocator
 from allocsim.verify.script import Script
 

@@ -7,17 +7,24 @@ the behaviour of PyTorch is undefined from some op on, the script is compared up
 A divergence is a script on which the model differs.  It is minimised by removing groups of
 consecutive ops, large groups first, and can be written as a test.  The test needs no PyTorch: it
 runs the script on the model and expects the results of real PyTorch.
+
+`check_case` compares real PyTorch with the stored results of a golden case.  A case has no stored
+result for a release that refused its options, stopped on an internal error or gives different
+results each time; the outcome for such a release is reported, but not compared.
 """
 
 from __future__ import annotations
 
+import gzip
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 from allocsim.core import find_release
 from allocsim.errors import ConfigError, UpstreamAssertionError
-from allocsim.phantom import RefusedError, ScriptError
+from allocsim.phantom import PhantomError, RefusedError, ScriptError
 from allocsim.verify.player import play, play_defined
 from allocsim.verify.script import ModelAnswer, Op, RealAnswer, Script
 
@@ -80,10 +87,7 @@ def first_difference(ours: ScriptResults, expected: ScriptResults) -> Difference
 
 
 def list_difference(field: str, ours: Sequence[Any], expected: Sequence[Any]) -> Difference | None:
-    """Return the first difference between two lists; None if they are equal.
-
-    field: name of the field of the results, for the returned difference.
-    """
+    """Return the first difference between two lists, as one of `field`; None if they are equal."""
     for at, (one, other) in enumerate(zip(ours, expected, strict=False)):
         if one != other:
             return Difference(field, at, one, other)
@@ -204,10 +208,7 @@ _ASSERTED = "equal up to an internal assertion that stops both"
 
 
 class Real(Protocol):
-    """Allocator of real PyTorch.
-
-    torch_version: version, such as "2.15.0".
-    """
+    """Allocator of real PyTorch; `torch_version` is its version, such as "2.15.0"."""
 
     torch_version: str
 
@@ -273,10 +274,6 @@ _THREAD = "pinned_use_background_threads:True"
 
 
 def _equal_again(real: Real, script: Script, ours: ModelAnswer) -> bool:
-    """Return True if another run of PyTorch gives the answers of the model.
-
-    On a busy machine the background thread of PyTorch may poll late.
-    """
     if not any(_THREAD in conf for conf in (script.conf, *_confs(script))):
         return False
     return any(first_difference(ours, real.run(script)) is None for _ in range(_TRIES))
@@ -302,7 +299,6 @@ def _diverged(
 
 
 def _judge_refusal(real: Real, script: Script, reason: str) -> Judgement:
-    """Compare a script whose settings the model refuses: real PyTorch must refuse them too."""
     try:
         real.run(script)
     except RefusedError:
@@ -315,3 +311,66 @@ def _end(ours: ModelAnswer, undefined: object) -> str:
     if undefined is not None:
         return "equal up to undefined behaviour"
     return "equal" if ours.stopped is None else "equal, and stopped by the same refusal"
+
+
+_MESSAGES_KEPT = 20
+_FIELDS = ("addresses", "trace", "segments")
+
+
+@dataclass(frozen=True, slots=True)
+class CaseCheck:
+    """Result of one case.
+
+    outcome: "equal" or "different"; if the case has no result for the release, "refused",
+        "stopped" or "ran".
+    detail: first difference, or error message of the release; "" if there is neither.
+    """
+
+    name: str
+    outcome: str
+    detail: str = ""
+
+
+def load_case(path: Path) -> dict[str, Any]:
+    """Return the case in a .json.gz file.  Raises PhantomError for an invalid file."""
+    try:
+        with gzip.open(path, "rt") as file:
+            case: dict[str, Any] = json.load(file)
+        return case
+    except (OSError, EOFError, ValueError) as error:
+        raise PhantomError(f"{path}: not a golden case ({error})") from None
+
+
+def check_case(real: Real, case: dict[str, Any]) -> CaseCheck:
+    """Run the script of a case and compare its results with those stored for the release."""
+    name, version = case["name"], real.torch_version
+    group = next((g for g in case["results"] if version in g["torch"]), None)
+    try:
+        results = real.run(Script.from_golden(case))
+    except RefusedError as error:
+        return CaseCheck(name, "refused" if group is None else "different", str(error))
+    if group is None:
+        return CaseCheck(name, "stopped" if results.stopped else "ran", _stop(results))
+    texts = next(m["texts"] for m in group["messages"] if version in m["torch"])
+    difference = stored_difference(results, group, texts)
+    return CaseCheck(name, "different" if difference else "equal", difference or "")
+
+
+def _stop(results: RealAnswer) -> str:
+    return "stopped at op {} with {}".format(*results.stopped) if results.stopped else ""
+
+
+def stored_difference(
+    results: RealAnswer, expected: dict[str, Any], texts: list[str]
+) -> str | None:
+    """Return the first difference from stored results and error texts; None if equal."""
+    if results.stopped:
+        return _stop(results)
+    pairs = [(field, getattr(results, field), expected[field]) for field in _FIELDS]
+    pairs.append(("messages", results.messages[:_MESSAGES_KEPT], texts))
+    found = (list_difference(*pair) for pair in pairs)
+    difference = next((str(one) for one in found if one is not None), None)
+    for key, value in expected["stats"].items():
+        if difference is None and results.stats.get(key) != value:
+            return f"stats[{key}]: {results.stats.get(key)} where {value} was expected"
+    return difference

@@ -125,7 +125,6 @@ class _Maker:
         }
 
     def step(self) -> None:
-        """Append a random op, or none if the chosen op is impossible now."""
         makers, weights = zip(*self.weights.items(), strict=True)
         self.rng.choices(makers, weights)[0]()
 
@@ -263,11 +262,6 @@ class _Maker:
             self.ops.append(["P", "r", pool])
 
     def _may_begin(self, pool: int) -> bool:
-        """Return True if begin_allocate_to_pool is valid for `pool`.
-
-        It is invalid for a released pool that the allocator has not deleted.  One in a hundred
-        invalid calls is allowed too, to compare the errors.
-        """
         return self.uses.get(pool) != 0 or pool in self.forgotten or self.rng.random() < 0.01
 
     def _marks(self) -> list[int]:

@@ -31,7 +31,6 @@ _VALUES: dict[str, tuple[object, ...]] = {
 
 
 def make_host_script(seed: int, release: Release) -> Script:
-    """Return the script of `seed` for `release`."""
     rng = random.Random(f"host {seed} {release.version}")
     maker = _Maker(rng, release)
     conf = maker.conf() if rng.random() < 0.7 else ""
@@ -79,12 +78,10 @@ class _Maker:
         }
 
     def step(self) -> None:
-        """Append a random op, or none if the chosen op is impossible now."""
         makers, weights = zip(*self.weights.items(), strict=True)
         self.rng.choices(makers, weights)[0]()
 
     def conf(self) -> str:
-        """Return a conf with random options of pinned memory that the release has."""
         rng, options = self.rng, self.release.options
         known = [option for option in _VALUES if option in options]
         chosen = rng.sample(known, rng.randint(0, len(known)))

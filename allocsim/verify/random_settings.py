@@ -68,7 +68,6 @@ class RandomSettings:
         }
 
     def _reserve(self) -> dict[str, object]:
-        """Return the option that reserves memory for expandable segments, with a random value."""
         values = (0.05, 0.3, 0.7, 1, 2, "1G", "0.1G", "0.0625G", "0.0390625G")
         key = "expandable_segments_reserve"
         return {key: self._rng.choice(values)} if key in self._release.options else {}
@@ -141,5 +140,4 @@ class RandomStreams:
 
 
 def _slot(handle: int) -> int:
-    """Return the slot of a stream of device 0 in a hash table of 16 slots."""
     return (_GOLDEN * (1 << 56 | handle) % (1 << 64)) * _SLOTS >> 64

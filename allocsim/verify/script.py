@@ -70,7 +70,6 @@ class Script:
 
     @classmethod
     def from_golden(cls, case: Mapping[str, Any]) -> Script:
-        """Return the script of a golden case."""
         return cls(case["ops"], case["device_memory"], case["conf"], case["address_policy"])
 
     def stream_handles(self) -> dict[int, int]:
@@ -82,7 +81,6 @@ class Script:
         return {n: self.handles.get(n, n * HANDLE) for n in sorted(numbers)}
 
     def with_ops(self, ops: Sequence[Op]) -> Script:
-        """Return a copy of the script whose ops are `ops`."""
         return replace(self, ops=ops)
 
 
@@ -270,9 +268,6 @@ def golden_segment(segment: Mapping[str, Any], number: Numbers) -> dict[str, Any
 
 
 def stream_numbers(handles: Mapping[int, int]) -> Numbers:
-    """Return a function from raw handles to stream numbers.
-
-    handles: raw handle of each stream number.
-    """
+    """Return a function from raw handles to the stream numbers that `handles` gives."""
     known = {handle: number for number, handle in handles.items()}
     return known.__getitem__

@@ -11,7 +11,7 @@ from allocsim.core import RELEASES, Release
 from allocsim.errors import UndefinedBehaviorError
 from allocsim.verify import Script
 from allocsim.verify.host_generator import make_host_script
-from allocsim.verify.host_player import HOST_MEMORY, play_host
+from allocsim.verify.player import HOST_MEMORY, play_host
 from allocsim.verify.script import ModelAnswer
 from tests.naive.host import Block, HostOutOfMemory, NaiveHost, Refused
 

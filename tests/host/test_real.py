@@ -10,7 +10,7 @@ from allocsim.core import find_release
 from allocsim.phantom import find_torch
 from allocsim.verify import CrossCheck, InstalledSource, crosscheck
 from allocsim.verify.comparison import first_difference
-from allocsim.verify.host_player import play_host
+from allocsim.verify.player import play_host
 from tests.host.real import DATA, cases
 from tests.pythons import NEEDS_TORCH, PYTHONS
 

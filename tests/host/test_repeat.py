@@ -7,7 +7,7 @@ from dataclasses import replace
 from allocsim.units import GIB
 from allocsim.verify import RealAnswer, Script
 from allocsim.verify.comparison import judge
-from allocsim.verify.host_player import play_host
+from allocsim.verify.player import play_host
 
 OPS = [["a", 1, 512], ["f", 1], ["a", 2, 512]]
 

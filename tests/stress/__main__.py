@@ -23,8 +23,8 @@ from typing import TypeVar
 
 from allocsim.core import RELEASES
 from allocsim.verify import Script
+from allocsim.verify.crosscheck import Tally
 from allocsim.verify.generator import make_script
-from allocsim.verify.tally import Tally
 from tests.stress.duel import duel, shortest
 from tests.stress.what_ifs import differences
 

@@ -9,10 +9,10 @@ import pytest
 
 from allocsim.core import RELEASES, Release, parse_conf
 from allocsim.core.hash_order import HashOrder
+from allocsim.verify.crosscheck import Tally
 from allocsim.verify.generator import make_script
 from allocsim.verify.player import play
 from allocsim.verify.script import Op, encode_ops
-from allocsim.verify.tally import Tally
 
 N_SEEDS = 100
 

@@ -13,7 +13,7 @@ from allocsim.units import GIB, MIB
 from allocsim.verify import RealAnswer, Script
 from allocsim.verify.comparison import judge
 from allocsim.verify.generator import make_script
-from allocsim.verify.on_gpu import on_gpu
+from allocsim.verify.installed import on_gpu
 from allocsim.verify.script import Op
 
 from .right_model import MISTAKE, RightModel

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from allocsim.verify.on_gpu import ProcessMemory, without_processes
+from allocsim.verify.installed import ProcessMemory, without_processes
 
 HEAD = (
     "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 139.80 GiB of "

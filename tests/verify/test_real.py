@@ -16,7 +16,7 @@ import pytest
 from allocsim.phantom import PhantomError, RefusedError, UnavailableError
 from allocsim.verify import RealAllocator, Script
 from allocsim.verify.__main__ import main
-from allocsim.verify.golden import check_case, first_difference, load_case
+from allocsim.verify.comparison import check_case, load_case, stored_difference
 from allocsim.verify.script import RealAnswer
 from tests.golden.cases import Case, load, unpack
 
@@ -71,13 +71,15 @@ def test_the_first_difference_is_named() -> None:
         "segments": [],
         "stats": {"num_ooms": 1},
     }
-    assert first_difference(results, equal, ["full"]) is None
-    assert first_difference(results, equal, ["Full"]) == "messages[0]: full where Full was expected"
+    assert stored_difference(results, equal, ["full"]) is None
+    assert (
+        stored_difference(results, equal, ["Full"]) == "messages[0]: full where Full was expected"
+    )
     other = {**equal, "stats": {"num_ooms": 2}}
     answer = "stats[num_ooms]: 1 where 2 was expected"
-    assert first_difference(results, other, ["full"]) == answer
+    assert stored_difference(results, other, ["full"]) == answer
     other = {**equal, "addresses": [0, None, 512]}
-    assert first_difference(results, other, []) == "addresses[2]: None where 512 was expected"
+    assert stored_difference(results, other, []) == "addresses[2]: None where 512 was expected"
 
 
 @pytest.mark.slow

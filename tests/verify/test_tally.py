@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from allocsim.units import GIB
 from allocsim.verify import Script
+from allocsim.verify.crosscheck import Tally
 from allocsim.verify.script import Op
-from allocsim.verify.tally import Tally
 
 CONF = "max_split_size_mb:64,expandable_segments_reserve_by_class:[a:1G,b:2],backend:native"
 
