@@ -160,6 +160,8 @@ def unmap_block(heap: Heap, block: Block) -> None:
     """
     segment = block.expandable
     assert segment is not None
+    if block.size < segment.handle_size:  # most blocks
+        return
     start, size = segment.whole_handles(block.ptr, block.size)
     if size == 0:
         return

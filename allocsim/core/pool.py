@@ -136,6 +136,15 @@ class BlockPool:
         at = find(free.keys, self.layout.key(size))
         return free.blocks[at] if at < len(free.keys) else None
 
+    def at_least(self, size: int) -> list[Block]:
+        """Return the free blocks of at least `size` bytes, sorted by stream and key."""
+        key = self.layout.key(size)
+        return [
+            block
+            for stream in sorted(self.free)
+            for block in self.free[stream].blocks[find(self.free[stream].keys, key) :]
+        ]
+
     def unmapped_of(self, stream: int) -> Iterator[Block]:
         """Return the unmapped blocks of `stream` in address order."""
         found: Iterator[Block] = self.unmapped.irange_key(
