@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from allocsim import CachingAllocator, OutOfMemoryError, load, ranks, replay, risk
-from allocsim.analysis.ranks import RankRun, found_in, run_of
-from allocsim.analysis.ranks.rank_run import rank_in_name
+from allocsim.analysis.ranks import RankRun, found_in, rank_in_name, run_of
 from allocsim.cli import main
 from allocsim.errors import ConfigError, RecordingError
 from allocsim.units import MIB
@@ -56,7 +55,7 @@ def test_the_one_number_in_which_names_differ_is_the_rank(tmp_path: Path) -> Non
     for number in (0, 1, 10, 2):
         write(tmp_path / "step100" / f"snapshot_{number}.pickle", 2)
     found = found_in([str(tmp_path)])
-    assert {Path(each.path).name: each.rank for each in found} == {
+    assert {Path(path).name: rank for path, rank in found.items()} == {
         f"snapshot_{number}.pickle": number for number in (0, 1, 2, 10)
     }
 
@@ -130,7 +129,7 @@ def test_any_executor_gives_the_same_and_names_what_a_worker_lost(
         far = ranks([str(tmp_path)], executor=pool, watch=lambda *now: result.append(now))
         assert far == ranks([str(tmp_path)], jobs=1)
         assert result == [(1, 3), (2, 3), (3, 3)]
-        monkeypatch.setattr(sys.modules["allocsim.analysis.ranks.ranks"], "run_of", lost)
+        monkeypatch.setattr(sys.modules["allocsim.analysis.ranks"], "run_of", lost)
         (refused,) = ranks([str(tmp_path)], executor=pool).refused
     assert refused.path.endswith("rank1.pickle")
     assert "the worker that read it was lost (left the cluster)" in refused.error
@@ -162,7 +161,7 @@ def test_a_process_that_is_killed_takes_no_other_file_with_it(
 ) -> None:
     for rank in range(4):
         write(tmp_path / f"rank{rank}.pickle", 2)
-    monkeypatch.setattr(sys.modules["allocsim.analysis.ranks.ranks"], "run_of", killed)
+    monkeypatch.setattr(sys.modules["allocsim.analysis.ranks"], "run_of", killed)
     found = ranks([str(tmp_path)], jobs=2)
     assert [run.rank for run in found.runs] == [0, 2, 3]
     assert "was killed" in found.refused[0].error

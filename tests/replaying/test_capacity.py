@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from allocsim import CachingAllocator
-from allocsim.analysis.risk.risk import risk_of
+from allocsim.analysis.risk import risk_of
 from allocsim.analysis.tune.worker import Job, run_job
 from allocsim.recording import Recording
 from allocsim.replaying import Trials, prepare, smallest_device, smallest_fraction

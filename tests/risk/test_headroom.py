@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from allocsim import CachingAllocator
-from allocsim.analysis.risk.risk import HeadroomWatch, largest_entry, spans_of
+from allocsim.analysis.risk import HeadroomWatch, largest_entry, spans_of
 from allocsim.recording import Recording
 from allocsim.replaying import replay
 from allocsim.simulation import Timeline

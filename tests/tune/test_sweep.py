@@ -20,17 +20,17 @@ from typing import Any
 
 import pytest
 
-from allocsim import tune
-from allocsim.analysis.tune import sweep as sweep_module
+from allocsim import tune, workers
 from allocsim.analysis.tune import target as part_module
 from allocsim.analysis.tune import worker
+from allocsim.analysis.tune.grid import lost_trial
 from allocsim.analysis.tune.saved_trials import Results
-from allocsim.analysis.tune.sweep import Crew, sweep
 from allocsim.analysis.tune.worker import MOST_KEPT, Job, run_job
 from allocsim.errors import ConfigError
 from allocsim.recording import Recording, load, write_npz
 from allocsim.replaying import Trial
 from allocsim.simulation import Setting
+from allocsim.workers import Crew
 from tests.tune.conftest import ragged
 
 Write = Callable[..., Path]
@@ -41,7 +41,9 @@ def jobs_on(path: Path | str, *confs: str) -> list[Job]:
     return [Job(f"0|0|{conf}", str(path), 0, "2.15", Setting(conf), None) for conf in confs]
 
 
-def outcomes_of(jobs: list[Job], crew: Crew) -> dict[str, Trial]:
+def outcomes_of(
+    jobs: list[Job], crew: Crew, act: Callable[[Job], Any] = run_job
+) -> dict[str, Trial]:
     found: dict[str, Trial] = {}
 
     def done(job: Job, outcome: Trial) -> None:
@@ -49,7 +51,7 @@ def outcomes_of(jobs: list[Job], crew: Crew) -> dict[str, Trial]:
         found[job.key] = outcome
 
     with crew:
-        sweep(jobs, crew, done)
+        crew.run_all(act, jobs, done, lost_trial)
     return found
 
 
@@ -81,13 +83,10 @@ def test_a_job_that_cannot_be_done_is_an_outcome_with_its_error() -> None:
     assert "no/such/file.pickle" in (found["0|0|"].error or "")
 
 
-def test_job_that_kills_its_worker_loses_no_other_job(
-    write: Write, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_job_that_kills_its_worker_loses_no_other_job(write: Write) -> None:
     """The pool breaks with all its jobs; all but the deadly one still give a trial."""
-    monkeypatch.setattr(sweep_module, "run_job", deadly)
     jobs = jobs_on(write(ragged(0)), *CONFS[:2], POISON, *CONFS[2:])
-    found = outcomes_of(jobs, Crew(2))
+    found = outcomes_of(jobs, Crew(2), deadly)
     assert len(found) == len(jobs)
     assert found[f"0|0|{POISON}"].error == "its worker process died twice"
     others = [job for job in jobs if job.setting.conf != POISON]
@@ -108,11 +107,14 @@ def test_sweep_reports_a_broken_executor_of_the_caller() -> None:
     }
 
 
-def test_unexpected_error_of_a_job_becomes_a_trial(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweep_module, "run_job", len)
+def test_unexpected_error_of_a_job_becomes_a_trial() -> None:
     with ThreadPoolExecutor(1) as executor:
-        found = outcomes_of(jobs_on("any", ""), Crew(executor=executor))
-    assert found["0|0|"].error == "TypeError: object of type 'Job' has no len()"
+        found = outcomes_of(jobs_on("any", ""), Crew(executor=executor), unfit)
+    assert found["0|0|"].error == "TypeError: no such job"
+
+
+def unfit(_: Job) -> Trial:
+    raise TypeError("no such job")
 
 
 def where(_: Job) -> int:
@@ -192,7 +194,7 @@ def test_columns_are_written_for_processes_that_begin_with_nothing(
 ) -> None:
     """A forked process inherits the recordings; other processes read columns, which is fast."""
     context = multiprocessing.get_context(method)
-    monkeypatch.setattr(sweep_module, "get_context", lambda: context)
+    monkeypatch.setattr(workers, "get_context", lambda: context)
     recording = load(write(ragged(0)))
     written = columns_written(monkeypatch)
     assert tune(recording, confs=CONFS, jobs=2).rows == tune(recording, confs=CONFS).rows

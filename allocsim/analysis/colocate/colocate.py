@@ -81,12 +81,10 @@ class Colocation(Shown):
         return self.ways[0].smallest if self.ways else None
 
     def headline(self) -> str:
-        """Return the result in one line."""
         verdict = "every request succeeds" if self.fits else "a request fails"
         return f"{len(self.programs)} programs on one card: {verdict}"
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """Yield the peak, and the smallest card of each way."""
         yield "peak", format_size(self.run.peak)
         for way in self.ways:
             if way.smallest is not None:

@@ -148,7 +148,6 @@ class DeviceExplanation(Shown):
     recommendation: Recommendation
 
     def headline(self) -> str:
-        """Return the last error and the best setting that avoids it, in one line."""
         device = f"device {self.device_run.device}"
         if not self.shortages:
             return f"{device}: no request failed"
@@ -157,7 +156,6 @@ class DeviceExplanation(Shown):
         return f"{device}: {_summary(self.shortages[-1])}{cure}"
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """Yield (label, text) of the last errors and of the remedies."""
         for shortage in self.shortages[-_SHOWN:]:
             yield "out of memory", _summary(shortage)
         for remedy in self.remedies:

@@ -64,7 +64,6 @@ class StateExplanation(Shown):
     is_asked: bool = True
 
     def headline(self) -> str:
-        """Return the request and its result in one line."""
         asked = format_size(self.requested_bytes)
         if self.refusal is None:
             return f"{asked}: answered ({self.served})"
@@ -72,7 +71,6 @@ class StateExplanation(Shown):
         return f"{asked}: refused, {self.refusal.cause}; {largest} would be answered"
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """Yield (label, text) of the largest request and of the blocks in the way."""
         yield "largest request", format_size(self.largest_request_bytes)
         if self.refusal is not None:
             blockers = self.refusal.blockers

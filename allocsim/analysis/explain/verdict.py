@@ -50,11 +50,9 @@ class Verdict(Shown):
         return outside_of(self.message, self.figures)
 
     def headline(self) -> str:
-        """Return the cause and the deciding comparison in one line."""
         return f"{self.cause}: {self.arithmetic}" if self.arithmetic else self.cause
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """Yield (label, text) of the cause, the deciding comparison and the advice."""
         yield "cause", self.cause
         if self.arithmetic:
             yield "because", self.arithmetic

@@ -130,12 +130,10 @@ class Gate(Shown):
         return tuple(each for each in self.growth if each.bytes > 0)
 
     def headline(self) -> str:
-        """Return the outcome and peak reserved memory in one line."""
         what = "within its limits" if self.passed else "beyond its limits"
         return f"{what}: {format_size(self.measured.peak_reserved_bytes)} reserved at the peak"
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """Yield (quantity, "value of limit") of all checks."""
         for check in self.checks:
             yield check.what, f"{check.value:,} of {check.limit:,}"
 

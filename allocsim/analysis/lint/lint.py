@@ -57,13 +57,11 @@ class Lint(Shown):
         return Counter(finding.severity for finding in self.findings)[severity]
 
     def headline(self) -> str:
-        """Return "passed" or "failed", with the number of findings, in one line."""
         counts = [(self.count(severity), severity) for severity in _SEVERITIES]
         numbers = ", ".join(f"{n:,} {what}{'s' * (n > 1)}" for n, what in counts if n)
         return f"{'passed' if self.passed else 'failed'}: {numbers or 'nothing found'}"
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """Yield (severity, text) of all findings."""
         for finding in self.findings:
             yield finding.severity, finding.text
 

@@ -63,12 +63,10 @@ class Picture(Shown):
         return self.run.warnings
 
     def headline(self) -> str:
-        """Return the recording, its size and the result of the replay in one line."""
         drawn = f"{len(self.lives.blocks):,} blocks, {self.lives.n_entries:,} entries"
         return f"{self.run.path.rsplit('/', 1)[-1]}: {drawn}; {self.device_run.headline()}"
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """Yield (label, text) of the replay's results."""
         yield "blocks", f"{len(self.lives.blocks):,}"
         yield "entries", f"{self.lives.n_entries:,}"
         yield from self.device_run.figures_shown()

@@ -47,12 +47,10 @@ class Still(Shown):
         return ()
 
     def headline(self) -> str:
-        """Return the recording, the device and its reserved bytes in one line."""
         held = f"{format_size(self.instant.reserved)} in {len(self.instant.segments):,} segments"
         return f"{self.path.rsplit('/', 1)[-1]}, device {self.trace.device}: {held}"
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """Yield (use of memory, size as text)."""
         for kind, size in self.kinds.items():
             yield STILL_KINDS[kind], format_size(size)
 

@@ -97,13 +97,11 @@ class Decision(Shown):
     after: tuple[SegmentState, ...]
 
     def headline(self) -> str:
-        """Return the request, its result and the applied rules in one line."""
         where = "" if self.address is None else f" at {self.address:#x}"
         end = self.error.partition(".")[0] if self.error else ", ".join(r.name for r in self.rules)
         return f"{self.request.action}{where}: {end}"
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """Yield (rule, how it applied), and the error if there is one."""
         yield from ((rule.name, rule.text) for rule in self.rules)
         if self.error:
             yield "error", self.error

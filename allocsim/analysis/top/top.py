@@ -151,14 +151,12 @@ class Top(Shown):
     notes: tuple[str, ...]
 
     def headline(self) -> str:
-        """Return the bytes, the moment and the largest owner in one line."""
         entry = "" if self.at.entry is None else f" (entry {self.at.entry:,})"
         held = f"{format_size(self.allocated_bytes)} in {self.blocks:,} blocks"
         first = f"; {format_size(self.rows[0].bytes)} {self.rows[0].owner}" if self.rows else ""
         return f"device {self.device}, {self.at.what}{entry}: {held}, by {self.by}{first}"
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """Yield (owner, memory as text) of the largest owners."""
         for row in self.rows[:_SHOWN]:
             share = row.bytes / max(self.allocated_bytes, 1)
             yield row.owner, f"{format_size(row.bytes)}, {share:.1%}, blocks: {row.blocks:,}"

@@ -8,20 +8,21 @@ workers, and for a resumed search.  `_search` in `tune.py` selects the settings.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import BrokenExecutor
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from allocsim.analysis.tune.bounds import Bounds, highest
 from allocsim.analysis.tune.row import SettingRow, row_of
 from allocsim.analysis.tune.saved_trials import Results
-from allocsim.analysis.tune.sweep import Crew, sweep
 from allocsim.analysis.tune.target import Target
-from allocsim.analysis.tune.worker import Job, Tricks, bounds_for, parting_for
+from allocsim.analysis.tune.worker import Job, Tricks, bounds_for, parting_for, run_job
 from allocsim.core import LARGE_BUFFER, Release
 from allocsim.errors import ConfigError
 from allocsim.recommend import Costs, front, is_hopeless
 from allocsim.replaying import Trial, effect_of, is_recorded_device
 from allocsim.simulation import Setting
+from allocsim.workers import Crew, WorkerDiedError
 
 _FIRST_CHUNK = 4
 
@@ -248,7 +249,7 @@ class Search:
                 self.results.add(job.key, trial)
             done(job, trial)
 
-        sweep(jobs, self.crew, store)
+        self.crew.run_all(run_job, jobs, store, lost_trial)
         for setting, own in jobs_of.items():
             self.rows[setting] = self._row(setting, [found[job.key] for job in own])
 
@@ -307,6 +308,16 @@ class Search:
         self, setting: Setting, parts: Sequence[Trial], same_as: Setting | None = None
     ) -> SettingRow:
         return row_of(setting, self.asked.release, parts, self.asked.costs, same_as)
+
+
+def lost_trial(job: Job, error: BaseException) -> Trial:
+    """Return the trial of a job that did not finish because of `error`."""
+    why = f"{type(error).__name__}: {error}"
+    if isinstance(error, BrokenExecutor):
+        why = f"the executor broke: {error}"
+    if isinstance(error, WorkerDiedError):
+        why = "its worker process died twice"
+    return Trial(conf=job.setting.conf, error=why)
 
 
 def _batches(settings: Sequence[Setting]) -> Iterator[Sequence[Setting]]:

@@ -21,7 +21,6 @@ from allocsim.analysis.tune.grid import Asked, Search, SearchProgress
 from allocsim.analysis.tune.recommended import further_of, judge, propose, recommendation_of
 from allocsim.analysis.tune.row import SettingRow
 from allocsim.analysis.tune.saved_trials import Results
-from allocsim.analysis.tune.sweep import Crew
 from allocsim.analysis.tune.target import Source, Target, edited_sources, parts_of, write_columns
 from allocsim.analysis.tune.worker import EXHAUSTIVE, Tricks, can_keep
 from allocsim.core import parse_conf
@@ -46,6 +45,7 @@ from allocsim.replaying import (
 )
 from allocsim.simulation import Hints, Parting, Setting, releases_needed
 from allocsim.units import format_size
+from allocsim.workers import Crew
 
 _SHOWN = 8
 """Number of rows in the table of a notebook."""
@@ -118,12 +118,10 @@ class Tuning(Shown):
         return self.baseline.peak_reserved_bytes - best.peak_reserved_bytes
 
     def headline(self) -> str:
-        """Return the best setting and the reason."""
         best = "nothing" if self.best is None else self.best.conf or "the defaults"
         return f"{best} of {len(self.rows):,} settings: {self.reason}"
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """Yield (conf, results as text) of the best settings."""
         for row in self.rows[:_SHOWN]:
             peak = f"{format_size(row.peak_reserved_bytes)} at the peak"
             counts = f"retries: {row.num_alloc_retries:,}, errors: {row.num_ooms:,}"

@@ -145,12 +145,10 @@ def can_keep(devices: Sequence[Prepared]) -> bool:
 
 
 def forget(path: str) -> None:
-    """Drop the file at `path` from the cache, since it may have changed."""
     _LOADED.pop(path, None)
 
 
 def _loaded(path: str) -> Recording:
-    """Return the recording in a file; the last one is cached, since it may have several devices."""
     if path not in _LOADED:
         _LOADED.clear()
         _LOADED[path] = load(path)
@@ -158,7 +156,6 @@ def _loaded(path: str) -> Recording:
 
 
 def _kept(job: Job) -> _Kept:
-    """Return the prepared recording of `job`, from the cache if possible."""
     key = (job.path, job.device, job.torch_version, job.assumed_memory, job.hints)
     if key not in _KEPT:
         recording = _loaded(job.path)

@@ -101,7 +101,6 @@ class HeadroomWatch(Observer):
         self.points.append(HeadroomPoint(entry, reserved, free, returnable, idle, idle - usable))
 
     def _serves(self, block: Block) -> bool:
-        """Return True if the free block `block` can serve the largest request."""
         pool = block.pool
         is_its_pool = pool.owner is None and pool.is_small == (self._size <= SMALL_SIZE)
         return is_its_pool and block.stream == self._stream and block.size >= self._size
@@ -184,14 +183,12 @@ class Risk(Shown):
         return max(self.points, key=lambda point: point.unusable_bytes, default=None)
 
     def headline(self) -> str:
-        """Return the result of the replay and the least headroom in one line."""
         tight = self.tightest
         near = "" if tight is None else f"; {format_size(tight.headroom_bytes)} of headroom"
         at = "" if tight is None else f" at entry {tight.entry:,}"
         return f"{self.device_run.headline()}{near}{at}"
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """Yield (label, text) of the replay, the headroom and the smallest devices."""
         yield from self.device_run.figures_shown()
         if self.tightest is not None:
             yield "least headroom", format_size(self.tightest.headroom_bytes)

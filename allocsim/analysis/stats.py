@@ -95,13 +95,11 @@ class Stats(Shown):
     marks: int
 
     def headline(self) -> str:
-        """Return the file and its devices in one line."""
         name = self.path.rsplit("/", 1)[-1]
         devices = (f"{d.entries:,} entries, {format_size(d.reserved_bytes)}" for d in self.devices)
         return f"{name}: {'; '.join(devices) or 'no device'}"
 
     def figures_shown(self) -> Iterator[tuple[str, str]]:
-        """Yield (label, text) of the format and of each device."""
         yield "form", str(self.form) if self.form is not None else "no file"
         for each in self.devices:
             yield f"device {each.device}", f"{each.entries:,} entries, {each.segments} segments"
@@ -146,7 +144,6 @@ def _form(path: str) -> FileForm | None:
 
 
 def _starts(recording: Recording) -> dict[int, tuple[SegmentState, ...]]:
-    """Return the segments before the first entry, for each device with consistent entries."""
     starts: dict[int, tuple[SegmentState, ...]] = {}
     find_defects(recording, starts)
     with_history = {trace.device for trace in recording.devices if len(trace.inputs())}
@@ -182,7 +179,6 @@ def _device(trace: Trace, start: tuple[SegmentState, ...] | None) -> DeviceSumma
 
 
 def _requests_of(trace: Trace) -> DeviceSummary:
-    """Return the contents of a device in a file that contains only requests and frees."""
     _, requested = _peaks(trace, ())
     found = _device(trace, None)
     return replace(found, begins="requests", peak_requested_bytes=requested)
