@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from allocsim import CachingAllocator, tune
-from allocsim.analysis.tune.bounds import bounds_of
+from allocsim.analysis.tune.lower_bound import bounds_of
 from allocsim.analysis.tune.worker import Job, run_job
 from allocsim.recording import load
 from allocsim.replaying import Point, prepare

@@ -12,7 +12,7 @@ from concurrent.futures import BrokenExecutor
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
-from allocsim.analysis.tune.bounds import Bounds, highest
+from allocsim.analysis.tune.lower_bound import Bounds
 from allocsim.analysis.tune.row import SettingRow, row_of
 from allocsim.analysis.tune.saved_trials import Results
 from allocsim.analysis.tune.target import Target
@@ -106,10 +106,18 @@ class Search:
     def bounds(self) -> Callable[[], Bounds]:
         """Start computing the bounds in the background; return a function that waits for them.
 
-        The computation takes as long as several replays.
+        The computation takes as long as several replays.  Each bound is the largest of any device.
         """
         each = [self.crew.beside(bounds_for, job) for job in self._of_parts()]
-        return lambda: highest([found() for found in each])
+
+        def known() -> Bounds:
+            found = [wait() for wait in each]
+            return Bounds(
+                peak_live_bytes=max(bounds.peak_live_bytes for bounds in found),
+                packed_bytes=max(bounds.packed_bytes for bounds in found),
+            )
+
+        return known
 
     def partings(self) -> Callable[[], None]:
         """Start comparing the baseline replays with the recordings in the background.
@@ -131,7 +139,6 @@ class Search:
         return known
 
     def _of_parts(self) -> list[Job]:
-        """Return one job for each device, for work that does not depend on the setting."""
         baseline = self.asked.parts[0].prepared.recorded
         return self._jobs(baseline, (), None, is_whole=True, as_recorded=True)
 
@@ -311,7 +318,6 @@ class Search:
 
 
 def lost_trial(job: Job, error: BaseException) -> Trial:
-    """Return the trial of a job that did not finish because of `error`."""
     why = f"{type(error).__name__}: {error}"
     if isinstance(error, BrokenExecutor):
         why = f"the executor broke: {error}"

@@ -1,6 +1,7 @@
 """Lower bound of a replay's peak reserved memory, computed while the replay runs.
 
-A replay whose bound is already worse than a finished setting need not run to its end.
+A replay whose bound is already worse than a finished setting need not run to its end.  `Bounds` has
+the memory that the requests need under any allocator, to judge what a setting can save.
 
 A *request class* is a combination of pool, stream and size class (small, large or oversize; see
 semantics 1.4 and 1.7).  A segment of one class never serves requests of another.  Until memory
@@ -38,6 +39,7 @@ from allocsim.metrics import (
     Lifetimes,
     equal_periods,
     lifetimes_of,
+    pack,
     period_starts,
     true_ranges,
 )
@@ -115,7 +117,6 @@ class Demand:
         return [_once(changes[rows], moment[rows], rounds) for rows in own]
 
     def floor(self, config: AllocatorConfig) -> Floor | None:
-        """Return the bound of a replay under `config`; None if no bound holds."""
         fresh = AllocatorConfig(config.release)
         is_unbound = any(getattr(config, name) != getattr(fresh, name) for name in _UNBOUND)
         is_odd = config.large_segment_size % PAGE != 0
@@ -178,7 +179,8 @@ class Demand:
 class _Changes(NamedTuple):
     """Allocations and frees of one request class, in order.
 
-    rows: 2 * s for an allocation and 2 * s + 1 for a free of the size with index s.
+    rows: 2 * s for an allocation and 2 * s + 1 for a free of the size with index s.  The code
+        includes the sign, so that one table lookup gives the signed sizes under a setting.
     present: indices of the sizes that occur.
     """
 
@@ -191,7 +193,6 @@ def _changes_of(which: NDArray[np.intp], turns: NDArray[np.intp]) -> NDArray[np.
 
     which: index of each block's size.
     turns: positions that sort all allocations, followed by all frees, by time.
-    The encoding includes the sign, so that one table lookup gives the signed sizes under a setting.
     """
     starts = (2 * which).astype(np.int32)
     return np.concatenate((starts, starts + 1))[turns]
@@ -220,11 +221,6 @@ def _once(
 
 
 def _signed(rows: NDArray[np.int32], held: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the change of live bytes at each allocation and free.
-
-    rows: encoded as in `_Changes`.
-    held: block size in bytes for each size index.
-    """
     return np.column_stack((held, -held)).ravel()[rows]
 
 
@@ -235,7 +231,6 @@ def _peak_of(rows: NDArray[np.int32], held: NDArray[np.int64]) -> int:
 def _peaks_of(changes: _Changes, held: NDArray[np.int64], *, is_large: bool) -> _Peaks:
     """Return (request size, peak of live bytes in requests of at least this size) for a few sizes.
 
-    changes: allocations and frees of one request class.
     held: block size in bytes for each size index.
     """
     signed = _signed(changes.rows, held)
@@ -289,7 +284,6 @@ class _RequestClass:
     held: int = 0
 
     def grow(self, size: int) -> int:
-        """Add a segment of `size` bytes and return the increase of the bound in bytes."""
         before = self.bound
         self.held += size
         for i, threshold in enumerate(self.thresholds):
@@ -316,7 +310,6 @@ class Floor:
         self._before = self._most = self.reserved = 0
 
     def began(self, allocator: CachingAllocator) -> None:
-        """Set the initial bound before the first step."""
         device, limit = allocator.device, allocator.memory_limit
         room = device.free if limit is None else min(device.free, limit)
         self._most = max(room - self._largest, 0)
@@ -379,3 +372,26 @@ class LivePeak:
             rounded[is_asked] = rounded_by(config, self._sizes[is_asked])
             self._known[divisions] = _peak_of(self._changes, rounded)
         return self._known[divisions]
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Memory that the requests of one device need, in bytes.
+
+    peak_live_bytes: peak of live requests, each rounded up to 512 bytes; no allocator needs less.
+    packed_bytes: memory that suffices if all requests are known in advance.
+    """
+
+    peak_live_bytes: int
+    packed_bytes: int
+
+    def above_ideal(self, reserved: int) -> int:
+        return max(reserved - self.peak_live_bytes, 0)
+
+
+def bounds_of(prepared: Prepared) -> Bounds:
+    trace = prepared.trace
+    return Bounds(
+        peak_live_bytes=needed_of(trace).peak_bytes,
+        packed_bytes=pack(lifetimes_of(trace), periods=period_starts(prepared)).height,
+    )

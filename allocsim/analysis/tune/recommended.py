@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from allocsim.analysis.tune.bounds import Bounds
 from allocsim.analysis.tune.grid import Asked, Search
+from allocsim.analysis.tune.lower_bound import Bounds
 from allocsim.analysis.tune.row import SettingRow
 from allocsim.core import parse_conf
 from allocsim.recommend import (
@@ -128,7 +128,6 @@ def judge(
 
 
 def _saved(asked: Asked, baseline: SettingRow, best: SettingRow) -> tuple[str, int, int]:
-    """Return (text, bytes that `best` saves, bytes that the baseline needs)."""
     before, after = baseline.min_device_memory_bytes, best.min_device_memory_bytes
     if asked.by_device and before is not None and after is not None:
         words = f"a device with {format_size(before - after)} less suffices{_share(before, after)}"

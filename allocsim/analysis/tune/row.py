@@ -35,7 +35,6 @@ class SettingRow:
 
     @property
     def conf(self) -> str:
-        """Value of PYTORCH_CUDA_ALLOC_CONF."""
         return self.setting.conf
 
     @property
@@ -81,7 +80,6 @@ class SettingRow:
 
     @property
     def peak_allocated_bytes(self) -> int:
-        """Peak allocated bytes, as torch.cuda.max_memory_allocated()."""
         return max(part.peak_allocated_bytes for part in self.parts)
 
     @property
@@ -160,7 +158,6 @@ class SettingRow:
 
 
 def _highest(sizes: list[int | None]) -> int | None:
-    """Return the largest of `sizes`; None if any size is None."""
     known = [size for size in sizes if size is not None]
     return max(known) if len(known) == len(sizes) else None
 
@@ -172,13 +169,7 @@ def row_of(
     costs: Costs,
     same_as: Setting | None = None,
 ) -> SettingRow:
-    """Return the results of a setting from its trial on each device.
-
-    setting: setting that `release` accepts.
-    parts: trial on each device of each recording.
-    costs: times of driver calls, for the estimate.
-    same_as: equivalent setting that was replayed instead; None if `setting` was replayed.
-    """
+    """Return the results of a setting from its trial on each device."""
     every = [cost_of(part, costs) for part in parts]
     cost = max(every, key=lambda cost: (cost.is_thrashing, cost.total))
     return SettingRow(setting, setting.fraction(release), tuple(parts), cost, same_as)

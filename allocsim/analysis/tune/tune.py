@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from allocsim._repr import Shown
-from allocsim.analysis.tune.bounds import Bounds
 from allocsim.analysis.tune.grid import Asked, Search, SearchProgress
+from allocsim.analysis.tune.lower_bound import Bounds
 from allocsim.analysis.tune.recommended import further_of, judge, propose, recommendation_of
 from allocsim.analysis.tune.row import SettingRow
 from allocsim.analysis.tune.saved_trials import Results

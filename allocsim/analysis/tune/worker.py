@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from allocsim.analysis.tune.bounds import Bounds, bounds_of
-from allocsim.analysis.tune.lower_bound import Demand, Floor, LivePeak, needed_of
+from allocsim.analysis.tune.lower_bound import Bounds, Demand, Floor, LivePeak, bounds_of, needed_of
 from allocsim.core import PAGE, UNLIMITED, Block, CachingAllocator
 from allocsim.errors import AllocsimError
 from allocsim.metrics import period_starts
@@ -165,7 +164,6 @@ def _kept(job: Job) -> _Kept:
 
 
 def run_job(job: Job) -> Trial:
-    """Run a job and return its trial."""
     try:
         kept = _kept(job)
         tight = None
@@ -188,12 +186,10 @@ def run_job(job: Job) -> Trial:
 
 
 def bounds_for(job: Job) -> Bounds:
-    """Return how much memory the requests of the device of `job` need under any allocator."""
     return bounds_of(_kept(job).prepared)
 
 
 def parting_for(job: Job) -> Parting | None:
-    """Return the first difference between the baseline replay and the recording, or None."""
     return parting_of(_kept(job).prepared)
 
 
@@ -281,7 +277,6 @@ def _drive(prepared: Prepared, job: Job, memory: int | None, watch: _Watch) -> T
 
 
 def _empties(prepared: Prepared, drive: Drive) -> bool:
-    """Return True if the program calls empty_cache() and no option makes PyTorch release memory."""
     config = drive.allocator.config
     frees_unasked = config.max_split_size != UNLIMITED or config.garbage_collection_threshold > 0
     return prepared.plan.empties_cache and not frees_unasked
