@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from allocsim.analysis.explain.cause import Figures
-from allocsim.analysis.explain.situation import Situation, outside_of
+from allocsim.analysis.explain.message import Situation, outside_of
 from allocsim.analysis.explain.without_figures import RECORD, SMALLER, without_figures
 from allocsim.units import GIB, MIB, format_size
 
@@ -83,7 +83,6 @@ def _impossible(situation: Situation) -> list[str]:
 
 
 def _single_allocation(largest: int) -> list[str]:
-    """Return advice on the largest allocation that Intel's driver accepts."""
     return [
         f"Intel's driver refuses single allocations above {format_size(largest)} by default, even "
         "if more is free. UR_L0_ENABLE_RELAXED_ALLOCATION_LIMITS=1 removes this limit, if the "
@@ -109,9 +108,8 @@ def _host_fallback(situation: Situation) -> list[str]:
 def _fraction_limit(situation: Situation) -> list[str]:
     figures = situation.figures
     share = ""
-    if figures.limit_bytes is not None and figures.total_bytes:
-        part = figures.limit_bytes / figures.total_bytes
-        share = f" ({format_size(figures.limit_bytes)}, {part:.3g} of the card)"
+    if (limit := figures.limit_bytes) is not None and figures.total_bytes:
+        share = f" ({format_size(limit)}, {limit / figures.total_bytes:.3g} of the card)"
     found = [
         f"A memory fraction refused the request, not the card{share}: look for "
         "torch.cuda.set_per_process_memory_fraction in the program, its tests and its libraries, "
@@ -162,7 +160,7 @@ def _free_above_request(situation: Situation) -> list[str]:
 
 
 def _close_limit(figures: Figures) -> list[str]:
-    """Name a printed limit that the request reaches within the rounding of the text."""
+    # The printed sizes are rounded, so a request just within the limit may exceed it.
     held, limit = figures.limited, figures.real_limit
     if held is None or limit is None or figures.tried_bytes is None:
         return []
@@ -176,23 +174,14 @@ def _close_limit(figures: Figures) -> list[str]:
 
 
 def _hidden_fraction(situation: Situation) -> list[str]:
-    """Return a sentence on a memory fraction that only the sizes show, not the text of the error.
-
-    Releases up to 2.4 do not print it.
-    """
     figures = situation.figures
-    held, tried = figures.reserved, figures.tried_bytes
+    held, tried, total = figures.reserved, figures.tried_bytes, figures.capacity
+    # Releases up to 2.4 do not print the limit.
     is_printed = situation.release is not None and situation.release.prints_limit
     is_cuda = situation.message.backend not in ("XPU", "NPU", "MPS")
-    total = figures.capacity
-    if (
-        is_printed
-        or not is_cuda
-        or figures.limit_bytes is not None
-        or held is None
-        or not tried
-        or not total
-    ):
+    if is_printed or not is_cuda or figures.limit_bytes is not None:
+        return []
+    if held is None or not tried or not total:
         return []
     twentieths = -(-20 * held // total)
     limit = total * twentieths // 20
@@ -221,7 +210,6 @@ def _fragmentation(situation: Situation) -> list[str]:
 
 
 def _weight(figures: Figures) -> list[str]:
-    """Say how little a setting can gain, if less than 1/20 of the reserved memory is idle."""
     idle, reserved = figures.idle, figures.reserved
     if idle is None or not reserved or idle * 20 >= reserved:
         return []
@@ -232,7 +220,6 @@ def _weight(figures: Figures) -> list[str]:
 
 
 def _expandable(situation: Situation) -> list[str]:
-    """Return advice to set expandable_segments, or the reason why it is not available."""
     if not situation.has_native_allocator:
         return []
     if situation.is_expandable:
@@ -306,7 +293,6 @@ def _full(situation: Situation) -> list[str]:
 
 
 def _foreign(situation: Situation) -> list[str]:
-    """Return advice on memory of the card that this process's PyTorch does not hold."""
     figures = situation.figures
     held, total, free = figures.reserved, figures.total_bytes, figures.free_bytes
     own = figures.process_bytes
@@ -326,7 +312,6 @@ def _foreign(situation: Situation) -> list[str]:
 
 
 def _on_settings(situation: Situation) -> list[str]:
-    """Return advice on settings in force that have no effect, are unsafe, or cannot help here."""
     config, figures = situation.config, situation.figures
     if config is None:
         return []

@@ -98,7 +98,6 @@ class Figures:
 
     @property
     def has_little_idle(self) -> bool:
-        """True if idle memory is less than 1/200 of the reserved memory."""
         idle, reserved = self.idle, self.reserved
         return idle is not None and reserved is not None and idle * _LEAST_IDLE < reserved
 

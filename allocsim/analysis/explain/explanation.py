@@ -12,9 +12,8 @@ from typing import overload
 
 from allocsim._repr import Shown
 from allocsim.analysis.explain.advice import advice_on
-from allocsim.analysis.explain.message import OomMessage
+from allocsim.analysis.explain.message import OomMessage, Situation
 from allocsim.analysis.explain.shortage import OomWatch, Shortage, shortages_of
-from allocsim.analysis.explain.situation import Situation
 from allocsim.analysis.explain.verdict import Verdict, judge_text
 from allocsim.analysis.explain.wording import text_release
 from allocsim.core import find_release, parse_conf
@@ -91,7 +90,6 @@ def cures_of(recommendation: Recommendation, cases: Sequence[Case]) -> tuple[Cur
 
 
 def _entries_after(device_run: DeviceRun, ooms: Sequence[SimulatedOom]) -> int | None:
-    """Return the number of entries after the last error; None if the error is not recorded."""
     if not ooms or not ooms[-1].is_recorded:
         return None
     return device_run.entries - 1 - ooms[-1].entry
@@ -314,7 +312,6 @@ def _advice(
 
 
 def _in_general(run: Run, shortage: Shortage) -> Sequence[str]:
-    """Return advice on an error from its cause and sizes alone, without trying settings."""
     if shortage.cause == "pending_free":
         return (
             "Repeat the request: it succeeds the second time, since the wait has ended. To avoid "

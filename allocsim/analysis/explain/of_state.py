@@ -149,15 +149,8 @@ def _blockers(findings: Findings, trace: Trace) -> tuple[Blocker, ...]:
     if findings.blockers is None:
         return ()
     frames = {block.address: block.frames for s in trace.segments for block in s.blocks}
-    found = [
-        Blocker(
-            address=block.address,
-            size=block.size,
-            requested_bytes=block.requested_size,
-            entry=None,
-            age=None,
-            code=code_of(trace.frame_table.stack(frames[block.address])),
-        )
-        for block in findings.blockers.blocks
-    ]
-    return tuple(sorted(found, key=lambda block: (-block.size, block.address)))
+    found = []
+    for block in sorted(findings.blockers.blocks, key=lambda block: (-block.size, block.address)):
+        code = code_of(trace.frame_table.stack(frames[block.address]))
+        found.append(Blocker(block.address, block.size, block.requested_size, code=code))
+    return tuple(found)

@@ -15,7 +15,7 @@ The causes `impossible` and `host_fallback` have precedence over both, and the c
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 import numpy as np
@@ -94,9 +94,9 @@ class Blocker:
     address: int
     size: int
     requested_bytes: int
-    entry: int | None
-    age: int | None
-    code: Code | None
+    entry: int | None = None
+    age: int | None = None
+    code: Code | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +124,6 @@ class Shortage:
         return self.oom.tried_bytes or self.oom.rounded_bytes
 
     @property
-    def is_answered(self) -> bool:
-        """True if the replay serves the request that failed in the recording."""
-        return not self.oom.message
-
-    @property
     def idle_bytes(self) -> int:
         """Reserved but unallocated bytes, including pending frees, as in PyTorch's text."""
         return self.oom.reserved_bytes - self.oom.allocated_bytes
@@ -151,7 +146,6 @@ def shortages_of(
 
 
 def _answered(device_run: DeviceRun, trace: Trace) -> Iterator[SimulatedOom]:
-    """Yield the recorded errors that the replay does not have, with the recorded sizes."""
     failed = {oom.entry for oom in device_run.ooms}
     timeline = device_run.timeline
     for entry in np.flatnonzero(trace.action[: device_run.stopped_at] == Action.OOM).tolist():
@@ -208,7 +202,6 @@ def moment_cause(figures: Figures, findings: Findings | None) -> str:
 
 
 def findings_of(state: StateAtError) -> Findings:
-    """Examine the blocks of a state."""
     return Findings(
         kinds=kinds_of(state),
         largest_request_bytes=state.largest_request_bytes,
@@ -248,23 +241,18 @@ def _holds_in_private_pool(state: StateAtError) -> bool:
 def _resolved(
     findings: Findings, blockers: Blockers, trace: Trace | None, entry: int
 ) -> tuple[Blocker, ...]:
-    """Look up the entry and the code of each block in the way; return them, largest first.
-
-    trace: recording of the device; None if there is none.
-    entry: entry of the error.
-    """
+    """Return the blocks in the way of the request that failed at `entry`, largest first."""
     recorded = findings.recorded_addresses
     addresses = [recorded[b.address] for b in blockers.blocks if b.address in recorded]
     made = {} if trace is None else _made(trace, entry, addresses)
     found = []
     for block in sorted(blockers.blocks, key=lambda block: (-block.size, block.address)):
-        address, size, raw = block.address, block.size, block.requested_size
-        maker = made.get(recorded.get(address, -1))
-        if trace is None or maker is None:
-            found.append(Blocker(address, size, raw, entry=None, age=None, code=None))
-        else:
+        blocker = Blocker(block.address, block.size, block.requested_size)
+        maker = made.get(recorded.get(block.address, -1))
+        if trace is not None and maker is not None:
             code = code_at(trace, maker)
-            found.append(Blocker(address, size, raw, maker, entry - maker, code))
+            blocker = replace(blocker, entry=maker, age=entry - maker, code=code)
+        found.append(blocker)
     return tuple(found)
 
 

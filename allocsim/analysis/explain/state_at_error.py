@@ -49,7 +49,6 @@ class FailedRequest:
 
     @property
     def is_small(self) -> bool:
-        """True if the request uses the small pool."""
         return self.rounded_bytes <= SMALL_SIZE
 
     def may_use(self, segment: SegmentState) -> bool:
@@ -62,7 +61,6 @@ class FailedRequest:
         )
 
     def accepts(self, size: int) -> bool:
-        """Return True if a free block of `size` bytes can serve the request (semantics 1.5)."""
         return self.config.accepts(self.rounded_bytes, size)
 
 
@@ -195,11 +193,6 @@ def kinds_of(state: StateAtError) -> dict[str, int]:
     kinds["other_processes"] = state.others_bytes
     kinds["context"] = state.context_bytes - state.others_bytes
     return dict(kinds)
-
-
-def unexplained_bytes(state: StateAtError) -> int:
-    """Return the device's memory minus all uses in bytes, which is 0 unless the model is wrong."""
-    return state.total_bytes - sum(kinds_of(state).values())
 
 
 def _idle_kind(state: StateAtError, segment: SegmentState, block: BlockState) -> str:

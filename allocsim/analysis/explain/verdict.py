@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from allocsim._repr import Shown
 from allocsim.analysis.explain.advice import advice_on
 from allocsim.analysis.explain.cause import Figures, arithmetic_of, cause_of
-from allocsim.analysis.explain.message import OomMessage, find_messages
-from allocsim.analysis.explain.situation import Situation, outside_of
+from allocsim.analysis.explain.message import OomMessage, Situation, find_messages, outside_of
 from allocsim.analysis.explain.wording import TextRelease, text_release
 from allocsim.core import NEWEST, RELEASES, AllocatorConfig, parse_conf
 from allocsim.errors import ConfigError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from allocsim.analysis.explain.situation import Situation
+from allocsim.analysis.explain.message import Situation
 from allocsim.units import format_size
 
 SMALLER = (

@@ -152,7 +152,6 @@ ERAS: tuple[tuple[str, str], ...] = (
 
 
 def openings() -> re.Pattern[str]:
-    """Return `OPENINGS` as one expression; the group `strong` matches the words marked True."""
     strong = "|".join(words for words, is_strong in OPENINGS if is_strong)
     weak = "|".join(words for words, is_strong in OPENINGS if not is_strong)
     return re.compile(f"(?P<strong>{strong})|{weak}", re.IGNORECASE)
