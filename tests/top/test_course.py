@@ -82,4 +82,4 @@ def test_course_without_stacks_has_no_steps_and_phases() -> None:
     course = course_of(scene, 9)
     assert course.step_starts.tolist() == []
     assert course.phase_starts.tolist() == [0]
-    assert not course.tells_phases
+    assert not course.phase.any()

@@ -1,10 +1,14 @@
 """Check a recording against memory limits or a baseline."""
 
 from allocsim.analysis.gate.body import PLACES, HeldBefore
-from allocsim.analysis.gate.gate import Budget, Gate, LimitCheck, LineGrowth, gate
-from allocsim.analysis.gate.measured import (
+from allocsim.analysis.gate.gate import (
     Baseline,
+    Budget,
+    Gate,
+    LimitCheck,
+    LineGrowth,
     Measured,
+    gate,
     measured,
     read_baseline,
     write_baseline,

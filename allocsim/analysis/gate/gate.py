@@ -1,20 +1,229 @@
-"""Check measured memory against limits and a baseline, and name the lines of code that grew.
+"""Measure the memory of a part of a recording, and check it against limits and a baseline.
 
-Every given limit is checked separately, and the result contains all checks.  A value equal to its
-limit passes.
+The replay takes only the requests from the recording.  The cache is empty at first, device memory
+is unlimited and addresses begin at 0, so that the result does not depend on earlier history.
+
+A baseline file is a small JSON file for version control.  It contains nothing that differs between
+runs of the same program (no path, date or machine), and each number is on a separate line, in a
+fixed order.  Every given limit is checked separately.  A value equal to its limit passes.
 """
 
 from __future__ import annotations
 
+import json
+import os
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from allocsim._repr import Shown
-from allocsim.analysis.gate.measured import Baseline, Measured
-from allocsim.errors import ConfigError
-from allocsim.ownership import moved_lines, status_of
+from allocsim.analysis.gate.body import PLACES, Body, HeldBefore, body_of
+from allocsim.core import ReplayAllocator
+from allocsim.errors import ConfigError, RecordingError
+from allocsim.ownership import held_at, moved_lines, scene_of_run, status_of
+from allocsim.recording import Action, Recording
+from allocsim.replaying import Prepared, prepare
+from allocsim.simulation import Drive, Progress, Setting
 from allocsim.units import format_size
+
+_FORMAT = 1
+_LARGEST = 16 << 20
+_FIGURES = (
+    "peak_reserved_bytes", "peak_allocated_bytes", "peak_requested_bytes", "driver_calls",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """Memory of a recording that a baseline file stores; peaks are in bytes.
+
+    path: path of the baseline file or of the recording.
+    at: place where the measured part of the recording begins, such as ("step", "2"); None for the
+        beginning of the recording.
+    counts_held: True if memory counts that is held when the measured part begins.
+    conf, torch_version: settings and release of the replay.
+    driver_calls: number of allocations from the driver, without those for held memory.
+    owners: requested bytes of the blocks allocated at the peak, by line of code.
+    """
+
+    path: str
+    at: tuple[str, str] | None
+    counts_held: bool
+    conf: str
+    torch_version: str
+    peak_reserved_bytes: int
+    peak_allocated_bytes: int
+    peak_requested_bytes: int
+    driver_calls: int
+    owners: Mapping[str, int]
+
+
+def write_baseline(path: str | os.PathLike[str], found: Baseline) -> None:
+    """Write `found` to the file at `path`.  Raises OSError if writing fails."""
+    document: dict[str, Any] = {
+        "allocsim_baseline": _FORMAT,
+        "from": " ".join(found.at) if found.at else "",
+        "counts_held": found.counts_held,
+        "conf": found.conf,
+        "torch_version": found.torch_version,
+    }
+    document |= {name: getattr(found, name) for name in _FIGURES}
+    document["owners"] = dict(sorted(found.owners.items()))
+    text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    target = Path(path)
+    part = target.with_name(f"{target.name}.part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(target)
+
+
+def read_baseline(path: str | os.PathLike[str]) -> Baseline:
+    """Read a baseline file.  Raises ConfigError if it cannot be read or is not a baseline file."""
+    name = os.fspath(path)
+    try:
+        with Path(name).open("rb") as file:
+            data = file.read(_LARGEST + 1)
+        document = json.loads(data.decode("utf-8")) if len(data) <= _LARGEST else None
+    except OSError as error:
+        raise ConfigError(f"{name} cannot be read ({error.strerror})") from None
+    except (ValueError, RecursionError):
+        document = None
+    try:
+        return _read(name, document)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise ConfigError(f"{name} is not a baseline; --update writes one") from None
+
+
+def _read(path: str, document: Any) -> Baseline:
+    if document["allocsim_baseline"] != _FORMAT:
+        raise ValueError
+    place = document["from"].split(" ", 1)
+    if document["from"] and (len(place) != 2 or place[0] not in PLACES):
+        raise ValueError
+    texts = {name: document[name] for name in ("conf", "torch_version")}
+    figures, owners = {name: document[name] for name in _FIGURES}, document["owners"]
+    if not all(type(text) is str for text in texts.values()) or type(owners) is not dict:
+        raise ValueError
+    if not all(type(size) is int and size >= 0 for size in [*figures.values(), *owners.values()]):
+        raise ValueError
+    return Baseline(
+        path=path,
+        at=(place[0], place[1]) if document["from"] else None,
+        counts_held=document["counts_held"] is True,
+        owners=owners,
+        **texts,
+        **figures,
+    )
+
+
+_NO_END = 1 << 60
+
+
+@dataclass(frozen=True, slots=True)
+class Measured(Baseline):
+    """Memory of a recording, with everything that a baseline file stores.
+
+    first: first entry of the measured part.
+    entry: entry of peak allocated memory.
+    held: memory held when the measured part begins.
+    notes: sentences about the replay.
+    """
+
+    device: int
+    first: int
+    entry: int
+    held: HeldBefore
+    notes: tuple[str, ...] = ()
+
+    @property
+    def fragmentation(self) -> float:
+        """Share of peak reserved memory above peak allocated memory, from 0 to 1."""
+        if not self.peak_reserved_bytes:
+            return 0.0
+        return 1 - self.peak_allocated_bytes / self.peak_reserved_bytes
+
+
+def measured(
+    recording: Recording,
+    *,
+    at: tuple[str, str] | None = None,
+    counts_held: bool = True,
+    conf: str | None = None,
+    device: int | None = None,
+    torch_version: str | None = None,
+    progress: Progress | None = None,
+) -> Measured:
+    """Measure the memory that the requests of a recording need on an empty allocator.
+
+    at: place where the measured part begins: ("step", "2"), ("phase", "forward"), ("mark",
+        "prefill") or ("entry", "1200"); None for the beginning.
+    counts_held: count the memory that is held from before the part until its last request.
+    conf: PYTORCH_CUDA_ALLOC_CONF; None for the recorded value.
+    device: device number; None if only one device is recorded.
+    torch_version: release to model; None to choose it from the recording.
+    progress: callback for the progress of the replay.
+    Raises RecordingError if there is nothing to replay or no such place, and ConfigError for
+    settings that the release refuses.
+    """
+    trace = recording.only_device(device)
+    if not trace.count(Action.ALLOC):
+        what = "holds no requests; expected a recording with a history"
+        raise RecordingError(recording.path, what)
+    (prepared,) = prepare(recording, trace.device, torch_version)
+    body = body_of(prepared, at, counts_held=counts_held, annotations=recording.annotations)
+    if not body.trace.count(Action.ALLOC):
+        what = f"has no requests after {' '.join(at or ())}; expected an earlier place"
+        raise RecordingError(recording.path, what)
+    setting = prepared.recorded if conf is None else Setting(conf)
+    drive = _driven(prepared, body, setting, progress)
+    timeline = drive.timeline.build(drive.plan.steps.entry)
+    stats = drive.allocator.memory_stats()
+    fullest = int(timeline.entry[np.argmax(timeline.allocated)]) if len(timeline.entry) else -1
+    scene = scene_of_run(body.trace, body.start, timeline)
+    owned = held_at(scene, body.trace, fullest)
+    requested = owned.blocks.requested[owned.rows].tolist()
+    owners: Counter[str] = Counter()
+    for index, size in enumerate(requested):
+        owners[owned.line(index)] += size or owned.sizes[index]
+    return Measured(
+        path=recording.path,
+        device=trace.device,
+        at=at,
+        counts_held=counts_held,
+        first=body.first,
+        conf=setting.conf,
+        torch_version=prepared.release.version,
+        peak_reserved_bytes=stats["reserved_bytes.all.peak"],
+        peak_allocated_bytes=stats["allocated_bytes.all.peak"],
+        peak_requested_bytes=stats.get("requested_bytes.all.peak", sum(requested)),
+        driver_calls=stats.get("num_device_alloc", stats["segment.all.allocated"]),
+        entry=body.first + fullest,
+        held=body.held,
+        owners=dict(sorted(owners.items(), key=lambda each: (-each[1], each[0]))),
+        notes=_notes(drive, body),
+    )
+
+
+def _driven(prepared: Prepared, body: Body, setting: Setting, progress: Progress | None) -> Drive:
+    version, device = prepared.release.version, prepared.trace.device
+    allocator = ReplayAllocator(_NO_END, setting.conf, version, base_address=0, device=device)
+    plan, n = prepared.plan_under(setting, body.plan), len(body.trace)
+    drive = Drive(allocator, plan, n, dictates=False, progress=progress, lays_out=body.start)
+    drive.run()
+    return drive
+
+
+def _notes(drive: Drive, body: Body) -> tuple[str, ...]:
+    found = []
+    if body.trace.count(Action.OOM):
+        found.append("requests that failed in the recording succeed here, and they count")
+    if drive.plan.empties_cache:
+        found.append("the program calls empty_cache(), and so does this replay")
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +268,6 @@ def growth_of(before: Mapping[str, int], now: Mapping[str, int]) -> tuple[LineGr
     return tuple(sorted(found, key=lambda each: (-each.bytes, each.owner, each.was)))
 
 
-_SIZES = ("reserved", "allocated", "requested")
-
-
 @dataclass(frozen=True, slots=True)
 class Budget:
     """Limits of a recording's memory; None if there is no limit.
@@ -79,7 +285,6 @@ class Budget:
 
     @property
     def is_empty(self) -> bool:
-        """True if there is no limit."""
         return self == Budget()
 
 
@@ -170,23 +375,18 @@ def gate(
     if baseline is not None:
         _refuse_other(measured, baseline)
         growth = growth_of(baseline.owners, measured.owners)
-        checks += [_against(measured, baseline, what, tolerance) for what in _SIZES]
+        for what in ("reserved", "allocated", "requested"):
+            value, before = (getattr(each, f"peak_{what}_bytes") for each in (measured, baseline))
+            limit = int(before * (1 + Fraction(str(tolerance))))
+            checks.append(LimitCheck(what, value, limit, before))
     return Gate(measured, tuple(checks), baseline, tolerance, growth)
 
 
-def _against(measured: Measured, baseline: Baseline, what: str, tolerance: float) -> LimitCheck:
-    name = f"peak_{what}_bytes"
-    before = getattr(baseline, name)
-    limit = int(before * (1 + Fraction(str(tolerance))))
-    return LimitCheck(what, getattr(measured, name), limit, before)
-
-
 def _refuse_other(measured: Measured, baseline: Baseline) -> None:
-    ours, theirs = (each.at for each in (measured, baseline))
-    places = [" ".join(at) if at else "the beginning" for at in (ours, theirs)]
-    if ours != theirs:
+    if measured.at != baseline.at:
+        ours, theirs = (" ".join(each.at or ("the beginning",)) for each in (measured, baseline))
         raise ConfigError(
-            f"{baseline.path} measures the run from {places[1]} on; expected from {places[0]} on"
+            f"{baseline.path} measures the run from {theirs} on; expected from {ours} on"
         )
     if measured.counts_held != baseline.counts_held:
         counts = "counts" if baseline.counts_held else "does not count"

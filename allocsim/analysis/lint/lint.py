@@ -11,14 +11,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from allocsim._repr import Shown
-from allocsim.analysis.lint.finding import ERROR, NOTE, WARNING, Finding, found, gathered
-from allocsim.analysis.lint.history import about_history, about_processes, lost_entries
-from allocsim.analysis.lint.options import (
+from allocsim.analysis.lint.checks import (
     about_command,
     about_conf,
+    about_history,
+    about_processes,
     about_recorded,
     about_replaying_as,
+    lost_entries,
 )
+from allocsim.analysis.lint.finding import ERROR, NOTE, WARNING, Finding, found, gathered
 from allocsim.core import NEWEST, RELEASES, Release, find_release
 from allocsim.recording import Defect, Recording, find_defects
 from allocsim.replaying import can_be_of, choose_releases, provenance_notes, workspace_note

@@ -1,7 +1,6 @@
 """Memory of a device by owner: line, stack, module, category, stream or pool."""
 
 from allocsim.analysis.top.flame import FlameBox, FlameGraph, flame_of
-from allocsim.analysis.top.host import top_host
 from allocsim.analysis.top.top import (
     Course,
     Holding,
@@ -10,6 +9,7 @@ from allocsim.analysis.top.top import (
     TopRow,
     answers_of_run,
     top,
+    top_host,
     top_of_run,
 )
 from allocsim.ownership import BY, CATEGORIES, RULES, UNKNOWN, CategoryRule, Moment

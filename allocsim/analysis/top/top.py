@@ -7,13 +7,15 @@ is reported separately.  `allocsim/ownership/` defines the names and categories.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from allocsim._repr import Shown
+from allocsim.errors import RecordingError
+from allocsim.host import follow, state_after
 from allocsim.ownership import (
     BY,
     CATEGORIES,
@@ -55,11 +57,6 @@ class Course:
     phase_starts: _Column
     phase: NDArray[np.uint8]
     phases: tuple[str, ...] = tuple("" if p is Phase.UNTOLD else p.text for p in Phase)
-
-    @property
-    def tells_phases(self) -> bool:
-        """True if any phase is known."""
-        return bool((self.phase != Phase.UNTOLD).any())
 
 
 def course_of(scene: Scene, n_entries: int) -> Course:
@@ -238,10 +235,7 @@ def top_of_run(
     frames: int | None = None,
     since: int = -1,
 ) -> Top:
-    """Return the owners of memory in a finished baseline replay; see `top`.
-
-    since: count only blocks requested at this entry or later; -1 counts all.
-    """
+    """Return the owners of memory in a finished baseline replay; see `answers_of_run`."""
     answers = answers_of_run(prepared, device_run, at, bys=(by,), frames=frames, since=since)
     return answers.tops[0]
 
@@ -257,8 +251,10 @@ def answers_of_run(
 ) -> StackAnswers:
     """Return the owners of memory in a finished baseline replay, in several groupings.
 
-    This is faster than several calls of `top_of_run`, which explains the parameters.
+    This is faster than several calls of `top_of_run`.
+    at, frames: see `top`.
     bys: groupings, in the order of the result.
+    since: count only blocks requested at this entry or later; -1 counts all.
     """
     trace = prepared.trace
     scene = scene_of_run(trace, prepared.start, device_run.timeline)
@@ -266,9 +262,12 @@ def answers_of_run(
     notes = []
     if device_run.fidelity is not None and not device_run.fidelity.is_exact:
         notes.append(f"the replay differs from the recording: {device_run.fidelity.first_mismatch}")
-    asked = [_Asked(prepared.path, moment, by, frames, since) for by in bys]
     n_entries = len(trace) if device_run.stopped_at is None else device_run.stopped_at + 1
-    tops = tuple(_answer(each, trace, scene, notes) for each in asked)
+    held = held_at(scene, trace, moment.entry or 0, since)
+    tops = tuple(
+        _top(prepared.path, trace, scene, held, moment, by=by, frames=frames, notes=notes)
+        for by in bys
+    )
     return StackAnswers(tops, course_of(scene, n_entries), scene)
 
 
@@ -279,108 +278,119 @@ def top_of_state(
     moment = moment_of_state(path, at)
     scene = scene_of_state(trace)
     notes = ["the recording holds only a state: categories are inferred from stacks alone"]
-    return _answer(_Asked(path, moment, by, frames), trace, scene, notes)
+    held = held_at(scene, trace, -1)
+    return _top(path, trace, scene, held, moment, by=by, frames=frames, notes=notes)
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    path: str
-    moment: Moment
-    by: str
-    frames: int | None
-    since: int = -1
-
-
-def _answer(asked: _Asked, trace: Trace, scene: Scene, notes: Sequence[str]) -> Top:
-    moment, blocks = asked.moment, scene.blocks
-    entry = -1 if moment.entry is None else moment.entry
-    held, pending = held_at(scene, trace, entry, asked.since), blocks.pending(entry)
-    rows, table = held.rows, _Table(held)
+def _top(
+    path: str,
+    trace: Trace,
+    scene: Scene,
+    held: Held,
+    moment: Moment,
+    *,
+    by: str,
+    frames: int | None,
+    notes: Sequence[str],
+) -> Top:
+    rows, sizes, blocks = held.rows, held.sizes, scene.blocks
+    pending = blocks.pending(-1 if moment.entry is None else moment.entry)
     silent = rows[scene.is_before[rows] & (blocks.stack[rows] < 0)]
     if len(silent) and scene.has_lives:
         size = format_size(int(blocks.size[silent].sum()))
         notes = [*notes, f"{size} are from before the recording and have no stack"]
+    owners: dict[str, list[int]] = {}
+    stacks: dict[tuple[Whose, str], list[int]] = {}
+    for index, whose in enumerate(held.whose):
+        owners.setdefault(held.name(by, index, frames), []).append(index)
+        stacks.setdefault((whose, held.category(index)), []).append(index)
+    found = [_row(held, sizes, owner, members, by) for owner, members in owners.items()]
+    holdings = [
+        Holding(
+            frames=whose.stack,
+            silent=whose.silent,
+            category=category,
+            bytes=sum(sizes[index] for index in members),
+            blocks=len(members),
+        )
+        for (whose, category), members in stacks.items()
+    ]
     return Top(
-        path=asked.path,
+        path=path,
         device=trace.device,
         at=moment,
-        by=asked.by,
-        allocated_bytes=int(blocks.size[rows].sum()),
+        by=by,
+        allocated_bytes=sum(sizes),
         blocks=len(rows),
         pending_bytes=int(blocks.size[pending].sum()),
         pending_blocks=len(pending),
-        rows=table.by(asked.by, asked.frames),
-        categories=_largest_first(table.categories()),
-        holdings=table.holdings(),
+        rows=tuple(sorted(found, key=lambda row: (-row.bytes, row.owner))),
+        categories=_sums(map(held.category, range(len(held))), sizes),
+        holdings=tuple(sorted(holdings, key=lambda holding: -holding.bytes)),
         notes=tuple(notes),
     )
 
 
-class _Table:
-    """Allocated blocks of one moment, grouped by owner on request."""
-
-    def __init__(self, held: Held) -> None:
-        self._held, self._sizes = held, held.sizes
-
-    def categories(self) -> dict[str, int]:
-        """Return the bytes of each category."""
-        found: dict[str, int] = {}
-        for index, size in enumerate(self._sizes):
-            category = self._held.category(index)
-            found[category] = found.get(category, 0) + size
-        return found
-
-    def by(self, by: str, frames: int | None) -> tuple[TopRow, ...]:
-        """Return the owners in one grouping, largest first."""
-        groups: dict[str, list[int]] = {}
-        for index in range(len(self._held)):
-            groups.setdefault(self._held.name(by, index, frames), []).append(index)
-        made = [self._row(owner, members, by) for owner, members in groups.items()]
-        return tuple(sorted(made, key=lambda row: (-row.bytes, row.owner)))
-
-    def holdings(self) -> tuple[Holding, ...]:
-        """Return the blocks by stack and category, largest first."""
-        groups: dict[tuple[Whose, str], list[int]] = {}
-        for index, whose in enumerate(self._held.whose):
-            groups.setdefault((whose, self._held.category(index)), []).append(index)
-        made = [
-            Holding(
-                frames=whose.stack,
-                silent=whose.silent,
-                category=category,
-                bytes=sum(self._sizes[index] for index in members),
-                blocks=len(members),
-            )
-            for (whose, category), members in groups.items()
-        ]
-        return tuple(sorted(made, key=lambda holding: -holding.bytes))
-
-    def _row(self, owner: str, members: list[int], by: str) -> TopRow:
-        held = self._held
-        namer = held.part if by == "category" else held.line
-        categories: dict[str, int] = {}
-        lines: dict[str, int] = {}
-        for index in members:
-            size, line, category = self._sizes[index], namer(index), held.category(index)
-            categories[category] = categories.get(category, 0) + size
-            lines[line] = lines.get(line, 0) + size
-        categories = _largest_first(categories)
-        reasons: dict[str, int] = {}
-        if by == "category":
-            for index in members:
-                reason = held.reason(index)
-                reasons[reason] = reasons.get(reason, 0) + self._sizes[index]
-        return TopRow(
-            owner=owner,
-            category=next(iter(categories)),
-            bytes=sum(self._sizes[index] for index in members),
-            blocks=len(members),
-            largest_bytes=max(self._sizes[index] for index in members),
-            categories=categories,
-            where=next(iter(_largest_first(lines))),
-            reason="; or ".join(_largest_first(reasons)),
-        )
+def _row(held: Held, sizes: Sequence[int], owner: str, members: Sequence[int], by: str) -> TopRow:
+    own = [sizes[index] for index in members]
+    categories = _sums(map(held.category, members), own)
+    lines = _sums(map(held.part if by == "category" else held.line, members), own)
+    reasons = _sums(map(held.reason, members), own) if by == "category" else {}
+    return TopRow(
+        owner=owner,
+        category=next(iter(categories)),
+        bytes=sum(own),
+        blocks=len(own),
+        largest_bytes=max(own),
+        categories=categories,
+        where=next(iter(lines)),
+        reason="; or ".join(reasons),
+    )
 
 
-def _largest_first(found: dict[str, int]) -> dict[str, int]:
+def _sums(names: Iterable[str], sizes: Sequence[int]) -> dict[str, int]:
+    """Return the sum of the sizes of each name, largest first."""
+    found: dict[str, int] = {}
+    for name, size in zip(names, sizes, strict=True):
+        found[name] = found.get(name, 0) + size
     return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
+
+
+def top_host(
+    path: str,
+    trace: Trace,
+    at: str | int | None = None,
+    *,
+    by: str = "line",
+    frames: int | None = None,
+) -> Top:
+    """Return the owners of the pinned memory that the program used at a moment.
+
+    path: file name for errors.
+    trace: result of `load_host`.
+    at: "peak" (default) for most bytes in use, "end", or an entry number.
+    by, frames: as for `top`.
+    Raises RecordingError if there is no such moment.
+    """
+    entry, what = _host_moment(path, trace, at)
+    answer = top_of_state(path, state_after(trace, entry), by=by, frames=frames)
+    totals = follow(trace, entry + 1).end
+    notes = (
+        f"{format_size(totals.pinned)} were pinned: {format_size(totals.in_use)} in use, "
+        f"{format_size(totals.waiting)} freed and waiting, {format_size(totals.cached)} cached",
+        "sizes are those of blocks, mostly rounded up to a power of two",
+    )
+    return replace(answer, at=Moment(max(entry, 0), what), notes=notes)
+
+
+def _host_moment(path: str, trace: Trace, at: str | int | None) -> tuple[int, str]:
+    last = len(trace) - 1
+    if at in (None, "peak"):
+        return follow(trace).peak_in_use.entry, "peak"
+    if at == "end":
+        return last, "end"
+    if not isinstance(at, int):
+        raise RecordingError(path, f"pinned memory has no moment {at!r}; expected peak or end")
+    if not 0 <= at <= last:
+        raise RecordingError(path, f"entry {at} does not exist; the last entry is {last}")
+    return at, "entry"
