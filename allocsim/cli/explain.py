@@ -127,12 +127,12 @@ def _standard_input() -> str:
 
 
 def _explain_file(arguments: argparse.Namespace) -> None:
-    from allocsim.analysis.picture import is_still, shown_device  # noqa: PLC0415
+    from allocsim.analysis.picture import shown_device  # noqa: PLC0415
     from allocsim.recording import load  # noqa: PLC0415
 
     recording = load(arguments.text)
     device = shown_device(recording, arguments.device)
-    if device is not None and is_still(recording, device):
+    if device is not None and recording.device(device).is_state_only:
         _explain_state(arguments, recording, device)
     elif arguments.request is not None:
         raise UsageError(

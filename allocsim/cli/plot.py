@@ -148,10 +148,14 @@ def _still(arguments: argparse.Namespace, recording: Recording) -> Still | None:
 
     Return None if the chart needs a history, or if the recording has one.
     """
-    from allocsim.analysis.picture import is_still, shown_device, still_of  # noqa: PLC0415
+    from allocsim.analysis.picture import shown_device, still_of  # noqa: PLC0415
 
     device = shown_device(recording, arguments.device)
-    if arguments.kind not in _OF_A_STATE or device is None or not is_still(recording, device):
+    if (
+        arguments.kind not in _OF_A_STATE
+        or device is None
+        or not recording.device(device).is_state_only
+    ):
         return None
     if arguments.conf is not None or arguments.device_memory is not None:
         raise UsageError(

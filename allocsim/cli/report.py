@@ -50,13 +50,13 @@ def add_to(commands: Commands[Parser]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from allocsim.analysis.picture import is_still, shown_device  # noqa: PLC0415
+    from allocsim.analysis.picture import shown_device  # noqa: PLC0415
     from allocsim.recording import load  # noqa: PLC0415
 
     refuse_output(arguments.output, [arguments.file])
     recording = load(arguments.file)
     device = shown_device(recording, arguments.device)
-    if device is not None and is_still(recording, device):
+    if device is not None and recording.device(device).is_state_only:
         page = _page_of_state(arguments, recording, device)
     else:
         page = _page_of_run(arguments, recording)

@@ -2,8 +2,7 @@
 
 from allocsim.analysis.colocate.card import CardRun, Failure, PhaseRun
 from allocsim.analysis.colocate.colocate import Colocation, Way, colocate
-from allocsim.analysis.colocate.program import Program
-from allocsim.analysis.colocate.schedule import Phase, Sleep
+from allocsim.analysis.colocate.programs import Phase, Program, Sleep
 
 __all__ = [
     "CardRun", "Colocation", "Failure", "Phase", "PhaseRun", "Program", "Sleep", "Way", "colocate",

@@ -12,11 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from allocsim.analysis.colocate.merged import merged, pool_in
-from allocsim.analysis.colocate.program import Program
-from allocsim.analysis.colocate.schedule import Phase, Sleep, Turn
+from allocsim.analysis.colocate.programs import Phase, Program, Sleep, Turn
 from allocsim.collector import collector_paused
 from allocsim.core import PAGE, UNLIMITED_DEVICE, Block, ReplayAllocator
-from allocsim.errors import ConfigError
 from allocsim.simulation import (
     Drive,
     Observer,
@@ -349,28 +347,3 @@ def _pages(segment: SegmentState) -> int:
     """Return the bytes of the card that a segment holds."""
     size = segment.total_size
     return size if segment.is_expandable else round_up(size, PAGE)
-
-
-def run_on(
-    programs: Sequence[Program],
-    phases: Sequence[Phase],
-    turns: Sequence[Turn],
-    memory: int | None,
-    *,
-    threads: bool = False,
-    progress: Progress | None = None,
-) -> CardRun | None:
-    """Replay all programs on one card.
-
-    phases, turns: order of the programs; a turn is part of a phase.
-    memory: bytes of the card; None for an unlimited card.
-    threads: True if the programs are threads of one process with one allocator.
-    Returns None if the card cannot hold the memory from before the first entries.
-    """
-    try:
-        card = Card(programs, phases, turns, memory, threads=threads)
-    except ConfigError:
-        if memory is None:
-            raise
-        return None
-    return card.run(progress)

@@ -7,21 +7,20 @@ no program ever sees a full card, so every order of the requests succeeds.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from allocsim._repr import Shown
-from allocsim.analysis.colocate.card import CardRun, run_on
-from allocsim.analysis.colocate.program import Program, programs_in
-from allocsim.analysis.colocate.schedule import (
+from allocsim.analysis.colocate.card import Card, CardRun
+from allocsim.analysis.colocate.programs import (
     Phase,
+    Program,
     Sleep,
     Turn,
     phases_at_once,
     phases_of,
+    programs_in,
     sleeps_of,
     turns_by_time,
-    turns_of_phases,
-    with_sleep,
 )
 from allocsim.core import PAGE
 from allocsim.errors import ConfigError, UndefinedBehaviorError, UpstreamError
@@ -139,7 +138,7 @@ def colocate(
             notes.append("the recordings were made at different times: all begin at once here")
     else:
         parts = phases_of(phases, programs, sleeps)
-        turns = turns_of_phases(parts)
+        turns = [Turn(number, part.first, part.end) for number, part in enumerate(parts)]
     notes += [
         f"{program.letter} has no MemPool that sleep could release"
         for program, kind in zip(programs, sleeps, strict=True)
@@ -193,10 +192,19 @@ class _Question:
     watch: Watch | None
 
     def on(self, memory: int | None, name: str) -> CardRun | None:
+        """Replay the programs on a card of `memory` bytes; None for an unlimited card.
+
+        name: name of the group of replays, for `watch`.
+        Return None if the card cannot hold the memory from before the first entries.
+        """
         progress = None if self.watch is None else self.watch(name)
-        return run_on(
-            self.programs, self.phases, self.turns, memory, threads=self.threads, progress=progress
-        )
+        try:
+            card = Card(self.programs, self.phases, self.turns, memory, threads=self.threads)
+        except ConfigError:
+            if memory is None:
+                raise
+            return None
+        return card.run(progress)
 
 
 def _ways(ask: _Question, free: CardRun) -> Iterator[Way]:
@@ -207,17 +215,17 @@ def _ways(ask: _Question, free: CardRun) -> Iterator[Way]:
     given = "as given"
     yield Way(given, free.peak if free.failure is None else None, _smallest(ask, free, given))
     changed = []
-    phases = with_sleep(ask.phases, {Sleep.NONE: Sleep.CACHE})
+    phases = tuple(
+        replace(each, sleep=Sleep.CACHE) if each.sleep is Sleep.NONE else each
+        for each in ask.phases
+    )
     if phases != ask.phases and len(ask.phases) > 1 and len(ask.turns) == len(ask.phases):
-        after = _Question(ask.programs, phases, ask.turns, ask.threads, ask.watch)
-        changed.append(("empty_cache after each phase", after))
+        changed.append(("empty_cache after each phase", replace(ask, phases=phases)))
     programs = tuple(each.expandable() for each in ask.programs)
     if any(a is not b for a, b in zip(programs, ask.programs, strict=True)):
-        expandable = _Question(programs, ask.phases, ask.turns, ask.threads, ask.watch)
-        changed.append(("expandable_segments:True", expandable))
-        if changed[0][1] is not expandable:
-            both = _Question(programs, phases, ask.turns, ask.threads, ask.watch)
-            changed.append(("both", both))
+        changed.append(("expandable_segments:True", replace(ask, programs=programs)))
+        if len(changed) > 1:
+            changed.append(("both", replace(ask, programs=programs, phases=phases)))
     for name, other in changed:
         try:
             run = other.on(None, name)

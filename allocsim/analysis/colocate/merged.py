@@ -13,8 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from allocsim._fast_numpy import any_of
-from allocsim.analysis.colocate.program import Program
-from allocsim.analysis.colocate.schedule import Phase, Turn
+from allocsim.analysis.colocate.programs import Phase, Program, Turn
 from allocsim.errors import ConfigError
 from allocsim.simulation import Change, Plan, Planned, StepKind, Steps
 from allocsim.state import DEFAULT_POOL, INACTIVE, PENDING, PoolId

@@ -11,11 +11,18 @@ from allocsim.analysis.picture.picture import (
     shown_device,
     what_if,
 )
-from allocsim.analysis.picture.states import CLASS_NAMES, Instant, block_sizes, class_of
-from allocsim.analysis.picture.still import STILL_KINDS, Still, is_still, still_of
+from allocsim.analysis.picture.states import (
+    CLASS_NAMES,
+    STILL_KINDS,
+    Instant,
+    Still,
+    block_sizes,
+    class_of,
+    still_of,
+)
 
 __all__ = [
     "AddressMap", "CLASS_NAMES", "Instant", "Picture", "STILL_KINDS", "Still", "WhatIf",
-    "address_map", "axis_of", "block_sizes", "class_of", "is_still", "others_of", "owners_of",
+    "address_map", "axis_of", "block_sizes", "class_of", "others_of", "owners_of",
     "picture_of", "picture_prepared", "prepare_one", "shown_device", "still_of", "what_if",
 ]  # fmt: skip

@@ -100,7 +100,6 @@ class AddressAxis:
         return self.offset[row] + (address - self.start[row]).astype(np.int64)
 
 
-COLOURINGS = ("state", "size", "owner")
 ALLOCATED, WAITING, OTHERS = "allocated", "freed, waiting for a stream", "other lines"
 _MOST_OWNERS = 6
 BEFORE, UNKNOWN = "from before the recording", "no stack recorded"

@@ -1,21 +1,28 @@
 """Memory after every entry, segments and blocks after one entry, and block sizes.
 
 All are derived from the lifetimes of blocks and segments in a replay (`Lives`).  The space between
-two active blocks of a segment counts as one free block.
+two active blocks of a segment counts as one free block.  `Still` is the state of a snapshot without
+entries, whose sizes are those of the recorded blocks.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
+from allocsim._repr import Shown
 from allocsim.analysis.picture.lives import Lives
 from allocsim.core import MIN_BLOCK_SIZE, SMALL_BUFFER
+from allocsim.errors import RecordingError
+from allocsim.ownership import moment_of_state
+from allocsim.recording import Recording, Trace, refuse_contradictions
 from allocsim.state import ALLOCATED, DEFAULT_POOL, INACTIVE, PENDING, BlockState, SegmentState
-from allocsim.units import KIB, MIB
+from allocsim.units import KIB, MIB, format_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,3 +207,75 @@ def block_sizes(lives: Lives | None, instant: Instant) -> BlockSizes:
         used_bytes=np.histogram(used, edges, weights=used)[0].astype(np.int64),
         free_bytes=np.histogram(free, edges, weights=free)[0].astype(np.int64),
     )
+
+
+STILL_KINDS = {
+    "live": "requested and in use",
+    "slack": "in live blocks beyond the requested size",
+    "pending": "freed, but waiting for work on another stream",
+    "private_pool": "idle, but kept for a private pool (a CUDA graph, a MemPool)",
+    "interleaved": "idle between live blocks of a segment",
+    "whole_segments": "idle in whole segments, which the allocator can release",
+}
+"""Uses of reserved memory, with descriptions."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Still(Shown):
+    """State of one device.
+
+    instant: segments and blocks.
+    others: numbers of the recording's other devices.
+    """
+
+    path: str
+    trace: Trace
+    instant: Instant
+    others: tuple[int, ...] = ()
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Warnings to print first; there are none for a recorded state."""
+        return ()
+
+    def headline(self) -> str:
+        held = f"{format_size(self.instant.reserved)} in {len(self.instant.segments):,} segments"
+        return f"{self.path.rsplit('/', 1)[-1]}, device {self.trace.device}: {held}"
+
+    def figures_shown(self) -> Iterator[tuple[str, str]]:
+        for kind, size in self.kinds.items():
+            yield STILL_KINDS[kind], format_size(size)
+
+    def at(self, moment: str | int | None = None) -> Instant:
+        """Return the only state.  Raises RecordingError if `moment` is not None or "end"."""
+        moment_of_state(self.path, moment)
+        return self.instant
+
+    @property
+    def kinds(self) -> dict[str, int]:
+        """Reserved bytes of each use in `STILL_KINDS`, including uses with 0 bytes."""
+        kinds: Counter[str] = Counter(dict.fromkeys(STILL_KINDS, 0))
+        for segment in self.instant.segments:
+            idle = "whole_segments" if segment.is_idle else "interleaved"
+            idle = idle if segment.pool_id == DEFAULT_POOL else "private_pool"
+            for block in segment.blocks:
+                if block.state == ALLOCATED:
+                    asked = block.requested_size or block.size  # 0 if not recorded
+                    kinds["live"] += asked
+                    kinds["slack"] += block.size - asked
+                else:
+                    kinds["pending" if block.state == PENDING else idle] += block.size
+        return dict(kinds)
+
+
+def still_of(recording: Recording, device: int) -> Still:
+    """Return the state of a device.
+
+    Raises RecordingError if the device is missing or its state is inconsistent.
+    """
+    trace = recording.device(device)
+    refuse_contradictions(recording)
+    if not trace.segments:
+        raise RecordingError(recording.path, f"device {device} holds no segments")
+    others = tuple(each.device for each in recording.devices if each.device != device)
+    return Still(recording.path, trace, Instant(None, trace.segments), others)

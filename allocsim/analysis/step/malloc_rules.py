@@ -285,11 +285,6 @@ class _Malloc:
 
 
 def _by(option: str, name: str, text: str) -> Rule:
-    """Return a rule that an allocator option caused, with the section that explains the option.
-
-    option: name of the option in PYTORCH_CUDA_ALLOC_CONF.
-    name, text: name of the rule, and how it applied.
-    """
     return Rule(name, EXPLAINED[option], text)
 
 
