@@ -212,7 +212,7 @@ def test_siblings_never_import_each_other() -> None:
 def test_another_package_is_imported_by_the_names_that_it_exports() -> None:
     """The imported module is the package itself or one of its subpackages.
 
-    A module of `allocsim.analysis` that is no package exports its names without an underscore.
+    A module that is a unit by itself exports its names without an underscore.
     """
     packages = {
         ".".join(("allocsim", *file.parent.relative_to(PACKAGE).parts))
@@ -232,7 +232,7 @@ def test_another_package_is_imported_by_the_names_that_it_exports() -> None:
                 continue
             module = import_module(node.module)
             exported = getattr(module, "__all__", ())
-            if parts[1] == "analysis" and len(parts) == 3 and node.module not in packages:
+            if unit_of(parts[1:]) == ".".join(parts[1:]) and node.module not in packages:
                 exported = [name for name in vars(module) if name[0] != "_"]
             wrong += [
                 f"{file.relative_to(PACKAGE.parent)}:{node.lineno} imports {alias.name} from "

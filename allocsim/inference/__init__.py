@@ -1,27 +1,21 @@
 """Inference of the calls of a program that its recording does not show."""
 
-from allocsim.inference.hidden_calls import Probe, Quiet, entries_suffice, moments_of, quiet_moments
-from allocsim.inference.other_plans import (
+from allocsim.inference.hidden_calls import (
     OtherPlan,
+    Probe,
+    Quiet,
+    entries_suffice,
     has_unseen_calls,
     leaves_open,
     may_hide_calls,
+    moments_of,
     needs_quiet_moments,
     open_plans,
+    quiet_moments,
 )
 from allocsim.inference.search import plan_of
 
 __all__ = [
-    "OtherPlan",
-    "Probe",
-    "Quiet",
-    "entries_suffice",
-    "has_unseen_calls",
-    "leaves_open",
-    "may_hide_calls",
-    "moments_of",
-    "needs_quiet_moments",
-    "open_plans",
-    "plan_of",
-    "quiet_moments",
-]
+    "OtherPlan", "Probe", "Quiet", "entries_suffice", "has_unseen_calls", "leaves_open",
+    "may_hide_calls", "moments_of", "needs_quiet_moments", "open_plans", "plan_of", "quiet_moments",
+]  # fmt: skip

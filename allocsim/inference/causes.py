@@ -38,8 +38,6 @@ from allocsim.units import round_up
 
 
 class Cause(Enum):
-    """Cause of the effects in a gap."""
-
     NOTHING = "no memory was released"
     EMPTY_CACHE = "empty_cache was called"
     DELETED_POOL = "a MemPool was deleted"
@@ -78,7 +76,6 @@ def plain_explanation(gap: Gap) -> Explanation:
 
 
 def called_explanation(gap: Gap) -> Explanation:
-    """Return the explanation that the program called empty_cache."""
     return _add_known_calls(_by_call(gap, (), Cause.EMPTY_CACHE), gap)
 
 
@@ -129,7 +126,6 @@ def _inferred(gap: Gap, allocator: ReplayAllocator, facts: Facts) -> list[Explan
 
 
 def _may_release(gap: Gap) -> bool:
-    """Return True if a known call may have returned memory to the driver."""
     return any(call.kind in (StepKind.EMPTY_CACHE, StepKind.DELETE_POOL) for call in gap.calls)
 
 

@@ -209,7 +209,6 @@ def _growths(action: NDArray[np.uint8], ends_step: NDArray[np.bool_]) -> NDArray
 
 
 def _scope_changes(pools: PoolColumn, requests: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Return the entries of `requests` whose pool differs from the pool of the request before."""
     pool = pools.number[requests]
     before = np.concatenate(([-1], pool[:-1])) if len(pool) else pool
     changed: NDArray[np.intp] = requests[pool != before]
@@ -314,7 +313,6 @@ class PlainSteps:
 
     @classmethod
     def of(cls, trace: Trace, masks: EntryMasks) -> PlainSteps:
-        """Return the plain steps of `trace`."""
         entry = np.flatnonzero(masks.is_plain | masks.is_growth)
         is_alloc = any_of(trace.action[entry], (Action.ALLOC,))
         # A table lookup is five times faster than np.where on an unpredictable mask.

@@ -96,10 +96,7 @@ class Threshold:
             self.low, self.high = low, high
 
     def _refused(self, reserved: int, gap: Gap, allocator: CachingAllocator) -> None:
-        """Lower the highest possible limit after a request that failed although memory was free.
-
-        reserved: reserved bytes before the request and the releases in `gap`.
-        """
+        """Lower the highest possible limit after a request that failed although memory was free."""
         size = gap.step.size if gap.step is not None else 0
         left = reserved - sum(entry.size for entry in gap.released)
         if size <= allocator.device.free and left + size > self.least_limit:

@@ -69,7 +69,6 @@ def is_limited(gap: Gap, allocator: ReplayAllocator) -> bool:
 
 
 def has_just_set(gap: Gap) -> bool:
-    """Return True if the program set a limit or options in the gap."""
     return any(call.kind in (StepKind.FRACTION, StepKind.SETTINGS) for call in gap.calls)
 
 

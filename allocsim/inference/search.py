@@ -227,7 +227,6 @@ class _Along(Drive):
 
     @property
     def has_diverged(self) -> bool:
-        """True if the replay differs from the recording."""
         assert self.fidelity is not None
         return self.stopped_at is not None or self.fidelity.has_diverged
 

@@ -12,32 +12,21 @@ from allocsim.metrics.downsample import (
     turning_rows,
 )
 from allocsim.metrics.fragmentation import Measures, measures_of
-from allocsim.metrics.lifetimes import Lifetimes, lifetimes_of
+from allocsim.metrics.lifetimes import (
+    Lifetimes,
+    Sizes,
+    equal_periods,
+    lifetimes_of,
+    merged,
+    period_starts,
+    sizes_of,
+    true_ranges,
+)
 from allocsim.metrics.owner import Code, code_at, code_names, code_of
 from allocsim.metrics.packing import pack
-from allocsim.metrics.periods import equal_periods, period_starts, true_ranges
-from allocsim.metrics.sizes import Sizes, merged, sizes_of
 
 __all__ = [
-    "Code",
-    "Extremes",
-    "Lifetimes",
-    "Measures",
-    "Outline",
-    "Sizes",
-    "code_at",
-    "code_names",
-    "code_of",
-    "equal_periods",
-    "extremes_of",
-    "levels_of",
-    "lifetimes_of",
-    "measures_of",
-    "merged",
-    "outline_of",
-    "pack",
-    "period_starts",
-    "true_ranges",
-    "sizes_of",
-    "turning_rows",
-]
+    "Code", "Extremes", "Lifetimes", "Measures", "Outline", "Sizes", "code_at", "code_names",
+    "code_of", "equal_periods", "extremes_of", "levels_of", "lifetimes_of", "measures_of", "merged",
+    "outline_of", "pack", "period_starts", "true_ranges", "sizes_of", "turning_rows",
+]  # fmt: skip

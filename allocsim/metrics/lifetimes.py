@@ -9,17 +9,21 @@ requested free on, so a lower bound for all allocators uses that entry as the en
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
 from allocsim._fast_numpy import any_of, stable_order
-from allocsim.core import MIN_BLOCK_SIZE
+from allocsim.core import MIN_BLOCK_SIZE, MIN_LARGE_ALLOC, SMALL_SIZE
 from allocsim.recording import Action, Trace, Turn
+from allocsim.replaying import Prepared
+from allocsim.simulation import RequestedSizes, sizes_at_start, sizes_in, sizes_present
 from allocsim.state import ALLOCATED, PENDING
 
 
@@ -167,3 +171,98 @@ def _kept(trace: Trace, unfreed: NDArray[np.intp], states: Sequence[str]) -> lis
         for block in segment.blocks
         if block.state in states and block.address not in younger
     ]
+
+
+_Ints = NDArray[np.int64]
+
+
+def period_starts(prepared: Prepared) -> _Ints:
+    """Return the first entry of each period; empty if no periods were detected."""
+    period = prepared.period
+    if period is None:
+        return np.zeros(0, dtype=np.int64)
+    entries: _Ints = prepared.free_plan.steps.entry[period.first : period.end : period.stride]
+    return entries
+
+
+class EqualPeriods(NamedTuple):
+    """Rows [first, end) of consecutive periods with `length` rows each."""
+
+    first: int
+    end: int
+    length: int
+
+
+def equal_periods(moment: _Ints, periods: _Ints) -> Iterator[EqualPeriods]:
+    """Yield the rows of each sequence of at least two periods with equally many rows.
+
+    moment: entry of each row, ascending.
+    periods: first entry of each period.
+    """
+    starts = np.searchsorted(moment, periods)
+    lengths = np.diff(starts)
+    for first, last in true_ranges((lengths[1:] == lengths[:-1]) & (lengths[1:] > 0)):
+        yield EqualPeriods(int(starts[first]), int(starts[last + 1]), int(lengths[first]))
+
+
+def true_ranges(is_so: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
+    """Yield (first index, end) of each maximal range of True values."""
+    changes = np.flatnonzero(np.diff(is_so, prepend=False, append=False))
+    yield from zip(changes[::2].tolist(), changes[1::2].tolist(), strict=True)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Request sizes and peaks of one device of a recording, in bytes.
+
+    counts: distinct request sizes before rounding, ascending, each with its number of requests.
+    present: sizes of the segments and blocks from before the first entry.
+    peak_live: peak of the live requests, each rounded up to 512.
+    peak_middle: peak of the live requests above 1 MiB and below 10 MiB, each rounded up to 512.
+        They share segments of large_segment_size_mb.
+    recorded_peak: peak reserved bytes in the recording.
+    living: request sizes, ascending, of blocks from before the first entry.
+    """
+
+    counts: tuple[tuple[int, int], ...]
+    present: tuple[int, ...]
+    peak_live: int
+    peak_middle: int
+    recorded_peak: int
+    living: tuple[int, ...] = ()
+
+    @cached_property
+    def asked(self) -> RequestedSizes:
+        """The sizes without counts and peaks."""
+        counted = np.fromiter((size for size, _ in self.counts), np.int64, len(self.counts))
+        return RequestedSizes(np.concatenate((counted, self.living)).astype(np.int64), self.present)
+
+
+def sizes_of(prepared: Prepared) -> Sizes:
+    """Return the request sizes of one device of a recording, with counts and peaks."""
+    size, count = np.unique(sizes_in(prepared.trace), return_counts=True)
+    lifetimes = lifetimes_of(prepared.trace)
+    is_middle = (lifetimes.size > SMALL_SIZE) & (lifetimes.size < MIN_LARGE_ALLOC)
+    return Sizes(
+        counts=tuple(zip(size.tolist(), count.tolist(), strict=True)),
+        present=sizes_present(prepared),
+        living=sizes_at_start(prepared),
+        peak_live=lifetimes.peak_bytes,
+        peak_middle=lifetimes.peak_bytes_among(is_middle),
+        recorded_peak=prepared.plan.max_reserved,
+    )
+
+
+def merged(parts: tuple[Sizes, ...]) -> Sizes:
+    """Return the sizes of several devices as one: sums of the counts, maximum of each peak."""
+    counts: Counter[int] = Counter()
+    for part in parts:
+        counts.update(dict(part.counts))
+    return Sizes(
+        counts=tuple(sorted(counts.items())),
+        present=tuple(sorted({size for part in parts for size in part.present})),
+        living=tuple(sorted({size for part in parts for size in part.living})),
+        peak_live=max(part.peak_live for part in parts),
+        peak_middle=max(part.peak_middle for part in parts),
+        recorded_peak=max(part.recorded_peak for part in parts),
+    )

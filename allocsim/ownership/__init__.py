@@ -4,9 +4,16 @@ An owner is the part of the program that requested a block: a line, a stack, a m
 a stream or a pool.  A category is its purpose, such as "parameters" or "gradients".
 """
 
-from allocsim.ownership.changes import LINE, moved_lines, status_of
-from allocsim.ownership.held import BY, Held, held_at, scene_of_run, scene_of_state
-from allocsim.ownership.moment import Moment, moment_of, moment_of_state
+from allocsim.ownership.held import (
+    BY,
+    Held,
+    Moment,
+    held_at,
+    moment_of,
+    moment_of_state,
+    scene_of_run,
+    scene_of_state,
+)
 from allocsim.ownership.rules import (
     CATEGORIES,
     RULES,
@@ -17,7 +24,15 @@ from allocsim.ownership.rules import (
 )
 from allocsim.ownership.scene import Scene
 from allocsim.ownership.stacks import Phase, is_python
-from allocsim.ownership.whose import NO_STACK, Whose, is_plumbing, line_of
+from allocsim.ownership.whose import (
+    LINE,
+    NO_STACK,
+    Whose,
+    is_plumbing,
+    line_of,
+    moved_lines,
+    status_of,
+)
 
 __all__ = [
     "BY", "CATEGORIES", "CategoryRule", "Held", "LINE", "Moment", "NO_STACK", "Phase", "RULES",

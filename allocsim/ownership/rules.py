@@ -34,16 +34,8 @@ CACHES = "caches"
 UNKNOWN = "unknown"
 
 CATEGORIES = (
-    PARAMETERS,
-    BUFFERS,
-    GRADIENTS,
-    OPTIMIZER,
-    ACTIVATIONS,
-    TEMPORARIES,
-    INPUTS,
-    WORKSPACES,
-    CACHES,
-    UNKNOWN,
+    *(PARAMETERS, BUFFERS, GRADIENTS, OPTIMIZER, ACTIVATIONS),
+    *(TEMPORARIES, INPUTS, WORKSPACES, CACHES, UNKNOWN),
 )
 
 
@@ -61,12 +53,8 @@ class CategoryRule:
     holds: Callable[[Evidence], _Mask]
 
 
-def _made_as_parameter(known: Evidence) -> _Mask:
-    return known.scene.came_from(*MADE_AS_PARAMETERS)
-
-
-def _made_beside(known: Evidence) -> _Mask:
-    return known.scene.came_from(Origin.LAYER_STATISTICS, Origin.CONVERTED_REST)
+def _came_from(*origins: Origin) -> Callable[[Evidence], _Mask]:
+    return lambda known: known.scene.came_from(*origins)
 
 
 def _own_layer(known: Evidence) -> _Mask:
@@ -78,22 +66,6 @@ def _lacks_gradient(known: Evidence) -> _Mask:
     """Return the mask of blocks without a gradient, if every known parameter has a gradient."""
     nobody = np.full(len(known.blocks), known.all_train)
     return nobody & ~known.has_gradient
-
-
-def _loaded(known: Evidence) -> _Mask:
-    return known.scene.came_from(Origin.LOADED) & known.lasts
-
-
-def _set_up(known: Evidence) -> _Mask:
-    return known.scene.born_in(Phase.SETUP) & known.lasts
-
-
-def _state_before(known: Evidence) -> _Mask:
-    return known.scene.is_before & known.scene.born_in(Phase.OPTIMIZER)
-
-
-def _optimizer_temporaries(known: Evidence) -> _Mask:
-    return known.scene.born_in(Phase.OPTIMIZER)
 
 
 def _cache(known: Evidence) -> _Mask:
@@ -125,10 +97,6 @@ def _workspace(known: Evidence) -> _Mask:
     return (within & sized & known.at_once) | known.stays_as_workspace
 
 
-def _exchange(known: Evidence) -> _Mask:
-    return known.scene.came_from(Origin.EXCHANGE, Origin.SCALER)
-
-
 def _kept_for_backward(known: Evidence) -> _Mask:
     whole = known.next_backward != NEVER
     kept = whole & (known.blocks.freed > known.next_backward)
@@ -150,14 +118,6 @@ def _recomputed(known: Evidence) -> _Mask:
     return found
 
 
-def _of_backward(known: Evidence) -> _Mask:
-    return known.scene.born_in(Phase.BACKWARD) & ~known.scene.is_before
-
-
-def _of_forward(known: Evidence) -> _Mask:
-    return known.scene.born_in(Phase.FORWARD) & ~known.scene.is_before
-
-
 def _input(known: Evidence) -> _Mask:
     scene, blocks = known.scene, known.blocks
     made = scene.born_in(Phase.PROGRAM) & ~scene.is_before
@@ -166,10 +126,6 @@ def _input(known: Evidence) -> _Mask:
     is_cut = (following == NEVER) & (blocks.freed >= blocks.n_entries)
     found: _Mask = made & (is_met | is_cut)
     return found
-
-
-def _of_program(known: Evidence) -> _Mask:
-    return known.scene.born_in(Phase.PROGRAM, Phase.SETUP) & ~known.scene.is_before
 
 
 _BY_PROFILER = (
@@ -183,32 +139,28 @@ _BY_PROFILER = (
 """Categories in the memory timeline of PyTorch's profiler, with the origin of their blocks."""
 
 
-def _by_profiler(origin: Origin) -> Callable[[Evidence], _Mask]:
-    return lambda known: known.scene.came_from(origin)
-
-
 RULES: tuple[CategoryRule, ...] = (
     *(
-        CategoryRule(category, "the profiler's memory timeline says so", _by_profiler(origin))
+        CategoryRule(category, "the profiler's memory timeline says so", _came_from(origin))
         for category, origin in _BY_PROFILER
     ),
     CategoryRule(
         PARAMETERS,
         "the constructor of a torch.nn layer allocates only its parameters, and moving or copying "
         "a module allocates them again, before the buffers",
-        _made_as_parameter,
+        _came_from(*MADE_AS_PARAMETERS),
     ),
     CategoryRule(
         BUFFERS,
         "a norm allocates its running statistics after its parameters, and moving a module moves "
         "its buffers last",
-        _made_beside,
+        _came_from(Origin.LAYER_STATISTICS, Origin.CONVERTED_REST),
     ),
     CategoryRule(
         GRADIENTS,
         "a constructor that allocates one buffer for many parameters then allocates the one for "
         "their gradients",
-        lambda known: known.scene.came_from(Origin.GRADIENT_BUFFER),
+        _came_from(Origin.GRADIENT_BUFFER),
     ),
     CategoryRule(
         CACHES,
@@ -226,11 +178,15 @@ RULES: tuple[CategoryRule, ...] = (
         "a gradient and this block has none",
         _own_layer,
     ),
-    CategoryRule(PARAMETERS, "read from a checkpoint into a module, and kept", _loaded),
+    CategoryRule(
+        PARAMETERS,
+        "read from a checkpoint into a module, and kept",
+        lambda known: known.scene.came_from(Origin.LOADED) & known.lasts,
+    ),
     CategoryRule(
         BUFFERS,
         "allocated while the model was set up, kept, and not a parameter by the rules above",
-        _set_up,
+        lambda known: known.scene.born_in(Phase.SETUP) & known.lasts,
     ),
     CategoryRule(
         OPTIMIZER,
@@ -240,10 +196,12 @@ RULES: tuple[CategoryRule, ...] = (
     CategoryRule(
         OPTIMIZER,
         "an optimizer requested it before the recording, and it is still allocated",
-        _state_before,
+        lambda known: known.scene.is_before & known.scene.born_in(Phase.OPTIMIZER),
     ),
     CategoryRule(
-        TEMPORARIES, "an optimizer's step requested it and freed it", _optimizer_temporaries
+        TEMPORARIES,
+        "an optimizer's step requested it and freed it",
+        lambda known: known.scene.born_in(Phase.OPTIMIZER),
     ),
     CategoryRule(
         GRADIENTS,
@@ -260,7 +218,7 @@ RULES: tuple[CategoryRule, ...] = (
     CategoryRule(
         WORKSPACES,
         "code that communicates with other ranks or scales gradients requested it",
-        _exchange,
+        _came_from(Origin.EXCHANGE, Origin.SCALER),
     ),
     CategoryRule(
         CACHES,
@@ -278,9 +236,15 @@ RULES: tuple[CategoryRule, ...] = (
         "recomputed for the backward pass (checkpointing), and in use when that continues",
         _recomputed,
     ),
-    CategoryRule(TEMPORARIES, "allocated in a backward pass and freed in it", _of_backward),
     CategoryRule(
-        TEMPORARIES, "allocated in a forward pass and freed before the backward pass", _of_forward
+        TEMPORARIES,
+        "allocated in a backward pass and freed in it",
+        lambda known: known.scene.born_in(Phase.BACKWARD) & ~known.scene.is_before,
+    ),
+    CategoryRule(
+        TEMPORARIES,
+        "allocated in a forward pass and freed before the backward pass",
+        lambda known: known.scene.born_in(Phase.FORWARD) & ~known.scene.is_before,
     ),
     CategoryRule(
         INPUTS,
@@ -291,7 +255,7 @@ RULES: tuple[CategoryRule, ...] = (
     CategoryRule(
         TEMPORARIES,
         "the program allocated it outside any module and freed it before the next forward pass",
-        _of_program,
+        lambda known: known.scene.born_in(Phase.PROGRAM, Phase.SETUP) & ~known.scene.is_before,
     ),
     CategoryRule(
         PARAMETERS,

@@ -93,11 +93,9 @@ class Scene:
     marked_numbers: _Column
 
     def came_from(self, *origins: Origin) -> _Mask:
-        """Return the mask of the blocks with one of these origins."""
         return np.isin(self.origin, origins)
 
     def born_in(self, *phases: Phase) -> _Mask:
-        """Return the mask of the blocks allocated in one of these phases."""
         return np.isin(self.phase, phases)
 
     @property

@@ -29,7 +29,6 @@ class Phase(IntEnum):
 
     @property
     def text(self) -> str:
-        """Name of the phase for the user, such as "forward" or "setting up"."""
         return _PHASE_TEXTS[self]
 
 
@@ -142,7 +141,6 @@ def stem_of(frame: Frame) -> str:
 
 
 def is_python(frame: Frame) -> bool:
-    """Return True if a frame is a Python frame."""
     return frame.filename.endswith(".py") or frame.filename.startswith("<")
 
 

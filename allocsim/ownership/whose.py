@@ -12,7 +12,9 @@ with "backward (autograd) of".
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -82,7 +84,6 @@ def line_of(frame: Frame) -> str:
 
 
 def is_plumbing(frame: Frame) -> bool:
-    """Return True if a frame is a wrapper between a call and the called function."""
     return frame.name.rpartition("<locals>.")[2] in _PLUMBING or stem_of(frame) in _PLUMBING_FILES
 
 
@@ -200,12 +201,53 @@ def _common(table: FrameTable, stacks: tuple[int, ...]) -> tuple[Frame, ...]:
 
 
 def stream_name(blocks: Blocks, row: int) -> str:
-    """Return the name of a block's stream."""
     stream = int(blocks.stream[row])
     return f"stream 0x{stream:x}" if stream else "the default stream"
 
 
 def pool_name(blocks: Blocks, row: int) -> str:
-    """Return the name of a block's pool."""
     pool = int(blocks.pool[row])
     return "the default pool" if pool < 0 else f"private pool {blocks.pools[pool]}"
+
+
+LINE = re.compile(r":(\d+)")
+"""Line number in the name of an owner."""
+
+
+def moved_lines(before: Iterable[str], now: Iterable[str]) -> dict[str, str]:
+    """Return a dict from names that only `now` has to their old names, which only `before` has.
+
+    The names differ only in line numbers, and are paired in the order of the line numbers.  If
+    `before` and `now` have different numbers of such names, it is unknown which lines are new, and
+    none of them are paired.
+    """
+    known = set(before), set(now)
+    alone: list[dict[str, list[str]]] = [defaultdict(list), defaultdict(list)]
+    for side, other, found in zip(known, known[::-1], alone, strict=True):
+        for name in sorted(side - other, key=_numbers):
+            found[LINE.sub("", name)].append(name)
+    return {
+        new: old
+        for name, names in alone[1].items()
+        if len(alone[0].get(name, ())) == len(names)
+        for new, old in zip(names, alone[0][name], strict=True)
+    }
+
+
+def _numbers(name: str) -> list[int]:
+    return [int(number) for number in LINE.findall(name)]
+
+
+def status_of(change: int, *, was_there: bool, is_there: bool) -> str:
+    """Return "new", "gone", "larger", "smaller" or "same".
+
+    change: change of the owner's bytes.
+    was_there, is_there: True if the owner has blocks before and after; they may have 0 bytes.
+    """
+    if not was_there:
+        return "new"
+    if not is_there:
+        return "gone"
+    if not change:
+        return "same"
+    return "larger" if change > 0 else "smaller"

@@ -1,12 +1,9 @@
 """Choice of one allocator setting: candidates, driver time, Pareto front and the decision."""
 
-from allocsim.recommend.candidates import UNTRIED, candidates
-from allocsim.recommend.cost import Cost, Costs, cost_of, driver_time, read_costs
-from allocsim.recommend.driver_times import DriverTimes
-from allocsim.recommend.offer import Offer
-from allocsim.recommend.pareto import Bar, front, is_hopeless
-from allocsim.recommend.proposals import (
+from allocsim.recommend.candidates import (
+    UNTRIED,
     allows_expandable,
+    candidates,
     is_fitted,
     overflows,
     proposals,
@@ -15,6 +12,8 @@ from allocsim.recommend.proposals import (
     usual_settings,
     was_refused,
 )
+from allocsim.recommend.cost import Cost, Costs, DriverTimes, cost_of, driver_time, read_costs
+from allocsim.recommend.offer import Bar, Offer, front, is_hopeless
 from allocsim.recommend.rule import (
     MIN_SAVING_DIVISOR,
     Case,
@@ -26,31 +25,8 @@ from allocsim.recommend.rule import (
 )
 
 __all__ = [
-    "Bar",
-    "Case",
-    "Cost",
-    "Costs",
-    "DriverTimes",
-    "Offer",
-    "Recommendation",
-    "UNTRIED",
-    "MIN_SAVING_DIVISOR",
-    "WhyNot",
-    "allows_expandable",
-    "candidates",
-    "choose",
-    "cost_of",
-    "driver_time",
-    "front",
-    "is_fitted",
-    "is_hopeless",
-    "late_peak",
-    "overflows",
-    "proposals",
-    "read_alike",
-    "read_costs",
-    "recommend",
-    "rescues",
-    "usual_settings",
-    "was_refused",
-]
+    "Bar", "Case", "Cost", "Costs", "DriverTimes", "Offer", "Recommendation", "UNTRIED",
+    "MIN_SAVING_DIVISOR", "WhyNot", "allows_expandable", "candidates", "choose", "cost_of",
+    "driver_time", "front", "is_fitted", "is_hopeless", "late_peak", "overflows", "proposals",
+    "read_alike", "read_costs", "recommend", "rescues", "usual_settings", "was_refused",
+]  # fmt: skip

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from allocsim.metrics import lifetimes_of, period_starts
-from allocsim.metrics.best_fit import _Arena, best_fit
 from allocsim.metrics.lifetimes import Lifetimes
+from allocsim.metrics.packing import _Arena, best_fit
 from allocsim.recording import Recording
 from allocsim.replaying import prepare
 from tests.metrics.test_packing import chance, lifetimes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from allocsim.core import RELEASES, find_release, parse_conf
-from allocsim.metrics.sizes import Sizes
+from allocsim.metrics.lifetimes import Sizes
 from allocsim.recommend.candidates import candidates
 from allocsim.simulation import Setting
 from allocsim.units import GIB, KIB, MIB

@@ -13,7 +13,7 @@ import pytest
 from allocsim import CachingAllocator
 from allocsim.analysis.tune.worker import Job, run_job
 from allocsim.core import find_release, parse_conf
-from allocsim.metrics.sizes import Sizes, sizes_of
+from allocsim.metrics.lifetimes import Sizes, sizes_of
 from allocsim.recommend.candidates import candidates
 from allocsim.recording import load, read_snapshot
 from allocsim.replaying import Trials, effect_of, effects_on, prepare

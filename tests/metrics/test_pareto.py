@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from allocsim.recommend.pareto import dominates, front, is_hopeless
+from allocsim.recommend.offer import dominates, front, is_hopeless
 from allocsim.replaying import Point
 
 POINTS = st.lists(st.builds(Point, *[st.integers(0, 5)] * 3), max_size=20)

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from allocsim import CachingAllocator, Hints, replay
-from allocsim.inference import other_plans
-from allocsim.inference.other_plans import with_calls
+from allocsim.inference import hidden_calls
+from allocsim.inference.hidden_calls import with_calls
 from allocsim.recording import Mark, MarkKind, Provenance, Recording
 from allocsim.replaying import Prepared, prepare, proof, uncertainty, with_proof, with_range
 from allocsim.replaying.uncertainty import Known, peaks_left_open
@@ -159,7 +159,7 @@ def test_longer_plans_get_fewer_random_plans(
 ) -> None:
     recording = recorded(cycles)
     for steps, n_drawn in ((10**9, 64), (3000, 13), (100, 4)):
-        monkeypatch.setattr(other_plans, "STEPS", steps)
+        monkeypatch.setattr(hidden_calls, "STEPS", steps)
         assert len(prepare(replace(recording))[0].open_plans) == 1 + n_drawn
 
 

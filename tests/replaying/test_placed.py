@@ -10,10 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from allocsim import CachingAllocator, replay
-from allocsim.fidelity import compare as fidelity
-from allocsim.fidelity.compare import FidelityCheck
-from allocsim.fidelity.expected import Compared, Expected
+from allocsim import CachingAllocator, fidelity, replay
+from allocsim.fidelity import Compared, Expected, FidelityCheck
 from allocsim.recording import Action, Trace
 from allocsim.replaying import Prepared, prepare
 from allocsim.replaying.setup import drive_as_recorded

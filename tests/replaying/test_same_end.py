@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from allocsim.core import ReplayAllocator
-from allocsim.fidelity.compare import FidelityCheck, ends_alike
+from allocsim.fidelity import FidelityCheck, ends_alike
 from allocsim.recording import Trace
 from allocsim.state import ALLOCATED, INACTIVE, PENDING, BlockState, SegmentState
 from allocsim.units import MIB

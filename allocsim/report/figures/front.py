@@ -1,7 +1,7 @@
 """Chart of the settings tried by `allocsim tune`: reserved memory and driver calls of each.
 
 A setting with a failed request is drawn as a cross, and is never on the Pareto front
-(`recommend/pareto.py`).
+(`recommend/offer.py`).
 """
 
 from __future__ import annotations

@@ -3,33 +3,188 @@
 All entries must be equal, in the same order; annotations and snapshots are ignored.  The final
 segments must be equal, block by block.  The requested size of an inactive block is ignored, because
 a recording that starts mid-run does not show it.  After the first different entry, only addresses
-of requests are compared further.
+of requests are compared further.  Source: semantics 6.2.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import zip_longest
 from operator import attrgetter
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from allocsim._fast_numpy import address_column, any_of, int_column
 from allocsim.core import Block, ReplayAllocator, TraceEntry
-from allocsim.fidelity.expected import Compared, Expected
-from allocsim.recording import Action, Trace
-from allocsim.simulation import Fidelity, Mismatch, PlacedSteps, Row, Steps, rows_of
+from allocsim.recording import ACTION_CODES, Action, Trace
+from allocsim.simulation import (
+    ENTRIES,
+    FIRST_ACTIONS,
+    Fidelity,
+    Mismatch,
+    PlacedSteps,
+    Row,
+    StepKind,
+    Steps,
+    rows_of,
+)
 from allocsim.state import INACTIVE, SegmentState
 
+_IGNORED = (Action.SNAPSHOT, Action.ANNOTATE)
+_NAMES = np.array([action.text for action in Action], dtype=object)
 _ALLOC = Action.ALLOC.text
+_Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Compared:
+    """Entries of a recording that are compared with a replay, as columns.
+
+    entry: number of each entry in the recording.
+    """
+
+    entry: NDArray[np.intp]
+    action: NDArray[np.uint8]
+    addr: NDArray[np.uint64]
+    size: _Ints
+    stream: NDArray[np.uint64]
+
+    @classmethod
+    def of(cls, trace: Trace) -> Compared:
+        entry = np.flatnonzero(~any_of(trace.action, _IGNORED))
+        if len(entry) == len(trace):
+            return cls(entry, trace.action, trace.addr, trace.size, trace.stream)
+        numbers = trace.addr[entry], trace.size[entry], trace.stream[entry]
+        return cls(entry, trace.action[entry], *numbers)
+
+    def __len__(self) -> int:
+        return len(self.entry)
+
+    def row_of(self, entry: _Ints) -> NDArray[np.intp]:
+        """Return the index of each entry number, or of the next compared entry if it is ignored."""
+        if len(self) and self.entry[-1] == len(self) - 1:  # every entry is compared
+            return entry
+        return np.searchsorted(self.entry, entry)
+
+    @property
+    def is_completed_next(self) -> NDArray[np.bool_]:
+        """Mask of the entries whose next entry is the free_completed of the same free."""
+        is_it = np.zeros(len(self), dtype=bool)
+        is_it[:-1] = any_of(self.action[1:], (Action.FREE_COMPLETED,))
+        for column in (self.addr, self.size, self.stream):
+            is_it[:-1] &= column[1:] == column[:-1]
+        return is_it
+
+    def columns(self, first: int, end: int) -> tuple[tuple[Any, ...], ...]:
+        """Return compared entries [first, end) as columns; fewer at the end of the recording."""
+        actions = tuple(_NAMES[self.action[first:end]].tolist())
+        numbers = (self.addr, self.size, self.stream)
+        return actions, *(tuple(column[first:end].tolist()) for column in numbers)
+
+    def row(self, at: int) -> Row | None:
+        return next(zip(*self.columns(at, at + 1), strict=True), None)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Expected:
+    """Recorded entries of each plain step of a plan; other steps have `is_recorded` False.
+
+    A plain step is a step whose entries follow from its kind, its columns and the address of its
+    block.  If a replay places the block at its recorded address, the entries are equal to the
+    recorded ones, and need not be created.
+
+    compared: entries of the recording.
+    count: number of entries of each step.
+    end: index in `compared` after the last entry of each step.
+    is_recorded: True if the recording has the entries that follow from the step.
+    address: recorded address of each step's block.
+    n_answered: number of `alloc` entries before each compared entry.
+    answers: addresses of all `alloc` entries.
+    """
+
+    compared: Compared
+    count: _Ints
+    end: _Ints
+    is_recorded: NDArray[np.bool_]
+    address: NDArray[np.uint64]
+    n_answered: _Ints
+    answers: NDArray[np.uint64]
+
+    @classmethod
+    def of(cls, compared: Compared, steps: Steps) -> Expected:
+        count = ENTRIES[steps.kind]
+        row = compared.row_of(steps.entry)
+        is_recorded = (count > 0) & (row + count <= len(compared))
+        if len(compared):
+            at = np.clip(row, 0, len(compared) - 1)
+            is_recorded &= compared.action[at] == FIRST_ACTIONS[steps.kind]
+            is_recorded &= compared.addr[at] == steps.addr
+            is_recorded &= compared.size[at] == steps.size
+            is_recorded &= compared.stream[at] == steps.stream
+            is_recorded &= compared.is_completed_next[at] | ~any_of(steps.kind, (StepKind.FREE,))
+        is_alloc = any_of(compared.action, (Action.ALLOC,))
+        return cls(
+            compared=compared,
+            count=count,
+            end=row + count,
+            is_recorded=is_recorded,
+            address=steps.addr,
+            n_answered=np.concatenate(([0], np.cumsum(is_alloc))),
+            answers=compared.addr[is_alloc],
+        )
+
+    def answered(self, row: int, end: int) -> NDArray[np.uint64]:
+        return self.answers[self.n_answered[row] : self.n_answered[end]]
+
+    def matched(
+        self, first: int, placed: PlacedSteps, row: int, history: Sequence[TraceEntry]
+    ) -> int | None:
+        """Return the number of entries of a batch of steps if all equal the recording, else None.
+
+        None is possible for equal entries too, if a step is not plain.
+        first: number of the first step.
+        row: index in `compared` of the first entry.
+        history: entries of the steps that ran singly.
+        """
+        chunk = slice(first, first + len(placed))
+        count, singly = self.count[chunk], placed.singly
+        if singly:  # the history shows the number of their entries
+            count = count.copy()
+            count[singly] = np.diff(placed.ends, prepend=0)
+        end = row + np.cumsum(count)
+        # A plain step agrees if its block has the recorded address, and its entries end at the
+        # index of the recorded ones.
+        is_same = address_column(placed.places) == self.address[chunk]
+        is_same &= end == self.end[chunk]
+        is_same &= self.is_recorded[chunk]
+        is_same[singly] = True
+        if not is_same.all():
+            return None
+        of_singly = zip(count[singly].tolist(), end[singly].tolist(), strict=True)
+        rows = [each for n, after in of_singly for each in range(after - n, after)]
+        if not self._equal(rows, history):
+            return None
+        return int(end[-1]) - row if len(end) else 0
+
+    def _equal(self, rows: list[int], history: Sequence[TraceEntry]) -> bool:
+        if not rows or rows[-1] >= len(self.compared):
+            return not rows
+        actions, *others, _ = zip(*history, strict=True)
+        codes = tuple(ACTION_CODES[name] for name in actions)
+        recorded = self.compared
+        numbers = [column[rows] for column in (recorded.addr, recorded.size, recorded.stream)]
+        columns = [recorded.action[rows], *numbers]
+        return [tuple(column.tolist()) for column in columns] == [codes, *others]
 
 
 class FidelityCheck:
     """Incremental comparison in batches, so that the whole history is never in memory.
 
     A batch is passed to `history` as entries, or to `steps` as steps with the addresses of their
-    blocks.  The second way creates no entries, and saves a third of the time of a replay.
+    blocks, which saves a third of the time of a replay.
 
     expected: recorded entries of each step; if None, `steps` takes longer.
     """
@@ -45,7 +200,6 @@ class FidelityCheck:
 
     @property
     def has_diverged(self) -> bool:
-        """True if an entry differed."""
         return self._mismatch is not None
 
     def exclude_last_alloc(self, pending: Sequence[TraceEntry]) -> None:
@@ -102,16 +256,12 @@ class FidelityCheck:
         self._placed.append(rows.addr[is_alloc])
         if self._mismatch is not None or not len(is_alloc):
             return
-        compared = self._compared
-        row = self._matched
+        compared, row = self._compared, self._matched
         recorded = slice(row, row + len(is_alloc))
         n = len(compared.action[recorded])
-        is_same = (
-            (rows.action[:n] == compared.action[recorded])
-            & (rows.addr[:n] == compared.addr[recorded])
-            & (rows.size[:n] == compared.size[recorded])
-            & (rows.stream[:n] == compared.stream[recorded])
-        )
+        is_same = np.ones(n, dtype=bool)
+        for name in ("action", "addr", "size", "stream"):
+            is_same &= getattr(rows, name)[:n] == getattr(compared, name)[recorded]
         at = n if is_same.all() else int(np.argmin(is_same))
         self._matched += at
         if at < len(is_alloc):
@@ -124,7 +274,6 @@ class FidelityCheck:
         self._mismatch = Mismatch(entry, _row_text(expected), _row_text(got))
 
     def _addresses_matched(self) -> int:
-        """Return the number of recorded requests that got their recorded address."""
         trace = self._trace
         leaves_entry = trace.size > 0  # a request of 0 bytes leaves none
         recorded = trace.addr[leaves_entry & any_of(trace.action, (Action.ALLOC,))]
@@ -138,8 +287,19 @@ class FidelityCheck:
         """Compare the final segments of `allocator`; return the result of the whole comparison."""
         if self._mismatch is None and self._matched < len(self._compared):
             self._note_mismatch(self._compared.row(self._matched), None)
+        return Fidelity(
+            allocations=self._trace.count(Action.ALLOC),
+            addresses_matched=self._addresses_matched(),
+            segments=len(self._trace.segments),
+            segments_matched=self._segments_matched(allocator),
+            entries=len(self._compared),
+            entries_matched=self._matched,
+            first_mismatch=self._mismatch,
+        )
+
+    def _segments_matched(self, allocator: ReplayAllocator) -> int:
         if ends_alike(self._trace, allocator):
-            return self._fidelity(len(self._trace.segments))
+            return len(self._trace.segments)
         replayed = {segment.address: segment for segment in allocator.segments()}
         matched = 0
         for segment in self._trace.segments:
@@ -152,18 +312,7 @@ class FidelityCheck:
                 )
         if replayed and self._mismatch is None:
             self._mismatch = Mismatch(None, "no segment", f"one at {min(replayed):#x}")
-        return self._fidelity(matched)
-
-    def _fidelity(self, segments_matched: int) -> Fidelity:
-        return Fidelity(
-            allocations=self._trace.count(Action.ALLOC),
-            addresses_matched=self._addresses_matched(),
-            segments=len(self._trace.segments),
-            segments_matched=segments_matched,
-            entries=len(self._compared),
-            entries_matched=self._matched,
-            first_mismatch=self._mismatch,
-        )
+        return matched
 
 
 class Uncompared(FidelityCheck):
@@ -178,7 +327,6 @@ class Uncompared(FidelityCheck):
         del steps, first, placed, history
 
     def result(self, allocator: ReplayAllocator) -> Fidelity:  # noqa: ARG002
-        """Return a result with zero compared entries."""
         return Fidelity(0, 0, 0, 0, 0, 0, None)
 
 
@@ -195,25 +343,18 @@ _Segment = tuple[tuple[object, ...], ...]
 
 def _comparable(segment: SegmentState) -> _Segment:
     """Return the values to compare: of the segment, then of each block."""
-    head = (
-        segment.address,
-        segment.total_size,
-        segment.stream,
-        "small" if segment.is_small else "large",
-        segment.pool_id,
-        segment.is_expandable,
-    )
+    where = segment.address, segment.total_size, segment.stream
+    pool = "small" if segment.is_small else "large", segment.pool_id
     blocks = [
         (block.address, block.size, INACTIVE)
         if block.state == INACTIVE
         else (block.address, block.size, block.state, block.requested_size)
         for block in segment.blocks
     ]
-    return (head, *blocks)
+    return ((*where, *pool, segment.is_expandable), *blocks)
 
 
 def _difference(replayed: _Segment | None, other: _Segment | None) -> str:
-    """Return a text with the first value of `replayed` that differs from `other`."""
     if replayed is None:
         return "no such segment"
     address, size = replayed[0][:2]
